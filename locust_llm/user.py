@@ -241,7 +241,7 @@ class LLMUser(HttpUser):
 
     @property
     def text(self) -> str:
-        """Text of the last answer, where it was kept."""
+        """The text of the last answer, where it was kept."""
         return self._branches.main.text
 
     def _leave(self, on_stop: Callable[[], None]) -> None:

@@ -1,5 +1,5 @@
-"""What every part of the control needs of its run: settings, the server, the processes that send,
-the store, the time.
+"""Context: what every part of the control needs of its run: settings, the server, the processes
+that send, the store, the time.
 
 It is fixed: what changes during a run is in the parts.
 """
@@ -26,7 +26,7 @@ from .workers import WorkerRegistry
 
 @dataclass(frozen=True)
 class TimeSource:
-    """The clocks and the sleep of a run; a test has its own."""
+    """The clocks and the sleep of a run. A test has its own."""
 
     now: Callable[[], float] = time.time
     """Unix seconds."""
@@ -37,26 +37,26 @@ class TimeSource:
 @dataclass(frozen=True)
 class RunContext:
     runner: Any
-    """Locust's."""
+    """Locust's runner."""
     settings: Settings
     survey: Discovery
     epoch: int
-    """The number of the run: with each message, so that those of another run are ignored."""
+    """The number of the run. Each message has it, so that messages of another run are ignored."""
     store: RunStore
     workers: WorkerRegistry
     fail: Callable[[str], object]
-    """Ends the run, as something in the control broke; with the reason."""
+    """Ends the run with a reason, as something in the control broke."""
     time: TimeSource
     outgoing: dict[str, OutgoingPost] = field(default_factory=dict)
     incoming: dict[str, IncomingPost] = field(default_factory=dict)
-    """What is posted to each worker, and by it."""
+    """The reliable messages from each worker, by its name."""
 
     @property
     def folder(self) -> Path:
         return self.store.folder
 
     def send(self, message: ControlMessage, worker: str | None = None) -> None:
-        """To one process, or to all that take part."""
+        """Send to one process, or to all that take part."""
         if self.workers.alone or not isinstance(message, ReliableMessage):
             self._send(pack_message(self.epoch, message), worker)
             return
@@ -71,21 +71,20 @@ class RunContext:
         self.runner.send_message(TO_SENDER, packed, worker)
 
     def take(self, worker: str, number: int) -> bool:
-        """Whether what came with this number is to be read: it was not here, and nothing before it
-        is missing."""
+        """Whether the message with this number is new, and nothing before it is missing."""
         return not number or self.incoming.setdefault(worker, IncomingPost()).take(number)
 
     def heard_of(self, worker: str) -> int:
-        """So far came what it posted."""
+        """The last number that the worker posted and that came."""
         return self.incoming[worker].heard if worker in self.incoming else 0
 
     def heard(self, worker: str, number: int) -> None:
-        """This process has all that was posted to it up to this number."""
+        """The worker has all messages up to this number."""
         if worker in self.outgoing:
             self.outgoing[worker].heard(number)
 
     def spawn(
         self, run: Callable[..., object], *args: Any, after_s: float = 0.0
     ) -> gevent.Greenlet:
-        """A greenlet that begins in ``after_s``; when it fails, so does the run."""
+        """Start a greenlet in ``after_s``. When it fails, so does the run."""
         return spawn_critical(self.fail, after_s, run, *args, sleep=self.time.sleep)

@@ -1,5 +1,5 @@
-"""Deals the arrivals and sessions of a phase out to the processes that send; in the master or the
-only process."""
+"""Dispatcher: deals the arrivals and sessions of a phase out to the processes that send, in the
+master or the only process."""
 
 import time
 from collections import deque
@@ -16,20 +16,20 @@ from locust_llm.wire.messages import Arrival, Arrivals, ReleaseSessions, Session
 from locust_llm.workload.formats import DatasetSession
 
 AHEAD_S: Final = 1.0
-"""Arrivals are dealt out so long before they are due: messages take time, and requests are made
-ready."""
+"""Arrivals are dealt out so long before they are due, as messages take time, and requests are
+prepared."""
 TICK_S: Final = 0.1
-"""Between two looks at the schedule."""
+"""The interval of checks of the schedule."""
 MAX_SESSIONS: Final = 64
-"""Sessions in one answer."""
+"""The most sessions in one answer."""
 
 Packed = bytes | None
-"""A session as it goes to a process; None: one that is made up."""
+"""A packed session for a process. None: a synthetic one."""
 
 
 class Dispatcher:
-    """``users()``: the processes that there are now, and how many users each has; ``on_deal(worker,
-    count)`` is called with how many requests go where."""
+    """``users()`` gives the present processes with their numbers of users. ``on_deal(worker,
+    count)`` is called with each number of requests that goes to a process."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Dispatcher:
         )
         self._credits: dict[str, float] = {}
         self._owners: dict[int, str] = {}
-        """By slot: the process of its user."""
+        """The process of each slot's user."""
         self._began = clock()
         self._phase, self._started_at = "", 0.0
         self._dealt = 0
@@ -65,9 +65,11 @@ class Dispatcher:
         lead_s: float,
         lasts_s: float | None = None,
     ) -> None:
-        """Until there are no more, or it is stopped. ``now``: in Unix seconds; the zero of the
-        schedule is ``lead_s`` later. ``lasts_s``: when it ends, where it does not end with its last
-        arrival."""
+        """Deal out until there are no more arrivals, or it is stopped.
+
+        ``now`` is in Unix seconds; the zero of the schedule is ``lead_s`` later. ``lasts_s`` is its
+        length, where it does not end with its last arrival.
+        """
         self._began = self._clock() + lead_s
         self._dealt = 0
         self._through = False
@@ -97,12 +99,12 @@ class Dispatcher:
         self._through = not self._stopped
 
     def stop(self) -> None:
-        """Nothing more of this schedule is dealt out."""
+        """Deal out nothing more of this schedule."""
         self._stopped = True
 
     def due(self) -> tuple[int, float]:
-        """How many arrivals of this schedule have been due by now, and over how many seconds they
-        were spread: until now, or a mean gap beyond the last one where the schedule is through."""
+        """(arrivals that have been due by now, the seconds over which they were spread). The
+        seconds end now, or a mean gap after the last arrival where the schedule is over."""
         elapsed_s = self._clock() - self._began
         count = self._dealt - sum(at_s > elapsed_s for at_s in self._ahead)
         if self._through and self._lasts_s is not None:
@@ -112,7 +114,7 @@ class Dispatcher:
         return count, elapsed_s
 
     def put_back(self, phase: str, back: Iterable[Arrival]) -> int:
-        """Arrivals that a process had no users for: to the others. How many requests they are."""
+        """Give arrivals without users to other processes. Returns the number of requests."""
         if phase != self._phase:
             return 0
         dues = [
@@ -127,7 +129,7 @@ class Dispatcher:
         return sum(map(_requests, dues)) if self._deal(dues) else 0
 
     def _deal(self, batch: list[DueArrival]) -> bool:
-        """False: there is nobody to send it to."""
+        """Send a batch. False: there is nobody to send it to."""
         users = self._users()
         if not users:
             return False
@@ -150,7 +152,7 @@ class Dispatcher:
         return True
 
     def _next(self, users: Mapping[str, int]) -> str:
-        """In turn, as often as they have users: smooth weighted round robin."""
+        """The next process, as often as it has users: smooth weighted round robin."""
         weights = users if any(users.values()) else dict.fromkeys(users, 1)
         self._credits = {
             worker: self._credits.get(worker, 0.0) + weight for worker, weight in weights.items()
@@ -160,7 +162,8 @@ class Dispatcher:
         return worker
 
     def _owner(self, slot: int, users: Mapping[str, int]) -> str:
-        """A slot belongs to one user, so to one process, as long as that has users enough."""
+        """The process of a slot. A slot belongs to one user, so to one process, as long as that has
+        enough users."""
         owner = self._owners.get(slot)
         room = dict(users)
         for other, worker in self._owners.items():
@@ -179,9 +182,9 @@ def _requests(due: DueArrival) -> int:
 
 
 class SessionDispatcher:
-    """Deals sessions out to the processes that ask, each once. When there are no more, what one
-    process has and nobody there begins goes to those that still ask. ``on_over`` is called when the
-    last one has ended."""
+    """Deals each session to one of the processes that ask. When there are no more, sessions that
+    one process has not begun go to the ones that still ask. ``on_over`` is called when the last one
+    has ended."""
 
     def __init__(
         self,
@@ -191,22 +194,22 @@ class SessionDispatcher:
         add_note: Callable[[str], None],
     ) -> None:
         self.out = 0
-        """Dealt out and not ended."""
+        """Sessions that are dealt out and have not ended."""
         self.over = False
-        """There are no more to deal."""
+        """There are no more sessions to deal."""
         self.phase = ""
-        """That they are of."""
+        """The phase of the sessions."""
         self._send, self._senders, self._on_over, self._add_note = send, senders, on_over, add_note
         self.begin("", None)
 
     def begin(self, phase: str, items: Iterator[DatasetSession | None] | None) -> None:
-        """A phase. ``items``: None: made up, without end."""
+        """Begin a phase. ``items``: None means synthetic sessions without end."""
         self.phase, self._items = phase, items
         self._back: deque[Packed] = deque()
         self._hands: dict[str, deque[Packed]] = {}
-        """By process: what it has, as far as is known, and has not begun."""
+        """The sessions that each process has and has not begun, as far as is known."""
         self._begun: dict[str, tuple[int, int]] = {}
-        """By process: (begun, ended), as it reported."""
+        """(begun, ended) of each process, as it reported."""
         self._asking: list[str] = []
         self._recalled: set[str] = set()
         self.out, self.over = 0, False
@@ -217,7 +220,7 @@ class SessionDispatcher:
         self._serve()
 
     def update(self, worker: str, counts: SessionCounts) -> None:
-        """A process is so far with its sessions."""
+        """Take a process's report on its sessions."""
         if counts.phase != self.phase:
             return
         begun, ended = counts.begun, counts.ended
@@ -230,7 +233,7 @@ class SessionDispatcher:
         self._look()
 
     def put_back(self, worker: str, items: Iterable[Packed]) -> None:
-        """The answer of a process that was asked for what nobody there begins."""
+        """Take the sessions that a process has not begun, and was asked for."""
         returned = list(items)
         self._recalled.discard(worker)
         self._hands.pop(worker, None)
@@ -239,8 +242,11 @@ class SessionDispatcher:
         self._serve()
 
     def lost(self, worker: str, phase: str, sessions: tuple[int, int] | None) -> int:
-        """A process is gone, which had begun and ended so many of ``phase`` (None: not known): what
-        it had not begun goes to others. How many are lost with it."""
+        """A process is lost: the sessions that it had not begun go to others. Returns how many are
+        lost with it.
+
+        ``sessions``: (begun, ended) in ``phase``; None: not known.
+        """
         reported, ended_before = self._begun.pop(worker, (0, 0))
         hand = list(self._hands.pop(worker, ()))
         known = sessions is not None and phase == self.phase
@@ -291,7 +297,7 @@ class SessionDispatcher:
             return []
 
     def _recall(self) -> bool:
-        """Ask those who may have some to spare; False: nobody has."""
+        """Ask the processes that may have sessions to spare. False: none has."""
         for worker, hand in self._hands.items():
             if hand and worker not in self._asking and worker not in self._recalled:
                 self._recalled.add(worker)

@@ -36,21 +36,21 @@ from .in_flight import RequestsInFlight
 
 SURE: Final = 1 / TAIL
 ROOM: Final = 1.5
-"""By so much more than they show requests are taken as correlated."""
+"""Requests are taken as more correlated than they show, by this factor."""
 MIN_WORTH: Final = 25
-"""Fewer independent requests end no run."""
+"""An effective sample size below this ends no run."""
 MIN_SEEN: Final = 128
 """Fewer requests do not show how correlated they are."""
 MIXED: Final = 50.0
-"""Of so many independent values the bound of an average is tightest."""
+"""The bound of an average is tightest at so many independent values."""
 NEARLY_ALL: Final = 0.98
 MIN_COUNTED: Final = 10
 """Fewer requests make no share."""
 OVERDUE: Final = ("ttft", "ttfo", "ttft_from_due", "request_latency")
-"""Latencies that a request which is under way for long has passed; but for the last one, where it
-had no chunk yet."""
+"""The latencies that a request under way for long has passed; the last one only if it has no chunk
+yet."""
 MARGIN_S: Final = 1.0
-"""What a first chunk may take to be known."""
+"""The time until a first chunk is known."""
 
 
 def exceedance_evidence(beyond_count: float, of: float, share: float) -> float:
@@ -83,10 +83,12 @@ def exceedance_evidence(beyond_count: float, of: float, share: float) -> float:
 
 
 def certain_standard_errors(effective_size: float) -> float:
-    """Standard errors by which a mean of so many independent values ever lies above the true one
-    with a probability of TAIL, however often one looks (Robbins' normal mixture, one-sided; of
-    means of any distribution: Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, Time-uniform central
-    limit theory, Annals of Statistics 52, 2024)."""
+    """The standard errors by which a mean of so many independent values ever lies above the true
+    one with a probability of TAIL, however often one looks.
+
+    It is Robbins' normal mixture, one-sided. For means of any distribution: Waudby-Smith, Arbour,
+    Sinha, Kennedy and Ramdas, Time-uniform central limit theory, Annals of Statistics 52, 2024.
+    """
     return math.sqrt(
         2
         * (1 + MIXED / effective_size)
@@ -95,10 +97,10 @@ def certain_standard_errors(effective_size: float) -> float:
 
 
 class ShareMonitor:
-    """Requests beyond a limit, where a share of them may be."""
+    """Watches a share of requests beyond a limit. A share of them may be."""
 
     def __init__(self, may: float, at_least: int = 0, what: str = "beyond the limit") -> None:
-        """``what``: what those requests are that are counted."""
+        """``what`` names the counted requests."""
         self._may, self._at_least, self._what = may, at_least, what
         self._beyond = self._open = self._open_beyond = 0
         self._of_values = CorrelationTime()
@@ -106,8 +108,8 @@ class ShareMonitor:
         self.count = 0
 
     def add(self, beyond: bool, value: float | None = None) -> None:
-        """``value``: what lies beyond the limit or not, the larger the worse; None: there is none,
-        as of a failure."""
+        """``value`` lies beyond the limit or not; larger is worse. None: there is none, as for a
+        failure."""
         self._beyond += beyond
         self.count += 1
         self._of_beyond.add(float(beyond))
@@ -119,8 +121,8 @@ class ShareMonitor:
         return self._beyond <= self._may * self.count
 
     def broken(self, open_: int = 0, beyond: int = 0) -> bool:
-        """``open_``: requests under way; ``beyond``: so many of them are beyond the limit
-        already."""
+        """Whether the rule is certainly broken. ``open_`` requests are under way, and ``beyond`` of
+        them are beyond the limit already."""
         self._open, self._open_beyond = open_, beyond
         exceeding = self._beyond + beyond
         total = self.count + open_
@@ -148,11 +150,11 @@ class ShareMonitor:
 
 
 class MeanMonitor:
-    """An average: by how much each request is beyond the limit, on average."""
+    """Watches an average: the mean of how far each request is beyond the limit."""
 
     def __init__(self, limit: float, worse: float, unit: str, factor: float) -> None:
-        """``worse``: 1 if larger values are worse, -1 if smaller ones are. ``factor``: from an
-        average to what it is in ``unit``, as it shall be told."""
+        """``worse``: 1 if larger values are worse, -1 if smaller ones are. ``factor`` converts an
+        average to ``unit`` for messages."""
         self._limit, self._worse, self._unit, self._factor = limit, worse, unit, factor
         self._beyond = CorrelationTime()
         self._amount = self._weight = 0.0
@@ -175,7 +177,7 @@ class MeanMonitor:
         return self._beyond.mean <= 0
 
     def broken(self, open_: int = 0, beyond: int = 0) -> bool:
-        """What is under way is in no average."""
+        """Whether the rule is certainly broken. Requests under way are in no average."""
         if self.count < MIN_SEEN or self.holds:
             return False
         effective_size = self.count / (1 if self._beyond.rises else ROOM * self._beyond.requests)
@@ -198,7 +200,7 @@ class MeanMonitor:
 
 
 class RuleMonitor:
-    """A rule, and what of it is known so far."""
+    """A rule, and what is known of it so far."""
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
@@ -249,17 +251,18 @@ class RuleMonitor:
 
     @property
     def holds(self) -> bool | None:
-        """Its figure so far meets the limit; None: there is none."""
+        """Whether its value so far meets the limit. None: there is no value."""
         return self.tally.holds if self.tally.count and self._complete else None
 
     def broken(self, sends: RequestsInFlight, first_wave: int) -> bool:
-        """``sends``: what is under way; ``first_wave``: so many of that are left out."""
+        """Whether it is certainly broken. ``sends``: requests under way. ``first_wave``: how many
+        of them are left out."""
         return self._complete and self.tally.broken(
             sends.open, max(0, self._overdue(sends) - first_wave)
         )
 
     def _overdue(self, sends: RequestsInFlight) -> int:
-        """At least so many requests under way are beyond the limit already."""
+        """How many requests under way are at least beyond the limit already."""
         if self.rule.where or self.rule.stat == "avg":
             return 0  # nobody knows which of them the rule is about
         if self.rule.percentile is not None or self.rule.stat == "max":
@@ -330,7 +333,7 @@ class RuleMonitor:
 
 
 class EarlyStop:
-    """Those of its rules that are watched: all whose figure can be told before the end."""
+    """Watches all rules whose value is known before the end."""
 
     def __init__(
         self,
@@ -340,18 +343,18 @@ class EarlyStop:
         *,
         overdue: bool = True,
     ) -> None:
-        """``first_wave``: of so many users the first request is left out; ``sends``: what is under
-        way beside the records that are added; ``overdue``: also that counts which is beyond a limit
+        """``first_wave``: the first request of so many users is left out. ``sends``: requests under
+        way, beside the added records. ``overdue``: count requests that are beyond a limit
         already."""
         self._watched = [RuleMonitor(rule) for rule in rules if rule.early]
         self._first_wave = first_wave
         self._sends = sends or RequestsInFlight()
         self._overdue = overdue
         self._users: set[tuple[str, int]] = set()
-        """Whose first request is over."""
+        """The users whose first request is over."""
 
     def add(self, record: Record) -> None:
-        """A request is over."""
+        """Add a finished request."""
         if record.phase != PROFILING or record.outcome in (CUT, CANCELLED, RETRIED):
             return
         user = record.worker, record.user
@@ -362,7 +365,7 @@ class EarlyStop:
             watched.add(record, first_wave=first_wave)
 
     def broken(self) -> BrokenRule | None:
-        """Why the run shall end; None while it need not."""
+        """Why the run must end. None: it need not."""
         for watched in self._watched:
             if watched.rule.kind == ABORT and self._is_broken(watched):
                 return BrokenRule(rule=str(watched.rule), why=str(watched.tally))
@@ -373,7 +376,7 @@ class EarlyStop:
         return watched.broken(self._sends, left_out)
 
     def standing(self) -> tuple[int, int]:
-        """(how many rules their figure so far breaks, how many have one), of those that decide."""
+        """(rules that their value so far breaks, rules with a value), of the rules that decide."""
         known = [
             watched.holds
             for watched in self._watched
@@ -382,8 +385,8 @@ class EarlyStop:
         return known.count(False), len(known)
 
     def states(self) -> dict[str, tuple[str, str]]:
-        """By rule: how its figure stands so far, without an interval, which the report looks at;
-        and what was counted. ``broken`` alone is certain."""
+        """For each rule, its state so far and what was counted. The state has no interval, so only
+        ``broken`` is certain."""
         states = {}
         for watched in self._watched:
             holds, tally = watched.holds, watched.tally
@@ -403,15 +406,14 @@ class EarlyStop:
 
 
 def _older(sends: RequestsInFlight, metric: str, op: str, limit_s: float) -> int:
-    """At least so many requests under way are beyond this limit of a latency."""
+    """How many requests under way are at least beyond this limit of a latency."""
     if metric not in OVERDUE or not op.startswith("<"):
         return 0
     return sends.older(limit_s + MARGIN_S, silent=metric != "request_latency")
 
 
 def limit_usage(record: Record, given: Iterable[Condition]) -> float | None:
-    """How near it comes to a limit of these, or beyond it: the largest share of one that it takes.
-    None: it has no value."""
+    """The largest share of a limit that the record takes. None: it has no value."""
     shares_used = [
         value / c.limit if c.op.startswith("<") else c.limit / value
         for c in given
@@ -421,7 +423,7 @@ def limit_usage(record: Record, given: Iterable[Condition]) -> float | None:
 
 
 def _selected_by(record: Record, column: str) -> Any:
-    """What a selector looks at."""
+    """The value that a selector compares."""
     if column != INPUT:
         value = getattr(record, column)
         return math.nan if value is None else value

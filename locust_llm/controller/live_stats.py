@@ -1,9 +1,8 @@
-"""Live figures of a run: from the records of requests that are over, and from the status of its
-processes.
+"""Live stats: values of a run from finished records and from the status of its processes.
 
-Tokens per second are of the last seconds, unfinished answers among them. Those are not decoded yet,
-but their reads are counted; a read counts as many tokens as the reads of finished answers had on
-average. Of answers in one piece nothing comes before the end, and those that ended are counted.
+Tokens per second are of the last seconds, with unfinished answers. These are not decoded yet, but
+their reads are counted. A read counts as many tokens as the reads of finished answers had on
+average. For answers in one piece nothing comes before the end, so ended answers are counted.
 """
 
 import math
@@ -30,26 +29,27 @@ from locust_llm.slo.client_verdict import OK as CLIENT_OK
 from locust_llm.slo.metrics import TTFT, name_token_rate
 
 SETTLED_S: Final = 5.0
-"""Before there is a client verdict: a p99 of the first few requests is the slowest of them, and a
+"""There is no client verdict before this: a p99 of the first requests is the slowest of them, and a
 start is slow."""
 OPEN_ENDED: Final = 2.0
-"""A run without a known end is taken to last so many times as long as it has."""
+"""A run without a known end is assumed to last so many times as long as it has."""
 MIN_MEDIAN: Final = 20
 MIN_TAIL: Final = 100
-"""Answers of one process that a p50, and a p95, is judged by: of fewer a single one may decide."""
+"""So many answers of a process are needed for a p50 and a p95. With fewer, a single one may
+decide."""
 WINDOW_S: Final = 10
-"""Seconds that recent percentiles are of."""
+"""The seconds behind recent percentiles."""
 MAX_NAMES: Final = 1000
-"""Of requests; a locustfile may give each its own."""
+"""The most request names. A locustfile may give each request its own."""
 RATE_S: Final = 5.0
-"""Seconds that tokens per second are of."""
+"""The seconds behind tokens per second."""
 MAX_SILENCE_S: Final = 2.0
-"""After so long without a status, no reads are taken as none."""
+"""After so long without a status, missing reads count as none."""
 LATE_READ_US: Final = 1000
-"""From so long on, bytes lay unread for a while; chunks that came together and were read sooner
+"""From so long on, bytes lay unread for a while. Chunks that came together and were read sooner
 were sent together."""
 PARTS_S: Final = 30
-"""Whole seconds that the recent parts of requests' time are of."""
+"""The whole seconds behind the recent parts of requests' time."""
 PARTS: Final = (
     "late",
     "retries",
@@ -62,19 +62,20 @@ PARTS: Final = (
     "server",
     "client",
 )
-"""In the order in which they come. ``server``: what no answer parts into queue and prefill; a
-prefill that is reported holds other requests' prefills in the same steps. Without a gate the wait
-for the admission is one for the event loop of this process: ``late``."""
+"""The parts in their order. ``server`` is time that no answer splits into queue and prefill. A
+reported prefill holds other requests' prefills in the same steps. Without a gate, the wait for
+admission is a wait for this process's event loop: ``late``."""
 
 
 class ClientLateness:
-    """Lateness of one process so far; at the end analysis has the same of all records."""
+    """The lateness of one process so far. The report computes the same from all records."""
 
     def __init__(self) -> None:
         self.requests = self.answered = 0
         self.chunks = self.merged = 0
         self.latest_s = self.late_s = self.taken_s = 0.0
-        """From admission to send: the longest, and all; from admission to the end, all."""
+        """The longest time from admission to send, the sum of these times, and the sum of the times
+        from admission to the end."""
         self.ttft = Histogram()
         self.soonest = Histogram()
         self.send_lag = Histogram()
@@ -100,9 +101,8 @@ class ClientLateness:
                 histogram.add(round(ttft_s * 1e6))
 
     def figures(self, times: float = 1.0) -> Iterator[FigureError]:
-        """Of TTFT, of which there are enough: by how much it may be off. ``times``: as if the run
-        were so many times as long, and all the rest of it had gone without a delay of the load
-        generator."""
+        """How far TTFT percentiles with enough values may be off. ``times``: as if the run were so
+        many times as long, and its rest had no delay of the load generator."""
         undelayed = _scale(self.soonest.counts, times - 1)
         punctual = {0: self.requests * (times - 1)}
         for percentile, least in ((50.0, MIN_MEDIAN), (95.0, MIN_TAIL)):
@@ -142,25 +142,24 @@ def _scale(counts: Mapping[int, int], times: float) -> dict[int, float]:
 def _percentile_ms(
     counts: Mapping[int, int], more: Mapping[int, float], percentile: float
 ) -> float:
-    """Returns a percentile of both windows together."""
+    """A percentile of both windows together."""
     both = {us: counts.get(us, 0) + more.get(us, 0.0) for us in counts.keys() | more.keys()}
     known = {us: count for us, count in both.items() if count}
     return histogram_percentiles(known, [percentile])[0] / 1e3
 
 
 class RequestCounts(NamedTuple):
-    """Counts the requests that are over."""
-
     ok: int
     failed: int
     cancelled: int
     """The requests that ``--request-cancellation-rate`` cancelled."""
     cut: int
-    """At the end of the run."""
+    """The requests that the end of the run cut."""
 
     @property
     def ended_by_us(self) -> dict[str, int]:
-        """Those that the load generator ended itself, by their word; none that counts none."""
+        """The requests that the load generator ended itself, by their word; nothing where there are
+        none."""
         words = {"cancelled": self.cancelled, "cut": self.cut}
         return {word: count for word, count in words.items() if count}
 
@@ -172,16 +171,16 @@ def _count_outcomes(counts: Counter[str]) -> RequestCounts:
 
 class TTFTParts:
     """Where the time of answered requests from due to the first token went, from their records
-    alone: neither spans, which come later, nor estimates, which need the requests beside them. At
-    most 2 µs a record."""
+    alone. It uses neither spans, which come later, nor estimates, which need other requests. It
+    takes at most 2 µs a record."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.by_phase: dict[str, list[float]] = {}
-        """Seconds, in the order of PARTS, and how many requests."""
+        """The seconds of each part in the order of PARTS, and the number of requests."""
         self._second = -1
         self._before: deque[tuple[int, list[float]]] = deque()
-        """What there was when a second began in which something was added."""
+        """The sums at the begin of each second in which something was added."""
 
     def add(self, record: Record) -> None:
         sent_at, chunk_us = record.sent_at, record.chunk_us
@@ -222,8 +221,8 @@ class TTFTParts:
     def _reported(
         self, times: ServerTimes, inside: int, network: int, sums: list[float]
     ) -> tuple[int, int]:
-        """(network, network and what is left of the server), in µs. Where it reported both, all
-        else is the network and the front end. What cannot be is left out."""
+        """(network, network and the rest of the server) in µs. Where the server reported both, the
+        rest is the network and the front end. Impossible values are left out."""
         queue, prefill = times.queue_us, times.prefill_us
         if (queue or 0) + (prefill or 0) > inside:
             return network, inside
@@ -233,8 +232,8 @@ class TTFTParts:
         return (min(network, inside) if queue is None or prefill is None else inside), inside
 
     def recent(self) -> tuple[int, dict[str, float]]:
-        """(how many requests ended in the last ``PARTS_S``, the mean of each part in seconds); no
-        parts without requests."""
+        """(how many requests ended in the last ``PARTS_S``, the mean of each part in seconds).
+        Without requests there are no parts."""
         oldest = int(self._clock()) - PARTS_S
         while self._before and self._before[0][0] <= oldest:
             self._before.popleft()
@@ -258,7 +257,7 @@ class TTFTParts:
 
 
 class LiveStats:
-    """Holds the live figures of one run."""
+    """The live values of one run."""
 
     def __init__(
         self,
@@ -268,49 +267,49 @@ class LiveStats:
         request_count: int | None = None,
         streams: bool = True,
     ) -> None:
-        """``longest_s``, ``request_count``: of the profiling phase; None: it is not known.
+        """``longest_s`` and ``request_count`` are of the profiling phase; None: not known.
         ``streams``: answers come in pieces."""
         self._clock = clock
         self._streams = streams
         self._longest_s, self._request_count = longest_s, request_count
         self.counts: Counter[str] = Counter()
-        """Requests that are over, by outcome."""
+        """Finished requests by outcome."""
         self.profiled: Counter[str] = Counter()
         """The outcomes of the profiling phase."""
         self.names: set[str] = set()
         """The names of these requests."""
         self.output_tokens = 0
-        """Theirs."""
+        """The output tokens of these requests."""
         self.token_sources: Counter[str] = Counter()
         """What counted them: ``usage`` or ``chunks``."""
         self._reads_of_these = 0
         self._in_flight: dict[str, tuple[int, int, int]] = {}
         self._request_s: dict[str, tuple[float, float, float]] = {}
         self._status_at: dict[str, float] = {}
-        """Of the processes that still have something."""
+        """The times of the last status of processes that still have something."""
         self._clients: dict[str, ClientLateness] = {}
         self._first_at: float | None = None
         """When the first request of the profiling phase was over."""
         self._reads: dict[str, int] = {}
         self._all_reads = 0
-        """Since the first status of each process."""
+        """The reads since the first status of each process."""
         self._reads_at: deque[tuple[float, int]] = deque()
-        """(when, all reads until then); of answers in one piece their tokens instead."""
+        """(when, all reads until then). For answers in one piece it has their tokens instead."""
         self.recent_ttft = SlidingHistogram(WINDOW_S, clock)
-        """Of first chunks that came in the last ``WINDOW_S``."""
+        """The first chunks that came in the last ``WINDOW_S``."""
         self.recent_due = SlidingHistogram(WINDOW_S, clock)
         """TTFT from due of requests that ended in the last ``WINDOW_S``."""
         self._rate_of: int | None = None
-        """The whole second that ``_rate`` is of."""
+        """The whole second that ``_rate`` belongs to."""
         self._rate = 0.0
         self.parts = TTFTParts(clock)
         self.activity = ""
-        """Where a schedule of the users' own is, such as the probe's; empty without one."""
+        """Where the users' own schedule is, such as the probe's. Empty: there is none."""
         self.shown_client: ClientVerdict | None = None
-        """The client verdict in the last progress line; None: there was none yet."""
+        """The client verdict in the last progress line. None: there was none yet."""
 
     def add(self, record: Record) -> None:
-        """A request is over."""
+        """Add a finished request."""
         self.counts[record.outcome] += 1
         if len(self.names) < MAX_NAMES:
             self.names.add(record.name)
@@ -338,9 +337,12 @@ class LiveStats:
         health: ProcessHealth | None = None,
         activity: str = "",
     ) -> None:
-        """The status of a process. ``request_s``: see Status; ``ttfts_s``: of first chunks since
-        the last status; ``reads``: so far, in all its runs; ``health``: of this run so far;
-        ``activity``: where a schedule of its users' own is."""
+        """Take the status of a process.
+
+        ``request_s``: see Status. ``ttfts_s``: of first chunks since the last status. ``reads``: so
+        far, in all its runs. ``health``: of this run so far. ``activity``: where its users' own
+        schedule is.
+        """
         now = self._clock()
         self.activity = activity
         self._in_flight[worker] = used, waiting, decoding
@@ -358,7 +360,7 @@ class LiveStats:
             self._client(worker).health = health
 
     def end(self, worker: str) -> None:
-        """A process has ended all that it had; its last status was earlier."""
+        """A process has ended all that it had. Its last status was earlier."""
         self._in_flight.pop(worker, None)
         self._status_at.pop(worker, None)
 
@@ -368,9 +370,8 @@ class LiveStats:
         return self._clients[worker]
 
     def request_seconds(self) -> tuple[tuple[float, float, float], float]:
-        """Requests awaiting their first token, at the gate and decoding, each added up over the
-        time of the run; and for how many seconds this has been so: since the last statuses, on the
-        mean of the processes."""
+        """(request-seconds awaiting the first token, at the gate and decoding; the seconds that
+        they cover). They end at the last statuses, on the mean of the processes."""
         used_s, waiting_s, decoding_s = (
             sum(column) for column in zip((0.0,) * 3, *self._request_s.values(), strict=True)
         )
@@ -380,12 +381,11 @@ class LiveStats:
 
     @property
     def used(self) -> int:
-        """Requests in prefill."""
         return sum(used for used, _, _ in self._in_flight.values())
 
     @property
     def waiting(self) -> int:
-        """At the gate."""
+        """The requests at the gate."""
         return sum(waiting for _, waiting, _ in self._in_flight.values())
 
     @property
@@ -397,12 +397,12 @@ class LiveStats:
         return self.used + self.waiting + self.decoding
 
     def count_phase(self, phase: str) -> RequestCounts:
-        """Counts the requests of the warmup, or of the profiling phase."""
+        """Count the requests of the warmup, or of the profiling phase."""
         return _count_outcomes(self.counts - self.profiled if phase == WARMUP else self.profiled)
 
     def tokens_per_s(self) -> float:
-        """Of the last ``RATE_S``; the estimate is explained at the top of this file. One figure for
-        each whole second: the console, the page and a scraper that ask in one second have the
+        """Tokens per second of the last ``RATE_S``: the head of this file explains the estimate. It
+        has one value for each whole second, so that the console, the page and a scraper show the
         same."""
         if (second := math.floor(self._clock())) != self._rate_of:
             self._rate_of = second
@@ -428,10 +428,12 @@ class LiveStats:
         return (self._all_reads - before) * per_read / max(now - since, 1e-9)
 
     def client(self) -> ClientVerdict | None:
-        """The client verdict, were the run over now, or where that is milder the one that the rest
-        of the run cannot lift; None until ``SETTLED_S`` after the first request of the profiling
-        phase was over, and while the rest may lift it all: a slow start is most of a young run, and
-        nothing of a long one."""
+        """The client verdict, if the run were over now. It is milder where the rest of the run can
+        still lift it, as a slow start is most of a young run, and nothing of a long one.
+
+        None: the profiling phase's first request was over less than ``SETTLED_S`` ago, or the rest
+        may lift all of it.
+        """
         if self._first_at is None or self._clock() - self._first_at < SETTLED_S:
             return None
         verdict = self._judge()
@@ -454,7 +456,7 @@ class LiveStats:
         return judge_figures(figures, evidence)
 
     def _remaining_times(self) -> float:
-        """How many times as long as now the profiling phase will have been at its end."""
+        """How many times as long as now the profiling phase will be at its end."""
         ends = []
         if self._longest_s is not None and self._first_at is not None:
             ends.append(self._longest_s / (self._clock() - self._first_at))

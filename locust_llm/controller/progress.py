@@ -1,5 +1,5 @@
-"""The progress line, no wider than the terminal: a live one there, a plain one every few seconds
-elsewhere."""
+"""Progress: the progress line, no wider than the terminal. It is live in a terminal, and a plain
+line every few seconds elsewhere."""
 
 import logging
 import os
@@ -24,10 +24,10 @@ logger = logging.getLogger("locust_llm")
 EVERY_S: Final = 1.0
 """The time between two updates of the line."""
 PLAIN_EVERY: Final = 5
-"""Looks between two lines where none can be written over."""
+"""The checks between two lines where none can be overwritten."""
 SEPARATOR: Final = " | "
 WHERE: Final = 17
-"""Characters of a phase and its seconds, which the others stand behind."""
+"""The characters of a phase and its seconds, which stand before the others."""
 CLEAR: Final = "\r\x1b[2K"
 """Carriage return, then erase the line (ECMA-48, EL)."""
 
@@ -36,14 +36,14 @@ class ProgressPart(NamedTuple):
     """One part of the progress line."""
 
     rank: int
-    """Its importance: 0 stays longest where there is too little room."""
+    """The importance: 0 stays longest where there is too little room."""
     text: str
     short: str = ""
-    """Where there is no room for all of it; empty: it has no shorter form."""
+    """The form where there is no room for all of it. Empty: there is no shorter form."""
 
 
 def build_progress_parts(control: Controller, client: ClientVerdict | None) -> list[ProgressPart]:
-    """Parts of the line in the order of the line, each about as long every time."""
+    """The parts in the order of the line, each about as long every time."""
     stats, limit, generates = control.live_stats, control.limit, control.settings.generates
     streams = generates and control.settings.streaming
     parts = [
@@ -94,7 +94,7 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
 
 
 def format_phase_position(control: Controller) -> str:
-    """Which phase or stage, and how far it is."""
+    """The phase or stage, and how far it is."""
     phase, s, elapsed_s = control.plan.phase, control.settings, control.phase_s
     if control.draining:
         return f"ending {elapsed_s:.0f} s"
@@ -114,8 +114,9 @@ def format_phase_position(control: Controller) -> str:
 
 
 def format_request_counts(control: Controller) -> str:
-    """Of this phase: ``36 ok, 56 failed``; of as many as were asked for ``95/200: 36 ok, 56 failed,
-    3 cancelled``. Of a sweep, over all its stages, ``all stages: 36 ok, 56 failed``."""
+    """The requests of this phase: ``36 ok, 56 failed``, or with a requested number ``95/200: 36 ok,
+    56 failed, 3 cancelled``. A sweep counts over all its stages: ``all stages: 36 ok, 56
+    failed``."""
     stats, s = control.live_stats, control.settings
     warms = control.plan.phase == WARMUP
     counts = stats.count_phase(WARMUP if warms else PROFILING)
@@ -133,8 +134,8 @@ def _write_counts(counts: RequestCounts) -> str:
 
 
 def fit_progress_line(parts: Sequence[ProgressPart], columns: int) -> str:
-    """As many of the parts as there is room for: each by its rank, in its short form; then whole,
-    where there is room."""
+    """As many parts as there is room for: each by its rank in its short form, then whole where
+    there is room."""
     shown: dict[int, str] = {}
     by_rank = sorted(range(len(parts)), key=lambda i: parts[i].rank)
     for whole in (False, True):
@@ -150,7 +151,7 @@ def _line(shown: Mapping[int, str]) -> str:
 
 
 def show_run_progress(control: Controller, out: TextIO = sys.stderr) -> None:
-    """The greenlet: looks once a second, until it is killed."""
+    """Update the line once a second in a greenlet, until it is killed."""
     live = is_live_terminal(out)
     with suppress(OSError):  # nobody reads it any more
         _look(control, out, live)
@@ -180,7 +181,7 @@ def _look(control: Controller, out: TextIO, live: bool) -> None:
 
 
 def explain_withdrawal(before: ClientVerdict | None, now: ClientVerdict | None) -> str:
-    """Of a verdict that was shown and holds no longer; empty: none is withdrawn."""
+    """Explains a verdict that was shown and is no longer valid. Empty: none is withdrawn."""
     if before is None or LEVELS.index(before.level) <= LEVELS.index(now.level if now else OK):
         return ""
     level = OK if now is None else now.level
@@ -193,7 +194,7 @@ def explain_withdrawal(before: ClientVerdict | None, now: ClientVerdict | None) 
 
 
 def is_live_terminal(out: TextIO) -> bool:
-    """A line can be written over there."""
+    """A line can be overwritten there."""
     return out.isatty() and os.environ.get("TERM") != "dumb"
 
 
@@ -205,10 +206,11 @@ def terminal_width(out: TextIO) -> int:
 
 
 class LiveLineFilter(logging.Filter):
-    """Clears the live line before a log line, which would be glued to it. It comes back within a
-    second.
+    """Clears the live line before a log line, which would be glued to it. The line comes back
+    within a second.
 
-    Other processes of the same terminal (``--processes``) do so too: each writes its own log lines.
+    Other processes of the same terminal (``--processes``) do so too, as each writes its own log
+    lines.
     """
 
     def __init__(self, out: TextIO) -> None:
@@ -221,7 +223,7 @@ class LiveLineFilter(logging.Filter):
 
 
 def keep_logs_off_live_line(loggers: Sequence[str] = ("", "locust", "locust.stats_logger")) -> None:
-    """Log lines and the live line, on every console that these loggers write to."""
+    """Keep log lines and the live line apart, on every console of these loggers."""
     handlers = set[logging.Handler]()
     for name in loggers:
         handlers.update(logging.getLogger(name).handlers)

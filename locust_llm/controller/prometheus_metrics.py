@@ -1,9 +1,10 @@
-"""The counters, histograms and gauges of a run for Prometheus, in its text format, version 0.0.4.
+"""Prometheus metrics: the counters, histograms and gauges of a run in Prometheus's text format,
+version 0.0.4.
 
-Its client library writes the text, from families made for each scrape, in a registry of their own.
-Its instruments would add a ``_created`` series to each counter, and become files where
-PROMETHEUS_MULTIPROC_DIR is set. Buckets are those of vLLM's own metrics, and finer ones between
-them: what users saw and what the server counts itself can be compared.
+Its client library writes the text from families that are made for each scrape, in a registry of
+their own. Its instruments would add a ``_created`` series to each counter, and become files where
+PROMETHEUS_MULTIPROC_DIR is set. Buckets are vLLM's own, with finer ones between them, so that the
+users' view and the server's counts can be compared.
 """
 
 from bisect import bisect_left
@@ -40,7 +41,7 @@ STEP: Final = 1.25
 
 
 def refine_bounds(bounds: tuple[float, ...]) -> tuple[float, ...]:
-    """With all of these bounds, and as many between them as it takes for STEP."""
+    """All of these bounds, with as many between them as STEP requires."""
     refined = [bounds[0]]
     for bound in bounds[1:]:
         parts = max(1, ceil(log(bound / refined[-1]) / log(STEP) - 1e-9))
@@ -54,7 +55,6 @@ HISTOGRAMS: Final = tuple(metric for metric in METRICS if metric.buckets)
 
 
 def describe_histogram(metric: Metric) -> str:
-    """Returns the help text of a histogram."""
     of = "requests that succeeded or failed" if metric.waits else "successful requests"
     return f"{metric.label}, of {of}: {metric.means}"
 
@@ -77,7 +77,7 @@ class BucketCounts:
 
 
 class RunTotals:
-    """What a run amounts to so far, by phase."""
+    """The totals of a run so far, by phase."""
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, str]] = Counter()
@@ -93,7 +93,7 @@ class RunTotals:
         """The buckets by the tag of the metric, then by phase."""
 
     def add(self, record: Record) -> None:
-        """A request is over."""
+        """Add a finished request."""
         phase = record.phase
         self._requests[phase, record.outcome] += 1
         self._chunks[phase] += len(record.chunk_us)
@@ -137,7 +137,7 @@ class RunTotals:
 
 
 def build_part_counters(parts: TTFTParts) -> Iterator[MetricFamily]:
-    """Over the count of ``time_to_first_token_seconds`` they are means."""
+    """Divided by the count of ``time_to_first_token_seconds`` they are means."""
     counter = CounterMetricFamily(
         f"{PREFIX}part_seconds",
         "Time of successful requests from due to the first token, by part",
@@ -152,8 +152,8 @@ def build_part_counters(parts: TTFTParts) -> Iterator[MetricFamily]:
 def build_gauges(
     stats: LiveStats, *, users: int, limit: int | None, info: Mapping[str, str], over: bool = False
 ) -> Iterator[MetricFamily]:
-    """The run at this moment; one that is ``over`` has none, and its last values would look like a
-    run that goes on. ``limit``: of the prefill gate; ``info``: what run it is."""
+    """The run at this moment. A run that is ``over`` has no gauges, as its last values would look
+    like a run that goes on. ``limit`` is the prefill gate's; ``info`` describes the run."""
     yield InfoMetricFamily(f"{PREFIX}run", "What this run is; always 1", dict(info))
     if over:
         return
@@ -176,8 +176,6 @@ def build_gauges(
 
 
 class CollectedMetrics(Collector):
-    """Families that are there already."""
-
     def __init__(self, families: Iterable[MetricFamily]) -> None:
         self._families = families
 
@@ -186,7 +184,7 @@ class CollectedMetrics(Collector):
 
 
 def format_exposition(*families: MetricFamily) -> str:
-    """Writes the metrics that have samples as text."""
+    """Write the metrics that have samples as text."""
     registry = CollectorRegistry()
     registry.register(CollectedMetrics(family for family in families if family.samples))
     return generate_latest(registry).decode()

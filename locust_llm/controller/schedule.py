@@ -1,5 +1,5 @@
-"""Schedule: the timetable of a phase: when each request is due, and which sessions there are; from
-the settings, without a clock."""
+"""Schedule: the timetable of a phase: when each request is due, and which sessions there are, from
+the settings and without a clock."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice, repeat
@@ -35,18 +35,16 @@ ORDERS: Final[dict[str, Order]] = {
     "shuffle": "shuffled",
     "random": "random",
 }
-"""By the name of --dataset-sampling-strategy, which is AIPerf's."""
+"""By the names of --dataset-sampling-strategy, which are AIPerf's."""
 
 
 class DueArrival(NamedTuple):
-    """One arrival."""
-
     at_s: float
     """Seconds after the start of the phase."""
     slot: int | None = None
-    """The user-centric rate: which of the users, from 0."""
+    """The user of the user-centric rate, from 0."""
     item: DatasetSession | None = None
-    """The fixed schedule: the session that begins then."""
+    """The session that begins then, for the fixed schedule."""
     draws: str = ""
     """See Permit."""
 
@@ -54,11 +52,10 @@ class DueArrival(NamedTuple):
 def schedule_phase(
     s: Settings, phase: str, items: Iterable[DatasetSession] = ()
 ) -> Iterator[DueArrival] | None:
-    """The arrivals of ``phase``; None: a closed loop. ``items``: of the fixed schedule, in the
-    order of their times.
+    """The arrivals of ``phase``. None: a closed loop.
 
-    A warmup comes at its own rate, else at the main one, and is never user-centric nor a replay (as
-    AIPerf's).
+    ``items``: the sessions of the fixed schedule, in the order of their times. A warmup has its own
+    rate, else the main one, and is never user-centric nor a replay (as AIPerf's).
     """
     seed = None if s.random_seed is None else f"{s.random_seed}/{_same(s, phase)}/arrivals"
     if phase == WARMUP:
@@ -95,8 +92,8 @@ def schedule_phase(
 
 
 def make_prefix_reuse(s: Settings, server_flags: Mapping[str, str]) -> PrefixReuse | None:
-    """What repeats in the prompts, in blocks of the server's cache; None: no share was asked
-    for."""
+    """What repeats in the prompts, in blocks of the server's cache. None: no share was
+    requested."""
     if s.prefix_cache_hit_rate is None:
         return None
     block = (
@@ -118,8 +115,8 @@ def make_prefix_reuse(s: Settings, server_flags: Mapping[str, str]) -> PrefixReu
 
 
 def add_priming_phase(s: Settings, server_flags: Mapping[str, str]) -> Settings:
-    """The same with a warmup that sends each shared prefix once, before the requests of the warmup
-    that was asked for."""
+    """The settings with a warmup that sends each shared prefix once, before the requests of the
+    requested warmup."""
     reuse = make_prefix_reuse(s, server_flags)
     if reuse is None or not reuse.count:
         return s
@@ -129,9 +126,11 @@ def add_priming_phase(s: Settings, server_flags: Mapping[str, str]) -> Settings:
 def list_phase_sessions(
     s: Settings, phase: str, reuse: PrefixReuse | None = None
 ) -> Iterator[DatasetSession | None] | None:
-    """The sessions of a phase, each once: of the dataset, of ``reuse``, and no more than were asked
-    for (None in place of a synthetic one). None: users make up theirs, without end. Raises
-    DatasetError, here and later."""
+    """The sessions of a phase, each once: of the dataset or of ``reuse``, at most the requested
+    number. None in place of one: a synthetic session. Raises DatasetError, here and later.
+
+    None: users make up their sessions, without end.
+    """
     count = s.num_sessions if phase != WARMUP else None
     if reuse is not None:
         if phase == WARMUP:
@@ -156,7 +155,7 @@ def list_phase_sessions(
 
 
 def _changed(s: Settings, phase: str, items: Iterable[DatasetSession]) -> Iterator[DatasetSession]:
-    """Sessions with their waits bounded, and from their middle on."""
+    """Sessions with bounded waits, and from their middle on."""
     random = Random(
         None if s.random_seed is None else f"{s.random_seed}/{_same(s, phase)}/trajectories"
     )
@@ -167,7 +166,7 @@ def _changed(s: Settings, phase: str, items: Iterable[DatasetSession]) -> Iterat
 
 
 def _same(s: Settings, phase: str) -> str:
-    """What phases share that have the same arrivals: the blocks of a pair."""
+    """A name that phases with the same arrivals share: the blocks of a pair."""
     block = s.block(stage_of_phase(phase))
     return phase if block is None else f"{PAIR} {block.pair}"
 
@@ -194,7 +193,7 @@ def _replayed(s: Settings, items: Iterable[DatasetSession]) -> Iterator[DueArriv
 def _bounded(
     due: Iterator[DueArrival], *, count: int | None, duration_s: float | None
 ) -> Iterator[DueArrival]:
-    """``count``: of requests; a session that has begun is sent to its end."""
+    """``count`` bounds the requests. A session that has begun is sent to its end."""
     requests = 0
     for arrival in due:
         if (count is not None and requests >= count) or (

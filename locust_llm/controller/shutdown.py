@@ -1,4 +1,4 @@
-"""Shutdown: the end of a run: as Locust ends one, and until every process has handed over what it
+"""Shutdown: ends a run as Locust does, and waits until every process has handed over what it
 had."""
 
 import math
@@ -12,7 +12,7 @@ from gevent.event import Event
 
 
 class Shutdown:
-    """``active()``: the processes that are not lost."""
+    """``active()`` gives the processes that are not lost."""
 
     def __init__(
         self,
@@ -21,37 +21,38 @@ class Shutdown:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.begun = False
-        """Nothing new shall start."""
+        """Nothing new may start."""
         self.over = Event()
         """All is handed over, as far as it ever will be."""
         self._environment = environment
         self._active, self._clock = active, clock
         self._ended: dict[str, Event] = {}
         self._by = math.inf
-        """When it is over at the latest (monotonic seconds)."""
+        """When the shutdown is over at the latest (monotonic seconds)."""
 
     def begin(self) -> None:
-        """All that was to be sent was: end the run as Locust ends it."""
+        """End the run as Locust ends it, as all is sent."""
         if not self.begun:
             self.begun = True
             # the caller is one of those that the end waits for
             gevent.spawn(_end, self._environment)
 
     def expect(self, workers: Sequence[str]) -> None:
-        """Notes the processes that are asked next to end."""
+        """Note the processes that are asked to end next."""
         self._ended = {worker: Event() for worker in workers}
 
     def ended(self, worker: str) -> None:
-        """It has handed over all that it had."""
+        """A process has handed over all that it had."""
         if worker in self._ended:
             self._ended[worker].set()
 
     def within(self, seconds: float) -> None:
-        """It is over then, whatever is still out."""
+        """The shutdown is over then, whatever is missing."""
         self._by = min(self._by, self._clock() + seconds)
 
     def wait(self, seconds: float) -> list[str]:
-        """Until all of them have ended or are lost, at most so long. Those that have not ended."""
+        """Wait until all processes have ended or are lost, at most ``seconds``. Returns the ones
+        that have not ended."""
         self.within(seconds)
         for worker, ended in self._ended.items():
             while not ended.wait(0.2) and worker in self._active() and self._clock() < self._by:
@@ -61,7 +62,7 @@ class Shutdown:
 
 
 def _end(environment: Environment) -> None:
-    """Ends the run as Locust does when a time that it knows of is up."""
+    """End the run as Locust does when its own time is up."""
     runner, options = environment.runner, environment.parsed_options
     assert runner is not None
     if options is None or options.headless:

@@ -1,4 +1,5 @@
-"""How many users there are; in an open loop without a number as many as the arrivals need."""
+"""Users: how many users there are. An open loop without a number has as many as the arrivals
+need."""
 
 import logging
 from typing import Final
@@ -6,14 +7,14 @@ from typing import Final
 from .context import RunContext
 
 SPAWNING_S: Final = 3.0
-"""Longest wait of a phase for its first users."""
+"""A phase waits at most so long for its first users."""
 
 
 _STEPS: Final = ("Ramping to ", "All users spawned", "Your selected spawn rate")
 
 
 def _is_no_step(line: logging.LogRecord) -> bool:
-    """Of an open loop Locust would write up to twelve lines a second about users that arrivals
+    """In an open loop Locust would write up to twelve lines a second about users that arrivals
     need."""
     return not line.getMessage().startswith(_STEPS)
 
@@ -30,9 +31,9 @@ class UserPool:
         of_locust = logging.getLogger("locust.runners")
         (of_locust.addFilter if self.grows else of_locust.removeFilter)(_is_no_step)
         self.count = settings.users or 0
-        """How many there are, or are asked for; never falls but by ``become``."""
+        """The present or requested number. Only ``become`` lowers it."""
         self.exhausted = False
-        """There are as many as there may be, and arrivals wait."""
+        """The maximum is reached, and arrivals wait."""
         self._runner, self._store, self._time, self._spawn = (
             context.runner,
             context.store,
@@ -47,8 +48,8 @@ class UserPool:
         return sum(self._missing.values())
 
     def become(self, count: int) -> None:
-        """As from the web page, but that the run goes on. Comes back when they are there, or after
-        SPAWNING_S."""
+        """Change the number, as the web page does, while the run goes on. Returns when they are
+        there, or after SPAWNING_S."""
         self.count = count
         until = self._time.monotonic() + SPAWNING_S
         # else Locust would take it for another run
@@ -62,13 +63,13 @@ class UserPool:
             self._time.sleep(0.02)
 
     def wait(self) -> None:
-        """Until they are there, or SPAWNING_S are over."""
+        """Wait until they are there, or SPAWNING_S are over."""
         until = self._time.monotonic() + SPAWNING_S
         while self._runner.user_count < max(1, self.count) and self._time.monotonic() < until:
             self._time.sleep(0.02)
 
     def update(self, worker: str, unreserved: int) -> None:
-        """So many arrivals of a process are due soon and find no free user."""
+        """Note how many arrivals of a process are due soon and find no free user."""
         self._missing[worker] = unreserved
         missing = self.missing
         there = self._runner.user_count

@@ -1,5 +1,5 @@
-"""Workers: the processes that send: who takes part, what each has of the work of the run, and what
-is lost with one."""
+"""Workers: the processes that send: who takes part, what work of the run each has, and what is lost
+with one."""
 
 import time
 from collections import Counter
@@ -25,47 +25,45 @@ QUIET_S: Final = 1.0
 
 
 class WorkerState:
-    """What is known of one process."""
-
     def __init__(self, place: int, now: float) -> None:
         self.place = place
-        """The place by which its prompts are its own."""
+        """The place among the workers, from which its own prompts follow."""
         self.seen_at = now
         self.users = 0
         self.reads = 0
         self.health: ProcessHealth | None = None
         self.out: Counter[str] = Counter()
-        """By phase: requests that were given to it, and are not back as records or otherwise."""
+        """The requests by phase that were given to it and did not come back."""
         self.admitted = 0
-        """Requests that its gate has admitted, by its last status."""
+        """The requests that its gate has admitted, by its last status."""
         self.recorded = 0
-        """The admitted requests of which the record is here."""
+        """The admitted requests whose record is here."""
         self.phase = ""
         """The phase of its sessions, by its last status."""
         self.sessions: tuple[int, int] | None = None
-        """The sessions of this phase, by its journal: (begun, ended)."""
+        """(begun, ended) sessions of this phase, by its journal."""
         self.through = False
-        """It has ended what it had."""
+        """The process has ended all that it had."""
 
 
 class WorkerLoss(NamedTuple):
-    """What went with a process."""
+    """What was lost with a process."""
 
     unsent: dict[str, int]
-    """By phase: requests that it was given and had not sent."""
+    """The requests by phase that it was given and had not sent."""
     sent: int
-    """Sent, without a record."""
+    """The requests that it sent, without a record."""
     done: dict[str, int]
-    """All requests that were out, by phase."""
+    """All requests by phase that were out."""
     sessions: tuple[int, int] | None
-    """Of the phase of its last status: (begun, ended). None: not known."""
+    """(begun, ended) sessions in the phase of its last status. None: not known."""
     phase: str
     health: ProcessHealth | None
     reads: int
 
 
 class WorkerRegistry:
-    """``names``: of all that ever had orders, in the order in which they came."""
+    """``names`` has all processes that ever had orders, in the order in which they came."""
 
     def __init__(
         self, runner: Any, folder: Path, clock: Callable[[], float] = time.monotonic
@@ -76,47 +74,46 @@ class WorkerRegistry:
         self._members: dict[str, WorkerState] = {}
         self._clock_errors_s: dict[str, float] = {}
         self._lost: Counter[str] = Counter()
-        """By process that was lost: requests that it had sent and that have no record."""
+        """For each lost process, its sent requests without a record."""
         self.late = 0
-        """Records of such processes that came after all."""
+        """Records of lost processes that came after all."""
 
     # -- who is there ------------------------------------------------------------------------------
 
     @property
     def alone(self) -> bool:
-        """There is one process, which is the control's own."""
+        """There is one process, the control's own."""
         return self._runner is None or isinstance(self._runner, LocalRunner)
 
     def clients(self) -> list[str]:
-        """Lists those that Locust counts as there, with orders or without."""
+        """The processes that Locust counts as present, with orders or without."""
         if self.alone:
             return [LOCAL]
         clients = self._runner.clients
         return [client.id for client in clients.ready + clients.spawning + clients.running]
 
     def active(self) -> list[str]:
-        """Lists the processes that have orders and are not lost."""
         return list(self._members)
 
     def live(self) -> list[str]:
-        """Those of them that sent something just now; all where none has: then it is the control
-        that is late."""
+        """The active processes that sent something just now. It is all of them where none has: then
+        the control is late."""
         now = self._clock()
         return [
             name for name, member in self._members.items() if now - member.seen_at < QUIET_S
         ] or self.active()
 
     def users(self) -> dict[str, int]:
-        """How many the live ones have."""
+        """The number of users of each live process."""
         clients = {} if self.alone else self._runner.clients
         return {name: self._members[name].users or _users(clients, name) for name in self.live()}
 
     def user_count(self) -> int:
-        """Adds up the users of all processes, by their last status."""
+        """The users of all processes, by their last status."""
         return sum(member.users for member in self._members.values())
 
     def add(self, name: str) -> WorkerState:
-        """It has its orders, or gets them again."""
+        """Add a process that has its orders, or gets them again."""
         if name not in self._members:
             if name not in self.names:
                 self.names.append(name)
@@ -124,7 +121,7 @@ class WorkerRegistry:
         return self._members[name]
 
     def seen(self, name: str) -> WorkerState | None:
-        """A process has sent something; None where it takes no part, or is lost."""
+        """A process has sent something. None: it takes no part, or is lost."""
         worker = self._members.get(name)
         if worker is not None:
             worker.seen_at = self._clock()
@@ -133,18 +130,18 @@ class WorkerRegistry:
     # -- what it has -------------------------------------------------------------------------------
 
     def give(self, name: str, phase: str, count: int) -> None:
-        """So many requests of a phase are its to send."""
+        """Give so many requests of a phase to a process."""
         if name in self._members:
             self._members[name].out[phase] += count
 
     def back(self, name: str, phase: str, count: int) -> bool:
-        """So many of them came back; False: what this process had is accounted for already."""
+        """So many of them came back. False: what this process had is accounted for already."""
         if name in self._members:
             self._members[name].out[phase] -= count
         return name in self._members or name not in self.names
 
     def take(self, name: str, batch: Records) -> list[Record]:
-        """The records of a batch that were not here yet."""
+        """The new records of a batch."""
         return self._count(name, self.inbox.take(name, list_record_frames(batch)))
 
     def _count(self, name: str, records: list[Record]) -> list[Record]:
@@ -155,14 +152,14 @@ class WorkerRegistry:
         return records
 
     def note_clock(self, name: str, error_s: float) -> None:
-        """So far the times of its records may be off on this machine's clock, at most; 0: it has
-        the same one."""
+        """Note the largest error so far of its records' times on this machine's clock; 0: it has
+        the same clock."""
         if error_s:
             self._clock_errors_s[name] = error_s
 
     def remarks(self) -> Iterator[str]:
-        """At the end: what came after all, and how well the timelines agree, where they are of
-        several clocks."""
+        """The remarks at the end: what came after all, and how well the timelines agree, where
+        there are several clocks."""
         if self.late:
             yield (
                 f"{format_count(self.late, 'record')} of workers that had been given up came "
@@ -179,7 +176,7 @@ class WorkerRegistry:
     # -- who is lost -------------------------------------------------------------------------------
 
     def lost(self) -> list[str]:
-        """Those that are dead for certain, or have been silent for too long."""
+        """The processes that are certainly dead, or have been silent for too long."""
         if self.alone:
             return []
         now = self._clock()
@@ -194,15 +191,13 @@ class WorkerRegistry:
         ]  # fmt: skip
 
     def excuse(self, held_s: float) -> None:
-        """For so long the control has heard nobody, as it was stopped itself, perhaps with its
-        whole machine."""
+        """The control was stopped, perhaps with its whole machine, and heard nobody for so long."""
         for worker in self._members.values():
             worker.seen_at += held_s
 
     def recover(self, name: str) -> Iterator[list[Record]]:
-        """The records that it had made and not delivered, as far as its disk can be read here: one
-        at a time, or none instead of one that was delivered, so that who asks can pause in
-        between."""
+        """The undelivered records of a process, as far as its disk can be read here. They come one
+        at a time, with nothing in place of a delivered one, so that the caller can pause."""
         path = self._folder / JOURNALS / name
         counts = read_journal_counts(path)
         if counts is None:
@@ -217,22 +212,22 @@ class WorkerRegistry:
             yield self._count(name, taken)
 
     def remove_journal(self, name: str) -> None:
-        """What was recovered of it is on the disk elsewhere."""
+        """Remove a journal whose recovered records are on the disk elsewhere."""
         path = self._folder / JOURNALS / name
         with suppress(OSError):
             path.unlink()
             path.parent.rmdir()  # when it was the last
 
     def found(self, record: Record) -> bool:
-        """A record of a process that was lost; whether its request was counted as lost. Others it
-        sent after its last status."""
+        """Take a record of a lost process. Returns whether its request was counted as lost; other
+        requests it sent after its last status."""
         self.late += 1
         counted = record.admitted_at is not None and self._lost[record.worker] > 0
         self._lost[record.worker] -= counted
         return counted
 
     def drop(self, name: str) -> WorkerLoss:
-        """It is lost, and what could be recovered was."""
+        """Drop a lost process, whose records are recovered where possible."""
         worker = self._members.pop(name)
         sent = left = max(0, worker.admitted - worker.recorded)
         unsent = {}
@@ -249,16 +244,16 @@ class WorkerRegistry:
 
 
 def _users(clients: Any, name: str) -> int:
-    """Returns the users as Locust counts them, which is sooner."""
+    """The users as Locust counts them, which is sooner."""
     return int(clients[name].user_count) if name in clients else 0
 
 
 def is_worker_connected(runner: Any, name: str) -> bool:
-    """Whether the worker still has its connection to the master. The kernel closes it when a
-    process dies, and not when it is stopped.
+    """Whether the worker still has its connection to the master.
 
-    ZeroMQ raises for a message to nobody, if it is asked to (ROUTER_MANDATORY); Locust does not
-    ask. What is sent is Locust's own answer to a heartbeat.
+    The kernel closes it when a process dies, and not when it is stopped. ZeroMQ raises for a
+    message to nobody, if it is asked to (ROUTER_MANDATORY); Locust does not ask. The message that
+    is sent is Locust's own answer to a heartbeat.
     """
     server = getattr(runner, "server", None)
     if server is None:
@@ -276,7 +271,7 @@ def is_worker_connected(runner: Any, name: str) -> bool:
 
 
 class RecordInbox:
-    """The other end of worker/outbox.py: each record of each worker once."""
+    """The other end of worker/outbox.py. It takes each record of each worker once."""
 
     def __init__(self) -> None:
         self._below: dict[str, int] = {}
@@ -285,8 +280,8 @@ class RecordInbox:
         """The serials that came before their turn."""
 
     def take(self, worker: str, frames: Iterable[tuple[int, bytes]]) -> list[Record]:
-        """(serial, packed record) of a batch or of a journal: the records that were not here.
-        Raises ValueError for what is no record; then none was taken."""
+        """The new records of a batch or a journal of (serial, packed record). Raises ValueError for
+        an invalid record; then none was taken."""
         below = self._below.get(worker, 1)
         apart = self._apart.setdefault(worker, set())
         came = {
@@ -307,5 +302,5 @@ class RecordInbox:
 
 
 def list_record_frames(batch: Records) -> Iterable[tuple[int, bytes]]:
-    """Lists the packed records of a batch with their serials."""
+    """The packed records of a batch with their serials."""
     return enumerate(batch.packed, batch.number)

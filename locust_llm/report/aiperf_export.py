@@ -1,4 +1,5 @@
-"""Export: a summary in AIPerf's JSON and CSV (0.13, schema 1.4), so that its readers take ours."""
+"""AIPerf export: a summary in AIPerf's JSON and CSV (0.13, schema 1.4), so that its readers accept
+ours."""
 
 import io
 import math
@@ -31,13 +32,13 @@ AIPERF_ENDPOINT_TYPES: Final = (
 )
 """AIPerf's names of the protocols."""
 STATS: Final = ("avg", "min", "max", "sum", *(f"p{p:g}" for p in EXPORTED), "std")
-"""AIPerf's columns of the CSV, in its order."""
+"""The columns of AIPerf's CSV, in its order."""
 Block = dict[str, float | int | str]
 
 
 def export_summary_json(summary: Summary, run: Run) -> bytes:
-    """profile_export_aiperf.json; AIPerf's model of it is JsonExportData. What is not finite is
-    left out, as AIPerf does: an ``adj_`` percentile that is missing is a failure."""
+    """profile_export_aiperf.json, which AIPerf models as JsonExportData. Values that are not finite
+    are left out, as in AIPerf: a missing ``adj_`` percentile is a failure."""
     blocks = {
         row.tag: _block(row)
         for row in (
@@ -108,7 +109,7 @@ def export_summary_csv(summary: Summary) -> str:
 
 
 def _totals(summary: Summary) -> Sequence[Row]:
-    """AIPerf's counters and sums; single numbers."""
+    """AIPerf's counters and sums, as single numbers."""
     c = summary.conditions
     sums = {row.tag: row.sum for row in summary.rows}
     drafts = [engine for engine in summary.speculation if engine.drafted]
@@ -154,7 +155,8 @@ def _totals(summary: Summary) -> Sequence[Row]:
 
 
 def _per_gpu(summary: Summary, run: Run) -> Sequence[Row]:
-    """What `aiperf plot` sets latencies against; AIPerf counts the GPUs in its telemetry."""
+    """The values that `aiperf plot` sets latencies against. AIPerf counts the GPUs in its
+    telemetry."""
     per_s = next((row.avg for row in summary.rows if row.tag == "output_token_throughput"), None)
     if per_s is None or not run.settings.gpus:
         return ()
@@ -163,7 +165,7 @@ def _per_gpu(summary: Summary, run: Run) -> Sequence[Row]:
 
 
 def _block(row: Row) -> Block:
-    """AIPerf's JsonMetricResult: a unit and those stats that are finite numbers."""
+    """AIPerf's JsonMetricResult: a unit and the finite statistics."""
     return {"unit": _unit(row), **{name: round(value, 6) for name, value in _stats(row).items()}}
 
 
@@ -187,7 +189,7 @@ def _stats(row: Row) -> dict[str, float]:
 
 
 def _input_config(s: Settings, summary: Summary) -> dict[str, Any]:
-    """The settings as AIPerf's BenchmarkConfig, which takes no field that it does not know."""
+    """The settings as AIPerf's BenchmarkConfig, which accepts no unknown field."""
     # AIPerf refuses a limit above the users
     room = s.users or (s.prefill_concurrency if s.open_loop else None)
     fits = room is not None and s.prefill_concurrency is not None and s.prefill_concurrency <= room
@@ -234,7 +236,7 @@ def _models(summary: Summary) -> dict[str, Any]:
 
 
 def _endpoint(s: Settings) -> dict[str, Any]:
-    """AIPerf has rerank by the API that its body is of, and no protocols of others."""
+    """AIPerf names rerank by the API of its body, and has no other protocols."""
     kind = {"rerank": "cohere_rankings"}.get(s.endpoint_type, s.endpoint_type)
     endpoint = {
         "type": kind if kind in AIPERF_ENDPOINT_TYPES else "chat",
@@ -249,9 +251,11 @@ def _endpoint(s: Settings) -> dict[str, Any]:
 
 
 def _arrivals(s: Settings, summary: Summary) -> dict[str, Any]:
-    """The type of AIPerf's phase and what belongs to it. It would open the file of a rate series,
-    and takes a user-centric phase only if each user has a request and a session: else the phase has
-    their mean rate."""
+    """The type of AIPerf's phase and its fields.
+
+    AIPerf would open the file of a rate series. It accepts a user-centric phase only if each user
+    has a request and a session. In these cases the phase has the mean rate.
+    """
     rate = summary.conditions.rate_per_s
     if s.fixed_schedule:
         start, end = s.fixed_schedule_start_offset, s.fixed_schedule_end_offset
@@ -291,7 +295,7 @@ def _name(row: Row) -> str:
 
 
 def _cell(value: float | None) -> str:
-    """Rounded once, as on the console."""
+    """A cell, rounded once as on the console."""
     if value is None:
         return ""
     return f"{value:.2f}" if isinstance(value, float) else str(value)

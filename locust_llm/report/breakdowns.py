@@ -29,13 +29,14 @@ _NARROW: Final = 1.25
 
 
 def choose_bucket_edges(lengths: Iterable[int], at_most: int = 6) -> tuple[int, ...]:
-    """Where the buckets of these lengths (tokens, at least 1) begin and end, ascending: [edge i,
-    edge i + 1) is one.
+    """The ascending edges of the buckets of these lengths (tokens, at least 1): [edge i, edge i +
+    1) is a bucket.
 
-    Up to ``at_most`` different lengths: a bucket each. Else, if they lie in as few narrow heaps
-    (from 1,996 to 2,004: prompts of one asked length, as a server counts them), a bucket a heap.
-    Else the edges 1, 2, 5, 10, 20, 50, ...; of wider ranges only every second, third, ... of them,
-    so that no more buckets are needed. Between heaps lie buckets that stay empty.
+    Up to ``at_most`` different lengths have a bucket each. If more lie in as few narrow heaps (from
+    1,996 to 2,004: prompts of one requested length, as a server counts them), each heap has a
+    bucket. Otherwise the edges are 1, 2, 5, 10, 20, 50 and so on. Wider ranges use only every
+    second or third of these, so that there are no more buckets. The buckets between heaps stay
+    empty.
     """
     different = sorted({length for length in lengths if length >= 1}) or [1]
     heaps = (
@@ -51,8 +52,8 @@ def choose_bucket_edges(lengths: Iterable[int], at_most: int = 6) -> tuple[int, 
 
 
 def _round_edges(first: int, last: int, step: int) -> tuple[int, ...]:
-    """1, 2, 5, 10, ..., or every step-th of them: from the last that is not above ``first`` to the
-    first above ``last``."""
+    """1, 2, 5, 10 and so on, or every step-th of them: from the last that is not above ``first`` to
+    the first above ``last``."""
     edges = [
         (1, 2, 5)[at % 3] * 10 ** (at // 3) for at in range(0, 3 * len(str(last)) + step, step)
     ]
@@ -98,14 +99,14 @@ Groups = Iterable[tuple[str, RequestSelection]]
 
 PERCENTILES: Final = (50.0, 90.0, 95.0, 99.0)
 MAX_RAMP_RANGES: Final = 8
-"""Rows of a ramp; with more limits each row is a range."""
+"""The rows of a ramp. With more limits each row is a range."""
 QUARTERS: Final = 4
 KINDS: Final = (("user class", "user_class"), ("model", "model"), ("name", "name"))
 MAX_KINDS: Final = 12
-"""Rows of user classes, models, names and replicas."""
+"""The rows of user classes, models, names and replicas."""
 CLOCK_SLACK_S: Final = 1e-3
-"""Difference of the clocks of requests and limits: a request admitted by a new limit counts under
-it."""
+"""The clocks of requests and limits differ by at most this: a request that a new limit admitted
+counts under it."""
 
 WHOLE: Final = "whole phase"
 LIMIT: Final = "limit of the ramp"
@@ -115,7 +116,7 @@ BACKEND: Final = "backend"
 
 
 def divide_requests(main: RequestSelection, run: Run) -> Iterator[RequestBreakdown]:
-    """Those of the profiling phase that divide it. ``main``: its requests."""
+    """The breakdowns that divide the profiling phase. ``main`` has its requests."""
     metrics = [TTFT_FROM_DUE, TTFT, ITL] if run.has_waits else [TTFT, ITL]
     if not run.settings.generates:
         metrics = [LATENCY, GATE_WAIT] if run.limits else [LATENCY]
@@ -143,7 +144,7 @@ def group_by_length(main: RequestSelection) -> Groups:
 
 
 def group_by_images(main: RequestSelection) -> Groups:
-    """Groups requests by how many pictures they have, none too."""
+    """Group by the number of images, none included."""
     count = np.nan_to_num(main["images"])
     if count.any():
         for low, high, here in _ranges(count):
@@ -151,7 +152,7 @@ def group_by_images(main: RequestSelection) -> Groups:
 
 
 def group_by_pixels(main: RequestSelection) -> Groups:
-    """By buckets of the pixels of all pictures of a request, in thousands."""
+    """Group by buckets of the pixels of a request's images, in thousands."""
     yield from _divide_by_buckets(main, np.ceil(main["image_pixels"] / 1000))
 
 
@@ -168,9 +169,9 @@ def _divide_by_buckets(main: RequestSelection, sizes: Floats) -> Groups:
 
 
 def estimate_input_lengths(part: RequestSelection) -> Floats:
-    """Input tokens as delivered; where no server counted them (most failures), as asked, and what
-    requests of about that length were found to have on top (roles, templates): else failures would
-    lie in buckets of their own."""
+    """The input tokens as delivered. Where no server counted them (most failures), they are the
+    requested ones and the excess (roles, templates) of requests with about that length. Otherwise
+    failures would lie in their own buckets."""
     asked, delivered = part["asked_input_tokens"], part["input_tokens"]
     both = ~(np.isnan(asked) | np.isnan(delivered))
     if both.any():
@@ -181,12 +182,12 @@ def estimate_input_lengths(part: RequestSelection) -> Floats:
 
 
 def group_by_limit(main: RequestSelection, run: Run) -> Groups:
-    """By the prefill limit that stood, the last one (the plateau) and the whole phase behind;
-    nothing if it never changed.
+    """Group by the prefill limit in force. The last limit (the plateau) and the whole phase come
+    last. Nothing if the limit never changed.
 
-    The requests of the plateau are those sent while the last limit stood. Of one process the
-    records say under which limit they were admitted; of several each knows only its own share of
-    it, so there the time of the admission tells.
+    The plateau has the requests that were sent while the last limit stood. With one process the
+    records have their limit. With several, each process knows only its share, so the time of the
+    admission decides.
     """
     changes = [
         change for change in run.limits if change.phase == "profiling" and change.limit is not None
@@ -214,8 +215,8 @@ def group_by_limit(main: RequestSelection, run: Run) -> Groups:
 
 
 def group_by_rate(main: RequestSelection, run: Run) -> Groups:
-    """By quarter of the ramp of the rate in which they were due, the plateau and the whole phase
-    behind."""
+    """Group by the quarter of the rate's ramp in which requests were due. The plateau and the whole
+    phase come last."""
     rate, ramp_s = run.settings.request_rate, run.settings.request_rate_ramp_duration
     if not rate or not ramp_s:
         return
@@ -230,9 +231,9 @@ def group_by_rate(main: RequestSelection, run: Run) -> Groups:
 
 
 def _decoded_in_one(main: RequestSelection, run: Run, by: str) -> "pd.Series[bool] | None":
-    """Of a ramp: which requests ended under the limit, or in the quarter of the ramp, that they
-    began in, and before the load stopped. An answer that was decoded under another load, or while
-    the run ended, tells nothing of its own. None: no ramp."""
+    """For a ramp: whether each request ended under the limit, or in the quarter of the ramp, in
+    which it began, and before the load stopped. An answer that was decoded under another load, or
+    while the run ended, shows nothing of its own. None: there is no ramp."""
     if by == LIMIT:
         at = np.array([change.at for change in run.limits])
         began, ended = (
@@ -254,7 +255,7 @@ def _decoded_in_one(main: RequestSelection, run: Run, by: str) -> "pd.Series[boo
 
 
 def group_by_turn(main: RequestSelection) -> Groups:
-    """First turns of conversations and all later ones."""
+    """Group first turns of conversations, and all later ones."""
     first = main["turn"] == 0
     if not first.all():
         yield "first", main.where(first)
@@ -262,15 +263,15 @@ def group_by_turn(main: RequestSelection) -> Groups:
 
 
 def group_by_backend(main: RequestSelection) -> Groups:
-    """By the replica that answered; ``-``: not known, mostly as the request failed before."""
+    """Group by the replica that answered. ``-``: not known, mostly as the request failed before."""
     return next((groups for _, groups in group_by_kind(main, ((BACKEND, BACKEND),))), ())
 
 
 def group_by_kind(
     main: RequestSelection, kinds: Sequence[tuple[str, str]] = KINDS
 ) -> Iterator[tuple[str, Groups]]:
-    """By whichever of user class, model and request name there is more than one of, together: the
-    commonest first. ``kinds``: (word, column)."""
+    """Group by user class, model and request name together, as far as there are several. The
+    commonest group is first. ``kinds``: (word, column)."""
     chosen = main.requests.loc[main.chosen, [column for _, column in kinds]]
     several = [(word, column) for word, column in kinds if chosen[column].nunique() > 1]
     if not several:
@@ -295,8 +296,7 @@ def group_by_kind(
 
 
 def measure_model_mix(main: RequestSelection, asked: str | None) -> tuple[ModelShare, ...]:
-    """How much of the requests each model of the mix has, beside what was asked for; empty without
-    one."""
+    """Each model's share of the requests beside its weight in the mix. Empty: there is no mix."""
     try:
         wanted = parse_shares(asked) if asked else {}
     except ValueError:  # of a run.json that was changed by hand
@@ -312,7 +312,7 @@ def measure_model_mix(main: RequestSelection, asked: str | None) -> tuple[ModelS
 
 
 def count_sessions(main: RequestSelection) -> tuple[int | None, float | None]:
-    """(conversations that began, answered turns of each on average); None where none has a second
+    """(conversations that began, mean answered turns of each). None: no conversation has a second
     turn."""
     first = main["turn"] == 0
     if first.all() or not first.any():
@@ -322,8 +322,8 @@ def count_sessions(main: RequestSelection) -> tuple[int | None, float | None]:
 
 
 def _ranges(values: Floats) -> Iterator[tuple[int, int, Mask]]:
-    """(lowest, highest, which) of at most MAX_RAMP_RANGES ranges of the different values, as many
-    of them in each as can be."""
+    """(lowest, highest, mask) of at most MAX_RAMP_RANGES ranges of the values, with about equally
+    many values in each."""
     different = np.unique(values[~np.isnan(values)]).astype(np.int64)
     for lengths_of_range in (
         np.array_split(different, min(MAX_RAMP_RANGES, len(different))) if len(different) else ()
@@ -342,7 +342,7 @@ def _group(
     with_tokens: bool,
     decoding: "pd.Series[bool] | None",
 ) -> RequestGroup:
-    """``decoding``: of which requests ITL is, None: of all."""
+    """``decoding`` selects the requests for ITL; None: all."""
     ok = part.outcome(OK)
     finished = part.outcome(OK, *FAILURES)
     failed = finished.size - ok.size
@@ -367,18 +367,19 @@ def _group(
 # -- growth ----------------------------------------------------------------------------------------
 
 MIN_REQUESTS: Final = 50
-"""So each quarter has enough for an interval of its median."""
+"""Each quarter then has enough for an interval of its median."""
 MIN_LENGTH_RATIO: Final = 2.0
 MIN_LENGTH_DIFFERENCE: Final = 500.0
-"""Upper quartile of the prompt lengths against the lower one: ratio, and tokens."""
+"""The least ratio and difference (tokens) between the upper and the lower quartile of prompt
+lengths."""
 
 
 def fit_ttft_growth(main: RequestSelection) -> TtftGrowth | None:
-    """Of successful requests; None where their prompts are too few, or too much alike, to tell.
+    """The growth over successful requests. None: their prompts are too few, or too much alike.
 
-    The medians of TTFT of the quarter with the longest prompts and of that with the shortest; the
+    It compares the medians of TTFT in the quarters with the longest and the shortest prompts. The
     ends of its interval are the difference of opposite ends of theirs (order statistics), so it is
-    rather too wide than too narrow.
+    rather too wide.
     """
     ok = main.outcome(OK)
     tokens = ok["input_tokens"]
@@ -409,7 +410,7 @@ def fit_ttft_growth(main: RequestSelection) -> TtftGrowth | None:
 
 
 def _median(values: Floats) -> tuple[float, float, float]:
-    """The ends of its interval around it; of at least six values."""
+    """(low end, median, high end) of at least six values."""
     ordered = np.sort(values)
     low, high = find_interval_ranks(len(ordered), 50)
     return float(ordered[low - 1]), float(np.median(ordered)), float(ordered[high - 1])

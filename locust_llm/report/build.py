@@ -1,9 +1,9 @@
-"""Build: a folder of records made into a run's files; the same again from yesterday's folder, or as
+"""Build: makes a run's files from its folder of records, again from yesterday's folder, or as
 DataFrames.
 
-The stages of a sweep have folders of their own, ``stages/<number>``, each like that of a run. What
-they came to is made again from their records, so that the sweep needs nothing else of them; their
-files only where they are not up to date.
+The stages of a sweep have their own folders, ``stages/<number>``, in the form of a run's. Their
+results are made again from their records, so that the sweep needs nothing else of them. Their files
+are made only where they are out of date.
 """
 
 import os
@@ -74,7 +74,7 @@ FACTS: Final = (
     "waterfall",
     "prefix_cache", "sweep", "validity", "energy", "unread", "outages",
 )  # fmt: skip
-"""Fields of the summary that run.json has beside the run, and beside what the sections found."""
+"""The fields of the summary in run.json, beside the run and the sections' findings."""
 OWN_FOLDER: Final = Path(__file__).parent
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Results:
-    """A run as DataFrames; ``columns.frames`` says what they hold."""
+    """A run as DataFrames. ``columns.make_data_frames`` describes their content."""
 
     requests: pd.DataFrame
     gaps: pd.DataFrame
@@ -92,9 +92,8 @@ class Results:
 
     @cached_property
     def waterfall(self) -> pd.DataFrame:
-        """The parts of each request's time (waterfall.frame), its ``id`` first, with the index that
-        it has in ``requests``. Attempts that were tried again are in the part ``retries`` of the
-        last one."""
+        """The parts of each request's time, its ``id`` first, with its index in ``requests``. An
+        attempt that was tried again is in the part ``retries`` of the last one."""
         columns, _ = read_columns(self.folder / RECORDS, self.run.settings.reader)
         frame = make_parts_frame(columns, read_spans(self.folder).times, self.run)
         ids = self.requests.loc[self.requests["outcome"] != RETRIED, "id"]
@@ -105,9 +104,11 @@ class Results:
 
 
 def write_reports(folder: Path | str, run: Run) -> Summary:
-    """Make every file of a run's folder from its profile_export.jsonl and what is known of the run.
-    Raises OSError where the records cannot be read; a file that cannot be made is named in
-    ``Summary.unmade``."""
+    """Make every file of a run's folder from its profile_export.jsonl and the facts of the run.
+
+    Raises OSError where the records cannot be read. ``Summary.unmade`` names files that cannot be
+    made.
+    """
     folder = Path(folder)
     return _write(folder, run, *read_columns(folder / RECORDS, run.settings.reader))[0]
 
@@ -119,11 +120,14 @@ def remake_reports(
     spans: Path | None = None,
     blames: Sequence[str] = (),
 ) -> tuple[Summary, Run]:
-    """Make them again, from run.json and the records. Of a damaged run.json what can be read is
-    used (``Run.unread`` has the rest), without one the records alone must do; what was there is
-    kept as run.json.damaged. ``stages``: also those of stages that are up to date. ``spans``: a
-    file of the server's spans, joined first; ``blames``: further breakdowns, as ``ttft{model=a}
-    p95``. Raises OSError as ``write`` does, and SpansRefused."""
+    """Make the files again, from run.json and the records.
+
+    Of a damaged run.json the readable fields are used (``Run.unread`` has the rest). Without one
+    the records alone must do. The old file stays as run.json.damaged. ``stages``: also make stages
+    that are up to date. ``spans``: join a file of the server's spans first. ``blames``: further
+    breakdowns, such as ``ttft{model=a} p95``. Raises OSError as ``write_reports`` does, and
+    SpansRefused.
+    """
     folder = Path(folder)
     columns, unread = read_columns(folder / RECORDS)
     run, damage = _run(folder, columns.requests)
@@ -137,7 +141,7 @@ def remake_reports(
 
 
 def read(folder: Path | str) -> Results:
-    """The records of a run's folder as DataFrames. Writes nothing."""
+    """The records of a run's folder as DataFrames. Nothing is written."""
     folder = Path(folder)
     file = RecordFile(folder / RECORDS)
     requests, gaps = make_data_frames(file, load_reading_pace(folder))
@@ -151,9 +155,11 @@ def draw_timeline(
     rows: int = MAX_ROWS,
     title: str = "",
 ) -> str:
-    """A timeline of the run as SVG: around its longest stall, or between two moments, in seconds
-    after its start. Raises ValueError of one sentence where there is nothing to draw. Writes
-    nothing."""
+    """A timeline of the run as SVG: around its longest stall, or between two moments in seconds
+    after its start. Nothing is written.
+
+    Raises ValueError of one sentence where there is nothing to draw.
+    """
     folder = Path(folder)
     if not 1 <= rows <= drawing.MAX_ROWS:
         raise ValueError(f"--requests takes 1 to {drawing.MAX_ROWS}, got {rows}")
@@ -181,7 +187,7 @@ def _write(
     stages: bool = False,
     blames: Sequence[str] = (),
 ) -> tuple[Summary, Run]:
-    """The tables first, then all else, each file by itself."""
+    """Make the tables first, then everything else, each file by itself."""
     unmade: list[str] = []
     history = _history(folder, unmade)
     before = len(unmade)
@@ -231,10 +237,10 @@ def _make_files(
     summary: Summary,
     unmade: list[str],
 ) -> None:
-    """Each by itself; ``unmade`` gets a line for each that cannot be made."""
+    """Make each file by itself. ``unmade`` gets a line for each that cannot be made."""
 
     def make(name: str, content: Callable[[], bytes | None]) -> None:
-        """None: there is no such file, not even an old one."""
+        """None: there is no such file, and an old one is removed."""
         try:
             if (data := content()) is None:
                 (folder / name).unlink(missing_ok=True)
@@ -295,7 +301,7 @@ def _history(folder: Path, unmade: list[str]) -> EngineHistory:
 
 
 def _find_sections(material: ReportMaterial, unmade: list[str]) -> dict[str, Any]:
-    """By their name."""
+    """The sections' findings, by name."""
     return {
         section.name: _made(section.subject, unmade, partial(section.find, material))
         for section in REPORT_SECTIONS
@@ -355,7 +361,7 @@ def _summary(
 
 
 def summarise_folder(folder: Path) -> tuple[Summary, Run]:
-    """What a run came to, from its records; its own files stay as they are. Raises OSError."""
+    """The summary of a run from its records. Its own files stay as they are. Raises OSError."""
     columns, unread = read_columns(folder / RECORDS)
     run, _ = _run(folder, columns.requests)
     summary, _ = _summary(folder, run, columns, unread, [], False)
@@ -363,7 +369,8 @@ def summarise_folder(folder: Path) -> tuple[Summary, Run]:
 
 
 def _made(what: str, unmade: list[str], make: Callable[[], T]) -> T | None:
-    """None, and a line in ``unmade``, where it fails: nothing of a report may hide the rest."""
+    """The result, or None with a line in ``unmade`` where it fails: no part of a report may hide
+    the rest."""
     try:
         return make()
     except Exception as error:
@@ -378,7 +385,7 @@ def _facts(run: Run, summary: Summary) -> bytes:
 
 
 def _sweep(folder: Path, run: Run, again: bool) -> SweepSummary:
-    """From the folders of the stages. A stage that cannot be read is named, and the others
+    """Read the folders of the stages. A stage that cannot be read is named, and the others
     count."""
     stages_read, missing = [], []
     for stage in run.stages:
@@ -404,8 +411,8 @@ def _sweep(folder: Path, run: Run, again: bool) -> SweepSummary:
 
 
 def _stage(folder: Path, again: bool) -> tuple[Run, Summary]:
-    """What is known of a stage, and what it came to; its files are made if they are older than
-    that. Raises OSError, and ValueError for what is no stage."""
+    """The facts of a stage and its summary. Its files are made if they are out of date. Raises
+    OSError, and ValueError for a folder that is no stage."""
     run = read_run(folder)
     if run.stage is None:
         raise ValueError("it is not of a stage")
@@ -417,7 +424,7 @@ def _stage(folder: Path, again: bool) -> tuple[Run, Summary]:
 
 
 def _up_to_date(folder: Path) -> bool:
-    """The page, which is made last, is no older than what it is made of."""
+    """Whether the page, which is made last, is no older than its sources."""
     try:
         made = (folder / HTML_FILE).stat().st_mtime_ns
         return all((folder / name).stat().st_mtime_ns <= made for name in (RECORDS, RUN))
@@ -426,8 +433,8 @@ def _up_to_date(folder: Path) -> bool:
 
 
 def _run(folder: Path, requests: pd.DataFrame) -> tuple[Run, bool]:
-    """The run of run.json, or what is known without it; and whether something of it could not be
-    read."""
+    """(the run of run.json, or what is known without it; whether a part of it could not be
+    read)."""
     unknown = _unknown(folder, requests)
     try:
         return read_run(folder), False
@@ -446,7 +453,7 @@ def _run(folder: Path, requests: pd.DataFrame) -> tuple[Run, bool]:
 
 
 def _unknown(folder: Path, requests: pd.DataFrame) -> Run:
-    """A run of which nothing but its records is known."""
+    """A run of which only the records are known."""
     began = max(0.0, float(requests["asked_at"].min())) if len(requests) else 0.0
     models = requests["model"].astype(str).unique().tolist()
     name = folder.resolve().name.encode("utf-8", "replace").decode()
@@ -456,7 +463,7 @@ def _unknown(folder: Path, requests: pd.DataFrame) -> Run:
 
 
 def describe_failure(error: Exception) -> str:
-    """In one line; of an unexpected error with its place in this program."""
+    """The failure in one line. An unexpected error has its place in this program."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     where = [

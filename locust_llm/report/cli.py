@@ -1,5 +1,5 @@
-"""Commands on folders of runs: report, figure, compare. Each takes the words behind its name and
-gives an exit status."""
+"""Command line: commands on folders of runs: report, figure, compare. Each takes the words after
+its name and returns an exit status."""
 
 import argparse
 import math
@@ -133,7 +133,7 @@ def run_report_command(words: list[str]) -> int:
 
 
 def _add(folder: Path, files: Sequence[Path]) -> None:
-    """Records that did not reach the master of the run, from other hosts. Raises OSError."""
+    """Add records from other hosts that did not reach the run's master. Raises OSError."""
     added = sum(add_records(folder / RECORDS, RecordFile(file)) for file in files)
     with suppress(ValueError, FileNotFoundError):  # the report says so of a damaged one
         run = read_run(folder)
@@ -149,7 +149,7 @@ def _add(folder: Path, files: Sequence[Path]) -> None:
 def make_report_result(
     summary: Summary, run: Run, text: str, tables: str = "", annotations: str = ""
 ) -> ReportResult:
-    """What the report process answers. ``text``: for the console; ``tables``: for it with
+    """The answer of the report process. ``text`` is for the console, ``tables`` for it with
     ``--verbose``."""
     sweep = summary.sweep
     findings = list[str]()
@@ -196,7 +196,7 @@ def _figure(row: Row) -> MetricValue:
 
 
 def _finite(value: float | None) -> float | None:
-    """As in the export: six decimals."""
+    """The value as in the export, with six decimals."""
     return round(value, 6) if value is not None and math.isfinite(value) else None
 
 
@@ -247,8 +247,8 @@ def run_compare_command(
     page: Callable[[comparison.Comparison], str],
     add_run_spread: Callable[[comparison.Comparison], comparison.Comparison],
 ) -> int:
-    """Compare runs with the first of them. ``page``: makes the HTML; ``add_run_spread``: finds how
-    much like runs differ from one another."""
+    """Compare runs with the first of them. ``page`` makes the HTML. ``add_run_spread`` measures how
+    much similar runs differ."""
     parser = argparse.ArgumentParser(
         prog="locust-llm compare", description=COMPARED, epilog=CHOSEN,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -1,5 +1,5 @@
-"""Columns: a stream of records turned into numpy columns, a row a request, without ever holding the
-records; a large file is read by several processes."""
+"""Columns: turns a stream of records into numpy columns with a row for each request, without
+holding the records. Several processes read a large file."""
 
 import pickle
 import subprocess
@@ -54,25 +54,25 @@ SINGLE_PRECISION: Final = frozenset(
 )
 
 PART: Final = 100 * 2**20
-"""Bytes that are worth a process of their own: about a second."""
+"""So many bytes justify a process of their own: about a second."""
 PROCESSES: Final = 4
-"""Each takes some 100 MB."""
+"""Each process takes some 100 MB."""
 PART_READER: Final = f"from {__name__} import send_file_part; send_file_part()"
-"""Not as a main module, whose classes no other process could unpickle."""
+"""It is no main module, whose classes no other process could unpickle."""
 BLOCK: Final = 2**10
 READER: Final = ReadingPace()
 STALLS: Final = ("longest_stall_s", "longest_stall_least_s", "longest_stall_most_s")
 """The longest gap of each request, and the least and the most that it can be beside merged
 chunks."""
 PROMPT_US: Final = 1000
-"""Of an answer that was read at once, chunks in one read came within so long of each other."""
+"""In an answer that was read at once, the chunks of one read came within so long of each other."""
 MAX_KINDS: Final = 1000
-"""Kinds of error messages that are kept."""
+"""The kinds of error messages that are kept."""
 
 
 @dataclass(frozen=True)
 class CoalescedGaps:
-    """Gaps next to a chunk that came more than one to a read: each lies between two bounds."""
+    """The gaps beside merged chunks. Each lies between two bounds."""
 
     least: GapCounts
     most: GapCounts
@@ -84,22 +84,22 @@ class CoalescedGaps:
 
 @dataclass(frozen=True)
 class RequestColumns:
-    """What the arithmetic needs of a run's records."""
+    """The columns that the computations need of a run's records."""
 
     requests: pd.DataFrame
     """A row a request: stamps ``_at`` in Unix seconds, durations ``_s``, token counts, flags; NaN
     where there is none. ``message`` is the first message of its kind (``kind_of``)."""
     gaps: dict[str, GapCounts]
-    """By phase: the sharp gaps of the successful requests."""
+    """The sharp gaps of the successful requests, by phase."""
     blurred: dict[str, CoalescedGaps]
     """The other gaps of these requests, by phase."""
     server: ServerColumns
-    """What the server reported of each request with its answer."""
+    """The server's own times of each request, from its answer."""
 
 
 def earliest_chunks_us(record: Record) -> Sequence[tuple[int, int]]:
-    """When each merged chunk can have come at the earliest: where the answer was read at once, by
-    the kernel's stamps, they came together."""
+    """The earliest moment of each merged chunk. Where the answer was read at once, by the kernel's
+    stamps, its chunks came together."""
     lag_us, us = record.read_lag_us, record.chunk_us
     if record.clock != "kernel" or not lag_us or lag_us >= PROMPT_US:
         return record.merged
@@ -107,8 +107,8 @@ def earliest_chunks_us(record: Record) -> Sequence[tuple[int, int]]:
 
 
 def collect_columns(records: Iterable[Record], reader: ReadingPace = READER) -> RequestColumns:
-    """Read the stream once. Costs about 6 µs a request and 0.2 µs a chunk. Attempts that were tried
-    again are left out."""
+    """Read the stream once. It takes about 6 µs a request and 0.2 µs a chunk. Attempts that were
+    tried again are left out."""
     table = _Table(SUMMARY_NUMBERS, SUMMARY_TEXTS, KIND_OF)
     streams = _Streams(reader)
     server = ServerTable()
@@ -132,8 +132,8 @@ def _add(requests: pd.DataFrame, what: Readability) -> None:
 
 
 def join_columns(parts: Sequence[RequestColumns]) -> RequestColumns:
-    """What ``collect`` would have made of the records of all parts, one after the other. The parts
-    are spent."""
+    """The columns as ``collect_columns`` would have made them of the records of all parts, in
+    order. The parts are used up."""
     tables = [part.requests for part in parts]
     columns: dict[str, object] = {}
     for name in list(tables[0].columns):
@@ -211,7 +211,7 @@ KIND_OF: Final[dict[str, Callable[[str], str]]] = {
 
 
 class _Codes(dict[str | None, int]):
-    """From the texts of one column to their codes; texts of one kind share the first that came."""
+    """Codes for the texts of one column. Texts of one kind share the first of them."""
 
     def __init__(self, kind: Callable[[str], str] | None = None) -> None:
         super().__init__({None: -1})
@@ -238,8 +238,8 @@ def _categorical(which: Ints, codes: _Codes) -> pd.Categorical:
 
 
 class _Table:
-    """Rows that become typed columns block by block, so that a million of them take their own size
-    and no more."""
+    """Rows that become typed columns block by block, so that a million of them need no more memory
+    than their own size."""
 
     def __init__(
         self, numbers: Names, texts: Names, kinds: dict[str, Callable[[str], str]]
@@ -269,7 +269,7 @@ class _Table:
             self._settle()
 
     def frame(self) -> pd.DataFrame:
-        """The rows as a DataFrame, stamps moved to Unix time; the table is spent."""
+        """The rows as a DataFrame, with stamps in Unix time. The table is used up."""
         self._settle()
         columns = {
             name: np.frombuffer(column, column.typecode) for name, column in self._columns.items()
@@ -301,14 +301,14 @@ class _Table:
 
 
 class _Streams:
-    """The chunks of many requests end to end, from which gaps and stalls are taken block by block:
-    as ``Record.sharp_gaps_us`` and ``Record.longest_stall_s``, at a fifth of the cost."""
+    """The chunks of many requests end to end. Gaps and stalls are computed block by block, as in
+    ``Record.sharp_gaps_us`` and ``Record.longest_stall_s``, at a fifth of the cost."""
 
     def __init__(self, reader: ReadingPace) -> None:
         self._reader = reader
         self._felt: list[Readability] = []
         self._tokens: list[tuple[int, Sequence[tuple[float, int]]]] = []
-        """(first chunk, runs) of those with several tokens a chunk."""
+        """(first chunk, runs) of requests with several tokens a chunk."""
         self._untold: list[int] = []
         self._gaps: defaultdict[str, GapCounts] = defaultdict(GapCounts)
         self._bounds: defaultdict[str, CoalescedGaps] = defaultdict(
@@ -343,7 +343,7 @@ class _Streams:
 
     @property
     def felt(self) -> Readability:
-        """Returns the readability of each request, once ``result`` was asked for."""
+        """The readability of each request, once ``result`` was called."""
         return Readability(*(np.concatenate(column) for column in zip(*self._felt, strict=True)))
 
     def _feel(self, us: Ints, count: Ints) -> None:
@@ -398,8 +398,8 @@ class _Streams:
 def read_columns(
     path: Path, reader: ReadingPace | None = None
 ) -> tuple[RequestColumns, UnreadLines]:
-    """(the columns of the records of this file, the lines that cannot be read). Raises OSError.
-    ``reader``: None: that of the run.json beside it."""
+    """(the columns of this file's records, its unreadable lines). Raises OSError. ``reader``: the
+    reading pace; None: the pace in the run.json beside the file."""
     reader = reader or load_reading_pace(path.parent)
     begins = list(split_file(path.stat().st_size if path.exists() else 0))
     with ExitStack() as stack:
@@ -430,7 +430,7 @@ def read_file_part(
 
 
 def _reader(path: Path, begin: int, end: int, reader: ReadingPace) -> "subprocess.Popen[bytes]":
-    """A process that reads a part. A fresh one: a fork would take along what else this one does."""
+    """A fresh process that reads a part. A fork would carry along this process's memory."""
     return subprocess.Popen(
         [sys.executable, "-c", PART_READER, str(path), str(begin), str(end), *map(str, reader)],
         stdout=subprocess.PIPE,
@@ -439,7 +439,7 @@ def _reader(path: Path, begin: int, end: int, reader: ReadingPace) -> "subproces
 
 
 def _result(reader: "subprocess.Popen[bytes]") -> tuple[RequestColumns, UnreadLines] | None:
-    """None: it failed, whatever the reason; the part can be read here."""
+    """None: it failed, whatever the reason. The part can be read here."""
     assert reader.stdout is not None
     try:
         part: tuple[RequestColumns, UnreadLines] = pickle.load(reader.stdout)
@@ -449,7 +449,7 @@ def _result(reader: "subprocess.Popen[bytes]") -> tuple[RequestColumns, UnreadLi
 
 
 def send_file_part() -> None:
-    """The process that reads a part, as its arguments say: the columns go to its stdout."""
+    """Read a part as the arguments name it, and send the columns to stdout."""
     path, begin, end, *pace = sys.argv[1:]
     part = read_file_part(Path(path), int(begin), int(end), ReadingPace(*map(float, pace)))
     pickle.dump(part, sys.stdout.buffer, protocol=5)

@@ -1,4 +1,4 @@
-"""Delivery: the schedule of an open loop against what was sent and completed, the cause of the
+"""Delivery: an open loop's schedule against what was sent and completed, the cause of the
 difference, and its sentences."""
 
 import math
@@ -40,16 +40,16 @@ if TYPE_CHECKING:  # a summary contains what this file makes
 
 
 class Overload(msgspec.Struct, frozen=True, kw_only=True):
-    """Of an open loop: less was completed than offered, and the number in flight grew until the run
-    was stopped. Counts of requests that were due and had not ended."""
+    """In an open loop, less was completed than offered, and the number in flight grew until the run
+    was stopped. The fields count requests that were due and had not ended."""
 
     in_flight_middle: int
-    """At half of the time."""
+    """The number at half of the time."""
     in_flight_end: int
-    """At the stop."""
+    """The number at the stop."""
     all_busy_s: float | None = None
-    """When all users were busy, in seconds from the start: from then on some of these waited for
-    one. None: they never were."""
+    """When all users were busy, in seconds from the start. From then on some of these requests
+    waited for a user. None: they never were."""
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,92 +59,97 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float
     due: int
     sent: int
-    """Those that were tried: sent, or failed on the way (a refused connection is an answer of a
-    kind)."""
+    """The arrivals that were tried: sent, or failed on the way (a refused connection is an answer
+    of a kind)."""
     completed: int
-    """Those that were answered without a failure by then; what was answered during the drain is not
-    among them. Of a stage all that were answered in its measured time, whenever they were due."""
+    """The arrivals that were answered without a failure by then, and not during the drain. A stage
+    counts all that were answered in its measured time, whenever they were due."""
     never_started: int
     """The arrivals that had found no free user by then."""
     at_gate: int = 0
-    """Those that waited at the prefill gate when the run was stopped, and were not sent."""
+    """The arrivals that waited at the prefill gate when the run was stopped, and were not sent."""
     offered_per_s: float
     sent_per_s: float
     completed_per_s: float
     share: float
     """sent / due."""
     cause: str = ""
-    """Why less than 98 % was sent: ``gate``, ``users``, ``server``, ``client`` or ``end``; empty
-    when it was not less."""
+    """Why less than 98 % was sent: ``gate``, ``users``, ``server``, ``client`` or ``end``. Empty:
+    it was not less."""
     in_prefill_needed: float | None = None
-    """Requests offered a second x mean TTFT (Little's law): the requests in prefill that the rate
-    needs; None without a gate."""
+    """Offered requests a second x mean TTFT (Little's law): the requests in prefill that the rate
+    needs. None: there is no gate."""
     prefill_limit: float | None = None
     """The mean of the prefill limit over the time."""
     ttft_s: float | None = None
     users_needed: float | None = None
-    """Arrivals offered a second x mean time that one takes a user, waiting at the gate included
+    """Offered arrivals a second x mean time that one occupies a user, with its wait at the gate
     (Little's law)."""
     users: int
-    """The most there were."""
+    """The largest number of users."""
     busy_s: float | None = None
-    """That mean time."""
+    """The mean time that a request occupies a user."""
     gate_wait_s: float | None = None
-    """The mean wait at the gate, which is a part of it."""
+    """The mean wait at the gate, which is a part of that time."""
     out_of_users: bool = False
     """``--max-users`` was reached while arrivals waited."""
     completed_share: float | None = None
-    """completed / expected, at most 1; None: requests last as long as half of the run, which is too
-    short to tell."""
+    """completed / expected, at most 1. None: requests last as long as half of the run, which is too
+    short."""
     cancelled: int = 0
-    """Of those due, what was cancelled on purpose: neither success nor failure, and in no share."""
+    """The due arrivals that were cancelled on purpose. They are neither success nor failure, and in
+    no share."""
     expected: float | None = None
-    """Of those due and not cancelled, without those in flight at the stop as in any server that keeps up: it answered
-    them in the grace period, and they are at most as many as were due within the time that the
-    first ten requests took. All where the server fell behind, and of a stage. None: of an older
-    version."""
+    """The due arrivals without cancelled ones, and without the in-flight ones that any server that
+    keeps up has.
+
+    It answered these in the grace period. They are at most as many as were due within the time of
+    the first ten requests. Where the server fell behind, and in a stage, all count. None: an older
+    version.
+    """
     in_flight: int = 0
-    """Requests in flight at the stop, where some of them are left out of ``expected``."""
+    """The requests in flight at the stop, where ``expected`` leaves some of them out."""
     overload: Overload | None = None
-    """None: it did not grow by more than chance, or what was offered was not sent for another
-    reason."""
+    """None: it grew by no more than chance, or the load was not sent for another reason."""
 
 
 MIN_DELIVERED_SHARE: Final = 0.98
-"""Share of the schedule that counts as delivered."""
+"""From this share of the schedule on, it counts as delivered."""
 FULL_UTILISATION: Final = 0.95
-"""Utilisation at which a limit delays requests: with random arrivals the queue grows below 1."""
+"""The utilisation at which a limit delays requests: with random arrivals the queue grows below
+1."""
 MAX_COMPLETED_SHARE: Final = 0.9
-"""Of what is due in the second half of a run; with more the server is not called overloaded."""
+"""The share of what is due in the second half of a run. With more the server is not called
+overloaded."""
 CHANCE_ERRORS: Final = 3.0
-"""Standard errors by which the number in flight may grow by chance."""
+"""The number in flight may grow by so many standard errors by chance."""
 FIRST: Final = 10
-"""Requests that tell how long one lasts on an idle server."""
+"""So many requests show how long one lasts on an idle server."""
 EARLY: Final = 0.25
-"""Mean place of requests that end in a queue, at most, from 0 for the one that was due first to
+"""The largest mean place of requests that end in a queue, from 0 for the one that was due first to
 1."""
 ENDED: Final = 100
-"""Of these that are looked at, spread over the run."""
+"""So many ended requests are examined, spread over the run."""
 CHANCE: Final = 0.001
-"""Probability of what is not taken for chance."""
+"""The probability below which a result is no chance."""
 
 AT_THE_STOP_S: Final = 0.05
 """Arrivals that are due so shortly before the stop may not be sent any more."""
 MIN_EXPECTED_SHARE: Final = 0.5
-"""Of what was due; where less could be over by the stop, the share that was completed says
+"""The share of the due arrivals. Where fewer could be over by the stop, the completed share means
 nothing."""
 
 GATE: Final = "gate"
 SERVER: Final = "server"
 USERS: Final = "users"
 LATE_LOOP_MS: Final = 250.0
-"""Of an event loop, p99; one that was later may have kept arrivals from being sent."""
+"""The p99 of an event loop. A later one may have kept arrivals from being sent."""
 CLIENT: Final = "client"
 BURST: Final = "end"
 
 
 def describe_arrivals(s: Settings) -> str:
-    """The arrivals of an open loop in words; empty for a closed one."""
+    """The arrivals of an open loop in words. Empty: a closed loop."""
     if s.fixed_schedule:
         speed = f" x{s.replay_speedup:g}" if s.replay_speedup != 1 else ""
         return f"fixed schedule {_name(s.input_file)}{speed}".rstrip()
@@ -160,7 +165,7 @@ def describe_arrivals(s: Settings) -> str:
 
 
 def find_requested_rate(run: Run) -> float | None:
-    """The rate asked for; of a series or a trace the mean of what was due; None for a closed
+    """The requested rate; for a series or a trace the mean rate of what was due. None: a closed
     loop."""
     s = run.settings
     if not s.open_loop:
@@ -253,9 +258,8 @@ def measure_delivery(
 
 
 def _left_at_gate(main: RequestSelection, run: Run, unsent: int) -> int:
-    """Of so many arrivals that were not sent, though they found a user, those that waited at the
-    gate. Those that the end of the run turned away have no record; those that it cut have one,
-    without an admission."""
+    """How many of the unsent arrivals that found a user waited at the gate. The end of the run
+    turned some away, without a record. It cut others, whose record has no admission."""
     requests = main.requests
     waited = (
         requests["sent_at"].isna()
@@ -266,8 +270,8 @@ def _left_at_gate(main: RequestSelection, run: Run, unsent: int) -> int:
 
 
 def _of_expected(delivery: Delivery, arrived: RequestSelection, run: Run) -> Delivery:
-    """The share that was completed, without what any server that keeps up has in flight at the
-    stop: it is no sign that one falls behind, and in a short run much of what was due."""
+    """The completed share, without the in-flight requests of any server that keeps up. They are no
+    sign that it falls behind, and in a short run much of what was due."""
     if not arrived.size:
         return delivery
     due_s, over_s = (arrived[name] - run.profiling_at for name in ("due_at", "closed_at"))
@@ -291,9 +295,9 @@ def _in_flight_at(due_s: Floats, over_s: Floats, stop_s: float) -> NDArray[np.bo
 def _on_their_way(
     arrived: RequestSelection, due_s: Floats, over_s: Floats, duration_s: float
 ) -> int:
-    """Requests in flight at the stop that the server answered in the grace period, or that the end
-    of it cut before they had as much time as one of the first that were answered. What a server
-    that died has in flight is none of it."""
+    """The requests in flight at the stop that the server answered in the grace period. Also counted
+    are requests that the grace period's end cut before they had as much time as a first answered
+    one. A server that died has none of them."""
     outcomes = arrived.requests["outcome"][arrived.chosen]
     ok = (outcomes == OK).to_numpy(np.bool_)
     cut = (outcomes == CUT).to_numpy(np.bool_)
@@ -306,9 +310,9 @@ def _on_their_way(
 def detect_overload_before_users(
     tried: RequestSelection, run: Run, offer: OpenLoopSchedule
 ) -> Overload | None:
-    """Whether the server fell behind before all users were busy, after which no more requests can
-    be in flight than there are users: then it is not for want of users that the rest was not sent.
-    What waits for one counts as in flight."""
+    """Whether the server fell behind before all users were busy. After that, no more requests can
+    be in flight than there are users. If it did, a lack of users is not the reason. A request that
+    waits for a user counts as in flight."""
     due_s, asked_s, over_s = (
         tried[name] - run.profiling_at for name in ("due_at", "asked_at", "closed_at")
     )
@@ -349,8 +353,8 @@ def detect_overload_of_sent(
 def detect_any_overload(
     due_s: Floats, first_s: Floats, over_s: Floats, duration_s: float
 ) -> Overload | None:
-    """Whether the server fell behind with whole requests, or with first tokens (``first_s``; NaN:
-    there was none), which shows where requests last as long as the run."""
+    """Whether the server fell behind with whole requests, or with first tokens, which shows where
+    requests last as long as the run. ``first_s``: NaN if there was no first token."""
     waited_s = np.where(np.isnan(first_s), over_s, first_s)
     if (overload := detect_overload(due_s, over_s, duration_s)) is None and detect_overload(
         due_s, waited_s, duration_s
@@ -406,9 +410,8 @@ def detect_overload(due_s: Floats, over_s: Floats, duration_s: float) -> Overloa
 
 
 def count_due_in_service(due_s: Floats, over_s: Floats, moment: float) -> Floats:
-    """By each of the first requests, which found the server idle: how many were due within the time
-    that it lasted before ``moment``. So many are in flight in a server that keeps up (Little's law,
-    for any schedule)."""
+    """For each of the first requests, how many were due within its duration before ``moment``. A
+    server that keeps up has so many in flight (Little's law, for any schedule)."""
     order = np.argsort(due_s, kind="stable")
     at, first_s = due_s[order], (over_s - due_s)[order[:FIRST]]
     before = np.searchsorted(at, moment - first_s, side="right").astype(np.float64)
@@ -436,8 +439,8 @@ def has_queued_requests(due_s: Floats, over_s: Floats, duration_s: float) -> boo
 
 
 def _cause(d: Delivery, run: Run, verdict: ClientVerdict | None) -> str:
-    """The first cause that applies: behind a gate that is too low users wait, and a slow load
-    generator keeps users busy as well. Only where it was late itself is the load generator a cause:
+    """The first cause that applies. Behind a gate that is too low users wait, and a slow load
+    generator keeps users busy as well. The load generator is a cause only where it was late itself:
     merged chunks keep nobody from sending."""
     # then the gate was free for those at it
     late_permits = verdict is not None and LATE_PERMIT in verdict.signals
@@ -459,7 +462,7 @@ def _cause(d: Delivery, run: Run, verdict: ClientVerdict | None) -> str:
 
 
 def _was_held_up(run: Run) -> bool:
-    """Other programs had the cores, or its event loop stood still."""
+    """Whether other programs used the cores, or its event loop stood still."""
     return any(
         (health.cpu_wait_share or 0.0) > OTHERS or health.loop_lag_p99_ms > LATE_LOOP_MS
         for health in run.health
@@ -467,13 +470,13 @@ def _was_held_up(run: Run) -> bool:
 
 
 def _were_due_at_the_stop(d: Delivery) -> bool:
-    """No more are missing than are due in the last moment of any run, or a single one: no cause of
-    anything."""
+    """Whether no more are missing than are due in the last moment of any run, or a single one. That
+    needs no cause."""
     return d.due - d.sent <= max(1.0, AT_THE_STOP_S * d.offered_per_s)
 
 
 def _level_of_delays(verdict: ClientVerdict | None) -> str:
-    """The client verdict by the delays of the load generator alone."""
+    """The client verdict by the load generator's delays alone."""
     if verdict is None:
         return FINE
     levels = [level for signal, level in verdict.signals.items() if signal in DELAYS]
@@ -490,14 +493,14 @@ def is_held_by_limit(d: Delivery) -> bool:
 
 
 def _enough_without_gate(d: Delivery) -> bool:
-    """Whether the users would have been enough, had none of them waited at the gate."""
+    """Whether the users would have been enough, if none of them had waited at the gate."""
     if d.busy_s is None or d.gate_wait_s is None:
         return False
     return d.offered_per_s * (d.busy_s - d.gate_wait_s) < FULL_UTILISATION * d.users
 
 
 def _mean_limit(run: Run, duration_s: float) -> float | None:
-    """The prefill limit of the profiling phase, as a mean over its time; None without a gate."""
+    """The mean prefill limit over the profiling phase. None: there is no gate."""
     changes = [(change.at, change.limit) for change in run.limits if change.phase == "profiling"]
     known = [(at, limit) for at, limit in changes if limit is not None]
     if not known:
@@ -516,8 +519,8 @@ def _name(path: str | None) -> str:
 
 
 def format_delivery_line(summary: "Summary") -> str | None:
-    """The line above the tables when less than 98 % of the schedule was sent: the cause, with its
-    figures."""
+    """The line above the tables with the cause and its numbers, when less than 98 % of the schedule
+    was sent."""
     d = summary.delivery
     if d is None or not d.cause:
         return None
@@ -606,7 +609,7 @@ def _by_gate(d: Delivery) -> str:
 
 
 def _of_delays(summary: "Summary") -> list[str]:
-    """The reasons of the client verdict that are delays of the load generator; without one, what
+    """The reasons of the client verdict that are delays of the load generator. Without one, what
     held it up."""
     reasons = () if summary.client is None else summary.client.reasons
 
@@ -621,12 +624,12 @@ def _of_delays(summary: "Summary") -> list[str]:
 
 
 def _format_beside_limit(value: float, limit: float) -> str:
-    """With as many digits as show on which side of the limit it is."""
+    """The value with as many digits as show on which side of the limit it is."""
     return format_brief(value, digits=digits_to_tell_apart(value, limit, digits=2))
 
 
 def format_outage_line(summary: "Summary") -> str | None:
-    """That nothing answered for a while, and what the rates are without that time."""
+    """The line that nothing answered for a while, with the rates without that time."""
     if not summary.outages:
         return None
     silent_s = sum(outage.seconds for outage in summary.outages)
@@ -647,8 +650,8 @@ def format_outage_line(summary: "Summary") -> str | None:
 
 
 def format_overload_line(summary: "Summary") -> str | None:
-    """Of an open loop that the server fell behind what the headline does not say; None of any
-    other."""
+    """What the headline does not mention of an open loop in which the server fell behind. None: any
+    other run."""
     if summary.delivery is None or (overload := summary.delivery.overload) is None:
         return None
     waiting = "" if overload.all_busy_s is None else " or waited for a free user"
@@ -676,8 +679,8 @@ def format_overload_line(summary: "Summary") -> str | None:
 
 
 def describe_overload(delivery: Delivery | None) -> str | None:
-    """``offered 30/s, completed 4.5/s in the 20 s to the stop, and the queue grew until the end``;
-    None where it did not."""
+    """``offered 30/s, completed 4.5/s in the 20 s to the stop, and the queue grew until the end``.
+    None: it did not grow."""
     if delivery is None or delivery.overload is None:
         return None
     offered, completed = _rates(delivery)
@@ -686,7 +689,7 @@ def describe_overload(delivery: Delivery | None) -> str | None:
 
 def describe_undelivered(delivery: Delivery | None) -> str | None:
     """``offered 30/s, sent 4.6/s, completed 4.5/s by the stop``, where less was sent than offered,
-    and not because of the server."""
+    and the server is not the reason."""
     if delivery is None or not delivery.cause or delivery.overload is not None:
         return None
     offered, completed = _rates(delivery)
@@ -700,8 +703,8 @@ def describe_undelivered(delivery: Delivery | None) -> str | None:
 
 
 def describe_completed(delivery: Delivery) -> str:
-    """``98.3%: 3.80/s in the 60 s to the stop, 228 of 240 that were due``, and what the share is
-    of, where these are not all."""
+    """``98.3%: 3.80/s in the 60 s to the stop, 228 of 240 that were due``, with the base of the
+    share where these are not all."""
     d = delivery
     share = "" if d.completed_share is None else f"{d.completed_share:.1%}: "
     rate = (
@@ -737,6 +740,7 @@ def _rate(per_s: float) -> str:
 
 
 def describe_span(d: Delivery) -> str:
-    """What ``completed`` is of: ``in the 20 s to the stop``. It has the filling of an idle server,
-    and not what ended after the stop, so a throughput over the whole run is another figure."""
+    """The span of ``completed``: ``in the 20 s to the stop``. It holds the filling of an idle
+    server, and nothing that ended after the stop. So a throughput over the whole run is another
+    number."""
     return f"in the {format_brief(d.duration_s, ' s', 3)} to the stop"

@@ -10,11 +10,11 @@ from locust_llm.records.accuracy import OrderedValues
 from locust_llm.report.arrays import Ints
 
 BLOCK_GAPS: Final = 2**17
-"""Gaps kept as they came before they are counted."""
+"""Gaps are kept as they came until there are so many, and then counted."""
 MAX_VALUES: Final = 2**21
-"""Different values that are counted exactly. An hour at 10,000 chunks a second has 36 million gaps,
-but as these are whole microseconds, mostly below 0.1 s, only some 100,000 different ones: it stays
-exact."""
+"""So many different values are counted exactly. An hour at 10,000 chunks a second has 36 million
+gaps. They are whole microseconds, mostly below 0.1 s, so only some 100,000 differ, and the counts
+stay exact."""
 
 
 class GapCounts:
@@ -41,7 +41,7 @@ class GapCounts:
         self._pending_count = 0
 
     def add(self, gaps_us: Ints) -> None:
-        """Count these gaps (whole microseconds)."""
+        """Add gaps in whole microseconds."""
         if not len(gaps_us):
             return
         self.count += len(gaps_us)
@@ -54,7 +54,7 @@ class GapCounts:
             self._settle()
 
     def merge(self, other: Self) -> None:
-        """Count what another one has counted; ``other`` stays as it is."""
+        """Add the gaps of ``other``, which stays as it is."""
         if other._ends is None:
             return
         other._settle()
@@ -81,7 +81,7 @@ class GapCounts:
 
     @property
     def std_ms(self) -> float | None:
-        """Standard deviation of the sample (ddof=1); None below two gaps."""
+        """The standard deviation of the sample (ddof=1). None: there are fewer than two gaps."""
         if self.count < 2:
             return None
         spread = self._squares - self._total * self._total / self.count
@@ -96,17 +96,17 @@ class GapCounts:
         return self._ends[1] / 1e3 if self._ends else None
 
     def within(self, most_us: int) -> int:
-        """How many are at most so long."""
+        """How many gaps are at most so long."""
         self._settle()
         return int(self._counts[: int(np.searchsorted(self._values, most_us, side="right"))].sum())
 
     def ordered(self) -> OrderedValues:
-        """Returns the gaps in order, in milliseconds."""
+        """The gaps in order, in milliseconds."""
         self._settle()
         return OrderedValues((self._values / 1e3).tolist(), np.cumsum(self._counts).tolist())
 
     def percentiles_ms(self, percentiles: Sequence[float]) -> list[float | None]:
-        """One value for each of ``percentiles`` (0 to 100), in milliseconds."""
+        """One value in milliseconds for each of ``percentiles`` (0 to 100)."""
         self._settle()
         if not self.count:
             return [None] * len(percentiles)
@@ -148,7 +148,7 @@ def merge_gap_counts(parts: Iterable[GapCounts]) -> GapCounts:
 
 
 def round_array_to_three_digits(values: Ints) -> Ints:
-    """Rounded to three significant digits: 123,456 becomes 123,000."""
+    """Round to three significant digits: 123,456 becomes 123,000."""
     digits = np.floor(np.log10(np.maximum(values, 1))).astype(np.int64)
     step: Ints = np.power(10, np.maximum(digits - 2, 0))
     rounded: Ints = (values + step // 2) // step * step

@@ -1,8 +1,8 @@
-"""A workflow of GitHub: annotations of the rules, the summary page, and outputs of the step that
-ran.
+"""GitHub: annotations of the rules, the summary page, and outputs of the step that ran, for a
+GitHub workflow.
 
-Source: GitHub, Workflow commands for GitHub Actions. text/ci_log.py keeps text from outside from
-being one.
+Source: GitHub, Workflow commands for GitHub Actions. text/ci_log.py prevents commands in text from
+outside.
 """
 
 import os
@@ -28,8 +28,8 @@ NOTICE: Final = "notice"
 def write_workflow_outputs(
     summary: Summary, run: Run, folder: Path, environ: Mapping[str, str]
 ) -> None:
-    """Append the report to the summary page of the workflow, ``verdict`` and ``report-path`` to the
-    outputs of its step; of a stage neither. Raises OSError, ValueError."""
+    """Append the report to the workflow's summary page, and ``verdict`` and ``report-path`` to the
+    step's outputs. A stage has neither. Raises OSError and ValueError."""
     if run.stage is not None:
         return
     if page := environ.get("GITHUB_STEP_SUMMARY"):
@@ -43,14 +43,14 @@ def write_workflow_outputs(
 
 
 def make_announcement(summary: Summary, run: Run, environ: Mapping[str, str]) -> str:
-    """Returns the annotations in a workflow, elsewhere nothing."""
+    """The annotations in a workflow; elsewhere nothing."""
     return (
         "".join(make_annotations(summary, run)) if environ.get("GITHUB_ACTIONS") == "true" else ""
     )
 
 
 def make_annotations(summary: Summary, run: Run) -> Iterator[str]:
-    """A line each: a rule that did not pass, then what it came to; of a stage none."""
+    """A line for each rule that did not pass, then one for the result. A stage has none."""
     if run.stage is not None:
         return
     for result in summary.slos:
@@ -62,7 +62,7 @@ def make_annotations(summary: Summary, run: Run) -> Iterator[str]:
 
 
 def _level(result: SloResult, run: Run) -> str:
-    """An error where the rule is broken, and decides; a notice where it counts as passed."""
+    """An error where the rule is broken and decides; a notice where it counts as passed."""
     if result.status == FAIL and result.decides:
         return ERROR
     return (

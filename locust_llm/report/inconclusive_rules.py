@@ -1,8 +1,8 @@
-"""Inconclusive rules: which rules the records of a run leave open so far. A process of its own asks
-it while the run is on.
+"""Inconclusive rules: which rules the records of a run do not decide so far. A process of its own
+finds out while the run is on.
 
-``python -m locust_llm.report.inconclusive_rules FOLDER`` reads what is known of the run as JSON
-from stdin, the records from FOLDER, and answers with JSON on stdout. It writes nothing.
+``python -m locust_llm.report.inconclusive_rules FOLDER`` reads the facts of the run as JSON from
+stdin and the records from FOLDER. It answers with JSON on stdout and writes nothing.
 """
 
 import os
@@ -20,12 +20,11 @@ from locust_llm.report.summarise import summarise_run
 from locust_llm.slo.rules import INCONCLUSIVE
 
 COURTESY: Final = 10
-"""Its nice value, beside a run that is on."""
+"""Its nice value beside a run that is on."""
 
 
 def list_undecided_rules(folder: Path, run: Run) -> list[UndecidedRule]:
-    """Of the rules that decide, those which are inconclusive. Raises OSError where the records
-    cannot be read."""
+    """The deciding rules that are inconclusive. Raises OSError where the records cannot be read."""
     columns, unread = read_columns(folder / RECORDS, run.settings.reader)
     summary = summarise_run(
         columns, run, unread.count, RecordFile(folder / RECORDS, sound=not unread.count)

@@ -12,8 +12,8 @@ from locust_llm.text.format import clean_line
 
 
 def export_junit_xml(summary: Summary, run: Run) -> bytes:
-    """junit.xml: a case a rule. INCONCLUSIVE is skipped, with ``--inconclusive pass`` passed; a
-    rule that failed but only warns is skipped too."""
+    """junit.xml with a case for each rule. INCONCLUSIVE is skipped, or passed with ``--inconclusive
+    pass``. A failed rule that only warns is skipped too."""
     open_ = () if run.settings.inconclusive == PASSES else (INCONCLUSIVE,)
     skipped = sum(r.status in open_ or _only_warns(r) for r in summary.slos)
     counts = {

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Examination(Protocol):
-    """What an experiment found: a structure that run.json holds, and how a report shows it."""
+    """The result of an experiment: a structure that run.json holds, and its parts of a report."""
 
     @property
     def outcome(self) -> str: ...
 
     @property
     def title(self) -> str:
-        """What the report calls the run."""
+        """The report's name for the run."""
 
     @property
     def client_advice(self) -> str:
@@ -46,7 +46,7 @@ class Examination(Protocol):
     def charts(self) -> Iterator["Plot"]: ...
 
     def main_table(self) -> "TableBlock | None":
-        """The one for the console."""
+        """The table for the console."""
 
     def advice_lines(self) -> Iterator[str]: ...
 
@@ -54,10 +54,10 @@ class Examination(Protocol):
         """What was sent, for the table of the conditions."""
 
     def badge(self) -> tuple[str, str]:
-        """A word for the head of the page, and its CSS class."""
+        """(a word for the head of the page, its CSS class)."""
 
     def tiles(self) -> Iterator[tuple[str, str, str]]:
-        """Name, figure and detail of the main figures."""
+        """(name, value, detail) of the main values."""
 
 
 class Experiment(Protocol):
@@ -65,8 +65,8 @@ class Experiment(Protocol):
 
     @property
     def compared_ttft_s(self) -> float | None:
-        """The least TTFT that the findings compare, which an error of the load generator is held
-        against."""
+        """The least TTFT that the findings compare. An error of the load generator is compared with
+        it."""
 
     def examine(self, run: Run, verdict: ClientVerdict | None) -> Examination: ...
 
@@ -75,12 +75,12 @@ ReadExperiment = Callable[[Iterable[Record]], Experiment | None]
 """None: the records are not of this kind."""
 
 REPORT_KINDS: Final = {"probe": "locust_llm.lab.probe.report_kind:read_probe"}
-"""By the first word of the session ids, up to the slash."""
+"""The function for each kind, by the session ids' first word, up to the slash."""
 
 
 def read_experiment(records: Iterable[Record]) -> Experiment | None:
-    """From the records of a run; None: it is a load test. Of that only the first record is read.
-    ``records`` can be read again."""
+    """The experiment in the records of a run. None: it is a load test, of which only the first
+    record is read. ``records`` can be read again."""
     first = next(iter(records), None)
     kind = "" if first is None else first.session.partition("/")[0]
     if kind not in REPORT_KINDS:

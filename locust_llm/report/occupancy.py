@@ -18,33 +18,34 @@ from .rows import GateUse
 Interval = tuple[Floats, Floats]
 
 INSTANT_S: Final = 1e-5
-"""A level that holds no longer is none: Unix time in a double resolves 0.2 µs, and the clocks of
-two processes agree to some µs, so the end of one request may seem to come just after the begin of
-the next that it made room for."""
+"""A level that holds no longer is none. Unix time in a double resolves 0.2 µs, and the clocks of
+two processes agree to some µs. So the end of one request may seem to come just after the begin of
+the next one that it made room for."""
 
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Levels over time: the ``i``-th ones hold from ``at[i]`` to ``at[i + 1]`` (Unix seconds)."""
+    """The levels over time: the ``i``-th ones hold from ``at[i]`` to ``at[i + 1]`` (Unix
+    seconds)."""
 
     at: Floats
     limit: NDArray[np.float32]
     """The prefill limit in force; NaN without a gate."""
     used: NDArray[np.int32]
-    """Requests sent whose first chunk, error or end has not come: what the server has in prefill,
-    seen from here."""
+    """The requests sent whose first chunk, error or end has not come: the server's prefills as seen
+    from here."""
     waiting: NDArray[np.int32]
     decoding: NDArray[np.int32]
 
 
 def compute_occupancy(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Occupancy:
-    """Sweep over the requests' intervals, each half open: [asked, admitted) waiting, [sent, first
-    chunk) using a slot, [first chunk, closed) decoding.
+    """The levels from the requests' intervals, each half open: [asked, admitted) waiting, [sent,
+    first chunk) using a slot, [first chunk, closed) decoding.
 
-    ``requests`` has the stamp columns of ``columns.collect``. ``used`` goes by what reached the
-    server rather than by the gate's own book: it begins with the send (the admission, if nothing
-    was sent) and ends with the first of: first chunk, slot given back, close. So it can prove the
-    gate wrong.
+    ``requests`` has the stamp columns of ``columns.collect_columns``. ``used`` counts what reached
+    the server, independently of the gate's own count. It begins with the send (the admission, if
+    nothing was sent). It ends with the first of: first chunk, slot given back, close. So it can
+    prove the gate wrong.
     """
     asked, admitted, sent, freed, first, closed = (
         requests[name].to_numpy(np.float64)
@@ -78,7 +79,7 @@ def compute_occupancy(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> 
 
 
 def measure_gate_use(levels: Occupancy, start: float, end: float) -> GateUse | None:
-    """The use of slots between two moments (Unix seconds); None for an empty stretch."""
+    """The use of slots between two moments (Unix seconds). None: the stretch is empty."""
     length = np.diff(np.clip(levels.at, start, end))
     if not end > start or not length.any():
         return None
@@ -96,11 +97,12 @@ def measure_gate_use(levels: Occupancy, start: float, end: float) -> GateUse | N
 
 
 def unused_permit_s(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Floats:
-    """Of each request, for how long it waited at the gate though a permit was free: the load
-    generator had not handed it over yet. A row a request, in seconds.
+    """For each request, the seconds for which it waited at the gate though a permit was free: the
+    load generator had not handed it over.
 
-    Where more requests waited than permits were free, each has its part of them. With a permit free
-    of two, and three that wait, the next two would have shared it: half of the time of each.
+    Where more requests waited than permits were free, each has its part of them. With one free
+    permit of two, and three waiting requests, the next two would have shared it: each has half of
+    the time.
     """
     asked, admitted, freed, first, closed = (
         requests[name].to_numpy(np.float64)
@@ -133,16 +135,16 @@ def unused_permit_s(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Fl
 
 
 def permit_lag_s(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Floats:
-    """The same where several processes hand permits to each other; 0 of one process, which hands
-    them on at once."""
+    """The same where several processes hand permits to each other. It is 0 with one process, which
+    hands them on at once."""
     if requests["worker"].nunique() < 2:
         return np.zeros(len(requests))
     return unused_permit_s(requests, limits)
 
 
 def thin_occupancy(levels: Occupancy, points: int) -> pd.DataFrame:
-    """At most ``points`` rows for a plot: ``at`` (the middle, Unix seconds), and the time-weighted
-    mean of each level over an equal share of the time; ``limit`` is the one at the middle."""
+    """At most ``points`` rows for a plot, each over an equal share of the time: ``at`` (the middle,
+    Unix seconds) and the time-weighted mean of each level. ``limit`` is the one at the middle."""
     if len(levels.at) < 2:
         return pd.DataFrame(
             {name: np.empty(0) for name in ("at", "limit", "used", "waiting", "decoding")}
@@ -162,15 +164,15 @@ def thin_occupancy(levels: Occupancy, points: int) -> pd.DataFrame:
 
 
 def _real(starts: Floats, ends: Floats) -> Interval:
-    """Those that have both ends and some length, each side sorted by itself: a level needs no
-    more."""
+    """The intervals that have both ends and some length, each side sorted by itself, as a level
+    needs no more."""
     there = ends > starts  # False where either is NaN
     return np.sort(starts[there]), np.sort(ends[there])
 
 
 def _level(interval: Interval, at: Floats) -> NDArray[np.int32]:
-    """How many of the intervals hold each moment: those that have begun, less those that have
-    ended."""
+    """How many of the intervals hold at each moment: the ones that have begun, less the ones that
+    have ended."""
     starts, ends = interval
     level = np.searchsorted(starts, at, side="right").astype(np.int32)
     level -= np.searchsorted(ends, at, side="right").astype(np.int32)

@@ -19,15 +19,15 @@ from locust_llm.text.format import format_count
 
 
 class Outage(msgspec.Struct, frozen=True, kw_only=True):
-    """Times are seconds after the begin of the profiling phase."""
+    """A time without any answer, in seconds after the begin of the profiling phase."""
 
     began_s: float
     ended_s: float | None
     """None: it lasted to the end of the run."""
     seconds: float
-    """The part of the time that rates are over."""
+    """Its part of the time that rates are over."""
     unanswered: int
-    """Requests that failed, or were cut, in it without an answer."""
+    """The requests that failed, or were cut, in it without an answer."""
 
     def __str__(self) -> str:
         """``from 9.7 s on``, ``until 3.2 s``, ``from 9.7 to 12.1 s``."""
@@ -41,7 +41,7 @@ class Outage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe_outages(outages: Sequence[Outage]) -> str:
-    """``nothing answered from 9.7 s on``; of several the longest ones."""
+    """``nothing answered from 9.7 s on``; of several outages, the longest ones."""
     longest = sorted(
         sorted(outages, key=lambda outage: -outage.seconds)[:3], key=lambda outage: outage.began_s
     )
@@ -51,18 +51,18 @@ def describe_outages(outages: Sequence[Outage]) -> str:
 
 
 MIN_REQUESTS: Final = 3
-"""Requests without an answer; fewer may be their own doing."""
+"""The least number of requests without an answer. Fewer may have their own cause."""
 MIN_S: Final = 1.0
 PATIENCE: Final = 3.0
-"""So many times the longest time to a first token pass before requests that were only cut tell
+"""So many times the longest time to a first token must pass before requests that were only cut show
 anything."""
 OWN: Final = ("no_socket", "client_error", "too_large", "too_long", "cancelled")
-"""Ends of requests that are no sign of a silent server."""
+"""The ends of requests that show no silent server."""
 
 
 def find_outages(main: RequestSelection, run: Run) -> tuple[Outage, ...]:
-    """In their order; none where nothing was ever answered, as then there is nothing else to
-    report."""
+    """The outages in order. There are none where nothing was ever answered, as then nothing else is
+    reported."""
     ok = main.outcome(OK)
     if not ok.size or run.imported or run.settings.compares:
         return ()
@@ -75,7 +75,7 @@ def find_outages(main: RequestSelection, run: Run) -> tuple[Outage, ...]:
 
 
 def _unanswered(main: RequestSelection) -> "np.typing.NDArray[np.bool_]":
-    """Which have no status, nor a chunk."""
+    """Which requests have neither a status nor a chunk."""
     own = main.requests["outcome"].isin((OK, *OWN)).to_numpy(np.bool_)[main.chosen]
     return np.isnan(main["status"]) & np.isnan(main["last_chunk_at"]) & ~own
 
@@ -106,7 +106,8 @@ def _divide_outages(
 
 
 def _stretches(main: RequestSelection, start: float, last: float) -> Iterator[tuple[float, float]]:
-    """Between two times in which there was an answer, before the first and behind the last one."""
+    """(from, to) of the stretches between two answers, before the first one and after the last
+    one."""
     began, ended = _answering(main)
     order = np.argsort(began, kind="stable")
     began = began[order]
@@ -118,8 +119,8 @@ def _stretches(main: RequestSelection, start: float, last: float) -> Iterator[tu
 
 
 def _answering(main: RequestSelection) -> tuple[Floats, Floats]:
-    """(from, to) of each request that was answered: its chunks, or the end of a refusal and of an
-    answer in one piece."""
+    """(from, to) of each answered request: its chunks, or the end of a refusal and of an answer in
+    one piece."""
     first, last, closed = main["first_chunk_at"], main["last_chunk_at"], main["closed_at"]
     streamed = ~np.isnan(last)
     whole = ~streamed & ~np.isnan(main["status"])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS: Final = 20_000
-"""In a row group."""
+"""The rows of a row group."""
 UNIX: Final = "s since 1970-01-01 UTC"
 
 
@@ -24,7 +24,7 @@ class PyarrowMissing(ValueError):
 
 
 class Column(NamedTuple):
-    """One of the table."""
+    """A column of the table."""
 
     name: str
     kind: str
@@ -34,7 +34,7 @@ class Column(NamedTuple):
 
 
 def _column_of(column: RecordColumn) -> Column:
-    """The Parquet column of a column of records: stamps become Unix time."""
+    """The Parquet column for a column of records. Stamps become Unix time."""
     name = column.name
     if column.kind != "stamp":
         return Column(name, KINDS[column.kind], column.unit, attrgetter(name))
@@ -80,7 +80,8 @@ COLUMNS: Final = (
 
 
 def write_parquet(path: Path, records: Iterable[Record], run: Run) -> int:
-    """All phases and attempts; how many rows. Raises OSError, and PyarrowMissing."""
+    """Write all phases and attempts. Returns the number of rows. Raises OSError and
+    PyarrowMissing."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

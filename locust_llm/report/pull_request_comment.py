@@ -1,7 +1,6 @@
-"""A comment on a pull request, as text: what a run came to, its rules, and its figures against a
-base.
+"""Pull request comment: a run's result as text, with its rules, and its values against a base.
 
-``locust-llm comment`` prints it. The CI's own program posts it: deploy/ci has how.
+``locust-llm comment`` prints it. The CI's own program posts it: see deploy/ci.
 """
 
 import argparse
@@ -24,7 +23,7 @@ from locust_llm.report.sections.sweep.text import make_sweep_tables
 from locust_llm.text.format import print_safely
 
 MAX_CHARACTERS: Final = 60_000
-"""GitHub takes 65,536."""
+"""GitHub accepts 65,536."""
 NAMES: Final = ("base", "this run")
 REST: Final = "The rest is in the report."
 NO_POST: Final = (
@@ -36,8 +35,8 @@ NO_POST: Final = (
 def make_comment_body(
     summary: Summary, run: Run, base: Path | None, folder: Path, name: str = ""
 ) -> str:
-    """GitHub's Markdown, which GitLab reads too. It begins with the mark by which the next run
-    finds it."""
+    """The comment in GitHub's Markdown, which GitLab reads too. It begins with the mark by which
+    the next run finds it."""
     said = _written([*make_opening(summary, run), *make_rules_table(summary, run)])
     more = _written(_figures(summary, run)) if base is None else _against(base, folder)
     text = "\n\n".join(
@@ -49,8 +48,8 @@ def make_comment_body(
 
 
 def make_comment_mark(name: str) -> str:
-    """A comment of HTML, which nobody sees. One for each ``name``, so that several jobs have a
-    comment each."""
+    """An invisible HTML comment. Each ``name`` has its own, so that several jobs have a comment
+    each."""
     return (
         f"<!-- locust-llm "
         f"{re.sub(r'[^A-Za-z0-9_. -]', '_', name).replace('--', '__') or 'comment'} -->"
@@ -67,7 +66,7 @@ def _written(blocks: Iterable[Block]) -> Iterator[str]:
 
 
 def _figures(summary: Summary, run: Run) -> Iterator[Block]:
-    """Its own."""
+    """The values of the run itself."""
     if summary.paired is not None:
         yield from make_paired_table(summary.paired)
     elif summary.limits is not None:
@@ -79,7 +78,7 @@ def _figures(summary: Summary, run: Run) -> Iterator[Block]:
 
 
 def _against(base: Path, folder: Path) -> Iterator[str]:
-    """What is said of single figures is folded away; of stages it stands between their tables."""
+    """Notes on single values are folded away. Notes on stages stand between their tables."""
     yield from _written([Heading("Against the base")])
     try:
         (pair,) = comparison.compare_folders([base, folder]).runs
@@ -99,7 +98,7 @@ def _against(base: Path, folder: Path) -> Iterator[str]:
 
 
 def run_comment_command(words: list[str]) -> int:
-    """``locust-llm comment DIR``; the exit status."""
+    """Run ``locust-llm comment DIR`` and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="locust-llm comment",
         description="Print what a run came to as Markdown, for a comment on a pull request or "

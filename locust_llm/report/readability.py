@@ -33,13 +33,13 @@ from locust_llm.report.arrays import Floats, Ints
 from locust_llm.slo.reading_pace import ReadingPace
 
 FAR_US: Final = 1e13
-"""No deadline is further away: as far as stamps go."""
+"""No deadline is further away than stamps reach."""
 SEVERAL: Final = 1.05
-"""Tokens a chunk, on average, from which on a chunk is taken for several."""
+"""From so many tokens a chunk on average, a chunk counts as several tokens."""
 
 
 class Readability(NamedTuple):
-    """The figures of each request; NaN where it has none."""
+    """The values of each request; NaN where it has none."""
 
     fluidity: Floats
     qoe: Floats
@@ -47,8 +47,8 @@ class Readability(NamedTuple):
 
 
 def measure_readability(us: Ints, tokens: Floats, count: Ints, reader: ReadingPace) -> Readability:
-    """``us``: stamps of the chunks of many requests end to end, microseconds after the send, rising
-    in each; ``tokens``: of each chunk, at least one; ``count``: chunks of each request."""
+    """``us``: stamps of many requests' chunks end to end, in microseconds after the send, rising in
+    each. ``tokens``: of each chunk, at least one. ``count``: chunks of each request."""
     measured = Readability(*(np.full(len(count), np.nan) for _ in Readability._fields))
     streamed = count > 0
     length = count[count > 0]
@@ -80,7 +80,7 @@ def measure_readability(us: Ints, tokens: Floats, count: Ints, reader: ReadingPa
 
 
 def _running_max(values: Ints, length: Ints, least: int) -> Ints:
-    """The largest so far of each request, at least ``least``."""
+    """The largest value so far within each request, at least ``least``."""
     values = np.maximum(values, least)
     lift = np.repeat(np.arange(len(length)) * (int(values.max()) - least + 1), length)
     highest: Ints = np.maximum.accumulate(values + lift) - lift
@@ -88,17 +88,19 @@ def _running_max(values: Ints, length: Ints, least: int) -> Ints:
 
 
 def has_token_times(record: Record) -> bool:
-    """Its stamps say when its tokens came: not of several choices, which come side by side, nor of
-    a stream that was gathered whole on its way. Other chunks that came more than one to a read
-    count when they were read, as late as a reader can have had them: to leave such answers out
-    would leave out those that a pause of the network held up."""
+    """Whether the stamps show when the tokens came.
+
+    Several choices come side by side, and some streams were gathered whole on their way: their
+    stamps do not. Other merged chunks count when they were read, as late as a user can have had
+    them. Leaving such answers out would leave out the ones that a pause of the network held up.
+    """
     us = record.known_us
     return record.choices == 1 and not (len(us) > 1 and us[0] == us[-1])
 
 
 def list_token_runs(record: Record) -> Sequence[tuple[float, int]]:
-    """The tokens of its chunks as runs, as in ``Record.chunk_tokens``; where only their sum is
-    known, as many in each. Empty: one in each."""
+    """The tokens of its chunks as runs, as in ``Record.chunk_tokens``. Where only their sum is
+    known, each chunk has as many. Empty: each has one."""
     if record.chunk_tokens:
         return record.chunk_tokens
     chunks = len(record.known_us)
@@ -113,7 +115,7 @@ def list_token_runs(record: Record) -> Sequence[tuple[float, int]]:
 
 
 def load_reading_pace(folder: Path) -> ReadingPace:
-    """The one of a run; where its run.json cannot be read the default."""
+    """The reading pace of a run. Where its run.json cannot be read, it is the default."""
     try:
         return read_run(folder).settings.reader
     except (OSError, ValueError):

@@ -1,5 +1,5 @@
-"""A run that was killed with its control: what its workers had kept in their journals is added to
-its records."""
+"""Recover journals: a run was killed with its control. The records in its workers' journals are
+added to its own."""
 
 import os
 from collections import Counter
@@ -24,8 +24,8 @@ KILLED: Final = "the run has no end, as its load generator was killed"
 
 
 def add_journaled(folder: Path) -> None:
-    """Complete the records of a run whose control is dead, as far as its workers' journals are in
-    its folder; one that is complete, or goes on, stays as it is. Each record counts once, however
+    """Complete the records of a run whose control is dead, from its workers' journals in its
+    folder. A run that is complete, or goes on, stays as it is. Each record counts once, however
     often this is done. Raises OSError."""
     held = lock_file(folder / RECORDS)
     if held is None:  # its control lives, or a worker adds its own
@@ -58,7 +58,7 @@ def _add(folder: Path) -> None:
 
 
 class _RecordFiles:
-    """The record files of a run and of its stages, as far as they are there."""
+    """The existing record files of a run and of its stages."""
 
     def __init__(self, folder: Path, opened: ExitStack) -> None:
         self._folder, self._opened = folder, opened
@@ -79,7 +79,7 @@ class _RecordFiles:
 
 
 def _ended(run: Run, added: int) -> Run:
-    """Records came after all."""
+    """The run, after records came late."""
     return (
         replace(run, records_lost=max(0, run.records_lost - added), notes=_notes(run, added))
         if added
@@ -88,8 +88,8 @@ def _ended(run: Run, added: int) -> Run:
 
 
 def _killed(run: Run, folder: Path, added: int, admitted: dict[str, int]) -> Run:
-    """Beside what its master had counted until then it has lost what its last workers had sent, and
-    has no record."""
+    """The run, which lost more than its master had counted: what its last workers had sent and has
+    no record."""
     if KILLED in run.unread:  # this was done before
         return _ended(run, added)
     recorded = Counter(

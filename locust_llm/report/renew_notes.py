@@ -1,4 +1,5 @@
-"""Notes of a run that the records tell as well, in the words of the version that makes the report."""
+"""Renew notes: notes of a run that its records also show are written again, in the words of the
+present version."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -21,21 +22,21 @@ OF_RECORDS: Final = re.compile(
     rf"WARNING: BUFFERED STREAM|{TAKEN_BACK}|"
     r"\d+ attempts? (was|were) refused \(HTTP|\d+ requests? (was|were) sent again at once"
 )
-"""How these notes begin, in every version."""
+"""These notes begin so in every version."""
 OF_SERVER: Final = re.compile(
     r"The (server|base)'s (own (figures|metrics) \(|KV cache was )|"
     r"WARNING: (the (server|base) preempted |\d+ readings? of the metrics of )"
 )
-"""How the notes on the server's metrics begin, in every version."""
+"""The notes on the server's metrics begin so in every version."""
 ENDED_EARLY: Final = re.compile(
     r"The run was ended early: (abort: .+) is broken: (.+)\.", re.DOTALL
 )
-"""What an older version kept of the rule that ended a run."""
+"""An older version's note on the rule that ended a run."""
 
 
 def renew_notes(run: Run, records: Iterable[Record], history: EngineHistory | None = None) -> Run:
-    """``records``: all of the run, in the order in which they came. ``history``: the server's
-    metrics. A stage has the notes of the whole run, and not its records."""
+    """``records`` has all records of the run, in the order in which they came. ``history`` has the
+    server's metrics. A stage has the notes of the whole run, and not its records."""
     run = _find_broken_rule(run)
     if run.stage is None and history is not None:
         run = _renew_server_notes(run, history)
@@ -68,13 +69,13 @@ def _renew_server_notes(run: Run, history: EngineHistory) -> Run:
 
 
 def _replace_notes(run: Run, old: Sequence[int], new: Sequence[str]) -> Run:
-    """``old``: the places of the notes that the new ones replace, at the first of them."""
+    """``old`` has the places of the notes that the new ones replace, at the first of them."""
     kept_notes = [note for place, note in enumerate(run.notes) if place not in old]
     return replace(run, notes=(*kept_notes[: old[0]], *new, *kept_notes[old[0] :]))
 
 
 def _find_broken_rule(run: Run) -> Run:
-    """The rule that ended the run, where only a note has it."""
+    """The rule that ended the run, where only a note names it."""
     matches = [ENDED_EARLY.fullmatch(note) for note in run.notes]
     broken = tuple(
         BrokenRule(rule=match[1], why=match[2]) for match in matches if match is not None

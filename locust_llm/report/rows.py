@@ -201,14 +201,14 @@ class LoadLevel(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     value: float
-    """Of what the sweep changes."""
+    """The value that the sweep changes."""
     users: int | None
     """Concurrent sessions asked for; None: as many as the arrivals needed."""
     duration_s: float | None
     requests: int
     succeeded: int
     warmup: int = 0
-    """Requests that had ended before it was measured."""
+    """The requests that had ended before it was measured."""
     failure_rate: float | None
     residual: float | None
     """Of Little's law: above 5 % the stage was not stationary."""

@@ -12,8 +12,8 @@ from locust_llm.report.arrays import Floats
 
 @dataclass(frozen=True)
 class RequestSelection:
-    """Some of the requests: a mask, as there may be a million and copies would double the
-    memory."""
+    """Some of the requests of a run. It is a mask, as there may be a million requests, and copies
+    would double the memory."""
 
     requests: pd.DataFrame
     chosen: NDArray[np.bool_]
@@ -22,7 +22,7 @@ class RequestSelection:
         return RequestSelection(self.requests, self.chosen & mask.to_numpy(np.bool_))
 
     def where(self, these: NDArray[np.bool_]) -> "RequestSelection":
-        """Those of them for which ``these``, as long as the part, is true."""
+        """The selected requests for which ``these``, which has their length, is true."""
         chosen = self.chosen.copy()
         chosen[self.chosen] = these
         return RequestSelection(self.requests, chosen)
@@ -34,8 +34,8 @@ class RequestSelection:
         return int(((self.requests[column] == value).to_numpy(np.bool_) & self.chosen).sum())
 
     def texts(self, column: str) -> dict[str, int]:
-        """How many requests have each text of a column; those without one are left out. The most
-        frequent first."""
+        """How many requests have each text of a column, the most frequent first. Requests without a
+        text are left out."""
         counted = self.requests[column][self.chosen].value_counts()
         return {str(text): int(count) for text, count in counted.items() if text and count}
 
@@ -48,10 +48,12 @@ class RequestSelection:
         return int(self.chosen.sum())
 
     def span(self) -> tuple[float, float]:
-        """First send and last end or chunk, in Unix seconds (AIPerf's min_request_timestamp and
-        max_response_timestamp); NaN of nothing. A request that could not be sent was tried from
-        ``asked_at`` on: a server that was down for a while must not shorten the time that
-        throughput is measured over."""
+        """(first send, last end or chunk) in Unix seconds: AIPerf's min_request_timestamp and
+        max_response_timestamp. NaN: there is none.
+
+        A request that could not be sent counts from ``asked_at`` on. A server that was down for a
+        while must not shorten the time for the throughput.
+        """
         if not self.size:
             return math.nan, math.nan
         began = np.where(np.isnan(self["sent_at"]), self["asked_at"], self["sent_at"])
@@ -59,7 +61,7 @@ class RequestSelection:
 
 
 def ratio_of_sums(of: Floats, to: Floats) -> float | None:
-    """Sum over sum, over the requests of which both are known."""
+    """The sum of ``of`` over the sum of ``to``, over the requests of which both are known."""
     known = ~(np.isnan(of) | np.isnan(to))
     whole = float(to[known].sum())
     return float(of[known].sum()) / whole if whole else None

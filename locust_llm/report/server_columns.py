@@ -1,4 +1,4 @@
-"""Server columns: what the server reported of each request, beside the columns of the records."""
+"""Server columns: the server's own times of each request, beside the columns of the records."""
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from locust_llm.records.server_times import HEADERS, METRICS, SPANS, TIMINGS, Se
 from locust_llm.records.spans.trace_ids import make_request_key
 
 SOURCES: Final = ("", SPANS, TIMINGS, HEADERS, METRICS)
-"""By their code; 0: nothing was reported."""
+"""The sources by their code; 0: nothing was reported."""
 FIELDS: Final = (
     "queue_us",
     "prefill_us",
@@ -27,13 +27,13 @@ FIELDS: Final = (
 Numbers = tuple[float | None, ...]
 """The fields of one request."""
 SLACK_US: Final = 5_000
-"""By so much a time of the server may be longer than what the client saw around it: its clock is
-read beside its writes, not at them."""
+"""A time of the server may be longer than the client's view of it by so much, as its clock is read
+beside its writes."""
 
 
 @dataclass(frozen=True)
 class ReportedColumns:
-    """A row a request; NaN where the server reported nothing."""
+    """A row for each request; NaN where the server reported nothing."""
 
     source: NDArray[np.int8]
     """The place in SOURCES."""
@@ -44,15 +44,17 @@ class ReportedColumns:
     ttft_us: NDArray[np.float64]
     e2e_us: NDArray[np.float64]
     arrived_at: NDArray[np.float64]
-    """Unix seconds of its clock."""
+    """Unix seconds of the server's clock."""
 
     def impossible(
         self, ttft_us: NDArray[np.float64], total_us: NDArray[np.float64]
     ) -> NDArray[np.bool_]:
-        """Which of them cannot be, beside what the client saw of the same requests: it stamped
-        before the server had the request, and after the server had written. ``ttft_us``: from the
-        send to the first chunk; ``total_us``: from the send to the end of the answer. NaN: not
-        known."""
+        """Which times are impossible beside the client's stamps, taken before the server had the
+        request and after it had written.
+
+        ``ttft_us``: from the send to the first chunk. ``total_us``: from the send to the end of the
+        answer. NaN: not known.
+        """
         queue, prefill, decode = (
             np.nan_to_num(us) for us in (self.queue_us, self.prefill_us, self.decode_us)
         )
@@ -64,15 +66,15 @@ class ReportedColumns:
         return np.asarray((first > ttft_us + SLACK_US) | (last > total_us + SLACK_US))
 
     def without_queue_and_prefill(self) -> "ReportedColumns":
-        """As if the server had not reported these two for any request."""
+        """The columns as if the server had not reported these two for any request."""
         nothing = np.full(len(self.source), np.nan)
         return replace(self, queue_us=nothing, prefill_us=nothing)
 
 
 @dataclass(frozen=True)
 class ServerColumns:
-    """Of the requests, in their order, the keys of their ids; and of some of them (``rows``) what
-    came with the answer."""
+    """The keys of the requests' ids in order. For some requests (``rows``) also the times in their
+    answers."""
 
     keys: NDArray[np.uint64]
     rows: NDArray[np.int64]
@@ -81,8 +83,8 @@ class ServerColumns:
     """A row for each of ``rows``, a column for each of FIELDS."""
 
     def reported(self, spans: Mapping[str, ServerTimes]) -> ReportedColumns:
-        """With spans by the ids of their requests; where there is one it counts, not what came with
-        the answer."""
+        """The times with spans, by the ids of their requests. A span counts before the times in the
+        answer."""
         source = np.zeros(len(self.keys), np.int8)
         table = np.full((len(FIELDS), len(self.keys)), np.nan)
         source[self.rows], table[:, self.rows] = self.sources, self.times.T
@@ -103,7 +105,7 @@ class ServerColumns:
 
 
 class ServerTable:
-    """Collects them, record by record."""
+    """Collects the times record by record."""
 
     def __init__(self) -> None:
         self._keys = array("Q")
@@ -128,7 +130,7 @@ class ServerTable:
 
 
 def join_server_columns(parts: Sequence[ServerColumns]) -> ServerColumns:
-    """Joins the columns of records that follow on each other."""
+    """Join the columns of consecutive records."""
     begins = np.cumsum([0, *(len(part.keys) for part in parts)])
     return ServerColumns(
         np.concatenate([part.keys for part in parts]),
@@ -142,5 +144,5 @@ _numbers: Final[Callable[[ServerTimes], Numbers]] = attrgetter(*FIELDS)
 
 
 def _table(rows: list[Numbers]) -> NDArray[np.float64]:
-    """None becomes NaN."""
+    """The rows as an array; None becomes NaN."""
     return np.array(rows, np.float64).reshape(-1, len(FIELDS))

@@ -1,4 +1,4 @@
-"""Spans from a file: what a collector has written, or another run's spans.jsonl, joined to the
+"""Spans file: spans that a collector has written, or another run's spans.jsonl, joined to the
 records of a run."""
 
 import gzip
@@ -23,11 +23,11 @@ from locust_llm.records.spans.trace_ids import make_request_part
 
 GZIP: Final = b"\x1f\x8b"
 MAX_BYTES: Final = 2**28
-"""Of one document, and of one line."""
+"""The bytes of one document, and of one line."""
 
 
 class SpansRefused(OSError):
-    """A file of spans that cannot be joined, in one sentence."""
+    """The file of spans cannot be joined. The text is one sentence."""
 
 
 class _Request(msgspec.Struct, gc=False):
@@ -45,7 +45,7 @@ _times: Final = msgspec.json.Decoder(ServerTimes).decode
 
 
 def join_spans_file(folder: Path, file: Path, run: str) -> SpanCounts:
-    """Writes spans.jsonl of the folder anew, unless none of the spans is of this run. ``run``:
+    """Write the folder's spans.jsonl anew, unless none of the spans belongs to this run. ``run`` is
     ``Run.trace``. Raises SpansRefused."""
     if not run:
         raise SpansRefused("its requests had no traceparent, so no span can be joined to them")
@@ -82,7 +82,7 @@ def _requests(path: Path) -> Iterator[_Request]:
 
 
 def _spans(path: Path, run: str) -> Iterator[SortedSpans]:
-    """Line by line; a file whose first line is no document may be one as a whole."""
+    """Read line by line. A file whose first line is no document may be one as a whole."""
     with open_regular(path) as raw:
         packed = raw.read(2) == GZIP
         raw.seek(0)
@@ -103,7 +103,7 @@ def _spans(path: Path, run: str) -> Iterator[SortedSpans]:
 
 
 def _sorted(data: bytes, run: str) -> SortedSpans:
-    """Sorts the spans of an export, or of a line of spans.jsonl."""
+    """The spans of an export, or of a line of spans.jsonl, sorted."""
     if not data.strip():
         return SortedSpans()
     try:

@@ -1,4 +1,4 @@
-"""Sweep CSV: a row a stage."""
+"""Sweep CSV: a row for each stage."""
 
 import io
 from itertools import chain, product
@@ -23,8 +23,8 @@ SWEEP_PERCENTILES: Final = (50.0, 90.0, 95.0, 99.0)
 
 
 def export_sweep_csv(sweep: SweepSummary) -> str:
-    """sweep.csv: a row a stage; shares of 1, latencies in ms. The last columns are how far the true
-    percentile of a latency may lie from the reported one, either way:
+    """sweep.csv with a row for each stage; shares of 1, latencies in ms. The last columns show how
+    far the true percentile of a latency may lie from the reported one, either way:
     report/slo/measurement_error.py."""
     out = io.StringIO()
     write = make_csv_writer(out)

@@ -1,5 +1,5 @@
-"""Time course: how many users there were, and which prefill limit held, over the time of a run
-rather than at its start."""
+"""Time course: the number of users and the prefill limit over the time of a run, instead of at its
+start."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -12,10 +12,10 @@ from locust_llm.records.run import Run
 from locust_llm.text.format import format_brief, format_count
 
 MAX_STEPS: Final = 4
-"""So many values are named each; of more the least, the greatest and the mean."""
+"""So many values are named each. Of more, the least, the greatest and the mean are named."""
 MIN_SHARE: Final = 0.95
-"""Of the time; a number of users that held so long is the number of users: they take a moment to be
-there."""
+"""A number of users that held for this share of the time is the number of users, as users take a
+moment to be there."""
 Span = tuple[float, float]
 
 
@@ -25,19 +25,19 @@ class StepSeries(msgspec.Struct, frozen=True, kw_only=True):
     least: int
     most: int
     mean: float
-    """Over the time in which there was one."""
+    """The mean over the time in which there was a number."""
     changes: int
-    """Within the stretch."""
+    """The changes within the stretch."""
     steps: tuple[tuple[float, int | None], ...] = ()
-    """(seconds after the begin of the stretch, from then on), the first at 0; None: no gate. Empty
-    of more than MAX_STEPS."""
+    """(seconds after the begin of the stretch, value from then on), the first at 0. None: no gate.
+    Empty: there are more than MAX_STEPS."""
     without_s: float = 0.0
     """Seconds without a gate."""
 
 
 def make_step_series(changes: Sequence[tuple[float, int | None]], span: Span) -> StepSeries | None:
-    """``changes``: (Unix seconds, from then on) in their order; before the first of them its value
-    holds. None without any, and where there was no number at all."""
+    """``changes``: (Unix seconds, value from then on) in order. The first value also holds before.
+    None: there are no changes, or there was no number."""
     start, end = span
     held: list[tuple[float, int | None]] = []
     for at, value in changes:
@@ -68,19 +68,19 @@ def make_step_series(changes: Sequence[tuple[float, int | None]], span: Span) ->
 
 
 def find_profiled_span(run: Run) -> Span:
-    """From the begin of profiling, or of what is measured of a stage, to the stop."""
+    """(begin of profiling, or of a stage's measured part; the stop)."""
     return run.profiling_at, run.stopping_at or run.ended_at or run.profiling_at
 
 
 def find_users_in_force(run: Run) -> StepSeries | None:
-    """None of an older version, and where what followed from the load was asked for."""
+    """None: an older version, or a number that was to follow from the load."""
     return make_step_series(
         [(change.at, change.users) for change in run.users], find_profiled_span(run)
     )
 
 
 def find_limit_in_force(run: Run) -> StepSeries | None:
-    """None without a gate."""
+    """None: there is no gate."""
     changes = [(change.at, change.limit) for change in run.limits if change.phase == PROFILING]
     span = find_profiled_span(run)
     if changes and run.settings.prefill_concurrency is None and changes[0][0] > span[0]:
@@ -101,8 +101,8 @@ def describe_users(asked: int | None, series: StepSeries | None) -> str:
 
 
 def describe_limit(asked: int | None, ramp_s: float | None, series: StepSeries | None) -> str:
-    """``8, ramp from 1 over 30 s`` as asked for; ``1, 3 from 12.4 s on`` where it was turned. Empty
-    without a gate."""
+    """``8, ramp from 1 over 30 s`` as requested; ``1, 3 from 12.4 s on`` where somebody changed it.
+    Empty: there is no gate."""
     if asked is not None and (series is None or (ramp_s and _as_asked(asked, series))):
         return f"{asked}" + (f", ramp from 1 over {ramp_s:g} s" if ramp_s else "")
     if series is None:
@@ -123,7 +123,7 @@ def describe_limit(asked: int | None, ramp_s: float | None, series: StepSeries |
 
 def describe_arm_limits(run: Run) -> str:
     """``base none, candidate 4`` or ``none, 1, 2 and 4 by turns``: prefill limits that differ on
-    purpose; empty: there is one, or none."""
+    purpose. Empty: there is one, or none."""
     s = run.settings
     if run.limit_blocks:
         limits = [f"{limit}" for limit in s.swept_limits if limit is not None]
@@ -135,14 +135,14 @@ def describe_arm_limits(run: Run) -> str:
 
 
 def format_limit_range(series: StepSeries | None) -> str:
-    """``3``, ``1 to 3``; empty without a gate."""
+    """``3``, ``1 to 3``. Empty: there is no gate."""
     if series is None:
         return ""
     return f"{series.most}" if series.least == series.most else f"{series.least} to {series.most}"
 
 
 def _as_asked(asked: int, series: StepSeries) -> bool:
-    """Returns whether it goes by ones from 1 to what was asked for, and no further."""
+    """Whether it goes by ones from 1 to the requested limit, and no further."""
     rising = (
         not series.without_s and series.most == asked and series.changes == asked - series.least
     )

@@ -1,7 +1,8 @@
-"""Figure: a timeline at the size of a slide, with its conditions, as SVG, and PNG made of it.
+"""Timeline figure: a timeline at the size of a slide, with its conditions, as SVG, and PNG made of
+it.
 
-The same records give the same bytes. Every text is escaped, and what would push others aside is
-cut.
+The same records give the same bytes. Every text is escaped, and a text that would push others aside
+is cut.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,16 +25,16 @@ from .charts.timeline_svg import FIGURE_TICK, LETTER, PlotFrame, TimelinePlot, w
 
 WIDTH, HEIGHT = 1600, 900
 LEFT, RIGHT, TOP, BOTTOM = 130, 40, 156, 128
-"""Around the lines."""
+"""The margins around the lines."""
 FIGURE_DOTS: Final = 4 * (WIDTH - LEFT - RIGHT)
-"""Chunks are separate dots to a quarter of a pixel; dots that touch become one stroke, which looks
+"""Chunks are separate dots to a quarter of a pixel. Dots that touch become one stroke, which looks
 the same."""
 MAX_ROWS: Final = 150
 """More lines cannot be distinguished."""
 PNG_SCALE: Final = 2
-"""Pixels of a PNG for one of the drawing."""
+"""The pixels of a PNG for one of the drawing."""
 LABEL_PITCH: Final = 17
-"""Pixels between labels; where lines are nearer, only the longest prompts have one."""
+"""The pixels between labels. Where lines are nearer, only the longest prompts have one."""
 FONTS: Final = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', 'Noto Sans', sans-serif"
 HUES: Final = {
     "ink": "#1b2026", "muted": "#5a6570", "line": "#dde2e7", "wait": "#aab3bc",
@@ -45,7 +46,6 @@ INK, MUTED = HUES["ink"], HUES["muted"]
 
 
 def draw_timeline_svg(scene: TimelineScene, run: Run, title: str = "") -> str:
-    """The SVG."""
     shown = make_timeline(scene, FIGURE_DOTS)
     name = title or f"{run.name}: {scene.title}"
     return "\n".join(
@@ -64,7 +64,7 @@ def draw_timeline_svg(scene: TimelineScene, run: Run, title: str = "") -> str:
 
 
 def convert_svg_to_png(svg: str) -> bytes:
-    """Raises ValueError of one sentence where that cannot be."""
+    """Raises ValueError of one sentence where conversion is impossible."""
     try:
         # by name: it is there only with the extra
         render = import_module("resvg_py").svg_to_bytes
@@ -86,8 +86,8 @@ def convert_svg_to_png(svg: str) -> bytes:
 
 
 def choose_image_format(name: str) -> Callable[[str], bytes]:
-    """What makes an SVG the file of this name. Raises ValueError of one sentence where nothing
-    does."""
+    """The function from an SVG to the bytes of a file with this name. Raises ValueError of one
+    sentence where there is none."""
     if name.lower().endswith(".png"):
         return convert_svg_to_png
     if name.lower().endswith(".svg"):
@@ -127,7 +127,7 @@ def _stall_text(plot: TimelinePlot) -> Iterator[str]:
 
 
 def _labels(plot: TimelinePlot) -> Iterator[str]:
-    """Input tokens, the longest prompts first where there is no room for all."""
+    """The input tokens as labels, the longest prompts first where there is no room for all."""
     yield f'<text x="{LEFT - 12}" y="{TOP - 14}" fill="{MUTED}">input tokens</text>'
     known = [(line.tokens, row) for row, line in enumerate(plot.rows) if line.tokens is not None]
     taken: list[float] = []
@@ -161,7 +161,7 @@ def _legend(plot: TimelinePlot) -> Iterator[str]:
 
 
 def _head(scene: TimelineScene, run: Run, name: str) -> Iterator[str]:
-    """What it is, under which conditions, and whether of a simulator."""
+    """The title, the conditions, and whether a simulator answered."""
     wide = WIDTH - 2 * RIGHT - (230 if scene.simulated else 0)
     yield (
         f'<text x="{RIGHT}" y="54" font-size="34" font-weight="700" fill="{INK}">'
@@ -185,7 +185,6 @@ def _head(scene: TimelineScene, run: Run, name: str) -> Iterator[str]:
 
 
 def _list_known_conditions(scene: TimelineScene, run: Run) -> Iterator[str]:
-    """Lists the conditions that are known."""
     s = run.settings
     if run.model or s.model:
         yield run.model or s.model or ""

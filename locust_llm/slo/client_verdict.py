@@ -1,11 +1,12 @@
-"""The client verdict: how far each figure may be off by the load generator's own doing, and why.
+"""Client verdict: how far each value may be off by the load generator's own doing, and why.
 
-A cause counts only for the figures that it can touch: a permit that comes late delays a send, so it
+A cause counts only for the values that it can touch. A permit that comes late delays a send. So it
 is in the wait at the gate and in what is counted from the due time, and in no gap between chunks. A
-figure is fine where it may be off by at most 2 % of itself, or 1 ms. The verdict follows from the
-main figures of a report, here and nowhere else: OK, if all are fine; INVALID, if a median or a rate
-may be off by a fifth; else DEGRADED. Gaps, stalls and waits have their own bounds beside it. What other programs of the machine do is no cause: it
-explains one.
+value is fine where it may be off by at most 2 % of itself, or 1 ms.
+
+The verdict follows from the main values of a report, here and nowhere else. OK: all are fine.
+INVALID: a median or a rate may be off by a fifth. Otherwise it is DEGRADED. Gaps, stalls and waits
+have their own bounds beside it. Other programs of the machine are no cause: they explain one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,33 +22,34 @@ INVALID: Final = "INVALID"
 LEVELS: Final = (OK, DEGRADED, INVALID)
 FINE_SHARE: Final = 0.02
 FINE_MS: Final = 1.0
-"""A figure that may be off by at most this share of itself, or by so little, is fine."""
+"""A value is fine if it may be off by at most this share of itself, or by so little."""
 UNUSABLE_SHARE: Final = 0.2
-"""A median or a rate that may be off by more than this share of itself tells nothing."""
+"""A median or a rate that may be off by more than this share of itself is unusable."""
 FULL_CORE: Final = 0.9
-"""Share of a core; a process above it may be what limits the load."""
+"""The share of a core above which a process may limit the load."""
 FEW: Final = 100
-"""Fewer values have no p99: the second largest takes its place, as one value of few decides
+"""Fewer values have no p99. The second largest takes its place, as one value of few decides
 nothing."""
 BUSY_CORE: Final = 0.7
-"""Share of a core; a process below it does not get faster by others beside it."""
+"""The share of a core below which other processes beside it do not make a process faster."""
 WAITS: Final = 0.05
-"""Time without a free core from which on more processes would wait too."""
+"""The share of time without a free core, from which on more processes would wait too."""
 OTHERS: Final = 0.25
-"""Of the cores of a machine: other programs that use more are named."""
+"""Other programs that use more than this share of the machine's cores are named."""
 
 # -- causes ----------------------------------------------------------------------------------------
 
 MERGED: Final = "merged chunks"
-"""Several chunks came in one read that was late: which of them came when is not known."""
+"""Several chunks came in one late read. Nobody knows when each of them came."""
 SENT_TOGETHER: Final = "chunks sent together"
-"""The same by the server, or by a proxy: the read was prompt. Not the load generator's doing."""
+"""The server, or a proxy, sent several chunks together: the read was prompt. It is not the load
+generator's doing."""
 SENTINELS: Final = "stamps (sentinel streams)"
 LATE_SEND: Final = "late sends"
 LATE_PERMIT: Final = "late permits"
-"""Of the prefill limit, of several processes: it was on its way between them."""
+"""A permit of the prefill limit was on its way between several processes."""
 LATE_READ: Final = "late reads"
-"""A slot of the gate was returned that much too late, and so was a user of a closed loop."""
+"""A slot of the gate was returned too late by so much, and so was a user of a closed loop."""
 CLOCKS: Final = "clocks of several machines"
 UNCERTIFIED: Final = "no certificate"
 
@@ -69,8 +71,8 @@ TOUCHES: Final[Mapping[str, tuple[str, ...]]] = {
     CLOCKS: FROM_DUE,
     UNCERTIFIED: (*TIMED, *RATES),
 }  # fmt: skip
-"""By cause: the words of the metrics that it can touch. Failures, and how much of a schedule was
-sent, are what they are."""
+"""The metrics that each cause can touch. Failures, and how much of a schedule was sent, cannot be
+wrong."""
 DELAYS: Final = (LATE_SEND, LATE_PERMIT, LATE_READ)
 """The load generator held the load back."""
 MAIN: Final = ("ttft", "ttft_from_due", "itl", "request_latency", *RATES)
@@ -78,33 +80,33 @@ NAMES: Final = {
     "TTFT": "ttft", "ITL": "itl", "Request Latency": "request_latency",
     "throughput": "requests_per_s",
 }  # fmt: skip
-"""Of the main metrics, as the first lines of a report have them."""
+"""The main metrics, as the first lines of a report name them."""
 CENTRAL: Final = ("", "avg", "p50")
-"""Statistics that say what is usual; empty: that of a rate."""
+"""The statistics that show what is usual. Empty: a rate's."""
 
 
 def can_touch(cause: str, word: str) -> bool:
-    """Whether an error of this kind can be in a figure of this metric."""
+    """Whether an error of this kind can be in a value of this metric."""
     return word in TOUCHES[MERGED if cause == SENT_TOGETHER else cause]
 
 
 class FigureError(msgspec.Struct, frozen=True, kw_only=True):
-    """By how much one figure may be off, in its unit, and by what."""
+    """How far one value may be off, in its unit, and why."""
 
     word: str
     """The name of its metric, as in rules."""
     stat: str = ""
-    """``p95``; empty: a rate."""
+    """``p95``. Empty: it is a rate."""
     label: str
     unit: str
     value: float
     lower: float = 0.0
-    """By so much the true figure may be lower."""
+    """How much lower the true value may be."""
     higher: float = 0.0
     causes: dict[str, float] = {}
-    """What each cause alone comes to, the largest first."""
+    """The effect of each cause alone, the largest first."""
     judged: bool = True
-    """It is shown, and of enough values to count for the verdict."""
+    """It is shown, and has enough values to count for the verdict."""
 
     @property
     def most(self) -> float:
@@ -112,7 +114,7 @@ class FigureError(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def own(self) -> float:
-        """Returns the part that is the load generator's doing."""
+        """The part that is the load generator's doing."""
         return max(0.0, self.most - self.causes.get(SENT_TOGETHER, 0.0))
 
     @property
@@ -126,12 +128,12 @@ class FigureError(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cause(self) -> str:
-        """The largest; empty: there is none."""
+        """The largest cause. Empty: there is none."""
         return next(iter(self.causes), "")
 
 
 class ProcessEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """The measurements of one process; None where it could not be measured. Times in ms."""
+    """The measurements of one process. None: it could not be measured. Times are in ms."""
 
     worker: str
     requests: int
@@ -140,32 +142,33 @@ class ProcessEvidence(msgspec.Struct, frozen=True, kw_only=True):
     send_lag_p99_ms: float | None = None
     """The time from admission to send."""
     latest_send_ms: float | None = None
-    """The largest from admission to send."""
+    """The largest time from admission to send."""
     late_share: float | None = None
-    """Of the time from admission to the end of all requests: how much of it was before their
+    """The share of the time from admission to the end of all requests that was before their
     sends."""
     permit_lag_p99_ms: float | None = None
-    """At the gate, while a permit was free."""
+    """The wait at the gate while a permit was free."""
     loop_lag_p99_ms: float | None = None
     cpu_share: float | None = None
     """The mean share of one core over the run."""
     cpu_wait_share: float | None = None
-    """Of the run: how long one of its threads was ready to run while others had every core."""
+    """The share of the run in which one of its threads was ready to run while others had every
+    core."""
     cores: int | None = None
     """The cores of its machine that it may use."""
     beside: int = 1
-    """Processes of the load generator on its machine, with it."""
+    """The processes of the load generator on its machine, this one included."""
     other_programs: dict[str, float] = {}
-    """Of its machine, the cores that each used on average, the busiest first."""
+    """The average cores of other programs on its machine, the busiest first."""
     ttft_off_ms: float | None = None
-    """99 of 100 reported times to first token of sentinel streams lie no further from the true
+    """99 of 100 reported times to first token of reference streams lie no further from the true
     ones."""
     gap_off_ms: float | None = None
     """The error of gaps between chunks."""
     required: bool = False
-    """The run asked for a certificate (--selftest require): without a good one it is INVALID."""
+    """The run requires an accuracy check (--selftest require). Without a good one it is INVALID."""
     uncertified: str = ""
-    """Why there is none."""
+    """Why there is no accuracy check."""
 
 
 class ClientVerdict(msgspec.Struct, frozen=True):
@@ -180,13 +183,13 @@ class ClientVerdict(msgspec.Struct, frozen=True):
 
 
 def find_uncertain_metrics(figures: Iterable[FigureError]) -> tuple[str, ...]:
-    """Words of those whose median, mean or rate may be too far off."""
+    """The metrics whose median, mean or rate may be too far off."""
     words = (figure.word for figure in figures if figure.level != OK and figure.stat in CENTRAL)
     return tuple(dict.fromkeys(words))
 
 
 def list_fine_metrics(figures: Iterable[FigureError]) -> list[str]:
-    """Of the main ones, in words, those of which every figure is fine."""
+    """The main metrics of which every value is fine, in words."""
     levels = dict[str, set[str]]()
     for figure in figures:
         levels.setdefault(figure.word, set()).add(figure.level)
@@ -194,8 +197,8 @@ def list_fine_metrics(figures: Iterable[FigureError]) -> list[str]:
 
 
 def highest_known_percent(count: int) -> float:
-    """Where to look for the p99 of so many values, from 0 to 100: of fewer than ``FEW`` at the
-    second largest."""
+    """Where to look for the p99 of so many values, from 0 to 100. Below ``FEW`` it is the second
+    largest."""
     if count >= FEW:
         return 99.0
     return 100.0 if count < 2 else 100.0 * (count - 2) / (count - 1)
@@ -206,8 +209,8 @@ def judge_figures(
     evidence: Sequence[ProcessEvidence],
     words: Sequence[str] = MAIN,
 ) -> ClientVerdict | None:
-    """From the figures of these metrics, and what the processes measured of themselves; None
-    without either."""
+    """The verdict from the values of these metrics and the processes' measurements of themselves.
+    None: there is neither."""
     if missing := [e.uncertified for e in evidence if e.required and e.uncertified]:
         why = f"{UNCERTIFIED} of this machine, which --selftest require asks for: {missing[0]}"
         return ClientVerdict(INVALID, (why,), signals={UNCERTIFIED: INVALID})
@@ -239,8 +242,8 @@ def _own_cause(figure: FigureError) -> str:
 
 
 def _describe(bad: Sequence[FigureError]) -> list[str]:
-    """A sentence for each cause, with the figure that may be off by most of itself, and how many
-    others there are."""
+    """A sentence for each cause, with the value that may be off by most of itself, and the number
+    of others."""
     by_cause = dict[str, list[FigureError]]()
     for figure in bad:
         by_cause.setdefault(_own_cause(figure), []).append(figure)
@@ -286,7 +289,7 @@ IDLE_ADVICE: Final = (
     "programs on its machine."
 )
 BLOCKS_ADVICE: Final = "Look for code in the locustfile that blocks, too."
-"""After IDLE_ADVICE, where the locustfile is the user's."""
+"""Follows IDLE_ADVICE, where the locustfile is the user's."""
 PERMIT_ADVICE: Final = (
     "Use fewer processes (--processes), or a machine with more CPU: permits "
     "take too long between them."
@@ -301,8 +304,8 @@ SENTINEL_ADVICE: Final = (
 
 
 def describe_other_programs(evidence: Sequence[ProcessEvidence]) -> str:
-    """``other programs used 1.9 of 2 cores: python3 1.2, pytest 0.7``; empty: they used few, or
-    nobody knows."""
+    """``other programs used 1.9 of 2 cores: python3 1.2, pytest 0.7``. Empty: they used few, or it
+    is not known."""
     for e in evidence:
         used = sum(e.other_programs.values())
         if e.cores and used > OTHERS * e.cores:
@@ -315,7 +318,7 @@ def describe_other_programs(evidence: Sequence[ProcessEvidence]) -> str:
 
 
 def advise(evidence: Sequence[ProcessEvidence], signals: Iterable[str]) -> str:
-    """What can help against these causes."""
+    """The advice against these causes."""
     causes = set(signals)
     if any((e.cpu_wait_share or 0.0) >= WAITS for e in evidence):
         return CPU_WAIT_ADVICE
@@ -327,8 +330,8 @@ def advise(evidence: Sequence[ProcessEvidence], signals: Iterable[str]) -> str:
 
 
 def advise_on_processes(slow: Sequence[ProcessEvidence]) -> str:
-    """What can help these processes: others beside them only where they are short of their own
-    core, and one is free."""
+    """The advice for these processes: more of them only where they lack their own core, and one is
+    free."""
     if any((e.cpu_wait_share or 0.0) >= WAITS for e in slow):
         return CPU_WAIT_ADVICE
     busy = [e for e in slow if e.cpu_share is None or e.cpu_share >= BUSY_CORE]

@@ -4,55 +4,55 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 EXPORTED: Final = (1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0)
-"""The percentiles of AIPerf's exports: always computed, besides those asked for."""
+"""The percentiles of AIPerf's exports. They are always computed, besides the requested ones."""
 
 
 class Metric(NamedTuple):
-    """A number of each request, declared once: rules, tables, exports, schemas and the docs read
-    this."""
+    """A number of each request, declared once. Rules, tables, exports, schemas and the docs read it
+    here."""
 
     label: str
     tag: str
     """AIPerf's name, where it has one."""
     unit: str
     column: str
-    """The column of records that holds it; empty: its values are pooled gaps."""
+    """The column of records that holds it. Empty: its values are pooled gaps."""
     scale: float
     """The factor from its column to its unit."""
     means: str
     word: str = ""
-    """Its name in rules; empty: there are no rules on it."""
+    """Its name in rules. Empty: there are no rules on it."""
     adjusted: bool = False
     """A second row counts failures as +infinity."""
     waits: bool = False
-    """A wait before the send: failed requests have one too, so its row includes them."""
+    """It is a wait before the send. Failed requests have one too, so its row includes them."""
     felt: bool = False
-    """It depends on what a reader feels, which the report works out."""
+    """It depends on a reading pace. The report computes it."""
     two_tokens: bool = False
-    """An answer of one token, or of one chunk, has none: it meets every condition on it."""
+    """An answer of one token, or of one chunk, has none, and meets every condition on it."""
     inverse: bool = False
     """Its value is 1 / column."""
     optional: bool = False
     """Its row is left out where it is empty or equal to another row."""
     instead: str | None = None
-    """Of generated answers alone: the measure that a rule on embeddings or rerank takes in its
-    place; empty: none. None: all answers have it."""
+    """It exists for generated answers alone. A rule on embeddings or rerank takes this measure in
+    its place; empty: none. None: all answers have it."""
     short: str = ""
     """Its abbreviation, in the heads of tables and in sentences."""
     spoken: str = ""
     """Its name in sentences, where that is neither ``short`` nor ``word``."""
     buckets: tuple[float, ...] = ()
-    """Of a time: the bounds of its histogram for Prometheus, in seconds. Empty: it has none."""
+    """The bounds of its Prometheus histogram in seconds, for a time. Empty: it has none."""
 
     @property
     def prometheus_name(self) -> str:
-        """Returns the name of its histogram."""
+        """The name of its histogram."""
         return f"{self.tag}_seconds"
 
     @property
     def censored(self) -> bool:
-        """A failed request counts as beyond every limit, a cut one as unknown; averages leave out
-        both."""
+        """A failed request counts as beyond every limit, and a cut one as unknown. Averages leave
+        out both."""
         return self.adjusted or self.felt or self.inverse
 
     @property
@@ -73,11 +73,12 @@ TOKEN_BUCKETS: Final = (
     0.0005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
     20.0, 40.0, 80.0,
 )  # fmt: skip
-"""Those of vLLM's own histograms, behind a first one; Prometheus gets finer ones between them."""
+"""The buckets of vLLM's own histograms, after a first one. Prometheus gets finer ones between
+them."""
 MIN_CUT_SHARE: Final = 0.05
-"""Of the answered and the cut requests; from there on those that were cut move p95."""
+"""The share of answered and cut requests, from which on cut ones move p95."""
 POOLED: Final = "inter_chunk_latency"
-"""Its values are the gaps of all requests, not one per request."""
+"""Its values are the gaps of all requests, not one for each request."""
 LATENCY: Final = Metric(
     "Request Latency", "request_latency", "ms", "latency_s", 1e3,
     "last chunk - send; without a stream: end of the answer - send", word="request_latency",
@@ -159,7 +160,7 @@ FELT: Final = (
            "how long a reader at --reading-pace waits for text after the first token",
            word="reading_stall", felt=True, instead="request_latency"),
 )  # fmt: skip
-"""What a reader feels: report/readability.py."""
+"""The readability metrics: report/readability.py."""
 LENGTHS: Final = (
     Metric("Input Tokens per Request", "input_sequence_length", "tokens", "input_tokens", 1.0,
         "as the server counted"),
@@ -200,7 +201,7 @@ CANCELLED_METRICS: Final = (
     Metric("Output Tokens until then", "output_sequence_length", "tokens", "output_tokens", 1.0,
         "of those that had any"),
 )  # fmt: skip
-"""Rows of requests that were cancelled on purpose."""
+"""The rows of requests that were cancelled on purpose."""
 INTERFERENCE_DEFINITIONS: Final = {
     "Awaiting First Token": "sent, without a chunk, error or end yet: seen from the load "
         "generator, so the server's queue "
@@ -220,7 +221,7 @@ INTERFERENCE_DEFINITIONS: Final = {
     "Ahead": "requests that await their first token when a request is sent, and their input "
         "tokens, whole prompts",
 }  # fmt: skip
-"""Of the tables of interference."""
+"""The definitions for the tables of interference."""
 DEFINITIONS: Final = {metric.label: metric.means for metric in METRICS} | {
     "Throughputs": "of successful requests and their tokens, over first send to last end of the "
         "phase",
@@ -242,41 +243,42 @@ DEFINITIONS: Final = {metric.label: metric.means for metric in METRICS} | {
 TIME: Final = {"s": 1.0, "ms": 1e3, "us": 1e6}
 SHARE: Final = {"%": 100.0, "": 1.0}
 RATE: Final = {"/s": 1.0}
-"""Units of limits and their factors to seconds, a share of 1, or per second."""
+"""Units of limits and their factors to seconds, a share of 1, or a number a second."""
 
 
 class RuleMeasure(NamedTuple):
-    """What a rule is about: a number of each request, or one number of the whole run."""
+    """The subject of a rule: a number of each request, or one number of the whole run."""
 
     word: str
     tag: str
     """AIPerf's name of it, where it has one."""
     units: Mapping[str, float]
     metric: Metric | None = None
-    """None: one number of a whole run."""
+    """None: it is one number of a whole run."""
     label: str = ""
-    """Of a throughput that the tables show."""
+    """The label of a throughput that the tables show."""
     unit: str = ""
     sums: tuple[str, ...] | None = None
-    """A throughput: the columns whose sums, over the time, it is; empty: the number of successful
-    requests. None: it is no throughput."""
+    """For a throughput: the columns whose sums are divided by the time; empty: the number of
+    successful requests. None: it is no throughput."""
     instead: str | None = None
     """The same as for a metric."""
     flag: str = ""
-    """A share: the column that is true of the successful answers that count for it, false of the
-    others, and neither of those that it is not about. Empty: it is made in another way."""
+    """For a share: the column that is true for successful answers that count for it, false for the
+    others, and null for answers that it does not cover. Empty: it is computed in another way."""
     against: str = "not good"
-    """A share: what the requests are called that count against it, as *3 of 40 requests failed*."""
+    """For a share: the name of the requests that count against it, as in *3 of 40 requests
+    failed*."""
     means: str = ""
-    """Its definition, for the docs; that of a metric is the metric's."""
+    """Its definition for the docs. A metric has its own."""
     short: str = ""
-    """Its label in tables that compare runs; empty: its word."""
+    """Its label in tables that compare runs. Empty: its word."""
     spoken: str = ""
-    """As of a metric, which has its own."""
+    """Its name in sentences. A metric has its own."""
 
     @property
     def spoken_name(self) -> str:
-        """Returns its name in sentences."""
+        """The name in sentences."""
         of_metric = "" if self.metric is None else self.metric.spoken or self.metric.short
         return self.spoken or of_metric or self.word.replace("_", " ")
 
@@ -287,7 +289,7 @@ class RuleMeasure(NamedTuple):
 
 
 def name_token_rate(from_usage: int, from_chunks: int) -> str:
-    """The unit of a rate of tokens, of so many requests whose tokens the server counted, and so many
+    """The unit of a token rate, from the numbers of requests whose tokens the server counted, and
     whose chunks count as one token each."""
     if not from_chunks:
         return "tokens/s"
@@ -302,7 +304,7 @@ def _units_of(metric: Metric) -> Mapping[str, float]:
 
 
 _OTHERS: Final = {"tpot": "itl", "e2el": "request_latency"}
-"""Names of vLLM and other tools."""
+"""The names of vLLM and other tools."""
 ERROR_RATE: Final = "error_rate"
 SCHEMA_VALID: Final = "schema_valid_rate"
 """Of the successful answers that were held against a schema."""

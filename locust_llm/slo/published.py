@@ -31,7 +31,7 @@ class PublishedRules(
     rules: Annotated[str, msgspec.Meta(min_length=1, max_length=60)]
     """Name and version."""
     note: str = ""
-    """What a run that keeps them is not."""
+    """What a run that meets them still is not."""
     unchecked: tuple[str, ...] = ()
     """What they also ask, and nothing here can tell."""
     free: tuple[str, ...] = ()

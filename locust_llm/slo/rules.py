@@ -50,40 +50,39 @@ FAIL: Final = "FAIL"
 INCONCLUSIVE: Final = "INCONCLUSIVE"
 
 CLEAR: Final = 0.3
-"""A limit so far away, as a share of it, is decided by a run of enough requests."""
+"""A run of enough requests decides a limit that is so far away, as a share of it."""
 WARN: Final = "warn"
 ABORT: Final = "abort"
 OPERATORS: Final = {"<": lt, "<=": le, ">": gt, ">=": ge}
 SHOWN_CHARS: Final = 80
-"""Of a part of a rule, in a message about it."""
+"""The characters of a part of a rule in a message."""
 MAX_RULE_CHARS: Final = 10_000
 """Longer than 100 conditions with their names."""
 MAX_CONDITIONS: Final = 100
-"""Of a rule: each is held against every request, and all of them stand in every report."""
+"""Each condition is checked for every request, and all of them stand in every report."""
 STAGES: Final = ("stage", "concurrency", "request-rate", "prefill-concurrency", "input-tokens")
-"""Selectors of stages, by the value of what the sweep changes: by any name, or by that of what it
-must be."""
+"""Selectors of stages, by the value that the sweep changes."""
 SELECTORS: Final = ("class", "input", "name", "model", "tenant", "turn", "images", *STAGES)
 MOST_TOKENS: Final = 1e12
 """A length has twelve digits at most."""
 TURNS: Final = ("first", "later")
 COLUMNS: Final = {"class": "user_class", "name": "name", "model": "model", "tenant": "tenant"}
-"""Selectors of requests by a value that they have, and what a record calls it."""
+"""Selectors of requests by a value that they have, and the record's name for it."""
 IMAGES: Final = "images"
-"""The selector by the number of pictures in a request."""
+"""The selector by the number of images in a request."""
 INPUT: Final = "input"
-"""The selector by length: of the prompt as delivered, else as asked, in tokens."""
+"""The selector by the prompt's length in tokens, as delivered, else as requested."""
 
 Predicate = Callable[[Any], Any]
-"""Of one value, or of a column elementwise; of NaN, no value, it is false."""
+"""A test of one value, or of a column elementwise. For NaN, no value, it is false."""
 
 QUOTED: Final = r'"(?:[^"]|"")*+"'
-"""A value in double quotes, doubled inside."""
+"""A value in double quotes, which are doubled inside."""
 _PICK: Final = re.compile(
     rf'\s*(?P<key>[\w-]+)\s*=\s*(?P<value>{QUOTED}|[^",\s](?:[^",]*[^",\s])?)\s*(?:,|$)'
 )
 WITHIN: Final = "within"
-"""The operator of a rule that is about the same figure of another run, its base."""
+"""The operator of a rule about the same value of another run, its base."""
 STATISTICS: Final = "avg, min, max, med and pNN (p95)"
 
 PRESETS: Final[dict[str, tuple[str, ...]]] = {
@@ -125,9 +124,11 @@ class Condition(msgspec.Struct, frozen=True):
         return self.number / BY_WORD[self.metric].units[self.unit]
 
     def met(self, value: Any, answered: Any) -> Any:
-        """By a successful request with this value (in the unit of ``limit``; NaN: it has none);
-        ``answered``: it had a first token. Elementwise of columns. An answer of one token cannot
-        have some metrics, and meets the condition there."""
+        """Whether a successful request with this value (in the unit of ``limit``; NaN: it has none)
+        meets it. ``answered``: it had a first token. It works elementwise on columns.
+
+        An answer of one token cannot have some metrics, and meets the condition there.
+        """
         metric = BY_WORD[self.metric].metric
         within = OPERATORS[self.op](value, self.limit)
         if metric is None or not metric.two_tokens:
@@ -139,7 +140,8 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """One rule. Its text (``str``) is its canonical form: ``parse`` makes the same rule of it."""
+    """One rule. Its text (``str``) is its canonical form: ``parse_rule`` makes the same rule of
+    it."""
 
     metric: str
     """The word of a measure."""
@@ -148,26 +150,26 @@ class Rule(msgspec.Struct, frozen=True):
     """The limit in ``unit``, as written."""
     unit: str
     stat: str = ""
-    """``avg``, ``min``, ``max`` or ``p95``; empty for a measure that is one number."""
+    """``avg``, ``min``, ``max`` or ``p95``. Empty: the measure is one number."""
     where: tuple[tuple[str, str], ...] = ()
-    """Selectors and their values; lengths as ``1000..4000`` (from 1,000 to 3,999), ``550``,
-    ``..200`` or ``5000..``; values of stages likewise, but with both ends."""
+    """Selectors and their values. Lengths are ``1000..4000`` (from 1,000 to 3,999), ``550``,
+    ``..200`` or ``5000..``. Values of stages are the same, but with both ends."""
     given: tuple[Condition, ...] = ()
     kind: str = ""
     """``warn``, ``abort`` or neither."""
     base: str = ""
-    """Of ``within``: the folder of the run that this one must not be worse than, by more than the
+    """For ``within``: the folder of the run that this one must not be worse than, by more than the
     limit."""
 
     @property
     def limit(self) -> float:
-        """Seconds, a share of 1, or a number a second; of ``within`` also a share (``%``) of the
-        base's figure."""
+        """Seconds, a share of 1, or a number a second. For ``within`` it may be a share (``%``) of
+        the base's value."""
         return self.number / self.factor
 
     @property
     def factor(self) -> float:
-        """Returns the factor from the unit of ``limit`` to ``unit``."""
+        """The factor from the unit of ``limit`` to ``unit``."""
         measure = BY_WORD[self.metric]
         return (_rooms(measure) if self.base else measure.units)[self.unit]
 
@@ -186,7 +188,8 @@ class Rule(msgspec.Struct, frozen=True):
 
     @property
     def is_at_edge(self) -> bool:
-        """``error_rate <= 0%``: however many requests there are, their interval reaches beyond."""
+        """``error_rate <= 0%``: however many requests there are, their interval goes beyond the
+        limit."""
         measure = BY_WORD[self.metric]
         is_count = measure.metric is None and measure.units is SHARE
         if self.base or self.metric in OF_SCHEDULE or not is_count:
@@ -195,11 +198,11 @@ class Rule(msgspec.Struct, frozen=True):
 
     @property
     def staged(self) -> bool:
-        """It is for some stages of a sweep."""
+        """The rule is for some stages of a sweep."""
         return any(key in STAGES for key, _ in self.where)
 
     def at(self, value: float, axis: str = "") -> bool:
-        """Whether it is for a stage of this value. ``axis``: of the sweep; empty if unknown."""
+        """Whether it is for a stage of this value. ``axis`` is the sweep's; empty if unknown."""
         ranges = [(key, parse_stage_range(range_)) for key, range_ in self.where if key in STAGES]
         return all(
             low <= value <= high and (key == "stage" or axis in ("", key))
@@ -208,14 +211,14 @@ class Rule(msgspec.Struct, frozen=True):
 
     @property
     def felt(self) -> bool:
-        """It is about what a reader feels, which the report works out."""
+        """The report computes its readability metric."""
         given = [condition.metric for condition in self.given]
         return any(map(_depends_on_reader, (self.metric, *given)))
 
     @property
     def early(self) -> bool:
-        """It can be decided as broken during the run: not a rate, and not an extreme that a later
-        request may still reach."""
+        """It can be decided as broken during the run: it is neither a rate, nor an extreme that a
+        later request may still reach."""
         measure = BY_WORD[self.metric]
         if self.base or self.felt:
             return False
@@ -224,14 +227,14 @@ class Rule(msgspec.Struct, frozen=True):
         return (self.stat, self.op[0]) not in (("max", ">"), ("min", "<"))
 
     def holds(self, value: float) -> bool:
-        """Whether it holds for this value, in the unit of ``limit``; of ``within`` the value is the
-        difference to the base."""
+        """Whether the rule holds for this value, in the unit of ``limit``. For ``within`` the value
+        is the difference to the base."""
         return bool((le if self.base else OPERATORS[self.op])(value, self.limit))
 
     def decides_around(self, low: float, high: float) -> bool:
         """Whether an interval with these ends would have decided a limit CLEAR higher, and one as
-        much lower: the figure is known to be close to the limit. Of a share near 100 % the distance
-        is one of what it leaves to 100 %."""
+        much lower: the value is close to the limit. For a share near 100 % the distance counts in
+        its remainder to 100 %."""
         scale = self.limit
         if BY_WORD[self.metric].units is SHARE and not self.base:
             scale = min(self.limit, 1 - self.limit)
@@ -256,8 +259,7 @@ def _depends_on_reader(word: str) -> bool:
 
 
 def parse_rule(text: str) -> Rule:
-    """A rule from its text. Raises ValueError of one sentence: the mistake, and what is
-    possible."""
+    """Read a rule. Raises ValueError of one sentence: the mistake, and what is possible."""
     try:
         if len(text) > MAX_RULE_CHARS:
             raise_selector_error(
@@ -271,9 +273,9 @@ def parse_rule(text: str) -> Rule:
 
 
 def parse_goodput(text: str) -> tuple[Condition, ...]:
-    """AIPerf's ``time_to_first_token:300 inter_token_latency:20``: limits in ms (per-user
-    throughput: tokens/s), at most so much of a latency and at least so much of a throughput. Raises
-    ValueError of one sentence."""
+    """Read AIPerf's ``time_to_first_token:300 inter_token_latency:20``: limits in ms (per-user
+    throughput: tokens/s), upper ones for latencies, lower ones for throughputs. Raises ValueError
+    of one sentence."""
     try:
         pairs = text.split() or [""]
         if len(pairs) > MAX_CONDITIONS:
@@ -379,7 +381,7 @@ def _room(text: str, measure: RuleMeasure) -> tuple[float, str, str, list[str]]:
 
 
 def _rooms(measure: RuleMeasure) -> Mapping[str, float]:
-    """Units of the amount by which a figure may be worse than its base."""
+    """The units of the amount by which a value may be worse than its base."""
     return {"pp": 100.0} if measure.units is SHARE else {"%": 100.0, **measure.units}
 
 
@@ -546,8 +548,8 @@ def parse_selectors(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def make_predicates(where: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Predicate]]:
-    """(column, predicate) of each selector of requests; the column of a length is INPUT. Selectors
-    of stages have none: the requests at hand are all of such a stage."""
+    """(column, predicate) of each selector of requests. The column of a length is INPUT. Selectors
+    of stages have none, as the requests at hand all belong to such a stage."""
     for key, value in where:
         if key in COLUMNS:
             yield COLUMNS[key], partial(_equals, value)
@@ -599,7 +601,7 @@ def parse_length_range(value: str) -> tuple[float, float]:
 
 
 def parse_stage_range(value: str) -> tuple[float, float]:
-    """Both ends, which belong to it, of a selector's value: ``8..32``, ``32``, ``8..`` or
+    """(first, last) of a selector's value, both included: ``8..32``, ``32``, ``8..`` or
     ``..32``."""
     number = r"(\d{1,12}(?:\.\d{1,4})?)"
     match = re.fullmatch(rf"(?:{number}?(\.\.))?{number}?", value)

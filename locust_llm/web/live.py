@@ -145,7 +145,7 @@ class LiveStatistics:
         self._recent = {tag: SlidingHistogram(WINDOW_S, clock) for tag in TABLE_ROWS}
         self._whole: dict[str, Histogram] = defaultdict(Histogram)
         self.has_waits = False
-        """A schedule or a gate held requests: TTFT from due comes first."""
+        """A schedule or a gate held requests, so TTFT from due comes first."""
         self.gated = True
         """There is, or was, a gate."""
         self._names: dict[str, tuple[SlidingHistogram, Histogram]] = {}

@@ -41,7 +41,7 @@ TABLES: Final[dict[str, dict[str, str]]] = {
         "output_tokens": "Response tokens",
     },
 }
-"""The columns of the traces that we know; those of an ``access_log`` are named by the caller."""
+"""The columns of known traces. The caller names the columns of an ``access_log``."""
 COLUMNS: Final = (
     "timestamp", "timestamp_ms", "input_tokens", "output_tokens", "session_id", "model", "prompt",
     "tenant",
@@ -52,9 +52,9 @@ class LogColumns(msgspec.Struct, frozen=True, kw_only=True):
     """How rows with columns are read."""
 
     columns: dict[str, str]
-    """Our names (of COLUMNS) to the file's."""
+    """The file's column names by our names (of COLUMNS)."""
     header: tuple[str, ...] = ()
-    """Of a CSV file; empty: each row is a JSON object, and a name may lead into it
+    """The header of a CSV file. Empty: each row is a JSON object, and a name may lead into it
     (``usage.prompt_tokens``)."""
     delimiter: str = ","
 
@@ -78,8 +78,8 @@ def parse_column_names(text: str) -> dict[str, str]:
 
 
 def map_log_columns(kind: str, columns: Mapping[str, str], header: bytes | None) -> LogColumns:
-    """How a file with this header (None: of JSON rows) is read. Raises RowError for a column that
-    is not there."""
+    """How to read a file with this header (None: JSON rows). Raises RowError for a missing
+    column."""
     if header is None:
         return LogColumns(columns=dict(columns))
     text = _decoded(header)
@@ -95,7 +95,7 @@ def map_log_columns(kind: str, columns: Mapping[str, str], header: bytes | None)
 
 
 def recognise_csv(header: bytes) -> tuple[str, LogColumns]:
-    """(kind, table) of a CSV file. Raises RowError if it is none that we know."""
+    """(kind, table) of a CSV file. Raises RowError for an unknown one."""
     for kind, columns in TABLES.items():
         try:
             return kind, map_log_columns(kind, columns, header)
@@ -110,19 +110,19 @@ def recognise_csv(header: bytes) -> tuple[str, LogColumns]:
 
 
 def read_log_session(table: LogColumns, row: bytes) -> str:
-    """The session that a row says it belongs to, or "". Raises RowError."""
+    """The session that a row names, or "". Raises RowError."""
     theirs = table.columns.get("session_id")
     return read_row_id(_lookup(read_log_fields(table, row), theirs)) if theirs else ""
 
 
 def read_log_tenant(table: LogColumns, row: bytes) -> str:
-    """Whose a row says it is, or "". Raises RowError."""
+    """The tenant that a row names, or "". Raises RowError."""
     theirs = table.columns.get("tenant")
     return read_row_id(_lookup(read_log_fields(table, row), theirs)) if theirs else ""
 
 
 def find_column_byte(table: LogColumns, row: bytes, column: str) -> int:
-    """Where the value of one of our columns begins in a row."""
+    """Where the value of one of our columns begins in a row, in bytes."""
     theirs = table.columns.get(column, column)
     if not table.header:
         return formats.find_field_byte(row, theirs.rpartition(".")[2])
@@ -137,9 +137,11 @@ def find_column_byte(table: LogColumns, row: bytes, column: str) -> int:
 
 
 def parse_log_row(table: LogColumns, row: bytes, line: int) -> tuple[str, list[Turn]]:
-    """(the name of its session or "", its turn). No turn: its tokens are zero or missing, which is
-    how logs mark a request that had failed (BurstGPT; vLLM and AIPerf leave these out too). Raises
-    RowError."""
+    """(the name of its session or "", its turn). Raises RowError.
+
+    There is no turn where its tokens are zero or missing, which is how logs mark a failed request
+    (BurstGPT; vLLM and AIPerf leave these out too).
+    """
     fields = read_log_fields(table, row)
     value = {ours: _lookup(fields, theirs) for ours, theirs in table.columns.items()}
     tokens = {
@@ -183,7 +185,7 @@ def split_csv_row(text: str, delimiter: str = ",") -> list[str]:
 
 
 def read_log_fields(table: LogColumns, row: bytes) -> dict[str, Any]:
-    """Names to values of a row with columns: CSV, or JSON. Raises RowError."""
+    """The values of a CSV or JSON row by name. Raises RowError."""
     if not table.header:
         return decode_row(row)
     values = split_csv_row(_decoded(row), table.delimiter)
@@ -193,7 +195,7 @@ def read_log_fields(table: LogColumns, row: bytes) -> dict[str, Any]:
 
 
 def guess_time_unit(value: Any) -> float:
-    """The unit of a time in seconds: numbers too great for seconds (1e11 s is the year 5138) are
+    """The unit of a time in seconds. Numbers too great for seconds (1e11 s is the year 5138) are
     ms, µs or ns."""
     size = parse_finite_number(value) or 0.0
     return next(
@@ -210,7 +212,7 @@ def _decoded(row: bytes) -> str:
 
 
 def _lookup(fields: Mapping[str, Any], name: str) -> Any:
-    """A field, or one inside of others: ``usage.prompt_tokens``."""
+    """A field, or a field inside others: ``usage.prompt_tokens``."""
     if name in fields:
         return fields[name]
     value: Any = fields

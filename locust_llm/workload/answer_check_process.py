@@ -1,8 +1,8 @@
-"""Checks of answers against their schemas, in a process of its own: a pattern may take for ever,
-and a long list minutes, in which nothing else of a process would go on.
+"""Answer check process: checks answers against their schemas in a process of its own, as a pattern
+may take for ever, and a long list minutes.
 
-Its input is a line of JSON for each answer, its output one for each line, after an empty one when
-it is ready. A check that takes too long ends the process. Run as ``python -m
+Its input is a line of JSON for each answer. Its output is an empty line when it is ready, then a
+line for each answer. A check that takes too long ends the process. It runs as ``python -m
 locust_llm.workload.answer_check_process``.
 """
 
@@ -16,19 +16,17 @@ import msgspec
 from .answer_schema import ResponseSchema, has_jsonschema, matches_response_schema
 
 MAX_CPU_S: Final = 0.5
-"""Of one answer. Usual ones take a millisecond."""
+"""The CPU seconds for one answer. Usual ones take a millisecond."""
 MAX_MEMORY_BYTES: Final = 2 << 30
 
 
 class AnswerQuestion(msgspec.Struct):
-    """What to look at."""
-
     text: dict[str, Any] | bool | None
     arguments: dict[str, Any]
     must_call: bool
     """As in ResponseSchema."""
     message: dict[str, Any]
-    """The assistant's."""
+    """The assistant's message."""
 
 
 def answer_question(line: bytes) -> bool | None:

@@ -1,8 +1,8 @@
-"""Answer schema: what a request wants its answer to be (``response_format``, tools, ...), and
-whether an answer is that.
+"""Answer schema: the form that a request wants for its answer (``response_format``, tools, ...),
+and whether an answer has it.
 
-Answers are held against schemas by the package jsonschema (extra ``schema``). No schema is ever
-fetched: a ``$ref`` to another address leaves it unknown whether an answer fits.
+The package jsonschema (extra ``schema``) checks answers. No schema is ever fetched: with a ``$ref``
+to another address, the result is unknown.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,17 +19,18 @@ from locust_llm.text.numbers import truncate_quoted_text
 
 MISSING: Final = "the package jsonschema is not there: pip install 'locust-llm[schema]'"
 MAX_CHARS: Final = 1 << 20
-"""Of a text that is looked at."""
+"""The most characters of a text that is checked."""
 MAX_OBJECTS: Final = 10_000
-"""Of the schemas of a request: each takes half a millisecond to check."""
+"""The most objects in the schemas of a request. Each takes half a millisecond to check."""
 OBJECT: Final = {"type": "object"}
-"""Of JSON mode, which has no schema."""
+"""The schema of JSON mode, which has none of its own."""
 
 Schema = Mapping[str, Any] | bool
 
 
 class SchemaError(ValueError):
-    """What is no schema, in one sentence, and the field of the request's body that holds it."""
+    """A text that is no schema. It has one sentence, and the field of the request's body that holds
+    it."""
 
     def __init__(self, field: str, what: str) -> None:
         super().__init__(what)
@@ -37,12 +38,10 @@ class SchemaError(ValueError):
 
 
 class ResponseSchema(NamedTuple):
-    """What an answer should be."""
-
     text: Schema | None
-    """Of the text, which must be JSON; None: any text will do."""
+    """The schema of the text, which must be JSON. None: any text will do."""
     arguments: Mapping[str, Schema]
-    """Of the calls of tools, by the name of the tool."""
+    """The schemas of tool calls, by the name of the tool."""
     must_call: bool
 
 
@@ -50,7 +49,7 @@ class ResponseSchema(NamedTuple):
 
 
 def find_response_schema(body: Mapping[str, Any]) -> ResponseSchema | None:
-    """By the fields of a request's body; None: nothing that could be looked at."""
+    """The schema in the fields of a request's body. None: there is nothing to check."""
     text = next((schema for _, schema in _of_text(body)), None)
     choice, name = _choice(body.get("tool_choice"))
     arguments = (
@@ -66,7 +65,7 @@ def find_response_schema(body: Mapping[str, Any]) -> ResponseSchema | None:
 
 
 def _choice(choice: Any) -> tuple[Any, str]:
-    """(kind of a ``tool_choice`` of any protocol, name of the tool that it asks for)."""
+    """(kind of a ``tool_choice`` of any protocol, name of the requested tool)."""
     if not isinstance(choice, dict):
         return choice, ""
     kind = "allowed_tools" if choice.get("type") == "allowed_tools" else "function"
@@ -79,8 +78,7 @@ def _choice(choice: Any) -> tuple[Any, str]:
 
 
 def check_response_schema(body: Mapping[str, Any]) -> None:
-    """Raises SchemaError for a schema that is none. Without jsonschema only their shape is looked
-    at."""
+    """Raises SchemaError for an invalid schema. Without jsonschema only the shapes are checked."""
     objects = 0
     schemas = [(field, "", schema) for field, schema in _of_text(body)]
     tools = _of_tools(body.get("tools"), strict=True)
@@ -98,7 +96,7 @@ def check_response_schema(body: Mapping[str, Any]) -> None:
 
 
 def _of_text(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """(field, schema): of OpenAI, its Responses, Anthropic, vLLM, SGLang and llama.cpp."""
+    """(field, schema) as OpenAI, its Responses, Anthropic, vLLM, SGLang and llama.cpp have them."""
     text = body.get("text")
     config = body.get("output_config")
     for field, form in (("response_format", body.get("response_format")),
@@ -122,8 +120,8 @@ def _of_text(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _of_tools(tools: Any, *, strict: bool = False) -> Iterator[tuple[str, str, Any]]:
-    """(where, name of the tool, schema of its arguments); ``strict``: what is no function is
-    refused, else left out."""
+    """(where, name of the tool, schema of its arguments). With ``strict`` a tool that is no
+    function is refused, else it is left out."""
     if tools is not None and not isinstance(tools, list) and strict:
         raise SchemaError("tools", "must be a list")
     for number, tool in enumerate(tools if isinstance(tools, list) else ()):
@@ -145,7 +143,7 @@ def _of_tools(tools: Any, *, strict: bool = False) -> Iterator[tuple[str, str, A
 
 
 def _decoded(schema: Any) -> Any:
-    """Some servers take it as text."""
+    """Some servers take the schema as a text."""
     if not isinstance(schema, str):
         return schema
     try:
@@ -190,7 +188,7 @@ def has_jsonschema() -> bool:
 
 @lru_cache(1024)
 def _mistake(schema: bytes) -> str:
-    """Why it is no schema; empty if it is one."""
+    """Why it is no schema. Empty: it is one."""
     jsonschema = import_module("jsonschema")
     try:
         _validator(schema).check_schema(msgspec.json.decode(schema))
@@ -215,9 +213,11 @@ def _validator(schema: bytes) -> Any:
 
 
 def matches_response_schema(what: ResponseSchema, message: Mapping[str, Any]) -> bool | None:
-    """An assistant's whole message: its calls, if it has any, else its text. None: there was
-    nothing to look at, or it cannot be known (no jsonschema, a longer text than MAX_CHARS, a schema
-    elsewhere)."""
+    """Whether an assistant's whole message fits: its calls, if it has any, else its text.
+
+    None: there was nothing to check, or nobody can know (no jsonschema, a text longer than
+    MAX_CHARS, a schema elsewhere).
+    """
     calls = message.get("tool_calls")
     if calls and what.arguments:
         fits = {_call_fits(what.arguments, call.get("function") or {}) for call in calls}

@@ -25,7 +25,7 @@ PATTERNS: Final = ("constant", "poisson", "gamma")
 _TIME_KEYS: Final = ("time_s", "time")
 _RATE_KEYS: Final = ("qps", "rate")
 _HUGE: Final = 1e15
-"""No time and no rate is that large; what is not below it (NaN among them) is no number here."""
+"""No time and no rate is so large. A value that is not below it (NaN too) is refused."""
 
 Arrival = TypeVar("Arrival", float, tuple[float, int])
 
@@ -64,10 +64,10 @@ class ArrivalRate:
         self._rates = [float(per_s) for _, per_s in points]
         areas = ((t1 - t0) * (r0 + r1) / 2 for (t0, r0), (t1, r1) in pairwise(points))
         self._counts = list(accumulate(areas, initial=0.0))
-        """How many are expected until each point."""
+        """The expected arrivals until each point."""
 
     def count(self, time_s: float) -> float:
-        """How many arrivals are expected until then: the integral of the rate."""
+        """The expected arrivals until then: the integral of the rate."""
         if time_s <= 0:
             return 0.0
         at = bisect_right(self._times, time_s) - 1
@@ -75,11 +75,11 @@ class ArrivalRate:
         return self._counts[at] + passed * (self._rates[at] + self._slope(at) * passed / 2)
 
     def time_of(self, count: float) -> float:
-        """When that many are expected: the inverse of ``count``. The last such moment if the rate
-        is 0 for a while, so that nothing arrives there; infinity if it never comes to more.
+        """The time at which ``count`` arrivals are expected: the inverse of ``count``.
 
-        Within a piece that begins with the rate r and rises by k a second, x seconds bring r x + k
-        x² / 2.
+        It is the last such moment if the rate is 0 for a while. It is infinity if the rate never
+        comes to more. Within a piece that begins with the rate r and rises by k a second, x seconds
+        bring r x + k x² / 2.
         """
         at = bisect_right(self._counts, count) - 1
         missing = count - self._counts[at]
@@ -192,8 +192,8 @@ def draw_expected_counts(pattern: str, random: Random, smoothness: float = 1.0) 
 def draw_arrivals(
     rate: ArrivalRate, pattern: str, random: Random, smoothness: float = 1.0
 ) -> Iterator[float]:
-    """When each request is due, in seconds; it ends only if the rate does. Pattern and smoothness
-    as in ``counts``."""
+    """When each request is due, in seconds. It ends only if the rate does. Pattern and smoothness
+    are as in ``draw_expected_counts``."""
     return takewhile(
         math.isfinite, map(rate.time_of, draw_expected_counts(pattern, random, smoothness))
     )
@@ -266,8 +266,8 @@ def replay_arrivals(
 def limit_arrivals(
     due: Iterable[Arrival], *, count: int | None = None, duration_s: float | None = None
 ) -> Iterator[Arrival]:
-    """At most ``count`` arrivals, and none at or after ``duration_s``; instants, or pairs that
-    begin with one."""
+    """At most ``count`` arrivals, and none at or after ``duration_s``. They are instants, or pairs
+    that begin with one."""
     end = math.inf if duration_s is None else duration_s
     return takewhile(lambda arrival: _instant(arrival) < end, islice(due, count))
 

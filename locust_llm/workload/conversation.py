@@ -1,7 +1,7 @@
-"""Conversation: a session whose history grows by the answers received, in a line or as a tree.
+"""Conversation: a session whose history grows by the received answers, in a line or as a tree.
 
-Pure state without clock and network: ``next`` gives the next request and its wait, ``add_answer``
-takes the answer.
+It is pure state without clock and network: ``next`` gives the next request and its wait,
+``add_answer`` takes the answer.
 """
 
 from collections import Counter, deque
@@ -19,36 +19,39 @@ from .prompts import Prompts, append_media_parts
 
 Message = dict[str, Any]
 Parts = Callable[[Refs], list[dict[str, Any]]]
-"""Of the content of a message: pictures and sounds that a row names. May raise MediaError."""
+"""Makes the parts of a message's content for the images and audio that a row names. May raise
+MediaError."""
 
 
 class ConversationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request of a session."""
 
     turn: int
-    """Its number, from 0."""
+    """The number of the turn, from 0."""
     messages: list[Message]
-    """The whole history to send; it grows with the answer: read it before that, and do not change
+    """The whole history to send. It grows with the answer: read it before that, and do not change
     it."""
     input_tokens: int | None
-    """Expected tokens of these messages, with chat template and earlier answers; None: unknown."""
+    """The expected tokens of these messages, with chat template and earlier answers. None:
+    unknown."""
     output_tokens: int
     delay_s: float = 0.0
-    """Wait after the last of the answers that it waits for; not used with ``at_s``."""
+    """The wait after the last of the answers that the request waits for. It is not used with
+    ``at_s``."""
     tool: bool = False
-    """The wait is a tool's, not a user's."""
+    """A tool waits, not a user."""
     after: tuple[int, ...] = ()
-    """The turns whose ends it waits for; the history of the first of them goes on."""
+    """The turns whose ends it waits for. The history of the first of them goes on."""
     at_s: float | None = None
     """The trace's own time."""
     body: dict[str, Any] = {}
-    """More fields of the request's body, of this turn alone."""
+    """Further fields of the request's body, for this turn alone."""
     prefix: tuple[int, int] | None = None
-    """(number of the shared prefix that it begins with, tokens in common); None: of none."""
+    """(number of the shared prefix that it begins with, tokens in common). None: there is none."""
 
 
 class _History:
-    """Messages, and how many tokens they are; None: not known."""
+    """Messages and their tokens. None: the number is not known."""
 
     __slots__ = ("messages", "tokens")
 
@@ -56,17 +59,17 @@ class _History:
         self.messages, self.tokens = messages, tokens
 
     def count(self, tokens: float | None) -> None:
-        """So many more."""
+        """Add so many tokens."""
         self.tokens = None if self.tokens is None or tokens is None else self.tokens + tokens
 
 
 class Conversation:
-    """The turns of one session: each when those that it waits for are answered, in the order of the
-    file.
+    """The turns of one session. Each is sent when the turns that it waits for are answered, in the
+    order of the file.
 
-    What waits for a turn that failed is never asked: without the answer it would be another
-    conversation. So where nothing else is open ``next`` gives None, and ``left`` is the number of
-    turns that were not asked.
+    A turn that waits for a failed turn is never sent, as it would be another conversation. So
+    ``next`` gives None where nothing else is open, and ``left`` counts the turns that were not
+    sent.
     """
 
     def __init__(
@@ -81,13 +84,16 @@ class Conversation:
         model: str | None = None,
         parts: Parts | None = None,
     ) -> None:
-        """``item``: a session of a file; its answers are not sent. None: ``turns`` made-up prompts.
+        """``item`` is a session of a file, whose answers are not sent. None: ``turns`` synthetic
+        prompts.
+
         ``delay_ms``: mean and standard deviation of the think time (normal, cut at 0), for turns
-        whose file names none. ``model``: that all its turns ask for; None: that of the run.
-        ``parts``: of the pictures and sounds that a row names."""
+        whose file has none. ``model``: the model of all turns; None: the run's model. ``parts``
+        makes the content of images and audio that a row names.
+        """
         self.id, self.model, self._parts = id, model, parts
         self.tenant = ""
-        """Whose it is; empty: the run has no tenants."""
+        """The tenant. Empty: the run has no tenants."""
         self.turns = turns if item is None else len(item.turns)
         self._prompts, self._item, self._random, self._delay_ms = prompts, item, random, delay_ms
         self._after = (
@@ -96,29 +102,29 @@ class Conversation:
             else list_turn_parents(item.turns)
         )
         self._open = [len(after) for after in self._after]
-        """Of each turn: how many answers it waits for."""
+        """For each turn, how many answers it waits for."""
         self._children: list[list[int]] = [[] for _ in self._after]
         for number, after in enumerate(self._after):
             for before in after:
                 self._children[before].append(number)
         self._heirs = Counter(after[0] for after in self._after if after)
-        """How many turns the history of each still goes on in."""
+        """How many turns the history of each turn still goes on in."""
         self._ready = deque(number for number, count in enumerate(self._open) if not count)
         self._histories: dict[int, _History] = {}
         self._lost: set[int] = set()
         self._shared: tuple[int, int] | None = None
-        """Of the last turn that was added."""
+        """The shared prefix of the last turn that was added."""
         self._asked = 0
         self._last = 0
 
     @property
     def left(self) -> int:
-        """Turns that were not asked."""
+        """The turns that were not sent."""
         return self.turns - self._asked
 
     def next(self) -> ConversationRequest | None:
-        """The next request that waits for no answer any more; None: there is none now. Raises
-        MediaError where a picture of its row cannot be read."""
+        """The next request that waits for no answer. None: there is none now. Raises MediaError
+        where an image of its row cannot be read."""
         if not self._ready:
             return None
         number = self._last = self._ready.popleft()
@@ -138,9 +144,12 @@ class Conversation:
     def add_answer(
         self, reply: str, tokens: int | None = None, *, to: int | None = None, **more: Any
     ) -> None:
-        """The answer to the turn ``to``; None: to the last one that was asked. ``tokens``: as the
-        server counted it, without reasoning; None: estimated. ``more``: fields of its message. Of a
-        turn with a recorded answer that one goes on."""
+        """Add the answer to the turn ``to``; None: to the last turn that was sent. For a turn with
+        a recorded answer, the history goes on with that one.
+
+        ``tokens`` is the server's count without reasoning; None: it is estimated. ``more`` has
+        further fields of the message.
+        """
         number = self._last if to is None else to
         history = self._histories[number]
         recorded = None if self._item is None else self._item.turns[number].recorded
@@ -159,8 +168,8 @@ class Conversation:
                 self._ready.append(child)
 
     def lose(self, number: int) -> int:
-        """This turn failed: how many turns are never asked for that, and for no other that failed
-        before."""
+        """This turn failed. Returns how many turns are never sent because of it, and of no earlier
+        failure."""
         lost = set[int]()
         more = [number]
         while more:
@@ -172,7 +181,7 @@ class Conversation:
         return len(lost)
 
     def _inherited(self, number: int) -> _History:
-        """The history that this turn goes on with: its own from here on."""
+        """The history that this turn goes on with, from here on its own."""
         after = self._after[number]
         if not after:
             system = self._prompts.system
@@ -185,7 +194,7 @@ class Conversation:
         return _History([*history.messages], history.tokens)
 
     def _add_synthetic(self, history: _History, first: bool) -> int:
-        """Add a synthetic prompt; returns its output tokens."""
+        """Add a synthetic prompt. Returns its output tokens."""
         drawn = self._prompts.batch(first)
         history.messages += [turn_drawn.message for turn_drawn in drawn]
         # the system prompt is in both of them
@@ -224,8 +233,8 @@ class Conversation:
             history.messages = [*history.messages[:-1], {**last, "content": content}]
 
     def _extend(self, history: _History, messages: list[Message]) -> None:
-        """A system message of the file joins the shared one: two in a row are more than most chat
-        templates take."""
+        """Add messages. A system message of the file joins the shared one, as most chat templates
+        accept only one."""
         first = messages[0] if messages else {}
         text = first.get("content")
         shared = self._prompts.system
@@ -268,12 +277,12 @@ class Conversation:
 
 
 def previous_turn(number: int) -> tuple[int, ...]:
-    """What a turn of a line waits for."""
+    """The turns that a turn of a line waits for."""
     return (number - 1,) if number else ()
 
 
 def list_turn_parents(turns: Sequence[Turn]) -> list[tuple[int, ...]]:
-    """What each turn of a file waits for."""
+    """The turns that each turn of a file waits for."""
     return [
         previous_turn(number) if turn.after is None else turn.after
         for number, turn in enumerate(turns)
@@ -281,7 +290,7 @@ def list_turn_parents(turns: Sequence[Turn]) -> list[tuple[int, ...]]:
 
 
 def add_salt(messages: list[Message], salt: str) -> list[Message]:
-    """Begins what the first message says with the salt."""
+    """Put the salt at the begin of the first message."""
     first, *rest = messages or [{}]
     content = first.get("content")
     if isinstance(content, str):
@@ -292,7 +301,8 @@ def add_salt(messages: list[Message], salt: str) -> list[Message]:
 
 
 class ConversationSource:
-    """Conversations of one process without end: the same seed and worker give the same ones."""
+    """The conversations of one process, without end. The same seed and worker give the same
+    ones."""
 
     def __init__(
         self,
@@ -305,9 +315,12 @@ class ConversationSource:
         models: Model | None = None,
         parts: Parts | None = None,
     ) -> None:
-        """``turns``: mean and standard deviation (normal, cut at 1); ``delay_ms``, ``parts``: see
-        Conversation. ``models``: draws that of each session, apart from all else: the rest is the
-        same with and without a mix."""
+        """``turns``: mean and standard deviation (normal, cut at 1). ``delay_ms`` and ``parts``:
+        see Conversation.
+
+        ``models`` draws each session's model, apart from all else: the rest is the same with and
+        without a mix.
+        """
         self._prompts, self._delay_ms, self._parts = prompts, delay_ms, parts
         self._turns = normal_length(*turns)
         self._random = Random(None if seed is None else f"{seed}/{worker}/sessions")
@@ -316,13 +329,13 @@ class ConversationSource:
         self._seed = seed if seed is not None else Random().getrandbits(64)
 
     def begin_block(self, seed: str) -> None:
-        """From now on turns, think times and models are drawn from this seed."""
+        """Draw turns, think times and models from this seed from now on."""
         self._random = Random(f"{seed}/sessions")
         self._model_draws = Random(f"{seed}/models")
 
     def model(self, session: str = "") -> str | None:
-        """For the next session, or for the one of this name each time the same; None: the run has
-        no mix."""
+        """The model of the next session. The same ``session`` name always gives the same model.
+        None: the run has no mix."""
         if self._models is None:
             return None
         return self._models(
@@ -330,7 +343,7 @@ class ConversationSource:
         )
 
     def begin(self, item: DatasetSession | None = None) -> Conversation:
-        """A new one, synthetic or of the session of a file, with its name."""
+        """A new conversation, synthetic or for a session of a file, with its name."""
         # its think times do not depend on those of others, which interleave as their answers come
         random = Random(self._random.getrandbits(64))
         model = self.model()

@@ -1,7 +1,8 @@
-"""Dataset: the sessions of a file, one by one, in the order asked for.
+"""Dataset: the sessions of a file, one by one, in the requested order.
 
-A pass in the file's order is a stream; other orders, and files whose rows belong to sessions, are
-indexed first (12 bytes a row, 20 with sessions; of agent traces also each session's name).
+A pass in the file's order is a stream. Other orders, and files whose rows belong to sessions, are
+indexed first. The index has 12 bytes a row, 20 with sessions, and for agent traces also each
+session's name.
 """
 
 import os
@@ -26,7 +27,7 @@ DATASET_KINDS: Final = (*JSON_KINDS, *kinds.KINDS, *TABLES, "access_log")
 Order = Literal["sequential", "shuffled", "random"]
 MAX_SEEN: Final = 100_000
 MAX_SEEN_CHARS: Final = 4096
-"""Of names of pictures that need not be looked at again."""
+"""The characters of media names that need no second check."""
 _MAX_REASONS: Final = 5
 
 
@@ -66,19 +67,19 @@ class Dataset:
         self.passes = 0
         """Whole passes so far."""
         self.rows = 0
-        """Rows read so far, among them those left out and the broken ones."""
+        """Rows read so far, also the ones left out and the broken ones."""
         self.left_out = 0
-        """Rows so far without anything to send: no human turn, or a request that had failed."""
+        """Rows so far without anything to send: no human turn, or a failed request."""
         self.broken = 0
         """Broken rows so far, each counted once."""
         self.first_broken: list[str] = []
         self.read_bytes = 0
-        """Of these rows."""
+        """The bytes of these rows."""
         self._broken_lines: set[int] = set()
         self._seen: set[str] = set()
-        """Pictures and sounds that can be read."""
+        """Images and audio that can be read."""
         self.about: Counter[str] = Counter()
-        """What was taken where a format has two meanings, and for how many sessions."""
+        """The assumptions where a format has two meanings, with the number of their sessions."""
         self.file = RowFile(path)
         self.kind, self.table = recognise_dataset(self.file, kind, columns or {})
         self._tenants = (
@@ -88,11 +89,11 @@ class Dataset:
         self._heads: array[int] = array("I")
         """The first row of each session, in the order of the file."""
         self._next: array[int] = array("I")
-        """The next row of the same session; 0: none. Empty: sessions are rows."""
+        """The next row of the same session; 0: there is none. Empty: sessions are rows."""
         self._traces: list[tuple[str, array[int]]] = []
-        """Of agent traces: name and rows of each session. Empty: sessions are rows."""
+        """Name and rows of each session of agent traces. Empty: sessions are rows."""
         self._read: tuple[int, FileRow] | None = None
-        """The last row that was read by its number: it may hold many sessions."""
+        """The last row that was read by its number, as it may hold many sessions."""
         if self.kind in kinds.KINDS and self.kind not in kinds.BY_ROW:
             self._make_index(False)
             return
@@ -107,7 +108,7 @@ class Dataset:
 
     @property
     def sessions(self) -> int | None:
-        """How many there are, those left out included; None: not known, as the file is read as a
+        """The number of sessions, with the ones left out. None: not known, as the file is read as a
         stream."""
         return None if self._index is None else len(self._heads)
 
@@ -144,14 +145,14 @@ class Dataset:
 
     @cached_property
     def _head(self) -> bytes:
-        """The first row: that of a trace may say something of all of them."""
+        """The first row. A trace's first row may describe all of them."""
         return next(iter(self.file)).data
 
     def _rows(self) -> Iterator[FileRow]:
         return islice(self.file, 1 if self.table is not None and self.table.header else 0, None)
 
     def _pass(self) -> Iterator[tuple[str, list[FileRow]]]:
-        """(name, rows) of one session after the other; the name of agent traces alone."""
+        """(name, rows) of one session after the other. Only agent traces have names."""
         k, n = self.share
         if self._index is None:
             yield from (("", [row]) for row in islice(self._rows(), k, None, n))
@@ -241,7 +242,7 @@ class Dataset:
         )
 
     def _item(self, name: str, rows: list[FileRow]) -> DatasetSession | None:
-        """None: there is nothing to send; counted."""
+        """The session of these rows. None: there is nothing to send, which is counted."""
         if self.kind in kinds.KINDS:
             return self._traced(name, rows)
         turns: list[Turn] = []
@@ -270,7 +271,7 @@ class Dataset:
         )
 
     def _tenant(self, row: FileRow) -> str:
-        """Whose it is; a name that no header can carry is a broken row."""
+        """The tenant of a row. A name that no header can carry makes the row broken."""
         if self.table:
             name = logs.read_log_tenant(self.table, row.data)
         else:
@@ -281,7 +282,7 @@ class Dataset:
         return name
 
     def _look(self, turns: list[Turn]) -> None:
-        """Can the pictures and sounds be read? Raises RowError."""
+        """Check that the images and audio can be read. Raises RowError."""
         for column, ref in chain.from_iterable(turn.media for turn in turns):
             if ref in self._seen:
                 continue
@@ -293,7 +294,7 @@ class Dataset:
                 self._seen.add(ref)
 
     def _lose(self, row: FileRow, wrong: RowError) -> None:
-        """Raise what is wrong with a row, or count it."""
+        """Raise the fault of a row, or count it."""
         byte = wrong.byte
         if byte is None and wrong.field:
             byte = (
@@ -311,7 +312,7 @@ class Dataset:
                 self.first_broken.append(str(error))
 
     def _check_times(self, item: DatasetSession, last: Turn | None) -> None:
-        """``last``: the turn whose time the first one's may not undercut."""
+        """``last`` is the turn before, whose time the first turn's must not precede."""
         turns = item.turns
         pairs = [(turns[0], last)]
         for turn, parents in zip(turns[1:], list_turn_parents(turns)[1:], strict=True):
@@ -334,7 +335,7 @@ class Dataset:
 def recognise_dataset(
     file: RowFile, kind: str | None, columns: Mapping[str, str]
 ) -> tuple[str, LogColumns | None]:
-    """(kind, how its columns are read; None for the JSON kinds), from the first row. Raises
+    """(kind, how to read its columns; None for the JSON kinds), from the first row. Raises
     DatasetError."""
     if kind is not None and kind not in DATASET_KINDS:
         raise DatasetError(

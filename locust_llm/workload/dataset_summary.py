@@ -1,4 +1,4 @@
-"""Dataset summary: what a dataset holds, from a look through it before any load."""
+"""Dataset summary: what a dataset holds, from a check before any load."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -13,26 +13,26 @@ from .formats import DatasetError, Turn
 
 CHECK_BYTES: Final = 32 << 20
 CHECK_ROWS: Final = 100_000
-"""Part of a file that ``check`` reads, up to the first of both."""
+"""The rows that ``check_dataset`` reads, if the bytes are not used up before."""
 MAX_SESSIONS_PER_S: Final = 500.0
-"""Of a trace, on average: no recorded service had so many requests, and a unit that is taken for
-another makes a thousand times as many."""
+"""The mean rate of a trace is at most this. No recorded service had so many requests, and a wrong
+unit makes a thousand times as many."""
 EPOCH_S: Final = 1e9, 4e9
-"""Seconds since 1970, from 2001 to 2096. As milliseconds they are weeks after the begin of a
+"""Unix seconds from 2001 to 2096. Taken as milliseconds they are weeks after the begin of a
 trace."""
 IN_MILLISECONDS: Final = ("mooncake_trace", "single_turn", "multi_turn", "agentic_mooncake")
 CHECK_SCHEMAS: Final = 1_000
-"""Turns whose schemas it looks at: a millisecond each, if all differ."""
+"""The turns whose schemas are checked, a millisecond each if all differ."""
 
 
 class DatasetSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of ``check``. Means are over the turns with a known length; None: there is
+    """The result of ``check_dataset``. Means are over the turns with a known length; None: there is
     none."""
 
     path: str
     kind: str
     whole: bool
-    """Of the whole file; else of its first part."""
+    """The check covers the whole file, else its first part."""
     rows: int
     sessions: int
     turns: int
@@ -40,20 +40,20 @@ class DatasetSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Turns without a text, which get synthetic prompts."""
     images: int
     sounds: int
-    """Turns with pictures, and with sounds, of their own."""
+    """Turns with their own images, and with their own audio."""
     timed: int
     """Sessions that have a time."""
     span_s: float | None
-    """From the earliest of these times to the latest."""
+    """The seconds from the earliest of these times to the latest."""
     longest: int | None
-    """Tokens of the longest context with its answer, as far as lengths are known."""
+    """The tokens of the longest context with its answer, as far as lengths are known."""
     longest_row: int | None
     input_tokens: float | None
     output_tokens: float | None
     tenants: tuple[str, ...]
-    """That its rows name."""
+    """The tenants that its rows name."""
     about: str
-    """What was taken where a format has two meanings."""
+    """The assumptions where a format has two meanings."""
     left_out: int
     broken: int
     first_broken: tuple[str, ...]
@@ -83,8 +83,8 @@ class DatasetSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain_too_fast_trace(dataset: DatasetSummary) -> str:
-    """Why the times of a trace can hardly be meant, with what to do; empty: they can. That all are
-    the same is a burst, in whichever unit."""
+    """Why the times of a trace are hardly right, with what to do. Empty: they may be. Equal times
+    are a burst, in whichever unit."""
     between = dataset.timed - 1
     span_s = dataset.span_s
     first_ms = 1000 * (dataset.first_s or 0.0)
@@ -110,7 +110,7 @@ def explain_too_fast_trace(dataset: DatasetSummary) -> str:
 
 
 def _longest(turns: Sequence[Turn]) -> int:
-    """Tokens of the longest context of a session with its answer, by the lengths that are known."""
+    """The tokens of a session's longest context with its answer, by the known lengths."""
     grown: list[int] = []
     for turn, after in zip(turns, list_turn_parents(turns), strict=True):
         before = 0 if turn.whole or not after else grown[after[0]]
@@ -126,7 +126,7 @@ def _check_schema(path: str, turn: Turn) -> None:
 
 
 _latest: dict[tuple[object, ...], DatasetSummary] = {}
-"""The last one by what it is of: a run looks again at its begin."""
+"""The last summary by its arguments, as a run checks again at its begin."""
 
 
 def check_dataset(
@@ -137,9 +137,10 @@ def check_dataset(
     timed: bool = False,
     skip_broken: bool = False,
 ) -> DatasetSummary:
-    """Look through a file before any load: whole up to CHECK_BYTES and CHECK_ROWS, of a larger one
-    the first part; a file with sessions also for its index, which is made of all of it. Raises
-    DatasetError."""
+    """Check a file before any load. Raises DatasetError.
+
+    It reads up to CHECK_BYTES and CHECK_ROWS. A file with sessions is indexed as a whole.
+    """
     key = _key(path, kind, columns, timed, skip_broken)
     if key in _latest:
         return _latest[key]
@@ -155,8 +156,8 @@ def remember_dataset_check(
     timed: bool,
     skip_broken: bool,
 ) -> None:
-    """What another process has found: ``check`` with these arguments takes it from here, unless the
-    file changes."""
+    """Remember what another process has found. ``check_dataset`` with these arguments uses it,
+    unless the file changes."""
     _keep(_key(summary.path, kind, columns, timed, skip_broken), summary)
 
 

@@ -1,8 +1,8 @@
-"""The look through a dataset in a process of its own, within limits: what it holds is not known
-before.
+"""Dataset summary process: checks a dataset in a process of its own, within limits, as its content
+is not known.
 
-Its input is a JSON object with the arguments of ``summary.check``, and ``most_s``; its output one
-with ``summary`` or ``wrong``. Run as ``python -m locust_llm.workload.dataset_summary_process``.
+Its input is a JSON object with the arguments of ``check_dataset``, and ``most_s``. Its output has
+``summary`` or ``wrong``. It runs as ``python -m locust_llm.workload.dataset_summary_process``.
 """
 
 import gzip
@@ -20,18 +20,16 @@ from .rows import GZIP, RowFile
 
 MAX_MEMORY_BYTES: Final = 2 << 30
 MAX_UNPACKED_BYTES: Final = 128 << 20
-"""Of an upload: a run reads it through at its begin, in the process of the page."""
+"""The unpacked bytes of an upload, as a run reads it at its begin in the page's process."""
 MAX_INDEXED_ROWS: Final = 200_000
-"""Of an upload whose rows belong to sessions or come in another order: a run makes an index of them
-then."""
+"""The rows of an upload whose rows belong to sessions or come in another order, as a run makes an
+index of them."""
 MAX_ROW_BYTES: Final = 4 << 20
-"""Of a row of an upload: it is decoded in one go, in the process of the page."""
+"""The bytes of an upload's row, as the page's process decodes it in one go."""
 BLOCK_BYTES: Final = 1 << 20
 
 
 class DatasetQuestion(msgspec.Struct):
-    """What to look at."""
-
     path: str
     kind: str | None = None
     columns: dict[str, str] | None = None
@@ -39,11 +37,11 @@ class DatasetQuestion(msgspec.Struct):
     skip_broken: bool = False
     order: Order = "sequential"
     most_s: int | None = None
-    """Of CPU time, for an upload; the system ends the process then."""
+    """The CPU seconds for an upload. Then the system ends the process."""
 
 
 class DatasetFindings(msgspec.Struct):
-    """One of both."""
+    """One of the two fields is set."""
 
     summary: DatasetSummary | None = None
     wrong: str = ""

@@ -44,7 +44,7 @@ JSON_KINDS: Final[dict[str, tuple[str, ...]]] = {
     "openai": ("body", "messages", "prompt"),
     "single_turn": ("text", "texts"),
 }
-"""Fields with the content of a row, by kind; the first that it has counts."""
+"""The fields with the content of a row, by kind. The first one that it has counts."""
 _OPTIONS: Final = (
     "model tools tool_choice parallel_tool_calls functions function_call response_format "
     "temperature top_p top_k min_p n "
@@ -54,7 +54,7 @@ _OPTIONS: Final = (
     "min_tokens ignore_eos reasoning_effort chat_template_kwargs continue_final_message "
     "add_generation_prompt"
 )
-"""Of a row's own fields, those that belong to a request; anything else goes there by ``extra``."""
+"""The fields of a row that belong to a request. Other fields go there through ``extra``."""
 _CONTENT_FIELDS: Final = {"messages", "prompt", "text", "texts", "text_input"}
 _NOT_BODY: Final = {
     "messages",
@@ -66,10 +66,10 @@ _NOT_BODY: Final = {
 }
 _LONG: Final = b"0" * 19
 _DIGITS_TO_ZERO: Final = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
-"""A table for ``bytes.translate``: a search for long numbers is twenty times faster behind it than
-a regular expression."""
+"""A table for ``bytes.translate``. With it, a search for long numbers is twenty times faster than a
+regular expression."""
 SMALL_BLOCK_TOKENS: Final = 64
-"""Prompts of so few tokens a block, or fewer, are of a trace with smaller blocks."""
+"""Prompts of so few tokens a block, or fewer, belong to a trace with smaller blocks."""
 MAX_UNIX_S: Final = 1e11
 """The year 5138."""
 _ROLES: Final = {
@@ -81,18 +81,18 @@ _ROLES: Final = {
 }
 _CALL: Final = "function_call"
 _TOOL_OPTIONS: Final = ("tools", "tool_choice", "parallel_tool_calls")
-"""Of the fields of a row with turns those that belong to each request; the ``model`` of ShareGPT's
-was talked to."""
+"""The fields of a row with turns that belong to each request. ShareGPT's ``model`` is the one that
+recorded the answers."""
 
 
 class DatasetError(ValueError):
-    """A dataset that cannot be used: one sentence with file, line and column, as far as there are
-    any."""
+    """The dataset cannot be used. The text is one sentence with file, line and column, as far as
+    there are any."""
 
 
 class RowError(ValueError):
-    """A row that cannot be used, and where in it: a field's name, or a byte's position; of a
-    session of several rows also its line."""
+    """A row that cannot be used, with the place in it: a field's name, or a byte's position. For a
+    session of several rows it has the line too."""
 
     def __init__(
         self, what: str, *, field: str = "", byte: int | None = None, line: int | None = None
@@ -105,41 +105,43 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """One request of a session."""
 
     messages: list[dict[str, Any]] | None = None
-    """What is added to the conversation, in order; None: a synthetic prompt of ``input_tokens``."""
+    """The messages to add to the conversation, in order. None: a synthetic prompt of
+    ``input_tokens``."""
     whole: bool = False
     """The messages (or the input tokens) are the whole conversation: earlier ones are not sent
     again."""
     input_tokens: int | None = None
-    """By the file: for a synthetic prompt, or as counted elsewhere for the text."""
+    """The file's length of a synthetic prompt, or a text's tokens as counted elsewhere."""
     output_tokens: int | None = None
-    """Asked for; None: the run's own."""
+    """The requested output. None: the run's own."""
     reference: str = ""
-    """The answer in the file. Never sent; its length may be the output length."""
+    """The answer in the file. It is never sent; its length may be the output length."""
     recorded: dict[str, Any] | None = None
-    """The message that the history goes on with instead of the server's answer; empty: none."""
+    """The message that the history goes on with instead of the server's answer. Empty: none."""
     at_s: float | None = None
-    """The trace's own time in seconds: Unix time, or since a start of its own."""
+    """The trace's own time in seconds: Unix time, or since its own start."""
     delay_s: float | None = None
-    """After the last answer to the turns that it waits for."""
+    """The seconds after the last answer to the turns that it waits for."""
     tool: bool = False
-    """This wait is a tool's, not a user's."""
+    """A tool waits, not a user."""
     after: tuple[int, ...] | None = None
-    """Numbers of the turns of its session that it waits for, each below its own; the history of the
+    """The turns of its session that it waits for, by number, each below its own. The history of the
     first one goes on. None: the turn before it. Empty: it begins with the session."""
     hash_ids: tuple[int, ...] = ()
-    """Prefix blocks, shared where the ids are equal (Mooncake; arXiv 2407.00079, section 4)."""
+    """The ids of its prefix blocks. Equal ids share a block (Mooncake; arXiv 2407.00079, section
+    4)."""
     block_tokens: int = BLOCK_TOKENS
-    """Of each of these blocks."""
+    """The tokens of each block."""
     prefix: tuple[int, int] | None = None
-    """Of a synthetic prompt: the number of its shared prefix, and how many tokens of it, with the
+    """For a synthetic prompt: the number of its shared prefix, and how many tokens of it, with the
     chat template's head."""
     body: dict[str, Any] = {}
-    """More fields of the request's body: model, tools, temperature."""
+    """Further fields of the request's body: model, tools, temperature."""
     media: tuple[tuple[str, str], ...] = ()
-    """(field, its text) of each picture and sound: a path, a URL or a data URL. Apart from
-    ``messages``, which are sent as they are: whatever is named there, nothing is read for it."""
+    """(field, its text) of each image and audio: a path, a URL or a data URL. They are apart from
+    ``messages``, which are sent as they are: nothing that is named there is read."""
     row: int
-    """Its line in the file."""
+    """The line in the file."""
 
 
 class DatasetSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,7 +151,7 @@ class DatasetSession(msgspec.Struct, frozen=True, kw_only=True):
     turns: tuple[Turn, ...]
     row: int
     tenant: str = ""
-    """Whose it is, by its first row; empty: the file does not say."""
+    """The tenant in its first row. Empty: the file names none."""
 
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=TOKENS)]
@@ -187,7 +189,7 @@ _decode_named = msgspec.json.Decoder(_SessionName).decode
 
 
 def read_row_session(row: bytes) -> str:
-    """The session that a row of a JSON kind says it belongs to, or "". Raises RowError."""
+    """The session that a row of a JSON kind names, or "". Raises RowError."""
     try:
         return read_row_id(_decode_named(row).session_id)
     except (ValueError, RecursionError) as wrong:
@@ -195,7 +197,7 @@ def read_row_session(row: bytes) -> str:
 
 
 def recognise_row(row: bytes) -> str:
-    """The kind of a row, by its fields. Raises RowError if it is none that we know."""
+    """The kind of a row, by its fields. Raises RowError if it is unknown."""
     fields = decode_row(row)
     for kind, keys in JSON_KINDS.items():
         # Mooncake's rows may have them too
@@ -210,8 +212,10 @@ def recognise_row(row: bytes) -> str:
 
 
 def parse_json_row(kind: str, row: bytes, line: int) -> tuple[str, list[Turn]]:
-    """(the name of its session or "", its turns) of a row of a JSON kind. No turns: nothing to
-    send, as in a ShareGPT conversation without a human. Raises RowError."""
+    """(the name of its session or "", its turns) of a row of a JSON kind. Raises RowError.
+
+    There are no turns where nothing can be sent, as in a ShareGPT conversation without a human.
+    """
     fields = decode_row(row)
     name = next(
         filter(None, (read_row_id(fields.get(key)) for key in ("session_id", "custom_id", "id"))),
@@ -238,8 +242,8 @@ def parse_json_row(kind: str, row: bytes, line: int) -> tuple[str, list[Turn]]:
 
 
 def _with_system(turns: list[Turn], system: Any) -> list[Turn]:
-    """With the system prompt of the row before each turn that begins a conversation, unless it has
-    one."""
+    """The turns with the row's system prompt before each turn that begins a conversation, unless it
+    has one."""
     if system in (None, ""):
         return turns
     if not isinstance(system, str):
@@ -257,7 +261,7 @@ def _with_system(turns: list[Turn], system: Any) -> list[Turn]:
 
 
 def _with_tools(turns: list[Turn], fields: Mapping[str, Any]) -> list[Turn]:
-    """With the tools of the row, where a turn has none of its own."""
+    """The turns with the tools of the row, where a turn has none of its own."""
     body = {
         name: value for name, value in select_body_fields(fields).items() if name in _TOOL_OPTIONS
     }
@@ -312,7 +316,7 @@ def order_turns_of_tree(turns: list[Turn], ids: list[Any], afters: list[Any]) ->
 
 
 def parse_request_row(fields: dict[str, Any], key: str, line: int, *, whole: bool) -> Turn:
-    """A turn of a row of the JSON kinds; ``key`` is where it says what is to be sent."""
+    """A turn of a row of the JSON kinds. ``key`` is the field with what is sent."""
     request = fields[key] if key in ("body", "payload") else None
     if request is None:
         body = select_body_fields(fields)
@@ -368,8 +372,7 @@ def parse_request_row(fields: dict[str, Any], key: str, line: int, *, whole: boo
 
 
 def _check_blocks(input_tokens: int, blocks: int) -> None:
-    """Blocks are of 512 tokens: many more of them than the prompt has room for are of another
-    size."""
+    """Blocks have 512 tokens. Many more of them than the prompt has room for have another size."""
     if input_tokens <= SMALL_BLOCK_TOKENS * blocks and blocks > -(-input_tokens // BLOCK_TOKENS):
         raise RowError(
             f"{blocks} hash_ids for {input_tokens} tokens: a block has {BLOCK_TOKENS} tokens here; "
@@ -380,7 +383,7 @@ def _check_blocks(input_tokens: int, blocks: int) -> None:
 
 
 def select_body_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a row's own fields those that belong to a request. Raises RowError."""
+    """The fields of a row that belong to a request. Raises RowError."""
     body = {name: fields[name] for name in _OPTIONS.split() if fields.get(name) is not None}
     if "tools" in body:
         body["tools"] = _tools(body["tools"])
@@ -390,8 +393,8 @@ def select_body_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tools(tools: Any) -> list[Any]:
-    """A list of tools as requests have it: files have it as a text too, and the functions alone.
-    Raises RowError."""
+    """Tools as requests have them. Files also have them as a text, and the functions alone. Raises
+    RowError."""
     if isinstance(tools, str):
         tools = _decoded(tools, "tools") if tools.strip() else []
     if not isinstance(tools, list):
@@ -412,7 +415,7 @@ def _decoded(text: str, field: str) -> Any:
 
 
 def _calls(text: Any, field: str) -> dict[str, Any]:
-    """The message of an answer that calls functions, as its JSON has them: one, or a list. Raises
+    """The message of an answer that calls functions. Its JSON has one call, or a list. Raises
     RowError."""
     calls_read = _decoded(text, field) if isinstance(text, str) else text
     calls = []
@@ -476,8 +479,8 @@ def _messages(
 
 
 def _conversation(messages: Any, key: str, line: int) -> list[Turn]:
-    """A turn for each time the human speaks. A conversation that was cut may begin with an answer:
-    that one is left out."""
+    """A turn for each time the human speaks. A conversation that was cut may begin with an answer,
+    which is left out."""
     if not isinstance(messages, list):
         raise RowError(f"{key} must be a list", field=key)
     turns: list[Turn] = []
@@ -568,7 +571,7 @@ def parse_time_s(value: Any, name: str, *, unit_s: float) -> float:
 
 
 def read_row_id(value: Any) -> str:
-    """The name of a session or a request; JSON has them as numbers too."""
+    """The name of a session or a request. JSON has them as numbers too."""
     return (
         str(value)
         if isinstance(value, str | int) and (isinstance(value, str) or abs(value) < 2**128)
@@ -582,8 +585,8 @@ def _either(names: Iterable[str]) -> str:
 
 
 def locate_row_error(wrong: Exception, row: bytes) -> RowError:
-    """msgspec's error with its position: it gives a byte of the row, a path, or nothing (then it is
-    the end)."""
+    """msgspec's error with its position: a byte of the row, a path, or nothing (then it is the
+    end)."""
     if isinstance(wrong, RecursionError):
         return RowError("nested too deeply")
     if isinstance(wrong, UnicodeDecodeError):
@@ -603,12 +606,12 @@ def locate_row_error(wrong: Exception, row: bytes) -> RowError:
 
 
 def find_field_byte(row: bytes, field: str) -> int:
-    """Byte of a field's name in a row; 0 if it is not there."""
+    """The byte of a field's name in a row; 0 if it is not there."""
     return max(0, row.find(b'"%s"' % field.encode("utf-8", "replace")))
 
 
 def find_invalid_utf8(data: bytes) -> int | None:
-    """Where it stops being UTF-8."""
+    """The first byte that is not UTF-8."""
     try:
         data.decode()
     except UnicodeDecodeError as wrong:

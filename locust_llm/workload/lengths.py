@@ -1,5 +1,5 @@
-"""Lengths: how many tokens prompts and outputs are meant to have, drawn by chance; and the buckets
-of a table by length.
+"""Lengths: the random lengths of prompts and outputs in tokens, and the buckets of a table by
+length.
 
 A length, as text: ``550``, ``550|50`` (normal: mean|stddev), ``uniform:100..2000`` (both ends
 included) or ``lognormal:550|300`` (mean|stddev of the lengths, not of their logarithms). What is
@@ -30,21 +30,21 @@ _LARGEST: Final = 10**9
 
 
 def normal_length(mean: float, stddev: float = 0.0) -> Length:
-    """Cut at 1, not drawn again (as AIPerf's): a stddev near the mean raises the mean that comes
-    out. Without a stddev it is fixed and draws nothing."""
+    """Normal lengths, cut at 1 and not drawn again (as AIPerf's). A stddev near the mean raises the
+    resulting mean. Without a stddev the length is fixed and draws nothing."""
     if stddev == 0:
         return lambda random: max(1, round(mean))
     return lambda random: max(1, round(random.gauss(mean, stddev)))
 
 
 def uniform_length(low: int, high: int) -> Length:
-    """Each whole number from low to high as often as any other."""
+    """Each whole number from low to high, with the same probability."""
     return lambda random: random.randint(low, high)
 
 
 def lognormal_length(mean: float, stddev: float) -> Length:
-    """Mean and stddev of the lengths; of their logarithms: σ² = ln(1 + (stddev / mean)²), µ =
-    ln(mean) - σ² / 2."""
+    """``mean`` and ``stddev`` are of the lengths. For their logarithms σ² = ln(1 + (stddev /
+    mean)²), µ = ln(mean) - σ² / 2."""
     variance = math.log1p((stddev / mean) ** 2)
     mu = math.log(mean) - variance / 2
     sigma = math.sqrt(variance)
@@ -52,7 +52,8 @@ def lognormal_length(mean: float, stddev: float) -> Length:
 
 
 def parse_length(text: str) -> Length:
-    """What such a text means. Raises ValueError of one sentence, which says what is accepted."""
+    """The length that a text describes. Raises ValueError of one sentence with the accepted
+    forms."""
     kind, _, numbers = text.strip().rpartition(":")
     separator = ".." if kind == "uniform" else "|"
     try:
@@ -78,7 +79,7 @@ def parse_length(text: str) -> Length:
 
 
 def combine_lengths(input_tokens: Length, output_tokens: Length) -> Sizes:
-    """Two lengths that know nothing of each other."""
+    """Two independent lengths."""
     return lambda random: (input_tokens(random), output_tokens(random))
 
 
@@ -110,7 +111,7 @@ def parse_length_mix(text: str) -> Sizes:
 
 
 def _pairs_of_text(text: str) -> list[tuple[str, str]]:
-    """(two lengths, probability), of both the forms that are not JSON."""
+    """(two lengths, probability) in both forms that are not JSON."""
     bracketed = text.startswith("[") and text.endswith("]")
     items = re.split(r",\s*(?=\()", text[1:-1]) if bracketed else text.split(";")
     parts = (item.rpartition(":") for item in items if item.strip())

@@ -1,10 +1,10 @@
-"""Media: pictures and sounds of a request: encoded once, counted, read from beside their dataset
-and from nowhere else.
+"""Media: images and audio of a request, encoded once, counted, and read only from beside their
+dataset.
 
 A row names them by a path below the dataset's own folder, an http(s) URL (passed on as it is) or a
-data URL. Whoever can upload a dataset chooses these texts: a path that leads out of the folder, by
-``..`` or by a link, is refused before anything there is touched, and what is no picture and no
-sound is never sent.
+data URL. Whoever can upload a dataset chooses these texts. So a path that leads out of the folder,
+by ``..`` or by a link, is refused before anything there is touched. A file that is neither image
+nor audio is never sent.
 """
 
 import io
@@ -22,33 +22,33 @@ import msgspec
 
 IMAGE, AUDIO = "image", "audio"
 COLUMNS: Final = {"image": IMAGE, "images": IMAGE, "audio": AUDIO, "audios": AUDIO}
-"""Fields of a row, each one text or a list of them, and what they hold; AIPerf's names."""
+"""The fields of a row (each a text or a list of them) and their content. The names are AIPerf's."""
 MAX_BYTES: Final = 64 << 20
 """A file has at most so many bytes."""
 KEPT_BYTES: Final = 256 << 20
-"""Of the files that a process keeps encoded: of more, they are read again."""
+"""The bytes of files that a process keeps encoded. Beyond them, files are read again."""
 HEAD_BYTES: Final = 1 << 18
-"""In which a picture says how large it is; in a JPEG the camera's notes and a preview may come
+"""The begin of an image that holds its size. In a JPEG the camera's notes and a preview may come
 before."""
 _SLICE: Final = 3 << 16
-"""Bytes that are encoded in one go: half a millisecond, in which nobody else runs. Of three bytes
-come four characters."""
+"""So many bytes are encoded in one go: half a millisecond, in which nobody else runs. Three bytes
+become four characters."""
 _DATA_URL: Final = re.compile(
     r"data:(image|audio)/([a-z0-9.+-]+);base64,(?=[A-Za-z0-9+/])", re.IGNORECASE
 )
 _JPEG_SIZES: Final = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
 _BARE: Final = frozenset({0x01, *range(0xD0, 0xD9)})
-"""Markers of JPEG: those of a frame, and those without a length."""
+"""The JPEG markers of a frame, and the markers without a length."""
 
 _PLACE: Final = msgspec.Raw(b"\0")
-"""Where a medium goes: no JSON has this byte, not even in a text."""
+"""The place of a medium. No JSON has this byte, not even in a text."""
 
 Refs = Iterable[tuple[str, str]]
-"""(field of the row, its text)."""
+"""(field of the row, its text) pairs."""
 
 
 class MediaError(ValueError):
-    """Why it cannot be sent; ``field``: of the row, where that is known."""
+    """Why it cannot be sent. ``field`` is the row's, where it is known."""
 
     def __init__(self, what: str, field: str = "") -> None:
         super().__init__(what)
@@ -56,7 +56,7 @@ class MediaError(ValueError):
 
 
 class MediaFacts(NamedTuple):
-    """What is known of a picture or a sound."""
+    """What is known of an image or audio."""
 
     media_type: str
     pixels: int | None = None
@@ -78,31 +78,31 @@ class JSONPieces:
 
 
 class EncodedMedium:
-    """One picture or sound in base64: put into a request as it is, without another look at its
+    """One image or audio in base64. It goes into a request as it is, without another pass over its
     megabytes."""
 
     __slots__ = ("_base64", "facts", "size")
 
     def __init__(self, facts: MediaFacts, base64: Iterable[bytes], size: int) -> None:
-        """``base64``: its parts; ``size``: of the file in bytes."""
+        """``base64`` has its parts, ``size`` the bytes of the file."""
         self.facts = facts
         self.size = size
         self._base64 = tuple(base64)
 
     @property
     def url(self) -> JSONPieces:
-        """A data URL, as JSON: it has megabytes, and most of its pieces are shared."""
+        """A data URL as JSON. It has megabytes, and most of its pieces are shared."""
         return JSONPieces(b'"data:%b;base64,' % self.facts.media_type.encode(), *self._base64, b'"')
 
     @property
     def base64(self) -> JSONPieces:
-        """Returns the content as a JSON text."""
+        """The content as a JSON text."""
         return JSONPieces(b'"', *self._base64, b'"')
 
     @property
     def part(self) -> dict[str, Any]:
-        """Of a message's content, in the form of chat completions; the protocols know where it
-        stands for itself."""
+        """The part of a message's content in the form of chat completions. The protocols know where
+        the medium stands."""
         if self.facts.media_type.startswith(IMAGE):
             return {"type": "image_url", "image_url": {"url": self}}
         return {
@@ -112,8 +112,8 @@ class EncodedMedium:
 
 
 def encode_in_pieces(value: Any) -> list[bytes]:
-    """Its JSON, whose pieces follow on each other: no picture and no sound is copied, as a copy of
-    megabytes takes milliseconds of the event loop."""
+    """The JSON of a value, in pieces that follow on each other. No image and no audio is copied, as
+    a copy of megabytes takes milliseconds of the event loop."""
     media = list[JSONPieces]()
 
     def place(value: Any) -> msgspec.Raw:
@@ -135,9 +135,9 @@ def encode_in_pieces(value: Any) -> list[bytes]:
 
 
 def count_media(messages: Iterable[dict[str, Any]]) -> dict[str, int | float | None]:
-    """Fields of the record for the pictures and sounds in messages of chat completions; none
-    without any. None: of one of them it is not known, as it is behind a URL. What tokens such a
-    request has nobody knows beforehand."""
+    """The record's fields for the images and audio in messages of chat completions; none without
+    any. None: one of them is unknown, as it is behind a URL. Nobody knows the tokens of such a
+    request beforehand."""
     parts = list(chain.from_iterable(map(_of_message, messages)))
     if not parts:
         return {}
@@ -161,7 +161,7 @@ def _sum_if_known(values: Sequence[float | None]) -> float | None:
 
 
 def _of_message(message: dict[str, Any]) -> Iterator[tuple[str, MediaFacts, int]]:
-    """(kind, facts, bytes) of each."""
+    """(kind, facts, bytes) of each medium."""
     content = message.get("content")
     for part in content if isinstance(content, list) else ():
         kind = str(part.get("type")) if isinstance(part, dict) else ""
@@ -187,7 +187,7 @@ def _of_message(message: dict[str, Any]) -> Iterator[tuple[str, MediaFacts, int]
 
 
 def list_media_refs(fields: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """What a row names: pictures, then sounds. Raises MediaError."""
+    """The media that a row names: images, then audio. Raises MediaError."""
     refs: list[tuple[str, str]] = []
     for column in COLUMNS:
         value = fields.get(column)
@@ -203,7 +203,8 @@ def list_media_refs(fields: dict[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def check_media_file(folder: str, column: str, ref: str) -> None:
-    """Is it there, and what its column says? Reads a file's beginning. Raises MediaError."""
+    """Check that a file is there, and holds what its column names. It reads the begin of the file.
+    Raises MediaError."""
     kind = COLUMNS[column]
     shown = ref if len(ref) <= 60 else ref[:57] + "..."
     try:
@@ -221,13 +222,13 @@ def check_media_file(folder: str, column: str, ref: str) -> None:
 
 
 class MediaStore:
-    """The media of a dataset, of one process: each file read and encoded once, as long as there is
-    room for it."""
+    """The media of a dataset in one process. Each file is read and encoded once, as long as there
+    is room for it."""
 
     def __init__(
         self, dataset: str, pause: Callable[[], object] = lambda: None, most: int = KEPT_BYTES
     ) -> None:
-        """``pause``: lets others run, between two slices of a large file."""
+        """``pause`` lets others run between two slices of a large file."""
         self._folder = os.path.dirname(dataset)
         self._pause = pause
         self._most = most
@@ -235,7 +236,7 @@ class MediaStore:
         self._bytes = 0
 
     def parts(self, named: Refs) -> list[dict[str, Any]]:
-        """Returns the parts of a message's content. Raises MediaError."""
+        """The parts of a message's content. Raises MediaError."""
         return [self._part(COLUMNS[column], ref) for column, ref in named]
 
     def _part(self, kind: str, ref: str) -> dict[str, Any]:
@@ -266,7 +267,7 @@ class MediaStore:
 
 
 def _is_url(ref: str) -> bool:
-    """http or https; raises MediaError for another kind."""
+    """Whether it is http or https. Raises MediaError for another kind."""
     scheme, colon, _ = ref.partition("://")
     if not colon:
         return False
@@ -276,7 +277,7 @@ def _is_url(ref: str) -> bool:
 
 
 def _opened(folder: str, ref: str) -> io.BufferedReader:
-    """A regular file below the folder, and not too large. Raises MediaError."""
+    """A regular file below the folder that is not too large. Raises MediaError."""
     home = os.path.realpath(folder)
     try:
         path = os.path.realpath(os.path.join(home, ref))
@@ -301,7 +302,7 @@ def _opened(folder: str, ref: str) -> io.BufferedReader:
 
 
 def parse_data_url(url: str) -> tuple[MediaFacts, int]:
-    """(facts, bytes) of a picture or sound in base64. Raises MediaError."""
+    """(facts, bytes) of an image or audio in base64. Raises MediaError."""
     match = _DATA_URL.match(url)
     if match is None:
         raise MediaError("a data URL is data:image/png;base64,... or data:audio/wav;base64,...")
@@ -313,8 +314,8 @@ def parse_data_url(url: str) -> tuple[MediaFacts, int]:
 
 
 def read_media_facts(head: bytes, size: int) -> MediaFacts:
-    """Of a file of ``size`` bytes that begins so: PNG (W3C), JPEG (ITU T.81), GIF, WebP; WAV, MP3,
-    FLAC, Ogg. Raises MediaError where it is none of them, or broken."""
+    """The facts of a file of ``size`` bytes with this begin: PNG (W3C), JPEG (ITU T.81), GIF, WebP;
+    WAV, MP3, FLAC, Ogg. Raises MediaError where it is none of them, or broken."""
     width = height = 0
     if head.startswith(b"\x89PNG\r\n\x1a\n") and head[12:16] == b"IHDR":
         kind = "png"
@@ -353,7 +354,7 @@ def _jpeg_size(head: bytes) -> tuple[int, int]:
 
 
 def _webp_size(head: bytes) -> tuple[int, int]:
-    """Lossy, lossless and extended form (RFC 9649)."""
+    """The size in the lossy, lossless and extended form (RFC 9649)."""
     form, data = head[12:16], head[20:30]
     if form == b"VP8 " and len(data) == 10:
         return int.from_bytes(data[6:8], "little") & 0x3FFF, int.from_bytes(
@@ -368,7 +369,7 @@ def _webp_size(head: bytes) -> tuple[int, int]:
 
 
 def _sound(head: bytes, size: int) -> MediaFacts:
-    """How long it is, WAV says at its beginning; of the others that is not known."""
+    """WAV has its length at its begin. The length of other formats is not known."""
     if head[:4] == b"RIFF" and head[8:12] == b"WAVE":
         try:
             with wave.open(io.BytesIO(head)) as sound:

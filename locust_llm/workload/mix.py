@@ -1,5 +1,5 @@
-"""Mixes: the models of a run, or its tenants, and how often each is asked for, or asks; what a
-tenant's requests carry."""
+"""Mix: the models or the tenants of a run with their weights, and what a tenant's requests
+carry."""
 
 import math
 import re
@@ -14,7 +14,7 @@ FORMS: Final = {
     "model": "NAME=WEIGHT pairs separated by commas, as in base=60,adapter-a=30,adapter-b=10",
     "tenant": "NAME=WEIGHT pairs separated by commas, as in gold=20,free=80",
 }
-"""What each mix takes."""
+"""The form of each mix."""
 MOST: Final = 100
 
 Model = Callable[[Random], str]
@@ -22,10 +22,12 @@ Model = Callable[[Random], str]
 
 
 def parse_weights(text: str, of: str = "model", flag: str = "") -> dict[str, float]:
-    """By name, in the order of the text. A name ends at the last ``=`` before its comma, so it may
-    hold colons, slashes and equals signs. Weights are any positive numbers. ``of``: model or
-    tenant, whose ``--model-mix`` or ``--tenant-mix`` it is, if no other ``flag`` is given. Raises
-    ValueError of one sentence."""
+    """Weights by name, in the order of the text. They are any positive numbers.
+
+    A name ends at the last ``=`` before its comma, so it may hold colons, slashes and equals signs.
+    ``of`` is model or tenant, for ``--model-mix`` or ``--tenant-mix``, if no other ``flag`` is
+    given. Raises ValueError of one sentence.
+    """
     flag = flag or f"--{of}-mix"
     form = FORMS[of]
     weights: dict[str, float] = {}
@@ -53,14 +55,14 @@ def parse_weights(text: str, of: str = "model", flag: str = "") -> dict[str, flo
 
 
 def parse_shares(text: str, of: str = "model") -> dict[str, float]:
-    """Parses shares of 1, by name. Raises ValueError."""
+    """Shares of 1 by name. Raises ValueError."""
     weights = parse_weights(text, of)
     whole = sum(weights.values())
     return {name: weight / whole for name, weight in weights.items()}
 
 
 def parse_model_mix(text: str, of: str = "model") -> Model:
-    """Each draw is independent of all others. Raises ValueError."""
+    """Draws models independently of each other. Raises ValueError."""
     weights = parse_weights(text, of)
     names = list(weights)
     numbers = list(weights.values())
@@ -68,14 +70,14 @@ def parse_model_mix(text: str, of: str = "model") -> Model:
 
 
 def format_canonical_mix(text: str) -> str:
-    """The same mix of models, always written alike. Raises ValueError."""
+    """The same mix of models, always written in the same way. Raises ValueError."""
     return ",".join(f"{name}={weight:.12g}" for name, weight in parse_weights(text).items())
 
 
 # -- tenants ---------------------------------------------------------------------------------------
 
 FAIRNESS: Final = "x-gateway-inference-fairness-id"
-"""By this header the Gateway API Inference Extension knows whose a request is."""
+"""The header by which the Gateway API Inference Extension recognises tenants."""
 TENANT: Final = re.compile(r"[!-9;-~]{1,128}")
 """A name goes into a header as it is: printable ASCII without blanks and colons."""
 _HEADER: Final = re.compile(r"([^:\s]+):([!#$%&'*+.^_`|~0-9A-Za-z-]+)=([\t -~\x80-\xff]*)")
@@ -92,7 +94,7 @@ REDACTED: Final = "***"
 
 
 def parse_tenant_weights(text: str, flag: str = "") -> dict[str, float]:
-    """Weights by name, each of which a header can carry. Raises ValueError of one sentence."""
+    """Weights by name. A header can carry each name. Raises ValueError of one sentence."""
     weights = parse_weights(text, "tenant", flag)
     for name in weights:
         if why := explain_bad_tenant_name(name):
@@ -101,7 +103,7 @@ def parse_tenant_weights(text: str, flag: str = "") -> dict[str, float]:
 
 
 def explain_bad_tenant_name(name: str) -> str:
-    """Why this can be no name of a tenant, in words; empty where it can."""
+    """Why this cannot be a tenant's name, in words. Empty: it can."""
     if TENANT.fullmatch(name):
         return ""
     return (
@@ -111,8 +113,8 @@ def explain_bad_tenant_name(name: str) -> str:
 
 
 def parse_tenant_headers(texts: Iterable[str]) -> dict[str, dict[str, str]]:
-    """By tenant, then by header: of ``gold:NAME=VALUE``. Raises ValueError of one sentence, which
-    quotes no value."""
+    """Headers by tenant and name, from ``gold:NAME=VALUE``. Raises ValueError of one sentence,
+    which quotes no value."""
     headers: dict[str, dict[str, str]] = {}
     for text in texts:
         if not (match := _HEADER.fullmatch(text)):
@@ -136,13 +138,14 @@ def parse_tenant_headers(texts: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def hide_header_value(text: str) -> str:
-    """A ``--tenant-header`` to be written down."""
+    """A ``--tenant-header`` without its value."""
     name, equals, value = text.partition("=")
     return f"{name}={REDACTED}" if equals and value else text
 
 
 def parse_tenant_priorities(text: str) -> dict[str, int]:
-    """By tenant: whole numbers, in vLLM the lower the sooner. Raises ValueError of one sentence."""
+    """Priorities by tenant: whole numbers, in vLLM the lower the sooner. Raises ValueError of one
+    sentence."""
     priorities: dict[str, int] = {}
     for pair in filter(str.strip, text.split(",")):
         name, _, number = (part.strip() for part in pair.rpartition("="))
@@ -165,11 +168,11 @@ def parse_tenant_priorities(text: str) -> dict[str, int]:
 
 
 class TenantDealer:
-    """Tenants, dealt to the users of a closed loop: each time to the one that is furthest below its
-    share, so the counts are within one of their shares at any number of users."""
+    """Deals tenants to the users of a closed loop, always the one furthest below its share. The
+    counts are within one of their shares at any number of users."""
 
     def __init__(self, shares: Mapping[str, float], before: int = 0) -> None:
-        """``before``: so many users of other processes have theirs, dealt alike."""
+        """``before``: so many users of other processes have tenants, dealt in the same way."""
         self._shares = shares
         self._counts = Counter[str]()
         self._of: dict[int, str] = {}
@@ -177,14 +180,14 @@ class TenantDealer:
             self._counts[self._next()] += 1
 
     def of(self, user: int) -> str:
-        """Returns the model of this user, which keeps it."""
+        """The tenant of this user, which keeps it."""
         if user not in self._of:
             self._of[user] = self._next()
             self._counts[self._of[user]] += 1
         return self._of[user]
 
     def leave(self, user: int) -> None:
-        """This user is gone: another gets its tenant."""
+        """The user is gone: another one gets its tenant."""
         if (name := self._of.pop(user, None)) is not None:
             self._counts[name] -= 1
 

@@ -1,11 +1,11 @@
-"""Pictures and sounds made up from a seed: PNG, JPEG and WAV of noise, of asked sizes, each with an
-end of its own.
+"""Pictures: images and audio from a seed: PNG, JPEG and WAV of noise, of requested sizes, each with
+its own end.
 
-No two are alike, so that no cache of a server makes it look faster; but to make a megapixel takes
-50 ms, and requests come faster than that. So a few are made before the load but for their end, and
-encoded: a request adds the last row of pixels, or the last samples. A PNG is a deflate stream whose
-last block may follow later, as it is (RFC 1951, 3.2.4); a JPEG may begin anew with each row of
-blocks (restart intervals, ITU T.81, F.1.1.5.2).
+No two are alike, so that no cache makes a server look faster. But a megapixel takes 50 ms, and
+requests come faster than that. So a few are made and encoded before the load, without their end. A
+request adds the last row of pixels, or the last samples. A PNG is a deflate stream whose last block
+may follow later, as it is (RFC 1951, 3.2.4). A JPEG may begin anew with each row of blocks (restart
+intervals, ITU T.81, F.1.1.5.2).
 """
 
 import io
@@ -25,50 +25,51 @@ MISSING: Final = (
     "pictures as JPEG need Pillow: pip install 'locust-llm[images]', or --image-format png"
 )
 MADE: Final = 16
-"""Sizes that are drawn before the load, where they differ."""
+"""So many sizes are drawn before the load, where they differ."""
 MAX_SIDE: Final = 16_384
 MADE_BYTES: Final = 64 << 20
-"""Of their encoded files: with larger ones there are fewer."""
+"""The bytes of their encoded files. With larger files there are fewer."""
 QUALITY: Final = 85
-"""Of JPEG: what cameras and web sites commonly use."""
+"""JPEG's quality, as cameras and web sites commonly use it."""
 _BLOCK_ROWS: Final = 16
-"""Rows of pixels in a row of JPEG's blocks, with colours at half the resolution (4:2:0)."""
+"""The rows of pixels in a row of JPEG's blocks, with colours at half the resolution (4:2:0)."""
 _COARSE: Final = 4
-"""Pixels of the side of a spot, in a JPEG: noise of single pixels would take three times what a
-photograph does."""
+"""The side of a spot in a JPEG, in pixels. Noise of single pixels would take three times a
+photograph's bytes."""
 _SHADES: Final = bytes(120 + (byte & 15) for byte in range(256))
-"""16 of 256: a PNG then takes 1.5 bytes a pixel, as many photographs do; full noise takes 3."""
+"""16 of 256 shades. A PNG then takes 1.5 bytes a pixel, as many photographs do; full noise takes
+3."""
 _OWN_SAMPLES: Final = 64
 _DEPTH: Final = 16
-"""Bits of a sample; one channel."""
+"""The bits of a sample, of one channel."""
 
 
 class GeneratedMediaSettings(NamedTuple):
-    """What a run asks for: a mean of 0 is none."""
+    """The media that a run requests. A mean of 0 means none."""
 
     width: tuple[float, float] = (0.0, 0.0)
-    """Mean and standard deviation, pixels."""
+    """Mean and standard deviation in pixels."""
     height: tuple[float, float] = (0.0, 0.0)
     images: int = 1
     """The images of a request."""
     formats: tuple[str, ...] = ("png",)
-    """One of them each: png, jpeg."""
+    """The formats, of which each image has one: png, jpeg."""
     seconds: tuple[float, float] = (0.0, 0.0)
     rates: tuple[float, ...] = (16.0,)
-    """Samples a second, in kHz, one of them each."""
+    """The sample rates in kHz, of which each audio has one."""
     sounds: int = 1
     seed: int = 0
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What there will be: image, audio."""
+        """The kinds of media: image, audio."""
         image = self.width[0] and self.height[0] and self.images
         audio = self.seconds[0] and self.sounds
         return (IMAGE,) * bool(image) + (AUDIO,) * bool(audio)
 
 
 def parse_sample_rates(text: str) -> tuple[float, ...]:
-    """Of numbers with commas or blanks between, in kHz. Raises ValueError of one sentence."""
+    """Reads numbers with commas or blanks between, in kHz. Raises ValueError of one sentence."""
     try:
         rates = tuple(float(rate) for rate in text.replace(",", " ").split())
     except ValueError:
@@ -81,14 +82,14 @@ def parse_sample_rates(text: str) -> tuple[float, ...]:
 
 
 class UnfinishedMedium(NamedTuple):
-    """A picture or sound without its end."""
+    """An image or audio without its end."""
 
     facts: MediaFacts
     base64: bytes
-    """Of the beginning, but for the bytes that do not fill three."""
+    """The begin in base64, without the bytes that do not fill three."""
     rest: bytes
     size: int
-    """Bytes that are encoded so far."""
+    """The bytes that are encoded so far."""
     end: Callable[[Random], bytes]
 
     def finished(self, random: Random) -> EncodedMedium:
@@ -99,20 +100,20 @@ class UnfinishedMedium(NamedTuple):
 
 
 class MediaGenerator:
-    """Of the requests of one process: the same seed gives the same bytes."""
+    """The media of one process's requests. The same seed gives the same bytes."""
 
     def __init__(self, asked: GeneratedMediaSettings, seed: str | None) -> None:
-        """``seed``: of what differs between requests."""
+        """``seed`` decides what differs between requests."""
         self._asked = asked
         self._random = Random(seed)
         self._images, self._sounds = prepare_generated_media(asked)
 
     def begin_block(self, seed: str) -> None:
-        """Draws what differs from this seed from now on."""
+        """Draw what differs from this seed from now on."""
         self._random = Random(seed)
 
     def parts(self) -> list[dict[str, Any]]:
-        """Of the content of one message; none where none are asked for."""
+        """The media parts of one message's content. Empty: none are requested."""
         random, parts_drawn = self._random, []
         for source, count in (
             (self._images, self._asked.images),
@@ -128,8 +129,10 @@ class MediaGenerator:
 def prepare_generated_media(
     asked: GeneratedMediaSettings,
 ) -> tuple[Sequence[UnfinishedMedium], Sequence[UnfinishedMedium]]:
-    """(pictures, sounds) without their ends. Kept, so that processes which are forked find them.
-    Raises ImportError where a JPEG is asked for and Pillow is missing."""
+    """(images, audio) without their ends. They are kept, so that forked processes have them.
+
+    Raises ImportError where a JPEG is requested and Pillow is missing.
+    """
     random = Random(f"{asked.seed}/media")
     images: list[UnfinishedMedium] = []
     if IMAGE in asked.kinds:
@@ -157,7 +160,7 @@ def prepare_generated_media(
 def _take_unfinished_media(
     begun: Iterator[UnfinishedMedium], differ: bool
 ) -> list[UnfinishedMedium]:
-    """One, or of sizes that differ many, as long as there is room."""
+    """One medium; many, as long as there is room, where sizes differ."""
     files = [next(begun)]
     while differ and len(files) < MADE and sum(file.size for file in files) < MADE_BYTES:
         files.append(next(begun))
@@ -175,7 +178,7 @@ def _begun(facts: MediaFacts, data: bytes, end: Callable[[Random], bytes]) -> Un
 
 
 def begin_png(width: int, height: int, random: Random) -> UnfinishedMedium:
-    """24 bits a pixel."""
+    """A PNG of 24 bits a pixel."""
     row = 3 * width
     noise = _noise(random, row * (height - 1))
     pixels = b"".join(b"\0" + noise[at : at + row] for at in range(0, len(noise), row))
@@ -204,7 +207,7 @@ def _noise(random: Random, size: int) -> bytes:
 
 
 def begin_jpeg(width: int, height: int, random: Random) -> UnfinishedMedium:
-    """The last row of blocks is made for each. Raises ImportError."""
+    """A JPEG, whose last row of blocks is made for each request. Raises ImportError."""
     whole = _jpeg(width, height, random)
     restart = max((whole.rfind(b"\xff%c" % marker) for marker in range(0xD0, 0xD8)), default=-1)
     last = restart + 2 if height > _BLOCK_ROWS else _scan(whole)
@@ -230,7 +233,7 @@ def _jpeg(width: int, height: int, random: Random) -> bytes:
 
 
 def _scan(data: bytes) -> int:
-    """Where the scan begins, behind its header."""
+    """Where the scan begins, after its header."""
     at = data.index(b"\xff\xda") + 2
     return at + int.from_bytes(data[at : at + 2])
 

@@ -29,21 +29,22 @@ from .pictures import MediaGenerator
 from .tokens import Tokenizer, count_corpus_words, cut_corpus_text
 
 TOKENS_A_WORD: Final = 1.35
-"""English text in a modern BPE vocabulary; default until the server has counted."""
+"""English text in a modern BPE vocabulary. It is the default until the server has counted."""
 TEMPLATE_TOKENS: Final = 12.0
-"""Of a chat template; default until the server has counted."""
+"""The tokens of a chat template. It is the default until the server has counted."""
 TAIL_TOKENS: Final = 5
-"""Of it behind the text, in Llama 3's and ChatML; where it is not known where the text begins."""
+"""The template's tokens after the text, in Llama 3's and ChatML. They are used where the text's
+begin is not known."""
 BLOCK_TOKENS: Final = 512
-"""Of a hash id; Mooncake's traces and AIPerf's ``--isl-block-size``."""
+"""The tokens of a hash id, as in Mooncake's traces and AIPerf's ``--isl-block-size``."""
 SUMS_EACH: Final = 50
-"""Words: the tokens of a prompt between two places of the corpus are then known to half a percent,
-instead of 3."""
+"""The words between two sums. The tokens of a prompt between two places of the corpus are then
+known to half a percent, instead of 3."""
 _NUMBERS: Final = 9 * 10**8
 # coprime to _NUMBERS: each comes once; the golden section: neighbours begin unlike
 _STRIDE: Final = 556_230_589
 _FEWEST: Final = 16
-"""A rest of fewer tokens behind shared blocks is too short for a number, and for a cache."""
+"""A rest of fewer tokens after shared blocks is too short for a number, and for a cache."""
 
 
 class PromptLengthModel(msgspec.Struct, frozen=True):
@@ -53,11 +54,11 @@ class PromptLengthModel(msgspec.Struct, frozen=True):
     template_tokens: float = TEMPLATE_TOKENS
     measured: bool = False
     head_tokens: int | None = None
-    """Of the chat template, before the text, as two answers of /tokenize have them in common; None:
-    unknown."""
+    """The tokens of the chat template before the text, as two answers of /tokenize have them in
+    common. None: unknown."""
     sums: tuple[int, ...] = ()
-    """Tokens of the corpus before each SUMS_EACH words of it, all of them last; empty: not known,
-    each word then counts alike."""
+    """The tokens of the corpus before each SUMS_EACH words, the total last. Empty: not known; each
+    word then counts alike."""
 
     @property
     def head(self) -> int:
@@ -69,12 +70,11 @@ class PromptLengthModel(msgspec.Struct, frozen=True):
         )
 
     def words(self, tokens: float) -> int:
-        """How many words come nearest to ``tokens``; at least one."""
+        """How many words come nearest to ``tokens``, at least one."""
         return max(1, round((tokens - self.template_tokens) / self.tokens_a_word))
 
     def fill(self, head: str, at: int, tokens: float, first: bool = True) -> tuple[str, float]:
-        """(text, its tokens by this line): to the nearest word what ``Tokenizer.fill`` does
-        exactly."""
+        """(text, its tokens by this model): ``Tokenizer.fill`` to the nearest word."""
         heads = head.split(" ")
         words = max(1, round(tokens / self.tokens_a_word))
         if words <= len(heads):
@@ -91,11 +91,11 @@ class PromptLengthModel(msgspec.Struct, frozen=True):
         ) - before
 
     def begin(self, head: str, at: int, tokens: float) -> tuple[str, float]:
-        """The same; with fewer tokens it begins as with more."""
+        """As ``fill``, but with fewer tokens the text begins as with more."""
         return self.fill(head, at, tokens)
 
     def tokens_before(self, word: float) -> float:
-        """Tokens of the corpus, over and over, before a word of it, by the sums."""
+        """The tokens of the corpus, over and over, before a word, by the sums."""
         rounds, word = divmod(word, count_corpus_words())
         number = int(word // SUMS_EACH)
         words = min(SUMS_EACH, count_corpus_words() - number * SUMS_EACH)
@@ -116,12 +116,12 @@ class PromptLengthModel(msgspec.Struct, frozen=True):
 
 
 def format_prompt_number(number: int) -> str:
-    """What a prompt begins with, of nine digits."""
+    """The begin of a prompt, of nine digits."""
     return str(10**8 + number % _NUMBERS)
 
 
 def draw_sample_numbers(count: int) -> list[str]:
-    """So many of them, unlike each other and always the same."""
+    """So many numbers, unlike each other and always the same."""
     return [format_prompt_number(place * _STRIDE) for place in range(count)]
 
 
@@ -152,12 +152,11 @@ class DrawnPrompt(NamedTuple):
 
     text: str
     input_tokens: int
-    """Of the request as far as it is made here: chat template, system prompt, prefix and the length
-    that was drawn."""
+    """The tokens of the request that are made here: chat template, system prompt, prefix and the
+    drawn length."""
     output_tokens: int
     media: Sequence[dict[str, Any]] = ()
-    """Parts of the content behind the text: a cache of prefixes begins with that, and the number in
-    it."""
+    """The content's parts after the text. A prefix cache begins with the text, and its number."""
 
     @property
     def message(self) -> dict[str, Any]:
@@ -167,7 +166,7 @@ class DrawnPrompt(NamedTuple):
 def append_media_parts(
     content: str | list[dict[str, Any]] | None, parts: Sequence[dict[str, Any]]
 ) -> Any:
-    """The content of a message, with pictures and sounds behind it."""
+    """The content of a message, followed by images and audio."""
     if not parts:
         return content
     return [
@@ -198,17 +197,18 @@ class Prompts:
         media: MediaGenerator | None = None,
         salt: str = "",
     ) -> None:
-        """``sizes``: draws input and output tokens together; None: each of its own, normal with
-        this mean and standard deviation, cut at 1. ``prefixes``: how many the pool holds, at most
-        as many as the corpus has words. ``context``: draws how much longer the first prompt of a
-        session is. Without a seed what is shared is that of seed 0, since processes must agree on
-        it. ``batch``: texts of a request, each of a length that is drawn. ``media``: the pictures
-        and sounds of each. ``salt``: of one run, so that no prompt begins as one of another run
-        with this seed."""
+        """``sizes`` draws input and output tokens together; None: each is normal with this mean and
+        standard deviation, cut at 1. ``prefixes``: the size of the pool, at most the corpus's
+        words. ``context`` draws how much longer a session's first prompt is.
+
+        Without a seed, shared text uses seed 0, since processes must agree on it. ``batch``: the
+        texts of a request, each of a drawn length. ``media``: the images and audio of each.
+        ``salt`` belongs to one run, so that no prompt begins as one of another run with this seed.
+        """
         self._pictures = media
         self.lengths, self.tokenizer, self._batch = lengths, tokenizer, batch
         self.off = 0
-        """Prompts so far that have not exactly the tokens asked for; counted only with a
+        """The prompts so far without exactly the requested tokens; counted only with a
         tokenizer."""
         self._sizes = sizes or combine_lengths(
             normal_length(*input_tokens), normal_length(*output_tokens)
@@ -223,9 +223,10 @@ class Prompts:
         # seeded by text: neighbouring numbers give unlike streams, and no fork shares one
         self._random = random.Random(None if seed is None else f"{seed}/{worker}")
         self._draws = self._random
-        """Of lengths and prefixes."""
+        """Draws lengths and prefixes."""
         self.salt = salt
-        """Begins what is not made up here, so that no cache has seen it; see begin_block."""
+        """The salt begins texts that are not made up here, so that no cache has them: see
+        begin_block."""
         self._number = self._random.randrange(_NUMBERS)
         self._shift = 0
         if salt:  # other words, while all that is drawn stays as with this seed alone
@@ -237,7 +238,7 @@ class Prompts:
             range(count_corpus_words()), 1 + prefixes
         )
         self._prefixes = [self._shared(at, prefix_tokens) for at in prefix_at if prefix_tokens]
-        """(text, tokens) of each; none: a prompt begins with its number."""
+        """(text, tokens) of each prefix. Empty: a prompt begins with its number."""
         self._prefix_tokens = prefix_tokens if prefixes else 0
         self._context = context
         self.system_tokens = system_tokens
@@ -267,28 +268,27 @@ class Prompts:
         )
 
     def batch(self, first: bool = True) -> list[DrawnPrompt]:
-        """The texts of a request: of a prompt one, of embeddings and rerank several."""
+        """The texts of a request: one prompt, or several for embeddings and rerank."""
         return [self.draw(first) for _ in range(self._batch)]
 
     def resize(self, sizes: Sizes) -> None:
-        """Draw from these from now on; the prompts stay unlike all that were there before."""
+        """Draw from these sizes from now on. The prompts stay unlike all earlier ones."""
         self._sizes = sizes
 
     def begin_block(self, seed: str, salt: str) -> None:
-        """From now on lengths and prefixes are drawn from this seed, while texts stay unlike all
-        that were there before; blocks of hash ids and prompts of a file differ by the salt, where
-        that is not empty."""
+        """Draw lengths and prefixes from this seed from now on. Texts stay unlike all earlier ones.
+        A salt that is not empty changes blocks of hash ids and prompts of a file."""
         self.begin_draws(seed)
         self.salt = salt
         if self._pictures is not None:
             self._pictures.begin_block(f"{seed}/media")
 
     def begin_draws(self, seed: str) -> None:
-        """From now on lengths and prefixes are drawn from this seed; all else goes on."""
+        """Draw lengths and prefixes from this seed from now on. All else goes on."""
         self._draws = random.Random(f"{seed}/lengths")
 
     def output_tokens(self) -> int:
-        """For a prompt that is given."""
+        """The output tokens for a given prompt."""
         return self._sizes(self._draws)[1]
 
     def text(
@@ -298,14 +298,15 @@ class Prompts:
         prefix: tuple[str, float] = ("", 0),
         block_tokens: int = BLOCK_TOKENS,
     ) -> str:
-        """A prompt that comes to ``tokens`` with the chat template: the prefix and the blocks of
-        the ids, then, as far as these leave room, what is its own. Of ids for which there is no
-        room only the first ones, the last one in part. ``prefix``: (text, its tokens).
+        """A prompt that comes to ``tokens`` with the chat template: the prefix, the blocks of the
+        ids, and its own text as far as there is room.
 
-        The text of a block follows from its id, the seed, and its place: what comes first has no
-        space in front of it, and so may have other tokens; and what the ones before it are short of
-        whole words it makes up for. A cache compares from the beginning on and never sees the
-        difference. ``block_tokens``: of each block.
+        If there is no room for all ids, the first ones are used, the last one in part. ``prefix``:
+        (text, its tokens). ``block_tokens``: of each block.
+
+        The text of a block follows from its id, the seed, and its place. The first text has no
+        space before it, and so may have other tokens. It also makes up for what the texts before
+        lack in whole words. A cache compares from the begin on and never sees the difference.
         """
         wanted = tokens - self._template
         parts = [prefix[0]] if prefix[0] else []
@@ -328,20 +329,20 @@ class Prompts:
         return self._checked(" ".join(parts), filled, wanted)[0]
 
     def reused(self, tokens: int, number: int, shared: int) -> tuple[str, int]:
-        """(a prompt that comes to ``tokens`` with the chat template and begins as all others with
-        the prefix of this number, how many tokens these have in common with it, the template's head
-        among them): ``shared``, or a word less."""
+        """(prompt, tokens in common). The prompt comes to ``tokens`` with the chat template and
+        begins with the prefix ``number``, as all others of that number do. The common tokens
+        include the template's head: ``shared``, or a word less."""
         head, at = self._place(f"{self._seed}{self.salt}/prefix {number}")
         text, filled = self._ruler.begin(head, at, max(1, shared - self.lengths.head))
         return self.text(tokens, prefix=(text, filled)), round(filled) + self.lengths.head
 
     def words(self, count: int) -> str:
-        """``count`` words; the first is a number that is this prompt's own."""
+        """``count`` words. The first is a number that is this prompt's own."""
         at = self._random.randrange(count_corpus_words())
         return " ".join([self._next_number(), cut_corpus_text(at, count - 1)]).rstrip()
 
     def tokens(self, text: str) -> float:
-        """How many a text has: by the tokenizer, else estimated from its words."""
+        """The tokens of a text: by the tokenizer, else estimated from its words."""
         if self.tokenizer is not None:
             return self.tokenizer.count(text)
         return len(text.split()) * self.lengths.tokens_a_word
@@ -363,8 +364,8 @@ class Prompts:
         return self._ruler.fill(*self._place(f"{self._seed}{self.salt}/{hash_id}"), tokens, first)
 
     def _place(self, name: str) -> tuple[str, int]:
-        """(beginning, where the corpus goes on), from a name: of more than 10^13 beginnings one,
-        six words of three places, where one place alone would soon come twice."""
+        """(begin, where the corpus goes on) from a name. There are more than 10^13 begins of six
+        words from three places; one place alone would soon come twice."""
         *heads, at = (
             number % count_corpus_words()
             for number in struct.unpack("<4I", blake2b(name.encode(), digest_size=16).digest())
@@ -372,7 +373,7 @@ class Prompts:
         return " ".join(cut_corpus_text(head, 2) for head in heads), at
 
     def _checked(self, text: str, filled: float, wanted: float) -> tuple[str, float]:
-        """The text, with a tokenizer that cannot be summed up encoded and made to fit."""
+        """The text. With a tokenizer that cannot be summed up, it is encoded and made to fit."""
         if self.tokenizer is not None:
             if not self.tokenizer.by_word:
                 text, filled = self.tokenizer.trim(text, max(1, round(wanted)))

@@ -1,7 +1,7 @@
 """Rows: a file of JSONL, CSV or one JSON list, plain or gzip, as rows with their places: streamed,
 or by an index.
 
-A stream holds one row at a time; of a JSON list it maps the file and holds 65 bytes a row. gzip is
+A stream holds one row at a time. For a JSON list it maps the file and holds 65 bytes a row. gzip is
 unpacked to a temporary file where rows are needed by their place.
 """
 
@@ -27,13 +27,13 @@ from locust_llm.files.user_file import explain_irregular_file
 from .formats import DatasetError, locate_row_error
 
 MAX_ROW_BYTES: Final = 64 << 20
-"""A longer line is taken for a file without line ends."""
+"""A longer line means a file without line ends."""
 MAX_BLANK_BYTES: Final = 1 << 20
-"""So many blanks beyond the bytes of the rows before them are taken for a file without rows: each
-blank line costs time, and gzip packs a million of them into a thousand bytes."""
+"""So many blanks beyond the bytes of earlier rows mean a file without rows. Each blank line costs
+time, and gzip packs a million of them into a thousand bytes."""
 UNPACKED_BYTES: Final = 1 << 30
 PACKED_RATIO: Final = 500
-"""gzip of more than both is not unpacked to disk: text is packed to a 3rd to a 20th, and at most
+"""gzip beyond both limits is not unpacked to disk. Text is packed to a 3rd to a 20th, and at most
 1,032 times smaller."""
 GZIP: Final = b"\x1f\x8b"
 _BLOCK: Final = 1 << 20
@@ -52,14 +52,14 @@ class FileRow(NamedTuple):
 
 
 class RowIndex(NamedTuple):
-    """Places of rows, 12 bytes each; ``offsets`` has one more, the end of the last."""
+    """The places of rows, 12 bytes each. ``offsets`` has one more, the end of the last row."""
 
     offsets: "array[int]"
     lines: "array[int]"
 
 
 class RowFile:
-    """A file of rows. Blank lines are none, the header of a CSV file is one. Raises DatasetError
+    """A file of rows. Blank lines are no rows; the header of a CSV file is one. Raises DatasetError
     wherever it reads."""
 
     def __init__(self, path: str) -> None:
@@ -85,7 +85,7 @@ class RowFile:
         first = block.strip()[:1]
         self.is_list = first == b"["
         self._is_one = _OVER_LINES.match(block) is not None
-        """An object over several lines: the only row."""
+        """The file is one object over several lines: the only row."""
         self.is_json = first in (b"[", b"{")
 
     def __iter__(self) -> Iterator[FileRow]:
@@ -118,7 +118,7 @@ class RowFile:
         return FileRow(start, index.lines[number], data)
 
     def error(self, row: FileRow, what: object, byte: int = 0) -> DatasetError:
-        """``what`` is wrong at a byte of a row."""
+        """The error for a byte of a row."""
         before = row.data[:byte]
         line_at = before.rfind(b"\n") + 1
         column = len(before[line_at:].decode("utf-8", "replace")) + 1
@@ -130,7 +130,7 @@ class RowFile:
 
     @cached_property
     def _disk(self) -> BinaryIO:
-        """The file, unpacked, as something that has places."""
+        """The file, unpacked, with byte positions."""
         stream = open(self.path, "rb")  # noqa: SIM115
         finalize(self, stream.close)
         if stream.read(2) != GZIP:
@@ -194,7 +194,8 @@ class RowFile:
                 line += data.count(b"\n")
 
     def _list_rows(self) -> Iterator[FileRow]:
-        """The values of the list; a mistake between them (a missing comma, say) spoils all."""
+        """The values of the list. A mistake between them (such as a missing comma) makes all of
+        them unusable."""
         view = mmap(self._disk.fileno(), 0, access=ACCESS_READ)
         try:
             values = _decode_list(memoryview(view)[self._start :])

@@ -38,21 +38,20 @@ def load_corpus() -> tuple[str, Sequence[int]]:
 
 @cache
 def count_corpus_words() -> int:
-    """How many words there are, once over."""
+    """The number of words in the corpus."""
     return len(load_corpus()[1]) // 2
 
 
 @cache
 def load_reference_tokens() -> tuple[int, ...]:
-    """Tokens of the corpus before each 50 words of it, all of them last, by the vocabulary of
-    GPT-2: where other vocabularies take more for a word, this one mostly does too."""
+    """The tokens of the corpus before each 50 words, the total last, by GPT-2's vocabulary. Other
+    vocabularies mostly take more for a word where this one does."""
     each = files("locust_llm").joinpath("shakespeare_tokens.txt").read_text("ascii").split()
     return tuple(accumulate(map(int, each), initial=0))
 
 
 def cut_corpus_text(at: int, count: int) -> str:
-    """``count`` words from number ``at`` (below ``size()``) on, from the end back to the
-    beginning."""
+    """``count`` words from number ``at`` on, from the end back to the begin."""
     text, starts = load_corpus()
     parts = []
     while count > 0:
@@ -65,7 +64,7 @@ def cut_corpus_text(at: int, count: int) -> str:
 
 MAX_TRIES: Final = 10
 MAX_WORD: Final = 8
-"""Tokens that a text of whole words may lack."""
+"""The tokens that a text of whole words may lack."""
 TOKENIZER_FILE: Final = "tokenizer.json"
 _BEFORE: Final = "the"
 _SAMPLES: Final = 20
@@ -73,28 +72,30 @@ _SAMPLE_WORDS: Final = 100
 
 
 class Tokenizer:
-    """Counts, and cuts the corpus to size."""
+    """Counts tokens, and cuts the corpus to size."""
 
     def __init__(self, count: Callable[[str], int]) -> None:
-        """``count``: the tokens of a text, without those that only mark its beginning or its
-        end."""
+        """``count`` gives the tokens of a text, without marks of its begin or end."""
         self.count = count
         self._cost = lru_cache(1 << 16)(self._cost_of)
         words = load_corpus()[0].split()
         self._sums = array("Q", accumulate((self._cost(word, False) for word in words), initial=0))
-        """Tokens of the corpus before each word of it."""
+        """The tokens of the corpus before each word."""
         self._fillers = {
             self._cost(word, False): word for word in reversed(words) if self._cost(word, False) > 0
         }
-        """For a number of tokens a word that has as many."""
+        """A word for each number of tokens."""
         self._costs = sorted(self._fillers, reverse=True)
         self.by_word = all(self._as_summed(Random(sample)) for sample in range(_SAMPLES))
-        """The tokens of a text are the sum of those of its words, so that ``fill`` is exact."""
+        """The tokens of a text are the sum of its words' tokens, so ``fill`` is exact."""
 
     def fill(self, head: str, at: int, tokens: float, first: bool = True) -> tuple[str, int]:
-        """(text, its tokens): the words of ``head``, then the corpus from word ``at`` on, then a
-        word that fills the rest. Of a head that is too long only the beginning, at least one word.
-        ``first``: nothing comes before it."""
+        """(text, its tokens): the words of ``head``, the corpus from word ``at`` on, and a word
+        that fills the rest.
+
+        A head that is too long gives only its begin, at least one word. ``first``: nothing comes
+        before the text.
+        """
         left = max(0, round(tokens))
         wanted = left
         parts: list[str] = []
@@ -111,9 +112,11 @@ class Tokenizer:
         return " ".join(parts + filling), wanted - left
 
     def begin(self, head: str, at: int, tokens: float) -> tuple[str, int]:
-        """(text, its tokens): ``head``, then whole words from ``at`` on, so that with fewer tokens
-        it begins as with more, and is up to a word short of them; where words do not sum up, as
-        near as MAX_TRIES come."""
+        """(text, its tokens): ``head``, then whole words from ``at`` on.
+
+        With fewer tokens it begins as with more, and is up to a word short of them. Where words do
+        not sum up, it comes as near as MAX_TRIES allow.
+        """
         wanted = round(tokens)
         count, left = self._words(at, max(0, wanted - self.count(head)))
         text = f"{head} {cut_corpus_text(at, count)}".rstrip()
@@ -132,8 +135,8 @@ class Tokenizer:
         return text, self.count(text)
 
     def trim(self, text: str, tokens: int) -> tuple[str, int]:
-        """(the text cut or filled up at its end, its tokens): as many as asked, if MAX_TRIES are
-        enough."""
+        """(the text, cut or filled up at its end, its tokens): the requested tokens, if MAX_TRIES
+        are enough."""
         for _ in range(MAX_TRIES):
             off = tokens - self.count(text)
             if off == 0:
@@ -181,15 +184,12 @@ class Tokenizer:
 
 
 MAX_TOKENIZER_BYTES: Final = 1 << 28
-"""Large ones have a tenth of it."""
+"""Large tokenizers have a tenth of it."""
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer in a folder or a file, or of a name in the local Hugging Face cache; nothing is
-    fetched.
-
-    Raises ValueError of one sentence.
-    """
+    """The tokenizer in a folder or a file, or of a name in the local Hugging Face cache. Nothing is
+    fetched. Raises ValueError of one sentence."""
     try:
         # by name: it is there only with the extra, and only who asks for it waits for it
         library = import_module("tokenizers")

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 After = tuple[int, ...] | None
-"""Numbers of turns, each below the own; None: the turn before. As ``Turn.after``."""
+"""Numbers of turns, each below the own one. None: the turn before. It is the same as
+``Turn.after``."""
 MAX_DEPTH: Final = 100
-"""Spans lie inside of others at most so deep."""
+"""The greatest depth of spans within others."""
 
 
 class TreeError(ValueError):
-    """Turns that are no tree; ``number``: the one to blame, from 0."""
+    """The turns are no tree. ``number`` is the wrong one, from 0."""
 
     def __init__(self, what: str, number: int) -> None:
         super().__init__(what)
@@ -51,8 +52,8 @@ def link_turns(
     later one.
 
     ``afters``: the names that each waits for; None: the turn before it in the file. Where all turns
-    have times, the order is that of the times, else that of the file. ``label``: what a message
-    calls a turn. Raises TreeError.
+    have times, their order is by time, else as in the file. ``label``: what a message calls a turn.
+    Raises TreeError.
     """
     numbers: dict[str, int] = {}
     for number, name in enumerate(names):
@@ -104,15 +105,13 @@ def _sorted(
 
 
 def leave_out_usual_parent(number: int, after: tuple[int, ...]) -> After:
-    """What a turn goes on from; None where that is the turn before it, as of a turn that names
-    none."""
+    """What a turn goes on from. None: it is the turn before it, as for a turn that names none."""
     usual = (number - 1,) if number else ()
     return None if after == usual else after
 
 
 def _cycle(parents: list[list[int]], done: Iterable[int], label: Callable[[int], str]) -> TreeError:
-    """Of the turns that are left each waits for another that is left: going on from one leads
-    around."""
+    """The error for remaining turns that wait for each other: going on from one leads around."""
     left = set(range(len(parents))).difference(done)
     way = list[int]()
     number = min(left)
@@ -138,14 +137,14 @@ class RecordedSpan(NamedTuple):
 
 
 class PlacedRequest(NamedTuple):
-    """A request with what it waits for."""
+    """A request and what it waits for."""
 
     request: Any
     start: float
     after: tuple[int, ...]
-    """Numbers in the list of these."""
+    """The numbers of requests in the list."""
     wait_s: float
-    """From the last end of these, or from the start of the session."""
+    """The seconds from their last end, or from the start of the session."""
     tool: bool
     """A tool ran in this time."""
 
@@ -153,10 +152,10 @@ class PlacedRequest(NamedTuple):
 def order_spans_by_time(spans: Sequence[RecordedSpan]) -> list[PlacedRequest]:
     """Requests in the order of their starts.
 
-    A request waits for those of its agent that had ended when it began, as far as no other of these
-    came between; an agent is one piece for the agent around it: its first requests wait for what it
-    waits for, and what comes after it waits for its last ones. Pieces that overlap wait for each
-    other never. Raises TreeError if agents are too deep in each other.
+    A request waits for the requests of its agent that had ended when it began, without others that
+    came before these. An agent is one piece for the agent around it: its first requests wait for
+    what it waits for, and what comes after it waits for its last ones. Overlapping pieces never
+    wait for each other. Raises TreeError if agents are nested too deeply.
     """
     nodes: list[_Node] = []
     _place(spans, [], [], nodes, 0)
@@ -188,14 +187,15 @@ def _place(
     nodes: list[_Node],
     depth: int,
 ) -> list[int]:
-    """Put all requests in ``spans`` into ``nodes``; the last ones of them. ``before``: what the
-    first ones wait for."""
+    """Put all requests in ``spans`` into ``nodes``. Returns the last ones of them. ``before`` is
+    what the first ones wait for."""
     if depth > MAX_DEPTH:
         raise TreeError(f"spans are in each other more than {MAX_DEPTH} deep", 0)
     tools = [*tools, *((span.start, span.end) for span in spans if span.tool)]
     running: list[tuple[float, int, float, list[int]]] = []
     last: list[tuple[float, int, list[int]]] = []
-    """(end, number, last requests) of those that ended, and that none which ended began after."""
+    """(end, number, last requests) of the last ended pieces: no other ended piece began after their
+    end."""
 
     def end_until(time_s: float) -> None:
         nonlocal last

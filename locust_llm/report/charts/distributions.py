@@ -39,9 +39,9 @@ TICKS: Final = (
 )  # fmt: skip
 BINS: Final = 50
 LOG_LENGTH_RATIO: Final = 30
-"""Longest / shortest, above which lengths have a logarithmic axis."""
+"""The ratio of the longest to the shortest length from which lengths have a logarithmic axis."""
 MIN_REQUESTS: Final = 5
-"""Of about one length, for a point of the median."""
+"""A point of the median needs so many requests of about one length."""
 
 Mask = NDArray[np.bool_]
 
@@ -50,12 +50,12 @@ WHOLE: Final = {
     "ttft_s": ("Time to first token", "TTFT"),
     "latency_s": ("Request latency", "latency"),
 }
-"""Names of what is drawn first."""
+"""The names of what is drawn first."""
 
 
 def plot_distributions(columns: RequestColumns, open_loop: bool, limits: Limits) -> Iterator[Plot]:
-    """TTFT; ITL, ICL and the longest stall; TTFT by input length; lengths. Of the profiling phase.
-    Where nothing is generated the request latency takes the place of TTFT."""
+    """TTFT, ITL, ICL and the longest stall; TTFT by input length; lengths. All are of the profiling
+    phase. Where nothing is generated the request latency replaces TTFT."""
     requests = columns.requests
     main = (requests["phase"] == "profiling").to_numpy(np.bool_)
     ok = main & (requests["outcome"] == OK).to_numpy(np.bool_)
@@ -100,7 +100,7 @@ def _spectrum(
     marks: tuple[PlotMark, ...],
     failed: float = 0.0,
 ) -> Iterator[Plot]:
-    """``failed``: the share of failures; of the first series there is also a line with these as
+    """``failed`` is the share of failures. The first series also has a line with these as
     +infinity."""
     series, figures, everything = [], [], []
     most = 10.0
@@ -150,7 +150,7 @@ def _spectrum(
 
 
 def compute_spectrum(values: Floats | GapCounts, count: int) -> tuple[Floats, Floats]:
-    """(1 / (1 - p), the p-quantile) from the lowest value to the highest, at ``count``."""
+    """(1 / (1 - p), the p-quantile) at ``count`` points from the lowest value to the highest."""
     x = np.unique(np.append(np.geomspace(1.0, max(count, 2), SPECTRUM_POINTS), [2.0, 10.0, 100.0]))
     x = x[x < max(count, 2)]
     percents = (1 - 1 / x) * 100
@@ -219,7 +219,7 @@ def compute_running_medians(
 
 
 def _lengths(requests: pd.DataFrame, ok: Mask) -> Iterator[Plot]:
-    """Where they differ: how many requests had each, and asked for it."""
+    """How many requests had each length, and asked for it, where they differ."""
     for title, column in (("Input", "input_tokens"), ("Output", "output_tokens")):
         delivered, asked = (
             requests[name].to_numpy(np.float64)[ok] for name in (column, f"asked_{column}")

@@ -1,7 +1,7 @@
-"""Plots as data that static/plots.js draws, in a report and on the live page.
+"""Plot model: plots as data that static/plots.js draws, in a report and on the live page.
 
 A plot is small however long the run was: lines are percentiles of many requests, dots are a sample.
-The caption tells what was left out.
+The caption describes what was left out.
 """
 
 from collections.abc import Sequence
@@ -18,32 +18,32 @@ Value = float | None
 MAX_DOTS: Final = 3000
 """A plot has at most so many dots."""
 MAX_SLOWEST: Final = 300
-"""Of these dots, the highest values; the others are taken evenly."""
+"""So many of the dots are the highest values. The others are taken evenly."""
 MAX_POINTS: Final = 300
 """A line has at most so many points."""
 MIN_POINTS: Final = 5
 """Fewer points make no line."""
 LOG_RATIO: Final = 20
-"""Highest value / median, above which an axis is logarithmic."""
+"""An axis is logarithmic above this ratio of highest value to median."""
 LOG_NOTE: Final = " The scale is logarithmic."
 DIGITS: Final = 5
 PERCENTILES: Final = ((50, 20, "p50"), (95, 20, "p95"), (99, 100, "p99"))
-"""(percentile, how many values in a row it takes, name) of the lines over time."""
+"""(percentile, values in a row that it needs, name) of the lines over time."""
 
 
 class PlotAxis(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``unit`` says how values are written: ``ms`` (12 ms, 1.2 s), ``s`` (time: 12 s, 1:20), ``%``,
-    ``tokens``, ..."""
+    """``unit`` decides how values are written: ``ms`` (12 ms, 1.2 s), ``s`` (time: 12 s, 1:20),
+    ``%``, ``tokens``, ..."""
 
     label: str = ""
     unit: str = ""
     log: int = 0
-    """2 or 10: the base of a logarithmic axis; 0: linear."""
+    """The base of a logarithmic axis, 2 or 10; 0: linear."""
     low: Value = None
     high: Value = None
-    """None: where the values end."""
+    """None: the axis ends where the values do."""
     ticks: tuple[tuple[float, str], ...] = ()
-    """In place of those that plots.js finds."""
+    """These replace the ticks that plots.js chooses."""
 
 
 class PlotSeries(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -79,16 +79,15 @@ class PlotMark(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 Limits = dict[str, tuple[PlotMark, ...]]
-"""Those of the SLO, by the column of the requests that they are about; of pooled gaps by
-``icl``."""
+"""The SLO's limits by the column of the requests that they are about; for pooled gaps ``icl``."""
 
 
 class Plot(msgspec.Struct, frozen=True, omit_defaults=True):
     title: str
     caption: str
-    """How to read it, and which part of the data is shown."""
+    """How to read it, and which part of the data it shows."""
     label: str
-    """Its main figures in words, for screen readers."""
+    """The main values in words, for screen readers."""
     x: PlotAxis
     y: PlotAxis
     series: tuple[PlotSeries, ...]
@@ -100,7 +99,7 @@ class Plot(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def round_values(values: Floats, digits: int = DIGITS) -> list[Value]:
-    """As a list, rounded to ``digits`` significant digits, which keeps the page small."""
+    """A list, rounded to ``digits`` significant digits, which keeps the page small."""
     values = np.asarray(values, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         size = np.where(values == 0, 1.0, np.floor(np.log10(np.abs(values))) + 1)
@@ -114,7 +113,7 @@ def round_values(values: Floats, digits: int = DIGITS) -> list[Value]:
 
 
 def sample_dots(values: Floats, most: int = MAX_DOTS, slowest: int = MAX_SLOWEST) -> Ints:
-    """Indices of the values to draw as dots: all, else at most ``most``, taken evenly, with the
+    """The indices of the values to draw as dots: all, or at most ``most``, taken evenly, with the
     highest."""
     count = len(values)
     if count <= most:
@@ -141,10 +140,11 @@ def make_dot_series(
 
 
 def group_consecutive(value: Floats, need: int) -> tuple[list[Floats], list[int]]:
-    """(equally many values in a row each, at least ``need``; the place of the middle one of each);
-    none if they are MIN_POINTS.
+    """(rows with equally many values, at least ``need``; the place of each row's middle value).
+    There are none below MIN_POINTS rows.
 
-    Equally many rather than equally long: every point of a line then rests on as much.
+    The rows have equal numbers rather than equal lengths, so that every point of a line rests on as
+    many values.
     """
     rows = min(len(value) // need, MAX_POINTS)
     if rows < MIN_POINTS:
@@ -175,13 +175,14 @@ def make_percentile_lines(at: Floats, value: Floats) -> tuple[list[PlotSeries], 
 
 
 def choose_log_base(values: Floats) -> int:
-    """10 where a linear axis would flatten all values but the highest."""
+    """10 where a linear axis would flatten all values but the highest; else 0."""
     known = values[values > 0]
     return 10 if len(known) and float(known.max()) > LOG_RATIO * float(np.median(known)) else 0
 
 
 def clip_marks(marks: Sequence[PlotMark], highest: float, base: int) -> tuple[PlotMark, ...]:
-    """With limits so far above all values that these would be flat marked as beyond the plot."""
+    """The marks. A limit so far above all values that these would be flat is marked as beyond the
+    plot."""
     reach = highest * (10 if base else 2.5)
     return tuple(
         msgspec.structs.replace(mark, beyond=True)

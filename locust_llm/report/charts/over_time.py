@@ -34,20 +34,21 @@ from .model import (
 
 GROUP: Final = "time"
 MAX_LIMIT_MARKS: Final = 12
-"""More changes of the limit get no marks: the line of the limit shows them."""
+"""With more changes of the limit there are no marks, as the line of the limit shows them."""
 NEAR: Final = 0.03
-"""Share of the time; changes of the limit that are nearer have one mark."""
+"""Changes of the limit within this share of the time have one mark."""
 MAX_FAILURE_TICKS: Final = 500
-"""Failures drawn as ticks."""
+"""The failures that are drawn as ticks."""
 INSTANT_S: Final = 1e-3
 """Requests that took no longer count at one moment."""
 MIN_REQUESTS: Final = 5
-"""Of a step of the throughput on average; but there are at least MIN_STEPS steps."""
+"""The mean number of requests in a step of the throughput; but there are at least MIN_STEPS
+steps."""
 MIN_STEPS: Final = 10
 
 
 class TimeAxis(NamedTuple):
-    """The time axis: Unix seconds of its 0, and its ends in seconds after it."""
+    """The time axis: the Unix seconds of its 0, and its ends in seconds after it."""
 
     origin: float
     low: float
@@ -59,7 +60,7 @@ class TimeAxis(NamedTuple):
 
 
 def plot_latencies(requests: pd.DataFrame, run: Run, limits: Limits) -> Iterator[Plot]:
-    """TTFT and ITL. ``limits``: those of the SLO, by column."""
+    """TTFT and ITL. ``limits`` are the SLO's, by column."""
     marks = tuple(_marks(run, find_time_axis(requests, run), requests))
     shown = [("ttft_s", "Time to first token", "TTFT"), ("itl_s", "Inter-token latency", "ITL")]
     if not run.settings.generates:
@@ -88,7 +89,7 @@ def plot_rates_over_time(requests: pd.DataFrame, levels: Occupancy, run: Run) ->
 
 
 def find_time_axis(requests: pd.DataFrame, run: Run) -> TimeAxis:
-    """Finds the axis from the start, or the first request, to the last end."""
+    """The axis from the start, or the first request, to the last end."""
     began = requests["asked_at"].min()
     ended = requests["closed_at"].max()
     if not began <= ended:  # NaN: no requests
@@ -113,7 +114,7 @@ def _marks(run: Run, time: TimeAxis, requests: pd.DataFrame) -> Iterator[PlotMar
 
 
 def _limit_marks(limits: Sequence[LimitChange], time: TimeAxis) -> Iterator[PlotMark]:
-    """``limit 3``; of a quick ramp one mark: ``limit 1 to 3``."""
+    """``limit 3``; a quick ramp has one mark: ``limit 1 to 3``."""
     steps = [
         (before, change) for before, change in pairwise(limits) if change.limit != before.limit
     ]
@@ -189,8 +190,8 @@ def _latency(
 def _of_arms(
     requests: pd.DataFrame, at: Floats, ms: Floats, run: Run
 ) -> tuple[list[PlotSeries], str]:
-    """(of each arm its requests and a line through the medians of its blocks; the caption). One
-    line of both would lead from block to block of the one and the other."""
+    """(for each arm its requests and a line through the medians of its blocks; the caption). One
+    line for both would lead from block to block of the two."""
     names = ("alone", "beside the others") if run.settings.isolate else (BASE, CANDIDATE)
     dots = list[PlotSeries]()
     lines = list[PlotSeries]()
@@ -223,7 +224,7 @@ def _of_arms(
 
 
 def _failures(requests: pd.DataFrame, time: TimeAxis) -> tuple[list[PlotSeries], str]:
-    """(a tick for each, of many a sample; a sentence for the caption)."""
+    """(a tick for each failure, or for a sample of many; a sentence for the caption)."""
     failed = requests["outcome"].isin(list(FAILURES)).to_numpy(np.bool_)
     at = np.sort(requests["closed_at"].to_numpy(np.float64)[failed] - time.origin)
     if not len(at):
@@ -353,7 +354,7 @@ def _steps(name: str, hue: str, edges: Floats, values: Floats, kind: str = "step
 
 
 def choose_round_edges(low: float, high: float, count: int, most: int = MAX_POINTS) -> Floats:
-    """Ends of stretches of 1, 2 or 5 times a power of ten seconds: at most ``most``, with
+    """The ends of stretches of 1, 2 or 5 times a power of ten seconds: at most ``most``, with
     MIN_REQUESTS of ``count`` each. The first and the last are as short as the time is, or half as
     long again."""
     least = (high - low) / max(min(most, count // MIN_REQUESTS), MIN_STEPS)
@@ -365,15 +366,15 @@ def choose_round_edges(low: float, high: float, count: int, most: int = MAX_POIN
 
 
 def spread_amounts(first: Floats, last: Floats, amount: Floats, edges: Floats) -> Floats:
-    """How much of the amounts falls between each two edges, where each is spread evenly from
-    ``first`` to ``last``."""
+    """The amounts between each two edges, where each amount is spread evenly from ``first`` to
+    ``last``."""
     slow = last - first > INSTANT_S
     at_once = np.histogram(last[~slow], edges, weights=amount[~slow])[0]
     first, last = first[slow], last[slow]
     rate = amount[slow] / (last - first)
 
     def begun(at: Floats) -> Floats:
-        """Up to each edge, of what would go on at ``rate`` for ever from ``at`` on."""
+        """The amount up to each edge, if it went on at ``rate`` for ever from ``at`` on."""
         order = np.argsort(at)
         before = np.searchsorted(at[order], edges, side="right")
         rates, starts = (

@@ -1,5 +1,5 @@
-"""The server's own metrics over the run, on the time axis of the other plots: a line for each
-replica or GPU."""
+"""Server charts: the server's own metrics over the run, on the time axis of the other plots: a line
+for each replica or GPU."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -17,11 +17,11 @@ from .over_time import GROUP, MAX_FAILURE_TICKS, TimeAxis, choose_round_edges
 from .server_metrics import CHARTS, LINES, Chart, list_line_names
 
 HUES: Final = ("p50", "prefill", "decode", "p99", "ok", "p95", "limit", "faint")
-"""Of the lines; from the ninth on dashed."""
+"""The colours of the lines; from the ninth on they are dashed."""
 
 
 def plot_server_metrics(history: EngineHistory, time: TimeAxis) -> Iterator[Plot]:
-    """Those of which there is anything. A reading that failed is a tick at the top of the first."""
+    """The charts with any values. A failed reading is a tick at the top of the first chart."""
     ticks = list(_failed(history, time))
     plots = list(chain.from_iterable(_plot(chart, history, time) for chart in CHARTS))
     if not plots and ticks:
@@ -95,7 +95,7 @@ def _plot(chart: Chart, history: EngineHistory, time: TimeAxis) -> Iterator[Plot
 
 
 def _samples(history: EngineHistory, name: str) -> Sequence[EngineSample]:
-    """Lists the samples of a GPU with the failures of its page."""
+    """The samples of a GPU with the failures of its page."""
     own = history.by_name[name]
     if not own[0].gpu:
         return own
@@ -111,7 +111,7 @@ Line = tuple[list[float | None], list[float | None]]
 def _level(
     chart: Chart, samples: Sequence[EngineSample], time: TimeAxis
 ) -> tuple[Line | None, int]:
-    """(x and y; how many readings a point is the mean of). A failed reading breaks the line."""
+    """(x and y; how many readings a point averages). A failed reading breaks the line."""
     at = np.array([s.at - time.origin for s in samples])
     values = np.array([_number(s, chart.field) for s in samples]) * chart.factor
     if np.isnan(values).all():
@@ -128,8 +128,8 @@ def _level(
 def _growth(
     chart: Chart, samples: Sequence[EngineSample], time: TimeAxis
 ) -> tuple[Line | None, int]:
-    """In steps, of a counter that begins anew when its server does. A failed reading breaks the
-    line: nobody knows when between its neighbours something grew."""
+    """The growth of a counter in steps. It restarts when its server does. A failed reading breaks
+    the line, as nobody knows when something grew between its neighbours."""
     total = _total(chart.field, samples, time)
     over = _total(chart.of, samples, time) if chart.kind == "share" else None
     if total is None or (chart.kind == "share" and over is None):
@@ -151,7 +151,7 @@ def _growth(
 def _find_unread_spans(
     read_at: Floats, samples: Sequence[EngineSample], time: TimeAxis
 ) -> Iterator[tuple[float, float]]:
-    """Finds the spans between the readings on both sides of each failed one."""
+    """The spans between the readings on both sides of each failed one."""
     for sample in samples:
         at = sample.at - time.origin
         after = int(np.searchsorted(read_at, at))
@@ -162,7 +162,7 @@ def _find_unread_spans(
 def _total(
     field: str, samples: Sequence[EngineSample], time: TimeAxis
 ) -> tuple[Floats, Floats] | None:
-    """(moments, growth since the first); None of fewer than two readings."""
+    """(moments, growth since the first). None: there are fewer than two readings."""
     at = np.array([s.at - time.origin for s in samples])
     values = np.array([_number(s, field) for s in samples])
     known = ~np.isnan(values)

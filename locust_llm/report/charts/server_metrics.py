@@ -1,6 +1,6 @@
-"""Charts of the server's own metrics: which there are, and their values at a moment.
+"""Server metrics: the charts of the server's own metrics, and their values at a moment.
 
-Pure Python: the live page makes them in the process that generates the load.
+It is pure Python, as the live page makes them in the process that generates the load.
 """
 
 import re
@@ -10,9 +10,9 @@ from typing import Final, Literal, NamedTuple
 from locust_llm.records.server_metrics import EngineHistory, EngineSample, counter_increase
 
 RECENT: Final = 6
-"""Samples, mostly a second apart, over which a counter's growth is taken on the live page."""
+"""The samples, mostly a second apart, over which the live page takes a counter's growth."""
 LINES: Final = 16
-"""Of a chart: replicas, or GPUs."""
+"""The lines of a chart: replicas, or GPUs."""
 
 
 class Chart(NamedTuple):
@@ -24,8 +24,8 @@ class Chart(NamedTuple):
     field: str
     """The field of EngineSample."""
     kind: Literal["level", "rate", "share"] = "level"
-    """A level as it is; of a counter its growth a second, or the share of its growth in that of the
-    counter ``of``."""
+    """``level``: the value. ``rate``: a counter's growth a second. ``share``: the counter's growth
+    over the growth of the counter ``of``."""
     of: str = ""
     factor: float = 1.0
     caption: str = ""
@@ -56,25 +56,25 @@ CHARTS: Final = (
     Chart("GPU memory clock, MHz", "MHz", "", "gpu_memory_clock_mhz",
         caption="Clock of the memory."),
 )  # fmt: skip
-"""In their order on a page."""
+"""The charts in their order on a page."""
 
 
 def list_line_names(history: EngineHistory, before: Sequence[str] = ()) -> list[str]:
-    """Of the lines: ``before``, then the others, servers before GPUs. Those beyond LINES are not
-    drawn."""
+    """The names of the lines: ``before``, then the others, servers before GPUs. Lines beyond LINES
+    are not drawn."""
     new = sorted(history.names - set(before), key=lambda name: (", GPU " in name, _numbered(name)))
     return [*before, *new][:LINES]
 
 
 def _numbered(name: str) -> list[tuple[int, str]]:
-    """Returns a key of an order in which 2 comes before 10."""
+    """The key of an order in which 2 comes before 10."""
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
 
 
 def read_current_values(
     history: EngineHistory, lines_of: Sequence[str]
 ) -> tuple[tuple[float | None, ...] | None, ...]:
-    """For each chart the value of each line at this moment; None for a chart without any."""
+    """For each chart, the present value of each line. None: the chart has no values."""
     lines = [history.by_name[name][-RECENT:] for name in lines_of]
     charts = list[tuple[float | None, ...] | None]()
     for chart in CHARTS:

@@ -1,4 +1,4 @@
-"""The timeline: some requests of a run line by line, around the longest stall.
+"""Timeline: some requests of a run line by line, around the longest stall.
 
 It shows a long prompt in prefill and the streams that stall during it.
 """
@@ -25,29 +25,30 @@ from locust_llm.text.format import clean_line, format_count, format_duration
 from .timeline_lines import MAX_DOTS, STALL_RATIO, TimelineRow, TimelineRows, make_timeline_row
 
 MAX_ROWS: Final = 60
-"""Requests shown."""
+"""The requests that are shown."""
 MAX_PREFILL_ROWS: Final = 20
-"""Of a sample, the rows of requests in prefill during the stall."""
+"""The rows of a sample for requests in prefill during the stall."""
 MAX_RECORDS: Final = 50_000
-"""Read to find those of the window."""
+"""So many records are read to find the window's own."""
 MIN_WINDOW_S: Final = 1e-3
-"""Of a window: times in it are tenths of a millisecond."""
+"""The shortest window, as times in it are tenths of a millisecond."""
 SLACK_S: Final = 5.0
-"""Delay of a record in the file after its end: workers send records in batches."""
+"""A record comes so long after its end in the file, as workers send records in batches."""
 MAX_GAPS: Final = 160
-"""Length of a window in median gaps; or ten times its stall, if that is more and not above
+"""The length of a window in median gaps; or ten times its stall, if that is more and not above
 MAX_DENSE_GAPS."""
 MAX_DENSE_GAPS: Final = 256
-"""In median gaps; in a longer window dots of chunks overlap. Only a long stall makes it longer."""
+"""The most median gaps. In a longer window dots of chunks overlap. Only a long stall makes it so
+long."""
 
 Mask = NDArray[np.bool_]
 Since = Callable[[float], Iterable[Record]]
-"""From a moment (Unix seconds): the records of the requests that ended then or later, in about the
-order of their ends."""
+"""The records of requests that ended at a moment (Unix seconds) or later, in about the order of
+their ends."""
 
 
 class LongestStall(NamedTuple):
-    """The longest gap between two chunks of a request, Unix seconds."""
+    """The longest gap between two chunks of a request, in Unix seconds."""
 
     start: float
     end: float
@@ -69,7 +70,7 @@ class Timeline(TimelineRows, frozen=True, kw_only=True):
     title: str
     caption: str
     label: str
-    """Its main figures in words, for screen readers."""
+    """The main values in words, for screen readers."""
 
 
 class TimelineScene(NamedTuple):
@@ -77,11 +78,11 @@ class TimelineScene(NamedTuple):
 
     window: TimelineWindow
     records: list[Record]
-    """The records, in the order in which they came."""
+    """The records in the order in which they came."""
     under_way: int
-    """Requests in the window; more than these records are a sample of them."""
+    """The requests in the window. If they are more than the records, these are a sample."""
     slow: float
-    """From how many milliseconds on a gap is a stall; 0: none is."""
+    """A gap of so many milliseconds is a stall; 0: none is."""
     started_at: float
     """The start of the run, in Unix seconds."""
     simulated: bool
@@ -108,10 +109,12 @@ def find_scene(
     span: tuple[float, float] | None = None,
     most: int = MAX_ROWS,
 ) -> TimelineScene | None:
-    """Around the longest stall of the profiling phase, else around its middle request; or ``span``,
-    seconds after the start of the run. At most ``most`` requests. None where nothing was sent, or
-    what was ended before it was asked for; ValueError of one sentence for a span that cannot be
-    shown."""
+    """The scene around the profiling phase's longest stall, or around its middle request; or
+    ``span`` in seconds after the run's start. It has at most ``most`` requests.
+
+    None: nothing was sent, or it ended before it was requested. Raises ValueError of one sentence
+    for an impossible span.
+    """
     requests = columns.requests
     sent = requests["sent_at"].notna().to_numpy(np.bool_)
     main = sent if span else sent & (requests["phase"] == "profiling").to_numpy(np.bool_)
@@ -162,7 +165,7 @@ def find_scene(
 
 
 def make_timeline(scene: TimelineScene, dots: int = MAX_DOTS) -> Timeline:
-    """``dots``: separate dots of a line; chunks nearer to each other are one."""
+    """``dots``: the separate dots of a line. Chunks nearer to each other are one dot."""
     window, stall = scene.window, scene.window.stall
     long = "" if stall is None else format_duration(stall.end - stall.start)
     return Timeline(
@@ -213,9 +216,12 @@ def choose_window(
     gap_s: float,
     rows: int = MAX_ROWS,
 ) -> TimelineWindow:
-    """The longest window around the stall (or the middle) that holds at most ``rows`` requests,
-    within bounds: at least two stalls and a half, at most ten of them (but no more than
-    MAX_DENSE_GAPS gaps) or MAX_GAPS gaps, whichever is more. ``gap_s``: a usual gap."""
+    """The longest window around the stall (or the middle) with at most ``rows`` requests, within
+    bounds.
+
+    It is at least two and a half stalls. At most it is ten stalls (but no more than MAX_DENSE_GAPS
+    gaps) or MAX_GAPS gaps, whichever is more. ``gap_s`` is a usual gap.
+    """
     first = float(began[main].min())
     last = float(closed[main].max())
     halves = np.sort(((began + closed) / 2)[main])
@@ -236,8 +242,8 @@ def choose_window(
 def pick_records(
     records: list[Record], window: TimelineWindow, rows: int = MAX_ROWS
 ) -> list[Record]:
-    """At most ``rows``: the one that stalled, those longest in prefill during the stall, the others
-    evenly by start."""
+    """At most ``rows`` records: the one that stalled, the ones longest in prefill during the stall,
+    and others evenly by start."""
     records = sorted(records, key=attrgetter("asked_unix_s"))
     if len(records) <= rows:
         return records
@@ -263,7 +269,7 @@ def pick_records(
 
 
 def _stall(row: "pd.Series[float]", since: Since) -> LongestStall | None:
-    """When the longest gap of this request began and ended; None if its record is not found."""
+    """When the longest gap of this request began and ended. None: its record is not found."""
     for record in islice(since(float(row["closed_at"]) - SLACK_S), MAX_RECORDS):
         if record.sent_at is not None and record.chunk_us and record.sent_unix_s == row["sent_at"]:
             us = np.array(record.chunk_us)
@@ -291,7 +297,7 @@ def _longest(records: list[Record], window: TimelineWindow) -> LongestStall | No
 
 
 def _read_records_within(window: TimelineWindow, since: Since, last: float) -> list[Record]:
-    """The records of the requests that were under way; ``last``: when the last of them ended."""
+    """The records of the requests that were under way. ``last``: when the last of them ended."""
     records_within = []
     for record in islice(since(window.start - SLACK_S), MAX_RECORDS):
         closed = record.closed_unix_s
@@ -303,7 +309,7 @@ def _read_records_within(window: TimelineWindow, since: Since, last: float) -> l
 
 
 def _row(record: Record, window: TimelineWindow, slow: float, dots: int) -> TimelineRow:
-    """Its chunks in the window, and one more on each side: the line goes on to the edge."""
+    """Its chunks in the window, and one more on each side, as the line goes on to the edge."""
     length = _ms(window.end, window)
     row = make_timeline_row(record, window.start, length / dots, slow)
     first = bisect_left(row.chunks, 0)
@@ -318,7 +324,7 @@ def _ms(at: float, window: TimelineWindow) -> float:
 
 
 def _first_at(record: Record) -> float:
-    """When it left prefill: with its first chunk, or with its end."""
+    """When the record left prefill: with its first chunk, or with its end."""
     if record.chunk_us:
         return record.sent_unix_s + record.chunk_us[0] / 1e6
     return record.closed_unix_s
@@ -327,8 +333,8 @@ def _first_at(record: Record) -> float:
 def resolve_span(
     requests: pd.DataFrame, run: Run, start: float | None, end: float | None
 ) -> tuple[float, float]:
-    """(start, end) in seconds after the start of the run; a missing end is that of the run. Raises
-    ValueError of one sentence."""
+    """(start, end) in seconds after the run's start. A missing end is the run's. Raises ValueError
+    of one sentence."""
     first = float(requests["asked_at"].min()) - run.started_at
     last = float(requests["closed_at"].max()) - run.started_at
     start = first if start is None else start

@@ -1,6 +1,6 @@
-"""Lines: requests as lines of a timeline, and which chunks of a line are separate dots.
+"""Timeline lines: requests as lines of a timeline, and which chunks of a line are separate dots.
 
-Pure Python: the live page makes its timeline in the process that generates the load.
+It is pure Python, as the live page makes its timeline in the process that generates the load.
 """
 
 import math
@@ -13,13 +13,13 @@ import msgspec
 from locust_llm.records.record import FAILURES, OK, Record
 
 MAX_DOTS: Final = 400
-"""In a line; chunks nearer to each other are one dot."""
+"""The dots of a line. Chunks nearer to each other are one dot."""
 STALL_RATIO: Final = 4.0
-"""Gap / median gap, above which it is a stall, if it is as wide as two dots."""
+"""A gap above this many median gaps is a stall, if it is as wide as two dots."""
 
 
 class TimelineRow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A request; times in ms after the start of the window."""
+    """A request. Times are ms after the start of the window."""
 
     text: str
     asked: float
@@ -33,23 +33,23 @@ class TimelineRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TimelineRows(msgspec.Struct, frozen=True, kw_only=True):
-    """Some requests of a window of a run, in the order in which they came."""
+    """Some requests in a window of a run, in the order in which they came."""
 
     rows: tuple[TimelineRow, ...]
     start: float
-    """Of the window, seconds since the start of the run."""
+    """The start of the window, in seconds since the run's start."""
     length: float
     """Milliseconds."""
     slow: float
     """A gap of more milliseconds is a stall; 0: none is."""
     stall: tuple[float, float] | None = None
-    """The longest stall, ms after the start of the window."""
+    """The longest stall, in ms after the start of the window."""
     stall_text: str = ""
 
 
 def make_timeline_row(record: Record, start: float, dot: float, slow: float) -> TimelineRow:
-    """``start``: of the window, in Unix seconds; ``dot``: how wide one is, ``slow``: a stall, in
-    ms."""
+    """``start`` is the window's, in Unix seconds. ``dot`` is the width of a dot and ``slow`` a
+    stall, in ms."""
 
     def ms(at: float | None) -> float | None:
         return None if at is None else round((at + record.clock_offset_s - start) * 1e3, 1)
@@ -84,8 +84,8 @@ def make_timeline_row(record: Record, start: float, dot: float, slow: float) -> 
 
 
 def thin_chunks(chunk_us: Sequence[int], dot_us: float, slow_us: float) -> Iterator[int]:
-    """Without those that lie nearer to the one before than a dot; the ends of stalls, and the last,
-    are always there."""
+    """The indices of chunks without the ones nearer than a dot to the chunk before. The ends of
+    stalls, and the last chunk, are always there."""
     last_kept = -math.inf
     for us, following in zip_longest(chunk_us, chunk_us[1:]):
         if us - last_kept >= dot_us or following is None or following - us > slow_us:

@@ -1,8 +1,9 @@
-"""Timeline as SVG: a line a request, its gate wait and prefill as bars, a dot a chunk.
+"""Timeline SVG: a line for each request, its gate wait and prefill as bars, a dot for each chunk.
+Figures, reports and the live page use it.
 
-For figures, reports and the live page. A figure has a fixed size. In a page the plot is as wide as
-its box: only the x axis is stretched, so text, dots and strokes keep their size. Pure Python, see
-timeline_lines.py. Every text is escaped.
+A figure has a fixed size. In a page the plot is as wide as its box: only the x axis is stretched,
+so text, dots and strokes keep their size. It is pure Python, see timeline_lines.py. Every text is
+escaped.
 """
 
 import math
@@ -17,41 +18,41 @@ from locust_llm.text.format import clean_line, format_duration, truncate_text
 from .timeline_lines import TimelineRow, TimelineRows
 
 LETTER: Final = 0.54
-"""The average width of a letter of font size 1: nothing measures text here."""
+"""The average width of a letter of font size 1, as nothing measures text here."""
 LEGEND_LETTERS: Final = 30
 
 
 class PlotFrame(NamedTuple):
-    """Where the plot lies in its drawing, and how large its parts are; pixels."""
+    """The place of the plot in its drawing, and the sizes of its parts, in pixels."""
 
     left: float
     top: float
     width: float
-    """Of the time axis; in a page, units of it that become as wide as the box."""
+    """The width of the time axis. In a page these units become as wide as the box."""
     pitch: float
     """The distance from one line to the next."""
     largest_bar: float
     dots: tuple[float, float]
-    """The smallest and the largest."""
+    """The smallest and the largest dot."""
     hues: Mapping[str, str]
     fluid: bool = False
 
 
 FIGURE_TICK: Final = 110
-"""Pixels between two ticks of a figure, at least."""
+"""The least pixels between two ticks of a figure."""
 COLOURS: Final = ("ink", "muted", "line", "wait", "prefill", "decode", "stall", "fail")
 PAGE: Final = {name: f"var(--{name})" for name in COLOURS}
-"""Those of static/plots.css: they follow the theme."""
+"""The colours of static/plots.css, which follow the theme."""
 MARGIN: Final = 62
-"""Left of the plot in a page, for the labels; static/plots.css repeats it."""
+"""The space left of the plot in a page, for the labels. static/plots.css repeats it."""
 WIDTH: Final = 1000
 PAGE_TOP, PAGE_BOTTOM = 22, 40
 PAGE_TICK, PHONE_TICK, PHONE = 90, 70, 280
-"""Pixels between two ticks of a wide plot and of one as wide as a phone, at least."""
+"""The least pixels between two ticks of a wide plot, and of one as wide as a phone."""
 
 
 def make_timeline_fragment(lines: TimelineRows, label: str) -> str:
-    """HTML of the plot and its keys, whose colours and sizes are those of static/plots.css.
+    """The HTML of the plot and its keys, with the colours and sizes of static/plots.css.
     timeline.js adds which request a line is."""
     pitch = min(max(560 / max(len(lines.rows), 1), 11.0), 17.0)
     hue = PAGE
@@ -81,7 +82,7 @@ def make_timeline_fragment(lines: TimelineRows, label: str) -> str:
 
 
 class TimelinePlot:
-    """Where things are. A group of elements for each kind, the later ones on top."""
+    """The places of all elements. Each kind has a group of elements, the later ones on top."""
 
     def __init__(self, shown: TimelineRows, frame: PlotFrame) -> None:
         self.shown, self.rows, self.frame = shown, shown.rows, frame
@@ -94,14 +95,14 @@ class TimelinePlot:
         self.bottom = frame.top + len(shown.rows) * self.pitch
 
     def _usual_gap(self) -> float:
-        """Pixels between two chunks; infinite where there are no two."""
+        """The pixels between two chunks. Infinite: there are no two."""
         gaps = list[float]()
         for line in self.rows:
             gaps += [after - before for before, after in pairwise(line.chunks)]
         return median(gaps) / self.shown.length * self.frame.width if gaps else math.inf
 
     def x(self, ms: float) -> float:
-        """Tenths of a pixel; what lies outside of the window is at its edge."""
+        """Tenths of a pixel. A time outside the window is at its edge."""
         clipped = min(max(ms, 0.0), self.shown.length)
         return round(self.frame.left + clipped / self.shown.length * self.frame.width, 1)
 
@@ -135,7 +136,7 @@ class TimelinePlot:
             yield from self.ends()
 
     def wait(self, row: int, line: TimelineRow) -> str:
-        """At the gate, if that can be seen."""
+        """The wait at the gate, if it can be seen."""
         over = line.sent if line.admitted is None else line.admitted
         end = line.closed if over is None else over
         return (
@@ -145,7 +146,7 @@ class TimelinePlot:
         )
 
     def prefill(self, row: int, line: TimelineRow) -> str:
-        """From the send to the first chunk, or to the end without one."""
+        """The prefill from the send to the first chunk, or to the end without one."""
         end = line.closed if line.first is None else line.first
         if line.sent is None or end < 0 or line.sent > self.shown.length:
             return ""
@@ -165,7 +166,7 @@ class TimelinePlot:
         )
 
     def stalls(self, row: int, line: TimelineRow) -> str:
-        """Where no chunk came for long."""
+        """The stretches without any chunk."""
         slow = self.shown.slow or math.inf
         gaps = zip(line.chunks, line.chunks[1:], strict=False)
         lines = [
@@ -176,8 +177,8 @@ class TimelinePlot:
         return f'<path d="{"".join(lines)}"/>' if lines else ""
 
     def chunks(self, row: int, line: TimelineRow) -> str:
-        """A dot each, a stroke for those that touch; in tenths of a pixel, so that nothing adds
-        up."""
+        """A dot for each chunk, a stroke for chunks that touch. Tenths of a pixel keep errors from
+        adding up."""
         length = self.shown.length
         left = self.frame.left * 10
         scale = self.frame.width / self.shown.length * 10
@@ -215,7 +216,7 @@ class TimelinePlot:
         )
 
     def stall_at(self) -> tuple[float, float] | None:
-        """The part of it that is shown, pixels."""
+        """The visible part of it, in pixels."""
         if (
             self.shown.stall is None
             or self.shown.stall[1] < 0
@@ -226,8 +227,8 @@ class TimelinePlot:
         return left, right
 
     def ends(self) -> Iterator[str]:
-        """A mark for each kind of end. In a page each has its place as a share of the width: it is
-        not stretched."""
+        """A mark for each kind of end. In a page its place is a share of the width, so it is not
+        stretched."""
         size = min(max(self.pitch * 0.36, 3.0), 9.0)
         marks = []
         for row, line in enumerate(self.rows):
@@ -248,8 +249,7 @@ class TimelinePlot:
         )
 
     def _end(self, outcome: str, x: float, y: float, size: float) -> str:
-        """A tick where all was well, a cross on a failure, a diamond on what was cut or
-        cancelled."""
+        """A tick for success, a cross for a failure, a diamond for a cut or cancelled request."""
         wide = 2 * size
         hue = self.frame.hues
         if not outcome:
@@ -269,8 +269,8 @@ class TimelinePlot:
     # -- the axis ----------------------------------------------------------------------------------
 
     def ticks(self, apart: float) -> tuple[list[float], float]:
-        """(milliseconds after the start of the run, the distance of two), so many pixels apart, at
-        least."""
+        """(milliseconds after the start of the run, the distance of two), with at least ``apart``
+        pixels between two ticks."""
         start = self.shown.start * 1e3
         length = self.shown.length
         steps = (digit * 10.0**power for power, digit in product(range(-3, 16), (1, 2, 5)))
@@ -292,11 +292,11 @@ class TimelinePlot:
     # -- texts of a page ---------------------------------------------------------------------------
 
     def share(self, ms: float) -> float:
-        """Returns a share of the width, in percent."""
+        """The share of the width in percent."""
         return round(self.x(ms) / self.frame.width * 100, 2)
 
     def page_rows(self) -> Iterator[str]:
-        """A line's label, and the place to point at; behind all else."""
+        """A line's label, and the place to point at, behind everything else."""
         for row, line in enumerate(self.rows):
             y = self.y(row)
             tokens = "" if line.tokens is None else truncate_text(f"{line.tokens:,}", 9)
@@ -346,7 +346,7 @@ class TimelinePlot:
     # -- the legend --------------------------------------------------------------------------------
 
     def legend(self) -> Iterator[tuple[str, str]]:
-        """(mark, 34 wide and 14 high around y = 0; its meaning), of what is shown."""
+        """(mark, 34 wide and 14 high around y = 0; its meaning) for what is shown."""
         hue, bar = self.frame.hues, 'height="14" width="34" y="-7"'
         ends = {line.outcome for line in self.rows if self.within(line.closed)}
         cut_off = sorted(ends - {"", "failed"})
@@ -376,7 +376,7 @@ class TimelinePlot:
 
 
 def wrap_group(attributes: str, elements: Iterable[str]) -> Iterator[str]:
-    """Nothing of nothing."""
+    """No elements give no group."""
     children: Sequence[str] = [element for element in elements if element]
     if children:
         yield f"<g {attributes}>"

@@ -1,1 +1,1 @@
-"""Compare: two runs: in which conditions they differ, and how far their metrics do."""
+"""Compare: two runs: the conditions in which they differ, and the differences of their metrics."""

@@ -1,6 +1,8 @@
-"""Same workload: what a load asks of a server, and whether two loads ask for the same. The one rule
-of all comparisons: a difference between loads of other work says nothing about the servers, so none
-is given."""
+"""Same workload: what a load asks of a server, and whether two loads ask for the same.
+
+One rule holds for all comparisons: a difference between loads of other work shows nothing about the
+servers, so none is given.
+"""
 
 import math
 from collections.abc import Mapping
@@ -9,18 +11,17 @@ from typing import Final, NamedTuple
 from locust_llm.text.format import format_brief
 
 MAX_LENGTH_DIFFERENCE: Final = 0.02
-"""Share of the shorter mean length; what differs by more, and by more than chance, is other
-work."""
+"""The share of the shorter mean length. A difference above it, and above chance, is other work."""
 BETWEEN_TOOLS: Final = 0.05
 """The same where two load testers counted: their tokenizers differ, and not all count the chat
 template."""
 MAX_ERRORS: Final = 2.0
-"""Standard errors; what differs by no more is chance."""
+"""A difference of fewer standard errors is chance."""
 MAX_ERRORS_OF_SAME_SETTINGS: Final = 4.0
-"""The same where both runs drew their lengths by the same settings: those are the same work, unless
+"""The same where both runs drew their lengths by the same settings. These are the same work, unless
 chance cannot explain the means."""
 ASKED_FOR: Final = " asked for"
-"""Behind the name of a length, what was asked for beside what came of it."""
+"""The suffix for a requested length, beside the length that came of it."""
 
 
 class LengthStatistics(NamedTuple):
@@ -28,19 +29,19 @@ class LengthStatistics(NamedTuple):
 
     mean: float
     error: float = 0.0
-    """Standard error of the mean; 0 where it is not known."""
+    """The standard error of the mean; 0 where it is not known."""
 
 
 class RunWork(NamedTuple):
     model: str
     """Empty: not known."""
     lengths: Mapping[str, LengthStatistics | None]
-    """By name; None: not known. What came is judged only where one of two loads does not say what
-    it asked for."""
+    """The lengths by name. None: not known. A length that came is judged only where one of the
+    loads has no requested length."""
     counted_by: str = ""
-    """The load tester; empty: ours."""
+    """The load tester. Empty: this program."""
     drawn_by: tuple[object, ...] = ()
-    """The settings by which the lengths were drawn; empty: not known."""
+    """The settings by which the lengths were drawn. Empty: not known."""
 
 
 class WorkDifference(NamedTuple):
@@ -60,7 +61,7 @@ def lengths_differ(
     most: float = MAX_LENGTH_DIFFERENCE,
     most_errors: float = MAX_ERRORS,
 ) -> bool:
-    """Whether two lengths differ by more than ``most``, a share, and by more than chance: so many
+    """Whether two lengths differ by more than the share ``most`` and by more than ``most_errors``
     standard errors."""
     off = abs(here.mean - base.mean)
     chance = most_errors * math.hypot(base.error, here.error)
@@ -68,8 +69,8 @@ def lengths_differ(
 
 
 def choose_max_errors(base: tuple[object, ...], here: tuple[object, ...]) -> float:
-    """By how many standard errors mean lengths may differ by chance, from the settings by which
-    each run drew them; empty: not known."""
+    """How many standard errors mean lengths may differ by chance, from the settings by which each
+    run drew them. Empty: not known."""
     return MAX_ERRORS_OF_SAME_SETTINGS if base and base == here else MAX_ERRORS
 
 
@@ -78,13 +79,14 @@ def is_judged_by_requested(
     base: Mapping[str, LengthStatistics | None],
     here: Mapping[str, LengthStatistics | None],
 ) -> bool:
-    """Whether both know what was asked for: what came of it says nothing more about the work."""
+    """Whether both requested lengths are known. Then the length that came shows nothing more about
+    the work."""
     return all(lengths.get(what + ASKED_FOR) is not None for lengths in (base, here))
 
 
 def find_work_differences(base: RunWork, here: RunWork) -> list[WorkDifference]:
-    """In what the work of both differs; empty: they had the same to do. What one of them does not
-    say is no reason."""
+    """The differences of the work. Empty: both had the same to do. An unknown value is no
+    difference."""
     most = MAX_LENGTH_DIFFERENCE if base.counted_by == here.counted_by else BETWEEN_TOOLS
     most_errors = choose_max_errors(base.drawn_by, here.drawn_by)
     differences = (

@@ -1,7 +1,7 @@
 """HTML: report.html, the document of a run with its charts, in one file that needs no network.
 
-templates/report.html is its form. Every text is escaped: model names and error messages come from
-outside. The page's own policy names its script and style by hash, so nothing else can run.
+templates/report.html is its form. Every text is escaped, as model names and error messages come
+from outside. The page's own policy names its script and style by hash, so nothing else can run.
 """
 
 import re
@@ -53,7 +53,7 @@ from locust_llm.text.format import clean_line, format_brief
 from .tiles import RESULT_CLASSES, describe_run_facts, make_badges, make_tiles
 
 _CONTROL: Final = re.compile(r"(\\[^bfrtnu]|\\u00[2-9a-f]|\\u[1-9a-f])|\\(?:[bfrtn]|u00[01].)")
-"""An escaped control character of JSON; any other escape is the group."""
+"""An escaped control character of JSON. Any other escape is the group."""
 SCRIPTS: Final = ("uPlot.iife.min.js", "plots.js", "timeline.js", "page.js")
 STYLES: Final = ("uPlot.min.css", "plots.css", "page.css")
 ZOOM_HINT: Final = (
@@ -64,12 +64,12 @@ Drawing = Plot | Timeline | BarDrawing
 
 
 class PageSection(NamedTuple):
-    """A heading with what is under it: blocks of the document, or charts."""
+    """A heading with the blocks or charts under it."""
 
     heading: str
     blocks: Sequence[Block] = ()
     charts: Sequence[tuple[Drawing, Markup | None]] = ()
-    """With its drawing, or None where plots.js draws it."""
+    """Each chart with its drawing; None where plots.js draws it."""
     folded: bool = False
     hint: str = ""
 
@@ -80,7 +80,7 @@ class PageSection(NamedTuple):
 
     @property
     def title(self) -> str:
-        """In the list of contents: its heading without what is in brackets."""
+        """The heading without brackets, for the list of contents."""
         return self.heading.partition(" (")[0]
 
 
@@ -94,9 +94,9 @@ def render_report_page(
     history: EngineHistory | None = None,
     records: Iterable[Record] = (),
 ) -> str:
-    """The whole page. ``shown``: in its timeline; ``history``: of the server's metrics;
-    ``records``: those of the columns. Charts that cannot be drawn are left out, and ``unmade`` gets
-    a line."""
+    """The whole page. ``shown`` is in its timeline. ``history`` has the server's metrics.
+    ``records`` are the records of the columns. Charts that fail are left out, and ``unmade`` gets a
+    line."""
     made = _charts(summary, run, columns, levels, shown, history)
     made[BARS] = lambda: (
         draw_breakdown_bars(summary.waterfall) if summary.waterfall is not None else ()
@@ -140,7 +140,7 @@ def _charts(
     shown: TimelineScene | None,
     history: EngineHistory | None,
 ) -> dict[str, Callable[[], Iterable[Drawing]]]:
-    """Returns the charts by their heading."""
+    """The charts by their heading."""
     rules = run.settings.rules
     limits = collect_slo_limits(summary, rules.by_text)
     sweep = summary.sweep
@@ -164,7 +164,7 @@ def _charts(
 def _sections(
     blocks: Iterator[Block | Charts], charted: Callable[[str], Iterator[PageSection]]
 ) -> Iterator[PageSection]:
-    """The first has no heading: what comes before all others, without the title."""
+    """The first section has no heading: what comes before all others, without the title."""
     heading: Heading | None = Heading("")
     under: list[Block] = []
     for block in islice(blocks, 1, None):
@@ -212,8 +212,8 @@ def _written(
 
 
 def _embed(plots: Sequence[Drawing]) -> str:
-    """As JSON in a script. A name in a label may hold control characters and marks of direction,
-    which a browser shows as what they are."""
+    """The plots as JSON in a script. A label may hold control characters and direction marks, which
+    a browser would not show as text."""
     data = msgspec.json.encode(plots).decode().replace("<", "\\u003c")
     if not data.isprintable():
         data = clean_line(data)
@@ -236,14 +236,13 @@ def _templates() -> Environment:
 
 
 def _clean(value: Any) -> Any:
-    """Of what a template writes: a text without control or direction characters, before it is
-    escaped."""
+    """A template's text without control or direction characters, before it is escaped."""
     return clean_line(value) if type(value) is str else value
 
 
 def collect_slo_limits(summary: Summary, rules: Mapping[str, Rule]) -> Limits:
-    """The limits of the judged rules and of their conditions, in ms, by the column they are about
-    (pooled gaps: ``icl``). ``rules``: by canonical form."""
+    """The limits of the judged rules and of their conditions in ms, by the column they are about
+    (pooled gaps: ``icl``). ``rules`` has the rules by canonical form."""
     marks: dict[str, list[PlotMark]] = {}
     for result in summary.slos:
         if (rule := rules.get(result.rule)) is None:
@@ -271,7 +270,7 @@ def _health(evidence: Sequence[ProcessEvidence]) -> Iterator[PageSection]:
 
 
 def _measurements(process: ProcessEvidence) -> Iterator[tuple[str, float | None, float, str]]:
-    """(name, value, what it is multiplied with, the unit then)."""
+    """(name, value, its factor, the unit then)."""
     yield "merged chunks", process.merged_share, 100, "%"
     yield "send after admission p99", process.send_lag_p99_ms, 1, " ms"
     yield "wait for a free permit p99", process.permit_lag_p99_ms, 1, " ms"
@@ -292,5 +291,6 @@ def _static(names: Sequence[str]) -> str:
 
 
 def _hash(text: str) -> str:
-    """As a Content-Security-Policy names an inline script or style (CSP Level 3, hash-source)."""
+    """The hash by which a Content-Security-Policy names an inline script or style (CSP Level 3,
+    hash-source)."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"

@@ -22,8 +22,8 @@ _LIVE: Final = re.compile(r"://|\bwww\.|\bmailto:|@\w|[#!]\d|\bGH-\d", re.IGNORE
 
 
 def render_console(summary: Summary, run: Run, folder: Path | str = "", width: int = WIDTH) -> str:
-    """The document as plain text, no wider than ``width`` where the numbers allow, control
-    characters harmless."""
+    """The document as plain text, no wider than ``width`` where the numbers allow, with harmless
+    control characters."""
     blocks = list(select_text_blocks(build_report_document(summary, run, folder)))
     if format_incomplete_line(summary, run) is not None:  # the first line, before the title
         blocks[:2] = blocks[1::-1]
@@ -31,13 +31,13 @@ def render_console(summary: Summary, run: Run, folder: Path | str = "", width: i
 
 
 def render_markdown(summary: Summary, run: Run, folder: Path | str = "") -> str:
-    """The document as GitHub's Markdown; what came from outside can neither add markup nor break a
+    """The document as GitHub's Markdown. Text from outside can neither add markup nor break a
     table."""
     return render_markdown_blocks(select_text_blocks(build_report_document(summary, run, folder)))
 
 
 def render_plain_blocks(blocks: Iterable[Block], width: int = WIDTH) -> str:
-    """For the console."""
+    """The blocks for the console."""
     return "\n\n".join(render_plain_block(block, width) for block in blocks) + "\n"
 
 
@@ -49,12 +49,12 @@ def render_markdown_blocks(blocks: Iterable[Block]) -> str:
 
 
 def select_text_blocks(blocks: Iterable[Block | Charts]) -> Iterator[Block]:
-    """What of a document can be written as text."""
+    """The blocks of a document that can be written as text."""
     return (block for block in blocks if not isinstance(block, Charts))
 
 
 def render_plain_block(block: Block, width: int = WIDTH) -> str:
-    """For the console."""
+    """The block for the console."""
     match block:
         case Heading(text):
             return f"{clean_line(text)}\n{'=' * min(len(text), width)}"
@@ -70,8 +70,8 @@ def render_plain_block(block: Block, width: int = WIDTH) -> str:
 
 
 def _rooms(table: TableBlock, width: int) -> list[int | None]:
-    """How wide each column may be; None: as it is. Among numbers the first one, in other tables the
-    last one gets what the others leave, but neither too much nor too little."""
+    """The width of each column. None: as it is. In a table of numbers the first column gets what
+    the others leave, else the last one, within bounds."""
     rows = [[f"{title}  " for title in table.head], *table.rows]  # tabulate's own padding of titles
     widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
     free: list[int | None] = [None] * (len(widths) - 1)
@@ -96,7 +96,7 @@ def render_markdown_block(block: Block, first: bool) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Without markup; what GitHub or GitLab would make a link or a mention of is code, which they
+    """The text without markup. A link or a mention of GitHub or GitLab becomes code, which they
     leave alone."""
     return "".join(_escaped_word(word) for word in _WORDS.split(clean_line(text)))
 

@@ -1,4 +1,4 @@
-"""Tiles: the head of the page: what was measured, its verdicts as badges and its main figures as
+"""Tiles: the head of the page: what was measured, its verdicts as badges and its main values as
 tiles."""
 
 import time
@@ -28,10 +28,10 @@ RESULT_CLASSES: Final = {
     "better": "pass",
     "worse": "loud",
 }
-"""CSS classes of results."""
+"""The CSS classes of results."""
 MAX_NAMES: Final = 3
 MAX_NAME: Final = 20
-"""Names of requests with a tile each, and characters of one."""
+"""The names of requests with a tile each, and the characters of one."""
 ARM_CLASSES: Final = {DIFFERENT: "open", SAME: "pass", INCONCLUSIVE: "open"}
 
 
@@ -83,7 +83,7 @@ def make_tiles(summary: Summary, run: Run) -> Iterator[tuple[str, str, str]]:
 
 
 def _sweep_tiles(sweep: SweepSummary) -> Iterator[tuple[str, str, str]]:
-    """Its knees and the best of the valid stages, with those that are left out."""
+    """The knees and the best of the valid stages, with the ones that are left out."""
     for knee in sweep.knees:
         if knee.value is not None:
             yield f"Knee: {knee.rule}", format_knee(knee), sweep.unit
@@ -108,7 +108,7 @@ def _sweep_tiles(sweep: SweepSummary) -> Iterator[tuple[str, str, str]]:
 
 
 def _limit_tiles(limits: LimitComparison) -> Iterator[tuple[str, str, str]]:
-    """The limit to use, and how much worse none is."""
+    """The limit to use, and how much worse it is without one."""
     advice = str(limits.best) if limits.advises else "none advised"
     yield "Prefill limit", advice, f"by {WORDS[limits.objective].label}"
     for row in limits.rows:
@@ -118,7 +118,7 @@ def _limit_tiles(limits: LimitComparison) -> Iterator[tuple[str, str, str]]:
 
 
 def _paired_tiles(paired: PairedComparison) -> Iterator[tuple[str, str, str]]:
-    """By how much the candidate differs in what people ask first."""
+    """The candidate's main differences."""
     for figure in paired.figures:
         shown = figure.stat in ("p50", "p99") and figure.metric in ("ttft", "itl")
         if (shown or figure.metric == "output_tokens_per_s") and figure.percent is not None:
@@ -126,7 +126,7 @@ def _paired_tiles(paired: PairedComparison) -> Iterator[tuple[str, str, str]]:
 
 
 def _run_tiles(summary: Summary, run: Run) -> Iterator[tuple[str, str, str]]:
-    """(name, figure, detail) of the main figures."""
+    """(name, value, detail) of the main values."""
     rows = {row.tag: row for row in summary.rows}
 
     def latency(row: Row | None, name: str) -> Iterator[tuple[str, str, str]]:

@@ -15,18 +15,17 @@ if TYPE_CHECKING:  # a summary contains what this file makes
 
 
 class Energy(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the GPUs whose power the metrics pages had (DCGM), whatever else ran on them."""
+    """The power of the GPUs with metrics (DCGM), whatever else ran on them."""
 
     gpus: int
     watts: float
-    """The power of all GPUs, as a time-weighted mean."""
+    """The time-weighted mean power of all GPUs together."""
     joules_per_output_token: float | None
-    """None: no output tokens."""
+    """None: there are no output tokens."""
 
 
 MIN_COVERED: Final = 0.8
-"""Share of the measured time between the first and the last reading of a GPU; below it nothing is
-said."""
+"""The least share of the measured time between the first and the last reading of a GPU."""
 
 Span = tuple[float, float]
 """Unix seconds."""
@@ -35,8 +34,11 @@ Span = tuple[float, float]
 def measure_energy(
     history: EngineHistory, span: Span, output_tokens_per_s: float | None
 ) -> Energy | None:
-    """Over ``span``. None without readings of power, or with too few. Joules a token: the mean of
-    the watts over the output tokens a second of the same time, the prefills' share included."""
+    """The energy over ``span``. None: there are no readings of power, or too few.
+
+    Joules a token are the mean watts over the output tokens a second of the same time, with the
+    prefills' share.
+    """
     powers = list[float]()
     for name, samples in history.by_name.items():
         if any(sample.gpu_power_w is not None for sample in samples):
@@ -51,8 +53,8 @@ def measure_energy(
 
 
 def measure_run_energy(summary: "Summary", run: Run, history: EngineHistory) -> Energy | None:
-    """Of a run of one load: its measured time, or the profiling phase until nothing new was
-    sent."""
+    """The energy of a run with one load: over its measured time, or over the profiling phase until
+    nothing new was sent."""
     ended_at = run.stopping_at or run.ended_at
     span = find_measured_span(run) or (None if ended_at is None else (run.profiling_at, ended_at))
     if summary.swept or span is None or span[1] <= span[0]:
@@ -64,7 +66,7 @@ def measure_run_energy(summary: "Summary", run: Run, history: EngineHistory) -> 
 def measure_stage_energies(
     sweep: SweepSummary, run: Run, history: EngineHistory
 ) -> list[float | None]:
-    """Joules an output token of each stage, in the order of the levels."""
+    """Joules for each output token of each stage, in the order of the levels."""
     spans = {stage.number: (stage.measured_at, stage.ended_at) for stage in run.stages}
     energies: list[float | None] = []
     for level in sweep.levels:
@@ -79,7 +81,8 @@ def measure_stage_energies(
 
 
 def _mean_w(samples: list[EngineSample], span: Span) -> float | None:
-    """Of one GPU, between its readings in the span: each pair counts with its mean."""
+    """The mean power of one GPU between its readings in the span. Each pair counts with its
+    mean."""
     known = [
         (s.at, s.gpu_power_w)
         for s in samples

@@ -1,4 +1,4 @@
-"""Headline: what a run came to, in one sentence; the first line of the console, of the page and of
+"""Headline: a run's result in one sentence, the first line of the console, of the page and of
 summary.md."""
 
 import math
@@ -37,18 +37,19 @@ from .published import format_broken_rules
 
 STATS: Final = {"avg": "mean", "min": "least", "max": "greatest"}
 OPEN: Final = f"{INCONCLUSIVE}: "
-"""How the text of a knee begins that no stage may found."""
+"""A knee that no stage may find has a text that begins so."""
 TOO_INEXACT: Final = "The load generator was too inexact to measure this server"
 PARTLY_INEXACT: Final = "The load generator was too inexact for some of these figures"
-"""Where main figures are fine."""
+"""The warning where the main values are fine."""
 BUFFERED_STREAMS: Final = (
     "The streams were buffered on the way, and these figures are those of the buffer"
 )
 ALL_THE_SAME: Final = {PASS: "the rules hold", FAIL: "a rule is broken"}
-"""What no error of the load generator can have turned (report/slo/measurement_error.py)."""
+"""The text where no error of the load generator can have changed the result
+(report/slo/measurement_error.py)."""
 MAX_KINDS: Final = 2
 MAX_RULE: Final = 60
-"""Characters of a rule that is INCONCLUSIVE."""
+"""The characters of a rule that is INCONCLUSIVE."""
 """Of failures, where all failed."""
 OF_TAGS: Final = {
     TTFT_FROM_DUE.tag: "TTFT from due",
@@ -57,15 +58,15 @@ OF_TAGS: Final = {
 }
 MAX_NAMES: Final = 4
 MAX_NAME: Final = 30
-"""Names of requests in the sentence, and characters of one."""
+"""The names of requests in the sentence, and the characters of one."""
 MAX_DIFFERENCES: Final = 3
-"""Of two arms, named in the sentence."""
+"""The most differences of two arms in the sentence."""
 
 
 def make_headline(summary: Summary, run: Run) -> str:
-    """Plain text without a period: what forbids to use the figures, overload or what was not sent,
-    what the rules found and how much longer would decide them, failures; without rules the main
-    figures."""
+    """Plain text without a period. It names what forbids to use the values, overload or unsent
+    requests, and what the rules found with how much longer would decide them. Then come failures,
+    and without rules the main values."""
     if summary.examination is not None:
         return summary.examination.headline()
     if summary.paired is not None:
@@ -132,8 +133,8 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
 
 
 def _reasons(summary: Summary, run: Run) -> Iterator[str]:
-    """Why none succeeded, in full: the kinds of failures, the most frequent first, and what to do
-    where the run knew it."""
+    """Why no request succeeded, in full: the kinds of failures, the most frequent first, and the
+    advice where the run had one."""
     c = summary.conditions
     note = next((note for note in run.notes if note.startswith(FIRST_FAILED)), "")
     for failure in summary.failures[:MAX_KINDS]:
@@ -154,13 +155,12 @@ def _reasons(summary: Summary, run: Run) -> Iterator[str]:
 
 
 def _of_ramp(summary: Summary) -> str:
-    """Of what: its limit, or its rate; empty without one."""
+    """The ramp's limit or rate. Empty: there is none."""
     return next((found.by for found in summary.breakdowns if found.of_ramp), "")
 
 
 def _load(c: Conditions, run: Run, summary: Summary) -> str:
-    """``With 30 users,``, of a ramp with all that it went through, as its figures are of all of
-    it."""
+    """``With 30 users,``. A ramp has all of its values, as the results are of all of it."""
     ramp = _of_ramp(summary)
     limit = format_limit_range(c.limit_in_force)
     if c.loop == "open":
@@ -179,7 +179,7 @@ def _load(c: Conditions, run: Run, summary: Summary) -> str:
 
 
 def _on_average(run: Run) -> str:
-    """A series or a trace has no one rate."""
+    """A series or a trace has no single rate."""
     varies = run.settings.request_rate_series or run.settings.fixed_schedule
     return " on average" if varies else ""
 
@@ -188,8 +188,8 @@ def _on_average(run: Run) -> str:
 
 
 def _rules(summary: Summary, run: Run, *, steady: bool = True) -> list[str]:
-    """The first rule that failed, else the first that passed, with its figure; then what the others
-    came to. ``steady``: a longer run would be of the same load."""
+    """The first failed rule, else the first that passed, with its value, and then the results of
+    the others. ``steady``: a longer run would have the same load."""
     deciding, rules = (
         [result for result in summary.slos if result.decides],
         run.settings.rules.by_text,
@@ -225,8 +225,8 @@ def _count(rules: int, more: str = "") -> str:
 
 
 def _named(inconclusive: Sequence[SloResult], shown: SloResult | None) -> str:
-    """The first one by its text, but where its figure stands before, and how many there are
-    besides."""
+    """The first inconclusive rule by its text, unless its value stands before, and the number of
+    others."""
     first = next((result for result in inconclusive if result is not shown), None)
     if first is None or shown in inconclusive:
         return _count(len(inconclusive))
@@ -236,8 +236,8 @@ def _named(inconclusive: Sequence[SloResult], shown: SloResult | None) -> str:
 
 
 def _advice(inconclusive: Sequence[SloResult]) -> str:
-    """How much longer a run may decide these rules, and which of them where it is not all; empty:
-    nobody knows."""
+    """How much longer a run may decide these rules, and which of them if not all. Empty: nobody
+    knows."""
     known = [(result.longer_s, result) for result in inconclusive if result.longer_s is not None]
     if not known:
         return ""
@@ -294,7 +294,7 @@ def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:
 
 
 def _beside_answers(rule: Rule, conditions: Conditions) -> str:
-    """What a percentile is of, besides the answered requests that the tables are of."""
+    """What a percentile covers besides the answered requests of the tables."""
     metric = BY_WORD[rule.metric].metric
     if metric is None or not metric.censored:
         return ""
@@ -304,7 +304,7 @@ def _beside_answers(rule: Rule, conditions: Conditions) -> str:
 
 
 def _value(rule: Rule, result: SloResult) -> str:
-    """On its side of the limit as it is written, with as many digits as that takes."""
+    """The value with as many digits as keep it on its side of the limit."""
     if result.worst is None:
         return _written(rule, result.observed, choose_value_digits(result))
     low, high = sorted((result.observed or 0.0, result.worst))
@@ -315,12 +315,12 @@ def _value(rule: Rule, result: SloResult) -> str:
 
 
 def _limit(rule: Rule) -> str:
-    """All digits that it was given with."""
+    """The limit with all its given digits."""
     return _written(rule, rule.number, MOST_DIGITS)
 
 
 def _written(rule: Rule, value: float | None, digits: int) -> str:
-    """``value``: in the unit of the rule."""
+    """``value`` is in the unit of the rule."""
     if BY_WORD[rule.metric].units is TIME and value is not None:
         return format_duration(value / rule.factor, digits)
     return format_brief(value, rule.unit, digits)
@@ -330,9 +330,11 @@ def _written(rule: Rule, value: float | None, digits: int) -> str:
 
 
 def _figures(summary: Summary, run: Run) -> list[str]:
-    """``p50 of TTFT is 420 ms and p95 810 ms, p50 of ITL 21 ms``, then the throughput. Where
-    requests had waits, TTFT from due comes first; of requests with several names TTFT is by name,
-    as they are other work each. Of answers without a stream the latency of requests."""
+    """``p50 of TTFT is 420 ms and p95 810 ms, p50 of ITL 21 ms``, then the throughput.
+
+    Where requests had waits, TTFT from due comes first. Requests with several names have TTFT by
+    name, as their work may differ. Answers without a stream have the latency of requests.
+    """
     by_tag = {row.tag: row for row in summary.rows if row.count or row.avg is not None}
     names = next((found.groups for found in summary.breakdowns if found.of_names), ())
     tags = [
@@ -370,7 +372,7 @@ def _median_and_p95(row: Row) -> str:
 
 
 def _by_name(groups: Sequence[RequestGroup], tag: str) -> str:
-    """``p95 of TTFT is 80 ms for chat, 1.2 s for agent``; empty where there are no names, or no
+    """``p95 of TTFT is 80 ms for chat, 1.2 s for agent``. Empty: there are no names, or no
     values."""
     rows = list[tuple[str, Row]]()
     for group in groups:

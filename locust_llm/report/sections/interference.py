@@ -55,8 +55,8 @@ from locust_llm.text.format import (
 
 
 class DisturbedGaps(msgspec.Struct, frozen=True, kw_only=True):
-    """The gaps with a given number of other requests in prefill. Times in ms; None without
-    values."""
+    """The gaps with a given number of other requests in prefill. Times are in ms; None: there are
+    no values."""
 
     label: str
     """``1``, ``4-7``, ``16+``."""
@@ -64,27 +64,25 @@ class DisturbedGaps(msgspec.Struct, frozen=True, kw_only=True):
     share: float
     """The share of all decode time (the sum of all gaps)."""
     streams: float
-    """How many requests were decoding meanwhile, this one among them: the mean over the gaps'
+    """How many requests were decoding meanwhile, this one included: the mean over the gaps'
     time."""
     requests: int
-    """How many have such a gap."""
+    """How many requests have such a gap."""
     itl_ms: dict[float, float]
-    """Percentiles of one number a request: the mean of its gaps of this row."""
+    """The percentiles of one number for each request: the mean of its gaps in this row."""
     icl_ms: dict[float, float]
     """Percentiles of the gaps themselves."""
     longest_ms: float
     compared: int
-    """Of the gaps: those for which there are enough undisturbed ones at as many decoding streams,
-    or at more."""
+    """The number of gaps with enough undisturbed ones at as many decoding streams, or at more."""
     compared_share: float = 1.0
-    """Of the gaps, by number or by time: the smaller of both."""
+    """The share of these gaps, by number or by time, whichever is smaller."""
     mean_ms: float | None = None
     """The mean of the compared gaps."""
     usual_ms: float | None = None
-    """The mean that undisturbed gaps had at as many decoding streams as the compared ones, or at
-    more."""
+    """The mean of undisturbed gaps at as many decoding streams as the compared ones, or at more."""
     slowdown: float | None = None
-    """mean / usual; None with too few compared gaps, or too small a share of them."""
+    """mean / usual. None: too few compared gaps, or too small a share of them."""
 
 
 class RequestsAhead(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,45 +92,46 @@ class RequestsAhead(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     ttft_ms: dict[float, float]
     tokens: float | None
-    """The median of the input tokens that were ahead; None: more than half are unknown."""
+    """The median of the input tokens that were ahead. None: more than half are unknown."""
     own_tokens: float | None
     """The median of their own input tokens."""
 
 
 class PrefillSlope(msgspec.Struct, frozen=True, kw_only=True):
-    """By how much TTFT is longer for each 1,000 input tokens in prefill at the send, at the same
-    own length."""
+    """How much longer TTFT is for each 1,000 input tokens in prefill at the send, for the same own
+    length."""
 
     ms_per_1k: float
     low: float
     high: float
     """The ends of its 95 % interval."""
     r2: float
-    """Of the fit of TTFT by own input tokens and tokens ahead."""
+    """The R2 of the fit of TTFT by own input tokens and tokens ahead."""
     count: int
 
 
 class PrefillInterference(msgspec.Struct, frozen=True, kw_only=True):
-    """What prefills did to decodes, and to prefills behind them."""
+    """The effects of prefills on decodes, and on later prefills."""
 
     gaps: int
     requests: int
-    """That these gaps are of."""
+    """The requests with these gaps."""
     of_requests: int
-    """All requests with gaps; above ``requests``: a sample, in stretches evenly over the run."""
+    """All requests with gaps. If it is above ``requests``, these are a sample in stretches evenly
+    over the run."""
     decode_s: float
     """The sum of the gaps."""
     rows: tuple[DisturbedGaps, ...]
-    """By number of prefills, without empty ones."""
+    """The rows by number of prefills, without empty ones."""
     disturbed: DisturbedGaps | None
     """All gaps with one prefill and more."""
     lost_s: float | None = None
-    """What the gaps that a prefill touched took longer than others did, not below 0; None: nothing
-    to compare, or too small a share of them."""
+    """How much longer the gaps that a prefill touched took than others did, not below 0. None:
+    nothing to compare, or too small a share."""
     lost_share: float | None = None
     """The lost share of ``decode_s``."""
     hidden_share: float | None = None
-    """Of the time in prefill, what lies beside gaps that count as undisturbed, where that is why
+    """The share of the time in prefill beside gaps that count as undisturbed, where this is why
     there is no loss."""
     ahead: tuple[RequestsAhead, ...] = ()
     slope: PrefillSlope | None = None
@@ -140,54 +139,53 @@ class PrefillInterference(msgspec.Struct, frozen=True, kw_only=True):
 
 PREFILL_EDGES: Final = (0, 1, 2, 3, 4, 8, 16)
 AHEAD_EDGES: Final = (0, 1, 2, 4, 8, 16)
-"""First value of each row: of gaps by prefills beside them, of requests by prefills ahead; the last
-row is open."""
+"""The first value of each row: for gaps the prefills beside them, for requests the prefills ahead.
+The last row is open."""
 ITL: Final = (50.0, 99.0)
 ICL: Final = (50.0, 90.0, 99.0)
 TTFT: Final = (50.0, 95.0)
 MIN_COMPARED: Final = 30
-"""From so many undisturbed gaps on their mean is taken for the usual one; and so many are compared
-for a factor."""
+"""So many undisturbed gaps give a usual mean, and so many compared gaps give a factor."""
 MIN_COMPARED_SHARE: Final = 0.9
-"""From this share of the disturbed gaps on, by number and by time, their factor and their loss are
-given. In 183 simulated loads with it the loss was 0.97 to 1.01 of the engine's own; in 7 with less
-it would be 0.40 to 0.90."""
+"""The least share of the disturbed gaps, by number and by time, for their factor and loss. In 183
+simulated loads with it, the loss was 0.97 to 1.01 of the engine's own. In 7 with less, it would be
+0.40 to 0.90."""
 MAX_VARYING_SHARE: Final = 0.1
-"""Of the loss, that may come from gaps which vary by themselves."""
+"""The largest share of the loss that may come from gaps which vary by themselves."""
 MAX_HIDDEN_SHARE: Final = 0.02
-"""Of the time in prefill, beside gaps labelled 0; with more the loss by labels was 0.24 to 0.90 of
-the engine's own for prompts of 100 to 400 tokens under prefill-first."""
+"""The largest share of the time in prefill beside gaps labelled 0. With more, the loss by labels
+was 0.24 to 0.90 of the engine's own, for prompts of 100 to 400 tokens under prefill-first."""
 MAX_CHUNKS: Final = 2_000_000
-"""So many chunks are read again, at most (about a second); of longer runs a sample."""
+"""At most so many chunks are read again (about a second). Longer runs are sampled."""
 BLOCK_CHUNKS: Final = 2**16
-"""Chunks that are labelled at once."""
+"""So many chunks are labelled at once."""
 TOLERANCE: Final = 1e-6
-"""Less than half by no more than this is half: stamps in Unix time are doubles."""
+"""A value this much below half counts as half, as stamps in Unix time are doubles."""
 MIN_FITTED: Final = 200
-"""From so many requests on a slope is fitted."""
+"""A slope needs so many requests."""
 MIN_R2: Final = 0.5
-"""Below this R2 it is not given."""
+"""A slope needs this R2."""
 MIN_BESIDES: Final = 1e-9
-"""Of the tokens ahead less than this share of their variance goes with nothing but the own length:
+"""The variance share of the tokens ahead that goes with more than the own length. A smaller one is
 a rounding error."""
 
 
 class LabelledGaps(NamedTuple):
-    """Sharp gaps of successful requests of the profiling phase, one value each."""
+    """The sharp gaps of successful requests of the profiling phase, one value each."""
 
     request: Ints
-    """Which of the requests that were read, from 0."""
+    """The number of the request among the read ones, from 0."""
     gap_s: Floats
     prefills: Ints
     """``beside``, rounded."""
     streams: Floats
-    """Mean number of decoding requests, this one among them."""
+    """The mean number of decoding requests, this one included."""
     mean: Floats
-    """Mean number of other requests in prefill."""
+    """The mean number of other requests in prefill."""
 
 
 def choose_sampled_share(columns: RequestColumns) -> float:
-    """The part of the records that ``interference`` should be given."""
+    """The share of the records for ``measure_interference``."""
     chunks = float(columns.requests["chunks"].sum())
     return MAX_CHUNKS / chunks if chunks > MAX_CHUNKS else 1.0
 
@@ -195,8 +193,8 @@ def choose_sampled_share(columns: RequestColumns) -> float:
 def measure_interference(
     columns: RequestColumns, levels: Occupancy, records: Iterable[Record]
 ) -> PrefillInterference | None:
-    """``levels``: of all requests; ``records``: all of them or a sample (``sampled_share``), read
-    once. None where nobody decoded."""
+    """``levels`` has all requests. ``records`` has all of them or a sample
+    (``choose_sampled_share``), and is read once. None: nobody decoded."""
     ok = _profiling(columns.requests).outcome(OK)
     gaps, read = label_gaps(levels, records)
     if not len(gaps.gap_s):
@@ -236,8 +234,8 @@ def measure_interference(
 
 
 def label_gaps(levels: Occupancy, records: Iterable[Record]) -> tuple[LabelledGaps, int]:
-    """(the gaps of these records with the prefills and decodes beside them, number of requests): by
-    the integral of the levels over time, as ``occupancy.thinned``."""
+    """(the gaps of these records with the prefills and decodes beside them, number of requests), by
+    the levels' integral over time, as in ``thin_occupancy``."""
     read = 0
     parts = [
         LabelledGaps(
@@ -270,9 +268,9 @@ def label_gaps(levels: Occupancy, records: Iterable[Record]) -> tuple[LabelledGa
 def _lost(
     gaps: LabelledGaps, selected: NDArray[np.bool_], usual: Floats, *, sure: bool = False
 ) -> float | None:
-    """By how much ``those`` gaps are longer than usual ones, in all; not below 0. None: too few of
-    them have a comparison; and unless ``sure``, where a tenth of it may come from gaps that vary by
-    themselves.
+    """How much longer the selected gaps are than usual ones, in total; not below 0. None: too few
+    of them have a comparison. Unless ``sure``, it is also None where a tenth of it may come from
+    gaps that vary by themselves.
 
     A request that comes at any moment meets a gap of E[g^2] / E[g], not of E[g]: longer by the
     variance over the mean. So much may be wrong where the first of several gaps that a prefill
@@ -296,8 +294,8 @@ def _lost(
 
 
 def estimate_usual_gaps_s(gaps: LabelledGaps, calm: NDArray[np.bool_]) -> Floats:
-    """For each gap the mean of ``calm`` ones at as many decoding streams, or at the next larger
-    number of which there are MIN_COMPARED; NaN where there is none."""
+    """For each gap, the mean of ``calm`` ones at as many decoding streams, or at the next larger
+    number with MIN_COMPARED of them. NaN: there is none."""
     stratum = np.round(4 * np.log2(np.maximum(gaps.streams, 1.0))).astype(np.int64)
     size = int(stratum.max(initial=0)) + 1
     count = np.bincount(stratum[calm], minlength=size)
@@ -349,10 +347,12 @@ def _row(
 
 
 def count_prefills_ahead(requests: pd.DataFrame) -> tuple[Floats, Floats]:
-    """(how many others were in prefill when each request was sent, their input tokens); NaN where
-    it was not sent, and tokens also where the length of one of them is unknown. Whole prompts,
-    however much of them was done by then; of those sent at the very same microsecond none is ahead
-    of the other."""
+    """(how many others were in prefill when each request was sent, their input tokens).
+
+    NaN: it was not sent. The tokens are NaN also where the length of one of the others is unknown.
+    Whole prompts count, however much of them was done. Of two requests sent in the same microsecond
+    none is ahead.
+    """
     everything = RequestSelection(requests, np.ones(len(requests), np.bool_))
     sent, freed, first, closed = (
         everything[name] for name in ("sent_at", "freed_at", "first_chunk_at", "closed_at")
@@ -405,9 +405,12 @@ def _queue(requests: pd.DataFrame) -> tuple[tuple[RequestsAhead, ...], PrefillSl
 def fit_prefill_slope(
     ttft_s: Floats, own: Floats, ahead: Floats, sent: Floats
 ) -> PrefillSlope | None:
-    """Least squares of TTFT by own input tokens and those ahead; the interval widens by
-    correlation. None with few requests, with a poor fit, where the tokens ahead do not vary by
-    themselves, and where the interval holds 0."""
+    """Least squares of TTFT by own input tokens and tokens ahead. The interval widens by
+    correlation.
+
+    None: few requests, a poor fit, tokens ahead that do not vary by themselves, or an interval with
+    0 in it.
+    """
     known = ~(np.isnan(own) | np.isnan(ahead))
     if known.sum() < max(MIN_FITTED, len(known) / 2):
         return None
@@ -434,7 +437,7 @@ def fit_prefill_slope(
 
 
 def _besides(values: Floats, own: Floats) -> Floats:
-    """What is left of values without what goes with the own length; both have a mean of 0."""
+    """The values without the part that goes with the own length. Both have a mean of 0."""
     return values - own * float(values @ own / (own @ own)) if own.any() else values
 
 
@@ -446,7 +449,7 @@ def _profiling(requests: pd.DataFrame) -> RequestSelection:
 
 
 def batch_records(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Those whose gaps count, BLOCK_CHUNKS chunks at a time or a little more."""
+    """The records whose gaps count, BLOCK_CHUNKS chunks at a time or a little more."""
     block = list[Record]()
     size = 0
     for record in records:
@@ -463,8 +466,8 @@ def batch_records(records: Iterable[Record]) -> Iterator[list[Record]]:
 def collect_stamps(
     block: Sequence[Record], origin: float
 ) -> tuple[Ints, Floats, Floats, NDArray[np.bool_]]:
-    """Of the chunks of all these requests end to end: (whose, when in seconds after ``origin``); of
-    what lies between two neighbours: (seconds, whether it is a sharp gap of one request)."""
+    """The chunks of all these requests end to end: (request, seconds after ``origin``). The spaces
+    between two neighbours: (seconds, whether it is a sharp gap of one request)."""
     count = np.array([len(record.chunk_us) for record in block], np.int64)
     us = np.fromiter(
         chain.from_iterable(record.chunk_us for record in block), np.int64, int(count.sum())
@@ -487,14 +490,14 @@ def collect_stamps(
 
 
 def integrate_level(level: NDArray[np.int32], clock: Floats) -> Floats:
-    """Request seconds up to each moment."""
+    """The request-seconds up to each moment."""
     area = np.zeros(len(clock))
     np.cumsum(level[:-1] * np.diff(clock), out=area[1:])
     return area
 
 
 def _median(values: Floats) -> float | None:
-    """None if more than half are unknown."""
+    """None: more than half are unknown."""
     known = values[~np.isnan(values)]
     return float(np.median(known)) if len(known) and 2 * len(known) >= len(values) else None
 
@@ -511,16 +514,16 @@ def _label(edges: Sequence[int], i: int) -> str:
 
 
 MIN_LOST_SHARE: Final = 0.01
-"""Of the decode time; a loss that is no smaller is given whatever the difference."""
+"""A loss of this share of the decode time, or more, is reported whatever the difference."""
 MIN_DIFFERENCE: Final = 0.05
-"""Share; a smaller difference is reported as none."""
+"""A difference with a smaller share is reported as none."""
 
 
 def make_interference_blocks(
     interference: PrefillInterference, client: str = FINE
 ) -> Iterator[Block]:
-    """Nothing where no request had another one in prefill beside it or ahead of it. ``client``: the
-    client verdict; below OK the rows are shown, without a conclusion."""
+    """There are no blocks where no request had another one in prefill beside it or ahead of it.
+    ``client`` is the client verdict; below OK the rows have no conclusion."""
     if interference.disturbed is not None:
         yield Heading("Gaps while other requests await their first token (ms)")
         yield _gaps(interference.rows)

@@ -139,7 +139,7 @@ class SlowRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     due_s: float
-    """After the start of the run."""
+    """Seconds after the start of the run."""
     total_ms: float
     """The time from due to the first token."""
     input_tokens: int | None
@@ -179,7 +179,7 @@ class ServerHistogramMeans(msgspec.Struct, frozen=True, kw_only=True):
 
     engine: str
     source: str
-    """The address of its metrics; empty: the server's own."""
+    """The address of its metrics. Empty: the server's own."""
     means: tuple[ServerHistogramMean, ...]
 
 

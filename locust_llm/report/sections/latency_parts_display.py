@@ -52,19 +52,19 @@ HEADING: Final = "Where slow requests spend their time"
 BARS: Final = "Slow requests, part by part"
 """The heading of the charts."""
 QUESTION: Final = "Queue or prefill?"
-"""How the sentence begins that answers it, here and in the notes of older runs."""
+"""The sentence with the answer begins so, here and in the notes of older runs."""
 MIN_NAMED: Final = 0.05
-"""Of the whole: smaller parts are not in the sentence."""
+"""Parts below this share of the whole are not in the sentence."""
 MIN_REST: Final = 0.02
-"""Of the time to a first token: from there on the sentence says that this is neither queue nor
-prefill."""
+"""From this share of the time to a first token on, the sentence names the rest that is neither
+queue nor prefill."""
 MIN_OUTSIDE: Final = 0.1
-"""Of the mean time in the server as measured here: from there on the time outside of the server's clock is
-named."""
+"""From this share of the mean time in the server (measured here) on, the time outside the server's
+clock is named."""
 FAR_BEYOND: Final = 3.0
-"""Times the mean time in the server: it does not explain what is so slow."""
+"""Beyond so many times the mean time in the server, the mean does not explain what is so slow."""
 MORE: Final = 1.1
-"""Of the requests of a run: a server that counted more served others too."""
+"""A server that counted more than this many times the run's requests served others too."""
 COUNTS_DIFFER: Final = (
     "The means here are of {}. Where the server counted more (a warmup, other clients, each of "
     "several choices) or fewer, "
@@ -93,13 +93,13 @@ RULES: Final = {
     CLIENT: "First chunks were read together with later ones, and may have come sooner: this "
     "machine's CPU is short, or they were sent together.",
 }
-"""What follows from the part that grew most over typical requests."""
+"""The advice for the part that grew most over typical requests."""
 SECOND: Final = 0.5
-"""Of the largest growth: a second part that grew so much is named with it."""
+"""A second part that grew by this share of the largest growth is named with it."""
 
 
 def make_latency_parts_blocks(attribution: LatencyAttribution) -> Iterator[Block]:
-    """Sentence and table of each breakdown, the groups, and where the figures are from."""
+    """The sentence and table of each breakdown, the groups, and the sources of the values."""
     yield Heading(HEADING)
     reported = find_reported_parts(attribution)
     for breakdown in attribution.breakdowns:
@@ -142,8 +142,8 @@ def make_latency_parts_blocks(attribution: LatencyAttribution) -> Iterator[Block
 
 
 def describe_server_time(attribution: LatencyAttribution) -> str:
-    """How the time in the server is divided on average; empty where single requests tell, as then
-    the parts have it."""
+    """How the time in the server is divided on average. Empty: single requests show it, and the
+    parts have it."""
     server = attribution.server
     if server.basis == REQUESTS:
         return ""
@@ -174,8 +174,8 @@ def describe_server_time(attribution: LatencyAttribution) -> str:
 
 
 def _describe_unsplit_time(server: ServerTime) -> str:
-    """How much of the time to the first tokens that came belongs to requests whose queue and
-    prefill the server had not counted yet; empty: none."""
+    """How much of the time to the first tokens belongs to requests whose queue and prefill the
+    server had not counted yet. Empty: none."""
     whole_ms = server.unsplit_of * server.unsplit_ms
     split_ms = server.count * (server.queue_ms + server.prefill_ms)
     if split_ms >= whole_ms:
@@ -190,8 +190,8 @@ def _describe_unsplit_time(server: ServerTime) -> str:
 
 
 def _divide_first_token(attribution: LatencyAttribution, whole: str) -> str:
-    """Queue, prefill and what is neither. Where much of the time to a first token lies outside of
-    the server's clock, as of a process that was stopped, that is a part of its own."""
+    """Queue, prefill and the rest. Where much of the time to a first token lies outside the
+    server's clock, as for a stopped process, that is a part of its own."""
     server = attribution.server
     outside_ms = _outside_ms(attribution)
     whole_ms = server.ttft_ms
@@ -214,8 +214,8 @@ def _divide_first_token(attribution: LatencyAttribution, whole: str) -> str:
 
 
 def _outside_ms(attribution: LatencyAttribution) -> float:
-    """Of the mean time in the server as measured here, what the server's clock cannot have had, even if all that it
-    counted were these requests; 0 where that is little, or other requests ended than began."""
+    """The part of the mean server time (measured here) that the server's clock cannot have had,
+    even if it counted only these requests. 0: it is little, or other requests ended than began."""
     server, here_ms = attribution.server, attribution.server.server_ms
     if server.unsplit_of or _has_served_others(attribution):
         return 0.0
@@ -229,7 +229,7 @@ def _has_served_others(attribution: LatencyAttribution) -> bool:
 
 
 def _beyond_means(attribution: LatencyAttribution) -> str:
-    """That a mean says nothing of requests that took far longer."""
+    """The remark that a mean shows nothing of requests that took far longer."""
     mean_ms = attribution.server.server_ms
     slow = next(iter(attribution.breakdowns), None)
     if slow is None or not mean_ms:
@@ -244,15 +244,15 @@ def _beyond_means(attribution: LatencyAttribution) -> str:
 
 
 def _format_ms(ms: float) -> str:
-    """No finer than 0.01 ms: the mean of a queue that is empty says nothing with three digits."""
+    """Not finer than 0.01 ms: the mean of an empty queue means nothing with three digits."""
     return format_duration(round(ms / 1e3, 5))
 
 
 def _make_histogram_blocks(
     own: ServerHistogramMeans, attribution: LatencyAttribution
 ) -> Iterator[Block]:
-    """A server counts a first token when it comes, and other times when a request has ended: each
-    mean may be of another number of requests."""
+    """A server counts a first token when it comes, and other times when a request has ended. So
+    each mean may cover another number of requests."""
     counts = [mean.count for mean in own.means]
     count = max(counts)
     alike = {*counts} == {attribution.requests}
@@ -285,14 +285,14 @@ def _count_histogram_requests(own: ServerHistogramMeans, name: str) -> int:
 
 
 def _format_request_count(count: int, attribution: LatencyAttribution) -> str:
-    """``50 requests``; ``49 of 50 requests`` where the others ended outside the server's
+    """``50 requests``, or ``49 of 50 requests`` where the others ended outside the server's
     readings."""
     missed = f" of {attribution.requests}" if count < attribution.requests else ""
     return f"{count}{missed} request{'s' if count != 1 or missed else ''}"
 
 
 def _format_histogram_row(mean: ServerHistogramMean, requests: int, alike: bool) -> Iterator[str]:
-    """``alike``: all means are of the same requests, and no cell says of how many."""
+    """``alike``: all means cover the same requests, and no cell has their number."""
     yield NAMES_OF_MEANS.get(mean.name, mean.name)
     yield format_number(mean.server_ms, 4)
     if not alike:
@@ -330,8 +330,8 @@ def describe_slow_requests(breakdown: LatencyBreakdown, attribution: LatencyAttr
 
 
 def _advise(breakdown: LatencyBreakdown, attribution: LatencyAttribution) -> Iterator[str]:
-    """What follows from the part that grew most over typical requests. It is named where it is not
-    the largest one, or where another grew by half as much: then that one is named, too."""
+    """The advice for the part that grew most over typical requests. It is named where it is not the
+    largest one. Another part that grew by half as much is named, too."""
     grown = sorted(breakdown.parts, key=_growth_ms, reverse=True)
     most_ms = max(map(_growth_ms, grown), default=0.0)
     causes = [
@@ -360,8 +360,8 @@ def _growth_ms(part: LatencyPart) -> float:
 def _advise_on_part(
     part: LatencyPart, breakdown: LatencyBreakdown, attribution: LatencyAttribution
 ) -> str:
-    """The network is no cause where the kernel's round trip is a small share of the part; through a
-    proxy that is not the way to the server."""
+    """The network is no cause where the kernel's round trip is a small share of the part. Through a
+    proxy, the round trip is not the way to the server."""
     round_trip_ms = breakdown.round_trip_ms
     if (
         part.name == NETWORK
@@ -380,7 +380,7 @@ def _advise_on_part(
 def _list_largest_parts(
     breakdown: LatencyBreakdown, reported: Collection[str]
 ) -> list[tuple[float, str, str]]:
-    """(ms, in words, part) of the parts that are named, the largest first."""
+    """(ms, words, part) of the named parts, the largest first."""
     whole_ms = sum(part.slow_ms for part in breakdown.parts)
     named_parts = sorted(
         (
@@ -397,9 +397,8 @@ def _list_largest_parts(
 
 
 def summarise_latency_parts(attribution: LatencyAttribution) -> str:
-    """For the console: ``TTFT from Due p99: 62% the server's queue, 27% prefill.``, of the first
-    breakdown; and what else is known of the time in the server, where single requests do not
-    tell."""
+    """For the console: ``TTFT from Due p99: 62% the server's queue, 27% prefill.`` for the first
+    breakdown, and what else is known of the time in the server."""
     return " ".join(
         filter(
             None,
@@ -422,7 +421,7 @@ def _summarise_breakdown(breakdown: LatencyBreakdown, attribution: LatencyAttrib
 
 
 def has_unknown_route(attribution: LatencyAttribution) -> bool:
-    """There is a proxy, and requests of which the server reported nothing."""
+    """There is a proxy, and there are requests of which the server reported nothing."""
     return bool(attribution.proxy) and attribution.server.basis != REQUESTS
 
 
@@ -489,22 +488,20 @@ def _describe_server_clock(clock: ServerClock) -> str:
 Parts = Sequence[tuple[str, float, str]]
 """(part, ms, source)."""
 MIN_SHARE: Final = 0.002
-"""Of the width: shorter parts are not drawn."""
+"""Parts below this share of the width are not drawn."""
 NO_TIMES: Final[Mapping[str, float]] = MappingProxyType({})
 
 
 class BarDrawing(NamedTuple):
-    """A drawing."""
-
     title: str
     caption: str
     label: str
-    """What it shows, for who cannot see it."""
+    """What it shows, for screen readers."""
     drawn: Markup
 
 
 def draw_breakdown_bars(attribution: LatencyAttribution) -> Iterator[BarDrawing]:
-    """One of each breakdown, one of the groups, and one of the slowest requests."""
+    """A drawing for each breakdown, for the groups, and for the slowest requests."""
     reported = find_reported_parts(attribution)
     for breakdown in attribution.breakdowns:
         yield _draw_breakdown(breakdown, reported)
@@ -592,7 +589,7 @@ def _frame_rows(role: str, label: str, rows: Markup) -> Markup:
 
 
 def _describe_bar(parts: Parts, longest_ms: float, reported: Collection[str]) -> str:
-    """``3.2 s: the gate 2.7 s, connecting 0.3 s``, of what is drawn."""
+    """``3.2 s: the gate 2.7 s, connecting 0.3 s`` for the drawn parts."""
     shown = [(name, ms) for name, ms, _ in parts if ms >= MIN_SHARE * longest_ms]
     each = (
         f"{name_latency_part(name, reported)} {format_duration(ms / 1e3)}" for name, ms in shown
@@ -605,7 +602,7 @@ def _sum_ms(parts: Parts) -> float:
 
 
 def _find_drawn_parts(several: Iterable[Parts], longest_ms: float) -> set[str]:
-    """The parts that are long enough to be drawn in one of these bars."""
+    """The parts that are long enough in one of these bars."""
     every = chain.from_iterable(several)
     return {name for name, ms, _ in every if ms >= MIN_SHARE * longest_ms}
 
@@ -643,8 +640,8 @@ def _draw_row(label: str, parts: Parts, longest_ms: float, reported: Collection[
 def _draw_bar(
     parts: Parts, longest_ms: float, reported: Collection[str], at_ms: float = 0.0
 ) -> Markup:
-    """An SVG stretched to its width, from ``at_ms`` on: each part a rectangle with its name and
-    time as a tooltip."""
+    """An SVG that is stretched to its width, from ``at_ms`` on. Each part is a rectangle with its
+    name and time as a tooltip."""
     drawn = list[Markup]()
     for name, ms, source in parts:
         share = ms / longest_ms
@@ -699,7 +696,7 @@ def _draw_slow_request(
 
 
 def _draw_overlapping_request(other: OverlappingRequest, total_ms: float) -> Markup:
-    """On the axis of the slow one, cut where it begins and ends."""
+    """The request on the axis of the slow one, cut where that begins and ends."""
     start, end = (min(max(at / total_ms, 0.0), 1.0) * 1000 for at in (other.from_ms, other.to_ms))
     tokens = "" if other.input_tokens is None else f"{other.input_tokens:,} tokens"
     return Markup(

@@ -1,10 +1,10 @@
-"""Prefix cache: the share of the input tokens that repeats, as asked for, as the prompts imply it,
-and as the server had it.
+"""Prefix cache: the share of the input tokens that repeats: the target, the theoretical share of
+the prompts, and the server's.
 
-What the prompts imply is exact for a cache of whole blocks that drops the block used longest ago,
-one request after the other: vLLM's (v1/core/block_pool.py). Of a prompt that ends, the last block
-is dropped first, and at least one token is always computed. Requests that run side by side can
-share less (of two that come at once both compute) or find less room.
+The theoretical share is exact for a cache of whole blocks that drops the least recently used block,
+one request after the other: vLLM's (v1/core/block_pool.py). When a prompt ends, its last block is
+dropped first, and at least one token is always computed. Requests side by side can share less (of
+two that come at once both compute) or find less room.
 """
 
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -23,18 +23,18 @@ _HEAD: Final = -1
 """The line of the blocks that all requests begin with."""
 BY_USAGE: Final = "by usage (answered requests)"
 BY_METRICS: Final = "by the server's metrics (all requests, readings of the profiling phase)"
-"""What each of the two shares that the server delivered is of."""
+"""The bases of the server's two shares."""
 MAX_OFF: Final = 0.02
-"""Between two of the three shares; more gets a warning."""
+"""Two of the three shares that differ by more get a warning."""
 
 
 class CacheRequest(NamedTuple):
-    """What a cache sees of a request; all in tokens."""
+    """A cache's view of a request, in tokens."""
 
     prefix: int | None
-    """The number of the prefix that it begins with; None: it has no other's."""
+    """The number of the prefix that it begins with. None: it shares no prefix."""
     shared: int
-    """Of it in common with the others of this number, from the first token on."""
+    """Its first tokens in common with the others of this number."""
     input_tokens: int
     output_tokens: int = 0
 
@@ -42,8 +42,8 @@ class CacheRequest(NamedTuple):
 def simulate_cache_hits(
     requests: Iterable[CacheRequest], block: int = BLOCK, capacity: int | None = None, head: int = 0
 ) -> Iterator[int]:
-    """Of each request in turn, how many tokens the cache has. ``capacity``: of the cache, in
-    tokens; None: no end. ``head``: tokens that all requests begin with."""
+    """How many tokens the cache has of each request in turn. ``capacity``: the cache's tokens;
+    None: no end. ``head``: tokens that all requests begin with."""
     cache = _Cache(None if capacity is None else capacity // block)
     for request in requests:
         shared = head if request.prefix is None else max(head, request.shared)
@@ -60,8 +60,8 @@ def simulate_cache_hits(
 
 
 class _Cache:
-    """Blocks that were used together are one segment: the work is a request's, not a block's. Those
-    of one line (a prefix) lie end to end, the first blocks used last."""
+    """Blocks that were used together are one segment, so the work grows with requests and not with
+    blocks. The blocks of one line (a prefix) lie end to end, the first blocks used last."""
 
     def __init__(self, most: int | None) -> None:
         self._most, self._held, self._uses = most, 0, 0
@@ -69,7 +69,7 @@ class _Cache:
         """[first block, end] by the number of the use, the oldest first."""
         self._line_of: dict[int, int | None] = {}
         self._lines: defaultdict[int | None, deque[int]] = defaultdict(deque)
-        """Uses of each line, the deepest and oldest first."""
+        """The uses of each line, the deepest and oldest first."""
 
     def found(self, line: int | None, most: int) -> int:
         """How many of the first blocks of a line are there."""
@@ -77,7 +77,7 @@ class _Cache:
         return min(self._segments[uses[0]][1], most) if uses else 0
 
     def use(self, line: int | None, first: int, end: int) -> None:
-        """Uses these blocks now; those of no line are new ones."""
+        """Use these blocks now. Blocks of no line are new ones."""
         if first >= end:
             return
         uses = self._lines[line] if line is not None else deque[int]()
@@ -92,7 +92,7 @@ class _Cache:
         self._held += end - first
 
     def drop(self) -> None:
-        """What does not fit, of the oldest segments the deepest blocks first."""
+        """Drop what does not fit, of the oldest segments the deepest blocks first."""
         while self._most is not None and self._held > self._most:
             use, segment = next(iter(self._segments.items()))
             count = min(self._held - self._most, segment[1] - segment[0])
@@ -110,39 +110,39 @@ class _Cache:
 
 
 class PrefixCache(msgspec.Struct, frozen=True, kw_only=True):
-    """Shares are of the input tokens of the successful requests of the profiling phase."""
+    """The shares are of the input tokens of the profiling phase's successful requests."""
 
     asked: float
     implied: float | None
-    """By ``hits``; None: the server counted no input tokens."""
+    """The theoretical share. None: the server counted no input tokens."""
     delivered: float | None
-    """By ``usage``; None: no answer has the count."""
+    """The share by the answers' usage. None: no answer has the count."""
     by_metrics: float | None
-    """By ``cached_by_metrics``: of all requests of this time, those that failed or were cut among
-    them."""
+    """The share by the server's metrics over all requests of this time, with failed and cut
+    ones."""
     prefixes: int
-    """How many came."""
+    """How many prefixes came."""
     working_set: int
-    """Tokens of all of them, of each the longest that came."""
+    """The tokens of all prefixes, each at its longest."""
     block: int
     capacity: int | None
-    """Tokens that the cache holds; None: unknown, ``implied`` is then of one without end."""
+    """The tokens that the cache holds. None: unknown; ``implied`` is then for an endless cache."""
 
 
 class _Row(NamedTuple):
     sent_at: float
     main: bool
-    """Of the profiling phase."""
+    """The request belongs to the profiling phase."""
     cached: int | None
     sent: CacheRequest
     asked: int
-    """Input tokens as the prompt was made; ``sent`` has them as the server counted."""
+    """The input tokens as the prompt was made. ``sent`` has the server's count."""
 
 
 def measure_prefix_cache(
     records: Iterable[Record], by_metrics: float | None, run: Run
 ) -> PrefixCache | None:
-    """None: no share was asked for. ``by_metrics``: see ``cached_by_metrics``."""
+    """None: no share was requested. ``by_metrics``: see ``find_cached_share``."""
     s = run.settings
     if s.prefix_cache_hit_rate is None:
         return None
@@ -192,9 +192,11 @@ def _row(record: Record) -> _Row | None:
 
 
 def _counted(rows: list[_Row]) -> tuple[list[CacheRequest], dict[int, int]]:
-    """(the requests, the deepest use of each prefix). Without a tokenizer the tokens of a prefix
-    are an estimate: they are off as those of the prompts that begin with it, by the server's count,
-    are off on average."""
+    """(the requests, the deepest use of each prefix).
+
+    Without a tokenizer a prefix's tokens are an estimate. They are corrected as the prompts that
+    begin with it are on average, by the server's count.
+    """
     made = Counter[int | None]()
     counted = Counter[int | None]()
     for row in rows:
@@ -214,9 +216,9 @@ def _counted(rows: list[_Row]) -> tuple[list[CacheRequest], dict[int, int]]:
 
 
 def find_cached_share(history: EngineHistory, run: Run) -> float | None:
-    """The share of the tokens looked up in the prefix cache that were there, between the first and
-    the last reading of the profiling phase: what came before, a warmup with an empty cache, is not
-    in it. None: the server's metrics do not have it."""
+    """The cached share of the looked-up tokens, between the first and the last reading of the
+    profiling phase. So a warmup with an empty cache is left out. None: the server's metrics do not
+    have it."""
     ended_at = run.stopping_at or run.ended_at or float("inf")
     queried = share = 0.0
     for name in history.names:
@@ -234,7 +236,6 @@ def _share(part: float, whole: float) -> float | None:
 
 
 def describe_prefix_cache(of: PrefixCache) -> str:
-    """Describes the prefix cache as a condition."""
     room = "no end" if of.capacity is None else f"{of.capacity:,} tokens"
     sets = (
         f" over {of.prefixes} prefixes of together {of.working_set:,} tokens" if of.prefixes else ""
@@ -247,14 +248,14 @@ def describe_prefix_cache(of: PrefixCache) -> str:
 
 
 def describe_cached_input(by_usage: float | None, by_metrics: float | None) -> str:
-    """Describes the cached input as a condition: one figure, with what it is of."""
+    """The cached input as a condition: one value with its base."""
     if by_usage is not None:
         return f"{by_usage:.1%} {BY_USAGE}"
     return "unknown" if by_metrics is None else f"{by_metrics:.1%} {BY_METRICS}"
 
 
 def make_cache_remarks(of: PrefixCache | None) -> Iterator[str]:
-    """Where two of the shares are more than MAX_OFF apart, and which."""
+    """The remarks where two of the shares differ by more than MAX_OFF."""
     if of is None:
         return
     observed = of.delivered if of.delivered is not None else of.by_metrics

@@ -30,12 +30,12 @@ if TYPE_CHECKING:  # a summary contains what this file makes
 ULTRA_LOW: Final = 32
 """The highest concurrency of the first region, in which a curve begins."""
 MARGIN: Final = 1.10
-"""Of the highest concurrency declared: up to there a later point is in range, but covers no
+"""Up to this many times the highest declared concurrency a later point is in range, but covers no
 region."""
 
 
 class ConcurrencyRegion(NamedTuple):
-    """Both ends belong to it; none where ``low`` is above ``high``."""
+    """Both ends belong to it. There is none where ``low`` is above ``high``."""
 
     name: str
     low: int
@@ -49,12 +49,12 @@ class ConcurrencyRegion(NamedTuple):
 
 
 def divide_into_regions(lowest: int, highest: int) -> tuple[ConcurrencyRegion, ...]:
-    """Between the lowest and the highest concurrency of a curve: Ultra Low, Low, Medium, High and
-    the margin above.
+    """The regions between a curve's lowest and highest concurrency: Ultra Low, Low, Medium, High
+    and the margin above.
 
     Low and Medium end at lowest + (highest - lowest)^(1/3) and ^(2/3), rounded half to even: three
     equal parts of the logarithm of what lies between. Raises ValueError of one sentence where the
-    rules know none.
+    rules define none.
     """
     if not 1 <= lowest <= ULTRA_LOW:
         raise ValueError(f"the lowest concurrency must be 1 to {ULTRA_LOW}, and is {lowest:,}")
@@ -73,9 +73,9 @@ def divide_into_regions(lowest: int, highest: int) -> tuple[ConcurrencyRegion, .
 
 
 def find_uncovered_regions(points: Sequence[int]) -> list[ConcurrencyRegion]:
-    """The regions without a point, from the lowest and highest point. One that rounding left
-    without any concurrency has the one at its boundary (section 5.4). Raises ValueError as
-    ``regions``, and of no points."""
+    """The regions without a point, from the lowest to the highest point. A region that rounding
+    left empty has the concurrency at its boundary (section 5.4). Raises ValueError as
+    ``divide_into_regions``, and without points."""
     if not points:
         raise ValueError("there is no point")
     uncovered = []
@@ -94,10 +94,10 @@ class PublishedCheck(msgspec.Struct, frozen=True, kw_only=True):
     levels, regions or plateau."""
     met: bool
     text: str
-    """What was found; of one that is not met what the rules ask beside it: ``300 s, the rules ask
-    1,200 at 64 users``."""
+    """What was found. A broken rule has its requirement beside it: ``300 s, the rules ask 1,200 at
+    64 users``."""
     others: int = 0
-    """Further points that do not meet it."""
+    """Further points that break the rule."""
 
 
 class Validity(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,10 +106,10 @@ class Validity(msgspec.Struct, frozen=True, kw_only=True):
     rules: str
     """Name and version."""
     curve: bool
-    """False: one point, of which rules about a curve say nothing."""
+    """False: it is one point, to which rules about a curve do not apply."""
     checks: tuple[PublishedCheck, ...]
     note: str = ""
-    """What a run that keeps them is not."""
+    """What a run that meets them still is not."""
     unchecked: tuple[str, ...] = ()
 
     @property
@@ -118,7 +118,6 @@ class Validity(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def valid(self) -> bool:
-        """Returns whether it is valid by the rules that are checked."""
         return not self.broken
 
 
@@ -130,10 +129,10 @@ class PublishedPoint(NamedTuple):
     seconds: float
     answered: int
     warmup: int
-    """Requests that had ended before it was measured."""
+    """The requests that had ended before it was measured."""
     client: str | None
     tokens_per_s: float
-    """Output tokens, else requests."""
+    """Output tokens a second, else requests a second."""
 
     @property
     def place(self) -> str:
@@ -141,7 +140,7 @@ class PublishedPoint(NamedTuple):
 
 
 def check_validity(summary: "Summary", run: Run) -> Validity | None:
-    """None: the run has no published rules, or nothing to hold against them (a probe, two arms)."""
+    """None: the run has no published rules, or nothing to check (a probe, two arms)."""
     rules = run.settings.published
     if rules is None or summary.examination is not None or summary.paired is not None:
         return None
@@ -183,7 +182,7 @@ def _of_run(summary: "Summary") -> PublishedPoint:
 def _of_points(
     rules: PublishedRules, points: Sequence[PublishedPoint], run: Run
 ) -> Iterator[PublishedCheck]:
-    """Rules that each point has to keep."""
+    """Check the rules for each point."""
     s = run.settings
     if rules.loop:
         here = "open" if s.open_loop else "closed"
@@ -240,7 +239,7 @@ def _each(
     asked: Callable[[PublishedPoint], float | None],
     unit: str,
 ) -> PublishedCheck:
-    """Each point against what is asked of it; the one that falls furthest short is told."""
+    """Check each point. The one that falls furthest short is named."""
     short = [p for p in points if value_of(p) < (asked(p) or 0.0)]
     if not points:
         return PublishedCheck(rule=rule, met=False, text="no point was measured")
@@ -288,7 +287,7 @@ def _dataset(points: Sequence[PublishedPoint], run: Run) -> PublishedCheck:
 
 
 def _options(rules: PublishedRules, run: Run) -> Iterator[PublishedCheck]:
-    """What the scenario fixes, and this run has otherwise."""
+    """Check the options that the scenario fixes, and this run changes."""
     changed = [key for key in run.settings.scenario_changed if key not in rules.free]
     if changed:
         yield _check(
@@ -299,7 +298,7 @@ def _options(rules: PublishedRules, run: Run) -> Iterator[PublishedCheck]:
 def _of_curve(
     rules: PublishedRules, points: Sequence[PublishedPoint], run: Run
 ) -> Iterator[PublishedCheck]:
-    """Rules about all points together."""
+    """Check the rules for all points together."""
     users = [p.users for p in points]
     by_users = run.settings.sweeps(CONCURRENCY)
     if rules.loop == "closed" and not by_users:
@@ -336,7 +335,7 @@ def _of_curve(
 
 
 def _is_flat(tokens_per_s: Sequence[float]) -> bool:
-    """Throughput rose by less than MIN_GAIN at the last two points, one after the other."""
+    """Whether throughput rose by less than MIN_GAIN at the last two points, one after the other."""
     best = max(tokens_per_s[:-2], default=0.0)
     return best > 0 and all(rate < best * (1 + MIN_GAIN) for rate in tokens_per_s[-2:])
 
@@ -360,7 +359,7 @@ PUBLISHED: Final = "Published rules"
 
 def format_broken_rules(validity: Validity | None) -> str | None:
     """``not valid by MLPerf Endpoints v1.0 draft: 300 s, the rules ask 1,200 at 64 users (and 2
-    more rules)``; None where it is, or there are no such rules."""
+    more rules)``. None: the run is valid, or there are no such rules."""
     if validity is None or validity.valid:
         return None
     first, *others = validity.broken

@@ -1,5 +1,5 @@
-"""The sections that stand by themselves, in the order of the report. A new one is a file in this
-folder and a line here."""
+"""Registry: the sections that stand by themselves, in the order of the report. A new one is a file
+in this folder and a line here."""
 
 from typing import Final
 

@@ -1,5 +1,5 @@
-"""Section: what a file of this folder declares, so that a line in registry.py brings its finding
-into run.json and its tables and charts into the report."""
+"""Section: what a file of this folder declares. A line in registry.py then brings its finding into
+run.json and its tables and charts into the report."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -16,12 +16,12 @@ Finding = TypeVar("Finding")
 
 
 class ReportMaterial(NamedTuple):
-    """What a section may use: all that a run left."""
+    """All data of a run that a section may use."""
 
     run: Run
     columns: RequestColumns
     records: Iterable[Record]
-    """Those of the columns; they can be read again."""
+    """The records of the columns. They can be read again."""
     history: EngineHistory
 
 
@@ -31,11 +31,11 @@ class ReportSection(NamedTuple, Generic[Finding]):
     name: str
     """The key of its finding in run.json."""
     subject: str
-    """The note says that this could not be computed, if it fails."""
+    """The note names this if the section fails."""
     finding: type[Finding]
-    """A structure, which the schema of run.json describes."""
+    """The type of its finding, which the schema of run.json describes."""
     find: Callable[[ReportMaterial], Finding | None]
-    """None: the run has nothing of the kind, and no such section."""
+    """None: the run has no such section."""
     make_blocks: Callable[[Finding], Iterator[Block]]
     """Its heading, texts and tables."""
     chart_heading: str = ""
@@ -44,7 +44,7 @@ class ReportSection(NamedTuple, Generic[Finding]):
         lambda finding, material: ()
     )
     shows_arms: bool = False
-    """It is shown of two arms together too, which had different targets."""
+    """It is also shown for two arms together, which had different targets."""
 
 
 AnySection = ReportSection[Any]

@@ -1,4 +1,4 @@
-"""Sessions: turns, depth, width, latency and time in tools of whole sessions; their table, and one
+"""Sessions: turns, depth, width, latency and tool time of whole sessions; their table, and one
 session turn by turn."""
 
 from collections import defaultdict
@@ -21,9 +21,9 @@ from locust_llm.text.format import clean_line, format_count, format_duration, fo
 from .section import ReportMaterial, ReportSection
 
 MAX_GROUPS: Final = 10
-"""Rows of a table by turn or by depth; what lies beyond is together in the last one."""
+"""The rows of a table by turn or by depth. The last one has all that is beyond."""
 MAX_SESSIONS: Final = 100_000
-"""Of which figures are made, the first ones; 200 bytes a turn are kept."""
+"""The first sessions, of which values are made; 200 bytes a turn are kept."""
 
 
 class TurnGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,45 +31,45 @@ class TurnGroup(msgspec.Struct, frozen=True, kw_only=True):
 
     first: int
     last: int
-    """First and last turn, from 1; where they are equal it is one turn."""
+    """The first and the last turn, from 1. Where they are equal it is one turn."""
     turns: int
     ttft_p50_s: float | None
     ttft_p95_s: float | None
-    """None: none was streamed."""
+    """None: no turn was streamed."""
     input_tokens: float | None
-    """Mean."""
+    """The mean input tokens."""
     cached: float | None
-    """Share of the input tokens; None: the server told none."""
+    """The cached share of the input tokens. None: the server reported none."""
 
 
 class SessionsSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the sessions of the profiling phase that have more than one turn, or could have had."""
+    """The sessions of the profiling phase with more than one turn, also where later ones were not
+    sent."""
 
     sessions: int
     complete: int
-    """All their turns were answered; the latencies are of these. Of sessions that code leads the
-    last of each user is not counted: nobody knows whether it had more turns."""
+    """The sessions whose turns were all answered; the latencies are theirs. The last session of
+    each user that code leads is left out, as it may have had more turns."""
     turns: int
-    """Requests of all."""
+    """The requests of all sessions."""
     unsent: int
     """Turns that were never sent because one that they wait for failed."""
     turns_mean: float
     depth: int
-    """The longest way from a first turn to a last one, in turns; of all sessions the most."""
+    """The longest way from a first turn to a last one, in turns, over all sessions."""
     width: int
-    """Requests of one session under way at a time; of all sessions the most."""
+    """The most requests of one session under way at a time."""
     latency_s: tuple[float, float, float] | None
-    """p50, p90 and p99 from the first send to the last end; None: none is complete."""
+    """p50, p90 and p99 from the first send to the last end. None: no session is complete."""
     model_share: float | None
-    """Of that time, a request was under way; on average."""
+    """The mean share of that time with a request under way."""
     tool_s: float | None
-    """Time in tools, of a complete session, summed over its branches; on average. None: no turn had
-    one."""
+    """The mean tool time of a complete session, summed over its branches. None: no turn had one."""
     by_depth: tuple[TurnGroup, ...]
     by_turn: tuple[TurnGroup, ...]
-    """Empty where it would say the same."""
+    """Empty: it would repeat the total."""
     example: str
-    """Id of the complete session of median latency; empty: none is complete."""
+    """The id of the complete session of median latency. Empty: none is complete."""
 
 
 class _Turn(msgspec.Struct, gc=False):
@@ -144,7 +144,7 @@ def summarise_sessions(records: Iterable[Record], phase: str) -> SessionsSummary
 
 
 def _turn(record: Record) -> _Turn:
-    """Of one that was not sent all is at the moment when it ended."""
+    """A turn that was not sent has all its times at its end."""
     before = (record.turn - 1,) if record.turn else ()
     sent_at = record.closed_at if record.sent_at is None else record.sent_at
     return _Turn(
@@ -157,8 +157,8 @@ def _turn(record: Record) -> _Turn:
 
 
 def _measure_depths(turns: list[_Turn]) -> None:
-    """1 for a turn that waits for none, else one more than the deepest that it waits for; what has
-    no record is left out."""
+    """A turn that waits for none has depth 1, any other one more than the deepest that it waits
+    for. Turns without a record are left out."""
     turns.sort(key=lambda turn: turn.number)
     depths: dict[int, int] = {}
     for turn in turns:
@@ -186,7 +186,7 @@ def _busy_s(turns: Sequence[_Turn]) -> float:
 
 
 def _width(turns: Sequence[_Turn]) -> int:
-    """One that ends when another begins is not beside it."""
+    """The most turns side by side. A turn that ends when another begins is not beside it."""
     moments = sorted(
         [(turn.sent_at, 1) for turn in turns] + [(turn.closed_at, -1) for turn in turns]
     )
@@ -202,7 +202,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _grouped(turns: list[tuple[int, _Turn]]) -> tuple[TurnGroup, ...]:
-    """Groups by number: each has a row, the last row all beyond it."""
+    """Groups by number. Each has a row; the last row has all beyond it."""
     groups: defaultdict[int, list[_Turn]] = defaultdict(list)
     for number, turn in turns:
         if turn.ok:
@@ -237,7 +237,7 @@ def _middle(
     complete: list[list[_Turn]],
     spans: NDArray[np.float64],
 ) -> str:
-    """Id of the complete session in the middle, by latency."""
+    """The id of the complete session in the middle, by latency."""
     if not complete:
         return ""
     middle = complete[int(np.argsort(spans, kind="stable")[(len(spans) - 1) // 2])]
@@ -306,7 +306,8 @@ def _groups(by: str, groups: Sequence[TurnGroup]) -> TableBlock:
 
 
 def make_session_timeline(records: Sequence[Record], started_at: float) -> Timeline:
-    """``records``: of one session, at least one; ``started_at``: of the run, Unix seconds."""
+    """``records`` are at least one record of one session. ``started_at`` is the run's start in Unix
+    seconds."""
     shown = sorted(records, key=attrgetter("asked_unix_s"))[:MAX_ROWS]
     start = shown[0].asked_unix_s
     length_s = max(record.closed_unix_s for record in shown) - start
@@ -349,7 +350,7 @@ def _find(material: ReportMaterial) -> SessionsSummary | None:
 
 
 def _draw(sessions: SessionsSummary, material: ReportMaterial) -> Iterator[Timeline]:
-    """The session of median latency."""
+    """Draw the session of median latency."""
     if sessions.example:
         turns = [record for record in material.records if record.session == sessions.example]
         yield make_session_timeline(turns, material.run.started_at)

@@ -1,5 +1,5 @@
-"""Speculative decoding: how many draft tokens the server accepted over the profiling phase, by what
-it reports with its answers or by its own counters."""
+"""Speculation: how many draft tokens the server accepted over the profiling phase, from its answers
+or its own counters."""
 
 from collections.abc import Iterator
 
@@ -16,28 +16,28 @@ class Speculation(msgspec.Struct, frozen=True, kw_only=True):
 
     engine: str
     source: str = ""
-    """The address of its metrics; empty: the server's own."""
+    """The address of its metrics. Empty: the server's own."""
     share: float
-    """Accepted, of the draft tokens."""
+    """The accepted share of the draft tokens."""
     drafted: int | None = None
     accepted: int | None = None
-    """Over the window; None: the server gives a rate alone, and ``share`` is the mean of its
+    """The count over the window. None: the server has only a rate, and ``share`` is the mean of its
     readings."""
     tokens_per_step: float | None = None
-    """Of a step with a draft: 1 + accepted / drafts (vLLM's mean acceptance length)."""
+    """The tokens of a step with a draft: 1 + accepted / drafts (vLLM's mean acceptance length)."""
     window_s: float
-    """From the last reading before the profiling phase, or the first in it, to the last in it; 0 of
-    ``answers``."""
+    """The seconds from the last reading before the profiling phase, or the first in it, to the last
+    in it; 0 with ``answers``."""
     answers: int = 0
-    """It is the sum of what came with so many answers of the run; 0: by counters, of whoever used
-    the server."""
+    """The number of the run's answers in the sum. 0: the counts are the server's, for whoever used
+    it."""
 
 
 def measure_speculation(
     history: EngineHistory, run: Run, requests: pd.DataFrame
 ) -> Iterator[Speculation]:
-    """Of each server that drafted; of all together where the answers say it. ``requests``: as of
-    columns.collect."""
+    """The speculation of each server that drafted, or of all together where the answers report it.
+    ``requests`` are as in ``collect_columns``."""
     if (of_responses := _of_answers(requests, run)) is not None:
         yield of_responses
         return
@@ -57,7 +57,7 @@ def measure_speculation(
 
 
 def _of_answers(requests: pd.DataFrame, run: Run) -> Speculation | None:
-    """Measures speculation by the answered requests of the profiling phase."""
+    """The speculation in the answered requests of the profiling phase."""
     counted = requests[
         (requests["phase"] == "profiling")
         & (requests["outcome"] == OK)

@@ -40,15 +40,15 @@ Mask = NDArray[np.bool_]
 OUTPUT: Final = 2.0
 """The cost of an output token; an input token is 1."""
 BINS: Final = 1000
-"""Steps of the time."""
+"""The steps of the time."""
 POINTS: Final = 200
-"""Of the curves that are kept."""
+"""The points of the kept curves."""
 THROUGHOUT: Final = 0.99
-"""Share of a step, in which a tenant waits through it."""
+"""A tenant waits through a step if it waits for this share of it."""
 BACKLOGGED: Final = 0.5
 MAX_TENANTS: Final = 100
 OTHERS: Final = "(others)"
-"""All beyond the first MAX_TENANTS."""
+"""All tenants beyond the first MAX_TENANTS."""
 EVENTS: Final = 2**16
 
 
@@ -57,7 +57,7 @@ class TenantRow(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     weight: float = 1.0
-    """What it is entitled to, 1 on average."""
+    """Its entitled share, 1 on average."""
     requests: int
     failed: int
     failure_rate: float | None
@@ -65,52 +65,52 @@ class TenantRow(msgspec.Struct, frozen=True, kw_only=True):
     ttft_p95_s: float | None
     itl_p50_s: float | None
     tokens_per_s: float | None
-    """Input and output tokens that it was served, over the time under load."""
+    """The input and output tokens a second that it was served, over the time under load."""
     service: float
     share: float | None
-    """The share of the service of all."""
+    """Its share of all service."""
     demand: float
-    """What its requests asked for, failed ones too."""
+    """The tokens that its requests asked for, with failed ones."""
     demand_share: float | None
     waiting: float | None
-    """Share of the time under load through which it waited."""
+    """The share of the time under load through which it waited."""
     contended_share: float | None = None
-    """Of the service while all backlogged tenants waited; None: it was not backlogged, or alone."""
+    """Its share of the service while all backlogged tenants waited. None: it was not backlogged, or
+    alone."""
 
 
 class TenantService(msgspec.Struct, frozen=True, kw_only=True):
-    """Over time: what each had received by then, and the service gap."""
+    """What each tenant had received by each moment, and the service gap."""
 
     at_s: tuple[float, ...]
-    """After the start of the run."""
+    """Seconds after the start of the run."""
     received: dict[str, tuple[float, ...]]
     gap: tuple[float, ...]
-    """The largest of each stretch between two moments."""
+    """The largest gap of each stretch between two moments."""
 
 
 class TenantsSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The tenants of a run."""
 
     rows: tuple[TenantRow, ...]
-    """In the order of their service."""
+    """The tenants in the order of their service."""
     backlogged: tuple[str, ...]
     contended_s: float
     """How long all of these waited at the same time."""
     jain: float | None
-    """Of their service / weight in this time; None: fewer than two were backlogged, or never at the
-    same time."""
+    """The index of their service / weight in this time. None: fewer than two were backlogged, or
+    never at the same time."""
     gap: float | None
-    """The largest difference that the service / weight of two backlogged tenants grew to in a
+    """The largest difference that the service / weight of two backlogged tenants grew to, in a
     stretch through which both waited."""
     gap_of: tuple[str, str] | None
     service: TenantService
     under_load_s: float | None = None
-    """How long at least one request was running, in which tokens/s are; None: of an older
-    report."""
+    """The time with at least one running request, for tokens/s. None: an older report."""
 
 
 def jain_index(values: Sequence[float]) -> float | None:
-    """(sum x)^2 / (n sum x^2); None of nothing."""
+    """(sum x)^2 / (n sum x^2). None: there are no values."""
     squares = sum(value * value for value in values)
     return sum(values) ** 2 / (len(values) * squares) if squares else None
 
@@ -118,8 +118,8 @@ def jain_index(values: Sequence[float]) -> float | None:
 def summarise_tenants(
     requests: pd.DataFrame, run: Run, records: Iterable[Record]
 ) -> TenantsSummary | None:
-    """``requests``: the columns of ``records``. None: no request has a tenant, or it is a sweep,
-    whose stages have theirs."""
+    """``requests`` are the columns of ``records``. None: no request has a tenant, or it is a sweep,
+    whose stages have their own."""
     swept = run.settings.sweep is not None and run.stage is None
     tenant_requests = requests[(requests["phase"] == PROFILING) & (requests["tenant"] != "")]
     if swept or tenant_requests.empty:
@@ -135,8 +135,8 @@ def summarise_tenants(
 def measure_tenants(
     records: Iterable[Record], run: Run, low: float, high: float
 ) -> TenantsSummary | None:
-    """Read the stream once. ``low``, ``high``: between which its requests were under way, Unix
-    seconds. None: no request has a tenant."""
+    """Read the stream once. ``low`` and ``high`` bound the time under load, in Unix seconds. None:
+    no request has a tenant."""
     taken = dict[str, _Tenant]()
     isolated = run.settings.isolate
     events = _Events(low, max(high - low, 1e-3) / BINS)
@@ -154,7 +154,7 @@ def measure_tenants(
 
 
 class _Tenant:
-    """What is counted of one."""
+    """The counts of one tenant."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -166,9 +166,9 @@ class _Tenant:
         self.itls_s = array("d")
         self.began = array("d")
         self.ended = array("d")
-        """When its requests waited, Unix seconds."""
+        """When its requests began to wait, in Unix seconds."""
         self.closed = array("d")
-        """When the same were over."""
+        """When the same requests ended their wait."""
 
     def add(self, record: Record) -> None:
         self.requests += 1
@@ -190,7 +190,7 @@ class _Tenant:
 
 
 class _Events:
-    """Tokens as they come, added up in steps of the time, of many requests at once."""
+    """The tokens as they come, added up in steps of the time, for many requests at once."""
 
     def __init__(self, low: float, width: float) -> None:
         self.low, self.width = low, width
@@ -198,7 +198,7 @@ class _Events:
         self._clear()
 
     def add(self, number: int, record: Record, served: list[float]) -> None:
-        """``served``: of this tenant, input and output tokens so far."""
+        """``served`` has the tenant's input and output tokens so far."""
         tokens = (
             record.input_tokens
             if record.input_tokens is not None
@@ -231,18 +231,18 @@ class _Events:
             self._settle()
 
     def result(self, count: int) -> Floats:
-        """Weighted tokens, a row a tenant, a column a step."""
+        """Weighted tokens, with a row for each tenant and a column for each step."""
         self._settle()
         return np.vstack([self._sums, np.zeros((count - len(self._sums), BINS))])
 
     def _clear(self) -> None:
         self._us = array("q")
         self._rows: list[tuple[float, int, int, float]] = []
-        """Of each request with chunks: (sent, how many, whose, tokens of each)."""
+        """For each request with chunks: (sent, how many, tenant, tokens of each)."""
         self._exact: list[tuple[int, list[float]]] = []
         """(place of the first chunk, tokens of all) of requests whose server counted them."""
         self._events: list[tuple[float, int, float]] = []
-        """(when, whose, how much) of what came at once."""
+        """(when, tenant, how much) of tokens that came at once."""
 
     def _event(self, number: int, at: float, amount: float) -> None:
         self._events.append((at, number, amount))
@@ -315,7 +315,7 @@ def _tenants(taken: dict[str, _Tenant], events: _Events, run: Run) -> TenantsSum
 
 
 def _weights(names: Sequence[str], text: str | None) -> Floats:
-    """1 on average; that of a tenant without one is that average."""
+    """The weights with mean 1. A tenant without one gets that mean."""
     try:
         given = weights_of(text, "--tenant-weight") if text else {}
     except ValueError:  # of a run.json that was changed by hand
@@ -326,7 +326,7 @@ def _weights(names: Sequence[str], text: str | None) -> Floats:
 
 
 def measure_coverage(began: Floats, ended: Floats, edges: Floats) -> Floats:
-    """How long between each two edges at least one of the stretches was on."""
+    """How long at least one of the stretches lasted between each two edges."""
     if not len(began):
         return np.zeros(len(edges) - 1)
     order = np.argsort(began, kind="stable")
@@ -343,8 +343,8 @@ def measure_coverage(began: Floats, ended: Floats, edges: Floats) -> Floats:
 def _gap(
     entitled: Floats, waits: Mask, backlogged: Sequence[int]
 ) -> tuple[Floats, float | None, tuple[int, int] | None]:
-    """(the gap in each step, the largest, between whom). It begins anew where one of the two does
-    not wait."""
+    """(the gap in each step, the largest, the two tenants). It begins anew where one of the two
+    does not wait."""
     gaps = np.zeros(entitled.shape[1])
     largest = 0.0
     pair = None
@@ -405,7 +405,7 @@ def _percentiles(values: Sequence[float], percentiles: Sequence[float]) -> Itera
 
 
 NAME: Final = 40
-"""Characters of a name."""
+"""The characters of a name."""
 NOTE: Final = (
     "Service: weighted tokens, an input token is 1 and an output token 2 (VTC, Sheng et al., OSDI "
     "2024), of failed and cut "
@@ -480,7 +480,7 @@ def describe_fairness(tenants: TenantsSummary, *, weighted: bool = False) -> str
 
 
 def _step(tenants: TenantsSummary) -> str:
-    """How long one is in which waiting tenants are compared."""
+    """The length of a step in which waiting tenants are compared."""
     at_s = tenants.service.at_s
     return format_duration((at_s[-1] - at_s[0]) / BINS)
 
@@ -505,7 +505,7 @@ def _cells(row: TenantRow, weighted: bool) -> Iterator[str]:
 
 
 HUES: Final = ("p50", "p95", "p99", "prefill", "decode", "knee", "ok", "limit")
-"""Of the tenants with the most service; no more are drawn."""
+"""The colours of the tenants with the most service. No more are drawn."""
 
 
 def plot_tenant_service(summary: TenantsSummary, time: TimeAxis) -> Iterator[Plot]:

@@ -1,4 +1,4 @@
 """Traces: recordings of agents' sessions, a file for each format.
 
-Read first: registry.py (which formats there are, and which rows are one session).
+Begin with registry.py: the formats, and which rows are one session.
 """

@@ -25,7 +25,7 @@ class _Request(msgspec.Struct):
 
     @property
     def parent(self) -> int | str | None:
-        """None: it begins a conversation."""
+        """None: the row begins a conversation."""
         return None if self.parent_chat_id in (-1, "-1", "") else self.parent_chat_id
 
 
@@ -34,8 +34,8 @@ def is_bailian_row(fields: dict[str, Any]) -> bool:
 
 
 def read_bailian_names(row: bytes) -> list[str]:
-    """The request and the one that it goes on from; of a row without a name something of its own.
-    Raises RowError."""
+    """The request and the one that it goes on from. A row without a name gets its own. Raises
+    RowError."""
     request = convert_row(decode_row(row), _Request)
     if request.chat_id is None:
         return [f"row {hash(row)}"]
@@ -43,8 +43,8 @@ def read_bailian_names(row: bytes) -> list[str]:
 
 
 def read_bailian_session(rows: Sequence[tuple[bytes, int]]) -> RecordedSession:
-    """Contexts are whole. A turn waits for its own time and for the answer before it; where a file
-    begins in the middle of a conversation, for its time alone."""
+    """Contexts are whole. A turn waits for its own time and for the answer before it. Where a file
+    begins in the middle of a conversation, it waits for its time alone."""
     read = [(convert_row(decode_row(row), _Request, line), line) for row, line in rows]
     names = [
         f"line {line}" if request.chat_id is None else str(request.chat_id)

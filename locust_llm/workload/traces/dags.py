@@ -13,8 +13,8 @@ import msgspec
 from locust_llm.workload.formats import RowError, Turn, parse_request_row
 
 MAX_TURNS: Final = 100_000
-"""Of a session: a conversation that is spawned twice is sent twice, so that few rows may be very
-many turns."""
+"""The turns of a session. A conversation that is spawned twice is sent twice, so few rows may be
+very many turns."""
 MAX_DEPTH: Final = 100
 
 
@@ -61,14 +61,14 @@ def _children(turn: _Turn) -> list[str]:
 
 
 def read_dag_names(fields: dict[str, Any]) -> list[str]:
-    """The conversation and those that it begins. Raises RowError."""
+    """The conversation and the ones that it begins. Raises RowError."""
     row = _conversation(fields)
     of_turns = chain.from_iterable(map(_children, row.read(0)))
     return [row.session_id, *row.pre_session_spawns, *of_turns]
 
 
 def read_dag_turns(rows: list[tuple[dict[str, Any], int]]) -> tuple[str, list[Turn]]:
-    """(name, turns) of the conversations that hang together. Raises RowError."""
+    """(name, turns) of the connected conversations. Raises RowError."""
     session = _Session()
     begun = set[str]()
     for fields, line in rows:
@@ -102,8 +102,8 @@ class _Session:
     def add(
         self, name: str, after: tuple[int, ...], by: int, *, whole: bool, above: tuple[str, ...]
     ) -> tuple[int, ...]:
-        """Add this conversation, which ``by`` (a line) begins after these turns; its last turns,
-        with those of its forks."""
+        """Add this conversation, which ``by`` (a line) begins after these turns. Returns its last
+        turns, with the ones of its forks."""
         if name not in self.rows:
             raise RowError(
                 f"begins {name!r}, and no row has this session_id", field="turns", line=by

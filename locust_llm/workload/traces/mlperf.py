@@ -17,7 +17,7 @@ _NEXT: Final = {
     "assistant": ("tool", "user"),
     "tool": ("assistant", "user"),
 }
-"""Of the roles: which may follow."""
+"""The roles that may follow each role."""
 
 
 class _Result(msgspec.Struct):
@@ -39,8 +39,8 @@ class _Message(msgspec.Struct):
 
 
 def read_mlperf_turns(rows: Sequence[tuple[bytes, int]]) -> list[Turn]:
-    """A turn for each row of a user or a tool; the answers of the file go into the history, as
-    MLPerf's own client does."""
+    """A turn for each row of a user or a tool. The answers of the file go into the history, as in
+    MLPerf's own client."""
     read = []
     for data, line in rows:
         fields = decode_row(data)

@@ -37,8 +37,8 @@ class _Request(msgspec.Struct):
 
 
 def read_mooncake_names(fields: dict[str, Any]) -> list[str]:
-    """The request, those that it waits for, and its session; the header of version 2 has none.
-    Raises RowError."""
+    """The request, the requests that it waits for, and its session. The header of version 2 has
+    none. Raises RowError."""
     if "schema" in fields:
         return []
     request = convert_row(fields, _Request)
@@ -51,7 +51,8 @@ def read_mooncake_names(fields: dict[str, Any]) -> list[str]:
 
 
 def read_mooncake_session(rows: Sequence[tuple[bytes, int]], head: bytes) -> RecordedSession:
-    """Contexts are whole. What waits for a dispatch waits for what that request waits for."""
+    """Contexts are whole. A request that waits for a dispatch waits for the same as the dispatched
+    request."""
     block = _block_tokens(head)
     read: dict[str, tuple[_Request, int]] = {}
     for row, line in rows:
@@ -108,7 +109,7 @@ def read_mooncake_session(rows: Sequence[tuple[bytes, int]], head: bytes) -> Rec
 
 
 def _block_tokens(head: bytes) -> int:
-    """Reads the block size of the header, if the file has one."""
+    """The header's block size, if the file has one."""
     first = decode_row(head)
     block = first.get("block_size", BLOCK_TOKENS) if "schema" in first else BLOCK_TOKENS
     if not isinstance(block, int) or not 0 < block <= TOKENS:

@@ -35,7 +35,7 @@ OUTPUT: Final = (
     "gen_ai.usage.completion_tokens",
     "gen_ai.request.max_tokens",
 )
-"""Today's name, then older ones."""
+"""The present name, then older ones."""
 _CHAT: Final = ("chat", "text_completion", "generate_content")
 _BLOCK_TOKENS: Final = 64
 _ERROR: Final = (2, "ERROR", "STATUS_CODE_ERROR", "Error")
@@ -52,7 +52,7 @@ class _Span(NamedTuple):
 
     @property
     def asks(self) -> bool:
-        """It is a request to a model."""
+        """The span is a request to a model."""
         operation = self.attributes.get("gen_ai.operation.name")
         if operation is None:
             return any(name in self.attributes for name in (*INPUT, "gen_ai.input.messages"))
@@ -64,7 +64,6 @@ class _Span(NamedTuple):
 
 
 def is_span_row(fields: Mapping[str, Any]) -> bool:
-    """Whether a row is of spans."""
     if "resourceSpans" in fields or (
         "spans" in fields and _first(fields, "trace_id", "traceId") is not None
     ):
@@ -78,7 +77,7 @@ def read_trace_ids(row: bytes) -> list[str]:
 
 
 def read_span_turns(rows: Sequence[tuple[bytes, int]], trace: str) -> list[Turn]:
-    """The requests of a trace. Raises RowError, with its line."""
+    """The requests of a trace. Raises RowError with its line."""
     spans_by_id: dict[str, _Span] = {}
     for row, line in rows:
         for fields in _by_trace(row).get(trace, ()):
@@ -122,8 +121,7 @@ def _is_circle(span: _Span, spans_by_id: Mapping[str, _Span]) -> bool:
 
 
 def _pieces(inner: Mapping[str, list[_Span]], parent: str, depth: int) -> tuple[list[Piece], int]:
-    """(the spans below a parent, how many there are). What asks nothing, and has nothing in it that
-    does, is left out."""
+    """(the spans below a parent, their number). A span without any request in it is left out."""
     if depth > MAX_DEPTH:
         raise RowError(
             f"spans are in each other more than {MAX_DEPTH} deep", line=inner[parent][0].line
@@ -180,7 +178,7 @@ def _turn(span: _Span, trace: str) -> Turn:
 
 @lru_cache(1)
 def _by_trace(row: bytes) -> dict[str, list[dict[str, Any]]]:
-    """Of the last row that was read: one row may hold many traces."""
+    """The last row that was read, by trace, as one row may hold many traces."""
     by_trace: dict[str, list[dict[str, Any]]] = {}
     fields = decode_row(row)
     outer = read_row_id(_first(fields, "trace_id", "traceId"))
@@ -215,7 +213,7 @@ def _first(fields: Mapping[str, Any], *names: str) -> Any:
 
 
 def _ids(span: Mapping[str, Any]) -> tuple[str, str]:
-    """(of the span, of its trace); "" where there is none."""
+    """(id of the span, id of its trace); "" where there is none."""
     context = span.get("context")
     outer: Mapping[str, Any] = {**span, **context} if isinstance(context, dict) else span
     return read_row_id(_first(outer, "spanId", "span_id")), read_row_id(
@@ -254,7 +252,7 @@ def _time_s(span: dict[str, Any], id: str, line: int, nanos: str, text: str) -> 
 
 
 def _attributes(attributes: Any, id: str, line: int) -> dict[str, Any]:
-    """Returns OTLP's attributes, a list of keys and typed values, as an object."""
+    """OTLP's attributes, a list of keys and typed values, as an object."""
     if attributes is None:
         return {}
     if isinstance(attributes, dict):
@@ -272,7 +270,7 @@ def _attributes(attributes: Any, id: str, line: int) -> dict[str, Any]:
 
 
 def _value(value: Any, depth: int) -> Any:
-    """Decodes an AnyValue."""
+    """The value of an AnyValue."""
     if not isinstance(value, dict) or depth > MAX_DEPTH:
         return None
     kind, held = next(iter(value.items()), ("", None))
@@ -300,7 +298,8 @@ def _count(span: _Span, names: Sequence[str]) -> int | None:
 
 
 def _messages(span: _Span) -> list[dict[str, Any]] | None:
-    """Of the attribute, a JSON text or a list: with ``content``, or the conventions' ``parts``."""
+    """The messages of the attribute, a JSON text or a list, with ``content`` or the conventions'
+    ``parts``."""
     given = _decoded(span.attributes.get("gen_ai.input.messages"))
     if given is None:
         return None

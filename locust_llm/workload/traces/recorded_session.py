@@ -13,7 +13,7 @@ class RecordedSession(NamedTuple):
     name: str
     turns: list[Turn]
     about: str = ""
-    """What was taken where a format has two meanings."""
+    """The assumption where a format has two meanings."""
 
 
 _Read = TypeVar("_Read")
@@ -29,7 +29,7 @@ def convert_row(fields: dict[str, Any], into: type[_Read], line: int | None = No
 
 
 def simplify_turns(turns: list[Turn]) -> list[Turn]:
-    """A turn that waits for the one before it needs no numbers."""
+    """Drop needless numbers: a turn that waits for the one before it needs none."""
     line = [(number - 1,) if number else () for number in range(len(turns))]
     return [
         msgspec.structs.replace(turn, after=None) if turn.after == before else turn

@@ -1,6 +1,6 @@
 """Registry: the formats of agents' traces, which of them a row is, and which rows are one session.
 
-Models that a recording names are not asked for, but where its author wrote them for this purpose
+The models in a recording are not requested, except where its author wrote them for this purpose
 (dag_jsonl).
 """
 
@@ -22,13 +22,13 @@ KINDS: Final = (
     "bailian_trace",
 )
 BY_ROW: Final = ("weka_trace",)
-"""Of these a row is a session."""
+"""A row of these formats is a session."""
 LINKED: Final = ("agentic_mooncake", "dag_jsonl", "bailian_trace")
-"""Rows that share a name are of one session, and so are those that share one with them."""
+"""Rows that share a name belong to one session, directly or through other rows."""
 
 
 def recognise_trace(row: bytes) -> str | None:
-    """The kind of a row, by its fields; None: none of these. Raises RowError."""
+    """The kind of a row, by its fields. None: none of these. Raises RowError."""
     fields = decode_row(row)
     requests = fields.get("requests")
     turns = fields.get("turns")
@@ -55,8 +55,8 @@ def recognise_trace(row: bytes) -> str | None:
 
 
 def read_trace_names(kind: str, row: bytes) -> list[str]:
-    """The sessions that a row belongs to, or of a kind in LINKED the names that it shares with
-    others; none: it is no part of a session. Raises RowError."""
+    """The sessions that a row belongs to, or for a kind in LINKED the names that it shares with
+    others. Empty: it is no part of a session. Raises RowError."""
     if kind == "otel_spans":
         return otel_spans.read_trace_ids(row)
     if kind == "bailian_trace":
@@ -99,9 +99,11 @@ def group_trace_rows(kind: str, members: "dict[str, array[int]]") -> "list[tuple
 def read_trace_session(
     kind: str, name: str, rows: Sequence[tuple[bytes, int]], head: bytes
 ) -> RecordedSession:
-    """A session of these (row, line). ``name``: where rows were put together by names, one of
-    these. ``head``: the first row of the file. Raises RowError, for another row than the first with
-    its line."""
+    """A session of these (row, line).
+
+    ``name`` is one of the names by which rows were joined. ``head`` is the first row of the file.
+    Raises RowError, for another row than the first with its line.
+    """
     if kind == "weka_trace":
         return weka.read_weka_session(*rows[0])
     if kind == "otel_spans":

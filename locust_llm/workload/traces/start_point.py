@@ -21,12 +21,12 @@ def parse_start_shares(text: str) -> tuple[float, float]:
 
 
 def cap_session_waits(item: DatasetSession, cap_s: float) -> DatasetSession:
-    """No turn waits longer than ``cap_s`` for a user or a tool. The times of a trace move with it;
-    where it does not say how long a turn waited, the time since the last beginning of those before
-    it counts."""
+    """The session in which no turn waits longer than ``cap_s`` for a user or a tool. The times of a
+    trace move with it. Where a turn's wait is not recorded, the time since the last start of the
+    turns before it counts."""
     turns: list[Turn] = []
     earlier: list[float] = []
-    """By how much each of them is earlier than in the trace."""
+    """How much earlier each turn is than in the trace, in seconds."""
     for turn, after in zip(item.turns, list_turn_parents(item.turns), strict=True):
         before = [at_s for parent in after if (at_s := item.turns[parent].at_s) is not None]
         wait_s = turn.delay_s
@@ -44,9 +44,9 @@ def cap_session_waits(item: DatasetSession, cap_s: float) -> DatasetSession:
 
 
 def start_session_at(item: DatasetSession, share: float) -> DatasetSession:
-    """Its turns after this share of them. What came before is not sent: where a turn goes on from
-    it, the texts and the answers of the file are the beginning of its prompt, or of a synthetic one
-    their lengths."""
+    """The session's turns after this share of them. Earlier turns are not sent. Where a turn goes
+    on from one, the file's texts and answers begin its prompt, or their lengths begin a synthetic
+    one."""
     first = int(share * len(item.turns))
     if not first:
         return item
@@ -101,8 +101,8 @@ def _with_history(item: DatasetSession, before: list[tuple[int, ...]], number: i
 
 
 def _joined(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Texts of a user one after the other, without an answer of the file between them, as one: few
-    chat templates take two in a row."""
+    """Join a user's texts without an answer between them to one, as few chat templates accept two
+    in a row."""
     made: list[dict[str, Any]] = []
     for message in messages:
         last = made[-1] if made else {}

@@ -18,7 +18,7 @@ from .recorded_session import RecordedSession, convert_row, simplify_turns
 
 BLOCK_TOKENS: Final = 64
 CLOCK_S: Final = 1.0
-"""Times are often whole seconds: what is so much too early is not early."""
+"""Times are often whole seconds: a time that is too early by this much is not early."""
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=SECONDS)]
 
 

@@ -9,24 +9,23 @@ from locust_llm.slo.rules import STAGES, Rule
 
 
 class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A load level."""
-
     value: float
-    """Of what the sweep changes; of a run by itself its users, of an open loop its rate."""
+    """The value that the sweep changes. For a single run it is its users, for an open loop its
+    rate."""
     per_user: float
-    """1000 / a percentile of TPOT in ms: tokens a second of one user. Of the median it is the
-    median per user."""
+    """1000 / a percentile of TPOT in ms: the tokens a second of one user. With the median it is the
+    median for each user."""
     per_gpu: float
-    """Output tokens a second of the server, over its GPUs; of the whole server where nobody said
-    how many it has."""
+    """The output tokens a second of the server for each GPU; of the whole server where the GPUs'
+    number is unknown."""
     ttft_ms: float | None = None
-    """The same percentile."""
+    """The same percentile of TTFT."""
     requests: int = 0
     slo_status: str | None = None
     client: str | None = None
     joules_per_output_token: float | None = None
     best: bool = False
-    """No other of its curve has as much of both and more of one."""
+    """No other point of its curve has as much of both and more of one."""
 
     @property
     def sound(self) -> bool:
@@ -35,17 +34,17 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PaceLimit(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rule on ITL asks of a user's pace."""
+    """A user's pace that a rule on ITL requires."""
 
     rule: str
     per_user: float
-    """Tokens a second at least; of another percentile than that of the points it is a line beside
+    """The least tokens a second. For another percentile than the points' it is a line beside
     them."""
 
 
 def mark_best_points(points: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
-    """The same points; ``best`` is set of each sound one that no other beats: none has as much of
-    both and more of one."""
+    """The same points, with ``best`` set for each sound one that no other beats. A point beats
+    another if it has as much of both and more of one."""
 
     sound = [point for point in points if point.sound]
 
@@ -64,7 +63,7 @@ def _beats(point: CurvePoint, other: CurvePoint) -> bool:
 
 
 def find_pace_limits(rules: Iterable[Rule]) -> tuple[PaceLimit, ...]:
-    """Of the rules on ITL that hold for all requests: at most 50 ms a token are 20 tokens a second
+    """The paces of the rules on ITL for all requests: at most 50 ms a token are 20 tokens a second
     at least."""
     limits = list[PaceLimit]()
     for rule in rules:

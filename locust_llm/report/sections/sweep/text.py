@@ -1,4 +1,4 @@
-"""The stages of a sweep as tables, its knees and findings; repeats and their spread."""
+"""Sweep text: the stages of a sweep as tables, its knees and findings; repeats and their spread."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -28,7 +28,7 @@ from locust_llm.text.format import format_number, format_plain_number
 FIRST_COLUMN: Final = {
     CONCURRENCY: "users", RATE: "rate/s", PREFILL: "limit", INPUT: "input", REPEAT: "repeat",
 }  # fmt: skip
-"""By axis: the head of the column with the value of each stage."""
+"""The head of the column with the value of each stage, by axis."""
 TOO_FEW: Final = "too few requests"
 LATENCIES: Final = (
     ("TTFT", TTFT.tag), ("ITL", ITL.tag), ("latency", "request_latency"), ("wait", GATE_WAIT.tag),
@@ -36,14 +36,14 @@ LATENCIES: Final = (
 )  # fmt: skip
 PERCENTILES: Final = (50.0, 99.0)
 MAIN_PERCENTILES: Final = (50.0, 95.0, 99.0)
-"""Of TTFT and ITL; the others would make the table too wide."""
+"""The percentiles of TTFT and ITL. More would make the table too wide."""
 
 Column = tuple[str, Callable[[LoadLevel], str]]
 
 
 def make_sweep_warnings(sweep: SweepSummary, whole: str | None) -> Iterator[Block]:
     """The lines above the tables: stages that are missing, or that the load generator distorted.
-    ``whole``: the client verdict of the whole run."""
+    ``whole`` is the client verdict of the whole run."""
     for missing in sweep.missing:
         yield TextBlock(f"WARNING: {missing}", loud=True)
     distorted = [level for level in sweep.levels if is_client_distorted(level)]
@@ -66,7 +66,7 @@ def make_sweep_warnings(sweep: SweepSummary, whole: str | None) -> Iterator[Bloc
 
 
 def make_sweep_tables(sweep: SweepSummary) -> Iterator[Block]:
-    """Of a sweep or of repeats."""
+    """The tables of a sweep or of repeats."""
     yield Heading("Repeats" if sweep.repeats else f"Stages by {sweep.axis} (latencies in ms)")
     if any(level.succeeded for level in sweep.levels):
         yield _table(sweep.axis, sweep.levels, _latencies(sweep))
@@ -138,7 +138,7 @@ def _rates(sweep: SweepSummary) -> Iterator[Column]:
 
 
 def format_stage_status(level: LoadLevel) -> str:
-    """What the stage decides by itself; ``too few requests`` where nothing else is in the way."""
+    """The stage's own decision; ``too few requests`` where nothing else is in the way."""
     open_rules = [
         result for result in level.slos if result.decides and result.status == INCONCLUSIVE
     ]
@@ -148,7 +148,7 @@ def format_stage_status(level: LoadLevel) -> str:
 
 
 def _has_too_few(result: SloResult) -> bool:
-    """There is a figure, and an interval without one end or both."""
+    """There is a value, and its interval lacks one end or both."""
     known = result.observed is not None and result.worst is None and not result.voided
     return known and bool(result.count) and None in (result.low, result.high)
 

@@ -14,17 +14,16 @@ class ScalabilityLaw(NamedTuple):
     """X(N) = lam N / (1 + sigma (N - 1) + kappa N (N - 1))."""
 
     lam: float
-    """Throughput of one."""
+    """The throughput of one user."""
     sigma: float
-    """Contention: what cannot be done side by side."""
+    """Contention: work that cannot be done side by side."""
     kappa: float
-    """Coherency: what each adds to the work of every other."""
+    """Coherency: the work that each user adds to every other's."""
     r2: float
 
     @property
     def peak(self) -> float:
-        """Where throughput is highest, at least 1; infinite: it only comes closer to its
-        asymptote."""
+        """Where throughput is highest, at least 1. Infinite: it only approaches its asymptote."""
         return (
             max(1.0, math.sqrt(max(0.0, 1 - self.sigma) / self.kappa))
             if self.kappa > 0
@@ -39,12 +38,11 @@ STUDENT: Final = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 def kappa_interval(
     law: ScalabilityLaw, n: Floats, x: Floats, errors: Floats | None
 ) -> tuple[float, float]:
-    """95 % interval of kappa by the delta method; its low end may be below 0. For four different
-    ``n`` and more.
+    """The 95 % interval of kappa by the delta method. Its low end may be below 0. It needs four
+    different ``n``.
 
-    ``errors``: standard errors of ``x``, each of ten stretches. What the fit leaves is a second
-    measure of them, and has in it that the law may not be the server's: the larger of the two
-    counts.
+    ``errors``: standard errors of ``x``, each from ten stretches. The fit's residuals are a second
+    measure of them, which also shows if the law is not the server's. The larger of the two counts.
     """
     below = 1 + law.sigma * (n - 1) + law.kappa * n * (n - 1)
     fitted = law.lam * n / below
@@ -84,8 +82,8 @@ def fit_scalability_law(n: Floats, x: Floats) -> ScalabilityLaw:
 
 
 def _fitted(terms: Floats, n: Floats, x: Floats) -> Floats:
-    """The parameters of n / (terms @ parameters) nearest to x; halved steps keep it from leaving
-    where that is above 0."""
+    """The parameters of n / (terms @ parameters) nearest to x. Halved steps keep the fit where that
+    is above 0."""
     weight = x * x / n
     parameters = np.array(np.linalg.lstsq(terms * weight[:, None], n / x * weight)[0], np.float64)
     for _ in range(50):
