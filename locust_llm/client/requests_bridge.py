@@ -1,9 +1,9 @@
-"""What requests has prepared, as bytes and a target; and what its session takes from the answer:
-cookies, hooks.
+"""Requests bridge: a request that requests has prepared, as bytes and a target; and what its
+session takes from the answer: cookies, hooks.
 
-A session of requests takes ``Authorization`` off a redirect to another host, and no other header,
-and sends both to any URL that it is given: ``keep_home`` leaves all that carry a key to the server
-of the run. Our own requests follow no redirect.
+On a redirect to another host, a session of requests removes ``Authorization`` and no other header.
+It sends both to any URL that it is given. ``keep_headers_on_server`` sends all headers that carry a
+key to the run's server only. Our own requests follow no redirect.
 """
 
 import os
@@ -29,12 +29,12 @@ from .source_address import current_source_addresses
 PORTS: Final = {"http": 80, "https": 443}
 CLIENT_CERT: Final = "LOCUST_LLM_CLIENT_CERT"
 CLIENT_KEY: Final = "LOCUST_LLM_CLIENT_KEY"
-"""Variables of the environment; the flags of these names become them."""
+"""The environment variables that the flags of these names set."""
 ERROR_BYTES: Final = 300
 COOKIES: Final = 50
 COOKIE_BYTES: Final = 4096
-"""As many and as long as RFC 6265, 6.1 asks of a browser: each goes with every request from then
-on."""
+"""The least number and size that RFC 6265, 6.1 requires of a browser. Each cookie goes with every
+later request."""
 
 
 def format_request_head(prepared: requests.PreparedRequest) -> bytes:
@@ -49,14 +49,13 @@ def format_request_head(prepared: requests.PreparedRequest) -> bytes:
 
 
 def decode_header_value(value: str | bytes) -> str:
-    """The value of a header; requests lets it be either."""
+    """The value of a header as bytes. requests allows text, too."""
     return value.decode("latin-1") if isinstance(value, bytes) else value
 
 
 def make_target(url: str, verify: bool | str | None, cert: Any) -> Target:
-    """Where a request for ``url`` goes, and through which proxy. ``verify``, ``cert``: as requests
-    has them; without a ``cert`` that of the environment. Raises OSError of the files that they
-    name."""
+    """The server of ``url`` and its proxy. ``verify`` and ``cert`` have requests' meaning; without
+    a ``cert`` it is the environment's. Raises OSError for files that they name."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     port = parts.port or PORTS.get(parts.scheme, 80)
@@ -71,13 +70,13 @@ def make_target(url: str, verify: bool | str | None, cert: Any) -> Target:
 
 
 def resolve_proxy(url: str) -> Proxy | None:
-    """Through which a request goes; None: directly."""
+    """The proxy of a request. None: it goes directly."""
     parts = urlsplit(url)
     return find_proxy(parts.scheme, parts.hostname or "", parts.port or PORTS.get(parts.scheme, 80))
 
 
 def first_hop_address(url: str) -> tuple[str, int]:
-    """(host, port) of what a connection for it is made to: the proxy or the server."""
+    """(host, port) to which the connection is made: the proxy or the server."""
     parts = urlsplit(url)
     proxy = resolve_proxy(url)
     return (
@@ -88,7 +87,7 @@ def first_hop_address(url: str) -> tuple[str, int]:
 
 
 def session_proxies(url: str) -> dict[str, str]:
-    """For a session of requests: the proxy to the server of ``url``, and to no other."""
+    """The proxies for a session of requests: only the server of ``url`` has one."""
     if resolve_proxy(url) is None:
         return {}
     parts = urlsplit(url)
@@ -97,14 +96,14 @@ def session_proxies(url: str) -> dict[str, str]:
 
 
 def find_trusted_certificates() -> str:
-    """The certificates to trust: those of the environment, as requests and OpenSSL look for them,
-    else certifi's."""
+    """The trusted certificates: the environment's, as requests and OpenSSL look for them, else
+    certifi's."""
     names = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
     return next((path for name in names if (path := os.environ.get(name))), "") or certifi.where()
 
 
 def find_client_certificate() -> tuple[str, str] | str | None:
-    """That of this client, and the file with its key where that is another one."""
+    """The client's certificate, with the file of its key where it is another file."""
     cert = os.environ.get(CLIENT_CERT, "")
     key = os.environ.get(CLIENT_KEY, "")
     return (cert, key) if cert and key else cert or None
@@ -131,17 +130,17 @@ def make_tls_context(verify: bool | str | None, cert: Any) -> ssl.SSLContext:
 
 
 def select_quick_ciphers(context: ssl.SSLContext) -> list[str]:
-    """Without those of before TLS 1.3 whose primes a server chooses: one of 10,000 bits takes
-    OpenSSL 0.6 s."""
+    """The ciphers, without the ones before TLS 1.3 whose primes a server chooses. A prime of 10,000
+    bits takes OpenSSL 0.6 s."""
     return [cipher["name"] for cipher in context.get_ciphers() if cipher["kea"] != "kx-dhe"]
 
 
 def keep_headers_on_server(
     session: requests.Session, headers: Mapping[str, str], home: Callable[[], str]
 ) -> None:
-    """These headers go to the server ``home`` alone: to no other host, scheme or port that the base
-    URL of the session, the URL of a request or a redirect may name. Where a request brings a value
-    of its own for one of them, only a redirect takes that off."""
+    """Send these headers to the server ``home`` only, and to no other host, scheme or port in a
+    base URL, a request's URL or a redirect. If a request has its own value for one of them, only a
+    redirect removes that."""
     session.rebuild_auth = partial(_stripped, session, tuple(headers))  # type: ignore[method-assign]
     send = session.send
 
@@ -158,8 +157,8 @@ def strip_headers_elsewhere(
     home: str,
     request: requests.PreparedRequest,
 ) -> None:
-    """Take ``headers`` off a request that goes to another host, scheme or port than ``home``: those
-    of the session, too, which may still hold the key before the one that is in force."""
+    """Remove ``headers`` from a request to another host, scheme or port than ``home``. The
+    session's headers are removed too, as they may still hold an earlier key."""
     if session.should_strip_auth(home, request.url):  # type: ignore[no-untyped-call]
         for name, value in headers.items():
             if decode_header_value(request.headers.get(name, "")) in (
@@ -170,8 +169,8 @@ def strip_headers_elsewhere(
 
 
 class PlainRequestEvent:
-    """Locust's event of the requests of a session, for plain ones, whose errors quote what the
-    server says of itself: fired with the same, but for an error that ``shown`` would change."""
+    """Locust's event of a session's requests, for plain ones. Their errors quote the server, so an
+    unsafe text is replaced."""
 
     def __init__(
         self, event: Any, headers: Mapping[str, str | bytes], own: Mapping[str, str]
@@ -201,7 +200,8 @@ def _stripped(
 def update_session(
     session: requests.Session, prepared: requests.PreparedRequest, stream: Response
 ) -> None:
-    """Cookies, for the host that set them, and response hooks: as requests users expect them."""
+    """Take over cookies, for the host that set them, and call response hooks, as requests' users
+    expect."""
     if not stream.frame.has_headers:
         return
     if cookies := stream.frame.get("set-cookie"):

@@ -1,4 +1,4 @@
-"""JSON file: a file of JSON written whole or not at all, and read as far as it can be."""
+"""JSON file: JSON that is written whole or not at all, and read as far as possible."""
 
 import os
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def decode_json_file(path: Path, kind: type[T]) -> T:
-    """Read it. Raises OSError and ValueError."""
+    """Raises OSError and ValueError."""
     try:
         return msgspec.json.decode(read_regular(path, MAX_JSON_BYTES), type=kind)
     except RecursionError:

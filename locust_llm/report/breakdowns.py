@@ -139,7 +139,7 @@ def divide_requests(main: RequestSelection, run: Run) -> Iterator[RequestBreakdo
 
 
 def group_by_length(main: RequestSelection) -> Groups:
-    """By buckets of input tokens, shortest first."""
+    """Group by buckets of input tokens, the shortest first."""
     yield from _divide_by_buckets(main, estimate_input_lengths(main))
 
 

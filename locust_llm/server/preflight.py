@@ -175,8 +175,8 @@ def _hosts(base: type) -> set[str]:
 
 
 def choose_run_address(now: str | None, checked: str) -> str:
-    """Of a run that begins: ``checked``, whatever somebody has made of Locust's host ``now``;
-    without one that."""
+    """The address of a run that begins: ``checked``, whatever Locust's host ``now`` has become;
+    without a checked address, Locust's host."""
     wanted = normalise_base_url(now or "")
     if checked and wanted and wanted != checked:
         logger.warning(

@@ -1,5 +1,5 @@
-"""Correlation time of values as they come: by how much their correlation blows up the variance of
-their mean."""
+"""Correlation time: how much the correlation of consecutive values increases the variance of their
+mean."""
 
 import math
 from typing import Final
@@ -7,23 +7,23 @@ from typing import Final
 from .student_t import find_student_t
 
 MIN_BATCHES: Final = 8
-"""A batch length of which fewer were filled says nothing."""
+"""A batch length with fewer full batches is not used."""
 TAIL_RISE: Final = 0.0005
-"""What a walk without a direction may look like one that rises with, at any one time."""
+"""The probability that a walk without direction looks like a rising one, at any one time."""
 
 
 class BatchSums:
-    """Sums of as many neighbours each."""
+    """The sums of batches of so many neighbours."""
 
     def __init__(self) -> None:
         self.half: float | None = None
-        """The batch that waits for its other half."""
+        """A batch that waits for its other half."""
         self.count = 0
         self.squares = 0.0
-        """Sum of the squared batches."""
+        """The sum of the squared batches."""
         self.first = self.last = 0.0
         self.steps = 0.0
-        """Sum of the squared differences of neighbours."""
+        """The sum of the squared differences of neighbours."""
 
     def add(self, value: float) -> None:
         if self.count:
@@ -36,10 +36,13 @@ class BatchSums:
 
 
 class CorrelationTime:
-    """Of a series of any length in little memory: batches of 1, 2, 4, 8 ... values. What the
-    variance of the batches of a length is above that of independent values is the correlation as
-    far as they reach (batch means: Schmeiser, Batch size effects in the analysis of simulation
-    output, Operations Research 30, 1982)."""
+    """The correlation time of a series of any length, in little memory: from batches of 1, 2, 4, 8
+    and so on values.
+
+    The variance of batches above that of independent values shows the correlation over their length
+    (batch means: Schmeiser, Batch size effects in the analysis of simulation output, Operations
+    Research 30, 1982).
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -74,7 +77,7 @@ class CorrelationTime:
 
     @property
     def requests(self) -> float:
-        """So many values say as much as one independent one; at least 1."""
+        """So many values carry as much information as one independent value, at least 1."""
         if self.count < MIN_BATCHES:
             return 1.0
         mean, variance, longest = self.mean, self.variance, 1.0
@@ -91,8 +94,8 @@ class CorrelationTime:
 
     @property
     def rises(self) -> bool:
-        """Its longest batches, eight to fifteen of them, rise steadily: their steps have a mean
-        above zero by Student's t, as those of a walk that goes up and down for long have not."""
+        """Whether its longest batches (eight to fifteen) rise steadily. Their steps then have a
+        mean above zero by Student's t, unlike a long walk that goes up and down."""
         longest = next(
             (batches for batches in reversed(self._lengths) if batches.count >= MIN_BATCHES), None
         )

@@ -1,5 +1,5 @@
-"""Intervals: between which ranks and shares a figure lies with 95 % confidence, and the
-distributions that say so."""
+"""Intervals: the ranks and shares between which a value lies with 95 % confidence, and the
+distributions behind them."""
 
 import math
 from collections.abc import Callable
@@ -9,11 +9,11 @@ Ends = tuple[float | None, float | None]
 """None: there are too few values for this end."""
 
 TAIL: Final = 0.025
-"""What may lie outside on either side."""
+"""The probability beyond either end."""
 NORMAL_REACH: Final = 1.96
-"""An interval of 95 % of a normal figure reaches so many standard errors either way."""
+"""A 95 % interval of a normal value reaches so many standard errors either way."""
 MIN_OF_BOTH: Final = 5
-"""From so many requests of either kind on mid-P holds what it says within 1 %."""
+"""With so many requests of either kind, mid-P holds its confidence within 1 %."""
 
 
 def find_interval_ranks(count: int, percentile: float) -> tuple[int, int]:
@@ -30,17 +30,20 @@ def find_interval_ranks(count: int, percentile: float) -> tuple[int, int]:
 
 
 def count_needed_values(percentile: float) -> int:
-    """From how many values on both ends of the interval exist: 6 for p50, 36 for p90, 72 for p95,
-    368 for p99."""
+    """How many values give the interval both ends: 6 for p50, 36 for p90, 72 for p95, 368 for
+    p99."""
     share = max(percentile, 100 - percentile) / 100
     return math.ceil(math.log(TAIL) / math.log(share))
 
 
 def binomial_shares(successes: float, of: float, low: float, high: float) -> tuple[float, float]:
-    """Of a share, from ``successes`` out of ``of`` independent requests, whole numbers or not.
-    ``low``, ``high``: what may lie beyond either end. Exact of fewer than MIN_OF_BOTH of a kind (Clopper and
-    Pearson, Biometrika 26, 1934); of more the outcome itself counts half (mid-P: Berry and
-    Armitage, Mid-P confidence intervals, The Statistician 44, 1995)."""
+    """The interval of a share, from ``successes`` out of ``of`` independent requests, whole numbers
+    or not. ``low`` and ``high`` are the probabilities beyond either end.
+
+    It is exact with fewer than MIN_OF_BOTH of a kind (Clopper and Pearson, Biometrika 26, 1934).
+    With more, the outcome itself counts half (mid-P: Berry and Armitage, Mid-P confidence
+    intervals, The Statistician 44, 1995).
+    """
     inner = 0.5 if min(successes, of - successes) >= MIN_OF_BOTH else 0.0
     lower = (
         _root(lambda p: 1 - binomial_cdf(successes - 1 + inner, of, p) - low)
@@ -54,13 +57,13 @@ def binomial_shares(successes: float, of: float, low: float, high: float) -> tup
 
 
 def normal_tail(z: float) -> float:
-    """What a standard normal value exceeds ``z`` with."""
+    """The probability that a standard normal value exceeds ``z``."""
     return 0.5 * math.erfc(z / math.sqrt(2))
 
 
 def binomial_cdf(k: float, n: float, p: float) -> float:
-    """Probability of at most ``k`` successes of ``n``, each with probability ``p``: I_(1-p)(n - k,
-    k + 1), which is defined between whole numbers too."""
+    """The probability of at most ``k`` successes of ``n``, each with probability ``p``: I_(1-p)(n -
+    k, k + 1), which is also defined between whole numbers."""
     if k < 0:
         return 0.0
     if k >= n or p <= 0:
@@ -83,7 +86,8 @@ def incomplete_beta(a: float, b: float, x: float, rest: float) -> float:
 
 
 def _fraction(a: float, b: float, x: float) -> float:
-    """Lentz's method (Press et al., Numerical Recipes, 3rd ed., section 6.4)."""
+    """A continued fraction by Lentz's method (Press et al., Numerical Recipes, 3rd ed., section
+    6.4)."""
     tiny = 1e-300
     c = 1.0
     d = 1 / ((1 - (a + b) * x / (a + 1)) or tiny)
@@ -103,7 +107,7 @@ def _fraction(a: float, b: float, x: float) -> float:
 
 def _first(low: int, high: int, true: Callable[[int], bool]) -> int:
     """The smallest whole number from ``low`` to ``high`` for which a condition holds that stays
-    true; else ``high``."""
+    true above; else ``high``."""
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if true(middle) else (middle + 1, high)
@@ -111,7 +115,7 @@ def _first(low: int, high: int, true: Callable[[int], bool]) -> int:
 
 
 def _root(rising: Callable[[float], float]) -> float:
-    """Where a rising function of a share is 0."""
+    """The share at which a rising function is 0."""
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2

@@ -307,7 +307,7 @@ _OTHERS: Final = {"tpot": "itl", "e2el": "request_latency"}
 """The names of vLLM and other tools."""
 ERROR_RATE: Final = "error_rate"
 SCHEMA_VALID: Final = "schema_valid_rate"
-"""Of the successful answers that were held against a schema."""
+"""The share of the successful answers with a schema that fit it."""
 THROUGHPUTS: Final = (
     RuleMeasure("requests_per_s", "request_throughput", RATE, label="Request Throughput",
         unit="requests/s", sums=(), means="successful requests / duration",
@@ -330,7 +330,7 @@ THROUGHPUTS: Final = (
             means="input and output tokens of successful requests / duration",
             spoken="token throughput"),
 )  # fmt: skip
-"""In the order of the tables."""
+"""The throughputs in the order of the tables."""
 MEASURES: Final = (
     *(
         RuleMeasure(metric.word, metric.tag, _units_of(metric), metric, instead=metric.instead)

@@ -1,4 +1,4 @@
-"""Percentile: of values in order, and when there are too few values for one."""
+"""Percentile: a percentile of ordered values, and when there are too few values."""
 
 import math
 from typing import Any, Protocol
@@ -13,8 +13,8 @@ class OrderedNumbers(Protocol):
 
 
 def find_percentile(ordered: OrderedNumbers, percentile: float, *, nearest: bool = False) -> float:
-    """Of one value at least: linear between two of them as numpy's
-    default, infinite where the upper one is; or the nearest rank."""
+    """The percentile of at least one value. It is linear between two values (numpy's default),
+    infinite where the upper one is; or it is the nearest rank."""
     if nearest:
         rank = max(math.ceil(round(percentile / 100 * len(ordered), 9)), 1)
         return float(ordered[rank - 1])
@@ -27,6 +27,6 @@ def find_percentile(ordered: OrderedNumbers, percentile: float, *, nearest: bool
 
 
 def has_too_few_values(count: int, percentile: float) -> bool:
-    """There are too few values for this percentile: under 100 / (100 - p), that is 10 for p90, 100
-    for p99."""
+    """Whether a percentile has too few values: under 100 / (100 - p), which is 10 for p90, 100 for
+    p99."""
     return count * (100 - percentile) < 100 - 1e-6

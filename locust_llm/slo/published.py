@@ -13,9 +13,9 @@ from .intervals import binomial_cdf
 WARNS: Final = "warn"
 FAILS: Final = "fail"
 MODES: Final = (WARNS, FAILS)
-"""What a run does that is not valid by them."""
+"""The effect of a run that breaks these rules."""
 CONFIDENCE: Final = 0.99
-"""Of MLPerf's early stopping: a constant of its LoadGen."""
+"""The confidence of MLPerf's early stopping, a constant of its LoadGen."""
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 Whole = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
@@ -25,52 +25,52 @@ Percentile = Annotated[float, msgspec.Meta(ge=50, lt=100)]
 class PublishedRules(
     msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True
 ):
-    """What a benchmark asks of a run, and of the points of its curve. A rule that is not there is
-    not checked."""
+    """What a benchmark requires of a run, and of the points of its curve. A missing rule is not
+    checked."""
 
     rules: Annotated[str, msgspec.Meta(min_length=1, max_length=60)]
-    """Name and version."""
+    """The name and the version."""
     note: str = ""
     """What a run that meets them still is not."""
     unchecked: tuple[str, ...] = ()
-    """What they also ask, and nothing here can tell."""
+    """Further requirements that nothing here can check."""
     free: tuple[str, ...] = ()
-    """Options of the scenario that they leave to whoever runs it; another value of any other one is
-    not valid."""
+    """The options of the scenario that the rules leave open. Another value of any other option
+    breaks the rules."""
     loop: Annotated[str, msgspec.Meta(pattern="^(closed|open|)$")] = ""
-    """closed: a fixed number of requests in flight; open: a schedule."""
+    """closed: a fixed number of requests in flight. open: a schedule."""
     streaming: bool = False
     seconds: tuple[tuple[Whole, Positive], ...] = ()
     """(users from which on it holds, least measured seconds of a point), in rising order."""
     requests: Whole | None = None
-    """Least number of answered requests of a point."""
+    """The least number of answered requests of a point."""
     requests_per_user: Positive | None = None
     warmup_per_user: Positive | None = None
-    """Least number of requests that end before a point is measured, for each of its users."""
+    """The least number of requests that end before a point is measured, for each of its users."""
     dataset_pass: bool = False
     """Each point answers at least as many requests as the dataset has."""
     percentiles: tuple[Percentile, ...] = ()
-    """Those that a point must have enough samples for: see ``least_samples``."""
+    """The percentiles for which a point needs enough samples: see ``least_samples``."""
     points: tuple[Whole, Whole] | None = None
-    """Of a curve: least and most."""
+    """(least, most) points of a curve."""
     levels: tuple[Whole, ...] = ()
-    """Users of the points that a curve begins with, up to its highest one."""
+    """The users of the points that a curve begins with, up to its highest one."""
     regions: bool = False
-    """Of MLPerf Endpoints: a point in each region of concurrency."""
+    """Each region of concurrency needs a point (MLPerf Endpoints)."""
     until_flat: bool = False
     """A curve goes on until more users bring no more tokens."""
     client_ok: bool = False
-    """The client verdict of each point is OK: ours, of no benchmark."""
+    """The client verdict of each point is OK. This rule is ours, and no benchmark's."""
 
     def least_seconds(self, users: float) -> float | None:
-        """Returns the seconds that a point with so many users needs; None: no rule."""
+        """The seconds that a point with so many users needs. None: there is no rule."""
         held = [seconds for since, seconds in self.seconds if users >= since]
         return held[-1] if held else None
 
 
 def parse_published_rules(table: Mapping[str, Any]) -> PublishedRules:
-    """A table as it was read. Raises ValueError of one sentence, which begins with the key where
-    that is known."""
+    """Read a table. Raises ValueError of one sentence, which begins with the key where it is
+    known."""
     try:
         rules = msgspec.convert(table, PublishedRules)
     except msgspec.ValidationError as error:

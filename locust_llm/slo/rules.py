@@ -656,20 +656,20 @@ MAX_RULES: Final = 1_000
 INTERVAL: Final = "interval"
 POINT: Final = "point"
 MODES: Final = (INTERVAL, POINT)
-"""What is held against a limit: the 95 % interval of a figure, or its point estimate alone."""
+"""Compared with a limit: the 95 % interval of a value, or its point estimate alone."""
 AT_EDGE: Final = "allow 0.1% beyond it, or use --slo-mode point"
-"""What to do about a rule that no interval meets."""
+"""The advice for a rule that no interval can meet."""
 FAILS: Final = "fail"
 CLOSE: Final = "close"
 WARNS: Final = "warn"
 PASSES: Final = "pass"
 INCONCLUSIVE_POLICIES: Final = (FAILS, CLOSE, WARNS, PASSES)
-"""What an INCONCLUSIVE rule does to a run: ``close`` warns where its figure is close to the limit,
-and fails elsewhere."""
+"""The effect of an INCONCLUSIVE rule on a run. ``close`` warns where its value is close to the
+limit, and fails elsewhere."""
 UNSET_SWITCHES: Final = ("", "0", "false")
-"""Of the variable ``CI``: no pipeline."""
+"""With these values of the variable ``CI`` there is no pipeline."""
 MIN_PERCENTILE: Final = 90.0
-"""A limit on a higher percentile is meant for nearly every request; one on the median is not."""
+"""A limit on a higher percentile covers nearly every request; a limit on the median does not."""
 
 
 class RuleEntry(msgspec.Struct, frozen=True):
@@ -677,16 +677,17 @@ class RuleEntry(msgspec.Struct, frozen=True):
 
     text: str
     rule: Rule | None = None
-    """With its conditions, by default those of ``--goodput``. None: it cannot be judged."""
+    """The rule with its conditions, by default the ones of ``--goodput``. None: it cannot be
+    judged."""
     why: str = ""
-    """Why it cannot, in one sentence."""
+    """Why it cannot be judged, in one sentence."""
 
 
 class Rules(msgspec.Struct, frozen=True):
     """All rules of a run."""
 
     entries: tuple[RuleEntry, ...] = ()
-    """The run's own, then those of the preset; an unknown preset is an entry without a rule."""
+    """The run's own rules, then the preset's. An unknown preset is an entry without a rule."""
     good: tuple[Condition, ...] = ()
     """The conditions of ``--goodput``."""
     good_mistake: str = ""
@@ -698,61 +699,62 @@ class Rules(msgspec.Struct, frozen=True):
 
     @property
     def by_text(self) -> dict[str, Rule]:
-        """By canonical form, as results name them."""
+        """The rules by canonical form, as results name them."""
         return {str(rule): rule for rule in self.readable}
 
 
 class SloResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one SLO rule. Values are in ``unit``, the one in which the rule gives its
-    limit."""
+    """The result of one SLO rule. Values are in ``unit``, as the rule's limit is."""
 
     rule: str
-    """Its canonical text; as it was given where it cannot be read."""
+    """The canonical text of the rule. An unreadable rule has its given text."""
     status: str
     """PASS, FAIL or INCONCLUSIVE."""
     decides: bool = True
-    """False: it only warns."""
+    """False: the rule only warns."""
     abort: bool = False
     observed: float | None = None
-    """Infinite: a percentile that lands on a failure (null in JSON)."""
+    """Infinite: a percentile that is at a failure (null in JSON)."""
     worst: float | None = None
-    """Where cut requests leave it open: ``observed`` is the figure with each of them at its best,
-    this one at its worst."""
+    """The value with each cut request at its worst, where cut requests leave it open. ``observed``
+    has each at its best."""
     limit: float | None = None
     unit: str = ""
     low: float | None = None
     high: float | None = None
-    """The ends of its 95 % interval; None: too few samples for an end, or a figure that has no
+    """The ends of its 95 % interval. None: too few samples for an end, or a value without an
     interval."""
     count: int | None = None
-    """How many values or requests it is made of, failures included where they count."""
+    """The number of its values or requests, with failures where they count."""
     effective: float | None = None
-    """Effective sample size: so many independent ones would say as much. None: of a fact, of a
-    rate, or of too few."""
+    """The effective sample size. None: a fact, a rate, or too few values."""
     longer_s: float | None = None
-    """Of an inconclusive one: so many more seconds may decide it; None: nobody knows."""
+    """So many more seconds may decide an inconclusive rule. None: not known."""
     longer_is_exact: bool = False
-    """They decide it if the requests go on as they did; else half of such runs need less, or up to
-    ten times as much."""
+    """They decide it if the requests go on as before. Otherwise half of such runs need less, and
+    some up to ten times as much."""
     voided: bool = False
-    """The load generator may have its figure so wrong that the limit lies within that."""
+    """The load generator's error of the value reaches the limit."""
     close_to_limit: bool = False
-    """Of an INCONCLUSIVE one: its interval holds the limit, and would have decided a limit 30 %
-    higher or lower."""
+    """The rule is INCONCLUSIVE, and its interval would have decided a limit 30 % higher or
+    lower."""
     reason: str = ""
-    """One sentence: why it is inconclusive, or what else is to be known."""
+    """One sentence: why the rule is inconclusive, or another remark."""
 
 
 def choose_inconclusive_policy(ci: str, rules_file: str | None) -> str:
-    """The default of ``--inconclusive``. ``ci``: the variable of that name, which pipelines set:
-    there, and with rules from a file, nobody reads a warning."""
+    """The default of ``--inconclusive``.
+
+    ``ci`` is the environment variable of this name, which pipelines set. In a pipeline, and with
+    rules from a file, nobody reads a warning.
+    """
     in_pipeline = ci.strip().lower() not in UNSET_SWITCHES
     return FAILS if in_pipeline or rules_file else CLOSE
 
 
 def resolve_rules(slo: Iterable[str], slo_preset: str | None, good: str | None) -> Rules:
-    """The rules of these settings. Mistakes are kept beside what can be read: records of another
-    version may hold some."""
+    """The rules of these settings. Mistakes are kept beside the readable rules, as records of
+    another version may hold some."""
     conditions: tuple[Condition, ...] = ()
     mistake = unknown = ""
     texts = tuple(slo)
@@ -772,7 +774,7 @@ def resolve_rules(slo: Iterable[str], slo_preset: str | None, good: str | None) 
 
 
 def validate_rules(rules: Rules, axis: str = "") -> Iterator[str]:
-    """Each reason why these rules cannot be judged, one sentence each. ``axis``: what the sweep
+    """The reasons why these rules cannot be judged, one sentence each. ``axis`` is what the sweep
     changes, if there is one."""
     if len(rules.entries) > MAX_RULES:
         yield _too_many(len(rules.entries))
@@ -801,7 +803,7 @@ def _entry(text: str, good: tuple[Condition, ...], good_mistake: str) -> RuleEnt
 
 
 def _misplaced(entry: RuleEntry, axis: str) -> str:
-    """Why it cannot be judged in this sweep."""
+    """Why the rule cannot be judged in this sweep."""
     for key, _ in entry.rule.where if entry.rule is not None and axis else ():
         if key in STAGES and key not in ("stage", axis):
             return _named(entry.text, f"this sweep changes {axis}, so its stages have no {key}")
@@ -809,7 +811,7 @@ def _misplaced(entry: RuleEntry, axis: str) -> str:
 
 
 def _too_early(entry: RuleEntry) -> str:
-    """Why it cannot be an ``abort:``."""
+    """Why the rule cannot be an ``abort:``."""
     rule = entry.rule
     if rule is None or rule.kind != ABORT or rule.early:
         return ""
@@ -832,10 +834,11 @@ def _named(text: str, why: str) -> str:
 
 
 def define_good_request(rules: Rules) -> tuple[tuple[Condition, ...], str]:
-    """(conditions of a good request, their source); empty without a definition.
+    """(conditions of a good request, their source). Empty: there is no definition.
 
-    From ``--goodput``; else from the first rule with conditions; else the upper limits on latencies
-    of nearly every request (p90 and above, or max), the lowest for each latency.
+    They come from ``--goodput``, else from the first rule with conditions. Otherwise they are the
+    upper limits on latencies of nearly every request (p90 and above, or max), the lowest for each
+    latency.
     """
     if rules.good:
         return rules.good, "--goodput"

@@ -6,13 +6,16 @@ from typing import Final
 from .intervals import incomplete_beta
 
 STEPS: Final = 60
-"""Of bisection: after so many a double does not change."""
+"""The steps of a bisection, after which a double does not change."""
 
 
 @lru_cache(maxsize=4096)
 def find_student_t(freedom: float, tail: float) -> float:
-    """What Student's t with ``freedom`` degrees of freedom, a whole number or not, exceeds with
-    probability ``tail``, which is at most a half. Exact, but for rounding."""
+    """The value that Student's t exceeds with probability ``tail``, which is at most a half. It is
+    exact, except for rounding.
+
+    ``freedom`` is the degrees of freedom, a whole number or not.
+    """
     low = 0.0
     high = 1.0
     while _exceeds(high, freedom) > tail:

@@ -32,7 +32,7 @@ class SessionTree:
         self.records: list[Record] = []
         """The records of its turns, in the order in which they ended."""
         self._start: tuple[float | None, float | None] = None, None
-        """Of the first turn: (its time in the trace, when it is due)."""
+        """(time of the first turn in the trace, when it is due)."""
         self._group = Group()
         self._error: BaseException | None = None
 
