@@ -1,7 +1,7 @@
-"""Control of a run, in the master or the only process: who takes part and who is lost, the records,
+"""Controller: a run in the master or the only process: who takes part and who is lost, the records,
 the end, the report.
 
-When what is sent is decided in phases.py, who sends how much of it in allocator.py.
+phases.py decides when something is sent, and allocator.py who sends how much of it.
 """
 
 import logging
@@ -77,31 +77,32 @@ from .workers import WorkerRegistry, WorkerState
 logger = logging.getLogger("locust_llm")
 
 DRAIN_MARGIN_S: Final = 15.0
-"""Of the processes, beyond --stop-timeout, to end what is open and to hand over their records."""
+"""The time beyond --stop-timeout for the processes to end open requests and to hand over their
+records."""
 CUT_S: Final = 5.0
-"""The same where the end is not waited for (a second Ctrl-C)."""
+"""The same where nobody waits for the end (a second Ctrl-C)."""
 ALONE_S: Final = 3.0
-"""Longest wait for other workers when all are lost."""
+"""The longest wait for other workers when all are lost."""
 NOBODY_S: Final = 10.0
-"""Longest wait for the first worker: above the time that one has to greet."""
+"""The longest wait for the first worker, which is longer than a greeting may take."""
 ENDED: Final = "was ended by the locustfile"
 MAX_FORMS: Final = 8
-"""That a run notes: there are two arms and two fields."""
+"""The most forms that a run notes: there are two arms and two fields."""
 ACCOUNT_S: Final = 0.05
-"""Between two checks whether the accounts of all lost processes are closed."""
+"""The interval of checks whether the accounts of all lost processes are closed."""
 WORKERS_S: Final = 0.25
-"""Between two checks for lost processes."""
+"""The interval of checks for lost processes."""
 FLUSH_S: Final = 1.0
-"""Between two writes of records to the disk."""
+"""The interval of writes of records to the disk."""
 HELLO_S: Final = 5.0
-"""Longest wait for the greeting of a worker that has connected."""
+"""The longest wait for the greeting of a connected worker."""
 HELLO_LOOKS: Final = 20
-"""Checks in that time."""
+"""The checks in that time."""
 LINE_BYTES: Final = 2_000
 
 
 class Controller:
-    """One run. Its public fields are what the progress line reads."""
+    """The controller of one run. The progress line reads its public fields."""
 
     def __init__(
         self,
@@ -113,8 +114,8 @@ class Controller:
         on_record_over: Callable[[Record], object] = lambda record: None,
         time: TimeSource | None = None,
     ) -> None:
-        """``greeted``: whether a worker has greeted, and may take part. ``on_record_over`` is
-        called with each record of a request that is over, once it is kept."""
+        """``greeted`` tests whether a worker has greeted and may take part. ``on_record_over`` is
+        called with each record of a finished request, once it is kept."""
         self.environment, self._on_record_over = environment, on_record_over
         self._greeted = greeted
         self._time = time = time or TimeSource()
@@ -135,10 +136,10 @@ class Controller:
         self._own_headers = {f"candidate {name}": value for name, value in own.items()}
         self.epoch = epoch
         self.failure = ""
-        """Why a process cannot send any more; empty while all can."""
+        """Why a process cannot send any more. Empty: all can."""
         self._telemetry: TelemetryCounts | None = None
         self._forms: set[tuple[str, RequestForm]] = set()
-        """Of requests, by arm: noted."""
+        """The noted forms of requests, by arm."""
         self.store = RunStore(
             settings, survey, headers, time.now, time.monotonic, words_seed=self._words_seed
         )
@@ -150,7 +151,7 @@ class Controller:
         self._workers = WorkerRegistry(environment.runner, self.folder, time.monotonic)
         self._greenlets: list[gevent.Greenlet] = []
         self._leaving: set[str] = set()
-        """Workers whose account is being closed."""
+        """The workers whose account is being closed."""
         context = RunContext(
             environment.runner, settings, survey, epoch, self.store, self._workers, self.fail, time
         )
@@ -168,7 +169,7 @@ class Controller:
             self.phases.allocator,
             self.phases.plan,
         )
-        """``stages`` None: the run has no stages."""
+        """``stages`` is None where the run has no stages."""
 
     # -- the start ---------------------------------------------------------------------------------
 
@@ -184,7 +185,7 @@ class Controller:
         self.store.watch_server(self._spawn)
 
     def begin_worker(self, worker: str) -> None:
-        """One process takes part; it asks for its requests by itself."""
+        """One process takes part. It asks for its requests by itself."""
         begin = Begin(
             settings=self.settings, survey=self.survey, worker=self._workers.add(worker).place,
             folder=str(self.folder.resolve()), clock=clock_id(),
@@ -201,22 +202,22 @@ class Controller:
 
     @property
     def abort(self) -> EarlyStop:
-        """The rules that are watched: of the run, in a sweep of its stage."""
+        """The watched rules of the run, or of the stage of a sweep."""
         return self.phases.abort
 
     @property
     def limit(self) -> int | None:
-        """Over all processes; None: no gate."""
+        """The limit over all processes. None: there is no gate."""
         return self.phases.limit.now
 
     @property
     def limit_block(self) -> LimitBlock | None:
-        """The block that is on, of a comparison of prefill limits; None: there is none."""
+        """The present block of a comparison of prefill limits. None: there is none."""
         return self.phases.limit_block
 
     def change_limit(self, limit: int | None, ramp_s: float | None = None) -> str:
-        """By hand, while requests are sent: the limit, at once or from where it is within
-        ``ramp_s``. Returns what was done; raises ValueError of one sentence."""
+        """Change the limit by hand while requests are sent, at once or over ``ramp_s``. Returns
+        what was done. Raises ValueError of one sentence."""
         if (
             self.shutdown.begun
             or self.draining
@@ -243,8 +244,8 @@ class Controller:
         )
 
     def change_users(self, users: int) -> bool:
-        """By hand, while requests are sent; False: their number follows from the load. Raises
-        ValueError."""
+        """Change the users by hand while requests are sent. False: their number follows from the
+        load. Raises ValueError."""
         if self._users.grows or self.stages is not None or self.allocator.paused:
             return False
         limit = self.limit
@@ -259,7 +260,7 @@ class Controller:
         return True
 
     def on_status(self, worker: str, status: Status) -> None:
-        """A process reports; where it asks for an answer, its lease is renewed."""
+        """Take a process's status. If it asks for an answer, its lease is renewed."""
         self._failed(worker, status.failure)
         known = self._workers.seen(worker)
         if known is None:
@@ -290,18 +291,18 @@ class Controller:
             self.phases.limit.renew(worker, status.at)
 
     def _shown(self, why: str) -> str:
-        """The text of an exception as one line; it may quote an answer, or a header."""
+        """The text of an exception as one line. It may quote an answer, or a header."""
         return sanitise_text(
             why, collect_secrets(self._headers, {**self._headers, **self._own_headers}), most=LINE
         )
 
     def fail(self, why: str) -> None:
-        """Something in the control broke: the run ends."""
+        """End the run, as something in the control broke."""
         self._failed("the control of the run", why)
 
     def _failed(self, worker: str, failure: str) -> None:
-        """No other process takes over what one that failed cannot send: the run ends, with a report
-        of what there is."""
+        """End the run with a report of what there is, as no other process takes over what a failed
+        one cannot send."""
         if failure:
             self.failure = failure = self._shown(failure)
             self.store.add_note(
@@ -310,15 +311,15 @@ class Controller:
             self.shutdown.begin()
 
     def on_gate_status(self, worker: str, status: GateStatus) -> None:
-        """A process reports on its gate."""
+        """Take a process's report on its gate."""
         if self._workers.seen(worker) is not None:
             self.phases.limit.update(worker, status)
 
     # -- lost processes ----------------------------------------------------------------------------
 
     def _watch_workers(self) -> None:
-        """The greenlet that takes back what silent and dead processes have, and ends a run that has
-        none left."""
+        """Take back what silent and dead processes have, in a greenlet, and end a run that has none
+        left."""
         alone_s = 0.0
         while True:
             before = self._time.monotonic()
@@ -355,8 +356,8 @@ class Controller:
                 return
 
     def on_begin_failed(self, worker: str, why: str) -> str:
-        """A worker could not begin; why the run cannot be, empty where the others can do without
-        it."""
+        """A worker could not begin. Returns why the run is impossible; empty where the others can
+        do without it."""
         why = f"worker {worker} cannot begin: {self._shown(why)}"
         if self.live_stats.counts and len(self._workers.active()) > 1:
             self._lose(worker, f"could not begin ({why}), and was left out")
@@ -368,8 +369,8 @@ class Controller:
         return why
 
     def _lose(self, worker: str, how: str = "was lost") -> None:
-        """What it had made is recovered, what it had to send goes to the others, and what cannot is
-        counted as lost."""
+        """A process is lost: its records are recovered, its unsent requests go to others, and the
+        rest counts as lost."""
         if worker in self._leaving:
             return
         self._leaving.add(worker)
@@ -379,7 +380,7 @@ class Controller:
             self._leaving.discard(worker)
 
     def _write_off(self, worker: str, how: str, recovered: int) -> None:
-        """All that it had is accounted for. ``recovered``: records of its disk."""
+        """Close the account of a lost process. ``recovered`` records came from its disk."""
         loss = self._workers.drop(worker)
         self.phases.limit.shares.leave(worker)
         self.live_stats.update(worker, used=0, waiting=0, decoding=0, reads=loss.reads)
@@ -405,7 +406,7 @@ class Controller:
             self._send(AskAgain(self.plan.phase))
 
     def _recover(self, worker: str) -> int:
-        """What it had made and not delivered, added to the records; how many those are. The event
+        """Add the undelivered records of a process to the records. Returns their number. The event
         loop goes on meanwhile."""
         recovered = 0
         slices = WorkSlices(self._time.monotonic)
@@ -420,7 +421,7 @@ class Controller:
     # -- records -----------------------------------------------------------------------------------
 
     def add_record(self, record: Record) -> None:
-        """To the disk, before anything else."""
+        """Write a record to the disk before anything else."""
         phase = profiling_phase(record.stage) if record.phase == PROFILING else record.phase
         if self.stages is not None and record.stage == self.stages.number and record.stage:
             record = self.stages.add_record(record)
@@ -437,7 +438,7 @@ class Controller:
             self.store.lost -= self._workers.found(record)
 
     def on_records(self, worker: str, batch: Records) -> None:
-        """Of a worker."""
+        """Take records of a worker."""
         self._workers.seen(worker)
         slices = WorkSlices(self._time.monotonic)
         try:
@@ -460,7 +461,7 @@ class Controller:
             self.flush()
 
     def flush(self) -> None:
-        """Each second, and at the end."""
+        """Flush each second, and at the end."""
         self.store.flush()
         if self.stages is not None:
             self.stages.flush()
@@ -474,12 +475,12 @@ class Controller:
 
     @property
     def phase_s(self) -> float:
-        """Seconds since this phase began; at the end, since the stop."""
+        """The seconds since this phase began; at the end, since the stop."""
         stopping_at = self.store.stopping_at
         return self.phases.phase_s if stopping_at is None else self._time.now() - stopping_at
 
     def drain(self) -> None:
-        """Nothing new starts; wait until every process has ended what it had and handed over its
+        """Start nothing new, and wait until every process has ended its part and handed over its
         records."""
         if self.store.stopping_at is not None:
             self.shutdown.over.wait()
@@ -503,7 +504,7 @@ class Controller:
             self.store.add_note(note)
 
     def open_line(self) -> str:
-        """What a user who stops the run waits for; empty: for nothing."""
+        """What a user who stops the run waits for. Empty: nothing."""
         most_s = self.settings.stop_timeout_s
         if not most_s:
             return ""
@@ -513,7 +514,7 @@ class Controller:
         )
 
     def cut_open(self) -> None:
-        """The drain does not wait for what is still open: that is cut."""
+        """Cut the open requests, so that the drain does not wait for them."""
         if self.store.cut_at is None and (self._workers.alone or not self.shutdown.over.is_set()):
             self.store.cut_at = self._time.now()
         self.shutdown.within(CUT_S)
@@ -523,7 +524,7 @@ class Controller:
             self._send(Cut())
 
     def on_form_learnt(self, learnt: FormLearnt) -> None:
-        """Of the processes that find out the same the first one is noted."""
+        """Note the form from the first of the processes that find it out."""
         form = RequestForm(learnt.form.without and (STREAM_OPTIONS,), learnt.form.max_tokens_field)
         arm = f"{CANDIDATE}: " if learnt.side == CANDIDATE else ""
         if (arm, form) in self._forms or len(self._forms) >= MAX_FORMS:
@@ -563,7 +564,7 @@ class Controller:
     def _end_worker(
         self, worker: str, known: WorkerState, ended: Ended, recovered: int = 0
     ) -> None:
-        """``recovered``: records of its disk."""
+        """``recovered`` records came from its disk."""
         if self.draining:  # else they are counted with what went with it
             self.store.lost += self._missing(worker, ended)
         self.allocator.missed += ended.missed
@@ -582,12 +583,11 @@ class Controller:
         self.shutdown.ended(worker)
 
     def _missing(self, worker: str, ended: Ended) -> int:
-        """Records that it has made and that are not here. What it lacks may be their
-        acknowledgement alone."""
+        """How many of its records are missing here. It may lack only their acknowledgement."""
         return max(0, ended.records - self._workers.inbox.taken(worker))
 
     def _note_health(self, worker: str, health: ProcessHealth | None) -> None:
-        """Of a process; what it says last counts."""
+        """Note a process's health. Its last report counts."""
         if health is not None:
             self._workers.note_clock(worker, health.clock_error_s or 0.0)
             self.store.health[:] = [
@@ -604,7 +604,7 @@ class Controller:
         return msgspec.structs.replace(self.phases.facts(), telemetry=self._telemetry)
 
     def report(self, *, verbose: bool = False) -> str:
-        """Make the reports; what the console shall show, ``verbose``: with all tables."""
+        """Make the reports. Returns the console's text, with all tables if ``verbose``."""
         if self.stages is not None:
             try:
                 self.phases.end_stage(report=False)
@@ -620,16 +620,16 @@ class Controller:
 
     @property
     def annotations(self) -> str:
-        """Of the report, for the CI of a job."""
+        """The annotations of the report, for the CI of a job."""
         return "" if self.store.result is None else self.store.result.annotations
 
     def abandon(self) -> None:
-        """The start failed: no folder is left of it where there was none."""
+        """Remove the folder, if the start made it and failed."""
         self.close()
         self.store.remove_if_empty()
 
     def outcome(self) -> RunOutcome:
-        """What decides the exit status, as far as this run knows it, once it has its report."""
+        """What decides the exit status, as far as this run knows it once it has its report."""
         return self.store.outcome()._replace(broke=bool(self.failure))
 
     def close(self) -> None:
@@ -646,8 +646,8 @@ def receive_from_workers(
     control: Callable[[], Controller | None],
     refuse: Callable[[str], object] = lambda why: None,
 ) -> Callable[[str], bool]:
-    """For the master, or the only process. Returns whether a worker has greeted and may take part.
-    ``refuse``: ends a run that cannot be."""
+    """Receive messages in the master, or the only process. Returns a test whether a worker has
+    greeted and may take part. ``refuse`` ends an impossible run."""
     greeted = {LOCAL}
     secrets = list_secret_names(environment.parsed_options)
 
@@ -693,7 +693,6 @@ def receive_from_workers(
 def _handle_message(
     control: Controller, worker: str, message: ToControl, refuse: Callable[[str], object]
 ) -> None:
-    """What the control does with each message of a worker."""
     match message:
         case GateStatus():
             control.on_gate_status(worker, message)

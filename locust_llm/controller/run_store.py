@@ -1,4 +1,4 @@
-"""The store of a run: its records on the disk, what is known of it beside them, and its reports."""
+"""Run store: a run's records on the disk, the facts beside them, and its reports."""
 
 import logging
 import os
@@ -66,21 +66,21 @@ from .prometheus_metrics import RunTotals
 logger = logging.getLogger("locust_llm")
 
 TRIES: Final = 2
-"""Of the report process: one that was killed, for want of memory perhaps, may live the next
+"""The tries of the report process. A killed one, perhaps for lack of memory, may succeed the next
 time."""
 PATIENCE_S: Final = 600.0
 """A report process that takes longer, with the time for its records, hangs."""
 BYTES_PER_S: Final = 500_000
-"""Of records, that much longer; it reads some 20 MB a second."""
+"""The records add a second for so many bytes; the process reads some 20 MB a second."""
 PROGRESS_S: Final = 15.0
-"""Between two log lines while reports are being made."""
+"""The interval of log lines while reports are being made."""
 
 _working: subprocess.Popen[str] | None = None
 _given_up = False
 
 
 def log_note(note: str) -> None:
-    """At the level that it begins with, else as information."""
+    """Log a note at the level that it begins with, else as information."""
     for level in ("ERROR", "WARNING"):
         if note.startswith(f"{level}: "):
             logger.log(logging.getLevelName(level), note.removeprefix(f"{level}: "))
@@ -94,12 +94,12 @@ class ReportOutcome(NamedTuple):
     result: ReportResult | None
     """None: there are no reports."""
     missing: str = ""
-    """Why there are none, or that they are of an incomplete run; empty: nothing is missing."""
+    """Why there are no reports, or why they are of an incomplete run. Empty: nothing is missing."""
 
 
 def make_reports(folder: Path) -> ReportOutcome:
-    """In a process of its own: pandas and all the records would weigh on the load generator, and a
-    reporter that dies must not take a run with it. The loop goes on meanwhile."""
+    """Make the reports in a process of its own, as pandas and all the records would weigh on the
+    load generator. A reporter that dies must not take a run with it. The loop goes on meanwhile."""
     global _working, _given_up
     _given_up, reason = False, ""
     for _ in range(TRIES):
@@ -139,7 +139,7 @@ def make_reports(folder: Path) -> ReportOutcome:
 
 
 def _answer(out: str) -> ReportResult | None:
-    """None: the report could not be made, and stderr says why."""
+    """None: the report could not be made, and stderr has the reason."""
     try:
         return msgspec.json.decode(out, type=ReportResult)
     except ValueError:
@@ -153,7 +153,7 @@ def _unmade(folder: Path, what: str, reason: str) -> ReportOutcome:
 
 
 def locate_records(folder: Path) -> str:
-    """Where the records of a run are that has no reports, or that they are nowhere."""
+    """Where the records of a run without reports are, or that they are nowhere."""
     try:
         size = (folder / RECORDS).stat().st_size
     except OSError as error:
@@ -171,7 +171,8 @@ def _patience_s(folder: Path) -> float:
 
 
 def _attend(process: "subprocess.Popen[str]", patience_s: float) -> str:
-    """The greenlet that logs how long it takes, and ends it when that is too long; why then."""
+    """Log in a greenlet how long the process takes, and end it when that is too long. Returns
+    why."""
     began = time.monotonic()
     while (taken := time.monotonic() - began) < patience_s:
         gevent.sleep(min(PROGRESS_S, patience_s - taken))
@@ -184,8 +185,8 @@ def _attend(process: "subprocess.Popen[str]", patience_s: float) -> str:
 
 
 def give_up_reports() -> None:
-    """Do not wait for reports that are being made. Ctrl-C does not reach their process, as it has a
-    session of its own."""
+    """Stop waiting for reports. Ctrl-C does not reach their process, as it has a session of its
+    own."""
     global _given_up
     if _working is not None:
         _given_up = True
@@ -201,11 +202,11 @@ PACKAGES: Final = (
     "msgspec",
     "pandas",
 )
-"""Whose versions run.json has."""
+"""The packages whose versions are in run.json."""
 
 
 class RunStore:
-    """Made when the run begins: it has a folder of its own from then on. Raises OSError."""
+    """It is made when the run begins, and has a folder of its own from then on. Raises OSError."""
 
     def __init__(
         self,
@@ -217,7 +218,7 @@ class RunStore:
         *,
         words_seed: str = "",
     ) -> None:
-        """``headers``: of requests to the server, for its metrics. ``now``: Unix seconds.
+        """``headers`` are the requests' own, for the server's metrics. ``now`` gives Unix seconds.
         ``words_seed``: see Run."""
         self.settings, self.survey, self._now, self._words_seed = settings, survey, now, words_seed
         self.trace = make_run_trace(SystemRandom()) if settings.traceparent else ""
@@ -245,21 +246,21 @@ class RunStore:
         self.cut_at: float | None = None
         """As in Run."""
         self.turned_away = self.lost = 0
-        """Requests at the gate at the end; those without a record."""
+        """Requests at the gate at the end, which have no record."""
         self.unchecked_answers = 0
-        """Not held against their schemas, as that took too long."""
+        """Answers that were not checked against their schemas, as that took too long."""
         self._notes = list(survey.notes)
         self._missing: list[str] = []
-        """What the result lacks, a line each."""
+        """What the result lacks, one line each."""
         self._fruitless = False
-        """No request succeeded: the headline says so, and why."""
+        """No request succeeded. The headline then has the reason."""
         self._retried = self._resent = 0
-        """Attempts that were refused and followed by another one."""
+        """Refused attempts that another one followed."""
         self._first = FirstRequests()
         self._key = has_key(headers)
         self._silence = SilenceDetector()
         self._out_of_memory = ""
-        """The message of the first failure that is about memory."""
+        """The message of the first failure about memory."""
         self.poller: MetricsPoller | None = None
         """None: the server's metrics are not read."""
         if settings.server_metrics:
@@ -271,12 +272,13 @@ class RunStore:
                     settings.host) else SERVER,
             )  # fmt: skip
         self.result: ReportResult | None = None
-        """Of the report process; None: there are no reports yet, or they could not be made."""
+        """The result of the report process. None: there are no reports yet, or they could not be
+        made."""
         self._file = BufferedFile(self.folder / RECORDS)
         self._lock = lock_file(self.folder / RECORDS)
 
     def watch_server(self, spawn: Callable[..., gevent.Greenlet]) -> None:
-        """Read the server's metrics and take its spans from now on, in greenlets that ``spawn``
+        """Read the server's metrics and receive its spans from now on, in greenlets that ``spawn``
         makes. Raises OSError."""
         if self.spans is not None:
             self.spans.start(spawn, self.folder, BufferedFile)
@@ -286,7 +288,7 @@ class RunStore:
     # -- records and notes -------------------------------------------------------------------------
 
     def write(self, record: Record, *, gated: bool) -> bool:
-        """To the disk, before anything else. False: an attempt that is followed by another one."""
+        """Write a record to the disk before anything else. False: another attempt follows it."""
         self._file.write(format_record_line(record))
         self._resent += record.resent
         if record.outcome == RETRIED:
@@ -316,7 +318,7 @@ class RunStore:
         return True
 
     def _why(self, failed: Sequence[tuple[Record, int]]) -> str:
-        """The first requests have failed: each kind with what to do about it."""
+        """The line on failed first requests: each kind with what to do about it."""
         kinds = []
         for first, count in failed:
             todo = advise_on_error(first.status, first.error, self.settings, key=self._key)
@@ -324,14 +326,14 @@ class RunStore:
         return f"each of the first {FIRST} requests failed: {'; '.join(kinds)}"
 
     def add_note(self, note: str) -> None:
-        """Once a run, on the console and in the reports."""
+        """Add a note once a run, on the console and in the reports."""
         if note not in self._notes:
             self._notes.append(note)
             log_note(note)
 
     def add_gap(self, what: str) -> None:
-        """The result is incomplete: first on the console and in the reports, and the exit status is
-        not 0."""
+        """Add a gap: the result is incomplete. It comes first on the console and in the reports,
+        and the exit status is not 0."""
         if what not in self._missing:
             self._missing.append(what)
             logger.error(what)
@@ -340,12 +342,12 @@ class RunStore:
         return f"{self._now() - self.started_at:.1f} s after the start"
 
     def note_users(self, count: int) -> None:
-        """So many there are now, over all processes."""
+        """Note the present number of users over all processes."""
         if count != (self.users[-1].users if self.users else 0):
             self.users.append(UserChange(self._now(), count))
 
     def flush(self) -> None:
-        """Each second, and at the end. What the disk does not take stays in memory."""
+        """Flush each second, and at the end. What the disk does not take stays in memory."""
         if not self._file.flush():
             self.add_note(
                 f"WARNING: records could not be written at once: {self._file.error}; they were "
@@ -355,7 +357,7 @@ class RunStore:
     # -- the end -----------------------------------------------------------------------------------
 
     def facts(self, *, stages: tuple[Stage, ...] = (), **more: object) -> Run:
-        """The run as it is known now; ``more``: what else is known of it."""
+        """The run as it is known now. ``more`` has further fields."""
         s = self.survey
         known: dict[str, object] = {
             "name": self.folder.name,
@@ -402,7 +404,7 @@ class RunStore:
         return Run(**(known | more))  # type: ignore[arg-type]
 
     def _describe_unchecked(self) -> Iterator[str]:
-        """Answers that neither count as valid nor as invalid."""
+        """The notes on answers that count neither as valid nor as invalid."""
         if self.unchecked_answers:
             count = format_count(self.unchecked_answers, "answer")
             yield (
@@ -412,7 +414,7 @@ class RunStore:
 
     def _servers_own(self, stages: Sequence[Stage]) -> Iterator[str]:
         """What the server's metrics show of the time in which requests were sent to it, and its
-        failures of its memory. Of two servers those of the base are read, so its blocks count."""
+        memory failures. Of two servers the base's metrics are read, so its blocks count."""
         limit = max(
             (change.limit for change in self.limits if change.limit is not None), default=None
         )
@@ -424,7 +426,7 @@ class RunStore:
             yield advise_on_memory(self._out_of_memory, limit)
 
     def check_complete(self) -> None:
-        """Once, when the last record is here: add what the result lacks."""
+        """Add what the result lacks, once the last record is here."""
         self.flush()
         if self.poller is not None:
             self.poller.read_last()
@@ -448,7 +450,7 @@ class RunStore:
             self._fruitless = True
 
     def report(self, facts: Run, *, verbose: bool = False) -> str:
-        """Make the reports; what the console shall show, ``verbose``: with all tables."""
+        """Make the reports. Returns the console's text, with all tables if ``verbose``."""
         try:
             write_run(self.folder, facts)
         except OSError as error:
@@ -464,7 +466,7 @@ class RunStore:
         return self.result.tables if verbose else self.result.text
 
     def outcome(self) -> RunOutcome:
-        """What the report and the records say of the exit status."""
+        """The exit status's facts from the report and the records."""
         result = self.result or ReportResult()
         return RunOutcome(
             has_rules=bool(self.settings.rules.entries),
@@ -478,7 +480,7 @@ class RunStore:
 
     @property
     def incomplete(self) -> bool:
-        """Something is missing of the result, whatever the rules make of the rest."""
+        """A part of the result is missing, whatever the rules find in the rest."""
         return bool(self._missing) or self._fruitless or self.lost > 0
 
     def close(self) -> None:
@@ -492,7 +494,7 @@ class RunStore:
             self._lock = None
 
     def remove_if_empty(self) -> None:
-        """Of a run that did not begin."""
+        """Remove the folder of a run that did not begin."""
         with suppress(OSError):
             if not (self.folder / RECORDS).stat().st_size:
                 (self.folder / RECORDS).unlink()

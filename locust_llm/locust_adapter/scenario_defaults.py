@@ -1,5 +1,5 @@
-"""What a scenario sets: the defaults of a run, from the values of its file, and what of them the
-run has otherwise."""
+"""Scenario defaults: the defaults of a run from a scenario's file, and the options that the run
+changes."""
 
 import difflib
 import re
@@ -31,7 +31,7 @@ OF_SCENARIOS: Final = {
     for option in OF_SETTINGS
     if option.field not in ("scenario", "metrics_url", "report_dir", "candidate", "published_rules")
 }
-"""What a scenario may set, by key."""
+"""The options that a scenario may set, by key."""
 OF_RUNS: Final = (
     "host",
     "users",
@@ -48,21 +48,21 @@ READ: Final[dict[str, Callable[[str], Any]]] = {
     "sweep": parse_sweep, "slo": rules.parse_rule, "slo_preset": rules.expand_preset,
     "goodput": rules.parse_goodput,
 }  # fmt: skip
-"""How the text of a field is read; each raises ValueError of one sentence."""
+"""The readers of the fields' texts. Each raises ValueError of one sentence."""
 LENGTHS: Final = ("synthetic_input_tokens_mean", "synthetic_input_tokens_stddev",
     "output_tokens_mean",
                   "output_tokens_stddev")  # fmt: skip
-"""Without effect beside --seq-dist."""
+"""Options that have no effect beside --seq-dist."""
 LARGEST: Final = 1e300
 _PUBLISHED: Final = "published"
 _GIVEN: Final = "llm_scenario"
-"""Where the options have the values of the scenario by field: plain ones, as Locust sends them to
-workers."""
+"""The place in the options of the scenario's values by field. They are plain values, as Locust
+sends them to workers."""
 
 
 def parse_with_scenario(parser: LocustArgumentParser, parse: Callable[[], Namespace]) -> Namespace:
-    """What was parsed; with the values of a scenario as defaults parsed again, so that whatever is
-    given wins. Raises Refused."""
+    """Parse the options. With a scenario they are parsed again, with its values as defaults, so
+    that every given option wins. Raises Refused."""
     options = parse()
     if not options.scenario:
         return options
@@ -98,8 +98,8 @@ def parse_with_scenario(parser: LocustArgumentParser, parse: Callable[[], Namesp
 
 
 def check_scenario_values(scenario: Scenario) -> dict[str, Any]:
-    """Its values, by field, and its published rules. Raises Refused, with file, line and key of the
-    first that cannot be."""
+    """The scenario's values by field, with its published rules. Raises Refused with file, line and
+    key of the first impossible one."""
     values = {
         (option := _option(scenario, key)).field: _value(scenario, key, option)
         for key in scenario.values
@@ -118,7 +118,7 @@ def check_scenario_values(scenario: Scenario) -> dict[str, Any]:
 
 
 def scenario_rules(options: Namespace) -> list[str]:
-    """Returns its rules; none where a preset was given in their place."""
+    """The scenario's rules. Empty: a preset replaces them."""
     given = getattr(options, _GIVEN, {})
     return (
         [*given.get("slo", ())] if (options.slo_preset or None) == given.get("slo_preset") else []
@@ -126,13 +126,13 @@ def scenario_rules(options: Namespace) -> list[str]:
 
 
 def scenario_published(options: Namespace) -> PublishedRules | None:
-    """Its published rules; None: it has none, or there is no scenario."""
+    """The scenario's published rules. None: it has none, or there is no scenario."""
     given = getattr(options, _GIVEN, {}).get(_PUBLISHED)
     return None if given is None else parse_published_rules(given)
 
 
 def scenario_changed(options: Namespace, values: Mapping[str, Any]) -> tuple[str, ...]:
-    """The keys of the scenario whose value is another in this run. ``values``: by field."""
+    """The keys of the scenario's values that this run changes. ``values`` are by field."""
     given = getattr(options, _GIVEN, {})
     return tuple(
         key
@@ -143,7 +143,7 @@ def scenario_changed(options: Namespace, values: Mapping[str, Any]) -> tuple[str
 
 
 def name_mistake_origin(mistake: str, options: Namespace) -> str:
-    """A sentence about flags, some of which nobody gave: they are of the scenario."""
+    """A sentence about flags that nobody gave, as the scenario sets them."""
     given = getattr(options, _GIVEN, {})
     flags = [option.flag for option in OF_SCENARIOS.values() if option.field in given]
     named = [flag for flag in flags if re.search(rf"{flag}(?![\w-])", mistake)]

@@ -1,5 +1,5 @@
 """SLO of a report: what each rule measures, its interval, and its verdict.
 
-Read first: observed.py (the value that a rule is about), then judge.py (PASS, FAIL or INCONCLUSIVE)
-and intervals.py.
+Begin with observed.py (the value of a rule), then read judge.py (PASS, FAIL or INCONCLUSIVE) and
+intervals.py.
 """

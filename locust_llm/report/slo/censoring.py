@@ -42,27 +42,28 @@ Mask = NDArray[np.bool_]
 
 COUNTED: Final = (OK, *FAILURES, CUT)
 MOMENTS: Final = ("ttft_s", "ttfo_s", "ttft_from_due_s", "latency_s")
-"""Columns that say when something came: a request has none yet, or has it for good."""
+"""The columns with the time of an event: a request has none yet, or has it for good."""
 GOLDEN: Final = (math.sqrt(5) - 1) / 2
-"""Multiples of it, modulo 1, lie evenly however many there are (Weyl): picks without a seed."""
+"""Multiples of it, modulo 1, are spread evenly, however many there are (Weyl). They choose without
+a seed."""
 
 
 class ValueBounds(NamedTuple):
-    """Of some requests, one value each between ``low`` and ``high``; equal where it is known."""
+    """One value for each of some requests, between ``low`` and ``high``. They are equal where the
+    value is known."""
 
     low: Floats
     high: Floats
     at: Floats
-    """When it was sent, Unix seconds; of amounts of a rate when it was over."""
+    """When the request was sent, in Unix seconds. For the amounts of a rate, when it was over."""
     cut: Mask
-    """Which of them were cut."""
+    """Which of the requests were cut."""
 
     def only(self, these: Mask) -> "ValueBounds":
         return ValueBounds(self.low[these], self.high[these], self.at[these], self.cut[these])
 
     def with_unknown(self, count: int) -> "ValueBounds":
-        """And so many more, spread evenly, of which nothing is known but that they are not
-        negative."""
+        """The values with ``count`` more, spread evenly, which are unknown, but not negative."""
         more = np.zeros(count)
         at = np.linspace(self.at.min(), self.at.max(), count)
         cut = np.append(self.cut, more > 0)
@@ -75,7 +76,7 @@ class ValueBounds(NamedTuple):
 
     @property
     def in_order(self) -> "ValueBounds":
-        """By time."""
+        """The values in the order of time."""
         order = np.argsort(self.at, kind="stable")
         return ValueBounds(self.low[order], self.high[order], self.at[order], self.cut[order])
 
@@ -85,7 +86,7 @@ class ValueBounds(NamedTuple):
 
 
 def value_of_failure(rule: Rule) -> float:
-    """What a failed request counts with: a value that breaks the rule, in averages none (NaN)."""
+    """The value of a failed request: one that breaks the rule, and none (NaN) in averages."""
     if rule.stat == "avg":
         return math.nan
     return math.inf if rule.op.startswith("<") else -math.inf
@@ -97,12 +98,12 @@ def bound_values(
     failure: float = math.inf,
     longest_s: float = math.inf,
 ) -> ValueBounds:
-    """What each request counts with, in seconds or a number a second; those without a value are
-    left out.
+    """The values of requests in seconds or a number a second. Requests without a value are left
+    out.
 
-    ``failure``: the value of each that failed (NaN: it is left out), but for waits before the send,
-    which it had like any other. ``longest_s``: no request that succeeds takes longer, as its timeout
-    ends it; else there is no bound above.
+    ``failure`` is the value of each failed request (NaN: it is left out). A wait before the send is
+    known also for a failed one. ``longest_s``: no successful request takes longer, as its time-out
+    ends it. Otherwise there is no bound above.
     """
     everything = part.outcome(OK, *FAILURES, CUT, CANCELLED)
     low, high = bound_metric(everything, metric, longest_s)
@@ -124,8 +125,8 @@ def bound_values(
 def bound_metric(
     part: RequestSelection, metric: Metric, longest_s: float = math.inf
 ) -> tuple[Floats, Floats]:
-    """(the least, the most) that each request has of a metric, if it does not fail; NaN where it
-    has none, or nothing is known."""
+    """(least, most) of each request's metric, if it does not fail. NaN: it has none, or nothing is
+    known."""
     if metric.inverse:
         least, most = bound_metric(part, ITL, longest_s)
         with np.errstate(divide="ignore"):
@@ -172,8 +173,7 @@ def bound_metric(
 
 
 def count_later_tokens(part: RequestSelection) -> Floats:
-    """Of each answer, those behind its first chunk; 1 where nothing tells, NaN where it has no
-    ITL."""
+    """The tokens after the first chunk of each answer. 1: they are unknown. NaN: it has no ITL."""
     itl = part["itl_s"]
     with np.errstate(divide="ignore", invalid="ignore"):
         later: Floats = np.where(
@@ -183,7 +183,7 @@ def count_later_tokens(part: RequestSelection) -> Floats:
 
 
 def bound_share_hits(rule: Rule, part: RequestSelection) -> ValueBounds:
-    """1 for each request that is what the share of a rule is about, else 0."""
+    """1 for each request that counts in the share of a rule, else 0."""
     if rule.metric == "error_rate":
         return bound_failures(part)
     if flag := BY_WORD[rule.metric].flag:
@@ -204,7 +204,7 @@ def bound_share_hits(rule: Rule, part: RequestSelection) -> ValueBounds:
 
 
 def bound_failures(part: RequestSelection) -> ValueBounds:
-    """1 for each request that failed, or may have: one that was cut."""
+    """1 for each request that failed, or may have failed because it was cut; else 0."""
     counted = part.outcome(*COUNTED)
     outcome = _outcomes(counted)
     cut = outcome == CUT
@@ -217,8 +217,8 @@ IN_WINDOW: Final = "in_window"
 
 
 def bound_rate_amounts(rule: Rule, part: RequestSelection) -> ValueBounds:
-    """What each request adds to what a rate counts, of two arms by the share of it that lies in the
-    measured time (``IN_WINDOW``); ``at`` is when it was over."""
+    """What each request adds to the count of a rate. With two arms it is the share of the request
+    in the measured time (``IN_WINDOW``). ``at`` is when it was over."""
     these = part.outcome(OK, CUT) if rule.metric == "goodput" else part.outcome(OK)
     share = these[IN_WINDOW] if IN_WINDOW in these.requests.columns else np.ones(these.size)
     over = np.fmax(these["closed_at"], these["last_chunk_at"])
@@ -232,8 +232,8 @@ def bound_rate_amounts(rule: Rule, part: RequestSelection) -> ValueBounds:
 
 
 def meets_conditions(part: RequestSelection, given: Sequence[Condition]) -> Mask:
-    """Which of these requests meet every condition, those that were not let run to their end at
-    their best; as long as the part."""
+    """Which of these requests meet every condition, with cut and cancelled ones at their best. It
+    is as long as the part."""
     good = np.ones(part.size, np.bool_)
     running = _running(part)
     for condition in given:
@@ -248,9 +248,9 @@ def meets_conditions(part: RequestSelection, given: Sequence[Condition]) -> Mask
 
 
 def measure_margins(rule: Rule, part: RequestSelection) -> Floats:
-    """Of each request, in the order of ``bound_share_hits(...).in_order``, its largest value as a
-    share of the limit of the condition, or the inverse where a value must be above: the larger, the
-    worse. Infinite where it failed or has none."""
+    """For each request, in the order of ``bound_share_hits(...).in_order``, its largest value as a
+    share of the condition's limit. A lower limit uses the inverse, so larger is worse. Infinite: it
+    failed or has no value."""
     counted = part.outcome(*COUNTED, CANCELLED)
     margins = np.zeros(counted.size)
     for condition in rule.given:
@@ -268,26 +268,27 @@ def measure_margins(rule: Rule, part: RequestSelection) -> Floats:
 
 
 def find_send_times(part: RequestSelection) -> Floats:
-    """When; of requests that could not be sent, when they were asked for."""
+    """When requests were sent. A request that could not be sent has the time when it was asked
+    for."""
     return np.where(np.isnan(part["sent_at"]), part["asked_at"], part["sent_at"])
 
 
 def _outcomes(part: RequestSelection) -> NDArray[np.object_]:
-    """``ok``, ``cut``, ``cancelled`` or ``failed`` of each."""
+    """``ok``, ``cut``, ``cancelled`` or ``failed`` for each request."""
     outcome = part.requests["outcome"].to_numpy()[part.chosen].astype(np.object_)
     outcome[~np.isin(outcome, (OK, CUT, CANCELLED))] = "failed"
     return outcome
 
 
 def _running(part: RequestSelection) -> Mask:
-    """Which were not let run to their end."""
+    """Which requests were not let run to their end."""
     running: Mask = part.requests["outcome"].isin((CUT, CANCELLED)).to_numpy(np.bool_)[part.chosen]
     return running
 
 
 def _redistributed(found: ValueBounds, cancelled: Mask, until: Floats) -> ValueBounds:
-    """Those that were cancelled without a known value take that of one which outlived them: by
-    ``until``, when each had its value or, of what is no moment, its end."""
+    """The values, with each cancelled request without a known value taking the value of one that
+    outlived it. ``until``: when each had its value, or its end for a metric that is no moment."""
     unknown = np.flatnonzero(cancelled & (found.low != found.high))
     if not len(unknown):
         return found

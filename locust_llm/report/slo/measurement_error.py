@@ -1,11 +1,11 @@
-"""Measurement error: by how much each figure of a run may be off by the load generator's own doing,
-from what was measured of it.
+"""Measurement error: how far each value of a run may be off by the load generator's own doing, from
+its measurements.
 
-Each request has a least and a most that its value can be: chunks that came merged lie between the
-stamps around them, and what the load generator itself was late is known from its own stamps. Which
-delay can be in which metric is declared in slo/client_verdict.py. On top of that every stamp may be
-off as those of sentinel streams are (records/accuracy.py): the true values are the reported ones
-less errors of that distribution. A figure of the least and one of the most give its two ends.
+The value of each request has a least and a most. Merged chunks lie between the stamps around them,
+and the load generator's own delays are known from its own stamps. slo/client_verdict.py declares
+which delay can be in which metric. In addition every stamp may be off as the reference streams'
+stamps are (records/accuracy.py): the true values are the reported ones less errors with that
+distribution. The value at the least and the value at the most are the two ends.
 """
 
 import math
@@ -82,9 +82,10 @@ from .observed import (
 )
 
 PROMPT_S: Final = PROMPT_US / 1e6
-"""A read within it was prompt: what came in it was sent together."""
+"""A read within this time was prompt: its chunks were sent together."""
 JUDGED: Final = (50.0, 95.0, 99.0)
-"""Percentiles that the verdict looks at, besides averages, where enough values are behind them."""
+"""The percentiles that count for the verdict beside averages, where enough values are behind
+them."""
 TOUCHED: Final = frozenset(
     chain.from_iterable(words for cause, words in TOUCHES.items() if cause != UNCERTIFIED)
 )
@@ -94,9 +95,9 @@ COLUMNS: Final = (
     "late_s",
     "fluidity", "qoe", "reading_stall_s",
 )  # fmt: skip
-"""Of requests, those that a cause can touch."""
+"""The columns of requests that a cause can touch."""
 LOWERED: Final = ("fluidity", "qoe")
-"""A stamp that is late makes them lower; every other one higher."""
+"""A late stamp lowers these metrics, and raises every other one."""
 WORD_OF: Final = {
     measure.metric.column: word
     for word, measure in BY_WORD.items()
@@ -104,38 +105,39 @@ WORD_OF: Final = {
 }
 
 Reach = tuple[Floats, Floats]
-"""Of each request, by how much its value may be lower, and by how much higher."""
+"""How much lower, and how much higher, the value of each request may be."""
 Figure = Callable[[Sequence[float]], float]
 
 
 @dataclass(frozen=True)
 class ErrorSources:
-    """What was measured of the load generator in one run."""
+    """The measurements of the load generator in one run."""
 
     first: ErrorBounds | None = None
-    """Of times from a send to a chunk, by sentinel streams; None: there were none."""
+    """The error of times from a send to a chunk, by reference streams. None: there were none."""
     gap: ErrorBounds | None = None
     permit_s: "pd.Series[float] | None" = None
-    """By row of the requests: the wait at the gate while a permit was free."""
+    """The wait at the gate while a permit was free, by row of the requests."""
     clock_s: float = 0.0
-    """How far the clocks of its machines may be apart."""
+    """The largest difference of its machines' clocks."""
     read_share: float = 0.0
-    """Of the time that slots of the gate were held: until their return was read."""
+    """The share of the time for which slots of the gate were held that lay before their return was
+    read."""
     closed_loop: bool = False
     always_a_user: bool = False
-    """Of an open loop: no arrival waited for a free user, so what is late is late by us."""
+    """No arrival of an open loop waited for a free user, so every delay is the load generator's."""
     merging: str = MERGED
-    """The cause of chunks that came more than one to a read."""
+    """The cause of merged chunks."""
 
 
 class Certificates(NamedTuple):
-    """What the sentinel streams of all processes came to."""
+    """The results of the reference streams of all processes."""
 
     errors: tuple[ErrorBounds, ErrorBounds] | None = None
-    """Of their own TTFT, and of their gaps."""
+    """(error of their TTFT, error of their gaps)."""
     chunks: int = 0
     missing: str = ""
-    """Why there are none, where some were to be expected."""
+    """Why there are no results, where some were expected."""
 
 
 def describe_certificates(run: Run) -> Certificates:
@@ -146,7 +148,7 @@ def describe_certificates(run: Run) -> Certificates:
 
 
 def find_error_sources(requests: pd.DataFrame, run: Run) -> ErrorSources:
-    """``requests``: all of the run. Of an imported run nothing is known."""
+    """``requests`` has all of the run. An imported run has no known errors."""
     if run.imported or requests.empty:
         return ErrorSources()
     found = [health.certificate for health in run.health if health.certificate is not None]
@@ -184,12 +186,12 @@ def _prompt(part: RequestSelection) -> "np.typing.NDArray[np.bool_]":
 
 
 def _late_reads(part: RequestSelection) -> Floats:
-    """By how much the latest read of each answer was more than prompt."""
+    """How much later than prompt the latest read of each answer was."""
     return np.nan_to_num(np.maximum(part["read_lag_us"] / 1e6 - PROMPT_S, 0.0))
 
 
 def late_sends_s(part: RequestSelection) -> Floats:
-    """From admission to send, by the load generator's doing."""
+    """The load generator's own time from admission to send."""
     return np.nan_to_num(np.maximum(part["send_delay_s"], 0.0))
 
 
@@ -207,8 +209,8 @@ def _late_permits(part: RequestSelection, sources: ErrorSources) -> Floats:
 def find_request_errors(
     part: RequestSelection, column: str, sources: ErrorSources
 ) -> Iterator[tuple[str, Reach]]:
-    """By cause, without the sentinels', in the unit of the column; causes that cannot touch its
-    metric are left out."""
+    """The error by cause, without the reference streams', in the unit of the column. Causes that
+    cannot touch its metric are left out."""
     word = WORD_OF[column]
     none = np.zeros(part.size)
     below, above = _merged_reach(part, column)
@@ -232,7 +234,7 @@ def find_request_errors(
 
 
 def _merged_reach(part: RequestSelection, column: str) -> Reach:
-    """What the stamps around merged chunks leave open."""
+    """The error that the stamps around merged chunks leave open."""
     none = np.zeros(part.size)
     first = _as_prompt(part, part["ttft_s"] - part["ttft_soonest_s"])
     last = _as_prompt(part, part["latency_s"] - part["latency_soonest_s"])
@@ -260,7 +262,7 @@ def _merged_reach(part: RequestSelection, column: str) -> Reach:
 
 
 def _as_prompt(part: RequestSelection, early_s: Floats) -> Floats:
-    """What came together in a prompt read did so within that time."""
+    """The error bounded by the time within which chunks of a prompt read came."""
     known = np.nan_to_num(np.maximum(early_s, 0.0))
     return np.where(_prompt(part), np.minimum(known, PROMPT_S), known)
 
@@ -268,8 +270,9 @@ def _as_prompt(part: RequestSelection, early_s: Floats) -> Floats:
 def move_requests(
     requests: pd.DataFrame, sources: ErrorSources, *, most: bool, stamps: bool = False
 ) -> pd.DataFrame:
-    """With every value at its least, or at its most, as far as the causes reach; what more makes
-    better goes the other way. ``stamps``: also by the largest error of a sentinel."""
+    """The requests with every value at its least, or at its most, as far as the causes allow. A
+    metric of which more is better goes the other way. ``stamps``: also by the largest error of a
+    reference stream."""
     every = RequestSelection(requests, np.ones(len(requests), np.bool_))
     moved = dict[str, Floats]()
     for column in COLUMNS:
@@ -284,7 +287,7 @@ def move_requests(
 
 
 def bounds_of(word: str, part: RequestSelection, sources: ErrorSources) -> ErrorBounds | None:
-    """The distribution of the sentinels' errors that is in one value of a metric."""
+    """The distribution of the reference streams' errors that is in one value of a metric."""
     if sources.first is None or sources.gap is None or word not in TOUCHES[SENTINELS]:
         return None
     if word in ("fluidity", "qoe", "reading_stall"):
@@ -306,8 +309,11 @@ def measure_figure_errors(
     gaps: GapCounts,
     merged: CoalescedGaps | None,
 ) -> Iterator[FigureError]:
-    """Of every figure of these rows that the load generator can have wrong; latencies in ms, as in
-    the tables. ``gaps``, ``merged``: the exact ones, and those beside merged chunks."""
+    """The errors of every value in these rows that the load generator can have wrong. Latencies are
+    in ms, as in the tables.
+
+    ``gaps`` are the exact gaps, ``merged`` the gaps beside merged chunks.
+    """
     waits = run.settings.open_loop or bool(run.limits)
     for row in rows:
         measure = BY_NAME.get(row.tag)
@@ -324,7 +330,7 @@ def measure_figure_errors(
 
 
 def measure_compared_ttft(ttft_s: float | None, run: Run) -> Iterator[FigureError]:
-    """Of an experiment, whose prompts differ in length: the least TTFT that it compares, against
+    """For an experiment, whose prompts differ in length: the least TTFT that it compares, against
     the error of one."""
     both = combine_accuracies([health.certificate for health in run.health])
     if ttft_s is not None and both is not None:
@@ -408,8 +414,7 @@ def _gap_errors(
 
 
 def _rate_error(row: Row, word: str, ok: RequestSelection, sources: ErrorSources) -> FigureError:
-    """In a closed loop a user that is late sends less; in an open one the schedule is what it
-    is."""
+    """A late user of a closed loop sends less. In an open loop the schedule decides."""
     assert row.avg is not None
     shares = dict(lost_shares(ok, sources))
     causes = {cause: row.avg * share / (1 - share) for cause, share in shares.items()}
@@ -419,7 +424,7 @@ def _rate_error(row: Row, word: str, ok: RequestSelection, sources: ErrorSources
 
 
 def lost_shares(part: RequestSelection, sources: ErrorSources) -> Iterator[tuple[str, float]]:
-    """Of the time of the requests of a closed loop: what the load generator added."""
+    """The shares of the time of a closed loop's requests that the load generator added."""
     whole_s = float(np.nansum(part["closed_at"] - part["asked_at"]))
     if not sources.closed_loop or not whole_s > 0:
         return
@@ -460,7 +465,7 @@ def _figure_of(
 
 
 class RuleError(NamedTuple):
-    """By how much the figure of a rule may be off, in its base unit."""
+    """How far the value of a rule may be off, in its base unit."""
 
     lower: float = 0.0
     higher: float = 0.0
@@ -471,7 +476,7 @@ class RuleError(NamedTuple):
         return not self.lower and not self.higher
 
     def survives(self, rule: Rule, found: ObservedValue) -> bool:
-        """The decision is the same with the limit as much nearer as the figure may be off."""
+        """Whether the decision stays the same with the limit nearer by the error."""
         holds = found.decides(rule)
         if holds is None or self.none:
             return True
@@ -482,7 +487,8 @@ class RuleError(NamedTuple):
 
 
 def measure_rule_error(rule: Rule, seen: Evaluation) -> RuleError:
-    """Of the requests that it selects. A rule with a base: see combine_rule_errors."""
+    """The error over the requests that the rule selects. For a rule with a base: see
+    combine_rule_errors."""
     measure = BY_WORD[rule.metric]
     sources = find_error_sources(seen.main.requests, seen.run)
     if seen.run.imported or rule.metric not in (*TOUCHED, *GIVEN):
@@ -503,7 +509,8 @@ def measure_rule_error(rule: Rule, seen: Evaluation) -> RuleError:
 
 
 def _error_of_paces(rule: Rule, seen: Evaluation) -> RuleError:
-    """Of tokens a second of one user, each of which is 1 / ITL: the fastest have the least."""
+    """The error of the tokens a second of one user. Each is 1 / ITL, so the fastest have the least
+    ITL."""
     stat = {"min": "max", "max": "min"}.get(rule.stat, rule.stat)
     if rule.percentile is not None:
         stat = f"p{100 - rule.percentile:g}"
@@ -555,7 +562,7 @@ def _ends_of(
 
 
 def _order_all(seconds: Floats) -> OrderedValues:
-    """Failures among them, as values without end."""
+    """The values in order. Failures are values without end."""
     return _ordered(np.nan_to_num(np.clip(seconds * 1e3, 0.0, ENDLESS_MS)))
 
 
@@ -585,7 +592,8 @@ def _error_of_gaps(
 
 
 def _error_of_conditions(rule: Rule, seen: Evaluation, sources: ErrorSources) -> RuleError:
-    """Of a share or a rate of good requests: with every value at its least, and at its most."""
+    """The error of a share or a rate of good requests: with every value at its least, and at its
+    most."""
     requests = seen.main.requests
     best, worst = (
         move_requests(requests, sources, most=side, stamps=True) for side in (False, True)
@@ -622,7 +630,7 @@ def _share(rule: Rule, main: RequestSelection) -> float:
 def combine_rule_errors(
     rule: Rule, here: RuleError, base: RuleError, here_is: float, base_is: float
 ) -> RuleError:
-    """Of by how much a figure is worse than that of a base, with what both runs may have wrong."""
+    """The error of how much worse a value is than a base's, from the errors of both runs."""
     causes = tuple(dict.fromkeys((*here.causes, *base.causes)))
     if here.none and base.none:
         return RuleError()
