@@ -199,7 +199,7 @@ class Connection:
                 data = self._socket._sock.recv(READ_BYTES)
                 if (
                     not data
-                    or self.tls.received(data)
+                    or self.tls.decrypt(data)
                     or not self.tls.reusable
                     or time.monotonic() > until
                 ):
@@ -210,10 +210,10 @@ class Connection:
             return False
         return False
 
-    def sealed(self, request: Sequence[bytes]) -> Sequence[bytes]:
+    def encrypt(self, request: Sequence[bytes]) -> Sequence[bytes]:
         """The bytes of ``request`` as they go over the wire, encrypted for TLS. Call it before the
         reader has the connection: see TLSLayer."""
-        return request if self.tls is None else (self.tls.sealed(request),)
+        return request if self.tls is None else (self.tls.encrypt(request),)
 
     def round_trip(self) -> tuple[int | None, int]:
         """(round trip in microseconds, segments sent again since the last call), as in tcp(7).
@@ -273,7 +273,7 @@ class Connection:
         """
         while not self._over_by_tls() and (data := self._socket.recv(READ_BYTES)):
             yield_to_event_loop()
-            plain = bytes(data) if self.tls is None else self.tls.received(data)
+            plain = bytes(data) if self.tls is None else self.tls.decrypt(data)
             if plain:
                 return plain  # else it was a part of a TLS record, or a session ticket
         return None

@@ -87,7 +87,7 @@ class UserConnection:
 
 
 def exchange_request(
-    line: UserConnection,
+    user_connection: UserConnection,
     gate: Gate,
     request: Request,
     clock_offset_s: float,
@@ -100,19 +100,19 @@ def exchange_request(
     if the run ended before the request was sent: then there is no record. If its greenlet is killed
     after the send, GreenletExit is raised again with the record as its attribute ``record``.
     """
-    if line.busy:
+    if user_connection.busy:
         raise RuntimeError(
             "this user waits for an answer already: one request at a time, and more users for more"
         )
-    line.busy = True
+    user_connection.busy = True
     try:
-        return _exchange(line, gate, request, clock_offset_s, on_first, wait_until)
+        return _exchange(user_connection, gate, request, clock_offset_s, on_first, wait_until)
     finally:
-        line.busy = False
+        user_connection.busy = False
 
 
 def _exchange(
-    line: UserConnection,
+    user_connection: UserConnection,
     gate: Gate,
     request: Request,
     clock_offset_s: float,
@@ -124,34 +124,38 @@ def _exchange(
         "clock_offset_s": clock_offset_s,
         "request_bytes": sum(map(len, request.pieces)),
     }
-    line.stream = None
-    stream = _stream(request)
+    user_connection.stream = None
+    stream = _make_response(request)
     try:
         get_open_streams()  # made before there is any time to measure
     except ReaderFailed as error:
         now = time.monotonic()
-        return _unsent(fields, request, now, now, CLIENT_ERROR, str(error))
+        return _make_unsent_record(fields, request, now, now, CLIENT_ERROR, str(error))
     try:
-        fields["connect_s"] = _ready(line, request, wait_until)
+        fields["connect_s"] = _connect_until_due(user_connection, request, wait_until)
     except ConnectFailed as error:
         now = time.monotonic()
-        return _unsent(fields, request, now, now, error.outcome, str(error))
+        return _make_unsent_record(fields, request, now, now, error.outcome, str(error))
     asked_at = time.monotonic()
     slot = gate.enter()
     try:
-        return _admitted(line, gate, slot, request, stream, fields, asked_at, on_first)
+        return _send_admitted(
+            user_connection, gate, slot, request, stream, fields, asked_at, on_first
+        )
     finally:
         slot.release()  # whatever happened; if the first chunk freed it, this does nothing
 
 
-def _stream(request: Request) -> Response:
+def _make_response(request: Request) -> Response:
     return Response(
         time.monotonic_ns(), kind=request.kind, keep_text=request.keep_text,
         max_bytes=request.max_response_bytes, max_chunks=request.max_chunks,
     )  # fmt: skip
 
 
-def _ready(line: UserConnection, request: Request, wait_until: WaitUntil | None) -> float | None:
+def _connect_until_due(
+    user_connection: UserConnection, request: Request, wait_until: WaitUntil | None
+) -> float | None:
     """Connect, then wait until the request is due. Returns the seconds that connecting took. Raises
     ConnectFailed and GateClosed.
 
@@ -160,21 +164,21 @@ def _ready(line: UserConnection, request: Request, wait_until: WaitUntil | None)
     """
     due_at = request.due_at
     if wait_until is None or due_at is None:
-        return line.open(request.target)
+        return user_connection.open(request.target)
     connect_s: float | None = None
     early_at = due_at - CONNECT_AHEAD_S
     for moment in (early_at, due_at) if early_at > time.monotonic() else (due_at,):
         try:
-            connect_s = line.open(request.target) or connect_s
+            connect_s = user_connection.open(request.target) or connect_s
         except ConnectFailed:
             if time.monotonic() >= due_at:
                 raise
         wait_until(moment)
-    return line.open(request.target) if line.connection is None else connect_s
+    return user_connection.open(request.target) if user_connection.connection is None else connect_s
 
 
-def _admitted(
-    line: UserConnection, gate: Gate, slot: Slot, request: Request, stream: Response,
+def _send_admitted(
+    user_connection: UserConnection, gate: Gate, slot: Slot, request: Request, stream: Response,
     fields: dict[str, Any],
     asked_at: float, on_first: FirstHook | None,
 ) -> Record:  # fmt: skip
@@ -182,9 +186,11 @@ def _admitted(
     fields |= {"admitted_at": admitted_at, "limit": slot.limit}
     try:
         # servers close idle ones, and waits may be long
-        again_s = line.open(request.target, checked_s=CHECKED_S)
+        again_s = user_connection.open(request.target, checked_s=CHECKED_S)
     except ConnectFailed as error:
-        return _unsent(fields, request, asked_at, time.monotonic(), error.outcome, str(error))
+        return _make_unsent_record(
+            fields, request, asked_at, time.monotonic(), error.outcome, str(error)
+        )
     if again_s is not None:
         fields["connect_s"] = (fields["connect_s"] or 0.0) + again_s
         fields["reconnect_s"] = again_s
@@ -197,44 +203,48 @@ def _admitted(
                 on_first(stream, request.labels)
 
     while True:
-        connection = line.connection
+        connection = user_connection.connection
         assert connection is not None
-        line.stream = stream
+        user_connection.stream = stream
         reader = get_open_streams()
-        sealed = connection.sealed(request.pieces)
+        wire = connection.encrypt(request.pieces)
         stream.sent_ns = time.monotonic_ns()
         try:  # before the send: an answer may come before all is written
             reading = reader.add(connection, stream, free, awaited=slot.limit is not None)
         except ReaderFailed as error:
-            line.close()
-            return _unsent(fields, request, asked_at, time.monotonic(), CLIENT_ERROR, str(error))
+            user_connection.close()
+            return _make_unsent_record(
+                fields, request, asked_at, time.monotonic(), CLIENT_ERROR, str(error)
+            )
         limits = RequestTimeout(request, stream)
-        unsent, killed = _answered(line, request, reading, limits, sealed)
-        if killed is not None or not _stale(connection, stream):
+        unsent, killed = _send_and_wait(user_connection, request, reading, limits, wire)
+        if killed is not None or not _was_stale(connection, stream):
             break
-        line.close()
+        user_connection.close()
         try:
-            line.open(request.target)
+            user_connection.open(request.target)
         except ConnectFailed as error:
-            return _unsent(fields, request, asked_at, time.monotonic(), error.outcome, str(error))
-        line.closes = True
+            return _make_unsent_record(
+                fields, request, asked_at, time.monotonic(), error.outcome, str(error)
+            )
+        user_connection.closes = True
         fields["resent"] = 1
-        stream = _stream(request)
-    if limits.written_at is None or not stream.frame.reusable or line.closes:
-        line.close()  # before the slot goes on: who gave up is gone when the next one comes
+        stream = _make_response(request)
+    if limits.written_at is None or not stream.frame.reusable or user_connection.closes:
+        user_connection.close()  # before the slot goes on: who gave up is gone when the next one comes
     free()
     if unsent is not None and stream.status is None:
         stream.failure = ("send_failed", describe_exception(unsent))
     fields["rtt_us"], fields["retransmits"] = connection.round_trip()
-    killed = killed or _gave_way(request, gate, stream)
-    record = _record(stream, fields, request, asked_at, freed[0] if freed else None)
+    killed = killed or _yield_to_due_sends(request, gate, stream)
+    record = _make_record(stream, fields, request, asked_at, freed[0] if freed else None)
     if killed is not None:
         killed.record = record  # type: ignore[attr-defined]
         raise killed
     return record
 
 
-def _gave_way(request: Request, gate: Gate, stream: Response) -> BaseException | None:
+def _yield_to_due_sends(request: Request, gate: Gate, stream: Response) -> BaseException | None:
     """Let sends that are due go before the record of a complete answer. Returns what killed this
     greenlet meanwhile.
 
@@ -251,7 +261,7 @@ def _gave_way(request: Request, gate: Gate, stream: Response) -> BaseException |
     return None
 
 
-def _stale(connection: Connection, stream: Response) -> bool:
+def _was_stale(connection: Connection, stream: Response) -> bool:
     """The server was closing this used connection when the request came (RFC 9112, 9.3.1).
 
     A new connection has no such doubt, and a request that waited longer did arrive. The kernel does
@@ -269,12 +279,12 @@ def _stale(connection: Connection, stream: Response) -> bool:
     return time.monotonic_ns() - stream.sent_ns < max(STALE_NS, 2_000 * (rtt_us or 0))
 
 
-def _answered(
-    line: UserConnection,
+def _send_and_wait(
+    user_connection: UserConnection,
     request: Request,
     reading: OpenStream,
     limits: RequestTimeout,
-    sealed: Sequence[bytes],
+    wire: Sequence[bytes],
 ) -> tuple[OSError | None, BaseException | None]:
     """Send, and wait until the answer is over. Returns (why the request could not be written, what
     killed this greenlet)."""
@@ -282,7 +292,7 @@ def _answered(
     killed: BaseException | None = None
     try:
         try:
-            get_open_streams().sent(reading, reading.connection.send(sealed))
+            get_open_streams().sent(reading, reading.connection.send(wire))
             reading.stream.written_ns = limits.written()
         except OSError as error:
             unsent = error  # the server may have answered before it had read everything
@@ -292,7 +302,7 @@ def _answered(
         if error is limits:
             killed = _give_up(reading, limits.outcome, timeout_message(request, limits.outcome))
         else:
-            reason = line.on_kill() if isinstance(error, GreenletExit) else CANCELLED
+            reason = user_connection.on_kill() if isinstance(error, GreenletExit) else CANCELLED
             killed = _give_up(reading, reason, "given up while it ran") or error
     finally:
         limits.close()
@@ -312,7 +322,7 @@ def _give_up(reading: OpenStream, outcome: str, message: str) -> BaseException |
     return killed
 
 
-def _record(
+def _make_record(
     stream: Response,
     fields: dict[str, Any],
     request: Request,
@@ -389,7 +399,7 @@ def _record(
     )
 
 
-def _unsent(
+def _make_unsent_record(
     fields: dict[str, Any],
     request: Request,
     asked_at: float,

@@ -204,8 +204,8 @@ class Response:
         self._body: list[bytes] = []
         self._body_bytes = 0
 
-    def arrived(self, stamp_ns: int, since_ns: int, data: bytes) -> bool:
-        """Add one read. Returns whether ``look`` must follow; sets ``over`` if the read brought the
+    def append_read(self, stamp_ns: int, since_ns: int, data: bytes) -> bool:
+        """Add one read. Returns whether ``decode_pending`` must follow; sets ``over`` if the read brought the
         end."""
         self.stamps.append(stamp_ns)
         self.since.append(since_ns)
@@ -215,19 +215,19 @@ class Response:
             return True
         # it may hold the end (rfind: half the time of ``in``); only the parser knows
         if not self.frame.chunked or data.rfind(b"\r\n\r\n") >= 0 or len(data) < 5:
-            self._frame()
+            self._unframe()
             self.over = self.over or self.frame.complete
         return False
 
-    def took(self, stamps: bytes, since: bytes, data: list[bytes]) -> None:
-        """Add reads of the native reader; ``look`` follows. ``stamps`` and ``since`` are the bytes
+    def append_reads(self, stamps: bytes, since: bytes, data: list[bytes]) -> None:
+        """Add reads of the native reader; ``decode_pending`` follows. ``stamps`` and ``since`` are the bytes
         of arrays of int64."""
         self.stamps.frombytes(stamps)
         self.since.frombytes(since)
         self._unframed += data
         self.waiting_bytes += sum(map(len, data))
 
-    def look(self, now_ns: int = 0) -> None:
+    def decode_pending(self, now_ns: int = 0) -> None:
         """Decode what came. Sets ``first_seen`` and ``over`` if the bytes brought that.
 
         An answer is also over when its ``[DONE]`` came more than DONE_NS before ``now_ns`` and its
@@ -246,8 +246,8 @@ class Response:
             self.failure = self.failure or ("closed", NO_END)
             self.over = True
 
-    def due(self, now_ns: int) -> bool:
-        """Whether ``look`` must run although nothing came: bytes have waited long enough, or the
+    def must_decode(self, now_ns: int) -> bool:
+        """Whether ``decode_pending`` must run although nothing came: bytes have waited long enough, or the
         end of the message is overdue."""
         stamps, decoded = self.stamps, self._decoded
         if decoded < len(stamps):
@@ -255,9 +255,9 @@ class Response:
         done = self.answer.done_read
         return done is not None and now_ns - stamps[done] > DONE_NS
 
-    def closed(self, *, cut: bool = False) -> None:
+    def note_closed(self, *, cut: bool = False) -> None:
         """The peer closed the connection. ``cut``: TLS did not announce the end."""
-        self._frame()
+        self._unframe()
         if self.failure is None and not self.frame.complete:
             self.frame.end()
             self._cut = cut and self.frame.complete
@@ -268,19 +268,19 @@ class Response:
                 )
         self.over = True
 
-    def failed(self, outcome: str, message: str) -> None:
+    def end_with(self, outcome: str, message: str) -> None:
         """End the answer, for a reason of this process or of the network."""
         if not self.over:
-            self._frame()
+            self._unframe()
             if not self.frame.complete:  # else it was all there already
                 self.failure = self.failure or (outcome, message)
             self.over = True
 
-    def given_up(self, outcome: str, message: str) -> None:
+    def give_up(self, outcome: str, message: str) -> None:
         """End the answer, for a fault of this program. What is not decoded may be what cannot be
         decoded, and is dropped."""
         if not self.over or self._decoded < len(self.stamps):
-            self._ends(outcome, message)
+            self._stop_reading(outcome, message)
         self._unframed, self.frame.pieces, self.waiting_bytes = [], [], 0
 
     def finish(self) -> tuple[str, str]:
@@ -288,7 +288,7 @@ class Response:
         over."""
         try:
             self._decode()
-            self._take_rest()
+            self._take_unterminated()
             return self._outcome()
         except Exception as error:
             self.failure = (
@@ -399,7 +399,7 @@ class Response:
     def _compressed(self) -> str:
         return f"Content-Encoding {', '.join(self._codings)}, although none was asked for"
 
-    def _take_rest(self) -> None:
+    def _take_unterminated(self) -> None:
         """Drop what no blank line ended, unless it is an error, or whole JSON."""
         if self._events is None or not self._events.unterminated or not self.stamps:
             return
@@ -413,7 +413,7 @@ class Response:
             else:
                 self.answer.look_for_error(data)
 
-    def _frame(self) -> None:
+    def _unframe(self) -> None:
         """Take what was read out of its HTTP frame."""
         unframed, self._unframed = self._unframed, []
         frame = self.frame
@@ -427,7 +427,7 @@ class Response:
                 self._aligned = False
                 frame.feed(data)
                 if self.headers_ns is None and frame.has_headers:
-                    self._headers(data)
+                    self._handle_headers(data)
                 if self.received_bytes > MAX_HEADER_BYTES and not frame.has_headers:
                     raise HTTPParseError("headers without end")
         except HTTPParseError as mistake:
@@ -437,13 +437,13 @@ class Response:
                 self.failure = self.failure or ("malformed", f"no HTTP: {mistake}")
             self.over = True
             if self.headers_ns is None and frame.has_headers:
-                self._headers(b"")
+                self._handle_headers(b"")
         # read before it was known that the answer was over: no part of it
         if self._framed < len(self.stamps):
             del self.stamps[self._framed :], self.since[self._framed :]
             frame.closed_by_peer = self.over = True
 
-    def _headers(self, data: bytes) -> None:
+    def _handle_headers(self, data: bytes) -> None:
         """Handle the complete headers. ``data`` is the read that ended them."""
         self.headers_ns = self.stamps[self.frame.headers_read]
         if not 200 <= self.frame.get_code() < 300:
@@ -452,7 +452,7 @@ class Response:
         kind = str(self.frame.get("content-type", "")).lower()
         self._codings = parse_codings(str(self.frame.get("content-encoding", "")))
         if self._codings and "event-stream" in kind:
-            self._ends("malformed", self._compressed)
+            self._stop_reading("malformed", self._compressed)
         elif "event-stream" in kind:
             self._events = EventDecoder(shortcut=self.plain_events is not None)
             self._aligned = str(
@@ -461,7 +461,7 @@ class Response:
         elif not self._codings:
             self._beginning = []
 
-    def _look_for_events(self, pieces: list[Piece]) -> list[Piece]:
+    def _detect_event_stream(self, pieces: list[Piece]) -> list[Piece]:
         """Recognise an event stream by its first bytes, as some servers forget its Content-Type.
         Returns what can be decoded."""
         if self._beginning is None:
@@ -479,45 +479,55 @@ class Response:
 
     def _decode(self) -> None:
         """Turn the bytes into events and add the events to the answer, within its bounds."""
-        if (
-            self._aligned
-            and self._events is not None
-            and self._events.between
-            and self.plain_events
-        ):
-            events, reads, size = self.plain_events(self._unframed, self._framed, *self.answer.form)
-            if events:
-                self._events.passed()
-                del self._unframed[:reads]
-                self._framed += reads
-                self.received_bytes += size
-                for event in events:
-                    if len(event) == 3:
-                        self.answer.add(event)
-                    else:
-                        self.answer.add_alike(*event)
-                self.answer.find_form()
-        self._frame()
-        pieces = self._look_for_events(self.frame.pieces)
+        self._decode_plain_events()
+        self._unframe()
+        pieces = self._detect_event_stream(self.frame.pieces)
         self.frame.pieces = []
-        self._decoded, self.waiting_bytes = self._framed, 0
+        self._decoded = self._framed
+        self.waiting_bytes = 0
         if self._events is None:
-            most = MAX_BODY_BYTES if 200 <= (self.status or 0) < 300 else MAX_ERROR_BYTES
-            for _, data in pieces:
-                if self._body_bytes + len(data) <= most:
-                    self._body.append(data)
-                elif self._body_bytes < most:
-                    self._body.append(data[: most - self._body_bytes])
-                self._body_bytes += len(data)
+            self._extend_body(pieces)
         else:
             try:
                 for event in self._events.feed(pieces):
                     self.answer.add(event)
             except EventTooLong as mistake:
-                self._ends("malformed", str(mistake))
-        self._bound()
+                self._stop_reading("malformed", str(mistake))
+        self._check_bounds()
 
-    def _bound(self) -> None:
+    def _decode_plain_events(self) -> None:
+        """Take the events at the begin of the reads by the shortcut, as far as it knows them."""
+        if (
+            not self._aligned
+            or self._events is None
+            or not self._events.between
+            or not self.plain_events
+        ):
+            return
+        events, reads, size = self.plain_events(self._unframed, self._framed, *self.answer.form)
+        if not events:
+            return
+        self._events.passed()
+        del self._unframed[:reads]
+        self._framed += reads
+        self.received_bytes += size
+        for event in events:
+            if len(event) == 3:
+                self.answer.add(event)
+            else:
+                self.answer.add_alike(*event)
+        self.answer.find_form()
+
+    def _extend_body(self, pieces: list[Piece]) -> None:
+        most = MAX_BODY_BYTES if 200 <= (self.status or 0) < 300 else MAX_ERROR_BYTES
+        for _, data in pieces:
+            if self._body_bytes + len(data) <= most:
+                self._body.append(data)
+            elif self._body_bytes < most:
+                self._body.append(data[: most - self._body_bytes])
+            self._body_bytes += len(data)
+
+    def _check_bounds(self) -> None:
         chunks = len(self.answer.chunk_reads)
         most = self.max_bytes
         if (
@@ -525,16 +535,16 @@ class Response:
             or MIN_READ_BYTES * self._framed > most
             or MIN_CHUNK_BYTES * chunks > most
         ):
-            self._ends(TOO_LARGE, f"more than {most} bytes")
+            self._stop_reading(TOO_LARGE, f"more than {most} bytes")
             self._body = [b"".join(self._body[:8])[:MAX_ERROR_BYTES]]
         if chunks > MOST_CHUNKS:
-            self._ends(TOO_LARGE, f"more than {MOST_CHUNKS} chunks")
+            self._stop_reading(TOO_LARGE, f"more than {MOST_CHUNKS} chunks")
         if self.max_chunks is not None and chunks > self.max_chunks:
-            self._ends(TOO_LONG, f"more than {self.max_chunks} chunks")
+            self._stop_reading(TOO_LONG, f"more than {self.max_chunks} chunks")
         if len(self.answer.others) > MAX_CHOICES:
-            self._ends("malformed", f"more than {MAX_CHOICES} choices")
+            self._stop_reading("malformed", f"more than {MAX_CHOICES} choices")
 
-    def _ends(self, outcome: str, message: str) -> None:
+    def _stop_reading(self, outcome: str, message: str) -> None:
         """What came is reason enough to read no more of the answer."""
         self.failure = self.failure or (outcome, message)
         self.over = True

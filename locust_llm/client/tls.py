@@ -62,7 +62,7 @@ class TLSLayer:
             self.established = True
         return self._outgoing.read()
 
-    def sealed(self, pieces: Sequence[bytes]) -> bytes:
+    def encrypt(self, pieces: Sequence[bytes]) -> bytes:
         for piece in pieces:
             self._object.write(piece)
         return self._outgoing.read()
@@ -72,7 +72,7 @@ class TLSLayer:
         """Another request may be sent."""
         return not (self.closed or self.failure)
 
-    def received(self, data: bytes) -> bytes:
+    def decrypt(self, data: bytes) -> bytes:
         """Decrypt what came over the socket; there may be no plain bytes in it. Sets ``closed`` and
         ``failure``, after which nothing comes."""
         if self.closed or self.failure:

@@ -108,7 +108,7 @@ def _request_until_answered(
         connection = line.connection
         assert connection is not None
         try:
-            connection.send(connection.sealed([wire]))
+            connection.send(connection.encrypt([wire]))
             return _answer(connection, frame, max_bytes, begun), frame.complete and frame.reusable
         except (OSError, TLSClosed, FetchFailed):
             if not old or frame.message_begun:

@@ -250,7 +250,7 @@ def test_a_large_request_is_sealed_whole(scripted_tls: Scripted, certificate: Pa
         "127.0.0.1", scripted_tls.ports["tls"], ssl.create_default_context(cafile=str(certificate))
     )
     connection = Connection(target)
-    (sealed,) = connection.sealed([b"x" * 2_000_000, b"", b"y" * 3_000_000])
+    (sealed,) = connection.encrypt([b"x" * 2_000_000, b"", b"y" * 3_000_000])
     assert len(sealed) > 5_000_000
     connection.close()
 

@@ -111,8 +111,8 @@ def test_the_plain_client_of_a_user_keeps_them_home_too(
 def answered(*cookies: str) -> Response:
     lines = "".join(f"Set-Cookie: {cookie}\r\n" for cookie in cookies)
     stream = Response(0)
-    stream.arrived(1, 0, f"HTTP/1.1 200 OK\r\n{lines}Content-Length: 0\r\n\r\n".encode())
-    stream.look()
+    stream.append_read(1, 0, f"HTTP/1.1 200 OK\r\n{lines}Content-Length: 0\r\n\r\n".encode())
+    stream.decode_pending()
     return stream
 
 

@@ -139,8 +139,8 @@ def wire(name: str) -> bytes:
 
 def give(stream: Response, stamp_ns: int, since_ns: int, data: bytes) -> None:
     """One read, as the reader's thread gives it."""
-    if stream.arrived(stamp_ns, since_ns, data):
-        stream.look()
+    if stream.append_read(stamp_ns, since_ns, data):
+        stream.decode_pending()
 
 
 def read(*reads: bytes, sent_ns: int = 0, kind: str = "chat") -> Response:
@@ -156,7 +156,7 @@ def read(*reads: bytes, sent_ns: int = 0, kind: str = "chat") -> Response:
 def ended(stream: Response) -> Expected:
     """What became of it, as in the table above."""
     if not stream.over:
-        stream.closed()
+        stream.note_closed()
     outcome, message = stream.finish()
     answer = stream.answer
     chunk_us, _ = stream.chunks()
@@ -261,13 +261,13 @@ def test_an_answer_whose_message_has_no_end_is_over_a_second_behind_its_done() -
     give(stream, S, 0, head(Transfer_Encoding="chunked"))
     give(stream, 2 * S, 0, chunked(event(delta(content="b"))))
     give(stream, 3 * S, 0, DONE)  # nobody has looked for it yet
-    assert not stream.due(4 * S)
-    assert stream.due(4 * S + 1)
-    stream.look(4 * S)
+    assert not stream.must_decode(4 * S)
+    assert stream.must_decode(4 * S + 1)
+    stream.decode_pending(4 * S)
     assert not stream.over
-    assert not stream.due(4 * S)
-    assert stream.due(4 * S + 1)
-    stream.look(4 * S + 1)
+    assert not stream.must_decode(4 * S)
+    assert stream.must_decode(4 * S + 1)
+    stream.decode_pending(4 * S + 1)
     assert stream.over
     assert stream.finish() == (OK, NO_END)
     assert (stream.ended_ns, stream.frame.reusable) == (3 * S, False)
@@ -277,7 +277,7 @@ def test_what_comes_behind_done_within_the_second_is_taken() -> None:
     stream = Response(LAZY)
     give(stream, S, 0, head(Transfer_Encoding="chunked") + DONE)
     give(stream, S + 400_000_000, 0, USAGE)
-    stream.look(2 * S + 1)
+    stream.decode_pending(2 * S + 1)
     assert stream.finish() == (OK, NO_END)
     assert (stream.answer.input_tokens, stream.answer.output_tokens, stream.ended_ns) == (7, 9, S)
 
@@ -287,10 +287,10 @@ def test_pings_behind_done_do_not_keep_an_answer_open() -> None:
     give(stream, S, 0, head(Transfer_Encoding="chunked") + chunked(event(delta(content="b"))))
     give(stream, 2 * S, 0, DONE)
     for half in range(5, 14):
-        assert not stream.due(half * S // 2)
+        assert not stream.must_decode(half * S // 2)
         give(stream, half * S // 2, 0, chunked(b": ping\n\n"))
-    assert stream.due(7 * S + 1)
-    stream.look(7 * S + 1)
+    assert stream.must_decode(7 * S + 1)
+    stream.decode_pending(7 * S + 1)
     assert stream.over
     assert stream.finish() == (OK, NO_END)
     assert stream.ended_ns == 2 * S
@@ -300,7 +300,7 @@ def test_a_done_without_a_finish_reason_is_no_more_than_it_was() -> None:
     stream = read(
         head(Transfer_Encoding="chunked"), chunked(event(delta(content="a")) + event("[DONE]"))
     )
-    stream.look(2 * S)
+    stream.decode_pending(2 * S)
     assert stream.finish() == ("truncated", "the answer ended without a finish_reason")
 
 
@@ -308,9 +308,9 @@ def test_a_stream_without_done_is_never_over_by_itself() -> None:
     stream = read(
         head(Transfer_Encoding="chunked"), chunked(event(delta(content="a")) + event(delta("stop")))
     )
-    stream.look(1000 * S)
+    stream.decode_pending(1000 * S)
     assert not stream.over
-    assert not stream.due(1000 * S)
+    assert not stream.must_decode(1000 * S)
 
 
 def test_what_waits_is_looked_at_in_the_end() -> None:
@@ -318,8 +318,8 @@ def test_what_waits_is_looked_at_in_the_end() -> None:
     stream = read(head(Transfer_Encoding="chunked") + A, sent_ns=LAZY)
     for tenth in range(10, 60, 4):
         give(stream, tenth * S // 10, 0, B)
-    assert not stream.due(6 * S)
-    assert stream.due(6 * S + 1)
+    assert not stream.must_decode(6 * S)
+    assert stream.must_decode(6 * S + 1)
 
 
 def test_bytes_reads_and_chunks_of_an_answer_are_bounded() -> None:
@@ -337,12 +337,12 @@ def test_bytes_reads_and_chunks_of_an_answer_are_bounded() -> None:
         for number, data in enumerate([top, *reads], 1):
             if not stream.over:
                 give(stream, number, number, data)
-        stream.look()
+        stream.decode_pending()
         assert ended(stream).outcome == outcome, (reads[0], len(reads))
     stream = Response(0, max_chunks=3)
     for number, data in enumerate([top, A, A, A, A + A], 1):
         give(stream, number, number, data)
-    stream.look()
+    stream.decode_pending()
     assert stream.over
     assert stream.finish() == ("too_long", "more than 3 chunks")
 
@@ -354,10 +354,10 @@ def test_no_answer_has_more_chunks_than_a_record_may_have(monkeypatch: pytest.Mo
     stream = Response(0, max_bytes=2**40)
     for number, data in enumerate([head(Transfer_Encoding="chunked"), A, A, A], 1):
         give(stream, number, number, data)
-    stream.look()
+    stream.decode_pending()
     assert not stream.over
     give(stream, 5, 5, A)
-    stream.look()
+    stream.decode_pending()
     assert stream.over
     assert stream.finish() == ("too_large", "more than 3 chunks")
 
@@ -376,7 +376,7 @@ def test_a_stream_that_ends_early_is_closed_or_truncated_or_reset() -> None:
         stream = read(data[:cut]) if cut else Response(0)
         assert ended(stream).outcome == "closed"
         stream = read(data[:cut]) if cut else Response(0)
-        stream.failed("reset", "by peer")
+        stream.end_with("reset", "by peer")
         assert stream.finish() == ("reset", "by peer")
     for cut in range(done, len(data) - 1):  # nothing is missing but the end of the HTTP message
         assert ended(read(data[:cut])) == EXPECTED["vllm_stream"]._replace(
@@ -384,7 +384,7 @@ def test_a_stream_that_ends_early_is_closed_or_truncated_or_reset() -> None:
         )
         for reason in ("reset", "timeout", "gap_timeout", "cut"):
             stream = read(data[:cut])
-            stream.failed(reason, "by peer")
+            stream.end_with(reason, "by peer")
             assert stream.finish() == (OK, NO_END)
     no_end = head(Connection="close") + event(delta(content="a"))
     assert ended(read(no_end)).outcome == "truncated"
@@ -478,7 +478,7 @@ def test_microseconds_are_whole_and_never_later_than_the_stamp() -> None:
     stream = Response(100)
     for stamp_ns, data in ((200, TOP), (1099, A), (1100, B)):
         give(stream, stamp_ns, stamp_ns, data)
-    stream.failed("cut", "")
+    stream.end_with("cut", "")
     stream.finish()
     assert stream.chunks()[0] == (0, 1)
 
@@ -494,7 +494,7 @@ def test_bytes_after_the_end_do_not_hide_it(extra: bytes) -> None:
         # cut inside its last line ends: seen when more comes, or when time is out
         if not stream.over:
             assert len(TOP + A + B + FINISH) - cut in (1, 2, 3)
-            stream.failed("timeout", "")
+            stream.end_with("timeout", "")
         assert ended(stream)._replace(says="") == Expected(OK, 2, "stop")
         # else it is alive() that sees it
         assert not stream.frame.reusable or cut == len(TOP + A + B + FINISH)
@@ -502,16 +502,16 @@ def test_bytes_after_the_end_do_not_hide_it(extra: bytes) -> None:
 
 def test_an_end_that_came_before_it_was_given_up_is_an_end() -> None:
     stream = read(TOP, A, FINISH)
-    stream.failed("timeout", "too late")
+    stream.end_with("timeout", "too late")
     assert stream.finish() == (OK, "")
 
 
 def test_given_up_before_the_end_keeps_the_chunks() -> None:
     stream = read(TOP, A, B)
-    stream.failed("cut", "given up")
+    stream.end_with("cut", "given up")
     assert stream.finish() == ("cut", "given up")
     assert len(stream.chunks()[0]) == 2
-    stream.failed("timeout", "later reasons do not count")
+    stream.end_with("timeout", "later reasons do not count")
     assert stream.failure == ("cut", "given up")
 
 
@@ -634,7 +634,7 @@ def mutilated(draw: st.DrawFn) -> list[bytes]:
 def outcome_of(reads: Iterable[bytes], last: str, kind: str = "chat") -> Response:
     stream = read(*reads, kind=kind)
     if not stream.over:
-        stream.closed() if last == "closed" else stream.failed(last, "")
+        stream.note_closed() if last == "closed" else stream.end_with(last, "")
     outcome, message = stream.finish()
     assert outcome in (OK, "cut") or outcome in FAILURES
     assert message.isprintable()
@@ -709,12 +709,12 @@ def test_of_a_large_body_that_is_no_answer_little_is_kept(
     status: int, most: int, outcome: str, message: str
 ) -> None:
     stream = Response(0, max_bytes=most)
-    stream.arrived(1, 1, head(status, "application/json", Connection="close"))
+    stream.append_read(1, 1, head(status, "application/json", Connection="close"))
     for at in range(2, 34):
-        stream.arrived(at, at, b"x" * 65_536)
-        stream.look()
+        stream.append_read(at, at, b"x" * 65_536)
+        stream.decode_pending()
     assert len(stream.body) == MAX_ERROR_BYTES
-    stream.closed()
+    stream.note_closed()
     got = stream.finish()
     assert got[0] == outcome
     assert got[1].startswith(message)
@@ -869,7 +869,7 @@ def test_without_the_word_of_tls_the_end_of_a_connection_is_no_end(
     """Unless the answer itself shows that it is whole."""
     for is_cut, expected in ((False, outcome), (True, cut)):
         stream = Response(0)
-        stream.arrived(1, 1, data)
-        stream.look(2)
-        stream.closed(cut=is_cut)
+        stream.append_read(1, 1, data)
+        stream.decode_pending(2)
+        stream.note_closed(cut=is_cut)
         assert stream.finish()[0] == expected

@@ -29,10 +29,14 @@ def answered(*reads: bytes, kind: str = "chat") -> Response:
     """The reads a microsecond apart; then the server closes, if the answer has no other end."""
     stream = Response(0, kind=kind, keep_text=True)
     for number, data in enumerate(reads, 1):
-        if data and not stream.over and stream.arrived(number * 1000, number * 1000 - 500, data):
-            stream.look()
+        if (
+            data
+            and not stream.over
+            and stream.append_read(number * 1000, number * 1000 - 500, data)
+        ):
+            stream.decode_pending()
     if not stream.over:
-        stream.closed()
+        stream.note_closed()
     return stream
 
 
@@ -278,9 +282,9 @@ def test_an_error_ends_prefill_when_its_event_is_there() -> None:
     for failure in FAILURES:
         if failure.endswith(b"\n\n") and b"detail" not in failure:
             stream = Response(0)
-            stream.arrived(1, 0, head(Transfer_Encoding="chunked"))
-            stream.arrived(2, 0, chunked(failure))
-            stream.look()
+            stream.append_read(1, 0, head(Transfer_Encoding="chunked"))
+            stream.append_read(2, 0, chunked(failure))
+            stream.decode_pending()
             assert stream.first_seen, failure
 
 
@@ -588,8 +592,8 @@ def test_an_image_of_megabytes_is_a_chunk_and_counts_for_the_bytes_of_the_answer
     assert (stream.finish(), len(stream.answer.chunk_reads)) == ((OK, ""), 1)
     small = Response(0, max_bytes=1_000_000)
     for number, data in enumerate([typed("text/event-stream"), *cut(image, 65_536)], 1):
-        if not small.over and small.arrived(number, number, data):
-            small.look()
+        if not small.over and small.append_read(number, number, data):
+            small.decode_pending()
     assert small.finish() == ("too_large", "more than 1000000 bytes")
 
 

@@ -38,7 +38,7 @@ def pair_of(version: str, certificate: Path) -> Pair:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = context.maximum_version = VERSIONS[version]
     both = pair(certificate, context)
-    assert both.client.received(both.to_client.read()) == b""
+    assert both.client.decrypt(both.to_client.read()) == b""
     return both
 
 
@@ -48,29 +48,29 @@ def both(request: pytest.FixtureRequest, certificate: Path) -> Pair:
 
 
 def test_what_was_written_comes_out(both: Pair) -> None:
-    assert both.client.received(both.says(b"one", b"two")) == b"onetwo"
-    assert both.client.received(both.says(b"x" * 40_000)) == b"x" * 40_000
+    assert both.client.decrypt(both.says(b"one", b"two")) == b"onetwo"
+    assert both.client.decrypt(both.says(b"x" * 40_000)) == b"x" * 40_000
     assert (both.client.closed, both.client.failure) == (False, "")
 
 
 def test_a_record_that_is_not_all_there_waits(both: Pair) -> None:
     data = both.says(b"first") + both.says(b"second")
-    got = [both.client.received(data[i : i + 1]) for i in range(len(data))]
+    got = [both.client.decrypt(data[i : i + 1]) for i in range(len(data))]
     assert [piece for piece in got if piece] == [b"first", b"second"]
 
 
 def test_close_notify_ends_it(both: Pair) -> None:
     data = both.says(b"last")
-    assert both.client.received(data + both.closes()) == b"last"
+    assert both.client.decrypt(data + both.closes()) == b"last"
     assert (both.client.closed, both.client.failure) == (True, "")
 
 
 def test_what_came_before_a_broken_record_is_kept(both: Pair) -> None:
     good, bad = both.says(b"good"), bytearray(both.says(b"bad"))
     bad[-1] ^= 1
-    assert both.client.received(good + bytes(bad)) == b"good"
+    assert both.client.decrypt(good + bytes(bad)) == b"good"
     assert both.client.failure
-    assert both.client.received(both.says(b"more")) == b""
+    assert both.client.decrypt(both.says(b"more")) == b""
 
 
 def test_the_servers_alert_is_named(certificate: Path) -> None:
@@ -80,7 +80,7 @@ def test_the_servers_alert_is_named(certificate: Path) -> None:
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(certificate)
     both = pair(certificate, context)
-    assert both.client.received(both.to_client.read()) == b""
+    assert both.client.decrypt(both.to_client.read()) == b""
     assert "certificate required" in both.client.failure.lower().replace("_", " ")
 
 
@@ -129,8 +129,8 @@ def test_each_byte_has_the_stamp_of_the_read_that_completed_its_record(
     got = list[tuple[int, int, bytes]]()
     stream, connection = Taken(0), SimpleNamespace(tls=both.client)
     reading = OpenStream(connection, stream)  # type: ignore[arg-type]
-    reading.sealed += [(end, start, bytes(wire[start:end])) for start, end in reads]
-    reading.unseal(None)
+    reading.encrypted += [(end, start, bytes(wire[start:end])) for start, end in reads]
+    reading.decrypt(None)
     assert [(stamp, data) for stamp, _, data in got] == [row for row in expected if row[1]]
     assert all(since < stamp for stamp, since, _ in got)
     assert bool(both.client.failure) == broken

@@ -82,7 +82,7 @@ def test_what_is_sealed_here_is_what_a_server_seals(
     version: ssl.TLSVersion, certificate: Path, tmp_path: Path
 ) -> None:
     client, sealer = sealed_pair(certificate, tmp_path / "log", version)
-    assert client.received(sealer.record(23, b"x")) == b"x"
+    assert client.decrypt(sealer.record(23, b"x")) == b"x"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_records_without_data_end_the_connection(
             batch += KINDS[version][name](sealer)
         for at in range(0, len(batch), SLICE_BYTES):
             began = time.thread_time()
-            assert client.received(bytes(batch[at : at + SLICE_BYTES])) == b""
+            assert client.decrypt(bytes(batch[at : at + SLICE_BYTES])) == b""
             longest = max(longest, time.thread_time() - began)
         came += len(batch)
         assert came <= MAX_WITHOUT_DATA + 2 * SLICE_BYTES
@@ -111,8 +111,8 @@ def test_records_without_data_end_the_connection(
 def test_data_in_between_is_no_flood(certificate: Path, tmp_path: Path) -> None:
     client, sealer = sealed_pair(certificate, tmp_path / "log")
     for _ in range(20):
-        assert client.received(b"".join(WITHOUT_DATA["padded"](sealer) for _ in range(10))) == b""
-        assert client.received(sealer.record(23, b"x")) == b"x"
+        assert client.decrypt(b"".join(WITHOUT_DATA["padded"](sealer) for _ in range(10))) == b""
+        assert client.decrypt(sealer.record(23, b"x")) == b"x"
     assert client.failure == ""
 
 

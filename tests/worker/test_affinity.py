@@ -18,8 +18,8 @@ TOKEN: Final = "X-Session-Token"
 def came(head: str) -> Response:
     """An answer with these lines of headers."""
     found = Response(0)
-    found.arrived(1, 0, f"HTTP/1.1 200 OK\r\n{head}Content-Length: 0\r\n\r\n".encode("latin-1"))
-    found.look()
+    found.append_read(1, 0, f"HTTP/1.1 200 OK\r\n{head}Content-Length: 0\r\n\r\n".encode("latin-1"))
+    found.decode_pending()
     return found
 
 

@@ -436,8 +436,8 @@ def test_what_is_sent_back_is_in_no_message_and_the_backend_is_a_line(
         b"HTTP/1.1 500 No\r\nX-Route: pod-eighteen\r\nX-At: three\x9b31m of "
         b"pod-eighteen\r\nContent-Length: 0\r\n\r\n"
     )
-    branch.line.stream.arrived(1, 0, head)
-    branch.line.stream.look()
+    branch.line.stream.append_read(1, 0, head)
+    branch.line.stream.decode_pending()
     sent = requests.Request(
         "POST", "http://server:8000/", headers={"X-Route": "pod-seventeen"}
     ).prepare()

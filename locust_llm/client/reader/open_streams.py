@@ -78,7 +78,7 @@ LOOKS_NS: Final = 10_000_000
 that are due come between."""
 
 
-UNSEAL_NS: Final = 5_000_000
+DECRYPT_NS: Final = 5_000_000
 """Decryption runs at most so long without a pause, as others wait meanwhile."""
 
 
@@ -90,14 +90,14 @@ class OpenStream:
     """A stream from ``OpenStreams.add`` until it has ended."""
 
     __slots__ = (
-        "_opened",
+        "_decrypted",
         "connection",
         "dropped",
+        "encrypted",
         "end",
         "end_shows",
         "ended",
         "on_first",
-        "sealed",
         "stream",
     )
 
@@ -113,73 +113,75 @@ class OpenStream:
         self.dropped: tuple[str, str] | None = None
         self.end = 0
         """The end of the connection, as ``Reader.take`` returns it."""
-        self.sealed: deque[tuple[int, int, bytes]] = deque()
-        """Reads that are not decrypted yet: stamp, since (both as in ``Response.arrived``),
+        self.encrypted: deque[tuple[int, int, bytes]] = deque()
+        """Reads that are not decrypted yet: stamp, since (both as in ``Response.append_read``),
         bytes."""
         self.end_shows: bool | None = None
         """Whether the last read may hold the end, as far as TLS records show it. None: all reads
         are decrypted at once."""
-        self._opened = b""
+        self._decrypted = b""
         """The decrypted bytes of the first of them."""
 
-    def closed(self) -> None:
+    def note_closed(self) -> None:
         """The peer closed the connection."""
         tls = self.connection.tls
-        self.stream.closed(cut=tls is not None and not tls.closed)
+        self.stream.note_closed(cut=tls is not None and not tls.closed)
 
-    def unseal(self, patience_ns: int | None = UNSEAL_NS) -> bool:
+    def decrypt(self, patience_ns: int | None = DECRYPT_NS) -> bool:
         """Decrypt what was read; each read keeps its stamp. Returns whether it must be decoded now.
 
-        After ``patience_ns`` the rest stays in ``sealed``; None: decrypt all at once.
+        After ``patience_ns`` the rest stays in ``encrypted``; None: decrypt all at once.
         """
-        stream, tls, sealed, look = self.stream, self.connection.tls, self.sealed, False
+        stream = self.stream
+        tls = self.connection.tls
+        must_decode = False
         until_ns = None if patience_ns is None else time.monotonic_ns() + patience_ns
-        while sealed and tls is not None:
-            stamp_ns, since_ns, data = sealed.popleft()
-            piece, rest = data[:SLICE_BYTES], data[SLICE_BYTES:]
-            plain = self._opened + tls.received(piece)
+        while self.encrypted and tls is not None:
+            stamp_ns, since_ns, data = self.encrypted.popleft()
+            rest = data[SLICE_BYTES:]
+            plain = self._decrypted + tls.decrypt(data[:SLICE_BYTES])
             over = bool(tls.failure) or tls.closed
             if rest and not over:
-                sealed.appendleft((stamp_ns, since_ns, rest))
-                self._opened = plain
-            elif (
-                stream.over
-            ):  # read before that was known: the TLS layer of the next answer needs it
-                self._opened = b""
+                self.encrypted.appendleft((stamp_ns, since_ns, rest))
+                self._decrypted = plain
+            elif stream.over:
+                # it was read before the end was known; the TLS layer needs it for the next answer
+                self._decrypted = b""
                 stream.frame.closed_by_peer |= bool(plain)
             else:
-                self._opened = b""
-                look = (bool(plain) and stream.arrived(stamp_ns, since_ns, plain)) or look
+                self._decrypted = b""
+                if plain and stream.append_read(stamp_ns, since_ns, plain):
+                    must_decode = True
                 self._end_by_tls(tls)
             if over:
-                self._forget()
+                self._drop_encrypted()
             elif until_ns is not None and time.monotonic_ns() > until_ns:
                 break
-        return look
+        return must_decode
 
-    def unseal_few(self, stamps: bytes, since: bytes, data: list[bytes]) -> None:
+    def decrypt_few(self, stamps: bytes, since: bytes, data: list[bytes]) -> None:
         """Decrypt at most SLICE_BYTES as the native reader gives them, where nothing waits in
-        ``sealed``. ``stamps`` and ``since`` are the bytes of arrays of int64."""
+        ``encrypted``. ``stamps`` and ``since`` are the bytes of arrays of int64."""
         tls = self.connection.tls
         assert tls is not None
-        plain = [tls.received(read) for read in data]
+        plain = [tls.decrypt(read) for read in data]
         if not all(plain):
             stamps = array("q", compress(array("q", stamps), plain)).tobytes()
             since = array("q", compress(array("q", since), plain)).tobytes()
             plain = list(filter(None, plain))
-        self.stream.took(stamps, since, plain)
+        self.stream.append_reads(stamps, since, plain)
         self._end_by_tls(tls)
 
     def _end_by_tls(self, tls: TLSLayer) -> None:
         if tls.failure:
-            self.stream.failed("tls", tls.failure)
+            self.stream.end_with("tls", tls.failure)
             self.stream.frame.closed_by_peer = True
         elif tls.closed and not self.stream.over:
-            self.closed()
+            self.note_closed()
 
-    def _forget(self) -> None:
+    def _drop_encrypted(self) -> None:
         """Drop the encrypted reads: nothing behind this can be decrypted."""
-        self.sealed.clear()
+        self.encrypted.clear()
 
 
 class OpenStreams:
@@ -202,16 +204,16 @@ class OpenStreams:
         greenlet."""
         self._waiting: set[OpenStream] = set()
         """The streams that have bytes to decode, or ``[DONE]`` without an end."""
-        self._sealed: deque[OpenStream] = deque()
+        self._encrypted: deque[OpenStream] = deque()
         """The streams that have more to decrypt than one slice."""
         self._impatient = 0
         """The number of next answers over TLS whose end may not show: see HIDDEN_ENDS."""
         loop = gevent.get_hub().loop
         # referenced, so that the loop waits, while streams are open
         self._to_loop = loop.async_(ref=False)
-        self._to_loop.start(self._pass_on)
+        self._to_loop.start(self._report)
         self._due = loop.io(thread.event_fd, 1, ref=False)  # 1: to read
-        self._due.start(self._run, self._look_into_due)
+        self._due.start(self._run, self._decode_due)
         self._sweeper = loop.timer(SWEEP_S, SWEEP_S, ref=False)
         self._sweeper.start(self._run, lambda: self._sweep(time.monotonic_ns()))
         self._next_turn = loop.timer(0.0, ref=False)
@@ -259,7 +261,7 @@ class OpenStreams:
         done."""
         reading.dropped = (outcome, message)
         self._drops.append(reading)
-        self._run(self._give_up)
+        self._run(self._process_drops)
 
     @property
     def reads(self) -> int:
@@ -287,13 +289,13 @@ class OpenStreams:
         try:
             work()
         except BaseException as error:
-            self._dies(error)
+            self._fail_reader(error)
         try:
-            self._pass_on()
+            self._report()
         except BaseException:  # of a hook: gevent would stop the watcher whose callback raises
             gevent.get_hub().handle_error(self, *sys.exc_info())
 
-    def _dies(self, error: BaseException) -> None:
+    def _fail_reader(self, error: BaseException) -> None:
         # it holds what was read last, and memory may be what there is none of
         error.__traceback__ = None
         failure = DIED
@@ -309,7 +311,7 @@ class OpenStreams:
         self._next_turn.stop()
         self._thread.stop()
 
-    def _look_into_due(self) -> None:
+    def _decode_due(self) -> None:
         """Decode a few streams. The loop comes back while there are more."""
         if self._plain_events is None:  # the thread in Python, which needs the lock for each read
             self.give_way()
@@ -320,67 +322,67 @@ class OpenStreams:
                 break
             reading = self._readings.get(fd)
             if reading is not None:
-                self._guarded(reading, self._look)
+                self._run_for_one(reading, self._process)
             if time.monotonic_ns() > until_ns:
                 break
 
-    def _look_into_sealed(self) -> None:
+    def _decrypt_next(self) -> None:
         """Decrypt a slice of one stream in a turn of the loop."""
-        reading = self._sealed.popleft()
+        reading = self._encrypted.popleft()
         if self._readings.get(reading.connection.fd) is reading:
-            self._guarded(reading, self._look)
-        if self._sealed:
-            self._next_turn.start(self._run, self._look_into_sealed)
+            self._run_for_one(reading, self._process)
+        if self._encrypted:
+            self._next_turn.start(self._run, self._decrypt_next)
 
-    def _guarded(self, reading: OpenStream, work: Callable[..., None], *args: Any) -> None:
+    def _run_for_one(self, reading: OpenStream, work: Callable[..., None], *args: Any) -> None:
         """Run ``work`` so that a fault of this program ends one request, and not the thread that
         all requests need."""
         try:
             work(reading, *args)
         except Exception as error:
-            reading.stream.given_up(
+            reading.stream.give_up(
                 "malformed", f"the answer could not be read: {describe_exception(error)}"
             )
-            self._over(reading)
+            self._finish(reading)
 
-    def _give_up(self) -> None:
+    def _process_drops(self) -> None:
         while self._drops:
-            self._guarded(self._drops.popleft(), self._drop)
+            self._run_for_one(self._drops.popleft(), self._drop)
 
     def _drop(self, reading: OpenStream) -> None:
         if self._readings.get(reading.connection.fd) is reading and reading.dropped is not None:
             self._take(reading)
-            reading.unseal()
-            reading.stream.failed(*reading.dropped)
-            self._over(reading)
+            reading.decrypt()
+            reading.stream.end_with(*reading.dropped)
+            self._finish(reading)
 
     def _sweep(self, now_ns: int) -> None:
         self._thread.sweep(QUIET_NS, WAITED_NS)
         for reading in list(self._waiting):
-            if reading.stream.due(now_ns):
-                self._guarded(reading, self._look)
+            if reading.stream.must_decode(now_ns):
+                self._run_for_one(reading, self._process)
 
-    def _look(self, reading: OpenStream) -> None:
+    def _process(self, reading: OpenStream) -> None:
         stream = reading.stream
         now_ns = time.monotonic_ns()
         seen = stream.first_seen
-        if not reading.sealed:  # else the server waits, as there is more than can be decrypted
+        if not reading.encrypted:  # else the server waits, as there is more than can be decrypted
             self._take(reading)
-        if not reading.sealed or reading.unseal() or stream.over or stream.due(now_ns):
-            stream.look(now_ns)
-        if reading.end and not stream.over and not reading.sealed:
+        if not reading.encrypted or reading.decrypt() or stream.over or stream.must_decode(now_ns):
+            stream.decode_pending(now_ns)
+        if reading.end and not stream.over and not reading.encrypted:
             self._end(reading, reading.end)
         if stream.over:
-            self._learn(reading)
-            self._over(reading)
+            self._learn_how_ends_show(reading)
+            self._finish(reading)
             return
-        if reading.sealed:
-            if reading not in self._sealed:
-                self._sealed.append(reading)
-            self._next_turn.start(self._run, self._look_into_sealed)
+        if reading.encrypted:
+            if reading not in self._encrypted:
+                self._encrypted.append(reading)
+            self._next_turn.start(self._run, self._decrypt_next)
         if stream.first_seen and not seen:
             self._notices.append((reading, False))
-            self._calm(reading)
+            self._relax(reading)
         if stream.waiting_bytes or stream.answer.done_read is not None:
             self._waiting.add(reading)
         else:
@@ -400,13 +402,13 @@ class OpenStreams:
             unusual,
         ) = self._thread.take(reading.connection.fd)
         if reading.connection.tls is None:
-            stream.took(stamps, since, data)
+            stream.append_reads(stamps, since, data)
             return
         reading.end_shows = None if reading.end_shows is None else unusual
-        if not reading.sealed and not stream.over and sum(map(len, data)) <= SLICE_BYTES:
-            reading.unseal_few(stamps, since, data)
+        if not reading.encrypted and not stream.over and sum(map(len, data)) <= SLICE_BYTES:
+            reading.decrypt_few(stamps, since, data)
         else:
-            reading.sealed += zip(array("q", stamps), array("q", since), data, strict=True)
+            reading.encrypted += zip(array("q", stamps), array("q", since), data, strict=True)
 
     def _end(self, reading: OpenStream, number: int) -> None:
         """The connection ended without the end of the message. ``number``: see ``Reader.take``."""
@@ -414,14 +416,16 @@ class OpenStreams:
         if number == ENOMEM:
             raise MemoryError
         if tls is not None and tls.failure:
-            reading.stream.failed("tls", tls.failure)
+            reading.stream.end_with("tls", tls.failure)
             reading.stream.frame.closed_by_peer = True
         elif number < 0:
-            reading.closed()
+            reading.note_closed()
         else:
-            reading.stream.failed("reset", describe_exception(OSError(number, os.strerror(number))))
+            reading.stream.end_with(
+                "reset", describe_exception(OSError(number, os.strerror(number)))
+            )
 
-    def _calm(self, reading: OpenStream) -> None:
+    def _relax(self, reading: OpenStream) -> None:
         """The first chunk has come: later bytes have time, except for the end."""
         stream, fd = reading.stream, reading.connection.fd
         # not all of those that begin together at one moment
@@ -437,7 +441,7 @@ class OpenStreams:
             reading.end_shows = False
             self._thread.calm(fd, most, False, PATIENCE_NS if self._impatient else TLS_PATIENCE_NS)
 
-    def _learn(self, reading: OpenStream) -> None:
+    def _learn_how_ends_show(self, reading: OpenStream) -> None:
         """Learn how the server's ends show over TLS."""
         frame = reading.stream.frame
         if reading.end_shows is None or not frame.complete:
@@ -447,16 +451,18 @@ class OpenStreams:
         else:
             self._impatient = HIDDEN_ENDS
 
-    def _over(self, reading: OpenStream) -> None:
+    def _finish(self, reading: OpenStream) -> None:
         reading.stream.over, reading.stream.newest = True, None
         fd = reading.connection.fd
-        if self._readings.pop(fd, None) is not None and (self._thread.remove(fd) or reading.sealed):
+        if self._readings.pop(fd, None) is not None and (
+            self._thread.remove(fd) or reading.encrypted
+        ):
             # bytes behind the end: the next answer would lack them
             reading.stream.frame.closed_by_peer = True
         self._waiting.discard(reading)
         self._notices.append((reading, True))
 
-    def _pass_on(self) -> None:
+    def _report(self) -> None:
         """Report first chunks and ends to the waiting greenlets. It runs in the loop itself and
         must not block."""
         notices = self._notices
@@ -484,7 +490,7 @@ class OpenStreams:
         self._readings.clear()
         for reading in self._open:
             try:
-                reading.stream.failed(CLIENT_ERROR, self.failure)
+                reading.stream.end_with(CLIENT_ERROR, self.failure)
             except Exception:  # perhaps what the thread died of
-                reading.stream.given_up(CLIENT_ERROR, self.failure)
+                reading.stream.give_up(CLIENT_ERROR, self.failure)
             self._notices.append((reading, True))

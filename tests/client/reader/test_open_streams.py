@@ -318,7 +318,7 @@ def test_a_drop_that_comes_first_wins(scripted: Scripted) -> None:
 def test_a_mistake_of_ours_ends_one_request_not_the_thread(
     scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arrived, took = Response.arrived, Response.took
+    arrived, took = Response.append_read, Response.append_reads
 
     def broken(self: Response, stamp_ns: int, since_ns: int, data: bytes) -> bool:
         if b"poison" in data:
@@ -330,8 +330,8 @@ def test_a_mistake_of_ours_ends_one_request_not_the_thread(
             raise KeyError("oops")
         took(self, stamps, since, data)
 
-    monkeypatch.setattr(Response, "arrived", broken)
-    monkeypatch.setattr(Response, "took", broken_too)
+    monkeypatch.setattr(Response, "append_read", broken)
+    monkeypatch.setattr(Response, "append_reads", broken_too)
     good, bad = several(
         scripted, "poisoned", 2, lambda n: stream(5, each_ms=5, word="poison" if n else "fine")
     )

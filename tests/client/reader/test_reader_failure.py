@@ -56,10 +56,10 @@ def ask(server: Scripted, gate: Gate, name: str, steps: list[Any]) -> Record:
 BOTH = [
     ("_sweep", fails),
     ("_sweep", interrupts),
-    ("_give_up", fails),
-    ("_over", fails),
-    ("_guarded", fails),
-    ("_look", interrupts),
+    ("_process_drops", fails),
+    ("_finish", fails),
+    ("_run_for_one", fails),
+    ("_process", interrupts),
 ]
 OWN: dict[str, list[tuple[str, Any]]] = {
     "python": [("_read", interrupts), ("measure_clock_offset_ns", fails)],
@@ -91,11 +91,11 @@ def test_who_waits_gets_a_record_and_who_comes_is_refused(
             gevent.sleep(0.01)
     places: list[Any] = [reader, reader._thread, python_reader]
     monkeypatch.setattr(next(place for place in places if hasattr(place, where)), where, how)
-    if where == "_give_up":
+    if where == "_process_drops":
         jobs[0].kill(block=False)
     # there is something to read and to look into
     fourth = gevent.spawn(ask, scripted, Gate(), f"{name}3", stream(2))
-    records = [job.get() for job in jobs[where == "_give_up" :]]
+    records = [job.get() for job in jobs[where == "_process_drops" :]]
     assert {record.outcome for record in records} == {CLIENT_ERROR}
     assert len(records[-1].chunk_us) == 2  # what had come until then
     assert all(record.error.startswith(DIED) for record in records)
@@ -113,7 +113,7 @@ def test_the_next_run_has_a_reader_of_its_own(
 ) -> None:
     start_new_reader()
     assert get_open_streams() is reader
-    monkeypatch.setattr(reader, "_look", interrupts)
+    monkeypatch.setattr(reader, "_process", interrupts)
     assert ask(scripted, Gate(), "last", stream(1, cut="stall")).outcome == CLIENT_ERROR
     start_new_reader()
     assert get_open_streams() is not reader
@@ -133,7 +133,7 @@ def test_an_answer_that_cannot_be_decoded_ends_one_request(
 
         return broken
 
-    monkeypatch.setattr(Response, "_frame", breaks(Response._frame))
+    monkeypatch.setattr(Response, "_unframe", breaks(Response._unframe))
     monkeypatch.setattr(Response, "_decode", breaks(Response._decode))
     poisoned = ask(scripted, Gate(), "poisoned", stream(3, word="poison"))
     assert (poisoned.outcome, "KeyError" in poisoned.error) == ("malformed", True)

@@ -163,10 +163,10 @@ def decoded(
     stream = Response(0, keep_text=keep_text)
     stream.plain_events = plain_events
     for number, (data, look) in enumerate(zip(reads, looks, strict=True)):
-        if not stream.over and (stream.arrived(number + 1, number, data) or look):
-            stream.look()
+        if not stream.over and (stream.append_read(number + 1, number, data) or look):
+            stream.decode_pending()
     if not stream.over:
-        stream.closed()
+        stream.note_closed()
     return said(stream)
 
 
