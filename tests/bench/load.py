@@ -120,7 +120,7 @@ def load(
                 workers = seen[0].process.children()
                 seen += map(Seen, workers if len(workers) == processes else ())
             for each in seen:
-                each.decode_pending()
+                each.look()
             time.sleep(LOOK_EACH_S)
     if process.returncode:
         sys.exit(f"Locust ended with status {process.returncode}:\n{log.read_text()}")

@@ -324,7 +324,7 @@ def test_the_shortest_round_trip_counts_and_an_old_kernel_has_the_smoothed_one()
 def test_session_tickets_without_end_are_not_waited_for() -> None:
     """They would be read in the event loop."""
     connection = object.__new__(Connection)
-    connection.tls = cast(Any, SimpleNamespace(reusable=True, received=lambda data: b""))
+    connection.tls = cast(Any, SimpleNamespace(reusable=True, decrypt=lambda data: b""))
     reads = iter([b"tickets"] * 100)
     connection._socket = SimpleNamespace(_sock=SimpleNamespace(recv=lambda size: next(reads)))
     assert not connection.alive()

@@ -122,7 +122,7 @@ def test_each_byte_has_the_stamp_of_the_read_that_completed_its_record(
     ]
 
     class Taken(Response):
-        def arrived(self, stamp_ns: int, since_ns: int, data: bytes) -> bool:
+        def append_read(self, stamp_ns: int, since_ns: int, data: bytes) -> bool:
             got.append((stamp_ns, since_ns, data))
             return False
 

@@ -219,7 +219,7 @@ def test_the_reason_is_one_sentence(flood_url: str, certificate: Path) -> None:
 def test_a_deadline_holds_whatever_lies_in_the_socket_and_whatever_tls_makes_of_it() -> None:
     """There always is more to read, and never any data."""
     connection = object.__new__(Connection)
-    connection.tls = cast(Any, SimpleNamespace(received=lambda data: b"", failure="", closed=False))
+    connection.tls = cast(Any, SimpleNamespace(decrypt=lambda data: b"", failure="", closed=False))
     connection._socket = SimpleNamespace(recv=lambda size: b"x" * size)
     with loop_watched() as held, pytest.raises(gevent.Timeout), gevent.Timeout(0.1):
         connection.receive()
