@@ -1,12 +1,13 @@
-/* The thread of the native reader: it waits on all streaming sockets and keeps what came with the kernel's stamps, without
- * Python's lock. What python_reader.py is in Python, whose rules it follows; open_streams.py is the other side.
+/* Native reader: its thread waits on all streaming sockets and keeps what comes, with the kernel's stamps and without
+ * Python's lock. It follows the same rules as python_reader.py. open_streams.py is the other side.
  *
- * Two threads meet here. This module's own reads; any thread that holds Python's lock adds, takes and removes. Each stream
- * has a lock, held for one read or one take. A stream that Python shall look into is put on one of three queues: at once
- * (the first bytes, the end), soon (what may be the end), or within a while (what looks like no end). Lock order: stream, queue.
- * What comes by TLS stays encrypted here: of it only the headers of its records are read, see records_in.
- * The table of streams is used under Python's lock alone; the thread knows a stream by its epoll event, so one that was
- * removed lives on until the thread has begun its next round.
+ * Two threads meet here. This module's own thread reads. Any thread that holds Python's lock adds, takes and removes streams.
+ * Each stream has a lock, held for one read or one take. A stream that Python must decode goes to one of three queues: at once
+ * (the first bytes, the end), soon (a possible end), or later (probably no end). Lock order: stream, queue.
+ *
+ * TLS data stays encrypted here: only the headers of its records are read, see follow_records. The table of streams is used
+ * under Python's lock alone. The thread knows a stream by its epoll event, so a removed stream lives on until the thread has
+ * begun its next round.
  */
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
@@ -26,7 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define INTERFACE 2      /* of this module, as compiled.py has it: another one when a signature changes */
+#define INTERFACE 2      /* of this module, as in compiled.py; it changes with a signature */
 #define READ_BYTES 65536
 #define MAX_READS 2      /* of one connection between two polls, as in python_reader.py */
 #define MAX_READY 1024
@@ -39,12 +40,12 @@
 #define CLOCKS_NS 20000  /* see kernel_clock.py */
 #define SECOND_NS 1000000000LL
 #define CLOSED (-1)
-#define MAX_DIGITS 6     /* of the size of an HTTP chunk: longer ones are the parser's */
+#define MAX_DIGITS 6     /* of the size of an HTTP chunk; the parser reads longer ones */
 
-#define HEADER_BYTES 5   /* of a TLS record: kind, version, and how many bytes follow (RFC 8446, 5.1) */
-#define SHORT_RECORD 64  /* bytes of a record that holds no whole chunk: what ends a message, or a close_notify */
+#define HEADER_BYTES 5   /* of a TLS record: kind, version, and the number of bytes that follow (RFC 8446, 5.1) */
+#define SHORT_RECORD 64  /* bytes of a record without a whole chunk: the end of a message, or a close_notify */
 
-#define SOON_NS 50000000 /* those who wait longer are LATER, that none of them is before one who does not */
+#define SOON_NS 50000000 /* longer waits go to LATER, so that they never stand before a shorter one */
 
 enum { AT_ONCE, SOON, LATER, QUEUES };
 
@@ -53,24 +54,24 @@ typedef struct { int64_t stamp_ns, since_ns; size_t bytes; } Read;
 typedef struct Stream {
     pthread_mutex_t lock;
     int fd;
-    bool removed;            /* by Python: its socket is not ours any more */
+    bool removed;            /* by Python: the thread must not use its socket any more */
     int end;                 /* 0: none yet; CLOSED; else the errno of the read that failed */
     bool tls;
     unsigned char header[HEADER_BYTES];
-    size_t header_bytes, record_bytes, record_left;  /* of the TLS record that is coming */
-    size_t longest;          /* of its records, since it is calm */
-    bool unusual;            /* the last read, see records_in */
+    size_t header_bytes, record_bytes, record_left;  /* of the TLS record that is arriving */
+    size_t longest;          /* record since the stream is calm */
+    bool unusual;            /* the last read, see follow_records */
     bool awaited;
     bool calm, chunked;      /* see calm() */
     size_t most;
     int64_t patience_ns;
     int64_t sent_ns, read_ns, stamp_ns, left_since_ns, lag_ns;
     long long unstamped, bad;
-    char *data;              /* what came and was not taken */
+    char *data;              /* bytes that Python has not taken yet */
     size_t bytes, room;
     Read *reads;
     size_t count, read_room;
-    bool queued[QUEUES];     /* of the queue's lock */
+    bool queued[QUEUES];     /* under the queues' lock */
     int64_t due_ns[QUEUES];
     struct Stream *next[QUEUES];
 } Stream;
@@ -86,7 +87,7 @@ typedef struct {
     pthread_t thread;
     Stream **streams;        /* by descriptor */
     int table;
-    pthread_mutex_t lock;    /* of all from here to `failure` */
+    pthread_mutex_t lock;    /* of all fields from here to `failure` */
     Queue queues[QUEUES];
     Stream *removed;
     bool notified;
@@ -94,7 +95,7 @@ typedef struct {
     atomic_bool stop, unstamped;
     atomic_int open, awaited;
     atomic_llong reads, behind_ns;
-    int64_t nap_ns;          /* from here on of the thread alone */
+    int64_t nap_ns;          /* from here on only the thread uses the fields */
     long long nap_due, tight;
     struct epoll_event ready[MAX_READY];
     char buffer[READ_BYTES];
@@ -120,7 +121,7 @@ static int64_t wall_minus_monotonic_ns(void) {
 
 /* -- the queues ---------------------------------------------------------------------------------------------------------- */
 
-/* Under the queues' lock. */
+/* Called under the queues' lock. */
 static void notify(Reader *reader) {
     if (!reader->notified) {
         reader->notified = true;
@@ -146,7 +147,7 @@ static void enqueue(Reader *reader, Stream *stream, int which, int64_t due_ns) {
     pthread_mutex_unlock(&reader->lock);
 }
 
-/* The next that is due, NULL if none is; under the queues' lock. */
+/* The next stream that is due, NULL if there is none. Called under the queues' lock. */
 static Stream *dequeue(Reader *reader, int which, int64_t at_ns) {
     Queue *queue = &reader->queues[which];
     Stream *stream = queue->first;
@@ -157,7 +158,7 @@ static Stream *dequeue(Reader *reader, int which, int64_t at_ns) {
     return stream;
 }
 
-static void bury(Reader *reader, Stream *stream) {
+static void retire(Reader *reader, Stream *stream) {
     for (int which = 0; which < QUEUES; which++)
         if (stream->queued[which])
             return;
@@ -172,7 +173,7 @@ static void free_stream(Stream *stream) {
     free(stream);
 }
 
-/* Those that no event and no queue names any more. */
+/* Frees the streams that no event and no queue names any more. */
 static void free_removed(Reader *reader) {
     pthread_mutex_lock(&reader->lock);
     Stream *stream = reader->removed;
@@ -185,8 +186,8 @@ static void free_removed(Reader *reader) {
     }
 }
 
-/* Notifies of what is due of SOON and LATER. Gives the ms until more of it is; -1: never. */
-static int later_ms(Reader *reader) {
+/* Notifies Python if streams of SOON and LATER are due. Returns the ms until the next one is due; -1: there is none. */
+static int ms_until_due(Reader *reader) {
     int64_t now = now_ns(CLOCK_MONOTONIC), next = INT64_MAX;
     pthread_mutex_lock(&reader->lock);
     for (int which = SOON; which < QUEUES; which++) {
@@ -202,7 +203,7 @@ static int later_ms(Reader *reader) {
 
 /* -- the thread ---------------------------------------------------------------------------------------------------------- */
 
-static bool grown(void **memory, size_t *room, size_t needed, size_t each) {
+static bool ensure_room(void **memory, size_t *room, size_t needed, size_t each) {
     if (needed <= *room)
         return true;
     size_t more = *room ? *room : 1024 / each;
@@ -216,9 +217,9 @@ static bool grown(void **memory, size_t *room, size_t needed, size_t each) {
     return true;
 }
 
-static bool keep(Stream *stream, int64_t stamp_ns, int64_t since_ns, const char *data, size_t bytes) {
-    if (!grown((void **)&stream->data, &stream->room, stream->bytes + bytes, 1) ||
-        !grown((void **)&stream->reads, &stream->read_room, stream->count + 1, sizeof(Read)))
+static bool keep_bytes(Stream *stream, int64_t stamp_ns, int64_t since_ns, const char *data, size_t bytes) {
+    if (!ensure_room((void **)&stream->data, &stream->room, stream->bytes + bytes, 1) ||
+        !ensure_room((void **)&stream->reads, &stream->read_room, stream->count + 1, sizeof(Read)))
         return false;
     memcpy(stream->data + stream->bytes, data, bytes);
     stream->bytes += bytes;
@@ -226,18 +227,18 @@ static bool keep(Stream *stream, int64_t stamp_ns, int64_t since_ns, const char 
     return true;
 }
 
-/* A chunked body may end in this read: surely enough to look at once, perhaps, or not. Only the parser knows. */
+/* Whether a chunked body ends in this read: probably (decode at once), perhaps, or not. Only the parser knows for certain. */
 enum { NO_END, MAY_END, ENDS };
 
-static int end_in(const char *data, size_t bytes) {
+static int find_chunked_end(const char *data, size_t bytes) {
     if (bytes < 5 || (memcmp(data + bytes - 5, "0\r\n\r\n", 5) == 0 && (bytes == 5 || data[bytes - 6] == '\n')))
         return ENDS;
     return memmem(data, bytes, "\r\n\r\n", 4) != NULL ? MAY_END : NO_END;
 }
 
-/* Follows the TLS records. Whether one ended here that is short, or longer than all before it: the end of a message is such
- * a record, alone or behind a chunk, and hardly any other is. */
-static bool records_in(Stream *stream, const char *data, size_t bytes) {
+/* Follows the TLS records. Returns whether a record ended here that is short, or longer than all before it. The end of a
+ * message is such a record, alone or behind a chunk, and hardly any other record is. */
+static bool follow_records(Stream *stream, const char *data, size_t bytes) {
     bool unusual = false;
     while (bytes) {
         if (stream->header_bytes < HEADER_BYTES) {
@@ -262,36 +263,36 @@ static bool records_in(Stream *stream, const char *data, size_t bytes) {
     return unusual;
 }
 
-static int end_of(Stream *stream, const char *data, size_t bytes) {
+static int classify_end(Stream *stream, const char *data, size_t bytes) {
     if (stream->tls)
         return stream->unusual ? ENDS : NO_END;
-    return stream->calm && stream->chunked ? end_in(data, bytes) : NO_END;
+    return stream->calm && stream->chunked ? find_chunked_end(data, bytes) : NO_END;
 }
 
-static void show(Reader *reader, Stream *stream, const char *data, size_t bytes, int64_t now) {
-    int end = end_of(stream, data, bytes);
+static void queue_for_python(Reader *reader, Stream *stream, const char *data, size_t bytes, int64_t now) {
+    int end = classify_end(stream, data, bytes);
     if (!stream->calm || stream->bytes > stream->most || end == ENDS)
         enqueue(reader, stream, AT_ONCE, 0);
     else if (end == MAY_END || (stream->patience_ns && !stream->chunked))
         enqueue(reader, stream, stream->patience_ns < SOON_NS ? SOON : LATER, now + stream->patience_ns);
 }
 
-static void ended(Reader *reader, Stream *stream, int end) {
+static void end_stream(Reader *reader, Stream *stream, int end) {
     stream->end = end;
     epoll_ctl(reader->epoll, EPOLL_CTL_DEL, stream->fd, NULL);
     enqueue(reader, stream, AT_ONCE, 0);
 }
 
-/* One read: whether more may follow. */
-static bool took(Reader *reader, Stream *stream, int64_t stamp, int64_t since, size_t bytes, int64_t now) {
+/* Stores one read. Returns whether more may follow. */
+static bool store_read(Reader *reader, Stream *stream, int64_t stamp, int64_t since, size_t bytes, int64_t now) {
     const char *data = reader->buffer;
-    if (!keep(stream, stamp, since, data, bytes)) {
-        ended(reader, stream, ENOMEM);
+    if (!keep_bytes(stream, stamp, since, data, bytes)) {
+        end_stream(reader, stream, ENOMEM);
         return false;
     }
     if (stream->tls)
-        stream->unusual = records_in(stream, data, bytes);
-    show(reader, stream, data, bytes, now);
+        stream->unusual = follow_records(stream, data, bytes);
+    queue_for_python(reader, stream, data, bytes, now);
     return true;
 }
 
@@ -300,7 +301,7 @@ static void rearm(Reader *reader, Stream *stream) {
     epoll_ctl(reader->epoll, EPOLL_CTL_MOD, stream->fd, &event);
 }
 
-/* Bytes, with the kernel's stamp of the newest of them, 0 where there is none; -1 with errno. */
+/* Reads bytes, with the kernel's stamp of the newest one, 0 where there is none. Returns -1 with errno on an error. */
 static ssize_t receive(int fd, char *data, int64_t *kernel_ns) {
     union { char bytes[64]; struct cmsghdr align; } control;
     struct iovec part = {data, READ_BYTES};
@@ -316,8 +317,8 @@ static ssize_t receive(int fd, char *data, int64_t *kernel_ns) {
     return bytes;
 }
 
-/* A stamp on the monotonic clock for what was just read; the thread's own where the kernel's cannot be one of it. */
-static int64_t stamped(Reader *reader, Stream *stream, int64_t kernel_ns, int64_t offset_ns, int64_t now, bool empty) {
+/* The monotonic stamp of the last read. The thread's own clock replaces a kernel stamp that cannot belong to this answer. */
+static int64_t choose_stamp(Reader *reader, Stream *stream, int64_t kernel_ns, int64_t offset_ns, int64_t now, bool empty) {
     int64_t stamp = kernel_ns - offset_ns;
     if (stamp < stream->sent_ns || stamp > now) {
         stamp = now;
@@ -338,7 +339,7 @@ static int64_t stamped(Reader *reader, Stream *stream, int64_t kernel_ns, int64_
     return stamp;
 }
 
-/* As PythonReader._read: once, and again where the peer closes or more may lie there than one read takes. */
+/* Reads once, as PythonReader._read does, and again where the peer closes or where one read may not take all. */
 static void read_stream(Reader *reader, Stream *stream, int64_t since, int64_t begun, int64_t offset, bool closing) {
     if (stream->left_since_ns) {
         since = stream->left_since_ns;
@@ -346,7 +347,7 @@ static void read_stream(Reader *reader, Stream *stream, int64_t since, int64_t b
     } else if (stream->read_ns > since)
         since = stream->read_ns;
     stream->read_ns = begun;
-    if (stream->bytes >= READ_BYTES) {  /* faster than it is decoded: the server waits */
+    if (stream->bytes >= READ_BYTES) {  /* it comes faster than Python decodes it, so the server must wait */
         stream->left_since_ns = since;
         return;
     }
@@ -355,25 +356,25 @@ static void read_stream(Reader *reader, Stream *stream, int64_t since, int64_t b
         ssize_t bytes = receive(stream->fd, reader->buffer, &kernel_ns);
         if (bytes < 0) {
             if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
-                ended(reader, stream, errno);
+                end_stream(reader, stream, errno);
             return;
         }
         int64_t now = now_ns(CLOCK_MONOTONIC);
-        int64_t stamp = stamped(reader, stream, kernel_ns, offset, now, bytes == 0);
+        int64_t stamp = choose_stamp(reader, stream, kernel_ns, offset, now, bytes == 0);
         if (bytes == 0) {
-            ended(reader, stream, CLOSED);
+            end_stream(reader, stream, CLOSED);
             return;
         }
-        if (!took(reader, stream, stamp, since, bytes, now))
+        if (!store_read(reader, stream, stamp, since, bytes, now))
             return;
-        if (bytes < READ_BYTES) {  /* it took all that was there; else the rest may be as old as what was read */
+        if (bytes < READ_BYTES) {  /* the read took all that was there; otherwise the rest may be as old */
             if (!closing)
                 return;
             since = begun;
         }
         if (reads == MAX_READS) {
             stream->left_since_ns = since;
-            if (stream->bytes < READ_BYTES)  /* else when it is taken */
+            if (stream->bytes < READ_BYTES)  /* otherwise take() rearms it */
                 rearm(reader, stream);
             return;
         }
@@ -406,7 +407,7 @@ static void *run(void *argument) {
         int64_t asked = now_ns(CLOCK_MONOTONIC);
         int ready = epoll_wait(reader->epoll, reader->ready, MAX_READY, 0);
         if (ready == 0)
-            ready = epoll_wait(reader->epoll, reader->ready, MAX_READY, later_ms(reader));
+            ready = epoll_wait(reader->epoll, reader->ready, MAX_READY, ms_until_due(reader));
         if (atomic_load(&reader->stop))
             return NULL;
         if (ready < 0) {
@@ -423,7 +424,7 @@ static void *run(void *argument) {
                 read_stream(reader, stream, since, begun, offset, reader->ready[i].events != EPOLLIN);
             pthread_mutex_unlock(&stream->lock);
         }
-        if (ready < MAX_READY)  /* what had come before this poll was asked for was in its answer */
+        if (ready < MAX_READY)  /* this poll reported everything that came before it */
             since = asked;
         set_nap(reader);
         nap(reader);
@@ -485,7 +486,7 @@ static PyObject *sent(Reader *reader, PyObject *args) {
     if (!PyArg_ParseTuple(args, "iL", &fd, &sent_ns))
         return NULL;
     Stream *stream = fd >= 0 && fd < reader->table ? reader->streams[fd] : NULL;
-    if (stream != NULL) {  /* else its answer was over before it was all written */
+    if (stream != NULL) {  /* otherwise its answer was over before the request was all written */
         pthread_mutex_lock(&stream->lock);
         stream->sent_ns = sent_ns;
         pthread_mutex_unlock(&stream->lock);
@@ -515,8 +516,8 @@ static PyObject *calm(Reader *reader, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* The stamps and since of each read, each as the bytes of an array of int64; its bytes; then as _reader.pyi says. */
-static PyObject *taken(const char *data, const Read *reads, size_t count, const Stream *was) {
+/* Builds the result of take(), as _reader.pyi describes it. Stamps and since are the bytes of arrays of int64. */
+static PyObject *build_reads(const char *data, const Read *reads, size_t count, const Stream *was) {
     PyObject *stamps = PyBytes_FromStringAndSize(NULL, count * 8), *since = PyBytes_FromStringAndSize(NULL, count * 8);
     PyObject *pieces = PyList_New(count), *result = NULL;
     if (!stamps || !since || !pieces)
@@ -554,7 +555,7 @@ static PyObject *take(Reader *reader, PyObject *args) {
     if (stream->left_since_ns && !stream->end)
         rearm(reader, stream);
     pthread_mutex_unlock(&stream->lock);
-    PyObject *result = taken(was.data, was.reads, was.count, &was);
+    PyObject *result = build_reads(was.data, was.reads, was.count, &was);
     free(was.data);
     free(was.reads);
     return result;
@@ -565,7 +566,7 @@ static PyObject *newest(Reader *reader, PyObject *args) {
     if (!PyArg_ParseTuple(args, "i", &fd))
         return NULL;
     Stream *stream = fd >= 0 && fd < reader->table ? reader->streams[fd] : NULL;
-    if (stream == NULL)  /* over a moment ago */
+    if (stream == NULL)  /* it ended a moment ago */
         return PyLong_FromLong(0);
     pthread_mutex_lock(&stream->lock);
     long long stamp_ns = stream->stamp_ns;
@@ -573,8 +574,8 @@ static PyObject *newest(Reader *reader, PyObject *args) {
     return PyLong_FromLongLong(stamp_ns);
 }
 
-/* Whether something came that nobody took. */
-static bool forget(Reader *reader, Stream *stream) {
+/* Returns whether bytes are left that Python did not take. */
+static bool detach(Reader *reader, Stream *stream) {
     reader->streams[stream->fd] = NULL;
     pthread_mutex_lock(&stream->lock);
     bool left = stream->count > 0;
@@ -582,10 +583,10 @@ static bool forget(Reader *reader, Stream *stream) {
         epoll_ctl(reader->epoll, EPOLL_CTL_DEL, stream->fd, NULL);
     atomic_fetch_sub(&reader->open, 1);
     atomic_fetch_sub(&reader->awaited, stream->awaited);
-    pthread_mutex_lock(&reader->lock);  /* under both: neither a read nor a wait sees half of it */
+    pthread_mutex_lock(&reader->lock);  /* under both locks, so that neither a read nor a wait sees half of it */
     stream->removed = true;
     pthread_mutex_unlock(&stream->lock);
-    bury(reader, stream);
+    retire(reader, stream);
     pthread_mutex_unlock(&reader->lock);
     return left;
 }
@@ -596,7 +597,7 @@ static PyObject *remove_stream(Reader *reader, PyObject *args) {
         return NULL;
     bool left = false;
     if (fd >= 0 && fd < reader->table && reader->streams[fd] != NULL)
-        left = forget(reader, reader->streams[fd]);
+        left = detach(reader, reader->streams[fd]);
     return PyBool_FromLong(left);
 }
 
@@ -618,11 +619,11 @@ static PyObject *sweep(Reader *reader, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* The next stream to look into, NULL if there is none; event_fd is not readable any more when it was the last. */
+/* The next stream to decode, NULL if there is none. After the last one event_fd is not readable any more. */
 static Stream *next_due(Reader *reader) {
     int64_t now = now_ns(CLOCK_MONOTONIC);
     for (int which = 0; which < QUEUES; which++)
-        for (Stream *stream; (stream = dequeue(reader, which, now)) != NULL; bury(reader, stream))
+        for (Stream *stream; (stream = dequeue(reader, which, now)) != NULL; retire(reader, stream))
             if (!stream->removed)
                 return stream;
     eventfd_t count;
@@ -644,7 +645,7 @@ static PyObject *next_stream(Reader *reader, PyObject *Py_UNUSED(none)) {
 }
 
 static void end_thread(Reader *reader) {
-    if (!reader->running || reader->pid != getpid())  /* a forked child has no such thread */
+    if (!reader->running || reader->pid != getpid())  /* a forked child does not have the thread */
         return;
     reader->running = false;
     atomic_store(&reader->stop, true);
@@ -673,7 +674,7 @@ static PyObject *get_behind_ns(Reader *reader, void *Py_UNUSED(closure)) {
 
 /* -- made and freed -------------------------------------------------------------------------------------------------------- */
 
-static bool started(Reader *reader) {
+static bool start_thread(Reader *reader) {
     pthread_mutex_init(&reader->lock, NULL);
     struct epoll_event event = {.events = EPOLLIN};
     reader->epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -681,7 +682,7 @@ static bool started(Reader *reader) {
     reader->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (reader->epoll < 0 || reader->wake < 0 || reader->event_fd < 0 || epoll_ctl(reader->epoll, EPOLL_CTL_ADD, reader->wake, &event))
         return false;
-    sigset_t all, before;  /* signals are for the thread that Python expects them in */
+    sigset_t all, before;  /* signals go to the thread in which Python expects them */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     errno = pthread_create(&reader->thread, NULL, run, reader);
@@ -698,7 +699,7 @@ static PyObject *new_reader(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObj
     reader->epoll = reader->wake = reader->event_fd = -1;
     reader->nap_ns = SHORT_NAP_NS;
     reader->nap_due = NAP_READS;
-    if (!started(reader)) {
+    if (!start_thread(reader)) {
         PyErr_SetFromErrno(PyExc_OSError);
         Py_DECREF(reader);
         return NULL;
@@ -712,10 +713,10 @@ static void free_reader(Reader *reader) {
     if (reader->pid == getpid()) {
         for (int fd = 0; fd < reader->table; fd++)
             if (reader->streams[fd] != NULL)
-                forget(reader, reader->streams[fd]);
+                detach(reader, reader->streams[fd]);
         for (int which = 0; which < QUEUES; which++)
             for (Stream *stream; (stream = dequeue(reader, which, INT64_MAX)) != NULL;)
-                bury(reader, stream);
+                retire(reader, stream);
         free_removed(reader);
     }
     free(reader->streams);
@@ -760,9 +761,9 @@ static int hex(char c) {
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* The data of the event that an HTTP chunk is, whole and nothing else: `data: {...}` and a blank line. NULL: it is not.
- * `*at` goes behind the chunk. */
-static const char *event_in(const char **at, const char *end, size_t *bytes) {
+/* The data of an event that fills an HTTP chunk: `data: {...}` and a blank line. NULL: the chunk holds something else.
+ * `*at` moves behind the chunk. */
+static const char *find_event(const char **at, const char *end, size_t *bytes) {
     const char *c = *at;
     size_t size = 0;
     int digits = 0;
@@ -780,17 +781,17 @@ static const char *event_in(const char **at, const char *end, size_t *bytes) {
     return event + 6;
 }
 
-/* What stands before and behind the text of a chunk: an event with the same, and another text, is another chunk. */
+/* The bytes before and behind the text of a chunk. An event with the same bytes around another text is another chunk. */
 typedef struct { const char *before, *behind; Py_ssize_t before_bytes, behind_bytes; } Form;
 
-/* Between the two is a text of plain ASCII, which needs no parser. */
-static bool alike(const Form *form, const char *event, size_t bytes) {
+/* Whether the event has this form around a text of plain ASCII, which needs no parser. */
+static bool has_form(const Form *form, const char *event, size_t bytes) {
     size_t before = form->before_bytes, behind = form->behind_bytes;
     if (!before || bytes <= before + behind || memcmp(event, form->before, before) ||
         memcmp(event + bytes - behind, form->behind, behind))
         return false;
     for (const char *c = event + before; c < event + bytes - behind; c++)
-        if (*c < ' ' || *c > '~' || *c == '"' || *c == '\\')  /* what is beyond ASCII is below 0, or above */
+        if (*c < ' ' || *c > '~' || *c == '"' || *c == '\\')  /* a byte beyond ASCII is negative, or above '~' */
             return false;
     return true;
 }
@@ -803,8 +804,8 @@ static int append(PyObject *list, PyObject *item) {
 
 typedef struct {
     PyObject *list, *kind;
-    PyObject *same;          /* the reads of the chunks of this form that came last; NULL: it was none */
-    const char *last;        /* of them */
+    PyObject *same;          /* the reads of the last chunks in a row with this form; NULL: there are none */
+    const char *last;        /* the last of these chunks */
     size_t last_bytes;
     Form form;
 } Events;
@@ -818,7 +819,7 @@ static int end_same(Events *events) {
 }
 
 static int add_event(Events *events, const char *event, size_t bytes, long read) {
-    if (!alike(&events->form, event, bytes))
+    if (!has_form(&events->form, event, bytes))
         return end_same(events) || append(events->list, Py_BuildValue("(lOy#)", read, events->kind, event, (Py_ssize_t)bytes));
     if (events->same == NULL && (events->same = PyList_New(0)) == NULL)
         return -1;
@@ -827,15 +828,15 @@ static int add_event(Events *events, const char *event, size_t bytes, long read)
     return append(events->same, PyLong_FromLong(read));
 }
 
-/* Adds the events of a read, if it is whole chunks of one each: 1; else 0; -1 with an exception. */
+/* Adds the events of a read that has only whole chunks of one event each, and returns 1. Returns 0 for other reads, -1 with an exception. */
 static int add_events(Events *events, const char *data, size_t bytes, long read) {
     const char *end = data + bytes, *at = data;
     size_t size;
     while (at < end)
-        if (event_in(&at, end, &size) == NULL)
+        if (find_event(&at, end, &size) == NULL)
             return 0;
     for (at = data; at < end;) {
-        const char *event = event_in(&at, end, &size);
+        const char *event = find_event(&at, end, &size);
         if (add_event(events, event, size, read))
             return -1;
     }
