@@ -181,10 +181,10 @@ class PythonReader:
         if self._stopped:
             return
         if self._pid != os.getpid():
-            self._let_go()
+            self._detach_sockets()
             return
         with self._lock:
-            self._let_go()
+            self._detach_sockets()
         self._wake_up()
 
     def _wake_up(self) -> None:
@@ -192,7 +192,7 @@ class PythonReader:
         with suppress(OSError):
             os.write(self._wake, b".")
 
-    def _let_go(self) -> None:
+    def _detach_sockets(self) -> None:
         """Detach the sockets, as these objects would close them, and others may have their numbers
         by then."""
         self._stopped = True
@@ -241,12 +241,12 @@ class PythonReader:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self._ended(stream, error.errno or errno.EIO)
+            self._end_stream(stream, error.errno or errno.EIO)
             return
-        stamp_ns = self._stamped(stream, control, offset_ns, bool(data))
+        stamp_ns = self._choose_stamp(stream, control, offset_ns, bool(data))
         self.reads += 1
         if not data:
-            self._ended(stream, CLOSED)
+            self._end_stream(stream, CLOSED)
             return
         stream.stamps.append(stamp_ns)
         stream.since.append(since_ns)
@@ -257,9 +257,9 @@ class PythonReader:
         if stream.bytes >= READ_BYTES:  # faster than it is decoded: the server waits
             stream.paused = True
             self._unregister(stream)
-        self._show(stream, data)
+        self._queue_for_loop(stream, data)
 
-    def _stamped(
+    def _choose_stamp(
         self,
         stream: _Stream,
         control: list[tuple[int, int, bytes]],
@@ -285,12 +285,12 @@ class PythonReader:
         stream.stamp_ns = stamp_ns
         return stamp_ns
 
-    def _ended(self, stream: _Stream, number: int) -> None:
+    def _end_stream(self, stream: _Stream, number: int) -> None:
         stream.end = number
         self._unregister(stream)
         self._enqueue(stream)
 
-    def _show(self, stream: _Stream, data: bytes) -> None:
+    def _queue_for_loop(self, stream: _Stream, data: bytes) -> None:
         """Show the stream at once, soon or later: a chunked body may end in this read, and only the
         parser knows."""
         if stream.tls:
