@@ -67,9 +67,8 @@ def _try_out(address: str) -> None:
             bind_source_address(sock, address)
     except OSError as error:
         raise ValueError(
-            f"--source-ip {address} is no address of this machine ({error.strerror}): those that "
-            f"it has are shown by ip "
-            "address, and one is added by ip address add (as root)"
+            f"--source-ip {address} is no address of this machine ({error.strerror}): 'ip address' "
+            "lists its addresses, and 'ip address add' adds one (as root)"
         ) from None
 
 

@@ -303,7 +303,7 @@ def _send_and_wait(
             killed = _give_up(reading, limits.outcome, timeout_message(request, limits.outcome))
         else:
             reason = user_connection.on_kill() if isinstance(error, GreenletExit) else CANCELLED
-            killed = _give_up(reading, reason, "given up while it ran") or error
+            killed = _give_up(reading, reason, "ended while it ran") or error
     finally:
         limits.close()
     return unsent, killed

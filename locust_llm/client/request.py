@@ -164,4 +164,4 @@ def timeout_message(request: Request, outcome: str) -> str:
         return f"no first token within {request.first_token_timeout_s:g} s"
     if outcome == "gap_timeout":
         return f"nothing more for {request.gap_timeout_s:g} s"
-    return f"given up on purpose after {request.cancel_after_s:g} s"
+    return f"cancelled on purpose after {request.cancel_after_s:g} s"

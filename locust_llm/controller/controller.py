@@ -346,11 +346,7 @@ class Controller:
                 alone_s >= (ALONE_S if self._workers.names else NOBODY_S)
                 and not self.shutdown.begun
             ):
-                lost = (
-                    "all workers were lost"
-                    if self._workers.names
-                    else "no worker took part, given up"
-                )
+                lost = "all workers were lost" if self._workers.names else "no worker had joined"
                 self.store.add_gap(f"{lost} {self.store.since_start()}: the run ended early")
                 self.shutdown.begin()
                 return
@@ -497,7 +493,7 @@ class Controller:
             return  # its users are stopped next, by Locust
         for worker in self.shutdown.wait(self.settings.stop_timeout_s + DRAIN_MARGIN_S):
             if worker in self._workers.active():
-                self._lose(worker, "did not hand over its last records, and was given up")
+                self._lose(worker, "did not hand over its last records in time")
         while self._leaving:
             self._time.sleep(ACCOUNT_S)
         for note in self._workers.remarks():

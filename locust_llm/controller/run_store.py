@@ -177,11 +177,9 @@ def _attend(process: "subprocess.Popen[str]", patience_s: float) -> str:
     while (taken := time.monotonic() - began) < patience_s:
         gevent.sleep(min(PROGRESS_S, patience_s - taken))
         if time.monotonic() - began < patience_s:
-            logger.info(
-                f"Making the reports for {taken + PROGRESS_S:.0f} s now; Ctrl-C gives them up"
-            )
+            logger.info(f"Making the reports for {taken + PROGRESS_S:.0f} s now; Ctrl-C stops them")
     process.kill()
-    return f"The reports were given up after {patience_s:.0f} s"
+    return f"The reports were stopped after {patience_s:.0f} s"
 
 
 def give_up_reports() -> None:

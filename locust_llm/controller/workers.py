@@ -161,10 +161,7 @@ class WorkerRegistry:
         """The remarks at the end: what came after all, and how well the timelines agree, where
         there are several clocks."""
         if self.late:
-            yield (
-                f"{format_count(self.late, 'record')} of workers that had been given up came "
-                f"after all"
-            )
+            yield (f"{format_count(self.late, 'record')} of lost workers came after all")
         if errors_s := self._clock_errors_s:
             yield (
                 f"the times of {format_count(len(errors_s), 'worker')} with a clock of another "

@@ -88,7 +88,7 @@ NO_COUNT: Final = "have no count of tokens"
 ONE_CHUNK: Final = "came in one chunk"
 ONE_TOKEN: Final = "have fewer than two tokens"
 AT_ONCE: Final = "were read at once"
-HIDDEN_REASONING: Final = "have hidden reasoning that nobody counted"
+HIDDEN_REASONING: Final = "have hidden reasoning without a count"
 TOKENS_A_MS: Final = 8
 """No model writes so many tokens in a millisecond."""
 DRAFTS: Final = ("draft_steps", "drafted_tokens", "accepted_tokens")

@@ -675,7 +675,7 @@ def format_overload_line(summary: "Summary") -> str | None:
         if c.cut
         else ""
     )
-    return f"{grown} Latencies are those of a growing queue: a longer run has longer ones{without}."
+    return f"{grown} Latencies describe a growing queue: a longer run has longer ones{without}."
 
 
 def describe_overload(delivery: Delivery | None) -> str | None:

@@ -58,7 +58,7 @@ DRAWS: Final = 1_000
 BUSY: Final = (429, 503)
 PAGE_CHARS: Final = 80
 """The characters of a web page in a line."""
-LOGIN: Final = "where users log in by themselves: --no-model-check --no-probe"
+LOGIN: Final = "if each user logs in: --no-model-check --no-probe"
 MEAN_INPUT: Final = Settings().synthetic_input_tokens_mean
 
 

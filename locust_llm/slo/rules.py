@@ -607,12 +607,12 @@ def parse_stage_range(value: str) -> tuple[float, float]:
     match = re.fullmatch(rf"(?:{number}?(\.\.))?{number}?", value)
     if not match or not (match[1] or match[3]):
         raise ValueError(
-            f"{value!r} is not a value of a stage: write 32, or 8..32 for those from 8 to 32"
+            f"{value!r} is not a value of a stage: write 32, or 8..32 for the stages from 8 to 32"
         )
     high = float(match[3] or "inf")
     low = float(match[1] or 0) if match[2] else high
     if low > high:
-        raise ValueError(f"no value lies in {value}: write 8..32 for those from 8 to 32")
+        raise ValueError(f"no value lies in {value}: write 8..32 for the stages from 8 to 32")
     return low, high
 
 

@@ -456,7 +456,10 @@ def test_given_up_on_purpose(scripted: Scripted, tokens: int, after_s: float) ->
     request = scripted.request(name, steps, cancel_after_s=after_s, timeout_s=1000)
     with Timeout(10):
         record = exchange_request(line, gate, request, 0.0)
-    assert (record.outcome, record.error) == (CANCELLED, f"given up on purpose after {after_s:g} s")
+    assert (record.outcome, record.error) == (
+        CANCELLED,
+        f"cancelled on purpose after {after_s:g} s",
+    )
     assert not record.failed
     assert record.sent_at is not None
     assert record.closed_at - record.sent_at >= after_s

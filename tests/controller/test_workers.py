@@ -104,9 +104,7 @@ def test_records_of_a_lost_worker_that_come_after_all_are_none_that_are_lost(
         False,
         False,
     ]
-    assert [*master.workers.remarks()] == [
-        "4 records of workers that had been given up came after all"
-    ]
+    assert [*master.workers.remarks()] == ["4 records of lost workers came after all"]
 
 
 def test_the_journal_of_a_dead_worker_is_read_and_removed(tmp_path: Path) -> None:

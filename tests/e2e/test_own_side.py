@@ -328,4 +328,4 @@ def test_a_reporter_that_hangs_is_ended(folder: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(reporter, "PATIENCE_S", 0.2)
     with gevent.Timeout(20):
         missing = reporter.make_reports(folder).missing
-    assert "The reports were given up after 0 s; the records are safe" in missing
+    assert "The reports were stopped after 0 s; the records are safe" in missing

@@ -192,7 +192,7 @@ def _caption(scene: TimelineScene) -> str:
     )
     if shown < count:
         waited = (
-            f"; those first that awaited their first token longest during the stall (at most "
+            f"; first the ones that awaited their first token longest during the stall (at most "
             f"{MAX_PREFILL_ROWS})"
         )
         longest = waited if window.stall else ""

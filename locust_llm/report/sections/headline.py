@@ -42,7 +42,7 @@ TOO_INEXACT: Final = "The load generator was too inexact to measure this server"
 PARTLY_INEXACT: Final = "The load generator was too inexact for some of these figures"
 """The warning where the main values are fine."""
 BUFFERED_STREAMS: Final = (
-    "The streams were buffered on the way, and these figures are those of the buffer"
+    "The streams were buffered on the way, and these figures describe the buffer"
 )
 ALL_THE_SAME: Final = {PASS: "the rules hold", FAIL: "a rule is broken"}
 """The text where no error of the load generator can have changed the result

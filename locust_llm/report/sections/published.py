@@ -291,7 +291,7 @@ def _options(rules: PublishedRules, run: Run) -> Iterator[PublishedCheck]:
     changed = [key for key in run.settings.scenario_changed if key not in rules.free]
     if changed:
         yield _check(
-            "options", False, f"other values of {', '.join(changed)}", "those of the scenario"
+            "options", False, f"other values of {', '.join(changed)}", "the scenario's values"
         )
 
 

@@ -169,7 +169,7 @@ def test_the_wrong_load_and_too_few_samples() -> None:
 def test_another_value_of_what_the_scenario_fixes_is_not_valid() -> None:
     found = one(INFERENCEX, users=4, scenario_changed=("sweep", "seq-dist"))[0].validity
     assert (
-        broken(found)["options"] == "other values of seq-dist, the rules ask those of the scenario"
+        broken(found)["options"] == "other values of seq-dist, the rules ask the scenario's values"
     )
 
 
