@@ -35,7 +35,7 @@ from locust_llm.records.server_times import (
 from locust_llm.settings.settings import MAX_RESPONSE_BYTES
 
 from .compression import decompress_body, parse_codings
-from .sse import Alike, Event, EventDecoder, EventTooLong, Piece, is_event_stream
+from .sse import Event, EventDecoder, EventTooLong, Piece, SameFormChunks, is_event_stream
 
 DECODE_BYTES: Final = 16_384
 MIN_READ_BYTES: Final = 64
@@ -164,7 +164,10 @@ class Response:
         """Asks the reader for the stamp of its last read (monotonic ns), whose bytes may not be
         here yet. None: they are here."""
         self.plain_events: (
-            Callable[[list[bytes], int, bytes, bytes], tuple[list[Event | Alike], int, int]] | None
+            Callable[
+                [list[bytes], int, bytes, bytes], tuple[list[Event | SameFormChunks], int, int]
+            ]
+            | None
         ) = None
         """Takes events out of reads faster than the parser does: see client/reader/_reader.pyi.
         None: there is only the parser."""
@@ -515,7 +518,7 @@ class Response:
             if len(event) == 3:
                 self.answer.add(event)
             else:
-                self.answer.add_alike(*event)
+                self.answer.add_same_form(*event)
         self.answer.find_form()
 
     def _extend_body(self, pieces: list[Piece]) -> None:

@@ -34,7 +34,7 @@ Piece = tuple[int, bytes]
 """(number of the read that brought it, bytes)"""
 Event = tuple[int, str, bytes]
 """(number of the read that ended it, type, data)"""
-Alike = tuple[list[int], bytes]
+SameFormChunks = tuple[list[int], bytes]
 """Events that differ only in the text of their chunk: (the number of the read that ended each one,
 data of the last)."""
 

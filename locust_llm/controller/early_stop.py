@@ -3,9 +3,9 @@ broken.
 
 A percentile, or a share such as the rate of failures, is a count: so many requests are beyond the
 limit, so many may be. That more than these are must be ``SURE`` times as likely as that they are
-not, by ``evidence``. Requests are correlated: they count as as many as they are worth by the
+not, by ``evidence``. Requests are correlated, so their effective sample size counts, by the
 correlation of their values and of their being beyond the limit, with ROOM for how badly few of them
-show it, and nothing is said before they are worth MIN_WORTH. An average has a bound of the same
+show it. Below MIN_EFFECTIVE_SIZE nothing is concluded. An average has a bound of the same
 kind. A queue that fills is another matter: its values rise steadily, no correlation explains that,
 and it will not get better; so there the requests count in full. So do failures where nearly all
 requests fail. A single value beyond the limit decides a maximum or a minimum. In a closed loop the
@@ -30,14 +30,14 @@ from locust_llm.slo.correlation_time import CorrelationTime
 from locust_llm.slo.intervals import TAIL, binomial_cdf, count_needed_values
 from locust_llm.slo.metrics import BY_WORD, POOLED, Metric
 from locust_llm.slo.rules import ABORT, INPUT, Condition, Rule, make_predicates
-from locust_llm.text.format import digits_to_tell_apart, format_brief, format_count
+from locust_llm.text.format import count_distinguishing_digits, format_brief, format_count
 
 from .in_flight import RequestsInFlight
 
 SURE: Final = 1 / TAIL
 ROOM: Final = 1.5
 """Requests are taken as more correlated than they show, by this factor."""
-MIN_WORTH: Final = 25
+MIN_EFFECTIVE_SIZE: Final = 25
 """An effective sample size below this ends no run."""
 MIN_SEEN: Final = 128
 """Fewer requests do not show how correlated they are."""
@@ -135,7 +135,7 @@ class ShareMonitor:
         effective: float = total
         if not self._of_values.rises:
             effective /= ROOM * max(self._of_values.requests, self._of_beyond.requests)
-        if effective < MIN_WORTH:
+        if effective < MIN_EFFECTIVE_SIZE:
             return False
         evidence = exceedance_evidence(exceeding / total * effective, effective, self._may)
         return evidence >= math.log(SURE)
@@ -183,7 +183,7 @@ class MeanMonitor:
         effective_size = self.count / (1 if self._beyond.rises else ROOM * self._beyond.requests)
         error = math.sqrt(self._beyond.variance / effective_size)
         return (
-            effective_size >= MIN_WORTH
+            effective_size >= MIN_EFFECTIVE_SIZE
             and self._beyond.mean > certain_standard_errors(effective_size) * error
         )
 
@@ -195,7 +195,7 @@ class MeanMonitor:
             value = value * 1e3
             limit *= 1e3
             unit = "ms"
-        written = format_brief(value, unit, digits_to_tell_apart(value, limit, digits=4))
+        written = format_brief(value, unit, count_distinguishing_digits(value, limit, digits=4))
         return f"over {self.count} requests it is {written}, and its interval lies beyond the limit"
 
 

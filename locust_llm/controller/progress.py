@@ -230,6 +230,6 @@ def keep_logs_off_live_line(loggers: Sequence[str] = ("", "locust", "locust.stat
     for handler in handlers:
         if not isinstance(handler, logging.StreamHandler):
             continue
-        apart = any(isinstance(known, LiveLineFilter) for known in handler.filters)
-        if is_live_terminal(handler.stream) and not apart:
+        has_filter = any(isinstance(known, LiveLineFilter) for known in handler.filters)
+        if is_live_terminal(handler.stream) and not has_filter:
             handler.addFilter(LiveLineFilter(handler.stream))

@@ -273,29 +273,29 @@ class RecordInbox:
     def __init__(self) -> None:
         self._below: dict[str, int] = {}
         """For each worker, every serial below this one is here."""
-        self._apart: dict[str, set[int]] = {}
+        self._early: dict[str, set[int]] = {}
         """The serials that came before their turn."""
 
     def take(self, worker: str, frames: Iterable[tuple[int, bytes]]) -> list[Record]:
         """The new records of a batch or a journal of (serial, packed record). Raises ValueError for
         an invalid record; then none was taken."""
         below = self._below.get(worker, 1)
-        apart = self._apart.setdefault(worker, set())
+        early = self._early.setdefault(worker, set())
         came = {
             serial: unpack_record(packed)
             for serial, packed in frames
-            if serial >= below and serial not in apart
+            if serial >= below and serial not in early
         }
-        apart.update(came)
-        while below in apart:
-            apart.remove(below)
+        early.update(came)
+        while below in early:
+            early.remove(below)
             below += 1
         self._below[worker] = below
         return list(came.values())
 
     def taken(self, worker: str) -> int:
         """How many of its records are here."""
-        return self._below.get(worker, 1) - 1 + len(self._apart.get(worker, ()))
+        return self._below.get(worker, 1) - 1 + len(self._early.get(worker, ()))
 
 
 def list_record_frames(batch: Records) -> Iterable[tuple[int, bytes]]:

@@ -129,10 +129,10 @@ class _DetachedEnd:
         if gevent.getcurrent() is self._ending and not self._stopping:
             self._stop_now(*args, **kw)
         else:
-            self._detach(self._stop_apart, *args, **kw)
+            self._detach(self._stop_detached, *args, **kw)
 
     def quit(self) -> None:
-        self._detach(self._quit_apart)
+        self._detach(self._quit_detached)
 
     def stop_users(self, counts: dict[str, int]) -> None:
         """Locust takes a user that ended in this turn of the event loop for a fault, as it is still
@@ -175,7 +175,7 @@ class _DetachedEnd:
         finally:
             self._stopping = False
 
-    def _stop_apart(self, *args: Any, **kw: Any) -> None:
+    def _stop_detached(self, *args: Any, **kw: Any) -> None:
         self._stop_now(*args, **kw)
         if isinstance(self._runner, MasterRunner):
             # else only the next message of a worker does, and there may be none
@@ -184,7 +184,7 @@ class _DetachedEnd:
         if self._unattended or wait_s is not None:
             gevent.spawn_later(AFTER_STOP_S if wait_s is None else wait_s, self._quit_if_over)
 
-    def _quit_apart(self) -> None:
+    def _quit_detached(self) -> None:
         self._quit()
         if (wait_s := self._autoquit_s) is not None:
             gevent.spawn_later(wait_s, self._quit_if_over)

@@ -361,7 +361,7 @@ class Completion:
             self.complaint = error_line(text)
         return True
 
-    def add_alike(self, reads: list[int], last: bytes) -> None:
+    def add_same_form(self, reads: list[int], last: bytes) -> None:
         """Add chunks that differ from ``form`` in their text alone. ``reads`` has the read that
         brought each one."""
         self.chunk_reads += reads

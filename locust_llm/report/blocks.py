@@ -13,8 +13,8 @@ from locust_llm.slo.percentile import has_too_few_values
 from locust_llm.slo.rules import SloResult
 from locust_llm.text.format import (
     MOST_DIGITS,
+    count_distinguishing_digits,
     decimal_places,
-    digits_to_tell_apart,
     format_brief,
     format_number,
     format_supported,
@@ -93,7 +93,7 @@ def format_observed(result: SloResult) -> str:
         return format_brief(result.observed, result.unit, digits)
     low, high = sorted((result.observed, result.worst))
     least, most = (
-        format_brief(end, result.unit, digits_to_tell_apart(end, result.limit, digits=4))
+        format_brief(end, result.unit, count_distinguishing_digits(end, result.limit, digits=4))
         for end in (low, high)
     )
     return f"≥ {least}" if math.isinf(high) else f"{least} to {most}"
@@ -105,7 +105,7 @@ def choose_value_digits(result: SloResult) -> int:
     value = result.observed
     if value is None or not math.isfinite(value):
         return 3
-    least = digits_to_tell_apart(value, result.limit)
+    least = count_distinguishing_digits(value, result.limit)
     reach = _reach(result)
     low, high = (
         nowhere if end is None else parse_brief(_end(end, reach, result), result.unit)
@@ -113,7 +113,7 @@ def choose_value_digits(result: SloResult) -> int:
     )
     for digits in range(least, MOST_DIGITS):
         inside = low <= parse_brief(format_brief(value, digits=digits)) <= high
-        if inside and digits_to_tell_apart(value, result.limit, digits=digits) == digits:
+        if inside and count_distinguishing_digits(value, result.limit, digits=digits) == digits:
             return digits
     return least
 
@@ -176,9 +176,9 @@ def _end(end: float | None, reach: float | None, result: SloResult) -> str:
     at_limit = limit is not None and (written == limit or (written < limit) != (end < limit))
     if not (beside or at_limit):
         return text
-    digits = digits_to_tell_apart(end, limit, digits=4)
+    digits = count_distinguishing_digits(end, limit, digits=4)
     if value is not None and math.isfinite(value):
-        digits = max(digits, digits_to_tell_apart(value, limit))
+        digits = max(digits, count_distinguishing_digits(value, limit))
     return format_brief(end, result.unit, digits)
 
 

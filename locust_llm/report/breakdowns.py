@@ -157,7 +157,7 @@ def group_by_pixels(main: RequestSelection) -> Groups:
 
 
 def _divide_by_buckets(main: RequestSelection, sizes: Floats) -> Groups:
-    """By sizes of 1 and more, smallest first."""
+    """Group by buckets of these sizes, the smallest first. A size below 1 is in none."""
     known = np.unique(sizes[sizes >= 1])
     if not len(known):
         return

@@ -309,7 +309,7 @@ class _Streams:
         self._felt: list[Readability] = []
         self._tokens: list[tuple[int, Sequence[tuple[float, int]]]] = []
         """(first chunk, runs) of requests with several tokens a chunk."""
-        self._untold: list[int] = []
+        self._uncounted: list[int] = []
         self._gaps: defaultdict[str, GapCounts] = defaultdict(GapCounts)
         self._bounds: defaultdict[str, CoalescedGaps] = defaultdict(
             lambda: CoalescedGaps(GapCounts(), GapCounts())
@@ -326,7 +326,7 @@ class _Streams:
             here = len(self._us)
             self._blurred.extend((here + index, us) for index, us in earliest_chunks_us(record))
         if not has_token_times(record):
-            self._untold.append(len(self._counts))
+            self._uncounted.append(len(self._counts))
         if several := list_token_runs(record):
             self._tokens.append((len(self._us), several))
         self._us.fromlist(list(chunk_us))  # half the time of extend
@@ -353,9 +353,9 @@ class _Streams:
             tokens[begin : begin + len(each)] = np.maximum(each, 1)
         readability = measure_readability(us, tokens, count, self._reader)
         for column in readability:
-            column[self._untold] = np.nan
+            column[self._uncounted] = np.nan
         self._felt.append(readability)
-        self._tokens, self._untold = [], []
+        self._tokens, self._uncounted = [], []
 
     def _settle(self) -> None:
         us = np.frombuffer(self._us, np.int64)

@@ -218,7 +218,7 @@ def _pair(base: LoadedRun, run: LoadedRun) -> RunPair:
     return RunPair(
         folder=str(run.folder),
         warnings=warnings,
-        lines=_apart(lines) if other else lines,
+        lines=_without_differences(lines) if other else lines,
         other_work=other,
     )
 
@@ -286,7 +286,7 @@ def compute_cached_share(side: LoadedRun) -> float | None:
     return None
 
 
-def _apart(lines: Sequence[ComparisonLine]) -> tuple[ComparisonLine, ...]:
+def _without_differences(lines: Sequence[ComparisonLine]) -> tuple[ComparisonLine, ...]:
     """Beside each other, without differences."""
     nothing = {
         "difference": None,
@@ -435,7 +435,7 @@ def _stages(base: LoadedRun, run: LoadedRun) -> tuple[tuple[StagePair, ...], tup
         rules = [_rule(word, stat) for word, stat in STAGE_FIGURES]
         lines = tuple(_line(rule, measure_change(rule, before.seen, after.seen)) for rule in rules)
         if _other_work(before, after) or _cache_warmed(before, after):
-            lines = _apart(lines)
+            lines = _without_differences(lines)
         warnings = (*_problems(before), *_problems(after), *_differences(before, after))
         pairs.append(StagePair(value=value, lines=lines, warnings=warnings))
     return tuple(pairs), tuple(alone)

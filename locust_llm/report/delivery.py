@@ -29,7 +29,7 @@ from locust_llm.slo.client_verdict import (
 from locust_llm.slo.client_verdict import OK as FINE
 from locust_llm.text.format import (
     capitalise_sentence,
-    digits_to_tell_apart,
+    count_distinguishing_digits,
     format_brief,
     format_count,
     format_duration,
@@ -625,7 +625,7 @@ def _of_delays(summary: "Summary") -> list[str]:
 
 def _format_beside_limit(value: float, limit: float) -> str:
     """The value with as many digits as show on which side of the limit it is."""
-    return format_brief(value, digits=digits_to_tell_apart(value, limit, digits=2))
+    return format_brief(value, digits=count_distinguishing_digits(value, limit, digits=2))
 
 
 def format_outage_line(summary: "Summary") -> str | None:

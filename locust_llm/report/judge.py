@@ -69,7 +69,7 @@ from locust_llm.slo.rules import (
     SloResult,
 )
 from locust_llm.text.format import (
-    digits_to_tell_apart,
+    count_distinguishing_digits,
     format_brief,
     format_count,
     format_duration_rounded_up,
@@ -233,7 +233,7 @@ def _decided(
     if found.value is None:
         return INCONCLUSIVE, found.note, None
     holds = found.decides(rule)
-    told = "; ".join(filter(None, (found.note, _cut(found), _assumed(rule, found))))
+    reasons = "; ".join(filter(None, (found.note, _cut(found), _assumed(rule, found))))
     if blame:
         return INCONCLUSIVE, blame, None
     if holds is None:
@@ -245,12 +245,12 @@ def _decided(
             and seen.delivery.cause == CLIENT
         ):
             return INCONCLUSIVE, "the load generator held the load back, not the server", None
-        return FAIL, told, None
+        return FAIL, reasons, None
     if lost := seen.run.records_lost:
         return INCONCLUSIVE, f"records of workers that never arrived: {lost}", None
     if _could_reach_limit(rule, found, seen):
         return INCONCLUSIVE, _unsettled(found, seen), None
-    return PASS, told, None
+    return PASS, reasons, None
 
 
 def _is_close_to_limit(
@@ -320,7 +320,7 @@ def _bound(rule: Rule, bound: float) -> str:
         value = value * 1e3
         limit = limit * 1e3
         unit = "ms"
-    return format_brief(value, unit, digits_to_tell_apart(value, limit))
+    return format_brief(value, unit, count_distinguishing_digits(value, limit))
 
 
 def _cut(found: ObservedValue) -> str:
@@ -465,8 +465,8 @@ def _judged_by_stages(entry: RuleEntry, sweep: SweepSummary, run: Run) -> SloRes
         )
         return replace(result, status=PASS, reason="; ".join(filter(None, [reason, result.reason])))
     answered = [level for level in sweep.levels if level.succeeded and status_of(level)]
-    told = [level for level in sweep.levels if _told(level, status_of(level))]
-    lowest = next(iter(told or answered), None)
+    counted = [level for level in sweep.levels if _counts_for_rule(level, status_of(level))]
+    lowest = next(iter(counted or answered), None)
     if lowest is not None and (result := _result(lowest, rule)) is not None:
         reason = (
             f"at {describe_levels(sweep.axis, lowest)}, the "
@@ -513,7 +513,7 @@ def _judge_searched(rule: Rule, sweep: SweepSummary) -> SloResult | None:
     return replace(result, status=status, reason=reason, longer_s=None, close_to_limit=close)
 
 
-def _told(level: LoadLevel, status: str | None) -> bool:
+def _counts_for_rule(level: LoadLevel, status: str | None) -> bool:
     """Whether a stage says something about a rule, be it that it is not decided."""
     return status == FAIL or (status is not None and not is_client_distorted(level))
 
@@ -558,12 +558,12 @@ def _at_partners(rule: Rule, sweep: SweepSummary) -> SloResult:
         for level in sweep.levels
         if _result(level, rule) is None and rule.at(level.value)
     ]
-    told = [
+    reasons = [
         f"at {describe_levels(sweep.axis, level)}",
         worst.reason,
         f"not compared: {', '.join(alone)}" if alone else "",
     ]
-    return replace(worst, reason="; ".join(filter(None, told)))
+    return replace(worst, reason="; ".join(filter(None, reasons)))
 
 
 def _rank_of_stage(pair: tuple[LoadLevel, SloResult]) -> tuple[int, bool]:

@@ -37,10 +37,10 @@ def make_comment_body(
 ) -> str:
     """The comment in GitHub's Markdown, which GitLab reads too. It begins with the mark by which
     the next run finds it."""
-    said = _written([*make_opening(summary, run), *make_rules_table(summary, run)])
+    opening = _written([*make_opening(summary, run), *make_rules_table(summary, run)])
     more = _written(_figures(summary, run)) if base is None else _against(base, folder)
     text = "\n\n".join(
-        [make_comment_mark(name), f"## {make_comment_title(summary, name)}", *said, *more]
+        [make_comment_mark(name), f"## {make_comment_title(summary, name)}", *opening, *more]
     )
     if len(text) > MAX_CHARACTERS:
         text = f"{text[:MAX_CHARACTERS].rpartition(chr(10))[0]}\n\n{REST}"

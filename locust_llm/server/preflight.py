@@ -30,7 +30,7 @@ from locust_llm.settings.settings import Settings
 from .discovery import Discovery, DiscoveryFailed, discover_server
 from .spans.receiver import try_span_receiver
 
-ALIKE: Final = 0.02
+MAX_COUNT_DIFFERENCE: Final = 0.02
 SAME_WORDS: Final = (
     "--random-seed {} sends the same words in each run, so the server's prefix cache may be warm "
     "from an earlier one; "
@@ -268,7 +268,11 @@ def _with_replicas(first: Discovery, settings: Settings, headers: Mapping[str, s
                 f"{first.server or '-'}"
             )
         a, b = first.lengths.tokens_a_word, other.lengths.tokens_a_word
-        if first.lengths.measured and other.lengths.measured and abs(b - a) > ALIKE * a:
+        if (
+            first.lengths.measured
+            and other.lengths.measured
+            and abs(b - a) > MAX_COUNT_DIFFERENCE * a
+        ):
             notes.append(
                 f"{host} counts tokens differently: {b:.3f} tokens a word, and {a:.3f} at "
                 f"{settings.host}"

@@ -11,7 +11,7 @@ from locust_llm.settings.refusal import refuse_run
 from locust_llm.settings.settings import Settings
 
 from .discovery import Discovery, DiscoveryFailed, discover_server
-from .preflight import ALIKE, prepare_run, read_run_headers
+from .preflight import MAX_COUNT_DIFFERENCE, prepare_run, read_run_headers
 
 
 def survey_servers(settings: Settings, options: Namespace | None, *, here: bool) -> Discovery:
@@ -34,7 +34,11 @@ def survey_servers(settings: Settings, options: Namespace | None, *, here: bool)
         refuse_run(f"the candidate: {error}")
     notes = [f"candidate: {note}" for note in other.notes]
     a, b = discovery.lengths.tokens_a_word, other.lengths.tokens_a_word
-    if discovery.lengths.measured and other.lengths.measured and abs(b - a) > ALIKE * a:
+    if (
+        discovery.lengths.measured
+        and other.lengths.measured
+        and abs(b - a) > MAX_COUNT_DIFFERENCE * a
+    ):
         notes.append(
             f"the arms count tokens differently: {a:.3f} tokens a word at the base, {b:.3f} at the "
             f"candidate"

@@ -41,7 +41,7 @@ def format_brief(value: float | None, unit: str = "", digits: int = 4) -> str:
     return (text.rstrip("0").rstrip(".") if "." in text else text) + unit
 
 
-def digits_to_tell_apart(value: float, *others: float | None, digits: int = 3) -> int:
+def count_distinguishing_digits(value: float, *others: float | None, digits: int = 3) -> int:
     """How many significant digits (``digits`` at least) keep ``value`` on its side of each of the
     others and different from them. With three, 567.04 would be written as the limit of 567."""
     known = [

@@ -82,11 +82,11 @@ class SyncedClock:
         offset_s = unix_s - (at + now) / 2
         error_s = (now - at) * (0.5 + DRIFT)
         held_s = self.error_at(now)
-        apart_s = abs(offset_s - self.offset_s)
-        broken = isfinite(held_s) and apart_s > held_s + error_s
+        distance_s = abs(offset_s - self.offset_s)
+        broken = isfinite(held_s) and distance_s > held_s + error_s
         # one of the two stood still, as of a suspended machine, or drifts more than that
         if broken:
-            self.stated_s = max(self.stated_s, apart_s + error_s)
+            self.stated_s = max(self.stated_s, distance_s + error_s)
         if broken or error_s < held_s:
             self.offset_s, self._error_s, self._at = offset_s, error_s, now
 

@@ -44,7 +44,7 @@ class Affinity:
         self.sides = sides
         self._hosts, self._echo_header, self._next = hosts, echo_header, first
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
-        self._said = False
+        self._has_reported = False
 
     def side(self, block: TrialBlock | None, session: str = "") -> VariantTarget:
         """The target of this session's next request, with the header that it sends back."""
@@ -66,8 +66,8 @@ class Affinity:
         if token and len(token) <= MAX_TOKEN_CHARS and token.isascii() and token.isprintable():
             if session:
                 self._session(session).token = token
-        elif not self._said and stream.status == 200:
-            self._said = True
+        elif not self._has_reported and stream.status == 200:
+            self._has_reported = True
             why = "can be sent back" if token else "is in the answer"
             logger.warning(
                 f"no {self._echo_header} that {why}: its session goes on as before (--echo-header)"

@@ -17,7 +17,7 @@ logger = logging.getLogger("locust_llm")
 LOST: Final = (400, 404)
 """The HTTP status where the server has no such answer: OpenAI, vLLM."""
 WHOLE: Final = "so the next turn sends the whole conversation (--responses-state server)"
-_said: Final[set[tuple[int, str]]] = set()
+_reported: Final[set[tuple[int, str]]] = set()
 """The texts that were logged in each run."""
 
 
@@ -70,6 +70,6 @@ def mark_response_id(id_: str | None) -> dict[str, str]:
 
 def _say(epoch: int, text: str) -> None:
     kind = epoch, text.partition(",")[0][:30]
-    if kind not in _said:
-        _said.add(kind)
+    if kind not in _reported:
+        _reported.add(kind)
         logger.warning(text)

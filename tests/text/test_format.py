@@ -12,8 +12,8 @@ from locust_llm.report.rows import Row
 from locust_llm.text.format import (
     SAME,
     clean_line,
+    count_distinguishing_digits,
     decimal_places,
-    digits_to_tell_apart,
     format_brief,
     format_comparison,
     format_count,
@@ -212,12 +212,12 @@ def test_every_difference_adds_up_as_it_is_written(
 def test_so_many_digits_that_a_value_is_on_its_side(
     value: float, others: tuple[float | None, ...], digits: int
 ) -> None:
-    assert digits_to_tell_apart(value, *others) == digits
+    assert count_distinguishing_digits(value, *others) == digits
 
 
 @given(st.floats(1e-6, 1e9), st.floats(-1e-6, 1e-6))
 def test_what_differs_is_written_so(limit: float, off: float) -> None:
     value = limit * (1 + off)
-    written = parse_brief(format_brief(value, digits=digits_to_tell_apart(value, limit)))
+    written = parse_brief(format_brief(value, digits=count_distinguishing_digits(value, limit)))
     same = math.isclose(value, limit, rel_tol=SAME)
     assert same or (written != limit and (written < limit) == (value < limit))

@@ -7,7 +7,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from locust_llm.client.sse import Alike, Event
+from locust_llm.client.sse import Event, SameFormChunks
 
 if TYPE_CHECKING:
     from ._reader import Reader as NativeThread
@@ -18,7 +18,7 @@ source is not used."""
 
 Reader: "type[NativeThread] | None" = None
 plain_events: (
-    Callable[[list[bytes], int, bytes, bytes], tuple[list[Event | Alike], int, int]] | None
+    Callable[[list[bytes], int, bytes, bytes], tuple[list[Event | SameFormChunks], int, int]] | None
 ) = None
 
 if os.environ.get("LOCUST_LLM_READER") != "python":

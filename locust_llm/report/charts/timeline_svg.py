@@ -268,19 +268,21 @@ class TimelinePlot:
 
     # -- the axis ----------------------------------------------------------------------------------
 
-    def ticks(self, apart: float) -> tuple[list[float], float]:
-        """(milliseconds after the start of the run, the distance of two), with at least ``apart``
+    def ticks(self, distance_px: float) -> tuple[list[float], float]:
+        """(milliseconds after the start of the run, the distance of two), with at least ``distance_px``
         pixels between two ticks."""
         start = self.shown.start * 1e3
         length = self.shown.length
         steps = (digit * 10.0**power for power, digit in product(range(-3, 16), (1, 2, 5)))
-        step = next((step for step in steps if step / length * self.frame.width >= apart), length)
+        step = next(
+            (step for step in steps if step / length * self.frame.width >= distance_px), length
+        )
         first = math.ceil(start / step - 1e-9)
         return [i * step for i in range(first, int((start + length) / step + 1e-9) + 1)], step
 
-    def tick_texts(self, apart: float) -> Iterator[tuple[float, str]]:
+    def tick_texts(self, distance_px: float) -> Iterator[tuple[float, str]]:
         """(ms after the start of the window, its label)."""
-        ticks, step = self.ticks(apart)
+        ticks, step = self.ticks(distance_px)
         decimals = max(0, 3 - math.floor(math.log10(step) + 1e-9))
         for at in ticks:
             yield at - self.shown.start * 1e3, f"{at / 1e3:.{min(decimals, 6)}f}"

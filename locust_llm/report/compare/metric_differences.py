@@ -23,7 +23,7 @@ from locust_llm.report.slo.observed import (
 from locust_llm.slo.intervals import Ends
 from locust_llm.slo.metrics import BY_WORD, SHARE, TIME
 from locust_llm.slo.rules import Rule
-from locust_llm.text.format import digits_to_tell_apart, format_brief
+from locust_llm.text.format import count_distinguishing_digits, format_brief
 
 BETTER: Final = "better"
 WORSE: Final = "worse"
@@ -177,11 +177,11 @@ def measure_worsening(rule: Rule, base: Evaluation, here: Evaluation) -> Observe
         reach = low, high
     measure = BY_WORD[rule.metric]
     unit = "ms" if measure.units is TIME else next(iter(measure.units))
-    digits = digits_to_tell_apart(here_is, base_is, digits=4)
-    here_said, base_said = (
+    digits = count_distinguishing_digits(here_is, base_is, digits=4)
+    here_shown, base_shown = (
         format_brief(value * measure.units[unit], unit, digits) for value in (here_is, base_is)
     )
-    decisive = [f"{here_said} here, {base_said} in {rule.base}", metric_change.note]
+    decisive = [f"{here_shown} here, {base_shown} in {rule.base}", metric_change.note]
     trend = (
         RISES
         if metric_change.here.trend and (metric_change.here.trend == RISES) == rule.less_is_better

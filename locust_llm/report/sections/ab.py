@@ -294,7 +294,7 @@ LATENCIES: Final = ("ttft", "itl", "longest_stall", "request_latency")
 FLIPS: Final = 12
 """Up to so many pairs each way to exchange their signs is tried, of more a part."""
 CHANCE: Final = 0.05
-ALIKE: Final = 0.98
+MIN_ARRIVALS_RATIO: Final = 0.98
 """Of the same arrivals each arm gets at least this share of what the other gets."""
 ISOLATED: Final = (
     ("ttft", "p50"), ("ttft", "p95"), ("itl", "p50"), ("request_latency", "p50"),
@@ -555,7 +555,7 @@ def _uneven(pairs: Sequence[PairRequests]) -> str:
         CANDIDATE: sum(pair.candidate.counted.size for pair in pairs),
     }
     fewer, more = sorted(sizes, key=lambda arm: sizes[arm])
-    if sizes[fewer] >= ALIKE * sizes[more]:
+    if sizes[fewer] >= MIN_ARRIVALS_RATIO * sizes[more]:
         return ""
     return (
         f"the {fewer} got {sizes[fewer]} of the {sizes[more]} requests that the {more} got: "

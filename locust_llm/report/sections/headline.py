@@ -21,7 +21,7 @@ from locust_llm.slo.metrics import BY_WORD, ITL, LATENCY, RATE, TIME, TTFT, TTFT
 from locust_llm.slo.rules import FAIL, PASS, Rule, SloResult
 from locust_llm.text.format import (
     MOST_DIGITS,
-    digits_to_tell_apart,
+    count_distinguishing_digits,
     format_brief,
     format_count,
     format_duration,
@@ -309,7 +309,7 @@ def _value(rule: Rule, result: SloResult) -> str:
         return _written(rule, result.observed, choose_value_digits(result))
     low, high = sorted((result.observed or 0.0, result.worst))
     least, most = (
-        _written(rule, end, digits_to_tell_apart(end, result.limit)) for end in (low, high)
+        _written(rule, end, count_distinguishing_digits(end, result.limit)) for end in (low, high)
     )
     return f"at least {least}" if math.isinf(high) else f"{least} to {most}"
 
@@ -399,11 +399,11 @@ def _ms(row: Row, percentile: float) -> str:
 def _stages(sweep: SweepSummary) -> str:
     """The first sentence of the first knee."""
     texts = [knee.text for knee in select_top_knees(sweep)]
-    said = next(filter(None, texts), "") or f"{format_count(len(sweep.levels), 'stage')} measured"
-    if said.startswith(OPEN):  # the reasons are said below it
-        said = said.removeprefix(OPEN).partition(";")[0]
-        said = said[:1].upper() + said[1:]
-    return said.split(". ")[0].rstrip(".")
+    text = next(filter(None, texts), "") or f"{format_count(len(sweep.levels), 'stage')} measured"
+    if text.startswith(OPEN):  # the reasons are said below it
+        text = text.removeprefix(OPEN).partition(";")[0]
+        text = text[:1].upper() + text[1:]
+    return text.split(". ")[0].rstrip(".")
 
 
 def _slower(found: PairedComparison) -> str:

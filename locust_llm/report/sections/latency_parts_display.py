@@ -255,18 +255,19 @@ def _make_histogram_blocks(
     each mean may cover another number of requests."""
     counts = [mean.count for mean in own.means]
     count = max(counts)
-    alike = {*counts} == {attribution.requests}
+    same_requests = {*counts} == {attribution.requests}
     server = f"{own.engine}, {own.source}" if own.source else own.engine
-    whose = f" of {_format_request_count(count, attribution)}" if alike else ""
+    whose = f" of {_format_request_count(count, attribution)}" if same_requests else ""
     head = (
         f"Mean{whose} by the server's histograms ({server})", "server (ms)",
-        *([] if alike else ["requests"]), "here (ms)", "difference (ms)", "from",
+        *([] if same_requests else ["requests"]), "here (ms)", "difference (ms)", "from",
     )  # fmt: skip
     rows = tuple(
-        tuple(_format_histogram_row(mean, attribution.requests, alike)) for mean in own.means
+        tuple(_format_histogram_row(mean, attribution.requests, same_requests))
+        for mean in own.means
     )
     yield TableBlock(head, rows, numbers=False)
-    if not alike:
+    if not same_requests:
         yield TextBlock(COUNTS_DIFFER.format(format_count(attribution.requests, "request")))
     if count < attribution.requests / MORE:
         yield TextBlock(
@@ -291,11 +292,13 @@ def _format_request_count(count: int, attribution: LatencyAttribution) -> str:
     return f"{count}{missed} request{'s' if count != 1 or missed else ''}"
 
 
-def _format_histogram_row(mean: ServerHistogramMean, requests: int, alike: bool) -> Iterator[str]:
-    """``alike``: all means cover the same requests, and no cell has their number."""
+def _format_histogram_row(
+    mean: ServerHistogramMean, requests: int, same_requests: bool
+) -> Iterator[str]:
+    """``same_requests``: all means cover the same requests, and no cell has their number."""
     yield NAMES_OF_MEANS.get(mean.name, mean.name)
     yield format_number(mean.server_ms, 4)
-    if not alike:
+    if not same_requests:
         yield f"{mean.count:,}"
     here_ms = mean.here_ms
     if here_ms is None:

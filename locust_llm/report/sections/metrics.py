@@ -88,7 +88,7 @@ def make_main_tables(summary: Summary, run: Run) -> Iterator[Block]:
     if fewest and any(has_too_few_values(fewest, p) for p in chosen):
         yield TextBlock(SCARCE_NOTE)
     yield from _count_failed_waits(summary)
-    yield from _worth(summary.rows)
+    yield from _describe_effective_sizes(summary.rows)
     if summary.adjusted:
         yield Heading(_name_adjusted(summary.conditions))
         yield _adjusted(summary.adjusted, chosen)
@@ -220,7 +220,7 @@ def _count_failed_waits(summary: Summary) -> Iterator[Block]:
         )
 
 
-def _worth(rows: Sequence[Row]) -> Iterator[Block]:
+def _describe_effective_sizes(rows: Sequence[Row]) -> Iterator[Block]:
     """How much less the requests say than independent ones would."""
     known = {SHORT_NAMES[row.tag]: row for row in rows if row.effective is not None and row.count}
     if all((row.effective or 0) >= CORRELATED * (row.count or 0) for row in known.values()):

@@ -21,7 +21,12 @@ from locust_llm.report.sections.energy import Energy
 from locust_llm.settings.sweep import CONCURRENCY, MIN_GAIN
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.published import CONFIDENCE, PublishedRules, least_samples
-from locust_llm.text.format import digits_to_tell_apart, format_brief, format_count, format_number
+from locust_llm.text.format import (
+    count_distinguishing_digits,
+    format_brief,
+    format_count,
+    format_number,
+)
 
 if TYPE_CHECKING:  # a summary contains what this file makes
     from locust_llm.report.sections.summary import Summary
@@ -248,7 +253,9 @@ def _each(
         least = asked(worst) or 0.0
         short_by_little = _figure(value_of(worst)) == _figure(least)
         value = (
-            format_brief(value_of(worst), digits=digits_to_tell_apart(value_of(worst), least))
+            format_brief(
+                value_of(worst), digits=count_distinguishing_digits(value_of(worst), least)
+            )
             if short_by_little
             else _figure(value_of(worst))
         )

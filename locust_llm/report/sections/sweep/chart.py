@@ -76,9 +76,9 @@ def _knees(knees: Sequence[Knee]) -> Iterator[PlotMark]:
     for knee in knees:
         if knee.value is not None:
             knees_at.setdefault(knee.value, []).append(knee)
-    for value, alike in sorted(knees_at.items()):
-        rules = ", ".join(knee.rule for knee in alike)
-        yield PlotMark(f"{format_knee(alike[0])}: {rules}", x=value, hue="knee")
+    for value, knees_here in sorted(knees_at.items()):
+        rules = ", ".join(knee.rule for knee in knees_here)
+        yield PlotMark(f"{format_knee(knees_here[0])}: {rules}", x=value, hue="knee")
 
 
 def _curve(
