@@ -30,7 +30,7 @@ from locust_llm.integrations.otel import telemetry
 from locust_llm.locust_adapter.detached_end import detach_end
 from locust_llm.locust_adapter.forked_workers import attend_children, tie_forks_to_this_process
 from locust_llm.locust_adapter.parsed_options import (
-    FURTHER,
+    EXTRA_VALIDATORS,
     add_options,
     build_settings,
     check_options,
@@ -93,7 +93,7 @@ keep_writing_csv()
 check_frames()
 withhold_secrets()
 extend_locust_events(events)  # a locustfile listens before there is an environment
-FURTHER.extend((upload.validate_upload, telemetry.validate_otel))
+EXTRA_VALIDATORS.extend((upload.validate_upload, telemetry.validate_otel))
 
 
 @events.init_command_line_parser.add_listener

@@ -81,9 +81,9 @@ DRAIN_MARGIN_S: Final = 15.0
 records."""
 CUT_S: Final = 5.0
 """The same where nobody waits for the end (a second Ctrl-C)."""
-ALONE_S: Final = 3.0
+ALL_LOST_S: Final = 3.0
 """The longest wait for other workers when all are lost."""
-NOBODY_S: Final = 10.0
+FIRST_WORKER_S: Final = 10.0
 """The longest wait for the first worker, which is longer than a greeting may take."""
 ENDED: Final = "was ended by the locustfile"
 MAX_FORMS: Final = 8
@@ -343,7 +343,7 @@ class Controller:
                 self._lose(worker)
             alone_s = 0.0 if self._workers.active() else alone_s + WORKERS_S
             if (
-                alone_s >= (ALONE_S if self._workers.names else NOBODY_S)
+                alone_s >= (ALL_LOST_S if self._workers.names else FIRST_WORKER_S)
                 and not self.shutdown.begun
             ):
                 lost = "all workers were lost" if self._workers.names else "no worker had joined"

@@ -54,14 +54,14 @@ def _processes(text: str) -> int | None:
 
 # -- help ------------------------------------------------------------------------------------------
 
-DOOR: Final = "locust-llm "
+COMMAND_PREFIX: Final = "locust-llm "
 USAGES: Final = {
     "run": "locust-llm run --host URL [-u USERS] [-t TIME] [options] [UserClass ...]",
     "ab": "locust-llm ab --base URL (--candidate URL | --candidate-set KEY=VALUE | --aa) [-u "
     "USERS] [-t TIME] [options]",
     "probe": "locust-llm probe --host URL [options]",
 }
-INTRODUCTION: Final = """\
+HELP_INTRODUCTION: Final = """\
 Usage: {usage}
 
 Most runs need these options of Locust:
@@ -73,13 +73,16 @@ Most runs need these options of Locust:
 
 Behind the options of this package, which come in groups, are all of Locust's.
 """
-LEFT_OUT: Final = {"ab": ("  --headless",), "probe": ("  -u ", "  -t ", "  --headless")}
+OMITTED_INTRODUCTION_LINES: Final = {
+    "ab": ("  --headless",),
+    "probe": ("  -u ", "  -t ", "  --headless"),
+}
 """The lines of the introduction that a command does not need begin so."""
-END: Final = """\
+HELP_EPILOG: Final = """\
 Each option that takes a value can also be set in the environment (LOCUST_LLM_REQUEST_RATE=4 is --request-rate 4) or in a
 configuration file. This text has the options of both, also with -f FILE; 'locust -f FILE --help' has Locust's alone, as
 it ends before it reads the file."""
-MEANT: Final = {
+PEER_NAMES_BY_OPTION: Final = {
     "-u": ("concurrency", "max-concurrency", "num-concurrent-requests", "num-concurrency",
         "num-users", "vus",
            "connections", "parallel", "clients"),
@@ -139,10 +142,10 @@ MEANT: Final = {
 }  # fmt: skip
 """Other load testers' names for each option (AIPerf, vllm bench, guidellm, genai-bench, llmperf,
 k6)."""
-OF_PEERS: Final = dict[str, str]()
-for _here, _names in MEANT.items():
-    OF_PEERS.update({f"--{name}": _here for name in _names})
-SAME: Final = {
+OPTION_BY_PEER_NAME: Final = dict[str, str]()
+for _here, _names in PEER_NAMES_BY_OPTION.items():
+    OPTION_BY_PEER_NAME.update({f"--{name}": _here for name in _names})
+ACCEPTED_PEER_NAMES: Final = {
     "--users": ("concurrency", "max-concurrency", "num-users"),
     "--run-time": ("benchmark-duration", "max-seconds"),
     "--stop-timeout": ("benchmark-grace-period",),
@@ -186,7 +189,7 @@ _TOOL_OPTIONS: Final = (
     "warmup-arrival-pattern", "warmup-grace-period", "workers-max", "workers-min", "zmq-host",
     "zmq-ipc-path",
 )  # fmt: skip
-WITHOUT: Final = frozenset(f"--{name}" for name in _TOOL_OPTIONS)
+UNSUPPORTED_PEER_OPTIONS: Final = frozenset(f"--{name}" for name in _TOOL_OPTIONS)
 """Options of these tools without an equivalent. Most concern their own processes, consoles and
 files."""
 
@@ -195,7 +198,7 @@ def accept_peer_option_names(parser: ArgumentParser) -> None:
     """Let the parser accept the names that mean the same with other load testers. Its help has ours
     alone."""
     actions = parser._option_string_actions
-    for here, names in SAME.items():
+    for here, names in ACCEPTED_PEER_NAMES.items():
         for name in names:
             if here in actions:
                 actions.setdefault(f"--{name}", actions[here])
@@ -206,15 +209,15 @@ def accept_peer_option_names(parser: ArgumentParser) -> None:
 def introduce_program(parser: LocustArgumentParser, program: str) -> None:
     """Set the begin and the end of --help and --version of Locust's parser, where ``program`` is a
     command of this package."""
-    command = program.removeprefix(DOOR)
+    command = program.removeprefix(COMMAND_PREFIX)
     if command not in USAGES:
         return
     parser.prog = program
-    lines = INTRODUCTION.format(usage=USAGES[command]).splitlines(keepends=True)
+    lines = HELP_INTRODUCTION.format(usage=USAGES[command]).splitlines(keepends=True)
     parser.description = "".join(
-        line for line in lines if not line.startswith(LEFT_OUT.get(command, ()))
+        line for line in lines if not line.startswith(OMITTED_INTRODUCTION_LINES.get(command, ()))
     )
-    parser.epilog = END
+    parser.epilog = HELP_EPILOG
     for action in parser._actions:
         if "--version" in action.option_strings:
             shows: Any = action
@@ -236,7 +239,7 @@ def unknown_options(words: Sequence[str], known: Collection[str]) -> str:
         if not name.startswith("--"):
             continue
         if name in known:
-            if name in LISTS and "," in (value if equals else after):
+            if name in OPTIONS_WITH_LISTS and "," in (value if equals else after):
                 wrong[name] = "takes one number: several are --sweep concurrency=1,2,4 here"
         elif meant := _meant(name, known):
             wrong[name] = meant
@@ -247,15 +250,15 @@ def unknown_options(words: Sequence[str], known: Collection[str]) -> str:
     return f"{len(wrong)} options are not as they are here: {listed}" if wrong else ""
 
 
-LISTS: Final = ("--concurrency", "--max-concurrency")
+OPTIONS_WITH_LISTS: Final = ("--concurrency", "--max-concurrency")
 """Names whose values may be lists with AIPerf, which make the run a sweep."""
 
 
 def _meant(name: str, known: Collection[str]) -> str:
     """The meaning of an unknown option. Empty: it begins just one known option."""
-    if here := OF_PEERS.get(name):
+    if here := OPTION_BY_PEER_NAME.get(name):
         return f"it is {here} here"
-    if name in WITHOUT:
+    if name in UNSUPPORTED_PEER_OPTIONS:
         return "it has no equivalent here"
     longer = sorted((flag for flag in known if flag.startswith(name)), key=len)
     if len(longer) == 1:
@@ -270,7 +273,7 @@ def find_host_words(words: Sequence[str]) -> Iterator[str]:
     """The value of each --host on a command line."""
     for word, after in pairwise((*words, "")):
         name, equals, value = word.partition("=")
-        if name in ("--host", "-H", *(f"--{other}" for other in SAME["--host"])):
+        if name in ("--host", "-H", *(f"--{other}" for other in ACCEPTED_PEER_NAMES["--host"])):
             yield value if equals else after
 
 
@@ -314,7 +317,7 @@ def take_host_word(options: Namespace) -> None:
 
 # -- the command, to be written down ---------------------------------------------------------------
 
-PUT: Final = {
+INSERTED_WORDS: Final = {
     "locust-llm ab": ("run.py", "--headless"),
     "locust-llm probe": ("probe.py", "--headless"),
 }
@@ -329,10 +332,10 @@ def format_command_line(
     without the path of this package. ``shown_as`` replaces other words with values of headers."""
     words = sys.argv[1:]
     name = os.path.basename(sys.argv[0]).replace("__main__.py", "locust")
-    file, *more = PUT.get(name, ("run.py",))
+    file, *more = INSERTED_WORDS.get(name, ("run.py",))
     put = ["-f", str(Path(__file__).parents[1] / "locustfiles" / file), *more]
     if words[: len(put)] == put:
-        name = name if name in PUT else "locust-llm run"
+        name = name if name in INSERTED_WORDS else "locust-llm run"
         words = words[len(put) :]
     for header in headers:  # by their text, however the flag was written
         words = [word.replace(header, "***") if header else word for word in words]

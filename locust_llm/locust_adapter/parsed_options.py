@@ -59,9 +59,9 @@ from locust_llm.settings.request_rate import parse_request_rate
 from locust_llm.settings.settings import (
     INPUT_TOKENS,
     LENGTH_SHARE,
-    OF_SETTINGS,
     OUTPUT_TOKENS,
     SESSION_HEADERS,
+    SETTING_OPTIONS,
     Settings,
 )
 from locust_llm.settings.sweep import CONCURRENCY, INPUT, RATE
@@ -96,13 +96,13 @@ from .scenario_defaults import (
 
 OPTIONS: Final = tuple(
     sorted(
-        (*OF_SETTINGS, *declared_options(CommandLineOptions)),
+        (*SETTING_OPTIONS, *declared_options(CommandLineOptions)),
         key=lambda o: list(GROUPS).index(o.group),
     )
 )
 """All options of this package, in the order of --help."""
 
-ACCESS: Final = (
+ACCESS_OPTIONS: Final = (
     "api_key_file", "api_key_command", "api_key_lifetime", "header", "client_cert", "client_key",
     "ca_cert", "source_ip",
 )  # fmt: skip
@@ -112,7 +112,7 @@ _secret_flags: Final[set[str]] = set()
 could change."""
 _BEFORE_COMMENT: Final = re.compile(r'(?:[^"#]|"[^"]*(?:"|$))*+', re.DOTALL)
 """Of a line of rules: a # within quotes begins no comment."""
-FURTHER: Final[list[Callable[[Settings, Namespace], Iterable[str]]]] = []
+EXTRA_VALIDATORS: Final[list[Callable[[Settings, Namespace], Iterable[str]]]] = []
 """Rules of a locustfile's own for a possible run, asked after ours: why one cannot be, a sentence
 each."""
 
@@ -159,7 +159,7 @@ def add_access_options(parser: ArgumentParser) -> None:
     """Add the options that let requests in, with their names, texts and variables, for commands
     that have few options of a run."""
     by_dest = {option.dest: option for option in OPTIONS}
-    for option in map(by_dest.__getitem__, ACCESS):
+    for option in map(by_dest.__getitem__, ACCESS_OPTIONS):
         how: dict[str, Any] = {"type": option.kind, "default": os.environ.get(option.variable)}
         if option.repeated:  # headers of the environment are read where the others are
             how = {"action": "append", "default": []}
@@ -314,7 +314,7 @@ def check_options(options: Namespace, **known: Any) -> Settings:
     _check_protocol(settings)
     _check_companions(options, settings)
     for mistake in chain(
-        validate_settings(settings), *(rule(settings, options) for rule in FURTHER)
+        validate_settings(settings), *(rule(settings, options) for rule in EXTRA_VALIDATORS)
     ):
         refuse_run(name_mistake_origin(mistake, options))
     if options.arrival_pattern and not _has_arrivals(settings):
@@ -493,7 +493,9 @@ def build_settings(options: Namespace | None) -> Settings:
     Raises ValueError."""
     if options is None or not hasattr(options, "prefill_concurrency"):
         return Settings()
-    values = {option.field: _typed(option, getattr(options, option.dest)) for option in OF_SETTINGS}
+    values = {
+        option.field: _typed(option, getattr(options, option.dest)) for option in SETTING_OPTIONS
+    }
     pattern = "gamma" if values["arrival_smoothness"] is not None else "poisson"  # AIPerf's default
     values["arrival_pattern"] = values["arrival_pattern"] or pattern
     own = PROTOCOLS.get(values["endpoint_type"], PROTOCOLS["chat"])

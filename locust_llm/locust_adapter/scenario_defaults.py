@@ -16,7 +16,7 @@ from locust_llm.settings.declare import Option, find_out_of_range, parser_defaul
 from locust_llm.settings.extra_inputs import parse_extra_inputs
 from locust_llm.settings.refusal import refuse_run
 from locust_llm.settings.scenario import Scenario, read_scenario
-from locust_llm.settings.settings import OF_SETTINGS, Settings
+from locust_llm.settings.settings import SETTING_OPTIONS, Settings
 from locust_llm.settings.sweep import parse_sweep
 from locust_llm.slo import rules
 from locust_llm.slo.published import PublishedRules, parse_published_rules
@@ -24,15 +24,15 @@ from locust_llm.text.numbers import truncate_quoted_text
 from locust_llm.workload.lengths import parse_length, parse_length_mix
 from locust_llm.workload.mix import parse_weights
 
-from .command_line import OF_PEERS
+from .command_line import OPTION_BY_PEER_NAME
 
-OF_SCENARIOS: Final = {
+SCENARIO_OPTIONS: Final = {
     option.flag.removeprefix("--"): option
-    for option in OF_SETTINGS
+    for option in SETTING_OPTIONS
     if option.field not in ("scenario", "metrics_url", "report_dir", "candidate", "published_rules")
 }
 """The options that a scenario may set, by key."""
-OF_RUNS: Final = (
+RUN_OPTIONS: Final = (
     "host",
     "users",
     "spawn-rate",
@@ -42,7 +42,7 @@ OF_RUNS: Final = (
     "metrics-url",
     "report-dir",
 )
-READ: Final[dict[str, Callable[[str], Any]]] = {
+VALUE_READERS: Final[dict[str, Callable[[str], Any]]] = {
     "seq_dist": parse_length_mix, "user_context_prompt_length": parse_length,
     "extra_inputs": parse_extra_inputs, "model_mix": parse_weights,
     "sweep": parse_sweep, "slo": rules.parse_rule, "slo_preset": rules.expand_preset,
@@ -74,7 +74,7 @@ def parse_with_scenario(parser: LocustArgumentParser, parse: Callable[[], Namesp
         refuse_run(f"--scenario: {error}")
     defaults = {
         option.dest: ",".join(map(str, value)) if option.kind is tuple else value
-        for option in OF_SCENARIOS.values()
+        for option in SCENARIO_OPTIONS.values()
         # rules: see rules_of
         if (value := given.get(option.field)) is not None and not option.repeated
     }
@@ -86,7 +86,7 @@ def parse_with_scenario(parser: LocustArgumentParser, parse: Callable[[], Namesp
         parser.set_defaults(**before)
     setattr(options, _GIVEN, given)
     for option in (
-        OF_SETTINGS if "seq_dist" in given and options.seq_dist == given["seq_dist"] else ()
+        SETTING_OPTIONS if "seq_dist" in given and options.seq_dist == given["seq_dist"] else ()
     ):
         if option.field in LENGTHS and getattr(options, option.dest) != parser_default(option):
             refuse_run(
@@ -136,7 +136,7 @@ def scenario_changed(options: Namespace, values: Mapping[str, Any]) -> tuple[str
     given = getattr(options, _GIVEN, {})
     return tuple(
         key
-        for key, option in OF_SCENARIOS.items()
+        for key, option in SCENARIO_OPTIONS.items()
         if (value := given.get(option.field)) is not None
         and values[option.field] != (tuple(value) if isinstance(value, list) else value)
     )
@@ -145,7 +145,7 @@ def scenario_changed(options: Namespace, values: Mapping[str, Any]) -> tuple[str
 def name_mistake_origin(mistake: str, options: Namespace) -> str:
     """A sentence about flags that nobody gave, as the scenario sets them."""
     given = getattr(options, _GIVEN, {})
-    flags = [option.flag for option in OF_SCENARIOS.values() if option.field in given]
+    flags = [option.flag for option in SCENARIO_OPTIONS.values() if option.field in given]
     named = [flag for flag in flags if re.search(rf"{flag}(?![\w-])", mistake)]
     return (
         f"{mistake} ({' and '.join(named)}: of scenario {options.scenario})" if named else mistake
@@ -153,18 +153,18 @@ def name_mistake_origin(mistake: str, options: Namespace) -> str:
 
 
 def _option(scenario: Scenario, key: str) -> Option:
-    if key in OF_SCENARIOS:
-        return OF_SCENARIOS[key]
+    if key in SCENARIO_OPTIONS:
+        return SCENARIO_OPTIONS[key]
     place = scenario.place(key)
     if isinstance(scenario.values[key], dict):
         refuse_run(
             f"{place}: a scenario has no tables but [{_PUBLISHED}]: write its options one by one"
         )
-    if key in OF_RUNS:
+    if key in RUN_OPTIONS:
         refuse_run(f"{place}: is of a run, not of its workload: give it on the command line")
-    if here := OF_PEERS.get(f"--{key}"):
+    if here := OPTION_BY_PEER_NAME.get(f"--{key}"):
         refuse_run(f"{place}: there is no such option: it is {here.removeprefix('--')} here")
-    near = difflib.get_close_matches(key, OF_SCENARIOS, n=1)
+    near = difflib.get_close_matches(key, SCENARIO_OPTIONS, n=1)
     refuse_run(f"{place}: there is no such option{f': did you mean {near[0]}?' if near else ''}")
 
 
@@ -192,7 +192,7 @@ def _value(scenario: Scenario, key: str, option: Option) -> Any:
         refuse_run(f"{place}: {mistake.removeprefix(option.flag).strip()}")
     try:
         for text in value if isinstance(value, list) else [value]:
-            READ.get(option.field, str)(text)
+            VALUE_READERS.get(option.field, str)(text)
     except ValueError as error:
         refuse_run(f"{place}: {error}")
     return option.kind(value) if option.kind in (int, float) else value

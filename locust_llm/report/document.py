@@ -15,7 +15,7 @@ from locust_llm.report.delivery import (
 )
 from locust_llm.report.rate_window import find_measured_span
 from locust_llm.report.rows import (
-    SEVERAL,
+    MIN_TOKENS_PER_MERGED_CHUNK,
     FailureGroup,
     ModelShare,
     RunCounts,
@@ -377,7 +377,7 @@ def _chunks(counts: RunCounts, run: Run) -> Iterator[tuple[str, str]]:
     if counts.chunks or (streams and not run.imported):
         held = (
             f", {tokens:.2f} tokens each"
-            if (tokens := counts.tokens_per_chunk or 0) > SEVERAL
+            if (tokens := counts.tokens_per_chunk or 0) > MIN_TOKENS_PER_MERGED_CHUNK
             else ""
         )
         of_them = "" if run.imported else f", {merged:.2%} of them merged{left_out}"

@@ -16,7 +16,7 @@ from locust_llm.slo.metrics import FELT, ITL, POOLED, Metric, name_token_rate
 from locust_llm.slo.percentile import find_percentile
 from locust_llm.slo.rules import SloResult
 
-SEVERAL: Final = 1.05
+MIN_TOKENS_PER_MERGED_CHUNK: Final = 1.05
 """Tokens per chunk, on average, above which it is said what is of chunks and what of tokens."""
 
 
@@ -396,7 +396,7 @@ def adjust_for_failures(
 
 def relabel_chunk_rows(rows: Sequence[Row], tokens: float | None) -> tuple[Row, ...]:
     """What latencies are of, where chunks hold several ``tokens`` on average."""
-    if tokens is None or tokens <= SEVERAL:
+    if tokens is None or tokens <= MIN_TOKENS_PER_MERGED_CHUNK:
         return tuple(row for row in rows if row.tag != "tokens_per_chunk")
     per = {ITL.tag: "per token", POOLED: f"per chunk of {tokens:.1f}"}
     return tuple(msgspec.structs.replace(row, per=per.get(row.tag, "")) for row in rows)

@@ -1367,6 +1367,6 @@ def interim_analysis_times(first_s: float | None, most_s: float | None) -> tuple
     return tuple(times)
 
 
-OF_SETTINGS: Final = tuple(
+SETTING_OPTIONS: Final = tuple(
     option for option in declared_options(Settings) if option.group != "locust"
 )

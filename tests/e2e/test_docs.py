@@ -110,8 +110,8 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
 def the_probes_rules_stay_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """The probe's parser adds rules for the options of a whole process: other tests have none of
     its options."""
-    monkeypatch.setattr(options_module, "FURTHER", [])
-    monkeypatch.setattr(probe, "FURTHER", options_module.FURTHER)
+    monkeypatch.setattr(options_module, "EXTRA_VALIDATORS", [])
+    monkeypatch.setattr(probe, "EXTRA_VALIDATORS", options_module.EXTRA_VALIDATORS)
 
 
 def load_parser(command: str = "run") -> Any:

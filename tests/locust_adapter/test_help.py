@@ -11,7 +11,13 @@ from support.unpatched_locust import get_empty_argument_parser, setup_parser_arg
 from locust_llm.__main__ import main
 from locust_llm.commands import COMMANDS, OF_OTHERS
 from locust_llm.exit_status import ExitStatus
-from locust_llm.locust_adapter.command_line import MEANT, OF_PEERS, SAME, WITHOUT, unknown_options
+from locust_llm.locust_adapter.command_line import (
+    ACCEPTED_PEER_NAMES,
+    OPTION_BY_PEER_NAME,
+    PEER_NAMES_BY_OPTION,
+    UNSUPPORTED_PEER_OPTIONS,
+    unknown_options,
+)
 from locust_llm.locust_adapter.parsed_options import OPTIONS, add_options
 from locust_llm.records.machine import format_versions
 from locust_llm.settings.declare import GROUPS
@@ -51,8 +57,8 @@ def test_help_of_locust_itself_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_other_tools_call_an_option_is_named_here() -> None:
     known = {"-u", "-t", "-s", "--host", "--processes", "--loglevel", *FLAGS, "--no-streaming"}
-    assert {shlex.split(here)[0].rstrip(",") for here in MEANT} <= known
-    assert set(OF_PEERS).isdisjoint(known)
+    assert {shlex.split(here)[0].rstrip(",") for here in PEER_NAMES_BY_OPTION} <= known
+    assert set(OPTION_BY_PEER_NAME).isdisjoint(known)
 
 
 @pytest.mark.parametrize(
@@ -167,9 +173,9 @@ def test_names_that_mean_the_same_are_taken(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_lists_of_names_do_not_overlap() -> None:
-    same = {f"--{name}" for names in SAME.values() for name in names}
-    assert same <= set(OF_PEERS)
-    assert WITHOUT.isdisjoint({*OF_PEERS, *FLAGS})
+    same = {f"--{name}" for names in ACCEPTED_PEER_NAMES.values() for name in names}
+    assert same <= set(OPTION_BY_PEER_NAME)
+    assert UNSUPPORTED_PEER_OPTIONS.isdisjoint({*OPTION_BY_PEER_NAME, *FLAGS})
 
 
 @pytest.mark.parametrize(

@@ -319,7 +319,7 @@ def test_rules_of_a_locustfile_are_asked_too(monkeypatch: pytest.MonkeyPatch) ->
     def rule(settings: Settings, options: Namespace) -> list[str]:
         return [f"{settings.users} is odd"] if (settings.users or 0) % 2 else []
 
-    monkeypatch.setattr("locust_llm.locust_adapter.parsed_options.FURTHER", [rule])
+    monkeypatch.setattr("locust_llm.locust_adapter.parsed_options.EXTRA_VALIDATORS", [rule])
     assert of({"user_count": "4"}).users == 4
     with pytest.raises(RunRefused, match="3 is odd"):
         of({"user_count": "3"})

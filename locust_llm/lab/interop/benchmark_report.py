@@ -12,7 +12,7 @@ import numpy as np
 
 from locust_llm.lab.interop.tool_format import ToolFormat
 from locust_llm.report.arrays import Floats
-from locust_llm.report.rows import SEVERAL
+from locust_llm.report.rows import MIN_TOKENS_PER_MERGED_CHUNK
 
 from .measured import MeasuredRun, NotExported, export_as_json
 
@@ -108,7 +108,10 @@ def _lengths(measured_run: MeasuredRun) -> dict[str, Any]:
 
 def _latencies(measured_run: MeasuredRun) -> Iterator[tuple[str, Any]]:
     """ITL is a time between tokens there: it is left out where chunks hold several."""
-    single = all((record.tokens_per_chunk or 1.0) <= SEVERAL for record in measured_run.ok)
+    single = all(
+        (record.tokens_per_chunk or 1.0) <= MIN_TOKENS_PER_MERGED_CHUNK
+        for record in measured_run.ok
+    )
     per_token = [
         record.latency_s / record.output_tokens
         for record in measured_run.ok

@@ -31,7 +31,7 @@ from locust_llm.lab.probe.requests import (
     format_episode_label,
     read_probe_result,
 )
-from locust_llm.locust_adapter.parsed_options import FURTHER, add_groups
+from locust_llm.locust_adapter.parsed_options import EXTRA_VALIDATORS, add_groups
 from locust_llm.records.record import OK, Record
 from locust_llm.settings.declare import (
     COUNT,
@@ -279,8 +279,8 @@ def validate_probe(settings: Settings, options: Namespace) -> Iterator[str]:
 @events.init_command_line_parser.add_listener
 def _options(parser: LocustArgumentParser, **kw: Any) -> None:
     add_groups(parser, declared_options(ProbeOptions))
-    if validate_probe not in FURTHER:  # the web page makes a parser for each visitor
-        FURTHER.append(validate_probe)
+    if validate_probe not in EXTRA_VALIDATORS:  # the web page makes a parser for each visitor
+        EXTRA_VALIDATORS.append(validate_probe)
     parser.set_defaults(
         num_users=NUM_USERS,
         spawn_rate=SPAWN_RATE,

@@ -12,7 +12,7 @@ from locust_llm.records.phase_plan import PROFILING
 from locust_llm.records.record import NOT_STREAMED
 from locust_llm.records.run import DECIDED, LOST_WORKER, NO_RECORD, Run
 from locust_llm.report.blocks import format_interval
-from locust_llm.report.rows import SEVERAL, RunCounts
+from locust_llm.report.rows import MIN_TOKENS_PER_MERGED_CHUNK, RunCounts
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.latency_parts_display import QUESTION
 from locust_llm.report.sections.prefix_cache import make_cache_remarks
@@ -583,7 +583,7 @@ def _without_itl(counts: RunCounts, succeeded: int) -> Iterator[str]:
 def _chunks(counts: RunCounts, succeeded: int) -> Iterator[str]:
     """What is of chunks and what of tokens, where these differ."""
     tokens = counts.tokens_per_chunk
-    if tokens is None or tokens <= SEVERAL:
+    if tokens is None or tokens <= MIN_TOKENS_PER_MERGED_CHUNK:
         return
     known = counts.chunks_counted == succeeded
     yield (
