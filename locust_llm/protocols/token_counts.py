@@ -142,11 +142,11 @@ class OutputTokens(NamedTuple):
     counted_by: str
     """``usage``: the server; ``chunks``: each chunk is one; empty: nothing."""
     reasoning: int | None
-    hidden: int
+    hidden: int | None
 
 
 def count_output_tokens(
-    counts: SettledCounts, chunks: int, hidden: int, *, generates: bool
+    counts: SettledCounts, chunks: int, hidden: int | None, *, generates: bool
 ) -> OutputTokens:
     """The server's count, without one a token for each chunk. ``generates``: False for embeddings,
     which have input tokens alone."""
