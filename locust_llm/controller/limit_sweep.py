@@ -36,32 +36,32 @@ from locust_llm.slo.rules import Condition, define_good_request
 from locust_llm.text.format import format_count
 
 WARM_BLOCK_S: Final = 2.0
-"""The first blocks, which count nowhere, until so many requests have ended:"""
+"""The seconds of the first blocks, which count nowhere, until so many requests have ended:"""
 WARM_REQUESTS: Final = 30
 WARM_SHARE: Final = 0.2
-"""Of the time of the run, which they take at most."""
+"""The first blocks take at most this share of the run's time."""
 WARM_S: Final = 120.0
-"""The same of a run without a length."""
+"""The first blocks of a run without a length take at most so many seconds."""
 SETTLE: Final = 0.5
 """How long a block settles, as a share of the p95 of request latency."""
 BLOCK: Final = (3.0, 9.0)
-"""A block lasts so many times that p95 on average, at least and at most."""
+"""The least and the most mean length of a block, in multiples of that p95."""
 MIN_REQUESTS: Final = 5.0
-"""That are due in it at least."""
+"""A block has at least so many due requests."""
 WANTED_ROUNDS: Final = 10
-"""Blocks are short enough for so many, where they are not too short for a request."""
+"""Blocks are short enough for so many rounds, where they are not too short for a request."""
 SPREAD: Final = 0.5
-"""By so much of itself it is shorter or longer than on average at most."""
+"""A block's length differs from the mean by at most this share of it."""
 MIN_SETTLE_S: Final = 0.5
 ROUNDS: Final = 12
-"""Of a run without a length."""
+"""The rounds of a run without a length."""
 KEEPING_UP: Final = 1.5
-"""Times the p95 of the limit in the middle, beyond which no block waits for that of another."""
+"""No block waits for a p95 above this many times the middle limit's."""
 BEHIND: Final = 2
-"""At a limit at which the server could not keep up in so many blocks it is tried no more."""
+"""A limit is dropped when the server could not keep up with it in so many blocks."""
 LEFT_BEHIND: Final = 0.1
-"""Share of the requests of a block that are not over when they should be, from which on arrivals
-stop for as long as these take: the server cannot keep up at this limit."""
+"""The share of a block's requests that are not over when they should be. Above it arrivals stop
+until they are over, as the server cannot keep up at this limit."""
 
 
 class LimitSweep:
@@ -77,15 +77,15 @@ class LimitSweep:
         rate_per_s: float | None = None,
         longest_s: float | None = None,
     ) -> None:
-        """``good``: what a good request meets; ``rate_per_s``: of an open loop; ``longest_s``: how
-        long the run may last; None: ROUNDS rounds."""
+        """``good`` has the conditions of a good request. ``rate_per_s`` is an open loop's rate.
+        ``longest_s`` bounds the run; None: ROUNDS rounds."""
         self.blocks: list[LimitBlock] = []
-        """In the order of time; the last ones may be to come."""
+        """The blocks in the order of time. The last ones may be to come."""
         self.end = ""
-        """Why there are no more."""
+        """Why there are no more blocks."""
         self.records = LimitBlockRecords(good)
         self.regrets: tuple[LimitRegret, ...] = ()
-        """As of the last look."""
+        """The regrets at the last look."""
         self._limits = tuple(limits)
         self._contenders = list(limits)
         self._objective, self._longest_s, self._rate_per_s = objective, longest_s, rate_per_s
@@ -93,22 +93,22 @@ class LimitSweep:
         self._began_at: float | None = None
         self._round = 0
         self._left: list[Limit] = []
-        """Limits whose block of this round is to come."""
+        """The limits whose block of this round is to come."""
         self._latency_s = self._settle_s = self._counted_s = self._tail_s = 0.0
-        """Of the blocks of this round; the first one is the p95 of request latency."""
+        """The times of this round's blocks. The first one is the p95 of request latency."""
         self._due_at: list[float] = []
-        """Arrivals of the last block."""
+        """The arrivals of the last block."""
         self._behind = Counter[Limit]()
-        """Blocks in which the server did not keep up."""
+        """The blocks in which the server did not keep up, by limit."""
         self._looked = 0
-        """Rounds at the last look."""
+        """The rounds at the last look."""
 
     @property
     def over(self) -> bool:
         return bool(self.end)
 
     def add_record(self, record: Record) -> Record:
-        """A request has ended; returned with its limit and round, where it counts."""
+        """Add a finished request. Returns it with its limit and round, where it counts."""
         self.records.add(record, self.blocks)
         due_at = record.due_at + record.clock_offset_s
         block = find_block(self.blocks, due_at)
@@ -125,8 +125,8 @@ class LimitSweep:
         return f"Round {number}: prefill limits {limits}, {seconds:.1f} s each"
 
     def next_block(self, now: float) -> LimitBlock | None:
-        """The block that comes next, right behind the one before it, or after a pause. None: there
-        are no more, and ``end`` says why."""
+        """The next block, right after the one before it, or after a pause. None: there are no more,
+        and ``end`` has the reason."""
         if self._began_at is None:
             self._began_at = now
         begins_at = self.blocks[-1].ended_at if self.blocks else now
@@ -174,7 +174,7 @@ class LimitSweep:
         return not enough and now - self._began_at + WARM_BLOCK_S <= most_s
 
     def _begin_round(self, begins_at: float) -> bool:
-        """False: there is no time for another one."""
+        """Begin a round. False: there is no time for another one."""
         latency_s = max(MIN_SETTLE_S, self._find_p95(lambda request: request.latency_s))
         self._latency_s = latency_s
         self._settle_s = max(MIN_SETTLE_S, SETTLE * latency_s)
@@ -214,7 +214,7 @@ class LimitSweep:
         return True
 
     def _find_p95(self, read: Callable[[CountedRequest], float]) -> float:
-        """Of a time of the requests: of the limits that are left the longest, but not of one at
+        """The longest p95 of a time of the requests over the remaining limits, without limits at
         which the server cannot keep up."""
         by_limit: dict[Limit, list[float]] = {}
         for request in self.records.requests:
@@ -227,14 +227,14 @@ class LimitSweep:
         return min(found[-1], KEEPING_UP * found[(len(found) - 1) // 2])
 
     def _find_rate(self, now: float) -> float:
-        """Requests a second, in a closed loop as they ended; 0: none did."""
+        """The requests a second; in a closed loop as they ended. 0: none did."""
         if self._rate_per_s:
             return self._rate_per_s
         assert self._began_at is not None
         return len(self.records.latencies_s) / max(now - self._began_at, 1.0)
 
     def _pause_s(self, now: float) -> float:
-        """For how long no request shall be due before the next block."""
+        """How long no request may be due before the next block."""
         last = self.blocks[-1]
         if not self._rate_per_s or not last.round:
             return 0.0
@@ -251,7 +251,8 @@ class LimitSweep:
         return missing / due * last.seconds
 
     def _look(self, now: float) -> None:
-        """At some rounds: which limits are certainly worse, and is the best one known?"""
+        """After some rounds, find the limits that are certainly worse, and whether the best one is
+        known."""
         done = sum(
             1
             for number in range(1, self._round + 1)
@@ -279,8 +280,8 @@ class LimitSweep:
     def arrivals(
         self, start: float, draw: Callable[[str], Iterator[float]], clock: Callable[[], float]
     ) -> Iterator[tuple[float, str]]:
-        """Of an open loop: (seconds after ``start`` at which a request is due, the name of what it
-        draws). ``draw``: the arrivals of a round, the same for each of its blocks."""
+        """For an open loop: (seconds after ``start`` at which a request is due, the name of its
+        draws). ``draw`` has the arrivals of a round, the same for each of its blocks."""
         block = self.next_block(start)
         while block is not None:
             place = len(self.blocks)
@@ -295,7 +296,7 @@ class LimitSweep:
 
 
 def make_limit_sweep(s: Settings) -> LimitSweep | None:
-    """As these settings ask for it; None: they ask for none."""
+    """The sweep of these settings. None: they compare no limits."""
     if not s.swept_limits:
         return None
     return LimitSweep(

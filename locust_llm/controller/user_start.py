@@ -1,8 +1,8 @@
 """User start: how fast the users of a phase of a closed loop begin to send.
 
-Asked for (-r) it is as asked. Else they start evenly over one response time, or more slowly while
-requests await their first token: users that start at once wait together, at a server whose queue is
-never as long again.
+With -r they start at that rate. Otherwise they start evenly over one response time, or more slowly
+while requests await their first token. Users that start at once wait together, at a server whose
+queue is never as long again.
 """
 
 import math
@@ -22,13 +22,13 @@ from locust_llm.records.run import (
 from locust_llm.settings.settings import START_SHARE, Settings
 
 SLOWER: Final = 4.0
-"""So many times as long the start may take where the server is slower with more users."""
+"""The start may take so many times as long where more users make the server slower."""
 UNMEASURED_S: Final = 1.0
-"""Over so long users start where no response time is known."""
+"""Users start over so many seconds where no response time is known."""
 
 
 class ResponseTimes:
-    """Of the answers in one phase."""
+    """The response times of the answers in one phase."""
 
     def __init__(self) -> None:
         self._count, self._sum_s = 0, 0.0
@@ -39,14 +39,15 @@ class ResponseTimes:
             self._sum_s += record.closed_at - record.sent_at
 
     def end_phase(self) -> float | None:
-        """Their mean, None: there was no answer. Those of the next phase count from here on."""
+        """The mean of the ended phase. None: there was no answer. The next phase counts from here
+        on."""
         mean_s = self._sum_s / self._count if self._count else None
         self._count, self._sum_s = 0, 0.0
         return mean_s
 
 
 class FirstRequestTimes:
-    """Of the users of a phase."""
+    """The first requests of a phase's users."""
 
     def __init__(self, users: int) -> None:
         self._left = users
@@ -54,8 +55,8 @@ class FirstRequestTimes:
         self._first_at, self._last_at = math.inf, -math.inf
 
     def add(self, record: Record) -> float | None:
-        """Seconds from the first user's first request to the last one's, when that is over; None:
-        it is not, or it is known."""
+        """Seconds from the first user's first request to the last one's, when that is over. None:
+        it is not, or it was returned."""
         user = record.worker, record.user
         if not self._left or user in self._known:
             return None
@@ -68,7 +69,8 @@ class FirstRequestTimes:
 
 def find_longest_start_s(s: Settings, start: UserStart) -> float:
     """Users start more slowly while requests await their first token: the response time under load
-    may be several times that of a request alone. An answer in one piece has no first token."""
+    may be several times the response time of a request alone. An answer in one piece has no first
+    token."""
     if not s.streaming:
         return start.over_s
     return max(start.over_s, min(SLOWER * start.over_s, _longest_start_s(s, start.phase)))
@@ -87,8 +89,8 @@ def plan_user_start(
     before_load: ResponseTime | None,
     earlier_s: float | None,
 ) -> UserStart:
-    """``before_load``: as measured then; ``earlier_s``: mean response time of the phase before,
-    None in the first one."""
+    """``before_load`` is the response time measured then. ``earlier_s`` is the mean response time
+    of the phase before; None in the first one."""
     label = label_phase(phase)
     stage = stage_of_phase(phase)
     if s.spawn_rate is not None and (earlier_s is None or s.spawn_rate >= users):
@@ -116,7 +118,7 @@ def _known_response_time(
 
 
 def _locust_start_s(users: int, rate_per_s: float) -> float:
-    """Locust starts as many at once as start in a second, at least one, then waits."""
+    """Locust starts the users of a second at once, at least one, then waits."""
     at_once = max(1, math.floor(rate_per_s))
     waits = math.ceil(users / at_once) - 1
     return waits * at_once / rate_per_s

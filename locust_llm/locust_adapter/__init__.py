@@ -1,5 +1,5 @@
-"""Locust adapter: all that knows Locust's insides: its parser, options, tables, messages, signals
-and ends.
+"""Locust adapter: everything that depends on Locust's internals: its parser, options, tables,
+messages, signals and ends.
 
-Read first: parsed_options.py (our options on Locust's parser, and what was parsed as settings).
+Begin with parsed_options.py (our options on Locust's parser, and the parsed options as settings).
 """

@@ -1,7 +1,7 @@
-"""Parsed options: our flags on Locust's parser, its namespace to Settings, and a clear no before
-any load.
+"""Parsed options: our flags on Locust's parser, its namespace as Settings, and a clear refusal
+before any load.
 
-A wrong value ends with exit status 5 and one line. That has to happen between Locust's parsing and
+A wrong value ends with exit status 5 and one line. That must happen between Locust's parsing and
 its forks (``--processes``), where it has no hook: so ``parse_args`` of the parser is wrapped.
 """
 
@@ -108,21 +108,21 @@ ACCESS_OPTIONS: Final = (
 )  # fmt: skip
 """The options for the key, headers, certificates and source addresses."""
 _secret_flags: Final[set[str]] = set()
-"""Names of the locustfile's own secret options: not among the options, which a form or a message
-could change."""
+"""The names of the locustfile's own secret options. They are not in the options, which a form or a
+message could change."""
 _BEFORE_COMMENT: Final = re.compile(r'(?:[^"#]|"[^"]*(?:"|$))*+', re.DOTALL)
-"""Of a line of rules: a # within quotes begins no comment."""
+"""The part of a line of rules before a comment. A # within quotes begins no comment."""
 EXTRA_VALIDATORS: Final[list[Callable[[Settings, Namespace], Iterable[str]]]] = []
-"""Rules of a locustfile's own for a possible run, asked after ours: why one cannot be, a sentence
-each."""
+"""The locustfile's own validators, called after ours. Each returns why a run is impossible, a
+sentence each."""
 
 
 # -- the options on Locust's parser ----------------------------------------------------------------
 
 
 def add_options(parser: LocustArgumentParser, before_load: Callable[[Namespace], None]) -> None:
-    """Our flags, our defaults for Locust's, and ``before_load``, called once with what was parsed
-    before any fork."""
+    """Add our flags and our defaults for Locust's flags. ``before_load`` is called once with the
+    parsed options before any fork."""
     add_groups(parser, OPTIONS)
     accept_auto_processes(parser)
     accept_peer_option_names(parser)
@@ -175,7 +175,7 @@ def add_access_options(parser: ArgumentParser) -> None:
 
 
 def read_access_options(options: Namespace) -> Mapping[str, str]:
-    """Take into use what these options say; the headers of every request. Raises OSError and
+    """Use what these options name, and return the headers of every request. Raises OSError and
     ValueError."""
     options.host = choose_given_host(options.address, options.host)
     use_certificates(options)
@@ -236,15 +236,15 @@ def _percentiles(text: str) -> str:
 
 
 def keep_locusts_defaults() -> None:
-    """In this process, from now on. A worker that is to start or stop users asks for them once for
-    each option, and Locust builds a parser each time: with our options its event loop stood still
-    for some 200 ms."""
+    """Keep Locust's defaults in this process from now on. A worker that starts or stops users asks
+    for them once for each option, and Locust builds a parser each time. With our options its event
+    loop stood still for some 200 ms."""
     argument_parser.default_args_dict = cache(argument_parser.default_args_dict)
 
 
 def fill_in_form(options: Namespace, form: Mapping[str, str]) -> None:
-    """The values of a web form take the place of those of the command line. Empty means not set,
-    what is not in the form stays; rules (``slo``) are a line each. Raises Refused."""
+    """Replace the command line's values by a web form's. An empty field means not set, and a
+    missing field stays. Rules (``slo``) are one on each line. Raises Refused."""
     for option in OPTIONS:
         if (text := form.get(option.dest)) is None:
             continue
@@ -265,7 +265,7 @@ def fill_in_form(options: Namespace, form: Mapping[str, str]) -> None:
 
 
 def list_secret_flags() -> tuple[str, ...]:
-    """Names of the locustfile's own options that are secret (``is_secret``)."""
+    """The names of the locustfile's own secret options (``is_secret``)."""
     return tuple(sorted(_secret_flags))
 
 
@@ -305,7 +305,7 @@ def _check_after_parsing(
 
 
 def check_options(options: Namespace, **known: Any) -> Settings:
-    """Settings that can be run; ``known``: fields that are known better than from the options.
+    """Settings that can be run. ``known`` has fields that are known better than from the options.
     Raises Refused."""
     options.endpoint_type = AIPERF_NAMES.get(options.endpoint_type, options.endpoint_type)
     _check_choices(options)
@@ -333,7 +333,7 @@ def check_options(options: Namespace, **known: Any) -> Settings:
 
 
 def _check_choices(options: Namespace) -> None:
-    """Refuse a value that is none of those that its option takes."""
+    """Refuse a value that its option does not allow."""
     for option in OPTIONS:
         # a locustfile may add some
         allowed = (*PROTOCOLS,) if option.field == "endpoint_type" else option.allowed
@@ -344,7 +344,7 @@ def _check_choices(options: Namespace) -> None:
 
 
 def _check_headers(options: Namespace) -> None:
-    """Refuse what is no header, of the options and of the variables of the environment."""
+    """Refuse invalid headers of the options and of the environment."""
     for header in read_given_headers(options):
         name, colon, value = header.partition(":")
         if not colon:
@@ -364,7 +364,7 @@ def _check_headers(options: Namespace) -> None:
 
 
 def _make_settings(options: Namespace, known: Mapping[str, Any]) -> Settings:
-    """Make the settings of these options, with what is known better, and refuse values that make
+    """Make the settings of these options and the better-known fields, and refuse values that make
     none."""
     try:
         return msgspec.structs.replace(build_settings(options), **known)
@@ -377,7 +377,7 @@ def _make_settings(options: Namespace, known: Mapping[str, Any]) -> Settings:
 
 
 def _check_protocol(settings: Settings) -> None:
-    """Refuse what the protocol of the run does not have."""
+    """Refuse what the run's protocol lacks."""
     fields = PROTOCOLS[settings.endpoint_type].length_fields
     if settings.max_tokens_field not in (Settings().max_tokens_field, *fields):
         refuse_run(
@@ -407,7 +407,8 @@ def _check_companions(options: Namespace, settings: Settings) -> None:
 
 
 def _has_arrivals(s: Settings) -> bool:
-    """At random times, or at even ones: those of a trace and of user-centric rates are neither."""
+    """Whether arrivals are drawn: at random times, or at even ones. The times of a trace and of
+    user-centric rates are not."""
     return bool(
         s.request_rate
         or s.request_rate_series
@@ -417,8 +418,8 @@ def _has_arrivals(s: Settings) -> bool:
 
 
 def look_through_inputs(s: Settings) -> DatasetSummary | None:
-    """Read once what the settings name, so that a mistake shows before any load; what the dataset
-    is, if there is one.
+    """Read once what the settings name, so that a mistake shows before any load. Returns what the
+    dataset is, if there is one.
 
     Raises ValueError of one sentence, and OSError.
     """
@@ -475,7 +476,7 @@ def _is_given(flag: str) -> bool:
 
 
 def _look_at_base(entry: RuleEntry) -> None:
-    """The run that a rule is held against, if it is, can be. Raises ValueError."""
+    """Check that the base run of a rule exists, if it has one. Raises ValueError."""
     if entry.rule is None or not (base := entry.rule.base):
         return
     text = entry.text
@@ -551,14 +552,15 @@ def build_settings(options: Namespace | None) -> Settings:
 
 
 def default_user_count(s: Settings) -> int | None:
-    """Of a run that was given none: Locust's own, or None where the load or a shape has it."""
+    """The users of a run without a number: Locust's default, or None where the load or a shape
+    decides."""
     counted = s.open_loop or s.sweeps(CONCURRENCY) or LoadTestShape.__subclasses__()
     return None if counted else 1
 
 
 def read_given_rules(options: Namespace) -> list[str]:
-    """Of the web form; without one of the flag, of the environment, of the file, else of the
-    scenario. Raises OSError."""
+    """The rules of the web form; otherwise of the flag, the environment, the file, or the scenario.
+    Raises OSError."""
     if (filled_in := getattr(options, "llm_rules", None)) is not None:
         return list(filled_in)
     lines = [*options.slo, *os.environ.get("LOCUST_LLM_SLO", "").splitlines()]
@@ -573,15 +575,15 @@ def _without_comments(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _processes(options: Namespace) -> int:
-    """How many will send."""
+    """How many processes will send."""
     # as Locust reads it, later
     processes = os.cpu_count() if options.processes == -1 else options.processes
     return max(1, processes or 1, options.expect_workers if options.master else 1)
 
 
 def _fill_in_lengths(values: dict[str, Any]) -> None:
-    """Lengths that nobody asked for vary a little, so that users do not go on in step; those that
-    were asked for are exact."""
+    """Lengths that nobody gave vary a little, so that users do not go on in step. Given lengths are
+    exact."""
     own = (
         values["scenario"]
         or values["seq_dist"]

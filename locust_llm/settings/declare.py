@@ -1,4 +1,4 @@
-"""Declare: the one declaration of a setting; flag, environment variable, range check, form field
+"""Declare: the one declaration of a setting. Flag, environment variable, range check, form field
 and docs derive from it.
 
 A field of a struct declares it: ``Annotated[float | None, Option("load", "Help", "2.5",
@@ -81,15 +81,15 @@ GROUPS: Final[dict[str, OptionGroup]] = {
         "locust-llm probe --host localhost:8000 --longest 8000 --rounds 3",
     ),
 }
-"""In the order of --help and docs/options.md. Of "locust" there are only ranges: Locust has these
-flags."""
+"""The groups in the order of --help and docs/options.md. "locust" has only ranges, as Locust has
+these flags."""
 
 
 class OptionRange(NamedTuple):
-    """Both ends belong to it.
+    """Both ends belong to the range.
 
-    The upper ends are far above what anybody needs, and low enough that a run with them can be
-    made: its numbers fit into messages between processes (64 bits), its times into timers.
+    The upper ends are far above any need, and low enough for a run: its numbers fit into messages
+    between processes (64 bits), its times into timers.
     """
 
     least: float
@@ -107,30 +107,30 @@ TRACE_MS: Final = OptionRange(0, 10**15)  # Unix time in ms: 2 * 10**12
 
 
 class Option(msgspec.Struct, frozen=True):
-    """The declaration of a field; ``options_of`` adds what the field itself has (from ``field``
-    on)."""
+    """The declaration of a field. ``declared_options`` adds what the field itself has (from
+    ``field`` on)."""
 
     group: GroupName
     help: str = ""
     example: str = ""
     unit: str = ""
-    """Of the value, as help and docs show it: seconds, ms, tokens; of a text what it is: FILE,
-    PATH."""
+    """The unit of the value, as help and docs show it: seconds, ms, tokens. For a text it is the
+    kind of text: FILE, PATH."""
     range: OptionRange | None = None
     choices: tuple[str, ...] = ()
     otherwise: str = ""
-    """The default in words, where it is no constant: the flag's default is then None."""
+    """The default in words, where it is no constant. The flag's default is then None."""
     in_form: bool = True
-    """In the web form. Not where it names a file of this machine or a key: anybody who sees the
-    page could use it."""
+    """The web form has it. A file of this machine or a key is not in the form, as anybody who sees
+    the page could use it."""
     repeated: bool = False
     """The flag may be given several times."""
     variable: str = ""
-    """Of the environment, where it is not LOCUST_LLM_ and the flag's name."""
+    """The environment variable, where it is not LOCUST_LLM_ and the flag's name."""
     flag: str = ""
-    """Where it is not the field's name."""
+    """The flag, where it is not the field's name."""
     alone: str = ""
-    """The value of a flag without one; empty: it takes one."""
+    """The value of a flag without one. Empty: the flag takes one."""
 
     field: str = ""
     kind: type = str
@@ -138,12 +138,12 @@ class Option(msgspec.Struct, frozen=True):
 
     @property
     def dest(self) -> str:
-        """Returns its name among the parsed options and in the web form."""
+        """Its name among the parsed options and in the web form."""
         return self.flag.lstrip("-").replace("-", "_")
 
     @property
     def allowed(self) -> tuple[str | None, ...]:
-        """Returns its choices; None is among them where it may be left out."""
+        """Its choices. None is among them where it may be left out."""
         return (None, *self.choices) if self.default is None else self.choices
 
 
@@ -178,7 +178,7 @@ def _complete(option: Option, field: msgspec.structs.FieldInfo, hint: Any) -> Op
 
 
 def find_out_of_range(values: object, options: Iterable[Option]) -> Iterator[str]:
-    """Each number among the values (by field) that lies outside of its range, as one line."""
+    """A line for each number among the values (by field) that lies outside its range."""
     for option in options:
         value = getattr(values, option.field)
         if (

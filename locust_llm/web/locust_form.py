@@ -1,5 +1,5 @@
-"""The form: the fields of Locust's pages for a run, and their checks, the same as for the command
-line.
+"""Locust form: the fields of Locust's pages for a run, and their checks, the same as for the
+command line.
 
 Locust itself answers a wrong number with HTTP 500 and does not check texts, so it never gets them.
 """
@@ -34,16 +34,17 @@ MAIN_FIELDS: Final = (
     "warmup_request_count",
     "warmup_duration", "random_seed",
 )  # fmt: skip
-"""The first fields of the form, in this order; the others as on the command line."""
+"""The first fields of the form, in this order. The others are in the command line's order."""
 LIMIT_FIELD: Final = "prefill_concurrency"
 """The one field that can change during a run, besides the users."""
 NO_CHOICE: Final = "none"
 """The entry of a list for no choice."""
 RULE_END: Final = ";"
-"""Between two rules: Locust's form has no field of several lines."""
+"""It separates two rules, as Locust's form has no field of several lines."""
 RULES_HELP: Final = "SLO rules, separated by semicolons: ttft p95 < 500ms; error_rate < 1%"
 SPAWN_RATE: Final = 100
-"""Users per second that Locust's own page shows, which needs some, where nobody gave any."""
+"""The users a second that Locust's own page shows where nobody gave any, as it requires a
+number."""
 FIELDS: Final = {option.dest: option for option in OPTIONS}
 """Our options by their fields."""
 CHOICES: Final = {
@@ -52,14 +53,14 @@ CHOICES: Final = {
 }
 """The values of fields with a list."""
 DATASET_FIELD: Final = "dataset"
-"""Of our form: one of its datasets (datasets.py). The path of a file is no field."""
+"""The field for one of the datasets (datasets.py). The path of a file is no field."""
 OWN_FIELDS: Final = frozenset((*FIELDS, "run_time", "user_count", DATASET_FIELD))
 """Fields that Locust does not get."""
 
 
 class RequestedLoad(NamedTuple):
-    """Users, users started a second and seconds of the run; None where they were not given. Of a
-    run that began by itself the launch keeps them from Locust (plugin.before_load)."""
+    """Users, users started a second and seconds of the run; None where they were not given. For a
+    run that began by itself, the launch keeps them from Locust (plugin.before_load)."""
 
     users: int | None
     spawn_rate: float | None
@@ -67,7 +68,7 @@ class RequestedLoad(NamedTuple):
 
 
 def read_requested_load(options: Namespace) -> RequestedLoad:
-    """Reads the load as the command line, or the last form, gave it."""
+    """The load as the command line, or the last form, gave it."""
     return RequestedLoad(
         getattr(options, "llm_users", options.num_users),
         getattr(options, "llm_spawn_rate", options.spawn_rate),
@@ -79,7 +80,8 @@ def order_form_fields(
     extra: Mapping[str, dict[str, Any]], options: Namespace
 ) -> dict[str, dict[str, Any]]:
     """The fields of Locust's form (``extra_options`` of its template), in our order, with the
-    values of the last run. Secret flags are none: Locust would write their values into its page."""
+    values of the last run. Secret flags are left out, as Locust would write their values into its
+    page."""
     known = [name for name in OWN_FIELDS if name in extra]
     order = sorted(
         known,
@@ -182,7 +184,7 @@ def read_form_settings(
 
 
 def drop_empty_fields(form: Mapping[str, str]) -> dict[str, str]:
-    """The fields of a form of changes that have a value: an empty one is no change."""
+    """The fields of a form of changes that have a value. An empty field is no change."""
     return {
         name: text
         for name, text in form.items()
@@ -191,14 +193,15 @@ def drop_empty_fields(form: Mapping[str, str]) -> dict[str, str]:
 
 
 def _known_value(options: Namespace, name: str) -> Any:
-    """Where nobody gave one, that of the settings: a form may show it, and send it back."""
+    """The option's value, or the settings' value where nobody gave one, as a form may show it and
+    send it back."""
     value = getattr(options, name)
     return getattr(Settings(), FIELDS[name].field, None) if value is None else value
 
 
 def drop_unasked_spawn_rate(form: MultiDict[str, str], options: Namespace) -> MultiDict[str, str]:
-    """Of Locust's own page, which cannot leave the field out: a rate that it showed, and that
-    nobody gave, is none."""
+    """Drop the rate that Locust's own page showed and nobody gave. The page cannot leave the field
+    out."""
     shown = form.get("spawn_rate", "").strip() == str(SPAWN_RATE)
     if not shown or read_requested_load(options).spawn_rate is not None:
         return form
@@ -214,8 +217,8 @@ def list_changed_flags(before: Namespace, after: Namespace) -> list[str]:
 
 
 def make_locust_form(form: MultiDict[str, str], settings: Settings) -> MultiDict[str, str]:
-    """The fields for Locust, for a run with these settings. ``form``: what it may have of the one
-    that came."""
+    """The fields for Locust, for a run with these settings. ``form`` has the permitted fields of
+    the received one."""
     rest = MultiDict(
         (name, value) for name, value in form.items(multi=True) if name not in OWN_FIELDS
     )

@@ -22,21 +22,22 @@ GROUPS: Final = {
     "load": "Load", "sweep": "Load", "prompts": "Prompts", "gate": "Gate", "rules": "Rules",
     "server": "Server",
 }  # fmt: skip
-"""Those of the form, by the groups of the options."""
+"""The form's groups, by the groups of the options."""
 OTHERS: Final = "Rules"
 """The group of all other options, folded."""
 RULES_FIELD: Final = "slo"
-"""The one repeated flag that a form can fill in: a line each."""
+"""The one repeated flag that a form can fill in, with a rule on each line."""
 RULES_HELP: Final = "What must hold, such as error_rate < 1%"
 USERS_BY_DEFAULT: Final = "1, or as many as needed"
 LOCUSTFILE: Final = "Locustfile"
-"""The group of its own flags."""
+"""The group of the locustfile's own flags."""
 MAIN: Final = (
     "user_count", "run_time", "request_rate", "request_count", "sweep", DATASET_FIELD,
     "synthetic_input_tokens_mean",
     "output_tokens_mean", "prefill_concurrency", "slo", "slo_preset", "host", "model",
 )  # fmt: skip
-"""Always in sight, with what depends on them; the others of a group are folded."""
+"""These fields are always visible, with the fields that depend on them. The others of a group are
+folded."""
 WITH_WARMUP: Final = ("warmup_request_count", "warmup_duration")
 DEPENDS: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("arrival_pattern", "arrival_smoothness"), ("request_rate", "sweep")),
@@ -96,14 +97,14 @@ DEPENDS: Final[dict[str, tuple[str, ...]]] = {
     "prefill_concurrency_ramp_duration": ("prefill_concurrency",),
     "gpu_hour": ("gpus",),
 }
-"""A field, and those of which one must be set (with ``!``: must not be) so that it matters. A field
-that the command line set all the same is never hidden: the page sends nothing of what it hides."""
+"""For each field, the fields of which one must be set (with ``!``: must not be) so that it matters.
+A field that the command line set is never hidden, as the page sends nothing of a hidden one."""
 WORDS: Final = {
     "num": "number of", "max": "maximum", "slo": "SLO", "gpu": "GPU", "gpus": "GPUs",
     "stddev": "standard deviation",
     "seq": "length", "dist": "mix",
 }  # fmt: skip
-"""Of names of fields, as labels have them."""
+"""The words of fields' names, as labels have them."""
 
 
 class FormField(msgspec.Struct, frozen=True):
@@ -125,12 +126,12 @@ class FormField(msgspec.Struct, frozen=True):
 
     @property
     def is_set(self) -> bool:
-        """It says something else than its default."""
+        """Its value differs from its default."""
         return self.value not in ("", self.default)
 
     @property
     def counts(self) -> bool:
-        """What needs it matters: it is set, a switch is on."""
+        """Fields that depend on it matter: it is set, or its switch is on."""
         return self.value == "true" if self.kind == "switch" else self.is_set
 
 
@@ -149,9 +150,11 @@ class FormGroup(msgspec.Struct, frozen=True):
 def build_form_groups(
     options: Namespace, extra: Mapping[str, dict[str, Any]], datasets: Datasets, host: str
 ) -> list[FormGroup]:
-    """The form, with the values of the last run, else of the command line. ``extra``: the fields of
-    Locust's form, the locustfile's own among them; ``host``: as Locust has it. Raises OSError where
-    the file of rules cannot be read."""
+    """The form, with the values of the last run, else of the command line.
+
+    ``extra`` has the fields of Locust's form, with the locustfile's own. ``host`` is Locust's.
+    Raises OSError where the file of rules cannot be read.
+    """
     groups: dict[str, list[FormField]] = {title: [] for title in GROUPS.values()}
     groups["Load"] += _of_users(options)
     groups["Prompts"].append(_dataset(options, datasets))
@@ -181,8 +184,8 @@ def build_form_groups(
 
 
 def find_visible_fields(fields: Sequence[FormField]) -> set[str]:
-    """The names of those that the page does not hide, as static/new_run.js decides it. What it
-    hides counts as not given."""
+    """The names of the fields that the page does not hide, as static/new_run.js decides it. A
+    hidden field counts as not given."""
     shown = {field.name for field in fields}
     before = set[str]()
     while shown != before:
@@ -200,7 +203,7 @@ def _matters(field: FormField, on: set[str]) -> bool:
 
 
 def _group(title: str, fields: list[FormField]) -> FormGroup:
-    """The main fields in their order, each with those that depend on it."""
+    """The main fields in their order, each with the fields that depend on it."""
     by_name = {field.name: field for field in fields}
     if title == LOCUSTFILE:
         return FormGroup(title, tuple(fields), ())
@@ -294,7 +297,7 @@ def _field(option: Option, options: Namespace) -> FormField:
 
 
 def _number(value: float) -> str:
-    """Writes a number as a person would, with all its digits."""
+    """The number as a person writes it, with all its digits."""
     text = format_quoted_number(value)
     return text if float(text) == value else str(value)
 
@@ -308,7 +311,7 @@ def _label(option: Option) -> str:
 
 
 def _make_locustfile_field(name: str, field: Mapping[str, Any]) -> FormField:
-    """Makes the field of a flag of the locustfile."""
+    """The field of a flag of the locustfile."""
     value = field["default_value"]
     choices = field.get("choices") or ()
     kind = "list" if choices else "text"

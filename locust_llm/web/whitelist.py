@@ -1,8 +1,8 @@
 """Whitelist: the fields that a form may have, and no others.
 
-Locust's own view takes any option of the command line from a form: files that it writes at the end,
-the number of its processes, its exit status, and which flags are secret. So every name is looked up
-here before a value is.
+Locust's own view accepts any option of the command line from a form: files that it writes at the
+end, the number of its processes, its exit status, and which flags are secret. So every name is
+checked here before any value.
 """
 
 import math
@@ -30,19 +30,19 @@ LOCUST_FIELDS: Final = ("user_count", "spawn_rate", "host", "run_time")
 PICKED: Final = ("user_classes", "shape_class")
 """The fields of its class picker."""
 LABEL_FIELD: Final = "profile"
-"""Locust's own page always sends it; it must be as it was."""
+"""Locust's own page always sends this field, which must be unchanged."""
 NO_SHAPE: Final = "Default"
 MAX_TEXT_CHARS: Final = 1 << 15
-"""Of a value: rules of that length take 0.2 s to read."""
+"""The characters of a value. Rules of that length take 0.2 s to read."""
 SHOWN_CHARS: Final = 60
-"""Of a name, quoted in a refusal."""
+"""The characters of a name in a refusal."""
 TAKEN_KINDS: Final = (bool, int, float, str, list, type(None))
-"""Of the value of a locustfile's own flag: what a text can become."""
+"""The types that the value of a locustfile's own flag may have: what a text can become."""
 USER_ROUTE: Final = "user_class_name, host, weight, fixed_count and tasks"
 
 
 class UserEdit(msgspec.Struct, forbid_unknown_fields=True):
-    """What the class picker changes of a user class."""
+    """The class picker's changes of a user class."""
 
     user_class_name: str
     host: str | msgspec.UnsetType | None = msgspec.UNSET
@@ -52,7 +52,7 @@ class UserEdit(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Whitelist:
-    """Of one process. ``picks_classes``: Locust's class picker is on."""
+    """The whitelist of one process. ``picks_classes``: Locust's class picker is on."""
 
     def __init__(
         self, environment: Environment, options: Namespace, *, picks_classes: bool
@@ -68,7 +68,7 @@ class Whitelist:
         return self._own
 
     def check(self, request: Request) -> MultiDict[str, str]:
-        """The fields of a form, all of which may be set. Raises Refused."""
+        """The fields of a form, which may all be set. Raises Refused."""
         if request.args:
             refuse_run("a run takes its fields from a form, none from the address")
         if request.mimetype not in FORM_TYPES and (request.mimetype or request.get_data()):
@@ -97,14 +97,12 @@ class Whitelist:
         return MultiDict((name, value) for name, value in form.items(multi=True) if name in taken)
 
     def _name(self, name: str) -> str:
-        """Returns the name of the field that Locust's own page means."""
         if self._shows(name):
             return name
         return next((own for own in self.own_flags if spell_in_camel_case(own) == name), name)
 
     def _shows(self, name: str) -> bool:
-        """Our own options that are of the command line only are refused where the others are
-        read."""
+        """Our command-line-only options are refused where the others are read."""
         picked = name in PICKED and self._picks_classes
         return (
             picked
@@ -156,7 +154,7 @@ class Whitelist:
             _check_own(name, values, own, getattr(self._options, name, None))
 
     def check_user(self, body: bytes, keep_key: Callable[[str], None]) -> None:
-        """A change of a user class, as the class picker sends it. ``keep_key``: refuses an address
+        """Check a change of a user class from the class picker. ``keep_key`` refuses an address
         that may not get the key. Raises Refused."""
         try:
             edit = msgspec.json.decode(body, type=UserEdit)
@@ -186,8 +184,8 @@ COMMAND_LINE: Final = frozenset(option.dest for option in OPTIONS)
 
 
 def select_locustfile_fields(extra: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Of the fields of Locust's form (``extra_options`` of its template) the locustfile's own,
-    without the secret ones."""
+    """The locustfile's own fields of Locust's form (``extra_options`` of its template), without the
+    secret ones."""
     return {
         name: field
         for name, field in extra.items()
@@ -196,7 +194,7 @@ def select_locustfile_fields(extra: Mapping[str, dict[str, Any]]) -> dict[str, d
 
 
 def spell_in_camel_case(name: str) -> str:
-    """What Locust's own page makes of a name on its way through camel case: ``top_1`` of
+    """The name after Locust's own page has turned it into camel case and back: ``top_1`` for
     ``top1``."""
     camel = re.sub("_([a-z0-9])", lambda match: match[1].upper(), name)
     if camel[:1] == camel[:1].upper():
