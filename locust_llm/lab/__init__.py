@@ -1,6 +1,6 @@
-"""Lab: what one does with results beyond a load test: twin, probe, canary, history, Pareto curves,
-other tools' results.
+"""Lab: commands that go beyond a load test: twin, probe, canary, history, Pareto curves, and
+results of other tools.
 
-The load tester imports nothing of it: commands, report kinds and web pages of the lab are named in
-registries.
+The load tester imports nothing from this folder. Its registries name the lab's commands, report
+kinds and web pages.
 """

@@ -1,4 +1,5 @@
-"""Command: ``locust-llm compare A B``, runs and results of other tools beside the first of them."""
+"""Command ``locust-llm compare A B``: compares runs, and results of other tools, with the first of
+them."""
 
 from locust_llm.exit_status import fail
 
@@ -7,8 +8,8 @@ from .interop import side_by_side
 
 
 def run_compare(words: list[str]) -> int:
-    """Compare runs with the first of them; results of other tools, without records, as a table of
-    what they say."""
+    """Compares runs with the first of them. Results of other tools, which have no records, become
+    one table."""
     try:
         words = select_runs.put_in_front(words)
     except (OSError, ValueError) as error:

@@ -1,5 +1,5 @@
-"""Page: results as one HTML file without a script, in the style of the reports. Every text is
-escaped."""
+"""Page: renders results as one HTML file without scripts, in the style of the reports. Every text
+is escaped."""
 
 from base64 import b64encode
 from functools import cache
@@ -16,8 +16,8 @@ STYLES: Final = ("plots.css", "page.css")
 
 
 def render_page(template: str, own: str, **what: object) -> str:
-    """``template``: its name; ``own``: style of this page alone. The page's policy names the whole
-    style by its hash."""
+    """Renders the named ``template``. ``own`` is the style of this page alone. The page's policy
+    contains the hash of the whole style."""
     style = (
         "\n".join(
             files("locust_llm").joinpath("static", style).read_text("utf-8") for style in STYLES

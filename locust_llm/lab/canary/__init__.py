@@ -1,4 +1,4 @@
-"""Canary: one slow stream on a shared server, and what other people's requests do to it.
+"""Canary: one slow stream on a shared server measures the load of other clients.
 
 Read first: model.py (the arithmetic), then watch.py (a session, round by round) and cli.py (the
 command).

@@ -1,4 +1,4 @@
-"""The command ``locust-llm canary``: its options, the stream that it asks for, its signals and its
+"""Command ``locust-llm canary`` parses its options, sends the stream, and handles signals and its
 port."""
 
 import locust_llm.locust_adapter.parsed_options  # noqa: F401  first: Locust patches before the network is imported
@@ -63,32 +63,37 @@ from .counters import ServerCounters, found_other_requests
 from .watch import CanaryPlan, CanarySession
 
 INPUT_TOKENS: Final = 48
-"""Room for a number of its own, so that no cache knows it."""
+"""Each prompt has enough tokens for a number of its own, so that no cache contains it."""
 TIMEOUT_S: Final = 120.0
 STREAMS: Final = tuple(name for name, protocol in PROTOCOLS.items() if protocol.streams)
 UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class Canary:
-    """Sends one stream when it is asked to."""
+    """Sends one stream at each call of ``ask``."""
 
     def __init__(
         self, settings: Settings, headers: Mapping[str, str], model: str | None, tokens: int
     ) -> None:
-        self._settings, self._headers, self._model, self._tokens = settings, headers, model, tokens
+        self._settings = settings
+        self._headers = headers
+        self._model = model
+        self._tokens = tokens
         self._line = UserConnection()
         self._gate = Gate()
-        lengths = (INPUT_TOKENS, 0.0), (tokens, 0.0)
         self._prompts = Prompts(
-            PromptLengthModel(), input_tokens=lengths[0], output_tokens=lengths[1], seed=None
+            PromptLengthModel(),
+            input_tokens=(INPUT_TOKENS, 0.0),
+            output_tokens=(tokens, 0.0),
+            seed=None,
         )
         self._form: RequestForm | None = None
-        """As the server takes requests; None: that of the settings, as it has refused none."""
+        """The server accepts requests of this form. None: it accepts the form of the settings."""
         self._metrics = ServerCounters(settings, headers)
         self._others: bool | None = None
-        """Someone else was there during the last exchange; None: unknown."""
+        """Another client sent requests during the last exchange. None: unknown."""
         self._forced: bool | None = None
-        """The server keeps outputs at their length where it is asked to; None: not asked yet."""
+        """The server accepts ``ignore_eos``. None: not tried yet."""
 
     def ask(self) -> CanaryRound:
         at = time.time()
@@ -108,7 +113,7 @@ class Canary:
             at = time.time()
             record = self._exchange(False)
         if record.outcome != OK:
-            # of now: a key may have followed on another
+            # read again: a new key may have replaced the first one
             secrets = collect_secrets(self._headers, self._headers)
             return CanaryRound(
                 at=at,
@@ -122,22 +127,22 @@ class Canary:
         return replace(measured_round, input_tokens=record.input_tokens, others=self._others)
 
     def _find_form(self) -> None:
-        s = self._settings
-        until = time.monotonic() + TIMEOUT_S
-        verify = False if s.insecure else find_trusted_certificates()
+        settings = self._settings
+        deadline_s = time.monotonic() + TIMEOUT_S
+        verify = False if settings.insecure else find_trusted_certificates()
         self._form, _, notes = find_request_form(
-            s, self._headers, self._model, until, verify=verify
+            settings, self._headers, self._model, deadline_s, verify=verify
         )
         for note in notes:
             write_console(f"{sanitise_text(note, most=LINE_BYTES)}\n")
 
     def _exchange(self, forced: bool) -> Record:
-        s = self._settings
+        settings = self._settings
         more: dict[str, Any] = make_length_fields(("ignore_eos",), self._tokens) if forced else {}
         text = self._prompts.draw().text
         data = encode_request_body(
-            s.endpoint_type, self._model, [{"role": "user", "content": text}], self._tokens,
-            **(self._form or RequestForm()).fields(s), **more,
+            settings.endpoint_type, self._model, [{"role": "user", "content": text}], self._tokens,
+            **(self._form or RequestForm()).fields(settings), **more,
         )  # fmt: skip
         own = {
             "Content-Type": "application/json",
@@ -146,15 +151,15 @@ class Canary:
             **self._headers,
         }
         prepared = requests.Request(
-            "POST", join_server_url(s.host, s.endpoint), data=data, headers=own
+            "POST", join_server_url(settings.host, settings.endpoint), data=data, headers=own
         ).prepare()
         where = make_target(
-            prepared.url or "", False if s.insecure else find_trusted_certificates(), None
+            prepared.url or "", False if settings.insecure else find_trusted_certificates(), None
         )
         request = Request(
             target=where, data=format_request_head(prepared) + b"\r\n" + data,
             labels={"id": "canary"}, timeout_s=TIMEOUT_S,
-            kind=s.endpoint_type,
+            kind=settings.endpoint_type,
         )  # fmt: skip
         before = self._metrics.read()
         record = exchange_request(self._line, self._gate, request, 0.0)
@@ -171,14 +176,14 @@ class Canary:
 
 
 def run_canary(words: list[str]) -> int:
-    parser = _parser()
+    parser = _make_parser()
     if refusal := unknown_options(words, parser._option_string_actions):
         return fail(refusal)
     options = parser.parse_args(words)
     try:
         headers = read_access_options(options)
-        settings = _settings(options)
-        plan = _plan(options)
+        settings = _build_settings(options)
+        plan = _read_plan(options)
         refusal = next(validate_settings(settings), "")
         if split_replica_urls(options.host):
             refusal = (
@@ -210,33 +215,33 @@ def run_canary(words: list[str]) -> int:
     canary = Canary(settings, headers, discovery.model, plan.output_tokens)
     stop = Event()
     for number in ENDING_SIGNALS:
-        gevent.signal_handler(number, _pressed, stop, number)
+        gevent.signal_handler(number, _end_session, stop, number)
     try:
         return session.run(canary.ask, lambda seconds: bool(stop.wait(seconds)), time.monotonic)
     finally:
         canary.close()
 
 
-def _pressed(stop: Event, number: int) -> None:
-    """The first signal ends it behind this round, the next one at once."""
+def _end_session(stop: Event, number: int) -> None:
+    """Ends the session after this round at the first signal, and the process at the second."""
     if stop.is_set():
         leave_process(128 + number)
     stop.set()
 
 
-def _serve(session: CanarySession, where: str) -> None:
-    """Raises OSError, ValueError."""
-    address, port = parse_metrics_port(where)
+def _serve(session: CanarySession, address: str) -> None:
+    """Serves the session's metrics. Raises OSError and ValueError."""
+    host, port = parse_metrics_port(address)
     registry = CollectorRegistry()
     registry.register(session)
     try:
-        start_http_server(port, address, registry)
+        start_http_server(port, host, registry)
     except OSError as error:
-        raise ValueError(explain_unopened_port(where, error)) from None
+        raise ValueError(explain_unopened_port(address, error)) from None
 
 
 def parse_canary_duration(text: str) -> float:
-    """``20s``, ``5m``, ``1h``, ``20``: from a second to a month."""
+    """Parses ``20s``, ``5m``, ``1h`` or ``20`` into seconds, from one second to 31 days."""
     unit = text[-1:] if text[-1:] in UNITS else ""
     try:
         value = float(text.removesuffix(unit)) * UNITS[unit or "s"]
@@ -249,15 +254,15 @@ def parse_canary_duration(text: str) -> float:
     return value
 
 
-def _tokens(text: str) -> int:
+def _parse_tokens(text: str) -> int:
     value = int(text)
     if not 16 <= value <= 1024:
         raise argparse.ArgumentTypeError(f"must be from 16 to 1024, got {text}")
     return value
 
 
-def _plan(options: argparse.Namespace) -> CanaryPlan:
-    """Raises ValueError."""
+def _read_plan(options: argparse.Namespace) -> CanaryPlan:
+    """Reads the plan from the options. Raises ValueError."""
     token_s = None if options.token_price is None else options.token_price / 1e6
     if options.probe is not None:
         if token_s is not None:
@@ -272,8 +277,8 @@ def _plan(options: argparse.Namespace) -> CanaryPlan:
     )  # fmt: skip
 
 
-def _settings(options: argparse.Namespace) -> Settings:
-    """Raises ValueError."""
+def _build_settings(options: argparse.Namespace) -> Settings:
+    """Builds the settings of one user. Raises ValueError."""
     path = options.endpoint or PROTOCOLS[options.endpoint_type].path
     return Settings(
         host=normalise_base_url(options.host), model=options.model, insecure=options.insecure,
@@ -284,12 +289,11 @@ def _settings(options: argparse.Namespace) -> Settings:
     )  # fmt: skip
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="locust-llm canary",
-        description="Watch a shared server: one short stream a few times a minute, whose gaps tell "
-        "how much prefill load "
-        "other clients cause now.",
+        description="Watch a shared server: one short stream a few times a minute, whose "
+        "gaps show the prefill load of other clients now.",
         epilog="example: locust-llm canary localhost:8000 --for 8h",
     )
     add = parser.add_argument
@@ -318,7 +322,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--output-tokens",
-        type=_tokens,
+        type=_parse_tokens,
         default=64,
         metavar="N",
         help="length of a stream (default: %(default)s)",
@@ -353,7 +357,7 @@ def _parser() -> argparse.ArgumentParser:
         default="chat",
         help="API of the server (default: %(default)s)",
     )
-    add("--endpoint", metavar="PATH", help="path of the URL (default: that of --endpoint-type)")
+    add("--endpoint", metavar="PATH", help="path of the URL (default: the path of --endpoint-type)")
     add(
         "--max-tokens-field",
         default="max_tokens",

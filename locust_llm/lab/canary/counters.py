@@ -1,4 +1,4 @@
-"""The server's counters around a canary stream: whether anybody else was there."""
+"""Counters of the server around a canary stream show whether other clients sent requests."""
 
 import time
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ from locust_llm.settings.address import join_server_url
 from locust_llm.settings.settings import Settings
 
 TIMEOUT_S: Final = 2.0
-"""For a whole page."""
+"""A fetch of a whole page takes at most this time in seconds."""
 
 
 class ServerCounters:
-    """Reads the server's page of metrics when it is asked to. A server without one is asked
-    once."""
+    """Reads the server's metrics page. A server without such a page gets only one request for
+    it."""
 
     def __init__(self, settings: Settings, headers: Mapping[str, str]) -> None:
         self._settings = settings
@@ -45,11 +45,11 @@ class ServerCounters:
         return None
 
     def _read(self, path: str) -> EngineSample | None:
-        """Raises FetchFailed."""
-        s = self._settings
+        """Returns the first engine's sample, None without a page. Raises FetchFailed."""
+        settings = self._settings
         at = time.time()
-        verify = False if s.insecure else find_trusted_certificates()
-        url = join_server_url(s.host, path)
+        verify = False if settings.insecure else find_trusted_certificates()
+        url = join_server_url(settings.host, path)
         answer = fetch(
             "GET", url, self._headers, line=self._line, verify=verify, timeout_s=TIMEOUT_S
         )
@@ -65,8 +65,9 @@ class ServerCounters:
 def found_other_requests(
     before: EngineSample | None, after: EngineSample | None, own_tokens: int | None
 ) -> bool | None:
-    """The counters grew by more than one request of ``own_tokens``, or somebody was there before
-    it. None: the server counts neither requests nor prompt tokens."""
+    """Returns whether the counters grew by more than one request of ``own_tokens`` tokens, or
+    another request was there before it. None: the server counts neither requests nor prompt
+    tokens."""
     if before is None or after is None:
         return None
     if before.running or before.waiting:

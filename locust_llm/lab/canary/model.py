@@ -1,20 +1,19 @@
-"""The canary's arithmetic: from the gaps of one slow stream, how much the server is held up by
-other people's requests.
+"""Arithmetic of the canary: the gaps of one slow stream show how much other requests delay the
+server.
 
-What others do to a stream has two shapes, and each gets a figure of its own:
+Other requests change a stream in two ways, and each way has its own metric:
 
-- Their **prefills** stop it for a moment: single gaps far above the others. The time lost in them,
-  over all time that the
-  canary decoded, is the share of the server's time that others' prefills take (``lost``): so where
-  they come at random
-  (Poisson), as a canary decodes a fixed number of steps, and waits out whatever comes between.
-- Their **decodes** make the batch larger, and all gaps a little longer: the usual gap of a round,
-  over the lowest of the
-  session (``slower``). Whoever was there all the time is in both, and is not seen.
+- Their **prefills** stop it for a moment, so single gaps are far above the others. ``lost`` is the
+  time lost in them over the time that the canary decoded. It equals the share of the server's time
+  in others' prefills if these come at random (Poisson): the canary decodes a fixed number of steps
+  and waits for everything between them.
+- Their **decodes** make the batch larger, so all gaps are slightly longer. ``slower`` compares the
+  usual gap of a round with the lowest of the session. A client that is there all the time is in
+  both gaps and stays invisible.
 
-A prompt computed over so many steps that it fills more than three quarters of a round looks like a
-larger batch in that round. Beside the other rounds it does not: no batch makes the gaps of one
-round nearly twice those of the others.
+A prompt whose steps fill more than three quarters of a round looks like a larger batch in that
+round. The other rounds show the difference: no batch makes the gaps of one round nearly twice as
+long.
 """
 
 import math
@@ -31,76 +30,77 @@ from locust_llm.slo.intervals import TAIL
 from locust_llm.slo.student_t import find_student_t
 
 QUIET_SHARE: Final = 0.25
-"""Of the gaps of a round at least so many are quiet."""
+"""At least this share of the gaps of a round is quiet."""
 ALIKE: Final = 0.05
-"""Gaps that differ by less are as dense as equal ones."""
+"""Gaps within this relative width of their median are as dense as equal gaps."""
 STALL: Final = 0.35
-"""A gap longer than the quiet one by this share of it is a stall,"""
+"""A stall exceeds the quiet gap by more than this share of it."""
 SPREADS: Final = 4.0
-"""and by so many widths of the quiet gaps,"""
+"""A stall exceeds the quiet gap by more than this many widths of the quiet gaps."""
 MOST_ABOVE: Final = 0.75
-"""but that need not be more than this share of one. A round whose quiet gap is above the usual one
-by so much is one stall."""
+"""A gap that exceeds the quiet one by this share is a stall whatever the width. A round whose quiet
+gap exceeds the usual one by this share is one stall."""
 LATE: Final = 0.5
-"""Below this share of a quiet gap a chunk had waited with the one before it: what it came sooner is
-no lost time."""
+"""A chunk after a shorter gap, as a share of the quiet gap, had waited with the chunk before it.
+Its early arrival reduces the lost time."""
 TOGETHER_S: Final = 0.0002
-"""Chunks no farther apart came together, after a pause on the way: no server computes a token in so
-little time."""
+"""Chunks with at most this gap arrived together after a pause in the network. No server computes a
+token in so little time."""
 LOWEST: Final = 0.1
-"""Of the quiet gaps of a session, this quantile is the pace of a server that nobody else uses."""
+"""This quantile of a session's quiet gaps estimates the pace of a server without other load."""
 FAR: Final = 700.0
-"""What still has an exponential."""
+"""``math.exp`` overflows just above this argument."""
 CALM: Final = 0.05
-"""Rounds that lose no more than this share of their time are a quiet time."""
+"""Calm rounds lose at most this share of their time."""
 MIN_GAPS: Final = 8
 MIN_ROUNDS: Final = 4
-"""Fewer of them make no figure, or no interval."""
+"""An interval, or a search for calm rounds, needs at least this many rounds."""
 
 
 class CanaryRound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One canary stream: a line of canary.jsonl."""
+    """A canary stream makes one line of canary.jsonl."""
 
     at: float
-    """Unix seconds of its send."""
+    """The request was sent at this Unix time in seconds."""
     error: str = ""
     ttft_s: float | None = None
     gaps: int = 0
     watched_s: float = 0.0
-    """The time from its first to its last chunk."""
+    """The stream lasted this long from its first to its last chunk."""
     quiet_s: float | None = None
-    """Its usual undisturbed gap; None: too few gaps, or most chunks came together."""
+    """Undisturbed gaps usually have this length. None: there were too few gaps, or most chunks came
+    together."""
     stalls: int = 0
-    """Runs of gaps that are far above that."""
+    """The round had this many runs of gaps far above the quiet gap."""
     lost_s: float = 0.0
-    """The time by which these gaps are longer than usual ones."""
+    """Stalls exceeded the quiet gap by this time in all."""
     input_tokens: int | None = None
-    """The tokens of its prompt, as the server counted them."""
+    """The server counted this many prompt tokens."""
     others: bool | None = None
-    """The server's counters show requests of others during the round; None: it has no such
-    counters."""
+    """The server's counters show other requests during the round. None: it has no such counters."""
 
 
 class BackgroundLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """What others cause, over some rounds."""
+    """Describes the effect of other clients over some rounds."""
 
     rounds: int
     watched_s: float
     lost: float
-    """Share of the time that a stream decodes, 0 to 1."""
+    """Others take this share of the decode time, 0 to 1."""
     low: float | None
     high: float | None
-    """The ends of its 95 % interval; None: too few rounds, or no stall."""
+    """``low`` and ``high`` bound the 95 % interval of ``lost``. None: too few rounds, or no
+    stall."""
     stalls: int
     slower: float
-    """Usual gap / the lowest of the session - 1."""
+    """The usual gap exceeds the lowest gap of the session by this share."""
     quiet_s: float
     ttft_s: float
-    """The median."""
+    """This is the median over the rounds."""
 
     def tokens_per_s(self, token_s: float) -> tuple[float, float | None, float | None]:
-        """Prefill tokens that others send a second, with the ends. ``token_s``: what one takes the
-        server."""
+        """Returns the prefill tokens per second of others, and both ends of the 95 % interval.
+        ``token_s`` is the prefill time of one token."""
         low = None if self.low is None else self.low / token_s
         high = None if self.high is None else self.high / token_s
         return self.lost / token_s, low, high
@@ -111,14 +111,14 @@ class BackgroundLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def most_stalls_per_s(self) -> float:
-        """Where none was seen: more than so many would have shown in 39 of 40 sessions
-        (Poisson)."""
+        """Returns the upper bound of the stall rate if no stall was seen: 39 of 40 sessions with a
+        higher rate would have shown one (Poisson)."""
         return -math.log(TAIL) / self.watched_s
 
 
 def has_calm_rounds(session: Sequence[CanaryRound]) -> bool:
-    """Some rounds in a row had next to no stall: the server's own noise is low, at least at
-    times."""
+    """Returns whether some successive rounds had nearly no stall, so the server's own noise is low
+    at least at times."""
     usable = [sample for sample in session if sample.quiet_s is not None]
     for first in range(len(usable) - MIN_ROUNDS + 1):
         row = usable[first : first + MIN_ROUNDS]
@@ -128,7 +128,7 @@ def has_calm_rounds(session: Sequence[CanaryRound]) -> bool:
 
 
 def measure_round(at: float, chunk_s: Sequence[float]) -> CanaryRound:
-    """``chunk_s``: seconds after the send."""
+    """Measures a round. ``chunk_s`` has the seconds from the send to each chunk."""
     gaps = [after - before for before, after in pairwise(chunk_s)]
     ttft_s = chunk_s[0]
     watched_s = chunk_s[-1] - chunk_s[0]
@@ -150,9 +150,10 @@ def measure_round(at: float, chunk_s: Sequence[float]) -> CanaryRound:
 
 
 def _stalls(gaps: Iterable[float], quiet_s: float, limit_s: float) -> Iterator[float]:
-    """Of each run of long gaps, by how much they are above quiet ones, less what the chunks right
-    behind it came sooner."""
-    lost_s, over = 0.0, False
+    """Yields the lost time of each run of long gaps, less the early arrival of the chunks right
+    after it."""
+    lost_s = 0.0
+    over = False
     for gap in gaps:
         catches_up = gap < LATE * quiet_s
         if lost_s > 0 and not (catches_up or (gap > limit_s and not over)):
@@ -168,8 +169,8 @@ def _stalls(gaps: Iterable[float], quiet_s: float, limit_s: float) -> Iterator[f
 
 
 def find_quiet_gap(gaps: Sequence[float]) -> tuple[float, float]:
-    """(the middle, the width) of the lowest dense heap of gaps: the shortest stretch that holds a
-    quarter of them, or one further down that is nearly as short."""
+    """Returns the mean and the width of the lowest dense group of gaps. It is the shortest range
+    that holds a quarter of them, or a lower range that is nearly as short."""
     ordered = sorted(gaps)
     size = max(MIN_GAPS // 2, math.ceil(QUIET_SHARE * len(ordered)))
     stretches = [
@@ -177,34 +178,27 @@ def find_quiet_gap(gaps: Sequence[float]) -> tuple[float, float]:
         for i in range(len(ordered) - size + 1)
     ]
     shortest = min(width for width, _ in stretches)
-    width, held = next(
-        (width, held) for width, held in stretches if width <= max(2 * shortest,
-            ALIKE * median(held))
-    )  # fmt: skip
-    return fmean(held), width
+    for width, held in stretches:
+        if width <= max(2 * shortest, ALIKE * median(held)):
+            return fmean(held), width
+    raise AssertionError("the shortest stretch is at most twice as wide as itself")
 
 
 def estimate_background_load(
     rounds: Iterable[CanaryRound], session: Iterable[CanaryRound], *, without_noise: bool = False
 ) -> BackgroundLoad | None:
-    """Of some rounds, the last few minutes say. ``session``: all so far, which know the pace of an
-    empty server; ``without_noise``: stalls of rounds in which nobody else was there count as none.
-    None: no round has enough gaps."""
+    """Estimates the load of others over ``rounds``. The whole ``session`` shows the pace of an idle
+    server. ``without_noise`` ignores stalls of rounds without other clients. Returns None if no
+    round has enough gaps."""
     samples = [sample for sample in rounds if sample.quiet_s is not None]
     if not samples:
         return None
     quiets = sorted(sample.quiet_s for sample in session if sample.quiet_s is not None)
     lowest_s = quiets[int(LOWEST * len(quiets))] if quiets else samples[0].quiet_s or 0.0
     usual_s = median(sample.quiet_s or 0.0 for sample in samples)
-    samples = [
-        _filled(sample, usual_s) if (sample.quiet_s or 0.0) > (1 + MOST_ABOVE) * usual_s else sample
-        for sample in samples
-    ]
+    samples = [_fill_if_slow(sample, usual_s) for sample in samples]
     if without_noise:
-        samples = [
-            replace(sample, stalls=0, lost_s=0.0) if sample.others is False else sample
-            for sample in samples
-        ]
+        samples = [_without_noise(sample) for sample in samples]
     watched_s = sum(sample.watched_s for sample in samples)
     lost_s = sum(sample.lost_s for sample in samples)
     lost = lost_s / watched_s
@@ -222,31 +216,38 @@ def estimate_background_load(
     )
 
 
-def _filled(sample: CanaryRound, usual_s: float) -> CanaryRound:
-    """A round that prefills filled: none of its gaps is quiet."""
-    return replace(
-        sample, stalls=1, lost_s=max(sample.watched_s - sample.gaps * usual_s, sample.lost_s)
-    )
+def _fill_if_slow(sample: CanaryRound, usual_s: float) -> CanaryRound:
+    """Counts a round that prefills filled, so that none of its gaps is quiet, as one stall."""
+    if (sample.quiet_s or 0.0) <= (1 + MOST_ABOVE) * usual_s:
+        return sample
+    lost_s = max(sample.watched_s - sample.gaps * usual_s, sample.lost_s)
+    return replace(sample, stalls=1, lost_s=lost_s)
+
+
+def _without_noise(sample: CanaryRound) -> CanaryRound:
+    """Drops the stalls of a round without other clients."""
+    if sample.others is False:
+        return replace(sample, stalls=0, lost_s=0.0)
+    return sample
 
 
 def _interval(
     samples: Sequence[CanaryRound], lost: float, watched_s: float
 ) -> tuple[float | None, float | None]:
-    """Of a ratio of sums over rounds (the delta method, with Student's t), which count as as many
-    as their correlation leaves. On the scale of log odds, as few rounds with few stalls lie to one
-    side: there it held the truth in 347 of 354 windows of 15 simulated rounds, on the plain scale
-    in 335."""
-    n = len(samples)
-    if n < MIN_ROUNDS or not 0 < lost < 1:
+    """Returns the 95 % interval of a ratio of sums over rounds (the delta method, Student's t). The
+    correlation of the rounds reduces their effective number. The scale is log odds, as few rounds
+    with few stalls are skewed: the interval held the truth in 347 of 354 windows of 15 simulated
+    rounds. On the plain scale it held the truth in 335."""
+    count = len(samples)
+    if count < MIN_ROUNDS or not 0 < lost < 1:
         return None, None
-    off = [sample.lost_s - lost * sample.watched_s for sample in samples]
+    deviations = [sample.lost_s - lost * sample.watched_s for sample in samples]
     correlation = CorrelationTime()
-    for value in off:
+    for value in deviations:
         correlation.add(value)
-    effective_size = max(n / correlation.requests, 2.0)
-    error = math.sqrt(sum(value * value for value in off) / (n - 1) / effective_size) / (
-        watched_s / n
-    )
-    reach = find_student_t(effective_size - 1, TAIL) * error / (lost * (1 - lost))
+    effective_size = max(count / correlation.requests, 2.0)
+    variance = sum(value * value for value in deviations) / (count - 1)
+    standard_error = math.sqrt(variance / effective_size) / (watched_s / count)
+    half_width = find_student_t(effective_size - 1, TAIL) * standard_error / (lost * (1 - lost))
     odds = math.log(lost / (1 - lost))
-    return 1 / (1 + math.exp(min(reach - odds, FAR))), 1 / (1 + math.exp(-odds - reach))
+    return 1 / (1 + math.exp(min(half_width - odds, FAR))), 1 / (1 + math.exp(-odds - half_width))

@@ -1,5 +1,5 @@
-"""Watch: the session of a canary, a round after the other until it is over, each with its line on
-the console and in the file."""
+"""Watch: a canary session sends one round after the other, and writes a line for each to the
+console and the file."""
 
 import math
 import time
@@ -27,18 +27,18 @@ from locust_llm.text.format import format_brief, format_count, format_duration
 FILE: Final = "canary.jsonl"
 PREFIX: Final = "locust_llm_canary_"
 MIN_RATE_S: Final = 1.0
-"""Of a shorter time watched the line has the number of stalls in place of a rate."""
+"""A line over a shorter time shows the number of stalls instead of their rate."""
 
 
 def _format_two_digits(tokens: float) -> str:
-    """Writes a number of tokens in two digits."""
+    """Formats a number of tokens with two significant digits."""
     return f"{float(f'{tokens:.2g}'):,.0f}"
 
 
-def _stalled(load: BackgroundLoad, *, ends: bool = True) -> str:
-    """``18% of the time (12% to 25%), 2.8 stalls/s``"""
+def _format_stalls(load: BackgroundLoad, *, with_interval: bool = True) -> str:
+    """Formats the lost share, such as ``18% of the time (12% to 25%), 2.8 stalls/s``."""
     reach = ""
-    if ends and load.low is not None and load.high is not None:
+    if with_interval and load.low is not None and load.high is not None:
         reach = f" ({load.low:.0%} to {load.high:.0%})"
     count = format_brief(load.stalls_per_s, " stalls/s", 2)
     if load.watched_s < MIN_RATE_S:
@@ -50,16 +50,16 @@ class CanaryPlan(msgspec.Struct, frozen=True, kw_only=True):
     every_s: float
     for_s: float
     window_s: float
-    """What *now* is: the rounds of so many seconds."""
+    """The rounds of the last seconds, this many, describe the current load."""
     output_tokens: int
     input_tokens: int
-    """About so many."""
+    """The prompt has about this many tokens."""
     token_s: float | None = None
-    """What a token of a prompt takes the server; None: unknown."""
+    """The server takes this time to prefill one prompt token. None: unknown."""
 
     @property
     def promise(self) -> str:
-        """What it will send at most."""
+        """Describes the most that the session will send."""
         an_hour = math.ceil(3600 / self.every_s)
         requests = math.ceil(self.for_s / self.every_s)
         hourly = f" ({an_hour:,} an hour)" if requests > an_hour else ""
@@ -71,10 +71,12 @@ class CanaryPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CanarySession(Collector):
-    """All rounds so far. A collector of Prometheus."""
+    """Keeps all rounds of a session, and exports them to Prometheus."""
 
     def __init__(self, plan: CanaryPlan, folder: Path, say: Callable[[str], object]) -> None:
-        self.plan, self._folder, self._say = plan, folder, say
+        self.plan = plan
+        self._folder = folder
+        self._say = say
         self.rounds: list[CanaryRound] = []
         self.failed = 0
 
@@ -84,8 +86,8 @@ class CanarySession(Collector):
         wait: Callable[[float], bool],
         now: Callable[[], float],
     ) -> int:
-        """The exit status. ``wait(seconds)``: True: it is to end; ``now()``: seconds on a monotonic
-        clock."""
+        """Runs the session and returns the exit status. ``wait(seconds)`` returns True to end it.
+        ``now()`` returns seconds of a monotonic clock."""
         began = now()
         stopped = False
         number = 0
@@ -125,25 +127,23 @@ class CanarySession(Collector):
         sample = self.rounds[-1]
         if sample.error:
             return f"no answer: {sample.error}"
-        here = f"TTFT {format_duration(sample.ttft_s)}, {format_count(sample.gaps, 'gap')}"
+        measured = f"TTFT {format_duration(sample.ttft_s)}, {format_count(sample.gaps, 'gap')}"
         if sample.quiet_s is None:
             why = (
-                "too few to tell anything"
+                "too few for a result"
                 if sample.gaps < MIN_GAPS
                 else "most chunks came together: no usual gap"
             )
-            return f"{here}: {why}"
-        here += f" of {format_duration(sample.quiet_s)}, {format_count(sample.stalls, 'stall')}"
+            return f"{measured}: {why}"
+        measured += f" of {format_duration(sample.quiet_s)}, {format_count(sample.stalls, 'stall')}"
         background = self.now
-        return (
-            here
-            if background is None
-            else f"{here:52} | {self.of_others(background, self._recent)}"
-        )
+        if background is None:
+            return measured
+        return f"{measured:52} | {self.describe_others(background, self._recent)}"
 
-    def of_others(self, background: BackgroundLoad, samples: Sequence[CanaryRound]) -> str:
-        """What others cause, in words, or why nobody can say so. ``samples``: the rounds of
-        ``background``."""
+    def describe_others(self, background: BackgroundLoad, samples: Sequence[CanaryRound]) -> str:
+        """Describes the load of others, or why it is unknown. ``background`` was estimated from
+        ``samples``."""
         slower = f"usual gap {background.slower:.0%} above the lowest"
         counted = [sample.others for sample in samples if sample.quiet_s is not None]
         nobody = all(others is False for others in counted)
@@ -159,16 +159,16 @@ class CanarySession(Collector):
             noise = "noise of the server or its machine"
             return (
                 f"nobody else by the server's counters: {noise} held the stream up "
-                f"{_stalled(background)}; {slower}"
+                f"{_format_stalls(background)}; {slower}"
             )
         if not any(counted) and not has_calm_rounds(self.rounds):
             either = (
                 "others' prefills or the server's own noise, no quiet time was seen yet to "
-                "tell them apart"
+                "distinguish them"
             )
-            return f"stalls: {_stalled(background)} ({either}); {slower}"
+            return f"stalls: {_format_stalls(background)} ({either}); {slower}"
         theirs = estimate_background_load(samples, self.rounds, without_noise=True) or background
-        text = f"others: prefill {_stalled(theirs)}"
+        text = f"others: prefill {_format_stalls(theirs)}"
         if self.plan.token_s is not None:
             tokens, low, high = theirs.tokens_per_s(self.plan.token_s)
             reach = (
@@ -182,7 +182,7 @@ class CanarySession(Collector):
         )
         if alone is not None:
             rounds = format_count(alone.rounds, "round")
-            text += f" (noise, in {rounds} without others: {_stalled(alone, ends=False)})"
+            text += f" (noise, in {rounds} without others: {_format_stalls(alone, with_interval=False)})"
         return f"{text}; {slower}"
 
     def summary(self) -> str:
@@ -197,10 +197,10 @@ class CanarySession(Collector):
         )
         background = estimate_background_load(self.rounds, self.rounds)
         if background is None:
-            return f"{head}{prompts}. No round had enough gaps to tell what others do."
+            return f"{head}{prompts}. No round had enough gaps to measure the load of others."
         return (
             f"{head}{prompts}.\nTTFT {format_duration(background.ttft_s)} (median); "
-            f"{self.of_others(background, self.rounds)}."
+            f"{self.describe_others(background, self.rounds)}."
         )
 
     def collect(self) -> Iterator[Metric]:

@@ -1,1 +1,1 @@
-"""Pareto curves: tokens a second per GPU against tokens a second per user."""
+"""Pareto: compares tokens per second per GPU with tokens per second per user."""

@@ -1,14 +1,13 @@
-"""Pareto figure: curves of sweeps and runs as a step plot in one SVG, light and dark as its
-reader's system is.
+"""Pareto chart: draws curves of sweeps and runs as steps in one SVG, for light and dark screens.
 
-Tokens a second per GPU over tokens a second per user. A line is what was measured and nothing
-between: up to the pace of a point the server makes what that point made. Every text is escaped. The
-same curves give the same bytes.
+The axes are tokens per second per GPU over tokens per second per user. Lines show only measured
+points: up to the pace of a point the server reaches the throughput of that point. Every text is
+escaped. Equal curves give equal bytes.
 """
 
 from collections.abc import Iterator, Sequence
 from html import escape
-from itertools import product
+from itertools import chain, product
 from math import ceil, floor, log10
 from typing import Final, NamedTuple
 
@@ -21,17 +20,17 @@ from locust_llm.text.format import clean_line, format_brief, truncate_text
 WIDTH: Final = 1200
 LEFT, RIGHT, TOP, BOTTOM = 100, 36, 130, 92
 PLOT: Final = 460
-"""Height of the plot."""
 ROW: Final = 32
-"""Height of a line of the legend."""
+"""A line of the legend is this high."""
 HUES: Final = (
     ("#0969da", "#58a6ff"), ("#d9730d", "#f0a04b"), ("#0c8a86", "#3fc0b6"), ("#7a1f5c", "#d64fc0"),
     ("#b07d00", "#f2cc60"), ("#1a7f37", "#4ac26b"),
 )  # fmt: skip
-"""Light and dark; curves past these have the same ones again, with other dashes."""
+"""Each curve has a colour for light and one for dark screens. Further curves repeat the colours
+with other dashes."""
 DASHES: Final = ("", "9 5", "3 4")
 NAME: Final = 50
-"""Letters of a name."""
+"""A curve's name is cut after this many letters."""
 MAX_CURVES: Final = len(HUES) * len(DASHES)
 SHAPES: Final = ("circle", "square", "diamond", "triangle")
 COLOURS: Final = (
@@ -39,42 +38,43 @@ COLOURS: Final = (
     ("back", "#fff", "#0f1317"), ("slo", "#cf222e", "#ff7b72"), ("knee", "#bf3989", "#f778ba"),
     *((f"c{i}", light, dark) for i, (light, dark) in enumerate(HUES)),
 )  # fmt: skip
-"""Name, light and dark: those of static/plots.css."""
+"""Each colour has a name, a light and a dark value, as in static/plots.css."""
 STYLE: Final = """\
 text{fill:var(--ink)}.muted{fill:var(--muted)}.grid{stroke:var(--line)}.back,.hollow{fill:var(--back)}
 .slo{stroke:var(--slo)}text.slo{fill:var(--slo)}
 .knee{fill:none;stroke:var(--knee);stroke-width:3}text.knee{fill:var(--knee)}
 text,text.slo,text.knee{font-size:17px;paint-order:stroke;stroke:var(--back);stroke-width:4px}.title{font-size:27px}
 @media (max-width:640px){text,text.slo,text.knee{font-size:28px}.title{font-size:34px}.fine{display:none}}"""
-"""On a phone letters are larger than the drawing shrinks, and what has no room then is left out."""
+"""Letters grow on a phone because the drawing shrinks. Texts of the class ``fine`` have no space
+there."""
 
 
 class LinearScale(NamedTuple):
-    """An axis from 0."""
+    """Maps values from 0 upwards to pixels."""
 
     ticks: tuple[float, ...]
     at: float
-    """Pixels of 0."""
+    """The value 0 is at this pixel."""
     pixels: float
-    """The length of the whole axis; negative upwards."""
+    """The whole axis has this length in pixels. It is negative upwards."""
 
     def __call__(self, value: float) -> float:
         return round(self.at + self.pixels * value / self.ticks[-1], 1)
 
 
 def draw_pareto_svg(curves: Sequence[ParetoCurve], percentile: float, title: str = "") -> str:
-    """The SVG. Raises ValueError of one sentence where there are too many curves to tell apart, or
-    none."""
+    """Draws the curves as SVG. Raises ValueError without curves, or with more than MAX_CURVES."""
     if not 1 <= len(curves) <= MAX_CURVES:
         raise ValueError(f"a figure has 1 to {MAX_CURVES} curves, and these are {len(curves)}")
-    points = [point for curve in curves for point in curve.points]
+    points = list(chain.from_iterable(curve.points for curve in curves))
     x = LinearScale(
         choose_ticks(max(point.per_user for point in points)), LEFT, WIDTH - LEFT - RIGHT
     )
     y = LinearScale(choose_ticks(max(point.per_gpu for point in points)), TOP + PLOT, -PLOT)
     height = TOP + PLOT + BOTTOM + ROW * len(curves)
     what = "per GPU" if all(curve.gpus for curve in curves) else "of the whole server"
-    lines = [*_lines(curves, x)]
+    lines = [*_place_pace_lines(curves, x)]
+    taken = list(chain.from_iterable(line.cells for line in lines))
     name = title or f"Throughput {what} against throughput per user"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="100%" viewBox="0 0 {WIDTH} {height}" '
@@ -91,7 +91,7 @@ def draw_pareto_svg(curves: Sequence[ParetoCurve], percentile: float, title: str
     ]
     for i, curve in enumerate(curves):
         parts += _curve(curve, i, x, y)
-    parts += _labels(curves, x, y, [cell for line in lines for cell in line.cells])
+    parts += _labels(curves, x, y, taken)
     parts += _legend(curves, TOP + PLOT + BOTTOM)
     return "\n".join([*parts, "</svg>\n"])
 
@@ -101,7 +101,7 @@ def _colours(side: int) -> str:
 
 
 def describe_curves(curves: Sequence[ParetoCurve]) -> str:
-    """The points in words, for screen readers."""
+    """Describes the points in words, for screen readers."""
     described = []
     for curve in curves:
         points = []
@@ -114,12 +114,14 @@ def describe_curves(curves: Sequence[ParetoCurve]) -> str:
 
 
 def choose_ticks(most: float) -> tuple[float, ...]:
-    """From 0 to ``most`` and a little more, in 4 to 8 steps of 1, 2 or 5 times a power of ten."""
+    """Returns ticks from 0 to slightly above ``most``, in 4 to 8 steps of 1, 2 or 5 times a power
+    of ten."""
     if not most > 0:
         return 0.0, 1.0
     power = 10.0 ** floor(log10(most / 4))
-    step = max(power * m for m in (1, 2, 5) if most * 1.02 / (power * m) > 4 or m == 1)
-    return tuple(round(step * i, 10) for i in range(ceil(most * 1.02 / step) + 1))
+    end = most * 1.02
+    step = max(power * factor for factor in (1, 2, 5) if end / (power * factor) > 4 or factor == 1)
+    return tuple(round(step * number, 10) for number in range(ceil(end / step) + 1))
 
 
 def _head(curves: Sequence[ParetoCurve], name: str) -> Iterator[str]:
@@ -171,7 +173,7 @@ def _axes(x: LinearScale, y: LinearScale, what: str, percentile: float) -> Itera
 
 
 class PaceLine(NamedTuple):
-    """The line of a pace that a rule asks for, and where its text begins."""
+    """Is the vertical line of a pace that a rule requires, and the left end of its text."""
 
     at: float
     text: str
@@ -180,28 +182,27 @@ class PaceLine(NamedTuple):
 
     @property
     def cells(self) -> list[tuple[float, float]]:
-        """Where its text lies."""
+        """Returns the points that the text covers."""
         return _cells(self.left, self.height, self.text)
 
 
 def _cells(left: float, height: float, text: str) -> list[tuple[float, float]]:
-    """Points each 12 pixels along a text."""
+    """Returns points every 12 pixels along a text."""
     return [(left + 12 * i, height) for i in range(ceil(len(text) * 17 * LETTER / 12) + 1)]
 
 
-def _lines(curves: Sequence[ParetoCurve], x: LinearScale) -> Iterator[PaceLine]:
-    """A line for each pace; those beyond the plot are at its edge."""
-    limits = dict.fromkeys(
-        (limit.per_user, limit.rule) for curve in curves for limit in curve.limits
-    )
-    for i, (pace, rule) in enumerate(limits):
+def _place_pace_lines(curves: Sequence[ParetoCurve], x: LinearScale) -> Iterator[PaceLine]:
+    """Yields a line for each pace. A pace beyond the plot is at its edge."""
+    limits = chain.from_iterable(curve.limits for curve in curves)
+    paces = dict.fromkeys((limit.per_user, limit.rule) for limit in limits)
+    for number, (pace, rule) in enumerate(paces):
         beyond = pace > x.ticks[-1]
         at = x(min(pace, x.ticks[-1]))
         text = f"SLO {truncate_text(clean_line(rule), 40)}{' (beyond)' if beyond else ''}"
         wide = len(text) * 17 * LETTER
-        yield PaceLine(
-            at, text, at + 8 if at + wide + 8 <= WIDTH - RIGHT else at - wide - 8, TOP + 20 + 22 * i
-        )
+        right_of_line = at + wide + 8 <= WIDTH - RIGHT
+        left = at + 8 if right_of_line else at - wide - 8
+        yield PaceLine(at, text, left, TOP + 20 + 22 * number)
 
 
 def _limits(lines: Sequence[PaceLine]) -> Iterator[str]:
@@ -219,9 +220,9 @@ def _curve(curve: ParetoCurve, number: int, x: LinearScale, y: LinearScale) -> I
     hue = f"var(--c{number % len(HUES)})"
     dash = DASHES[number // len(HUES)]
     if steps := curve.steps:
-        path = f"M{LEFT} {y(steps[0][1])}" + "".join(
-            f"{f'V{y(made)}' if i else ''}H{x(pace)}" for i, (pace, made) in enumerate(steps)
-        )
+        path = f"M{LEFT} {y(steps[0][1])}H{x(steps[0][0])}"
+        for pace, throughput in steps[1:]:
+            path += f"V{y(throughput)}H{x(pace)}"
         dashed = f' stroke-dasharray="{dash}"' if dash else ""
         yield (
             f'<path d="{path}V{y(0)}" fill="none" style="stroke:{hue}" stroke-width="3" '
@@ -234,7 +235,8 @@ def _curve(curve: ParetoCurve, number: int, x: LinearScale, y: LinearScale) -> I
 
 
 def _dot(at: float, height: float, number: int, hue: str, *, filled: bool) -> str:
-    """Curves differ in shape too, for print in grey and for who does not see the hues."""
+    """Draws a point. Curves also differ in shape, for grey prints and for readers who cannot
+    distinguish the colours."""
     size = 6.5
     style = f'style="fill:{hue};stroke:{hue}"' if filled else f'class="hollow" style="stroke:{hue}"'
     shape = SHAPES[number % len(SHAPES)]
@@ -252,13 +254,12 @@ def _dot(at: float, height: float, number: int, hue: str, *, filled: bool) -> st
 def _labels(
     curves: Sequence[ParetoCurve], x: LinearScale, y: LinearScale, taken: list[tuple[float, float]]
 ) -> Iterator[str]:
-    """The load of each point, the best and knees first; where one would lie on another, or on what
-    is ``taken``, it is left out."""
-    order = sorted(
-        ((curve, point) for curve in curves for point in curve.points),
-        key=lambda of: not _important(*of),
-    )
-    for curve, point in order:
+    """Yields the load of each point, starting with the best points and knees. A label that would
+    overlap another one or a ``taken`` cell is left out."""
+    labelled = list[tuple[ParetoCurve, CurvePoint]]()
+    for curve in curves:
+        labelled += [(curve, point) for point in curve.points]
+    for curve, point in sorted(labelled, key=lambda pair: not _important(*pair)):
         at = x(point.per_user) + 11
         height = y(point.per_gpu) - 11
         knee = f" knee ({curve.knee_rule})" if point.value == curve.knee else ""
@@ -268,7 +269,7 @@ def _labels(
         left = at + wide > WIDTH - RIGHT
         begin = at - wide - 22 if left else at
         cells = _cells(begin, height, text)
-        if any(abs(a - b) < 13 and abs(h - k) < 17 for (a, h), (b, k) in product(cells, taken)):
+        if any(_overlap(cell, other) for cell, other in product(cells, taken)):
             continue
         taken += cells
         ends = point in (curve.points[0], curve.points[-1])
@@ -277,6 +278,10 @@ def _labels(
             kind = ' class="knee"'
         end = ' text-anchor="end"' if left else ""
         yield f'<text{kind} x="{at - 22 if left else at:g}" y="{height:g}"{end}>{shown}</text>'
+
+
+def _overlap(cell: tuple[float, float], other: tuple[float, float]) -> bool:
+    return abs(cell[0] - other[0]) < 13 and abs(cell[1] - other[1]) < 17
 
 
 def _important(curve: ParetoCurve, point: CurvePoint) -> bool:

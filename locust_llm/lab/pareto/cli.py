@@ -1,4 +1,4 @@
-"""Command: ``locust-llm pareto``: the curves of several runs as a table, as a chart and as JSON."""
+"""Command ``locust-llm pareto``: shows the curves of several runs as a table, a chart and JSON."""
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
@@ -29,14 +29,14 @@ from locust_llm.text.format import format_brief, format_count, format_number, pr
 
 Summarise = Callable[[Path], tuple[Summary, Run]]
 ALONE = "runs"
-"""The name of the curve of all runs that are no sweep."""
+"""Runs that are no sweep share a curve of this name."""
 
 
 def load_pareto_curves(
     folders: Sequence[Path], summarised: Summarise, gpus: int | None, percentile: float
 ) -> list[ParetoCurve]:
-    """One for each sweep, and one of all runs that have a single load. ``gpus``: instead of each
-    run's own. Raises ValueError of one sentence, and OSError."""
+    """Loads a curve for each sweep, and one curve of all runs that have a single load. ``gpus``
+    overrides the number of GPUs of the runs. Raises ValueError and OSError."""
     curves = list[ParetoCurve]()
     alone = list[tuple[Run, Summary]]()
     for folder in folders:
@@ -76,12 +76,12 @@ def load_pareto_curves(
         curves.append(make_curve_of_runs(alone, gpus or own.pop(), percentile, name))
     if len({bool(curve.gpus) for curve in curves}) > 1:
         lacking = ", ".join(curve.name for curve in curves if not curve.gpus)
-        raise ValueError(f"nobody said how many GPUs {lacking} had: give --gpus")
+        raise ValueError(f"the number of GPUs of {lacking} is unknown: give --gpus")
     return curves
 
 
 def build_pareto_document(curves: Sequence[ParetoCurve], percentile: float) -> Iterator[Block]:
-    """Makes the blocks in reading order. Nothing in it is escaped yet."""
+    """Yields the blocks in reading order. Their texts are not escaped yet."""
     per_gpu = "per GPU" if all(curve.gpus for curve in curves) else "whole server"
     yield Heading(f"Tokens/s {per_gpu} against tokens/s per user (TPOT p{percentile:g})")
     if any(curve.simulated for curve in curves):
@@ -124,22 +124,22 @@ def _rows(curve: ParetoCurve, energy: bool) -> Iterator[tuple[str, ...]]:
             str(point.requests),
             point.slo_status or "-",
         )
-        yield f"{point.value:g}", *cells, _word(curve, point)
+        yield f"{point.value:g}", *cells, _describe_point(curve, point)
 
 
-def _word(curve: ParetoCurve, point: CurvePoint) -> str:
+def _describe_point(curve: ParetoCurve, point: CurvePoint) -> str:
     if not point.sound:
         return f"client {point.client}"
-    words = ["best"] * point.best + [f"knee ({curve.knee_rule})"] * (point.value == curve.knee)
+    words = []
+    if point.best:
+        words.append("best")
+    if point.value == curve.knee:
+        words.append(f"knee ({curve.knee_rule})")
     return ", ".join(words) or "dominated"
 
 
-# Command: ``locust-llm pareto DIR...``, throughput per GPU against throughput per user, of sweeps
-# and of runs.
-
-
 def run_pareto_command(words: list[str]) -> int:
-    """Draw throughput per GPU against throughput per user, of sweeps and of runs."""
+    """Draws throughput per GPU over throughput per user, of sweeps and runs."""
     parser = argparse.ArgumentParser(
         prog="locust-llm pareto",
         description="Tokens/s per GPU against tokens/s per user, as step functions: a curve for "
@@ -156,7 +156,8 @@ def run_pareto_command(words: list[str]) -> int:
     )
     parser.add_argument(
         "--percentile", type=float, default=50.0, metavar="P",
-        help="of TPOT, of which 1000 / TPOT is a user's tokens/s; MLPerf Endpoints: 90 (default: 50)",
+        help="percentile of TPOT; a user's tokens/s are 1000 / TPOT; MLPerf "
+"Endpoints: 90 (default: 50)",
     )  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables there")

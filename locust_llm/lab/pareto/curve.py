@@ -1,5 +1,5 @@
-"""Curve: the points of runs, tokens a second per GPU against tokens a second per user, and which of
-them are best."""
+"""Curve: builds the points of runs, tokens per second per GPU over tokens per second per user, and
+marks the best."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -24,12 +24,13 @@ MEDIAN: Final = 50.0
 
 
 class CurveWorkload(msgspec.Struct, frozen=True, kw_only=True):
-    """What must be alike, or two curves say nothing about each other."""
+    """Describes the workload that curves must share to be comparable."""
 
     model: str
     input_tokens: float | None
     output_tokens: float | None
-    """Means over the requests: asked for, or where that is not known what came."""
+    """Both are means over the requests: the requested length, or the observed length if none was
+    requested."""
 
     @property
     def work(self) -> RunWork:
@@ -46,36 +47,36 @@ class CurveWorkload(msgspec.Struct, frozen=True, kw_only=True):
         lengths = (self.input_tokens, self.output_tokens)
         return (
             f"{self.model or 'a model'}, "
-            f"{' / '.join('?' if n is None else f'{n:,.0f}' for n in lengths)} tokens"
+            f"{' / '.join('?' if mean is None else f'{mean:,.0f}' for mean in lengths)} tokens"
         )
 
 
 class ParetoCurve(msgspec.Struct, frozen=True, kw_only=True):
-    """The points of a sweep, or of runs one by one."""
+    """Holds the points of one sweep, or of several single runs."""
 
     name: str
     axis: str
     gpus: int | None
-    """None: nobody said."""
+    """None: the number is unknown."""
     points: tuple[CurvePoint, ...]
-    """The points, in the order of their values."""
+    """The points are sorted by load."""
     knee: float | None = None
-    """The value of the point at the foremost knee of the sweep; None: there is none."""
+    """The first knee of the sweep is at this load. None: the sweep has no knee."""
     knee_rule: str = ""
     limits: tuple[PaceLimit, ...] = ()
     workloads: tuple[CurveWorkload, ...] = ()
-    """The workload of its run, or of each of its runs."""
+    """A sweep has one workload, single runs have one each."""
     simulated: bool = False
     not_valid: str = ""
-    """Why it is not valid by the published rules of its scenario; empty: it is, or has none."""
+    """Names the published rules of the scenario that the run breaks. It is empty without such rules
+    or breaches."""
 
     @property
     def steps(self) -> tuple[tuple[float, float], ...]:
-        """The best points by rising pace: up to each ``per_user`` the server makes ``per_gpu``, a
-        step function. Between points nothing was measured, so nothing is drawn."""
-        return tuple(
-            (point.per_user, point.per_gpu) for point in sorted(self.best, key=lambda p: p.per_user)
-        )
+        """Returns the best points by rising pace, as a step function: up to each ``per_user`` the
+        server reaches ``per_gpu``. Between points nothing was measured, so nothing is drawn."""
+        rising = sorted(self.best, key=lambda point: point.per_user)
+        return tuple((point.per_user, point.per_gpu) for point in rising)
 
     @property
     def best(self) -> tuple[CurvePoint, ...]:
@@ -83,12 +84,14 @@ class ParetoCurve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe_curve_differences(curves: Sequence[ParetoCurve]) -> str:
-    """In what curves differ that should be alike, one sentence; empty: in nothing that is known."""
-    named = [(curve.name, workload) for curve in curves for workload in curve.workloads]
-    pairs = combinations([workload.work for _, workload in named], 2)
-    what = dict.fromkeys(
-        difference.what for base, here in pairs for difference in find_work_differences(base, here)
-    )
+    """Describes in one sentence how the workloads of the curves differ. Empty: no difference is
+    known."""
+    named = list[tuple[str, CurveWorkload]]()
+    for curve in curves:
+        named += [(curve.name, workload) for workload in curve.workloads]
+    what = dict[str, None]()
+    for base, here in combinations([workload.work for _, workload in named], 2):
+        what |= dict.fromkeys(difference.what for difference in find_work_differences(base, here))
     if not what:
         return ""
     each = dict.fromkeys(f"{name}: {workload}" for name, workload in named)
@@ -103,18 +106,18 @@ def make_level_point(
     percentile: float = MEDIAN,
     joules_per_output_token: float | None = None,
 ) -> CurvePoint | None:
-    """A stage; None where it lacks one of the two."""
+    """Builds the point of a stage. Returns None without TPOT or output tokens."""
     itl = _percentile_of_row(level.latencies.get(ITL.tag), percentile)
-    user = (
+    per_user = (
         _percentile_of_row(level.latencies.get(PER_USER.tag), percentile)
         if percentile == MEDIAN
         else None
     )
-    user = 1000 / itl if itl else user
-    if user is None or level.output_tokens_per_s is None:
+    per_user = 1000 / itl if itl else per_user
+    if per_user is None or level.output_tokens_per_s is None:
         return None
     return CurvePoint(
-        value=level.value, per_user=user, per_gpu=level.output_tokens_per_s / (gpus or 1),
+        value=level.value, per_user=per_user, per_gpu=level.output_tokens_per_s / (gpus or 1),
         ttft_ms=_percentile_of_row(level.latencies.get("time_to_first_token"), percentile),
         requests=level.succeeded,
         slo_status=level.slo_status, client=level.client,
@@ -125,29 +128,33 @@ def make_level_point(
 def make_run_point(
     summary: Summary, gpus: int | None, percentile: float = MEDIAN
 ) -> CurvePoint | None:
-    """A run of one load."""
+    """Builds the point of a run with one load. Returns None without TPOT or output tokens."""
     rows = {row.tag: row for row in summary.rows}
-    c = summary.conditions
+    conditions = summary.conditions
     itl = _percentile_of_row(rows.get(ITL.tag), percentile)
     tokens = rows["output_token_throughput"].avg if "output_token_throughput" in rows else None
     if not itl or tokens is None:
         return None
     return CurvePoint(
-        value=float(c.users or c.rate_per_s or 0), per_user=1000 / itl,
+        value=float(conditions.users or conditions.rate_per_s or 0), per_user=1000 / itl,
         per_gpu=tokens / (gpus or 1),
-        ttft_ms=_percentile_of_row(rows.get("time_to_first_token"), percentile), requests=c.succeeded,
+        ttft_ms=_percentile_of_row(rows.get("time_to_first_token"), percentile), requests=conditions.succeeded,
         slo_status=summary.slo_status,
-        client=c.client_verdict,
+        client=conditions.client_verdict,
         joules_per_output_token=None if summary.energy is None else summary.energy.joules_per_output_token,
     )  # fmt: skip
 
 
 def _workload(summary: Summary) -> CurveWorkload:
-    c = summary.conditions
+    conditions = summary.conditions
     return CurveWorkload(
-        model=c.model,
-        input_tokens=c.input_tokens if c.asked_input_tokens is None else c.asked_input_tokens,
-        output_tokens=c.output_tokens if c.asked_output_tokens is None else c.asked_output_tokens,
+        model=conditions.model,
+        input_tokens=conditions.input_tokens
+        if conditions.asked_input_tokens is None
+        else conditions.asked_input_tokens,
+        output_tokens=conditions.output_tokens
+        if conditions.asked_output_tokens is None
+        else conditions.asked_output_tokens,
     )
 
 
@@ -163,8 +170,8 @@ def make_sweep_curve(
     joules: Sequence[float | None],
     name: str,
 ) -> ParetoCurve:
-    """``joules``: an output token of each stage, in the order of the levels. Raises ValueError of
-    one sentence."""
+    """Builds the curve of a sweep. ``joules`` has the energy per output token of each stage, in the
+    order of the levels. Raises ValueError without a point."""
     assert summary.sweep is not None
     sweep = summary.sweep
     points_found = [
@@ -178,23 +185,27 @@ def make_sweep_curve(
         )
     drawn = {point.value for point in points}
     knee = next((knee for knee in sweep.knees if knee.value in drawn), None)
-    broken = () if summary.validity is None else summary.validity.broken
     return ParetoCurve(
         name=name, axis=sweep.axis, gpus=gpus, points=mark_best_points(points),
         limits=find_pace_limits(run.settings.rules.readable),
         knee=None if knee is None else knee.value, knee_rule="" if knee is None else knee.rule,
         workloads=(_workload(summary),),
         simulated=summary.conditions.simulated,
-        not_valid="" if not broken or summary.validity is None else f"{summary.validity.rules}: "
-            f"{broken[0].text}",
+        not_valid=_explain_breach(summary),
     )  # fmt: skip
+
+
+def _explain_breach(summary: Summary) -> str:
+    if summary.validity is None or not summary.validity.broken:
+        return ""
+    return f"{summary.validity.rules}: {summary.validity.broken[0].text}"
 
 
 def make_curve_of_runs(
     runs: Sequence[tuple[Run, Summary]], gpus: int | None, percentile: float, name: str
 ) -> ParetoCurve:
-    """Runs of one load each, all closed loops or all open ones. Raises ValueError of one
-    sentence."""
+    """Builds one curve of runs with one load each. Raises ValueError without a point, or if closed
+    and open loops are mixed."""
     points_found = [
         (point, summary)
         for _, summary in runs
@@ -206,13 +217,13 @@ def make_curve_of_runs(
     if len(loops) > 1:
         raise ValueError(f"{name}: closed and open loops make no curve together")
     points = sorted((point for point, _ in points_found), key=lambda point: point.value)
-    every = dict.fromkeys(
-        limit for run, _ in runs for limit in find_pace_limits(run.settings.rules.readable)
-    )
+    limits = dict[PaceLimit, None]()
+    for run, _ in runs:
+        limits |= dict.fromkeys(find_pace_limits(run.settings.rules.readable))
     return ParetoCurve(
         name=name, axis=CONCURRENCY if loops == {"closed"} else RATE, gpus=gpus,
         points=mark_best_points(points),
-        limits=tuple(every),
+        limits=tuple(limits),
         workloads=tuple(_workload(summary) for _, summary in points_found),
         simulated=any(summary.conditions.simulated for _, summary in points_found),
     )  # fmt: skip

@@ -81,7 +81,7 @@ def test_a_session_in_virtual_time(tmp_path: Path) -> None:
     assert said[5].endswith(
         "stalls: 40% of the time, 1.6 stalls/s (others' prefills or the server's own noise, no "
         "quiet time was seen yet to "
-        "tell them apart); usual gap 0% above the lowest\n"
+        "distinguish them); usual gap 0% above the lowest\n"
     )
     assert "6 rounds, 0 without an answer" in said[-1]
     assert "stalls: 33% of the time (" in said[-1]
@@ -167,7 +167,7 @@ def test_a_round_without_a_usual_gap_names_the_reason(tmp_path: Path) -> None:
     session, said = of(tmp_path)
     session.add(CanaryRound(at=1.0, ttft_s=0.05, gaps=5, watched_s=0.1))
     session.add(CanaryRound(at=2.0, ttft_s=0.05, gaps=63, watched_s=0.1))
-    assert said[0].endswith("5 gaps: too few to tell anything\n")
+    assert said[0].endswith("5 gaps: too few for a result\n")
     assert said[1].endswith("63 gaps: most chunks came together: no usual gap\n")
 
 
