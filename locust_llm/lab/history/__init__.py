@@ -1,6 +1,5 @@
-"""History: the folders of past runs as a memory: their index, the changes that are real, and how
-both are shown.
+"""History: an index of past runs shows which changes between them are real.
 
-Read first: entry.py (what is kept of a run), then workload_key.py (which runs are comparable) and
-change_points.py.
+Read first: entry.py (what the index keeps of a run), then workload_key.py (which runs are
+comparable) and change_points.py.
 """

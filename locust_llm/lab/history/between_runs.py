@@ -1,5 +1,5 @@
-"""Between runs: how much runs of one workload on one server differ from one another, by what lies in
-the folder beside or by repeats; so that a difference of two single runs is not taken for more."""
+"""Between runs: runs of one workload on one server differ from one another, which the folders
+beside a run or its repeats show. A difference of two single runs should exceed this spread."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -17,25 +17,25 @@ from locust_llm.slo.student_t import find_student_t
 from .entry import BY_NAME, HistoryEntry, UnreadableRun, read_entry
 
 LEAST: Final = 4
-"""The spread of fewer runs is not stated."""
+"""Fewer runs give no spread."""
 MOST: Final = 50
-"""Runs beside, the last ones."""
+"""At most this many of the last runs beside the base are read."""
 SHOWN: Final = ("ttft_p50", "ttft_p95", "itl_p50", "output_tokens_per_s")
-"""Of these figures it is stated; where a difference is called, of all."""
+"""The sentence names the spread of these metrics only. Differences of all metrics are checked."""
 
 
 class RunSpread(NamedTuple):
-    """How much like runs differ from one another."""
+    """Describes how much runs of the same workload differ from one another."""
 
     runs: int
     source: str
-    """``repeats of the base``."""
+    """This names the kind of runs, such as ``repeats of the base``."""
     reach: dict[str, float]
-    """By the names of the key figures: 95 % of two runs differ by no more, as a share."""
+    """95 % of two runs differ by at most this share, by the names of the key metrics."""
 
 
 def add_run_spread(comparison: Comparison) -> Comparison:
-    """The comparison with what is known of the spread between runs."""
+    """Adds the spread between runs to a comparison."""
     base = Path(comparison.base)
     spread = measure_run_spread(base, [Path(pair.folder) for pair in comparison.runs])
     pairs = (
@@ -45,8 +45,9 @@ def add_run_spread(comparison: Comparison) -> Comparison:
 
 
 def measure_run_spread(base: Path, others: Sequence[Path]) -> RunSpread:
-    """Of the runs of the base's workload and server that lie beside it, without ``others``, which
-    may be of a changed server; where these are few, of the base's repeats."""
+    """Measures the spread of the runs beside the base with its workload and server. ``others`` are
+    left out, as their server may have changed. If there are too few, the repeats of the base
+    count."""
     try:
         like = read_entry(base, base.name)
     except (OSError, UnreadableRun):
@@ -70,7 +71,7 @@ def measure_run_spread(base: Path, others: Sequence[Path]) -> RunSpread:
 
 
 def describe_run_spread(spread: RunSpread, pair: RunPair) -> str:
-    """Describes it in a sentence or two; empty where nothing is compared."""
+    """Describes the spread in one or two sentences, or with nothing if the workloads differ."""
     if pair.other_work:
         return ""
     if not spread.reach:
@@ -92,7 +93,7 @@ def describe_run_spread(spread: RunSpread, pair: RunPair) -> str:
 
 
 def _is_within(line: ComparisonLine, spread: RunSpread) -> bool:
-    """The two runs differ by no more than like ones do."""
+    """Returns whether the difference of the two runs is within the spread."""
     reach = spread.reach.get(f"{line.metric}_{line.stat}" if line.stat else line.metric)
     if reach is None or line.base is None or line.value is None or min(line.base, line.value) <= 0:
         return False
@@ -100,15 +101,15 @@ def _is_within(line: ComparisonLine, spread: RunSpread) -> bool:
 
 
 def _is_like(other_entry: HistoryEntry, like: HistoryEntry) -> bool:
-    mine, others = (
-        (other_entry.workload, other_entry.host, other_entry.server),
-        (like.workload, like.host, like.server),
+    return (
+        other_entry.workload == like.workload
+        and other_entry.host == like.host
+        and other_entry.server == like.server
     )
-    return mine == others
 
 
 def _read_runs_beside(base: Path, others: Sequence[Path]) -> Iterator[HistoryEntry]:
-    """The last runs in the folder of the base; nothing is written there."""
+    """Yields the last runs in the parent folder of the base. Nothing is written there."""
     leave_out = {folder.resolve() for folder in (base, *others)}
     try:
         files = [file for file in base.resolve().parent.glob(f"*/{RUN}") if file.is_file()]
@@ -138,8 +139,8 @@ def _read_entries(folders: Sequence[Path]) -> Iterator[HistoryEntry]:
 
 
 def _reach(entries: Sequence[HistoryEntry]) -> dict[str, float]:
-    """From the standard deviation of the logarithms, by Student's t: the difference of two further
-    runs has twice their variance."""
+    """Computes the spread by Student's t from the standard deviation of the logarithms. The
+    difference of two further runs has twice their variance."""
     reaches = {}
     for name in BY_NAME:
         values = [entry.figures[name] for entry in entries if entry.figures.get(name, 0.0) > 0]

@@ -1,5 +1,5 @@
-"""Chart: a figure over the runs of a workload as SVG, as wide as its page: a dot a run, levels with
-intervals, changes."""
+"""Chart: draws a metric over the runs of a workload as SVG, with a dot per run, levels with
+intervals, and changes."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -18,22 +18,21 @@ from .text import format_commit, format_start
 
 HEIGHT: Final = 190
 TOP, BOTTOM = 22, 160
-"""Of the plot within it, pixels: the names of the changes are above, the dates below."""
+"""The plot lies between these heights in pixels. Names of changes are above it, dates below."""
 TICKS: Final = 4
-"""On the y axis, about."""
+"""The y axis has about this many ticks."""
 DATES: Final = 4
 APART: Final = 14.0
-"""Percent of the width between the names of two changes."""
+"""The names of two changes keep this distance, in percent of the width."""
 OUTER: Final = 25
-"""One run in so many at either end does not stretch the y axis: what lies far outside is drawn at
+"""One in this many runs at either end does not stretch the y axis. Values far outside are drawn at
 its edge."""
 
 
 def draw_history_chart(
     series: RunSeries, figure: KeyFigure, turns: Sequence[FigureChange], last: int | None = None
 ) -> str:
-    """Across the runs are as far apart as they are in order, not in time. Empty where no run has
-    the figure."""
+    """Draws the runs in order, with equal distances. The text is empty if no run has the metric."""
     shown = [entry for entry in series.entries if figure.name in entry.figures][-(last or 0) :]
     if not shown:
         return ""
@@ -47,27 +46,30 @@ def draw_history_chart(
     ]
     inner = "\n".join(parts)
     size = f'width="100%" height="{HEIGHT}" overflow=visible'
-    return f'<div class=lines><svg {size} role=img aria-label="{_text(label)}">{inner}</svg></div>'
+    return (
+        f'<div class=lines><svg {size} role=img aria-label="{_escape(label)}">{inner}</svg></div>'
+    )
 
 
 class _Scale:
-    """Where runs and values are: a share of the width, and pixels from above."""
+    """Maps runs to a share of the width, and values to pixels from the top."""
 
     def __init__(self, shown: Sequence[HistoryEntry], figure: KeyFigure) -> None:
-        self.shown, self.figure = shown, figure
+        self.shown = shown
+        self.figure = figure
         ordered = sorted(entry.figures[figure.name] for entry in shown)
         few = len(ordered) // OUTER
         low = ordered[few]
         high = ordered[-1 - few]
-        room = (high - low) / 2 or abs(high) * 0.1 or 1.0
-        low = max(low - room, ordered[0])
-        high = min(high + room, ordered[-1])
-        self._low = low - 0.1 * room
-        self._high = high + 0.1 * room
+        margin = (high - low) / 2 or abs(high) * 0.1 or 1.0
+        low = max(low - margin, ordered[0])
+        high = min(high + margin, ordered[-1])
+        self._low = low - 0.1 * margin
+        self._high = high + 0.1 * margin
         self._places = {entry.folder: i for i, entry in enumerate(shown)}
 
     def place(self, entry: HistoryEntry) -> int | None:
-        """Among those that are shown."""
+        """Returns the index of a run among the drawn runs, or None."""
         return self._places.get(entry.folder)
 
     def x(self, place: float) -> float:
@@ -78,19 +80,19 @@ class _Scale:
         return round(BOTTOM - min(max(share, 0.0), 1.0) * (BOTTOM - TOP), 1)
 
     def beyond(self, value: float) -> int:
-        """1: above the plot, -1: below it."""
+        """Returns 1 above the plot, -1 below it, else 0."""
         return (value > self._high) - (value < self._low)
 
     def axis(self) -> Iterator[str]:
-        raw = (self._high - self._low) / TICKS
-        size = 10.0 ** math.floor(math.log10(raw))
-        step = next(m * size for m in (1, 2, 5, 10) if m * size >= raw)
+        range_per_tick = (self._high - self._low) / TICKS
+        size = 10.0 ** math.floor(math.log10(range_per_tick))
+        step = next(factor * size for factor in (1, 2, 5, 10) if factor * size >= range_per_tick)
         for i in range(math.ceil(self._low / step), math.floor(self._high / step) + 1):
             y = self.y(i * step)
             yield f'<line x1=0 x2="100%" y1="{y}" y2="{y}" stroke="var(--line)"/>'
             yield (
                 f'<text class=axis x=-8 y="{y + 3.5}" '
-                f"text-anchor=end>{_text(self.figure.said(i * step, 4))}</text>"
+                f"text-anchor=end>{_escape(self.figure.format_value(i * step, 4))}</text>"
             )
         count = len(self.shown)
         for i in range(min(DATES, count)):
@@ -139,17 +141,20 @@ def _dots(scale: _Scale) -> Iterator[str]:
     size = 3 if len(scale.shown) <= 100 else 2
     for place, entry in enumerate(scale.shown):
         value = entry.figures[name]
-        reach = entry.plus_minus.get(name)
+        error_s = entry.plus_minus.get(name)
         x = scale.x(place)
         y = scale.y(value)
-        if reach is not None and abs(scale.y(value - reach) - scale.y(value + reach)) > 2 * size:
-            top = scale.y(value + reach)
-            bottom = scale.y(value - reach)
+        if (
+            error_s is not None
+            and abs(scale.y(value - error_s) - scale.y(value + error_s)) > 2 * size
+        ):
+            top = scale.y(value + error_s)
+            bottom = scale.y(value - error_s)
             yield f'<line x1="{x}%" x2="{x}%" y1="{bottom}" y2="{top}" stroke="var(--dot)"/>'
         fill = "none" if entry.left_out else "var(--dot)"
-        tooltip = f"<title>{_text(_describe_dot(entry, scale.figure))}</title>"
-        if way := scale.beyond(value):  # an arrow at the edge
-            arrow = f'<path d="M-4 0h8l-4 {-7 * way}z" fill="{fill}" stroke="var(--dot)"/>'
+        tooltip = f"<title>{_escape(_describe_dot(entry, scale.figure))}</title>"
+        if direction := scale.beyond(value):  # an arrow at the edge
+            arrow = f'<path d="M-4 0h8l-4 {-7 * direction}z" fill="{fill}" stroke="var(--dot)"/>'
             yield f'<svg x="{x}%" y="{y}" overflow=visible>{arrow}{tooltip}</svg>'
         else:
             yield (
@@ -159,19 +164,19 @@ def _dots(scale: _Scale) -> Iterator[str]:
 
 
 def _describe_dot(entry: HistoryEntry, figure: KeyFigure) -> str:
-    """Describes the dot that somebody points at."""
-    reach = entry.plus_minus.get(figure.name)
+    """Describes a dot for its tooltip."""
+    error_s = entry.plus_minus.get(figure.name)
     about = (
         f"{format_start(entry)}  {entry.folder}  {format_commit(entry)}: "
-        f"{figure.said(entry.figures[figure.name])}"
+        f"{figure.format_value(entry.figures[figure.name])}"
     )
-    about += f" ± {format_bound(reach * 1e3)} ms" if reach is not None else ""
+    about += f" ± {format_bound(error_s * 1e3)} ms" if error_s is not None else ""
     about += f", {entry.ended}" if entry.ended not in ("", DID_NOT_END) else ""
     return about + (f", not counted: {entry.left_out}" if entry.left_out else "")
 
 
 def _marks(scale: _Scale, turns: Sequence[FigureChange]) -> Iterator[str]:
-    """A line before the first run after a change, and by how much."""
+    """Draws a line before the first run after each change, with its size."""
     named = -APART
     for turn in turns:
         if (place := scale.place(turn.first)) is None:
@@ -182,16 +187,16 @@ def _marks(scale: _Scale, turns: Sequence[FigureChange]) -> Iterator[str]:
             f'<line x1="{x}%" x2="{x}%" y1={TOP - 4} y2={BOTTOM} stroke="{hue}" stroke-width=1.5 '
             f'stroke-dasharray="4 3"/>'
         )
-        if x - named >= APART:  # else its name would lie on that of the one before
+        if x - named >= APART:  # else its name would overlap the one before
             named = x
             anchor = "end" if x > 92 else "middle"
             if x < 8:
                 anchor = "start"
             yield (
                 f'<text x="{x}%" y={TOP - 9} text-anchor={anchor} fill="{hue}" '
-                f"font-weight=600>{_text(turn.size)}</text>"
+                f"font-weight=600>{_escape(turn.size)}</text>"
             )
 
 
-def _text(text: str) -> str:
+def _escape(text: str) -> str:
     return escape(clean_line(text))

@@ -1,4 +1,4 @@
-"""Command: ``locust-llm history [DIR]``."""
+"""Command ``locust-llm history [DIR]`` lists runs and their changes."""
 
 import argparse
 import sys
@@ -19,11 +19,11 @@ from .select_runs import add_run_filter_arguments, parse_run_filter
 from .series import FigureChange, RunSeries, find_figure_changes, group_series
 
 LAST = 20
-"""Runs of each workload that are shown."""
+"""At most this many runs of each workload are shown."""
 
 
 def run_history(words: list[str]) -> int:
-    """5 where DIR is no folder, 6 where a run in it could not be read."""
+    """Returns status 5 if DIR is not a folder, 6 if a run in it is unreadable."""
     options = _parser().parse_args(words)
     try:
         figure = key_figure_by_name(options.metric) if options.metric else None
@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         default=Path("reports"),
         metavar="DIR",
-        help="of runs (default: reports)",
+        help="folder of runs (default: reports)",
     )
     add_run_filter_arguments(parser)
     parser.add_argument(
@@ -129,5 +129,5 @@ def _change_data(figure: KeyFigure, turn: FigureChange) -> dict[str, Any]:
         "better": turn.better,
         "relative": turn.change.relative,
         **turn.change._asdict(),
-        "beside": list(turn.beside()),
+        "beside": list(turn.list_other_changes()),
     }

@@ -1,9 +1,9 @@
-"""History entry: what the history knows of one run, out of its folder, and its key metrics.
+"""History entry: keeps the facts of one run's folder, and its key metrics.
 
-The key metrics are few, and have the names that rules give them.
+The key metrics have the names of rules.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -23,21 +23,20 @@ from locust_llm.text.format import format_brief, format_count
 
 
 class KeyFigure(NamedTuple):
-    """A figure of a load, as a number; None where its result does not say."""
+    """Describes one metric of a load. Its value is None if the result lacks it."""
 
     name: str
     label: str
     of: Callable[[Figures], float | None]
     rises: bool = False
-    """More is better."""
     tag: str = ""
-    """Of its measure in run.json, where the plus-minus is; empty: it has none."""
+    """run.json has the measurement error under this tag. Empty: the metric has none."""
     percentile: float = 0.0
     unit: str = "s"
-    """Seconds, shown as ms; ``share``, shown in %; ``/s``."""
+    """``s`` is shown in ms, ``share`` in %, ``/s`` as it is."""
 
-    def said(self, value: float | None, digits: int = 4) -> str:
-        """``412.3 ms``, ``12.4/s``, ``0.5%``."""
+    def format_value(self, value: float | None, digits: int = 4) -> str:
+        """Formats a value, such as ``412.3 ms``, ``12.4/s`` or ``0.5%``."""
         if self.unit == "s":
             return format_brief(None if value is None else value * 1e3, " ms", digits)
         if self.unit == "share":
@@ -48,10 +47,9 @@ class KeyFigure(NamedTuple):
 def _time(
     word: str, label: str, tag: str, percentile: float, of: Callable[[Figures], Distribution]
 ) -> KeyFigure:
-    name, title = f"{word}_p{percentile:g}", f"{label} p{percentile:g}"
     return KeyFigure(
-        name,
-        title,
+        f"{word}_p{percentile:g}",
+        f"{label} p{percentile:g}",
         lambda load: of(load).percentiles.get(percentile),
         tag=tag,
         percentile=percentile,
@@ -64,11 +62,11 @@ def _error_rate(load: Figures) -> float | None:
 
 
 KEY_FIGURES: Final = (
-    *(
-        _time("ttft", "TTFT", "time_to_first_token", p, lambda load: load.ttft)
-        for p in (50.0, 95.0, 99.0)
-    ),
-    *(_time("itl", "ITL", "inter_token_latency", p, lambda load: load.tpot) for p in (50.0, 99.0)),
+    _time("ttft", "TTFT", "time_to_first_token", 50.0, lambda load: load.ttft),
+    _time("ttft", "TTFT", "time_to_first_token", 95.0, lambda load: load.ttft),
+    _time("ttft", "TTFT", "time_to_first_token", 99.0, lambda load: load.ttft),
+    _time("itl", "ITL", "inter_token_latency", 50.0, lambda load: load.tpot),
+    _time("itl", "ITL", "inter_token_latency", 99.0, lambda load: load.tpot),
     _time("icl", "ICL", "inter_chunk_latency", 99.0, lambda load: load.itl),
     _time("request_latency", "Latency", "request_latency", 99.0, lambda load: load.latency),
     KeyFigure(
@@ -84,7 +82,7 @@ KEY_FIGURES: Final = (
     KeyFigure("goodput", "Goodput", lambda load: load.goodput_per_s, rises=True, unit="/s"),
     KeyFigure("error_rate", "Failures", _error_rate, unit="share"),
 )
-"""ITL is of each request (TPOT elsewhere), ICL each gap between two chunks."""
+"""ITL is a mean per request (TPOT elsewhere). ICL is each gap between two chunks."""
 BY_NAME: Final = {figure.name: figure for figure in KEY_FIGURES}
 OTHER_NAMES: Final = {
     "tpot_p50": "itl_p50", "tpot_p99": "itl_p99", "latency_p99": "request_latency_p99",
@@ -94,17 +92,14 @@ OTHER_NAMES: Final = {
 
 
 def key_figure_by_name(word: str) -> KeyFigure:
-    """Also by the words of other tools. Raises ValueError of one sentence."""
+    """Finds a metric by its name, or by the name that other tools use. Raises ValueError."""
     word = word.strip().lower().replace(" ", "_").replace("-", "_")
     if (figure := BY_NAME.get(OTHER_NAMES.get(word, word))) is None:
-        raise ValueError(
-            f"no figure of the history is called {word[:40]!r}: there are {', '.join(BY_NAME)}"
-        )
+        raise ValueError(f"the history has no metric {word[:40]!r}: it has {', '.join(BY_NAME)}")
     return figure
 
 
 # -- entry -----------------------------------------------------------------------------------------
-# What the history knows of one run, out of its folder.
 
 INVALID: Final = "INVALID"
 DID_NOT_END: Final = "did not end"
@@ -112,53 +107,55 @@ NOT_ENDED: Final = f"it {DID_NOT_END}"
 SEE_REPORT: Final = "its report has the figures of each"
 MAX_TEXT: Final = 300
 MAX_FIGURE: Final = 1e12
-"""Seconds, or a second: no run has one beyond it."""
+"""No run has a metric beyond this value, in seconds or per second."""
 
 
 class UnreadableRun(ValueError):
-    """Nothing is known of a folder. One sentence."""
+    """The folder gives no information. The message is one sentence."""
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. Empty and None: unknown."""
+    """Describes one run. Empty and None mean unknown."""
 
     folder: str
-    """Within the folder of runs."""
+    """The path is relative to the folder of runs."""
     started: float
-    """Unix seconds; of a result that does not say it, when its file was written."""
+    """The run started at this Unix time in seconds. A result without a start has the time of its
+    file."""
     tool: str = ""
     model: str = ""
     host: str = ""
     server: str = ""
     machine: str = ""
-    """Of the load generator, and its version."""
+    """This names the machine of the load generator and its version."""
     workload: str = ""
-    """Hash: figures of runs are compared where it is the same."""
+    """Only runs with equal hashes are compared."""
     conditions: str = ""
-    """The workload in words."""
+    """These words describe the workload."""
     labels: dict[str, str] = {}
     commit: str = ""
     branch: str = ""
     dirty: bool | None = None
     simulated: bool = False
     slo: str = ""
-    """PASS, FAIL, INCONCLUSIVE."""
+    """The value is PASS, FAIL or INCONCLUSIVE."""
     client: str = ""
-    """OK, DEGRADED, INVALID."""
+    """The value is OK, DEGRADED or INVALID."""
     ended: str = ""
-    """How it ended, or what was cut of it, where it did not come to its end as asked."""
+    """If the run did not end as requested, this explains how it ended or what was cut."""
     left_out: str = ""
-    """Why its figures are in no comparison."""
+    """This explains why comparisons skip the run's metrics."""
     note: str = ""
-    """What of its folder could not be read."""
+    """This names the parts of the folder that could not be read."""
     figures: dict[str, float] = {}
-    """By the names of key_metrics.py, in seconds, 1/s and shares of 1."""
+    """Key metrics by name are in seconds, 1/s and shares of 1."""
     plus_minus: dict[str, float] = {}
-    """How far true times may lie from the reported ones, either way, by the same names; seconds."""
+    """The true value differs from the reported one by at most this time in seconds, by metric
+    name."""
 
     def value_of(self, key: str) -> str | None:
-        """Of a label; ``branch``, ``commit``, ``model``, ``host`` and ``tool`` are labels of every
-        run."""
+        """Returns the value of a label. Every run has the labels ``branch``, ``commit``, ``model``,
+        ``host`` and ``tool``."""
         own = {
             "branch": self.branch,
             "commit": self.commit,
@@ -209,72 +206,66 @@ class _Facts(msgspec.Struct):
 
 
 def read_entry(folder: Path, name: str) -> HistoryEntry:
-    """Of a folder with run.json, with the figures of a load, or both. Raises UnreadableRun and
+    """Reads a folder that has run.json, the metrics of a load, or both. Raises UnreadableRun and
     OSError."""
     load, why_no_load = _load(folder)
     if not (folder / RUN).exists():
         if load is None:
             raise UnreadableRun(why_no_load)
-        return _of_load(folder, name, load, "")
+        return _entry_of_load(folder, name, load, "")
     try:
         facts = decode_json_file(folder / RUN, _Facts)
     except (OSError, ValueError) as error:
         why = f"{RUN} cannot be read ({getattr(error, 'strerror', None) or error})"[:MAX_TEXT]
         if load is None:
             raise UnreadableRun(why) from None
-        return _of_load(folder, name, load, why)
-    return _of_run(name, facts, load, why_no_load)
+        return _entry_of_load(folder, name, load, why)
+    return _entry_of_run(name, facts, load, why_no_load)
 
 
 def _load(folder: Path) -> tuple[Figures | None, str]:
-    """(its figures, or why there are none)."""
+    """Returns the metrics of the folder's load, or the reason for their absence."""
     try:
         loads = read_figures(folder)
     except (OSError, UnknownFormat) as error:
         return None, f"no figures: {getattr(error, 'strerror', None) or error}"[:MAX_TEXT]
-    loads = [
-        replace(load, tool=_utf8(load.tool), model=_utf8(load.model), version=_utf8(load.version))
-        for load in loads
-    ]
-    return (
-        (loads[0], "")
-        if len(loads) == 1
-        else (None, f"no figures: its file holds {len(loads)} loads")
-    )
+    if len(loads) != 1:
+        return None, f"no figures: its file holds {len(loads)} loads"
+    load = loads[0]
+    texts = {"tool": load.tool, "model": load.model, "version": load.version}
+    return replace(load, **{name: _utf8(text) for name, text in texts.items()}), ""
 
 
 def _utf8(text: str) -> str:
-    """JSON can name half a character, which no file takes."""
+    """Replaces half characters, which JSON can name and files cannot hold."""
     return text.encode("utf-8", "replace").decode()
 
 
-def _of_load(folder: Path, name: str, load: Figures, note: str) -> HistoryEntry:
+def _entry_of_load(folder: Path, name: str, load: Figures, note: str) -> HistoryEntry:
     workload = conditions.key_of_figures(load)
-    file = next(
-        (folder / name for name in list_figures_files() if (folder / name).is_file()), folder
-    )
+    paths = (folder / file for file in list_figures_files())
+    file = next((path for path in paths if path.is_file()), folder)
     started = load.started_at if load.started_at is not None else file.stat().st_mtime
     return HistoryEntry(
         folder=name, started=started, tool=load.tool, model=load.model, machine=load.version,
         workload=workload.hash,
         conditions=workload.words, client=load.client,
-        left_out="the client verdict is INVALID" * (load.client == INVALID),
+        left_out="the client verdict is INVALID" if load.client == INVALID else "",
         note=note, figures=_figures(load),
     )  # fmt: skip
 
 
-def _of_run(name: str, facts: _Facts, load: Figures | None, why_no_load: str) -> HistoryEntry:
+def _entry_of_run(name: str, facts: _Facts, load: Figures | None, why_no_load: str) -> HistoryEntry:
     run = facts.run
     client = facts.client.level if facts.client is not None else ""
-    hosts = run.settings.get("hosts") or [run.settings.get("host")]
-    asked = run.settings.get("model")
-    model = run.model or (asked if isinstance(asked, str) else "")
+    requested = run.settings.get("model")
+    model = run.model or (requested if isinstance(requested, str) else "")
     tool = "locust-llm"
     made_by = f"{run.machine}, locust-llm {run.versions.get('locust-llm', '?')}"
     workload = conditions.key_of_settings(
         run.settings, model, run.simulated, bool(run.proxy), facts.conditions
     )
-    if run.imported:  # its settings are no more than its result says, the lengths none at all
+    if run.imported:  # its settings come from its result, without lengths
         tool = next(iter(run.versions), run.imported)
         made_by = run.imported
         known_of = replace(
@@ -292,13 +283,14 @@ def _of_run(name: str, facts: _Facts, load: Figures | None, why_no_load: str) ->
     if several := _several_loads(run):
         load = None
         note = "; ".join(filter(None, (note, f"{several}: {SEE_REPORT}")))[:MAX_TEXT]
-    left_out = NOT_ENDED * (run.stopping_at is None) or "the client verdict is INVALID" * (
-        client == INVALID
-    )
+    left_out = ""
+    if run.stopping_at is None:
+        left_out = NOT_ENDED
+    elif client == INVALID:
+        left_out = "the client verdict is INVALID"
     return HistoryEntry(
         folder=name, started=run.started_at, tool=tool[:MAX_TEXT], model=model[:MAX_TEXT],
-        host=" ".join(str(host) for host in hosts if host)[:MAX_TEXT] if isinstance(hosts,
-            list) else "",
+        host=_join_hosts(run.settings)[:MAX_TEXT],
         server=run.server[:MAX_TEXT],
         machine=made_by[:MAX_TEXT], workload=workload.hash,
         conditions=workload.words[:MAX_TEXT], labels=known, commit=commit.hash[:MAX_TEXT],
@@ -310,9 +302,16 @@ def _of_run(name: str, facts: _Facts, load: Figures | None, why_no_load: str) ->
     )  # fmt: skip
 
 
+def _join_hosts(settings: Mapping[str, Any]) -> str:
+    hosts = settings.get("hosts") or [settings.get("host")]
+    return " ".join(str(host) for host in hosts if host) if isinstance(hosts, list) else ""
+
+
 def _describe_end(facts: _Facts) -> str:
-    """``stopped after 6.9 of 60 s``; empty where it came to its end as asked."""
-    run, conditions = facts.run, facts.conditions
+    """Describes an early end, such as ``stopped after 6.9 of 60 s``. Empty: the run ended as
+    requested."""
+    run = facts.run
+    conditions = facts.conditions
     words = []
     if run.stopping_at is None:
         words.append(DID_NOT_END)
@@ -325,7 +324,8 @@ def _describe_end(facts: _Facts) -> str:
 
 
 def _explain_cut(conditions: _Conditions | None) -> str:
-    """That its latencies are those of few survivors; empty where few requests were cut."""
+    """Explains that few requests were answered, so latencies describe survivors only. Empty: few
+    were cut."""
     if conditions is None or not conditions.cut:
         return ""
     ended = conditions.succeeded + conditions.cut
@@ -335,23 +335,18 @@ def _explain_cut(conditions: _Conditions | None) -> str:
 
 
 def _several_loads(run: _Run) -> str:
-    """What a run measured one by one, in words: figures of all of it together are those of no
-    server and no load."""
-    asked = run.settings
-    if (
-        asked.get("candidate")
-        or asked.get("candidate_set")
-        or asked.get("aa")
-        or asked.get("isolate")
-    ):
+    """Names the loads that a run measured one after the other. Metrics of all of them together
+    describe no single load."""
+    settings = run.settings
+    if any(settings.get(name) for name in ("candidate", "candidate_set", "aa", "isolate")):
         return "two arms"
-    return (
-        format_count(len(run.stages), "stage") if asked.get("sweep") and len(run.stages) > 1 else ""
-    )
+    if settings.get("sweep") and len(run.stages) > 1:
+        return format_count(len(run.stages), "stage")
+    return ""
 
 
 def _figures(load: Figures) -> dict[str, float]:
-    """Returns the figures that are numbers."""
+    """Returns the key metrics that have a plausible value."""
     values = {figure.name: figure.of(load) for figure in KEY_FIGURES}
     return {
         name: value
@@ -361,7 +356,7 @@ def _figures(load: Figures) -> dict[str, float]:
 
 
 def _plus_minus(facts: _Facts) -> dict[str, float]:
-    """run.json has them in ms."""
+    """Returns the measurement errors in seconds. run.json has them in ms."""
     errors = {}
     for figure in KEY_FIGURES:
         pair = ((facts.plus_minus or {}).get(figure.tag) or {}).get(str(figure.percentile))

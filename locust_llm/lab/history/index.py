@@ -1,8 +1,8 @@
-"""Index: what is known of each run of a folder of runs, kept in a small SQLite file beside them.
+"""Index: a small SQLite file beside the runs keeps a history entry for each of them.
 
-The folders are what counts. A row is used while the files of its folder have the times and sizes
-that they had when it was read; a file that is no index, of another version or damaged, is made
-anew; where it cannot be written, it is not.
+The folders are the truth. A row is valid while the files of its folder keep their times and sizes.
+A damaged file, or one of another version, is rebuilt. Where the index cannot be written, the runs
+are read without it.
 """
 
 import os
@@ -27,15 +27,15 @@ from .entry import HistoryEntry, UnreadableRun, read_entry
 
 INDEX: Final = "history.sqlite"
 FILES: Final = (RUN, *list_figures_files())
-"""A folder with one of them is a run, or the result of another tool."""
+"""A folder with one of these files is a run, or the result of another tool."""
 OURS: Final = 0x6C6C6D68
-"""SQLite's application id of an index: a database of somebody else is left alone."""
+"""This is SQLite's application id of an index. Databases of other programs stay untouched."""
 MADE_BY: Final = 4
-"""Counted up when the meaning of a column changes between two versions of the package."""
+"""A new number marks a changed meaning of a column between two versions of the package."""
 DEPTH: Final = 3
-"""Folders below the one that is given in which runs are looked for."""
+"""Runs are searched this many folders below the given one."""
 WAIT_S: Final = 1.0
-"""For another process that writes it."""
+"""The index waits this long in seconds for another process that writes it."""
 TEXTS: Final = (
     "tool", "model", "host", "server", "machine", "workload", "conditions", "branch", "slo",
     "client", "ended", "left_out", "note",
@@ -45,20 +45,20 @@ COLUMNS: Final = (
     *(figure.name for figure in KEY_FIGURES),
     *(f"{figure.name}_plus_minus" for figure in KEY_FIGURES if figure.tag),
 )  # fmt: skip
-"""Times in seconds; labels as JSON."""
+"""Times are in seconds, labels are JSON."""
 VERSION: Final = crc32(f"{MADE_BY} {version('locust-llm')} {COLUMNS}".encode()) >> 1
-"""An index of another one is made anew."""
+"""An index of another version is rebuilt."""
 
 
 class IndexedRuns(NamedTuple):
-    """The runs of a folder, as the index has them."""
+    """Holds the runs of a folder as the index has them."""
 
     entries: list[HistoryEntry]
-    """The oldest first."""
+    """The oldest run comes first."""
     unread: list[tuple[str, str]]
-    """(folder, why nothing is known of it)."""
+    """Each pair has a folder and the reason why it could not be read."""
     note: str = ""
-    """Why there is no index; empty: there is one."""
+    """This explains why there is no index. Empty: there is one."""
 
 
 class _IndexedFolder(NamedTuple):
@@ -67,46 +67,48 @@ class _IndexedFolder(NamedTuple):
 
 
 class _IndexContent(NamedTuple):
-    """What there was."""
+    """Holds the rows of an existing index."""
 
     rows: dict[str, _IndexedFolder] = {}  # noqa: RUF012
     sound: bool = False
-    """It can be brought up to date: else it is to be made anew."""
+    """A sound index can be updated. Otherwise it is rebuilt."""
     why: str = ""
-    """It is not to be written."""
+    """This explains why the index must not be written."""
 
 
 def index_runs(folder: Path) -> IndexedRuns:
-    """All runs below ``folder``; its index is then up to date. Raises OSError where the folder
-    itself cannot be read."""
+    """Reads all runs below ``folder`` and updates its index. Raises OSError if the folder itself is
+    unreadable."""
     os.scandir(folder).close()
     known_entries = _read_index(folder / INDEX)
-    seen = dict[str, _IndexedFolder]()
+    current = dict[str, _IndexedFolder]()
     unread = list[tuple[str, str]]()
-    for name, signature in sorted(_signatures(folder, unread)):
+    for name, signature in sorted(_find_run_folders(folder, unread)):
         before = known_entries.rows.get(name)
         if before is not None and before.signature == signature:
-            seen[name] = before
+            current[name] = before
             continue
         try:
-            seen[name] = _IndexedFolder(signature, read_entry(folder / name, name))
+            current[name] = _IndexedFolder(signature, read_entry(folder / name, name))
         except UnreadableRun as error:
             unread.append((name, str(error)))
         except OSError as error:
             unread.append((name, error.strerror or str(error)))
     note = known_entries.why
-    if not note and (not known_entries.sound or seen != known_entries.rows):
-        note = _keep(folder / INDEX, seen, known_entries.rows if known_entries.sound else None)
+    if not note and (not known_entries.sound or current != known_entries.rows):
+        note = _save_index(
+            folder / INDEX, current, known_entries.rows if known_entries.sound else None
+        )
     entries = sorted(
-        (stamp.entry for stamp in seen.values()), key=lambda entry: (entry.started, entry.folder)
+        (stamp.entry for stamp in current.values()), key=lambda entry: (entry.started, entry.folder)
     )
     return IndexedRuns(entries, unread, note)
 
 
-def _signatures(root: Path, unread: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """(folder of a run, times and sizes of its files). A run is not looked into: its stages are no
-    runs of their own. A folder that links lead to again is looked at once, by its own name where
-    that is as near."""
+def _find_run_folders(root: Path, unread: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yields each folder of a run with the times and sizes of its files. Folders inside a run are
+    skipped: its stages are no runs of their own. A folder that several links lead to counts once,
+    by its own name if that is equally near."""
     waiting = deque([("", 0)])
     visited = set[tuple[int, int]]()
     while waiting:
@@ -119,11 +121,11 @@ def _signatures(root: Path, unread: list[tuple[str, str]]) -> Iterator[tuple[str
         if (folder.st_dev, folder.st_ino) in visited:
             continue
         visited.add((folder.st_dev, folder.st_ino))
-        signs = [_sign(os.path.join(path, file)) for file in FILES] if name else []
-        if any(signs) and not _is_text(name):
-            unread.append((name.encode("utf-8", "replace").decode(), "its name is no text"))
-        elif any(signs):
-            yield name, " ".join(sign or "-" for sign in signs)
+        signatures = [_sign_file(os.path.join(path, file)) for file in FILES] if name else []
+        if any(signatures) and not _is_text(name):
+            unread.append((name.encode("utf-8", "replace").decode(), "its name is not valid text"))
+        elif any(signatures):
+            yield name, " ".join(sign or "-" for sign in signatures)
         elif depth <= DEPTH:
             try:
                 with os.scandir(path) as entries:
@@ -142,7 +144,7 @@ def _signatures(root: Path, unread: list[tuple[str, str]]) -> Iterator[tuple[str
 
 
 def _is_text(name: str) -> bool:
-    """The name of a folder may be any bytes."""
+    """Returns whether the name is valid text, as a folder's name may be any bytes."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -150,7 +152,7 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _sign(path: str) -> str:
+def _sign_file(path: str) -> str:
     try:
         status = os.stat(path)
     except OSError:
@@ -165,20 +167,20 @@ def _read_index(path: Path) -> _IndexContent:
     if not path.exists():
         return _IndexContent()
     try:
-        with read_database(path, WAIT_S) as db:
-            application = db.execute("PRAGMA application_id").fetchone()[0]
-            made_by = db.execute("PRAGMA user_version").fetchone()[0]
+        with read_database(path, WAIT_S) as database:
+            application = database.execute("PRAGMA application_id").fetchone()[0]
+            made_by = database.execute("PRAGMA user_version").fetchone()[0]
             if (
                 application != OURS
-                and db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+                and database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
             ):
                 return _IndexContent(why=f"{path} is a database of another program")
-            if (application, made_by) != (OURS, VERSION) or not has_table(db, "runs"):
+            if (application, made_by) != (OURS, VERSION) or not has_table(database, "runs"):
                 return _IndexContent()
             return _IndexContent(
                 {
                     row[0]: _decode_index_row(row)
-                    for row in db.execute(f"SELECT {', '.join(COLUMNS)} FROM runs")
+                    for row in database.execute(f"SELECT {', '.join(COLUMNS)} FROM runs")
                 },
                 sound=True,
             )
@@ -191,13 +193,14 @@ def _read_index(path: Path) -> _IndexContent:
 
 
 def _decode_index_row(row: tuple[object, ...]) -> _IndexedFolder:
-    """Raises ValueError for what no index of ours holds."""
+    """Decodes a row. Raises ValueError for content that no index of ours holds."""
     values = dict(zip(COLUMNS, row, strict=True))
-    figures = {f.name: values[f.name] for f in KEY_FIGURES if values[f.name] is not None}
-    reach = {
-        f.name: value
-        for f in KEY_FIGURES
-        if f.tag and (value := values[f"{f.name}_plus_minus"]) is not None
+    known_figures = (figure.name for figure in KEY_FIGURES if values[figure.name] is not None)
+    figures = {name: values[name] for name in known_figures}
+    errors = {
+        figure.name: value
+        for figure in KEY_FIGURES
+        if figure.tag and (value := values[f"{figure.name}_plus_minus"]) is not None
     }
     flags = {
         name: None if values[name] is None else bool(values[name])
@@ -205,33 +208,33 @@ def _decode_index_row(row: tuple[object, ...]) -> _IndexedFolder:
     }
     known = {name: values[name] for name in ("folder", "started", *TEXTS)} | flags
     more = {"labels": msgspec.json.decode(str(values["labels"])), "commit": values["git_commit"]}
-    entry = msgspec.convert(known | more | {"figures": figures, "plus_minus": reach}, HistoryEntry)
+    entry = msgspec.convert(known | more | {"figures": figures, "plus_minus": errors}, HistoryEntry)
     return _IndexedFolder(str(values["signature"]), entry)
 
 
-def _row(seen: _IndexedFolder) -> tuple[object, ...]:
-    entry = seen.entry
+def _encode_index_row(indexed: _IndexedFolder) -> tuple[object, ...]:
+    entry = indexed.entry
     return (
-        entry.folder, seen.signature, entry.started, *(getattr(entry, name) for name in TEXTS),
+        entry.folder, indexed.signature, entry.started, *(getattr(entry, name) for name in TEXTS),
         msgspec.json.encode(entry.labels).decode(), entry.commit, entry.dirty, entry.simulated,
         *(entry.figures.get(f.name) for f in KEY_FIGURES),
         *(entry.plus_minus.get(f.name) for f in KEY_FIGURES if f.tag),
     )  # fmt: skip
 
 
-def _keep(
-    path: Path, seen: Mapping[str, _IndexedFolder], known: Mapping[str, _IndexedFolder] | None
+def _save_index(
+    path: Path, current: Mapping[str, _IndexedFolder], known: Mapping[str, _IndexedFolder] | None
 ) -> str:
-    """Write what changed, or without ``known`` a new file in the place of the old one. Why that
-    could not be; or empty."""
+    """Writes the changed rows, or without ``known`` a new file in place of the old one. Returns the
+    reason of a failure, else an empty text."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         if known is None:
             draft.unlink(missing_ok=True)
-            _write(draft, seen, {})
+            _write(draft, current, {})
             os.replace(draft, path)
         else:
-            _write(path, seen, known)
+            _write(path, current, known)
     except (OSError, sqlite3.Error, UnicodeError) as error:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
@@ -240,20 +243,24 @@ def _keep(
 
 
 def _write(
-    path: Path, seen: Mapping[str, _IndexedFolder], known: Mapping[str, _IndexedFolder]
+    path: Path, current: Mapping[str, _IndexedFolder], known: Mapping[str, _IndexedFolder]
 ) -> None:
-    changed = [_row(known_row) for name, known_row in seen.items() if known.get(name) != known_row]
-    with closing(sqlite3.connect(path, timeout=WAIT_S)) as db, db:
-        limit(db)
+    changed = [
+        _encode_index_row(known_row)
+        for name, known_row in current.items()
+        if known.get(name) != known_row
+    ]
+    with closing(sqlite3.connect(path, timeout=WAIT_S)) as database, database:
+        limit(database)
         if not known:
-            db.execute(f"PRAGMA application_id = {OURS}")
-            db.execute(f"PRAGMA user_version = {VERSION}")
-            db.execute(
+            database.execute(f"PRAGMA application_id = {OURS}")
+            database.execute(f"PRAGMA user_version = {VERSION}")
+            database.execute(
                 f"CREATE TABLE IF NOT EXISTS runs ({', '.join(COLUMNS)}, PRIMARY KEY (folder))"
             )
-        db.executemany(
-            "DELETE FROM runs WHERE folder = ?", [(name,) for name in known.keys() - seen.keys()]
+        database.executemany(
+            "DELETE FROM runs WHERE folder = ?", [(name,) for name in known.keys() - current.keys()]
         )
-        db.executemany(
+        database.executemany(
             f"INSERT OR REPLACE INTO runs VALUES ({', '.join('?' * len(COLUMNS))})", changed
         )

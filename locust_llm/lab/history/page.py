@@ -1,8 +1,9 @@
-"""Page: history.html, the workloads of a folder of runs with their charts, in one file without a
-script."""
+"""Page: history.html shows the workloads of a folder of runs with their charts, in one file without
+scripts."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -33,7 +34,7 @@ CLASSES: Final = {
     "DEGRADED": "open",
 }
 RECENT: Final = 20
-"""Runs of a workload whose changes are new."""
+"""Changes within the last runs of a workload, this many, count as new."""
 
 
 class HistoryPlot(NamedTuple):
@@ -44,15 +45,13 @@ class HistoryPlot(NamedTuple):
 
 
 class WorkloadSection(NamedTuple):
-    """A workload."""
-
     id: str
     title: str
     series: RunSeries
     head: list[str]
     rows: list[list[str]]
     links: list[str]
-    """Of the rows, to their reports; empty: there is none."""
+    """Each row has a link to its report. Empty: the run has none."""
     plots: list[HistoryPlot]
 
     @property
@@ -75,8 +74,8 @@ def render_history_page(
     least: float = LEAST,
     last: int | None = None,
 ) -> str:
-    """The workload with the latest run first. ``link``: to the report of a run; empty: it has
-    none."""
+    """Renders the workloads, the one with the latest run first. ``link`` returns the address of a
+    run's report, or an empty text."""
     sections = [
         _section(one_series, f"w{i}", least, last, link)
         for i, one_series in enumerate(reversed(series))
@@ -93,22 +92,19 @@ def render_history_page(
 
 def _headline(sections: Sequence[WorkloadSection]) -> str:
     runs = sum(len(section.series.entries) for section in sections)
-    new = [
-        turn
-        for section in sections
-        for plot in section.plots
-        for turn in plot.changes
-        if turn.first.started >= section.series.entries[-RECENT:][0].started
-    ]
-    counts = (
-        f"{sum(not turn.better for turn in new)} worse, {sum(turn.better for turn in new)} better"
-        if new
-        else "none"
-    )
+    new = list(chain.from_iterable(_list_new_changes(section) for section in sections))
+    better = sum(turn.better for turn in new)
+    counts = f"{len(new) - better} worse, {better} better" if new else "none"
     return (
         f"{format_count(runs, 'run')} of {format_count(len(sections), 'workload')}. Changes "
         f"within the last {RECENT} runs: {counts}."
     )
+
+
+def _list_new_changes(section: WorkloadSection) -> list[FigureChange]:
+    since = section.series.entries[-RECENT:][0].started
+    changes = chain.from_iterable(plot.changes for plot in section.plots)
+    return [turn for turn in changes if turn.first.started >= since]
 
 
 def _section(
@@ -135,7 +131,7 @@ def _section(
     entries = list(reversed(series.entries[-(last or 0) :]))
     rows = []
     for entry in entries:
-        values = [figure.said(entry.figures.get(figure.name), 3) for figure in shown]
+        values = [figure.format_value(entry.figures.get(figure.name), 3) for figure in shown]
         cells = list(_cells(entry, values, where=series.has_several_hosts))
         rows.append([*cells, entry.ended] if any(entry.ended for entry in entries) else cells)
     head = [
@@ -170,7 +166,7 @@ def _cells(entry: HistoryEntry, figures: list[str], *, where: bool) -> Iterator[
 
 
 def link_from(page: Path, runs: Path) -> Callable[[HistoryEntry], str]:
-    """Returns the links of a page that lies on the disk."""
+    """Returns a function that finds the address of a run's report for a page on the disk."""
 
     def link(entry: HistoryEntry) -> str:
         report = runs / entry.folder / "report.html"

@@ -1,5 +1,5 @@
-"""Select runs: which runs of a folder are meant, by label, model, host and commit, and the last of
-them: "last 5 on main"."""
+"""Select runs: chooses runs of a folder by label, model, host and commit, such as "last 5 on
+main"."""
 
 import argparse
 from collections.abc import Sequence
@@ -12,15 +12,16 @@ from .index import index_runs
 
 
 class RunFilter(NamedTuple):
-    """Empty: any."""
+    """Selects runs. An empty field allows any value."""
 
     labels: tuple[tuple[str, str], ...] = ()
-    """Key, and value, in which * and ? stand for any letters and any letter."""
+    """Each pair has a key and a value. In the value * matches any letters and ? matches one
+    letter."""
     model: str = ""
     host: str = ""
-    """Part of the name."""
+    """The server's address contains this text."""
     commit: str = ""
-    """How it begins."""
+    """The commit's hash begins with this text."""
 
     def takes(self, entry: HistoryEntry) -> bool:
         return (
@@ -32,20 +33,22 @@ class RunFilter(NamedTuple):
 
 
 def add_run_filter_arguments(parser: argparse.ArgumentParser) -> None:
-    """The same for every command that takes runs by what they are."""
+    """Adds the options that every command with a choice of runs takes."""
     parser.add_argument(
         "--label", action="append", default=[], type=_label, metavar="KEY=VALUE",
-        help="of runs with this label, * for any letters; branch, commit, model, host and tool are "
+        help="runs with this label, * for any letters; branch, commit, model, host and tool are "
             "labels of every run; "
         "may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "--model", default="", metavar="M", help="of models with this in their name"
+        "--model", default="", metavar="M", help="runs of models with this text in their name"
     )
     parser.add_argument(
-        "--host", default="", metavar="H", help="of servers with this in their address"
+        "--host", default="", metavar="H", help="runs of servers with this text in their address"
     )
-    parser.add_argument("--commit", default="", metavar="C", help="of commits that begin so")
+    parser.add_argument(
+        "--commit", default="", metavar="C", help="runs of commits that begin with this text"
+    )
 
 
 def parse_run_filter(options: argparse.Namespace) -> RunFilter:
@@ -60,9 +63,8 @@ def _label(text: str) -> tuple[str, str]:
 
 
 def put_in_front(words: Sequence[str]) -> list[str]:
-    """The words of a command that takes folders of runs, where ``--last N`` and a choice stand for
-    such folders: these come first, the oldest of them first of all. Raises ValueError of one
-    sentence, and OSError."""
+    """Replaces ``--last N`` and the filters by the folders that they select. These come first, the
+    oldest of them first. Raises ValueError and OSError."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog="locust-llm compare")
     parser.add_argument("--last", type=int)
     parser.add_argument("--runs", type=Path, default=Path("reports"))
@@ -87,9 +89,9 @@ def put_in_front(words: Sequence[str]) -> list[str]:
 def find_last_runs(
     runs: Path, count: int, choice: RunFilter, beside: Sequence[Path] = ()
 ) -> list[Path]:
-    """The folders of the last ``count`` runs that are meant, the oldest first: of the workload of
-    the first run of ``beside``, without those that are in it; without one of the workload of the
-    last run that is meant. Raises ValueError of one sentence, and OSError."""
+    """Returns the folders of the last ``count`` selected runs, the oldest first. They have the
+    workload of the first run of ``beside``, which are left out themselves. Without ``beside`` they
+    have the workload of the last selected run. Raises ValueError and OSError."""
     if not runs.is_dir():
         raise ValueError(f"{runs} is no folder: --runs names the one that the runs are in")
     there = {path.resolve() for path in beside}

@@ -1,7 +1,8 @@
-"""Series: the runs of one workload in time, and what changed in their figures, with what changed
-beside it."""
+"""Series: the runs of one workload in time show what changed in their metrics, and what else
+changed with it."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from locust_llm.lab.history.entry import KEY_FIGURES, KeyFigure
@@ -11,7 +12,7 @@ from .change_points import LEAST, SCORES, LevelChange, find_level_changes, measu
 from .entry import HistoryEntry
 
 ENOUGH: Final = min(SCORES)
-"""Runs without which no change can be told."""
+"""Fewer runs cannot show a change."""
 BESIDE: Final = (
     ("commit", "commit"), ("branch", "branch"), ("server", "server"), ("host", "host"),
     ("machine", "load generator"),
@@ -19,7 +20,7 @@ BESIDE: Final = (
 
 
 class RunSeries(NamedTuple):
-    """Runs of one workload, the oldest first."""
+    """Holds the runs of one workload, the oldest first."""
 
     workload: str
     conditions: str
@@ -27,25 +28,25 @@ class RunSeries(NamedTuple):
 
     @property
     def has_several_hosts(self) -> bool:
-        """Returns whether its runs have several addresses, so that each is named."""
+        """Returns whether the runs have several addresses, so that each must be named."""
         return len({entry.host for entry in self.entries if entry.host}) > 1
 
     def of(self, figure: KeyFigure) -> tuple[HistoryEntry, ...]:
-        """Returns the runs that count and have the figure."""
+        """Returns the runs that count and have the metric."""
         return tuple(
             entry for entry in self.entries if not entry.left_out and figure.name in entry.figures
         )
 
 
 class FigureChange(NamedTuple):
-    """A change of a figure, in runs."""
+    """Describes a change of a metric between two runs."""
 
     figure: KeyFigure
     change: LevelChange
     last: HistoryEntry
-    """Before it."""
+    """This run is the last one before the change."""
     first: HistoryEntry
-    """After it."""
+    """This run is the first one after the change."""
 
     @property
     def better(self) -> bool:
@@ -53,35 +54,39 @@ class FigureChange(NamedTuple):
 
     @property
     def size(self) -> str:
-        """``+12.3%``."""
+        """Formats the relative size of the change, such as ``+12.3%``."""
         relative = self.change.relative
         return (
-            f"{relative:+.1%}" if relative is not None else self.figure.said(self.change.shift, 3)
+            f"{relative:+.1%}"
+            if relative is not None
+            else self.figure.format_value(self.change.shift, 3)
         )
 
     @property
-    def company(self) -> str:
-        """``with it: commit a1b2 to c3d4``"""
-        beside = "; ".join(self.beside())
+    def other_changes(self) -> str:
+        """Names what else changed, such as ``with it: commit a1b2 to c3d4``."""
+        beside = "; ".join(self.list_other_changes())
         return f"with it: {beside}" if beside else "nothing else that is noted changed with it"
 
     @property
-    def told(self) -> str:
-        """``(worse) from NAME on: 412 ms to 463 ms, shift +40.1 ms to +58.2 ms (95%); with it:
-        ...``"""
-        change, format_figure = self.change, self.figure.said
+    def description(self) -> str:
+        """Describes the change, such as ``(worse) from NAME on: 412 ms to 463 ms, shift +40.1 ms to
+        +58.2 ms (95%); with it: ...``."""
+        change = self.change
+        format_figure = self.figure.format_value
         ends = " to ".join(
             f"{'+' if end > 0 else ''}{format_figure(end, 3)}" for end in (change.low, change.high)
         )
         levels = f"{format_figure(change.before, 3)} to {format_figure(change.after, 3)}"
         word = "better" if self.better else "worse"
-        return f"({word}) from {self.first.folder} on: {levels}, shift {ends} (95%); {self.company}"
+        return f"({word}) from {self.first.folder} on: {levels}, shift {ends} (95%); {self.other_changes}"
 
     def __str__(self) -> str:
-        return f"{self.figure.label} {self.size} {self.told}"
+        return f"{self.figure.label} {self.size} {self.description}"
 
-    def beside(self) -> Iterator[str]:
-        """What else differs between the last run before it and the first one after it."""
+    def list_other_changes(self) -> Iterator[str]:
+        """Yields the other differences between the last run before and the first run after the
+        change."""
         for name, title in BESIDE:
             old = getattr(self.last, name)
             new = getattr(self.first, name)
@@ -118,21 +123,21 @@ def find_figure_changes(
 
 def all_turns(series: RunSeries, least: float = LEAST) -> list[FigureChange]:
     """Lists the changes of every key figure, in the order of time."""
-    changes = [
-        turn for figure in KEY_FIGURES for turn in find_figure_changes(series, figure, least)
-    ]
+    changes = chain.from_iterable(
+        find_figure_changes(series, figure, least) for figure in KEY_FIGURES
+    )
     return sorted(changes, key=lambda turn: turn.first.started)
 
 
 def explain_doubts(
     series: RunSeries, figure: KeyFigure, changes: Sequence[FigureChange]
 ) -> Iterator[str]:
-    """What a reader of its changes must know."""
+    """Yields the limits of the search that a reader must know."""
     ran = series.of(figure)
     if len(ran) < ENOUGH:
         yield (
-            f"{format_count(len(ran), 'run')} of {figure.label}: a change takes {ENOUGH} to "
-            f"tell, 8 of them after it"
+            f"{format_count(len(ran), 'run')} of {figure.label}: finding a change takes {ENOUGH}, "
+            f"8 of them after it"
         )
         return
     if near := measure_resemblance(

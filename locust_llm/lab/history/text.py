@@ -1,8 +1,8 @@
-"""Text: the history on a console, a list of runs and a figure over them."""
+"""Text: formats the history for a console, as a list of runs and as plots."""
 
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final
 
 from locust_llm.lab.history.entry import KEY_FIGURES, KeyFigure
@@ -14,21 +14,23 @@ from .index import IndexedRuns
 from .series import ENOUGH, FigureChange, RunSeries, all_turns, explain_doubts, find_figure_changes
 
 NAME: Final = 34
-"""Characters of the name of a folder."""
+"""A folder's name is cut after this many characters."""
 ENDED: Final = 40
-"""Characters of how a run ended."""
+"""The description of a run's end is cut after this many characters."""
 PLOT: Final = 44
-"""Characters of a plot."""
+"""A plot is this many characters wide."""
 LIST_LEFT_OUT: Final = ("ttft_p95", "icl_p99", "requests_per_s")
-"""Of the list, which has to fit on a screen."""
+"""The list omits these metrics, as it must fit on a screen."""
 
 
 def format_history(series: Sequence[RunSeries], last: int, least: float = LEAST) -> str:
-    """Each workload with its last runs, then what changed."""
-    return "\n".join(line for one_series in series for line in _list_of(one_series, last, least))
+    """Lists the last runs of each workload, then its changes."""
+    return "\n".join(
+        chain.from_iterable(_list_runs(one_series, last, least) for one_series in series)
+    )
 
 
-def _list_of(series: RunSeries, last: int, least: float) -> Iterator[str]:
+def _list_runs(series: RunSeries, last: int, least: float) -> Iterator[str]:
     yield from _head(series)
     measured = set[str]().union(*(entry.figures for entry in series.entries))
     listed = measured.difference(LIST_LEFT_OUT)
@@ -51,7 +53,7 @@ def _list_of(series: RunSeries, last: int, least: float) -> Iterator[str]:
         if where:
             row.append(clean_line(entry.host) or "-")
         row.append(format_commit(entry))
-        row += [figure.said(entry.figures.get(figure.name), 3) for figure in figures]
+        row += [figure.format_value(entry.figures.get(figure.name), 3) for figure in figures]
         if judged:
             row.append(entry.slo or "-")
         row.append(entry.client or "-")
@@ -63,30 +65,31 @@ def _list_of(series: RunSeries, last: int, least: float) -> Iterator[str]:
     yield from _aligned([head, *rows], left=(*left, len(head) - 1))
     changes = all_turns(series, least)
     for first in dict.fromkeys(turn.first.folder for turn in changes):
-        yield f"  {clean_line(_describe_changes_together([turn for turn in changes if turn.first.folder == first]))}"
+        together = [turn for turn in changes if turn.first.folder == first]
+        yield f"  {clean_line(_describe_changes_together(together))}"
     yield ""
 
 
 def _describe_changes_together(turns: Sequence[FigureChange]) -> str:
-    """Changes of several figures that begin with the same run."""
+    """Describes the changes of several metrics that begin with the same run."""
     sides = []
     for word, better in (("worse", False), ("better", True)):
         changes = [f"{turn.figure.label} {turn.size}" for turn in turns if turn.better is better]
         if changes:
             sides.append(f"{word}: {', '.join(changes)}")
-    return f"from {turns[0].first.folder} on {'; '.join(sides)}; {turns[0].company}"
+    return f"from {turns[0].first.folder} on {'; '.join(sides)}; {turns[0].other_changes}"
 
 
 def format_history_plots(
     series: Sequence[RunSeries], figure: KeyFigure, last: int, least: float = LEAST
 ) -> str:
-    """One figure of each workload, a line a run, its changes between them."""
+    """Plots one metric of each workload with one line per run, and its changes between them."""
     return "\n".join(
-        line for one_series in series for line in _plot_of(one_series, figure, last, least)
+        chain.from_iterable(_plot_runs(one_series, figure, last, least) for one_series in series)
     )
 
 
-def _plot_of(series: RunSeries, figure: KeyFigure, last: int, least: float) -> Iterator[str]:
+def _plot_runs(series: RunSeries, figure: KeyFigure, last: int, least: float) -> Iterator[str]:
     yield from _head(series)
     changes = find_figure_changes(series, figure, least)
     shown = [entry for entry in series.entries[-last:] if figure.name in entry.figures]
@@ -128,13 +131,13 @@ def _plot_row(
     *,
     where: bool,
 ) -> list[str]:
-    """``where``: with its address."""
+    """Builds the row of a run. ``where`` adds its address."""
     value = entry.figures[figure.name]
     marks = [clean_line(entry.ended)] if entry.ended not in ("", DID_NOT_END) else []
     marks += [f"not counted: {entry.left_out}"] if entry.left_out else []
     return [
         format_start(entry), truncate_text(clean_line(entry.folder), NAME),
-        *([clean_line(entry.host) or "-"] if where else []), format_commit(entry), figure.said(value),
+        *([clean_line(entry.host) or "-"] if where else []), format_commit(entry), figure.format_value(value),
         "  ".join((_dot(value, middle, scale), *marks)),
     ]  # fmt: skip
 
@@ -142,7 +145,7 @@ def _plot_row(
 def _levels(
     counted: Sequence[HistoryEntry], figure: KeyFigure, changes: Sequence[FigureChange]
 ) -> dict[str, float]:
-    """By run, the median of the stretch between two changes that it is in."""
+    """Returns for each run the median of its stretch between two changes."""
     levels: dict[str, float] = {}
     if not counted:
         return levels
@@ -178,10 +181,10 @@ def _head(series: RunSeries) -> Iterator[str]:
 
 
 def format_history_summary(runs: IndexedRuns, shown: int, folder: str) -> str:
-    """What of the folder is not in the list, and how many are."""
+    """Summarises the number of runs, and what could not be read."""
     lines = [
         f"{folder}: {format_count(len(runs.entries), 'run')}"
-        + (f", {shown} of them meant" if shown < len(runs.entries) else "")
+        + (f", {shown} of them selected" if shown < len(runs.entries) else "")
     ]
     lines += [f"{entry.folder}: {entry.note}" for entry in runs.entries if entry.note]
     lines += [f"{name}: not read, {why}" for name, why in runs.unread]
@@ -191,18 +194,19 @@ def format_history_summary(runs: IndexedRuns, shown: int, folder: str) -> str:
 
 
 def format_start(entry: HistoryEntry) -> str:
-    """Local time."""
+    """Formats the start in local time."""
     return datetime.fromtimestamp(entry.started).strftime("%Y-%m-%d %H:%M")
 
 
 def format_commit(entry: HistoryEntry) -> str:
-    """``a1b2c3d4e5 main``, with + where files were changed."""
+    """Formats commit and branch, such as ``a1b2c3d4e5 main``. A plus sign marks changed files."""
     name = f"{entry.commit[:10]}{'+' * bool(entry.dirty)} {truncate_text(entry.branch, 20)}".strip()
     return clean_line(name) or "-"
 
 
 def _aligned(rows: Sequence[Sequence[str]], left: Collection[int]) -> Iterator[str]:
-    """These columns to the left, the others to the right; empty ones left out."""
+    """Aligns the columns in ``left`` to the left, others to the right. Empty columns are
+    omitted."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (

@@ -1,5 +1,5 @@
-"""Workload key: the workload of a run in words, and the hash of it. Runs with different ones are
-never compared."""
+"""Workload key: describes the workload of a run in words, and by a hash. Runs with different hashes
+are never compared."""
 
 import json
 import math
@@ -17,7 +17,7 @@ from locust_llm.settings.settings import OUR_LOCUSTFILES, Settings
 from locust_llm.text.format import format_count
 
 GROUPS: Final = ("load", "prompts", "gate", "sweep", "ab")
-"""Of options: all of them make the workload, but for these."""
+"""All options of these groups define the workload, except the following ones."""
 ASIDE: Final = frozenset((
     "request_count", "num_sessions", "max_users", "random_seed", "fresh_words", "probe", "scenario",
     "tokenizer",
@@ -27,14 +27,17 @@ ASIDE: Final = frozenset((
     "stage_requests",
     "stage_requests_per_user", "stage_warmup_per_user",
 ))  # fmt: skip
-"""How long a run was, its warmup and its seed: another of these does not make another workload."""
+"""Duration, warmup and seed of a run do not define its workload."""
 DEFAULTS: Final[Mapping[str, Any]] = msgspec.to_builtins(Settings())
 DECISIVE: Final = {
     "users": "users", "streaming": "streaming", "endpoint_type": "endpoint-type",
     "model_mix": "model-mix",
-    **{o.field: o.flag.lstrip("-") for o in declared_options(Settings) if o.group in GROUPS and o.field not in ASIDE},
+    **{
+        option.field: option.flag.lstrip("-") for option in declared_options(Settings)
+        if option.group in GROUPS and option.field not in ASIDE
+    },
 }  # fmt: skip
-"""Fields of the settings, with their flags."""
+"""Each field of the settings has the name of its flag."""
 NAMED_FIRST: Final = (
     "users", "request_rate", "synthetic_input_tokens_mean", "output_tokens_mean", "input_file",
     "prefill_concurrency",
@@ -44,14 +47,14 @@ NAMED_FIRST: Final = (
 
 
 class WorkloadIdentity(NamedTuple):
-    """What was asked of a server: equal hashes are equal workloads."""
+    """Identifies what a server was asked to do. Equal hashes mean equal workloads."""
 
     hash: str
     words: str
 
 
 class SentLengths(msgspec.Struct, frozen=True):
-    """Means over the requests of a run, from its run.json; None: not known."""
+    """Holds mean lengths over the requests of a run, from its run.json. None: unknown."""
 
     asked_input_tokens: float | None = None
     input_tokens: float | None = None
@@ -59,7 +62,7 @@ class SentLengths(msgspec.Struct, frozen=True):
 
     @property
     def of_settings(self) -> bool:
-        """The lengths are those that the settings ask for, or nothing was sent."""
+        """Returns whether the settings requested these lengths, or nothing was sent."""
         return self.asked_input_tokens is not None or self.input_tokens is None
 
 
@@ -70,36 +73,32 @@ def key_of_settings(
     proxied: bool,
     sent: SentLengths | None = None,
 ) -> WorkloadIdentity:
-    """Of a run of this program. ``settings``: as in run.json, of this version or another one. A
-    locustfile of the user's own sends what it likes, whatever the settings: it counts by its name,
-    and by what it sent."""
+    """Identifies a run of this program. ``settings`` may come from any version's run.json. A user's
+    own locustfile sends prompts regardless of the settings, so its name and the observed lengths
+    count."""
     given = {
         name: settings[name]
         for name in DECISIVE
         if name in settings and settings[name] != DEFAULTS[name]
     }
     if isinstance(file := given.get("input_file"), str):
-        # the same one may lie elsewhere on another machine
+        # another machine may have the same file in another folder
         given["input_file"] = PurePath(file).name
     key = ["locust-llm", model, simulated, proxied, sorted(given.items())]
     own = _own_load(settings, given, sent or SentLengths())
     if own is not None:
         key += [own.locustfile, own.input_octave, own.output_octave]
     lengths = "" if own is None else own.words
-    return WorkloadIdentity(
-        _hash(key),
-        ", ".join(
-            filter(None, (model, *_describe_options(settings, given, lengths), "a proxy" * proxied))
-        ),
-    )
+    parts = [model, *_describe_options(settings, given, lengths), "a proxy" if proxied else ""]
+    return WorkloadIdentity(_hash(key), ", ".join(filter(None, parts)))
 
 
 class _OwnLoad(NamedTuple):
-    """Of a locustfile that sends prompts of its own."""
+    """Describes the prompts of a user's own locustfile."""
 
     locustfile: str
     input_octave: int | None
-    """Lengths within a factor of two are one, as no two runs have the same mean."""
+    """Lengths within a factor of two count as equal, as no two runs have the same mean."""
     output_octave: int | None
     words: str
 
@@ -107,7 +106,7 @@ class _OwnLoad(NamedTuple):
 def _own_load(
     settings: Mapping[str, Any], given: Mapping[str, Any], sent: SentLengths
 ) -> _OwnLoad | None:
-    """None: the settings say what was sent."""
+    """Returns None if the settings describe the prompts."""
     locustfile = settings.get("locustfile")
     name = locustfile if isinstance(locustfile, str) and locustfile not in OUR_LOCUSTFILES else ""
     if not name and (sent.of_settings or "input_file" in given):
@@ -126,8 +125,8 @@ def _octave(tokens: float | None) -> int | None:
 def _describe_options(
     settings: Mapping[str, Any], given: dict[str, Any], lengths: str = ""
 ) -> list[str]:
-    """The load, the lengths and the limit first, then the other options that are not as they come.
-    ``lengths``: in place of those of the settings."""
+    """Describes load, lengths and limit first, then other options that differ from their defaults.
+    ``lengths`` replaces the lengths of the settings."""
     fields = []
     generates = settings.get("endpoint_type") not in POOLING
     users = given.get("users")
@@ -159,10 +158,9 @@ def _describe_options(
 
 
 def _length(settings: Mapping[str, Any], end: str) -> str:
-    """``550``, or with its standard deviation ``550±55``."""
-    mean, stddev = (
-        settings.get(f"{end}_{of}", DEFAULTS[f"{end}_{of}"]) for of in ("mean", "stddev")
-    )
+    """Formats a length as ``550``, or with its standard deviation as ``550±55``."""
+    mean = settings.get(f"{end}_mean", DEFAULTS[f"{end}_mean"])
+    stddev = settings.get(f"{end}_stddev", DEFAULTS[f"{end}_stddev"])
     return f"{mean}".removesuffix(".0") + (f"±{_value(stddev)}" if stddev else "")
 
 
@@ -177,7 +175,7 @@ def _value(value: object) -> str:
 
 
 def key_of_figures(load: Figures) -> WorkloadIdentity:
-    """Of another tool's result: what it says itself. Lengths that came out are held to two digits,
+    """Identifies the workload by another tool's result. Observed lengths are rounded to two digits,
     as no two runs have the same."""
     asked = load.asked_output_tokens
     values: dict[str, object] = {

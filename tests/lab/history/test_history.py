@@ -239,7 +239,7 @@ def test_bad_folders_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
     said = capsys.readouterr()
     assert "half: run.json cannot be read" in said.err
     assert "4 runs" in said.err
-    assert "?: not read, its name is no text" in said.err
+    assert "?: not read, its name is not valid text" in said.err
     assert sorted(line.partition(":")[0] for line in said.err.splitlines() if "not read" in line) == [
         "?", "cut", "deep", "line break", "list", "nan",
     ]  # fmt: skip
@@ -285,7 +285,7 @@ def test_a_list_a_figure_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixtur
     said = capsys.readouterr()
     assert said.out.count("run-00") == 21
     assert "---- Latency p99 +20.0% (worse) from main/run-0015 on:" in said.out
-    assert "30 of them meant" in said.err
+    assert "30 of them selected" in said.err
     assert main(["history", str(tmp_path), "--json", "--model", "llama"]) == 0
     found = json.loads(capsys.readouterr().out)
     (workload,) = found["workloads"]
@@ -495,8 +495,8 @@ def test_settings_of_any_kind_have_words(settings: dict[str, object]) -> None:
 def test_names_of_figures() -> None:
     assert key_figure_by_name("TTFT p99").name == "ttft_p99"
     assert key_figure_by_name("tpot_p99").name == "itl_p99"
-    assert key_figure_by_name("ttft_p50").said(0.0123) == "12.3 ms"
-    assert key_figure_by_name("error_rate").said(0.005) == "0.5%"
+    assert key_figure_by_name("ttft_p50").format_value(0.0123) == "12.3 ms"
+    assert key_figure_by_name("error_rate").format_value(0.005) == "0.5%"
     with pytest.raises(ValueError, match="ttft_p50"):
         key_figure_by_name("ttft_p42")
 
