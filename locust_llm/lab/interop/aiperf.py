@@ -1,7 +1,8 @@
-"""AIPerf: its figures in ``profile_export_aiperf.json``, and its requests in
+"""AIPerf: reads the metrics of ``profile_export_aiperf.json`` and the requests of
 ``profile_export.jsonl``.
 
-The second file has a line for each request. locust-llm writes both too, with a word on itself.
+The second file has a line for each request. locust-llm writes both files too, and marks them as its
+own.
 """
 
 import io
@@ -60,7 +61,7 @@ def _read_figures(document: Document, path: Path) -> list[Figures]:
             or read_text(nested_value(conditions, "versions", "locust-llm")),
             model=read_text(nested_value(config, "endpoint", "model_names", 0))
             or read_text(nested_value(config, "models", "items", 0, "name")),
-            started_at=_unix(read_text(nested_value(document, "start_time"))),
+            started_at=_parse_time(read_text(nested_value(document, "start_time"))),
             requests=counted,
             failed=failed,
             in_blocks=bool(nested_value(ours, "in_blocks")),
@@ -96,22 +97,24 @@ def _read_figures(document: Document, path: Path) -> list[Figures]:
 
 
 def _read_distribution_of(document: Document, name: str) -> Distribution:
-    """AIPerf's inter-chunk latency is a mean of each request's; its count is then of requests, as
-    of all others."""
+    """Reads a distribution. AIPerf's inter-chunk latency is a mean per request, so its count is of
+    requests, as for all others."""
     values = nested_value(document, name)
     if not isinstance(values, dict):
         return Distribution()
     return read_distribution(values.items(), S_PER.get(read_text(values.get("unit")), 1.0))
 
 
-def _unix(written: str) -> float | None:
-    """Of a time as ISO 8601 has it, UTC where it names no zone; None: it is none."""
+def _parse_time(written: str) -> float | None:
+    """Parses an ISO 8601 time, UTC without a zone. Returns None for other texts."""
     try:
         time = datetime.fromisoformat(written)
     except ValueError:
         return None
-    at = (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
-    return at if at >= 0 else None
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    unix_s = time.timestamp()
+    return unix_s if unix_s >= 0 else None
 
 
 def _read_requested_output(config: object) -> float | None:
@@ -126,7 +129,7 @@ MAX_REASONS: Final = 1000
 
 
 def _has_requests(file: ResultFile) -> bool:
-    """By its first line, which may be cut."""
+    """Recognises the file by its first line, which may be cut."""
     head = file.head.lstrip()[:4096].partition(b"\n")[0]
     return (
         head.startswith(b"{")
@@ -136,7 +139,7 @@ def _has_requests(file: ResultFile) -> bool:
 
 
 def _read_requests(file: ResultFile) -> list[ImportedRun]:
-    """Raises UnusableResult where it is a run of locust-llm's own."""
+    """Reads one record per line. Raises UnusableResult for a run of locust-llm."""
     records = list[Record]()
     unread = list[str]()
     base_ns: int | None = None
@@ -151,24 +154,24 @@ def _read_requests(file: ResultFile) -> list[ImportedRun]:
                 )
             start_ns = whole_ns(nested_value(document, "metadata", "request_start_ns"))
             base_ns = start_ns if base_ns is None else base_ns
-            records.append(_record(document, place, base_ns))
+            records.append(_make_record(document, place, base_ns))
         except UnusableResult as error:
             if "run of locust-llm" in str(error):
                 raise
             unread.append(f"line {place}: {error}")
         except (ValueError, RecursionError):
-            unread.append(f"line {place}: it is no JSON, or cut")
+            unread.append(f"line {place}: it is not JSON, or cut")
     return [_make_imported_run(records, unread[:MAX_REASONS], file.path)]
 
 
 def _make_imported_run(records: list[Record], unread: list[str], path: Path) -> ImportedRun:
-    document = _summary(path.with_name(SUMMARY))
+    document = _read_summary(path.with_name(SUMMARY))
     config = nested_value(document, "input_config")
     load = nested_value(config, "loadgen") or nested_value(config, "phases", -1) or {}
     rate = read_finite_or_nan(nested_value(load, "request_rate")) or read_finite_or_nan(
         nested_value(load, "rate")
     )
-    asked = sum(
+    requested = sum(
         read_whole(nested_value(document, name, "avg")) or 0
         for name in ("request_count", "error_request_count")
     )
@@ -185,14 +188,14 @@ def _make_imported_run(records: list[Record], unread: list[str], path: Path) -> 
         or read_text(nested_value(load, "type"))
         if rate
         else "",
-        asked=asked or None,
+        asked=requested or None,
         unread=tuple(unread),
         lacks=imported.list_missing_data(records),
     )
 
 
-def _summary(path: Path) -> Document:
-    """Empty where there is none that can be read."""
+def _read_summary(path: Path) -> Document:
+    """Reads the summary, or an empty document if it is unreadable."""
     try:
         document = msgspec.json.decode(read_regular(path, MAX_JSON_BYTES))
     except (OSError, ValueError, RecursionError):
@@ -206,7 +209,7 @@ def whole_ns(value: object) -> int:
     return value
 
 
-def _record(document: object, place: int, base_ns: int) -> Record:
+def _make_record(document: object, place: int, base_ns: int) -> Record:
     about = nested_value(document, "metadata")
     metrics = nested_value(document, "metrics")
     start_ns = whole_ns(nested_value(about, "request_start_ns"))
@@ -218,18 +221,18 @@ def _record(document: object, place: int, base_ns: int) -> Record:
         or read_text(nested_value(error, "type"))
         or ("failed" if error else "")
     )
-    ended = imported.outcome_fields(
+    failure = imported.outcome_fields(
         nested_value(error, "code"), words, nested_value(about, "was_cancelled") is True
     )
-    used = imported.read_token_count(nested_value(metrics, "usage_completion_tokens", "value"))
+    usage = imported.read_token_count(nested_value(metrics, "usage_completion_tokens", "value"))
     read = imported.read_token_count(nested_value(metrics, "usage_prompt_tokens", "value"))
     if read is None:
         read = imported.read_token_count(nested_value(metrics, "input_sequence_length", "value"))
-    written = nested_value(metrics, "output_sequence_length", "value") if used is None else used
-    stamps, complete = _stamps(metrics)
+    written = nested_value(metrics, "output_sequence_length", "value") if usage is None else usage
+    stamps, complete = _read_stamps(metrics)
     more: dict[str, Any] = {
-        **ended,
-        **imported.token_fields(read, written, "tokenizer" if used is None else "usage"),
+        **failure,
+        **imported.token_fields(read, written, "tokenizer" if usage is None else "usage"),
         "cached_tokens": imported.read_token_count(
             nested_value(metrics, "usage_prompt_cache_read_tokens", "value")
         ),
@@ -255,10 +258,11 @@ def _record(document: object, place: int, base_ns: int) -> Record:
     )
 
 
-def _stamps(metrics: object) -> tuple[tuple[int, ...], bool]:
-    """None of an answer that was not streamed."""
-    first = _time(metrics, "time_to_first_token")
-    latency = _time(metrics, "request_latency")
+def _read_stamps(metrics: object) -> tuple[tuple[int, ...], bool]:
+    """Returns the chunk stamps in microseconds, and whether these are all. An answer that was not
+    streamed has none."""
+    first = _read_seconds(metrics, "time_to_first_token")
+    latency = _read_seconds(metrics, "request_latency")
     if first is None:
         return (), True
     gaps = nested_value(metrics, "inter_chunk_latency", "value")
@@ -271,15 +275,13 @@ def _stamps(metrics: object) -> tuple[tuple[int, ...], bool]:
             else imported.first_and_last_chunk_us(first, last)
         )
     scale = S_PER.get(unit, 1e-3)
-    return imported.stamp_chunks(
-        first,
-        [None if (gap := read_finite_or_nan(gap_ms)) is None else gap * scale for gap_ms in gaps],
-        latency,
-    )
+    numbers = map(read_finite_or_nan, gaps)
+    gaps_s = [None if number is None else number * scale for number in numbers]
+    return imported.stamp_chunks(first, gaps_s, latency)
 
 
-def _time(metrics: object, name: str) -> float | None:
-    """Seconds; None where there is none."""
+def _read_seconds(metrics: object, name: str) -> float | None:
+    """Returns a duration in seconds, or None if it is missing."""
     value = nested_value(metrics, name, "value")
     if value is None:
         return None

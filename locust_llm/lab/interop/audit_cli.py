@@ -1,4 +1,4 @@
-"""Command: ``locust-llm audit FILE...``."""
+"""Command ``locust-llm audit FILE...`` checks results of load tests."""
 
 import argparse
 import sys
@@ -22,12 +22,12 @@ NOTHING_CHECKED: Final = "not checked: it has no two figures that depend on each
 
 
 def run_audit(words: list[str]) -> int:
-    """3 where a result cannot be true, 4 with ``--strict`` where one is doubtful, 5 where no file
-    is read, 6 where one."""
+    """Returns 3 if a result cannot be true, 4 with ``--strict`` for a doubtful one, 5 if no file is
+    readable, 6 if some are not."""
     parser = argparse.ArgumentParser(
         prog="locust-llm audit",
-        description="Say which figures of a load test's result cannot be true together, whichever "
-        "tool wrote it.",
+        description="Report which figures of a load test's result cannot be true together, "
+        "whichever tool wrote it.",
     )
     parser.add_argument(
         "files",
@@ -36,10 +36,8 @@ def run_audit(words: list[str]) -> int:
         metavar="FILE",
         help="a result as JSON or as text, or a run folder",
     )
-    parser.add_argument(
-        "--strict", action="store_true", help="end with 4 where figures are doubtful"
-    )
-    parser.add_argument("--verbose", action="store_true", help="also what holds")
+    parser.add_argument("--strict", action="store_true", help="end with 4 if figures are doubtful")
+    parser.add_argument("--verbose", action="store_true", help="also show checks that hold")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     options = parser.parse_args(words)
     statuses = list[int]()
@@ -60,13 +58,13 @@ def run_audit(words: list[str]) -> int:
             statuses.append(ExitStatus.INCOMPLETE)
         for figures in loads:
             audit_findings = audit_figures(figures)
-            statuses.append(_status(audit_findings, options.strict))
+            statuses.append(_choose_exit_status(audit_findings, options.strict))
             findings = [finding._asdict() for finding in audit_findings]
             results.append(
                 {
                     "file": str(path),
                     "tool": figures.title,
-                    "verdict": _verdict(audit_findings),
+                    "verdict": _worst_outcome(audit_findings),
                     "findings": findings,
                 }
             )
@@ -79,13 +77,13 @@ def run_audit(words: list[str]) -> int:
     return worst_exit_status(statuses)
 
 
-def _verdict(findings: list[Finding]) -> AuditOutcome:
+def _worst_outcome(findings: list[Finding]) -> AuditOutcome:
     verdicts = {finding.verdict for finding in findings}
     return next((verdict for verdict in AuditOutcome if verdict in verdicts), AuditOutcome.HOLDS)
 
 
-def _status(findings: list[Finding], strict: bool) -> int:
-    verdict = _verdict(findings)
+def _choose_exit_status(findings: list[Finding], strict: bool) -> int:
+    verdict = _worst_outcome(findings)
     if verdict is AuditOutcome.IMPOSSIBLE:
         return ExitStatus.RULE_FAILED
     return ExitStatus.INCONCLUSIVE if strict and verdict is AuditOutcome.DOUBTFUL else ExitStatus.OK
@@ -97,7 +95,7 @@ def _format_audit(path: Path, figures: Figures, findings: list[Finding], verbose
     ]
     held = sum(finding.verdict is AuditOutcome.HOLDS for finding in findings)
     outcome = (
-        f"{OUTCOME[_verdict(findings)]} ({held} of {len(findings)} checks hold)"
+        f"{OUTCOME[_worst_outcome(findings)]} ({held} of {len(findings)} checks hold)"
         if findings
         else NOTHING_CHECKED
     )

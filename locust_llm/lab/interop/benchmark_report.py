@@ -1,5 +1,5 @@
-"""Benchmark Report of llm-d, 0.2.1, as JSON, which is YAML too: its schema forbids any field that
-it does not know."""
+"""Benchmark Report of llm-d, 0.2.1: writes it as JSON, which is YAML too. Its schema forbids
+unknown fields."""
 
 import hashlib
 import uuid
@@ -25,7 +25,8 @@ POINTS: Final = {
 
 
 def build_benchmark_report(measured_run: MeasuredRun) -> dict[str, Any]:
-    """Percentiles are linear between ranks, standard deviations of a sample. Raises NotExported."""
+    """Builds the document. Percentiles are linear between ranks, standard deviations are of a
+    sample. Raises NotExported."""
     run = measured_run.run
     try:
         began = datetime.fromtimestamp(measured_run.began_s, UTC).isoformat()
@@ -38,7 +39,7 @@ def build_benchmark_report(measured_run: MeasuredRun) -> dict[str, Any]:
             "uid": str(uuid.uuid5(uuid.NAMESPACE_OID, f"{run.name} {run.started_at}")),
             "time": {"start": began, "end": ended, "duration": f"PT{measured_run.duration_s:.6f}S"},
         },
-        **({} if (load := _load(measured_run)) is None else {"scenario": {"load": load}}),
+        **({} if (load := _describe_load(measured_run)) is None else {"scenario": {"load": load}}),
         "results": {
             "request_performance": {
                 "aggregate": {
@@ -46,7 +47,7 @@ def build_benchmark_report(measured_run: MeasuredRun) -> dict[str, Any]:
                         "total": len(measured_run.ok) + len(measured_run.failed) + measured_run.cut,
                         "failures": len(measured_run.failed),
                         "incomplete": measured_run.cut,
-                        **_lengths(measured_run),
+                        **_length_statistics(measured_run),
                     },
                     "latency": dict(_latencies(measured_run)),
                     "throughput": dict(_throughputs(measured_run)),
@@ -56,10 +57,10 @@ def build_benchmark_report(measured_run: MeasuredRun) -> dict[str, Any]:
     }
 
 
-def _load(measured_run: MeasuredRun) -> dict[str, Any] | None:
-    """None where input lengths are unknown, which it must have."""
+def _describe_load(measured_run: MeasuredRun) -> dict[str, Any] | None:
+    """Describes the load. Returns None if input lengths are unknown, which the schema requires."""
     run = measured_run.run
-    s = run.settings
+    settings = run.settings
     if measured_run.tokens is None:
         return None
     input_tokens, output_tokens = measured_run.tokens
@@ -69,32 +70,32 @@ def _load(measured_run: MeasuredRun) -> dict[str, Any] | None:
     versions = (run.versions or {run.imported: "unknown"}) if run.imported else ours
     tool, version = next(iter(versions.items()))
     config = msgspec.to_builtins(
-        {"settings": {**msgspec.structs.asdict(s), "host": "", "hosts": ()}}
+        {"settings": {**msgspec.structs.asdict(settings), "host": "", "hosts": ()}}
     )
     wanted: dict[str, Any] = {
         "tool": tool,
         "tool_version": version,
         "source": "unknown" if run.imported else "sampled",
-        "input_seq_len": _sequence(read),
+        "input_seq_len": _describe_lengths(read),
     }
     if any(record.asked_output_tokens is not None for record in measured_run.ok):
-        wanted["output_seq_len"] = _sequence(written)
-    if s.open_loop and (rate := s.request_rate or s.user_centric_rate):
+        wanted["output_seq_len"] = _describe_lengths(written)
+    if settings.open_loop and (rate := settings.request_rate or settings.user_centric_rate):
         wanted["rate_qps"] = rate
-    elif not s.open_loop and s.users:
-        wanted["concurrency"] = s.users
+    elif not settings.open_loop and settings.users:
+        wanted["concurrency"] = settings.users
     identity = hashlib.sha256(msgspec.json.encode(config, order="deterministic")).hexdigest()
     return {"metadata": {"cfg_id": identity}, "standardized": wanted, "native": {}}
 
 
-def _sequence(lengths: Floats) -> dict[str, Any]:
-    """Describes the lengths as delivered."""
+def _describe_lengths(lengths: Floats) -> dict[str, Any]:
+    """Describes the observed lengths."""
     fixed = bool(lengths.min() == lengths.max())
     ends = {"min": int(lengths.min()), "max": max(1, int(lengths.max()))}
     return {"distribution": "fixed" if fixed else "other", "value": float(lengths.mean()), **ends}
 
 
-def _lengths(measured_run: MeasuredRun) -> dict[str, Any]:
+def _length_statistics(measured_run: MeasuredRun) -> dict[str, Any]:
     if measured_run.tokens is None:
         return {}
     input_tokens, output_tokens = measured_run.tokens
@@ -107,7 +108,8 @@ def _lengths(measured_run: MeasuredRun) -> dict[str, Any]:
 
 
 def _latencies(measured_run: MeasuredRun) -> Iterator[tuple[str, Any]]:
-    """ITL is a time between tokens there: it is left out where chunks hold several."""
+    """Yields the latencies. ITL is a time between tokens there, so it is omitted if chunks hold
+    several tokens."""
     single = all(
         (record.tokens_per_chunk or 1.0) <= MIN_TOKENS_PER_MERGED_CHUNK
         for record in measured_run.ok
@@ -133,7 +135,7 @@ def _latencies(measured_run: MeasuredRun) -> Iterator[tuple[str, Any]]:
 
 
 def _throughputs(measured_run: MeasuredRun) -> Iterator[tuple[str, Any]]:
-    """Lists rates of the whole run, so there is a mean and nothing else."""
+    """Yields rates of the whole run, so each has a mean only."""
     lasted_s = measured_run.duration_s
     if lasted_s <= 0:
         return

@@ -1,9 +1,10 @@
-"""evalscope perf: its figures in ``benchmark_summary.json``, its requests in ``benchmark_data.db``.
+"""evalscope perf: reads the metrics of ``benchmark_summary.json`` and the requests of
+``benchmark_data.db``.
 
-The percentiles are in ``benchmark_percentile.json`` beside the summary. The requests are a SQLite
-file with a row for each, times in seconds on the clock of a process; the load is in
-``benchmark_args.json``. The answers in it are pickles, which may run code when they are read: they
-are left alone.
+The percentiles are in ``benchmark_percentile.json`` beside the summary. The requests are rows of a
+SQLite file, with times in seconds on the clock of a process. The load is in
+``benchmark_args.json``. The file keeps answers as pickles, which may run code when they are read,
+so they stay unread.
 """
 
 import json
@@ -42,7 +43,7 @@ def _has_figures(document: Document) -> bool:
 
 
 def _read_figures(document: Document, path: Path) -> list[Figures]:
-    """The summary, with the percentiles of the file beside it, where that can be read."""
+    """Reads the summary, and the percentiles of the file beside it if that is readable."""
     if path.name == SUMMARY:
         with suppress(OSError, ValueError):
             percentiles = decode_json(read_result_file(path.with_name(PERCENTILES)))
@@ -77,11 +78,11 @@ def _read_distribution_of(
     document: Document, name: str, scale: float, mean: str = ""
 ) -> Distribution:
     return read_distribution(
-        [("avg", document.get(mean or f"Avg {name}")), *_points(document, name)], scale
+        [("avg", document.get(mean or f"Avg {name}")), *_list_percentiles(document, name)], scale
     )
 
 
-def _points(document: Document, name: str) -> Iterator[tuple[str, object]]:
+def _list_percentiles(document: Document, name: str) -> Iterator[tuple[str, object]]:
     rows = document.get(PERCENTILES)
     for row in rows if isinstance(rows, list) else ():
         label = nested_value(row, "Percentiles")
@@ -105,21 +106,20 @@ MORE: Final = (
     "request_id",
     "is_stream",
 )
-"""Which of them there are depends on the version: before 1.4 no gaps, before 1.14 no ``request_id``
-and no ``is_stream``."""
+"""The columns depend on the version. Versions before 1.4 have no gaps, versions before 1.14 have no
+``request_id`` and no ``is_stream``."""
 NO_WORDS: Final = "why requests failed"
 MAX_GAPS_CHARS: Final = 2**23
-"""Of the text of the gaps of an answer: longer ones are left alone, as what JSON makes of them may
-fill the memory."""
+"""Longer texts of an answer's gaps are skipped, as their JSON could fill the memory."""
 
 
 def _has_requests(file: ResultFile) -> bool:
-    """Recognises the file by its name, or its first bytes. Raises OSError."""
+    """Recognises the file by its name or its first bytes. Raises OSError."""
     return file.head.startswith(HEAD) or file.path.name == FILE
 
 
 def _read_requests(file: ResultFile) -> list[ImportedRun]:
-    """Raises OSError; UnusableResult where it is damaged, or of another program."""
+    """Reads the requests. Raises OSError, and UnusableResult for a damaged or unknown file."""
     path = file.path
     if not path.stat().st_size:
         raise UnusableResult(
@@ -127,7 +127,7 @@ def _read_requests(file: ResultFile) -> list[ImportedRun]:
         )
     try:
         with read_database(path) as database:
-            records, unread = _requests(database, path.stat().st_mtime)
+            records, unread = _select_requests(database, path.stat().st_mtime)
     except sqlite3.Error as error:
         slow = f"it takes longer than {TIMEOUT_S:.0f} s"
         raise UnusableResult(
@@ -158,10 +158,12 @@ def _read_requests(file: ResultFile) -> list[ImportedRun]:
     ]
 
 
-def _requests(database: sqlite3.Connection, written_s: float) -> tuple[list[Record], list[str]]:
-    """(the requests in the order in which they began, why not of the others). Of a file that is
-    being written the last rows are missing. ``written_s``: Unix seconds, when it was. Raises
-    Unusable, sqlite3.Error."""
+def _select_requests(
+    database: sqlite3.Connection, written_s: float
+) -> tuple[list[Record], list[str]]:
+    """Returns the requests in the order of their starts, and the reasons why others are missing.
+    ``written_s`` is the Unix time of the file in seconds. A file that is being written lacks its
+    last rows. Raises UnusableResult and sqlite3.Error."""
     database.row_factory = sqlite3.Row
     database.text_factory = lambda raw: raw.decode("utf-8", "replace")
     columns: set[str] = set()
@@ -182,11 +184,9 @@ def _requests(database: sqlite3.Connection, written_s: float) -> tuple[list[Reco
         raise UnusableResult(f"it has more than {imported.MAX_REQUESTS:,} requests")
     ended_s = 0.0
     for stamps in database.execute(f"SELECT start_time, completed_time FROM {TABLE}"):
-        ended_s = max(
-            ended_s,
-            *(s for s in map(read_finite_or_nan, stamps) if s is not None and abs(s) < 1e11),
-            0.0,
-        )
+        for stamp_s in map(read_finite_or_nan, stamps):
+            if stamp_s is not None and abs(stamp_s) < 1e11:
+                ended_s = max(ended_s, stamp_s)
     chosen = ", ".join(name if name in columns else f"NULL AS {name}" for name in (*NEEDED, *MORE))
     records = list[Record]()
     unread = list[str]()
@@ -197,14 +197,14 @@ def _requests(database: sqlite3.Connection, written_s: float) -> tuple[list[Reco
         if row is None:
             raise UnusableResult("it is damaged: its rows are not where its index has them")
         try:
-            records.append(_record(dict(row), place, written_s - ended_s))
+            records.append(_make_record(dict(row), place, written_s - ended_s))
         except UnusableResult as error:
             unread.append(f"request {place}: {error}")
     return records, unread
 
 
 def _read_document_beside(path: Path) -> Document:
-    """Empty where there is none that can be read."""
+    """Reads a JSON object, or an empty one if the file is unreadable."""
     try:
         document = json.loads(read_regular(path, MAX_JSON_BYTES))
     except (OSError, ValueError, RecursionError):
@@ -217,23 +217,21 @@ class _StreamOptions(msgspec.Struct):
 
 
 class _Body(msgspec.Struct):
-    """Of a request."""
-
     model: str = ""
     stream_options: _StreamOptions | None = None
 
 
-def _body(row: Mapping[str, object]) -> _Body:
+def _decode_body(row: Mapping[str, object]) -> _Body:
     try:
         return msgspec.json.decode(str(row["request"]), type=_Body)
     except (ValueError, RecursionError):  # older versions kept a pickle
         return _Body()
 
 
-def _record(row: Mapping[str, object], place: int, base_s: float) -> Record:
+def _make_record(row: Mapping[str, object], place: int, base_s: float) -> Record:
     sent_s = imported.read_finite(row["start_time"], "start time")
     closed_s = imported.read_finite(row["completed_time"], "end")
-    body = _body(row)
+    body = _decode_body(row)
     fields: dict[str, Any] = {
         "id": read_text(row["request_id"]) or f"request-{place}", "worker": "evalscope",
         "base_s": base_s,
@@ -250,13 +248,13 @@ def _record(row: Mapping[str, object], place: int, base_s: float) -> Record:
     )
     if row["is_stream"] == 0:
         return imported.make_imported_record(**fields, stamps=(), whole=True)
-    stamps, complete = _stamps(row)
+    stamps, complete = _read_stamps(row)
     return imported.make_imported_record(**fields, stamps=stamps, whole=complete)
 
 
-def _stamps(row: Mapping[str, object]) -> tuple[tuple[int, ...], bool]:
-    """Its latency ends with the last event, which may be the one with the usage: the gaps end
-    before that, not behind."""
+def _read_stamps(row: Mapping[str, object]) -> tuple[tuple[int, ...], bool]:
+    """Returns the chunk stamps in microseconds, and whether these are all. The latency ends with
+    the last event, which may carry the usage only, so the gaps may end before it."""
     first = imported.read_duration(row["first_chunk_latency"], "TTFT")
     latency = imported.read_duration(row["latency"], "latency")
     written = str(row["inter_token_latencies"])

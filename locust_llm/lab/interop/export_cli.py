@@ -1,4 +1,4 @@
-"""Command: ``locust-llm export DIR --format F``."""
+"""Command ``locust-llm export DIR --format F`` writes a run in the format of another tool."""
 
 import argparse
 from collections.abc import Sequence
@@ -19,19 +19,19 @@ REMOVED: Final = {
     "inferencex": "--format inferencex was removed: its process_result.py makes rows of --format "
     "vllm-bench",
 }
-"""Formats of earlier versions, and what takes their place."""
+"""Each format of an earlier version has an explanation of its replacement."""
 
 
 def run_export(words: list[str]) -> int:
-    """5 where it cannot be written."""
-    if why := _removed(words):
+    """Returns status 5 if the file cannot be written."""
+    if why := _explain_removed(words):
         return fail(why)
     options = _parser().parse_args(words)
     folder: Path = options.folder
     chosen = list_export_formats()[options.format]
     out: Path = options.out or folder / chosen.file
     try:
-        more = dict(_pair(word) for word in options.set)
+        more = dict(_parse_pair(word) for word in options.set)
         chosen.write(folder, out, ExportOptions(more, options.detailed))
     except (OSError, NotExported) as error:
         why = clean_line(str(getattr(error, "strerror", None) or error))
@@ -41,7 +41,7 @@ def run_export(words: list[str]) -> int:
 
 
 def _name_failed_file(error: Exception, folder: Path, out: Path) -> Path:
-    """What could not be read or written; ``out`` is written under another name first."""
+    """Returns the path that failed. ``out`` is first written under another name."""
     name = getattr(error, "filename", None)
     if name is None:
         return folder
@@ -51,9 +51,9 @@ def _name_failed_file(error: Exception, folder: Path, out: Path) -> Path:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="locust-llm export",
-        description="Write a run in the format of another tool. What the format cannot say is left "
-        "out. (AIPerf's files are "
-        "in each run folder anyway.)",
+        description="Write a run in the format of another tool. Data without a place in "
+        "the format is left out. (AIPerf's files are in each run folder "
+        "anyway.)",
     )
     parser.add_argument(
         "folder", type=Path, metavar="DIR", help="the folder of a run, or of one stage of a sweep"
@@ -75,14 +75,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _removed(words: Sequence[str]) -> str:
-    """What takes the place of a format that was removed; empty: none is asked for."""
-    asked = [after for word, after in pairwise(words) if word == "--format"]
-    asked += [word.removeprefix("--format=") for word in words if word.startswith("--format=")]
-    return next((REMOVED[name] for name in asked if name in REMOVED), "")
+def _explain_removed(words: Sequence[str]) -> str:
+    """Explains the replacement of a removed format. Empty: none was requested."""
+    requested = [after for word, after in pairwise(words) if word == "--format"]
+    requested += [word.removeprefix("--format=") for word in words if word.startswith("--format=")]
+    return next((REMOVED[name] for name in requested if name in REMOVED), "")
 
 
-def _pair(word: str) -> tuple[str, object]:
+def _parse_pair(word: str) -> tuple[str, object]:
     name, equals, value = word.partition("=")
     if not equals or not name.strip():
         raise NotExported(f"--set takes KEY=VALUE, got {word!r}")

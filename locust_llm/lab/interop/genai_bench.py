@@ -1,5 +1,4 @@
-"""genai-bench: the JSON that it writes for each load,
-``D128_64_..._num_concurrency_8_....json``."""
+"""genai-bench: reads its JSON of each load, ``D128_64_..._num_concurrency_8_....json``."""
 
 from pathlib import Path
 from typing import Final
@@ -27,11 +26,11 @@ def _read_figures(document: Document, path: Path) -> list[Figures]:
     metrics = nested_value(document, "aggregated_metrics")
     scale = S_PER.get(read_text(document.get("_time_unit")), 1.0)
 
-    def of(name: str, scale: float = scale) -> Distribution:
+    def read(name: str, scale: float = scale) -> Distribution:
         values = nested_value(metrics, "stats", name)
-        return (
-            read_distribution(values.items(), scale) if isinstance(values, dict) else Distribution()
-        )
+        if not isinstance(values, dict):
+            return Distribution()
+        return read_distribution(values.items(), scale)
 
     return [
         Figures(
@@ -49,11 +48,11 @@ def _read_figures(document: Document, path: Path) -> list[Figures]:
             total_tokens_per_s=read_finite_or_nan(
                 nested_value(metrics, "mean_total_tokens_throughput_tokens_per_s")
             ),
-            ttft=of("ttft"),
-            tpot=of("tpot"),
-            latency=of("e2e_latency"),
-            input_tokens=of("num_input_tokens", 1.0),
-            output_tokens=of("num_output_tokens", 1.0),
+            ttft=read("ttft"),
+            tpot=read("tpot"),
+            latency=read("e2e_latency"),
+            input_tokens=read("num_input_tokens", 1.0),
+            output_tokens=read("num_output_tokens", 1.0),
         )
     ]
 

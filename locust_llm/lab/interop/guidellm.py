@@ -1,8 +1,8 @@
-"""guidellm: the JSON of ``guidellm benchmark``, a load for each of its benchmarks.
+"""guidellm: reads the JSON of ``guidellm benchmark``, with a load for each of its benchmarks.
 
-Its ``time_per_output_token_ms`` holds the first token too (latency / tokens);
-``inter_token_latency_ms`` is what others call TPOT, weighted by tokens. Of a request it keeps the
-times of the first and of the last token, not those between.
+Its ``time_per_output_token_ms`` includes the first token (latency / tokens). Its
+``inter_token_latency_ms`` is called TPOT elsewhere, and weighted by tokens. It keeps the times of
+the first and the last token of a request only.
 """
 
 from collections.abc import Iterator
@@ -60,9 +60,9 @@ def _figures_of_load(document: Document, benchmark: object) -> Figures:
         most_in_flight=read_whole(
             nested_value(benchmark, "metrics", "request_concurrency", "successful", "max")
         ),
-        requests_per_s=_mean(benchmark, "requests_per_second"),
-        output_tokens_per_s=_mean(benchmark, "output_tokens_per_second"),
-        total_tokens_per_s=_mean(benchmark, "tokens_per_second"),
+        requests_per_s=_read_mean(benchmark, "requests_per_second"),
+        output_tokens_per_s=_read_mean(benchmark, "output_tokens_per_second"),
+        total_tokens_per_s=_read_mean(benchmark, "tokens_per_second"),
         ttft=_read_distribution_of(benchmark, "time_to_first_token_ms", 1e-3),
         tpot=_read_distribution_of(benchmark, "inter_token_latency_ms", 1e-3),
         latency=_read_distribution_of(benchmark, "request_latency", 1.0),
@@ -74,7 +74,7 @@ def _figures_of_load(document: Document, benchmark: object) -> Figures:
     )
 
 
-def _mean(benchmark: object, name: str) -> float | None:
+def _read_mean(benchmark: object, name: str) -> float | None:
     return read_finite_or_nan(nested_value(benchmark, "metrics", name, "successful", "mean"))
 
 
@@ -88,7 +88,8 @@ def _read_distribution_of(benchmark: object, name: str, scale: float) -> Distrib
 
 
 def _list_named_values(values: Document) -> Iterator[tuple[str, object]]:
-    """``p001`` is its 0.1st percentile, ``p99`` the 99th, ``p999`` the 99.9th."""
+    """Yields names and values. ``p001`` is the 0.1st percentile, ``p99`` the 99th, ``p999`` the
+    99.9th."""
     yield from (
         (name, value)
         for name, value in values.items()
@@ -106,7 +107,7 @@ ENDS: Final = ("successful", "errored", "incomplete")
 
 
 def _read_requests(document: Document, path: Path) -> list[ImportedRun]:
-    """Raises UnusableResult without requests."""
+    """Reads the requests of each benchmark. Raises UnusableResult without requests."""
     return [
         _requests_of_load(document, benchmark) for benchmark in nested_value(document, "benchmarks")
     ]
@@ -122,9 +123,9 @@ def _requests_of_load(document: Document, benchmark: object) -> ImportedRun:
         raise UnusableResult("it has no list of its requests (guidellm leaves it out of summaries)")
     records = list[Record]()
     unread = list[str]()
-    for place, (end, request) in imported.number_requests(_requests(benchmark)):
+    for place, (end, request) in imported.number_requests(_list_requests(benchmark)):
         try:
-            records.append(_record(request, end, place, scheduled))
+            records.append(_make_record(request, end, place, scheduled))
         except UnusableResult as error:
             unread.append(f"request {place}: {error}")
     return ImportedRun(
@@ -144,13 +145,13 @@ def _requests_of_load(document: Document, benchmark: object) -> ImportedRun:
     )
 
 
-def _requests(benchmark: object) -> Iterator[tuple[str, object]]:
+def _list_requests(benchmark: object) -> Iterator[tuple[str, object]]:
     for end in ENDS:
         requests = nested_value(benchmark, "requests", end)
         yield from ((end, request) for request in requests) if isinstance(requests, list) else ()
 
 
-def _record(request: object, end: str, place: int, scheduled: bool) -> Record:
+def _make_record(request: object, end: str, place: int, scheduled: bool) -> Record:
     about = nested_value(request, "info", "timings")
     sent_s = imported.read_finite(nested_value(about, "request_start"), "start")
     closed_s = imported.read_finite(nested_value(about, "request_end"), "end")

@@ -1,4 +1,4 @@
-"""Command: ``locust-llm import FILE``."""
+"""Command ``locust-llm import FILE`` makes a run folder of another tool's result."""
 
 import argparse
 from pathlib import Path
@@ -22,10 +22,10 @@ MAX_UNREAD = 3
 
 
 def run_import(words: list[str]) -> int:
-    """5 where nothing can be imported, 6 where not every request could."""
+    """Returns 5 if nothing can be imported, 6 if some requests cannot."""
     parser = argparse.ArgumentParser(
         prog="locust-llm import",
-        description="Make a run folder of another load tester's result, where it has its requests: "
+        description="Make a run folder of another load tester's result, if it contains its requests: "
         "report, compare and "
         f"audit then work on it. Takes {registry.name_importable_tools()}.",
     )
@@ -40,7 +40,7 @@ def run_import(words: list[str]) -> int:
     )
     options = parser.parse_args(words)
     try:
-        imported_run = _chosen(registry.read_imported_runs(options.file), options.load)
+        imported_run = _choose_load(registry.read_imported_runs(options.file), options.load)
         folder = make_run_folder(
             Settings(report_dir=options.report_dir), imported_run.model or None
         )
@@ -55,7 +55,7 @@ def run_import(words: list[str]) -> int:
     return ExitStatus.INCOMPLETE if list_missing_parts(summary, facts) else ExitStatus.OK
 
 
-def _chosen(loads: list[ImportedRun], number: int | None) -> ImportedRun:
+def _choose_load(loads: list[ImportedRun], number: int | None) -> ImportedRun:
     if number is None and len(loads) > 1:
         raise UnusableResult(
             f"it has {len(loads)} loads: choose one with --load 1 to --load {len(loads)}"
@@ -66,17 +66,17 @@ def _chosen(loads: list[ImportedRun], number: int | None) -> ImportedRun:
 
 
 def write_imported_run(imported_run: ImportedRun, source: Path, folder: Path) -> Run:
-    """The records and run.json. Raises OSError."""
+    """Writes the records and run.json. Raises OSError."""
     records = sorted(imported_run.records, key=lambda record: record.closed_at)
     replace_file(
         folder / RECORDS, b"".join(format_record_line(record) + b"\n" for record in records)
     )
-    run = _run(imported_run, source, folder)
+    run = _make_run(imported_run, source, folder)
     write_run(folder, run)
     return run
 
 
-def _run(imported_run: ImportedRun, source: Path, folder: Path) -> Run:
+def _make_run(imported_run: ImportedRun, source: Path, folder: Path) -> Run:
     sent = [record.sent_unix_s for record in imported_run.records]
     measured = [
         at
@@ -98,7 +98,7 @@ def _run(imported_run: ImportedRun, source: Path, folder: Path) -> Run:
         if imported_run.prefills and 0 < imported_run.prefills < 2**31
         else None,
         request_rate=rate,
-        arrival_pattern=imported_run.arrivals or "(the file does not say how they are distributed)",
+        arrival_pattern=imported_run.arrivals or "(the file does not name the distribution)",
     )
     lost = max(0, imported_run.asked - len(imported_run.records)) if imported_run.asked else 0
     run = replace(
@@ -113,23 +113,22 @@ def _run(imported_run: ImportedRun, source: Path, folder: Path) -> Run:
         workers=tuple(sorted({record.worker for record in imported_run.records})),
         records_lost=max(lost, len(imported_run.unread)),
         versions={imported_run.tool: imported_run.version} if imported_run.version else {},
-        notes=tuple(map(clean_line, _notes(imported_run, source, lost))),
+        notes=tuple(map(clean_line, _make_notes(imported_run, source, lost))),
     )
     return msgspec.convert(msgspec.to_builtins(run), Run)
 
 
-def _notes(imported_run: ImportedRun, source: Path, lost: int) -> list[str]:
-    """What it is, what it lacks, what could not be read."""
+def _make_notes(imported_run: ImportedRun, source: Path, lost: int) -> list[str]:
+    """Lists the origin of the run, its missing data and unreadable requests."""
     own = any(record.tokens_from == "tokenizer" for record in imported_run.records)
     notes = [
         f"Imported from {source.name}: {imported_run.title} measured this, by its clock; the figures are "
-        f"made from its requests as "
-        "those of a run of ours are.",
+        f"made from its requests, as for a run of ours.",
         *(f"{imported_run.title} does not keep {what}." for what in imported_run.lacks),
     ]
     if own:
         notes.append(
-            f"Output tokens are of {imported_run.tool}'s own tokenizer, where the server did not count."
+            f"Output tokens come from {imported_run.tool}'s own tokenizer, where the server did not count."
         )
     if lost:
         notes.append(

@@ -1,5 +1,4 @@
-"""Imported: what a result of another load tester says of each request, as records; what it does not
-say is marked."""
+"""Imported: makes records of another load tester's requests. Missing data is marked."""
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any, Final, TypeVar
@@ -12,12 +11,12 @@ from locust_llm.records.record import CANCELLED, DUE, GAPS, MOST_CHUNKS, OK, UNN
 
 MAX_ERROR: Final = 4096
 MAX_REQUESTS: Final = 10**6
-"""A result has at most so many requests."""
+"""A result has at most this many requests."""
 MAX_S: Final = 1e7
-"""Longer than any request: 115 days."""
+"""No request takes longer than this time, 115 days."""
 OFF_S: Final = 1e-3
-"""By so much the gaps may miss the latency: tools round, and some stamp the end behind the last
-chunk."""
+"""The sum of the gaps may differ from the latency by this time. Tools round, and some stamp the end
+after the last chunk."""
 NO_DUE: Final = "when requests were due: no Schedule Delay, no TTFT from Due"
 NO_GATE: Final = "waits at a gate, read lags, merged chunks: no client verdict"
 NO_GAPS: Final = (
@@ -31,12 +30,12 @@ T = TypeVar("T")
 
 
 class UnusableResult(ValueError):
-    """No record can be made of it. One sentence, without a full stop."""
+    """No record can be made. The message is one sentence without a full stop."""
 
 
 def number_requests(requests: Iterable[T]) -> Iterator[tuple[int, T]]:
-    """Each with its place, from 1. Raises UnusableResult where there are more than a result has: a
-    few bytes may be one."""
+    """Yields each request with its place, from 1. Raises UnusableResult for too many, as a few
+    bytes may be a request."""
     too_many = UnusableResult(f"it has more than {MAX_REQUESTS:,} requests")
     if isinstance(requests, Sized) and len(requests) > MAX_REQUESTS:
         raise too_many
@@ -47,28 +46,28 @@ def number_requests(requests: Iterable[T]) -> Iterator[tuple[int, T]]:
 
 
 class ImportedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One load of another tool's result."""
+    """Holds one load of another tool's result."""
 
     tool: str
     version: str = ""
     model: str = ""
     records: tuple[Record, ...]
     users: int | None = None
-    """Requests in flight at most; None: no limit, or unknown."""
+    """At most this many requests are in flight. None: no limit, or unknown."""
     prefills: int | None = None
-    """Requests before their first token at most, counted like ``users``."""
+    """At most this many requests await their first token, counted like ``users``."""
     rate_per_s: float | None = None
-    """None: a closed loop, or unknown."""
+    """None: the load is a closed loop, or the rate is unknown."""
     arrivals: str = ""
-    """How its arrivals are distributed; empty: unknown."""
+    """This names the distribution of the arrivals. Empty: unknown."""
     asked: int | None = None
-    """Requests that the result counts; None: it does not say."""
+    """The result counts this many requests. None: unknown."""
     cut: str = ""
-    """Which later result of the file was cut off, and not read; empty: none."""
+    """This names the later result of the file that was cut off. Empty: none."""
     unread: tuple[str, ...] = ()
-    """Why requests of the file are no records, each a few words."""
+    """Each text explains why a request of the file is no record."""
     lacks: tuple[str, ...] = ()
-    """What the tool does not keep, and what the report is without, in words."""
+    """Each text names data that the tool does not keep, and what the report lacks because of it."""
 
     @property
     def title(self) -> str:
@@ -76,22 +75,23 @@ class ImportedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_finite(value: object, what: str) -> float:
-    """Raises UnusableResult."""
+    """Reads a finite number. Raises UnusableResult."""
     number = read_finite_or_nan(value)
     if number is None or not abs(number) < 1e11:
-        raise UnusableResult(f"its {what} is {'missing' if value is None else f'{value!r:.40}'}")
+        shown = "missing" if value is None else f"{value!r:.40}"
+        raise UnusableResult(f"its {what} is {shown}")
     return number
 
 
 def read_duration(value: object, what: str) -> float:
-    """A duration. Raises UnusableResult."""
+    """Reads a duration in seconds. Raises UnusableResult."""
     if not 0 <= (seconds := read_finite(value, what)) <= MAX_S:
         raise UnusableResult(f"its {what} is {seconds:g} s")
     return seconds
 
 
 def read_token_count(value: object) -> int | None:
-    """Reads a count of tokens; None where it is no whole number from 0 on."""
+    """Reads a count of tokens, or None if it is no whole number from 0 on."""
     number = read_finite_or_nan(value)
     return None if number is None or not 0 <= number <= 2**53 else round(number)
 
@@ -99,24 +99,26 @@ def read_token_count(value: object) -> int | None:
 def stamp_chunks(
     first_s: float, gaps_s: Sequence[object], latency_s: float | None
 ) -> tuple[tuple[int, ...], bool]:
-    """(stamps in microseconds after the send, whether these are all). Gaps that do not lead from
-    the first chunk to the end, or more than any answer has, are no stamps: then there are the first
-    and the last."""
-    at = [first_s] if len(gaps_s) < MOST_CHUNKS else []
-    for gap in gaps_s if at else ():
+    """Returns chunk stamps in microseconds after the send, and whether these are all. Gaps must
+    lead from the first chunk to the end, and be at most as many as an answer can have. Otherwise
+    only the first and the last chunk have stamps."""
+    stamps_s = [first_s] if len(gaps_s) < MOST_CHUNKS else []
+    for gap in gaps_s if stamps_s else ():
         value = read_finite_or_nan(gap)
         if value is None or not 0 <= value <= MAX_S:
-            at = []
+            stamps_s = []
             break
-        at.append(at[-1] + value)
-    if at and (latency_s is None or abs(at[-1] - latency_s) <= max(OFF_S, 0.01 * latency_s)):
-        return tuple(round(s * 1e6) for s in at), True
+        stamps_s.append(stamps_s[-1] + value)
+    if stamps_s and (
+        latency_s is None or abs(stamps_s[-1] - latency_s) <= max(OFF_S, 0.01 * latency_s)
+    ):
+        return tuple(round(stamp_s * 1e6) for stamp_s in stamps_s), True
     return first_and_last_chunk_us(first_s, first_s if latency_s is None else latency_s)
 
 
 def first_and_last_chunk_us(first_s: float, last_s: float) -> tuple[tuple[int, ...], bool]:
-    """As ``stamp_chunks``, where only these two are known. Of an answer of one chunk they are
-    one."""
+    """Returns the stamps of the first and the last chunk, as ``stamp_chunks`` does. Raises
+    UnusableResult if they contradict each other."""
     if not 0 <= first_s <= last_s <= MAX_S:
         raise UnusableResult("its end is before its first token, or months after")
     return (round(first_s * 1e6), round(last_s * 1e6)), False
@@ -127,9 +129,9 @@ def make_imported_record(
     due_s: float | None = None,
     **more: Any,
 ) -> Record:  # fmt: skip
-    """``base_s``: Unix seconds of 0 on the clock of ``sent_s``, ``closed_s`` and ``due_s``;
-    ``stamps`` and ``whole``: see stamp_chunks. Raises UnusableResult where it contradicts
-    itself."""
+    """Makes a record. ``base_s`` is the Unix time of 0 on the clock of ``sent_s``, ``closed_s`` and
+    ``due_s``. ``stamps`` and ``whole`` come from ``stamp_chunks``. Raises UnusableResult for a
+    record that contradicts itself."""
     more = {"outcome": OK, **more}
     if closed_s < sent_s:
         raise UnusableResult("its end is before its start")
@@ -155,7 +157,7 @@ def make_imported_record(
 
 
 def outcome_fields(code: object, words: str, cancelled: bool = False) -> dict[str, Any]:
-    """The fields of a failure, by its HTTP status or its words; empty for none."""
+    """Returns the record fields of a failure, by HTTP status or message. Empty: no failure."""
     status = read_token_count(code)
     status = status if status is not None and 100 <= status <= 599 else None
     if cancelled:
@@ -173,7 +175,7 @@ def outcome_fields(code: object, words: str, cancelled: bool = False) -> dict[st
 
 
 def token_fields(read: object, written: object, by: str) -> dict[str, Any]:
-    """Input and output tokens of a record; ``by``: who counted the output."""
+    """Returns the token fields of a record. ``by`` names the source of the output count."""
     out = read_token_count(written)
     return {
         "input_tokens": read_token_count(read),
@@ -183,11 +185,13 @@ def token_fields(read: object, written: object, by: str) -> dict[str, Any]:
 
 
 def list_missing_data(records: Iterable[Record], *more: str) -> tuple[str, ...]:
-    """What the records do not have, in words."""
-    seen = {word for record in records for word in record.lacks}
-    return (
-        *((NO_DUE,) if DUE in seen else ()),
-        *((NO_GAPS,) if GAPS in seen else ()),
-        NO_GATE,
-        *more,
-    )
+    """Names the data that the records lack."""
+    lacks = set[str]()
+    for record in records:
+        lacks.update(record.lacks)
+    texts = []
+    if DUE in lacks:
+        texts.append(NO_DUE)
+    if GAPS in lacks:
+        texts.append(NO_GAPS)
+    return (*texts, NO_GATE, *more)

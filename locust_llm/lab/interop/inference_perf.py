@@ -1,8 +1,9 @@
-"""inference-perf: its figures in ``stage_0_lifecycle_metrics.json``, or those of all stages.
+"""inference-perf: reads the metrics of one stage, ``stage_0_lifecycle_metrics.json``, or of all
+stages.
 
-Its ``output_len`` are the tokens of its own tokenizer, from which it has rates and times a token;
-``output_tokens`` are the server's. Its requests are in ``per_request_lifecycle_metrics.json``, with
-the time of each token on the clock of a process.
+Its ``output_len`` counts tokens by its own tokenizer, and its rates and times per token use them.
+Its ``output_tokens`` are the server's. ``per_request_lifecycle_metrics.json`` has its requests,
+with the time of each token on the clock of a process.
 """
 
 import math
@@ -38,7 +39,7 @@ def _read_figures(document: Document, path: Path) -> list[Figures]:
     successes = document.get("successes")
     places = read_whole(nested_value(load, "concurrency"))
 
-    def of(*path: str) -> Distribution:
+    def read(*path: str) -> Distribution:
         values = nested_value(successes, *path)
         return read_distribution(values.items()) if isinstance(values, dict) else Distribution()
 
@@ -60,12 +61,12 @@ def _read_figures(document: Document, path: Path) -> list[Figures]:
             total_tokens_per_s=read_finite_or_nan(
                 nested_value(successes, "throughput", "total_tokens_per_sec")
             ),
-            ttft=of("latency", "time_to_first_token"),
-            tpot=of("latency", "time_per_output_token"),
-            itl=of("latency", "inter_token_latency"),
-            latency=of("latency", "request_latency"),
-            input_tokens=of("prompt_tokens"),
-            output_tokens=of("output_len"),
+            ttft=read("latency", "time_to_first_token"),
+            tpot=read("latency", "time_per_output_token"),
+            itl=read("latency", "inter_token_latency"),
+            latency=read("latency", "request_latency"),
+            input_tokens=read("prompt_tokens"),
+            output_tokens=read("output_len"),
             server_output_tokens=read_finite_or_nan(
                 nested_value(successes, "output_tokens", "mean")
             ),
@@ -78,7 +79,7 @@ STAGE: Final = "stage_0_lifecycle_metrics.json"
 
 
 def _has_requests(document: object) -> bool:
-    """A list of requests, whose first one has the times of a request."""
+    """Recognises a list whose first entry has the times of a request."""
     if not isinstance(document, list):
         return False
     return nested_value(document, 0, "info", "response_metrics") is not None or (
@@ -88,7 +89,8 @@ def _has_requests(document: object) -> bool:
 
 
 def _read_requests(document: Sequence[object], path: Path) -> list[ImportedRun]:
-    """Of several stages only the first has its load beside it, so they have none."""
+    """Reads the requests. A file of several stages gets no load, as only the first stage has its
+    load beside it."""
     records = list[Record]()
     unread = list[str]()
     ended_s = max(
@@ -102,34 +104,34 @@ def _read_requests(document: Sequence[object], path: Path) -> list[ImportedRun]:
     base_s = path.stat().st_mtime - ended_s
     for place, request in imported.number_requests(document):
         try:
-            records.append(_record(request, place, base_s))
+            records.append(_make_record(request, place, base_s))
         except UnusableResult as error:
             unread.append(f"request {place}: {error}")
     stage = (
         {}
         if path.with_name("stage_1_lifecycle_metrics.json").exists()
-        else _stage(path.with_name(STAGE))
+        else _read_stage(path.with_name(STAGE))
     )
     load = nested_value(stage, "load_summary")
     places = read_whole(nested_value(load, "concurrency"))
-    asked = (read_whole(nested_value(stage, "successes", "count")) or 0) + (
+    requested = (read_whole(nested_value(stage, "successes", "count")) or 0) + (
         read_whole(nested_value(stage, "failures", "count")) or 0
     )
     return [
         ImportedRun(
             tool="inference-perf",
-            model=_model(document),
+            model=_read_model(document),
             records=tuple(records),
             users=places,
             rate_per_s=None if places else read_finite_or_nan(nested_value(load, "requested_rate")),
-            asked=asked or None,
+            asked=requested or None,
             unread=tuple(unread),
             lacks=imported.list_missing_data(records, imported.NO_DATE),
         )
     ]
 
 
-def _stage(path: Path) -> Document:
+def _read_stage(path: Path) -> Document:
     try:
         document = msgspec.json.decode(read_regular(path, MAX_JSON_BYTES))
     except (OSError, ValueError, RecursionError):
@@ -137,21 +139,17 @@ def _stage(path: Path) -> Document:
     return document if isinstance(document, dict) else {}
 
 
-def _model(document: Sequence[object]) -> str:
-    """As the first request asked for it."""
+def _read_model(document: Sequence[object]) -> str:
+    """Returns the model in the body of the first request."""
+    body = str(nested_value(document, 0, "request"))
     try:
-        return read_text(
-            nested_value(
-                msgspec.json.decode(str(nested_value(document, 0, "request")).encode()), "model"
-            )
-        )
-    except (ValueError, RecursionError):
-        words = str(nested_value(document, 0, "request"))
-        return words.partition('"model": "')[2].partition('"')[0][:200]  # a cut one
+        return read_text(nested_value(msgspec.json.decode(body.encode()), "model"))
+    except (ValueError, RecursionError):  # the body is cut
+        return body.partition('"model": "')[2].partition('"')[0][:200]
 
 
-def _record(request: object, place: int, base_s: float) -> Record:
-    """One chunk may hold several tokens: they have one time."""
+def _make_record(request: object, place: int, base_s: float) -> Record:
+    """Makes a record. Tokens of one chunk share one time."""
     sent_s = imported.read_finite(nested_value(request, "start_time"), "start")
     closed_s = imported.read_finite(nested_value(request, "end_time"), "end")
     error = nested_value(request, "error")
@@ -175,22 +173,26 @@ def _record(request: object, place: int, base_s: float) -> Record:
         closed_s=closed_s,
         cached_tokens=imported.read_token_count(nested_value(answer, "server_usage", "prompt_tokens_details",
             "cached_tokens")),
-        stamps=_stamps(times, sent_s) if isinstance(times, list) else (), whole=True, **fields,
+        stamps=_read_stamps(times, sent_s) if isinstance(times, list) else (), whole=True, **fields,
         **imported.outcome_fields(None, words),
     )  # fmt: skip
 
 
-def _stamps(times: list[object], sent_s: float) -> tuple[int, ...]:
-    at_s = [read_finite_or_nan(moment) for moment in times]
+def _read_stamps(times: list[object], sent_s: float) -> tuple[int, ...]:
+    moments_s = [read_finite_or_nan(moment) for moment in times]
     if any(
         stamp_s is None or not math.isfinite(stamp_s) or abs(stamp_s - sent_s) > 1e7
-        for stamp_s in at_s
+        for stamp_s in moments_s
     ):
-        raise UnusableResult("the time of a token is no number")
-    us = [round((stamp_s - sent_s) * 1e6) for stamp_s in dict.fromkeys(at_s) if stamp_s is not None]
-    if us and (us[0] < 0 or sorted(us) != us):
+        raise UnusableResult("the time of a token is not a number")
+    stamps_us = [
+        round((stamp_s - sent_s) * 1e6)
+        for stamp_s in dict.fromkeys(moments_s)
+        if stamp_s is not None
+    ]
+    if stamps_us and (stamps_us[0] < 0 or sorted(stamps_us) != stamps_us):
         raise UnusableResult("the times of its tokens fall, or begin before the request")
-    return tuple(us)
+    return tuple(stamps_us)
 
 
 FORMAT: Final = ToolFormat(

@@ -1,5 +1,5 @@
-"""Fields: numbers and words out of a JSON document that anybody may have written. What is not there
-is None."""
+"""JSON fields: reads numbers and texts of a JSON document from any source. Missing values are
+None."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -12,7 +12,7 @@ NAMES: Final = {"mean": "avg", "average": "avg", "median": "p50", "stddev": "std
 
 
 def nested_value(document: object, *path: str | int) -> Any:
-    """What lies under these keys, or None."""
+    """Returns the value under these keys, or None."""
     for key in path:
         if isinstance(document, Mapping):
             document = document.get(key)
@@ -28,16 +28,12 @@ def nested_value(document: object, *path: str | int) -> Any:
 
 
 def read_finite_or_nan(value: object) -> float | None:
-    """NaN stays NaN, so that it is named. A bool is no number."""
+    """Reads a number. NaN stays NaN, so that the audit can name it. A bool is no number."""
     if isinstance(value, bool):
         return None
     try:
         return float(value.replace(",", "") if isinstance(value, str) else value)  # type: ignore[arg-type]
-    except (
-        TypeError,
-        ValueError,
-        OverflowError,
-    ):  # no number, or a whole one of hundreds of digits
+    except (TypeError, ValueError, OverflowError):  # a whole number may have hundreds of digits
         return None
 
 
@@ -51,8 +47,8 @@ def read_text(value: object) -> str:
 
 
 def read_distribution(values: Iterable[tuple[str, object]], scale: float = 1.0) -> Distribution:
-    """By names like ``avg``, ``mean``, ``min``, ``std``, ``median``, ``p99``, ``p99.9``; others are
-    passed over. ``scale``: seconds a unit."""
+    """Reads statistics by names such as ``avg``, ``mean``, ``min``, ``std``, ``median``, ``p99``
+    and ``p99.9``. Other names are skipped. ``scale`` converts the unit into seconds."""
     ends: dict[str, float] = {}
     percentiles: dict[float, float] = {}
     count: int | None = None
@@ -67,10 +63,10 @@ def read_distribution(values: Iterable[tuple[str, object]], scale: float = 1.0) 
             ends[name] = number * scale
         elif (
             name.startswith("p")
-            and (p := read_finite_or_nan(name[1:].replace("_", "."))) is not None
-            and 0 < p < 100
+            and (percent := read_finite_or_nan(name[1:].replace("_", "."))) is not None
+            and 0 < percent < 100
         ):
-            percentiles[p] = number * scale
+            percentiles[percent] = number * scale
     return Distribution(
         avg=ends.get("avg"), min=ends.get("min"), max=ends.get("max"), std=ends.get("std"),
         count=count,

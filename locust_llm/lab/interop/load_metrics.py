@@ -1,5 +1,4 @@
-"""Load metrics: what a result says of one load, whichever tool wrote it. What it does not say is
-None."""
+"""Load metrics: holds one load's metrics in one form for all tools. Missing values are None."""
 
 from collections.abc import Mapping
 
@@ -7,7 +6,7 @@ import msgspec
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one measure over the requests, or over the gaps of all of them. Seconds or tokens."""
+    """Describes one measure over the requests, or over all gaps, in seconds or tokens."""
 
     avg: float | None = None
     min: float | None = None
@@ -15,45 +14,46 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
     std: float | None = None
     count: int | None = None
     percentiles: Mapping[float, float] = {}
-    """The percentiles by 50.0, 99.0, ..."""
+    """The keys are 50.0, 99.0 and so on."""
 
     def points(self) -> list[tuple[str, float]]:
-        """All of them that must not fall, from the least to the largest, with their names."""
+        """Returns minimum, percentiles and maximum with their names, in ascending order."""
         ends = [
             ("min", self.min),
-            *((f"p{p:g}", v) for p, v in sorted(self.percentiles.items())),
+            *((f"p{percent:g}", value) for percent, value in sorted(self.percentiles.items())),
             ("max", self.max),
         ]
         return [(name, value) for name, value in ends if value is not None]
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """One load. Times are seconds."""
+    """Describes one load. Times are in seconds."""
 
     tool: str
     version: str = ""
     label: str = ""
-    """Which of several loads of a file."""
+    """This distinguishes several loads of a file."""
     cut: str = ""
-    """Which later result of the file was cut off, and not read; empty: none."""
+    """This names the later result of the file that was cut off. Empty: none."""
     model: str = ""
     started_at: float | None = None
-    """Unix seconds."""
+    """The load started at this Unix time in seconds."""
     requests: int | None = None
-    """Answered."""
+    """This many requests were answered."""
     failed: int = 0
     in_blocks: bool = False
-    """Two variants took turns: a rate or a number of users is not that of the whole time."""
+    """Two variants took turns, so rates and numbers of users do not hold for the whole time."""
     unfinished: int = 0
-    """Cut as the run ended: neither answered nor failed, and in no percentile."""
+    """These requests were cut at the end of the run. They neither succeeded nor failed, and are in
+    no percentile."""
     asked_requests: int | None = None
     duration_s: float | None = None
     concurrency: int | None = None
-    """Requests in flight at most."""
+    """At most this many requests are in flight."""
     prefill_concurrency: int | None = None
-    """Requests before their first token at most, counted like ``ttft``."""
+    """At most this many requests await their first token, counted like ``ttft``."""
     rate_per_s: float | None = None
-    """Of the schedule; None: a closed loop, or unknown."""
+    """The schedule has this rate. None: a closed loop, or unknown."""
     most_in_flight: int | None = None
     asked_output_tokens: float | None = None
     requests_per_s: float | None = None
@@ -61,19 +61,17 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_per_s: float | None = None
     total_tokens_per_s: float | None = None
     ttft: Distribution = Distribution()
-    """The time from the send to the first token."""
     tpot: Distribution = Distribution()
-    """Of each request: time after the first token, over the tokens after it."""
+    """Each request has one value: the time after the first token over the tokens after it."""
     itl: Distribution = Distribution()
-    """Each gap between two chunks."""
+    """Each value is a gap between two chunks."""
     latency: Distribution = Distribution()
-    """The time from the send to the end."""
     input_tokens: Distribution = Distribution()
     output_tokens: Distribution = Distribution()
     server_output_tokens: float | None = None
-    """Mean tokens an answer by the server's own count, where ``output_tokens`` are another's."""
+    """The server counted this mean of output tokens, if ``output_tokens`` has another source."""
     client: str = ""
-    """What the tool says of itself: ``OK``, ``DEGRADED``, ...; empty: nothing."""
+    """The tool rates itself, such as ``OK`` or ``DEGRADED``. Empty: it does not."""
 
     @property
     def title(self) -> str:

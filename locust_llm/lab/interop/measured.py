@@ -1,5 +1,5 @@
-"""Measured: the requests of a run's profiling phase, from which each format makes its figures by
-its own definitions."""
+"""Measured: holds the requests of a run's profiling phase, for exports by each format's own
+definitions."""
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -18,22 +18,22 @@ from locust_llm.report.arrays import Floats
 
 
 class NotExported(ValueError):
-    """One sentence, without a full stop."""
+    """The run cannot be exported. The message is one sentence without a full stop."""
 
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """What a run came to, request by request."""
+    """Holds the results of a run, request by request."""
 
     run: Run
     ok: tuple[Record, ...]
-    """The successful requests, in the order of their sends."""
+    """The successful requests are in the order of their sends."""
     failed: tuple[Record, ...]
     cut: int
-    """Cut or cancelled: neither answered nor failed."""
+    """This many requests were cut or cancelled, so they neither succeeded nor failed."""
     began_s: float
     ended_s: float
-    """First send and last end, Unix seconds."""
+    """``began_s`` is the first send, ``ended_s`` the last end, both in Unix seconds."""
 
     @property
     def duration_s(self) -> float:
@@ -41,7 +41,7 @@ class MeasuredRun:
 
     @property
     def tokens(self) -> tuple[list[int], list[int]] | None:
-        """Input and output tokens of each; None where they are not known of all."""
+        """Returns the input and the output tokens of each request, or None if some are unknown."""
         read = [record.input_tokens for record in self.ok if record.input_tokens is not None]
         written = [record.output_tokens for record in self.ok if record.output_tokens is not None]
         return (read, written) if len(read) == len(written) == len(self.ok) else None
@@ -56,29 +56,21 @@ class MeasuredRun:
 
     @property
     def tpot_s(self) -> Floats:
-        """(latency - TTFT) / (output tokens - 1), of answers that have an ITL; where reasoning was
-        hidden, that is it."""
-        return _drop_unknown_values(
-            itl_s
-            if record.hidden_tokens or record.latency_s is None or record.ttft_s is None
-            else (record.latency_s - record.ttft_s) / (record.output_tokens - 1)
-            for record in self.ok
-            if (itl_s := record.itl_s) is not None
-            and record.output_tokens is not None
-            and record.output_tokens > 1
-        )
+        """Returns (latency - TTFT) / (output tokens - 1) of answers that have an ITL. With hidden
+        reasoning it returns the ITL."""
+        return _drop_unknown_values(_tpot_s(record) for record in self.ok)
 
     @property
     def gaps_s(self) -> Floats:
-        """Each gap between two chunks, where all stamps are known."""
+        """Returns each gap between two chunks whose stamps are known."""
         return np.concatenate(
             [np.empty(0), *(np.array(record.gaps_us, np.float64) / 1e6 for record in self.ok)]
         )
 
     @property
     def coalesced_gaps(self) -> tuple[int, int]:
-        """(how many of the gaps have an end whose chunk came in one read with others, all gaps):
-        the report leaves the former out."""
+        """Returns the number of gaps that end with a chunk from a read of several chunks, and the
+        number of all gaps. The report omits the former."""
         every = sum(len(record.gaps_us) for record in self.ok)
         return every - sum(len(record.sharp_gaps_us) for record in self.ok), every
 
@@ -87,17 +79,27 @@ class MeasuredRun:
         return bool(self.ok) and all(record.known_us or not record.chunk_us for record in self.ok)
 
 
+def _tpot_s(record: Record) -> float | None:
+    itl_s = record.itl_s
+    if itl_s is None or record.output_tokens is None or record.output_tokens <= 1:
+        return None
+    if record.hidden_tokens or record.latency_s is None or record.ttft_s is None:
+        return itl_s
+    return (record.latency_s - record.ttft_s) / (record.output_tokens - 1)
+
+
 def _drop_unknown_values(values: Iterable[float | None]) -> Floats:
     return np.array([value for value in values if value is not None], np.float64)
 
 
 def sent_s(record: Record) -> float:
-    """Unix seconds; of a request that could not be sent, when it was tried."""
+    """Returns the Unix time of the send in seconds, or of the attempt if the request could not be
+    sent."""
     return record.sent_unix_s
 
 
 def measure_run(folder: Path) -> MeasuredRun:
-    """Raises OSError and NotExported."""
+    """Reads the run of a folder. Raises OSError and NotExported."""
     if not (folder / RECORDS).is_file():
         raise NotExported(f"it holds no run: it has no {RECORDS}")
     try:
@@ -115,7 +117,7 @@ def measure_run(folder: Path) -> MeasuredRun:
 
 
 def select_measured_run(run: Run, records: Sequence[Record]) -> MeasuredRun:
-    """Raises NotExported where nothing was answered."""
+    """Groups the records by outcome. Raises NotExported if no request was answered."""
     ok = tuple(record for record in records if record.outcome == OK)
     if not ok:
         raise NotExported("no request of its profiling phase was answered")
@@ -129,7 +131,7 @@ def select_measured_run(run: Run, records: Sequence[Record]) -> MeasuredRun:
 def export_as_json(
     file: str, build: Callable[[MeasuredRun, ExportOptions], object]
 ) -> ExportFormat:
-    """A format of one JSON document, which ``build`` makes of one run or of one stage."""
+    """Makes a format of one JSON document, which ``build`` makes of a run or a stage."""
 
     def write(folder: Path, out: Path, options: ExportOptions) -> None:
         if stages := _list_stages(folder):
@@ -143,7 +145,7 @@ def export_as_json(
 
 
 def explain_coalesced_gaps(run: MeasuredRun) -> str:
-    """A line where the file has gaps that the report leaves out; else nothing."""
+    """Returns a line about gaps that the file has and the report omits, or an empty text."""
     coalesced, every = run.coalesced_gaps
     if not (coalesced and run.gaps_known):
         return ""
@@ -154,6 +156,6 @@ def explain_coalesced_gaps(run: MeasuredRun) -> str:
 
 
 def _list_stages(folder: Path) -> list[Path]:
-    """The folders of a sweep's stages, in their order."""
+    """Lists the folders of a sweep's stages in order."""
     stages = [path for path in (folder / "stages").glob("*") if (path / RECORDS).is_file()]
     return sorted(stages, key=lambda path: (len(path.name), path.name))

@@ -1,4 +1,4 @@
-"""Parquet export: the records of a run as a table, written all at once or not at all."""
+"""Parquet export: writes the records of a run as a table, all at once or not at all."""
 
 import os
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Registry: the tools whose results can be read or written, and what reads a file that one of them
-wrote."""
+"""Registry: lists the tools whose formats can be read or written, and finds the reader of a
+file."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -41,22 +41,21 @@ TOOLS: Final = {
     "benchmark_report": WRITTEN,
     "parquet_export": WRITTEN,
 }
-"""The files beside this one that have a FORMAT, in the order in which texts name them. What is only
-written needs numpy, so it is not imported where results are read: the web UI of a running test
-does that."""
+"""These files beside this one have a FORMAT, in the order in which texts name them. Formats that
+are only written need numpy. Reading must not import it, as the web UI of a running test reads
+results."""
 MAX_FILES: Final = 50
-"""The files of a folder that are looked at."""
+"""At most this many files of a folder are tried."""
 FIGURES_ELSEWHERE: Final = "locust-llm compare and locust-llm audit take the figures of such a file"
 
 
 class UnknownFormat(ValueError):
-    """No known tool wrote the file, or the file is cut. Its text is one sentence."""
+    """No known tool wrote the file, or the file is cut. The message is one sentence."""
 
 
 @cache
 def load_formats(use: str) -> dict[str, ToolFormat]:
-    """The formats that are READ, or WRITTEN, by the names of their files, which are imported
-    here."""
+    """Imports the formats for reading or writing, and returns them by the names of their files."""
     formats: dict[str, ToolFormat] = {}
     for name, its_use in TOOLS.items():
         if its_use == use:
@@ -65,7 +64,7 @@ def load_formats(use: str) -> dict[str, ToolFormat]:
 
 
 def list_export_formats() -> dict[str, ExportFormat]:
-    """The formats that a run can be written in, by the names that ``--format`` takes."""
+    """Returns the formats for writing, by the names that ``--format`` takes."""
     exports: dict[str, ExportFormat] = {}
     for tool in load_formats(WRITTEN).values():
         exports |= tool.exports
@@ -73,12 +72,12 @@ def list_export_formats() -> dict[str, ExportFormat]:
 
 
 def list_figures_files() -> list[str]:
-    """The names of files with figures, which the folder of a run or of a result may have."""
+    """Lists the names of files with metrics in the folder of a run or a result."""
     return [reader.file for _, reader in _figures_readers() if reader.file]
 
 
 def name_importable_tools() -> str:
-    """The tools whose requests can be imported, for a text."""
+    """Lists the tools whose requests can be imported, as text."""
     names = []
     for tool in load_formats(READ).values():
         refused = isinstance(tool.requests, DocumentRequestsReader) and not tool.requests.importable
@@ -111,7 +110,7 @@ def _document_readers() -> list[DocumentRequestsReader]:
 
 
 def read_figures(path: Path) -> list[Figures]:
-    """The loads of a file, or of the folder of a run. Raises OSError and UnknownFormat."""
+    """Reads the loads of a file or a run folder. Raises OSError and UnknownFormat."""
     path = _find_figures_file(path)
     for reader in _requests_readers():
         if reader.file and reader.file == path.name:
@@ -127,7 +126,7 @@ def read_figures(path: Path) -> list[Figures]:
         if loads:
             return loads
         raise UnknownFormat(
-            f"it is no JSON ({error}), and has no table with a latency or a TTFT"
+            f"it is not JSON ({error}), and has no table with a latency or a TTFT"
         ) from None
     results = documents.found if len(documents.found) > 1 else split_results(documents.found[0])
     if len(results) == 1 and not documents.cut:
@@ -139,7 +138,7 @@ def read_figures(path: Path) -> list[Figures]:
 
 
 def _find_figures_file(path: Path) -> Path:
-    """The file itself, or the one with figures in a folder. Raises UnknownFormat."""
+    """Returns the file itself, or the file with metrics in a folder. Raises UnknownFormat."""
     if not path.is_dir():
         return path
     names = list_figures_files()
@@ -150,7 +149,8 @@ def _find_figures_file(path: Path) -> Path:
 
 
 def _read_figures_of_several(result: object, path: Path, place: int, cut: str) -> list[Figures]:
-    """The loads of one of the results of a file, labelled by its place. Raises UnknownFormat."""
+    """Reads one of several results of a file, and labels its loads with its place. Raises
+    UnknownFormat."""
     try:
         loads = _read_result_figures(result, path)
     except UnknownFormat as error:
@@ -163,7 +163,7 @@ def _read_figures_of_several(result: object, path: Path, place: int, cut: str) -
 
 
 def _read_result_figures(document: object, path: Path) -> list[Figures]:
-    """The loads of one result. Raises UnknownFormat."""
+    """Reads the loads of one result. Raises UnknownFormat."""
     readers = dict(_figures_readers())
     for reader in readers.values():
         if isinstance(document, dict) and reader.recognise(document):
@@ -171,15 +171,15 @@ def _read_result_figures(document: object, path: Path) -> list[Figures]:
             if loads:
                 return loads
     tools = ", ".join(sorted(name.replace("_", " ") for name in readers))
-    raise UnknownFormat(f"no tool that is known here wrote it (known: {tools}, and tables as text)")
+    raise UnknownFormat(f"no known tool wrote it (known: {tools}, and tables as text)")
 
 
 # -- requests --------------------------------------------------------------------------------------
 
 
 def read_imported_runs(path: Path) -> list[ImportedRun]:
-    """The loads of a file, or of the folder of one result. Raises OSError, and UnusableResult with
-    one sentence."""
+    """Reads the loads of a file, or of the folder of one result. Raises OSError and
+    UnusableResult."""
     if path.is_dir():
         return _read_folder(path)
     file = ResultFile(path)
@@ -212,7 +212,7 @@ def _is_list_of_requests(document: object) -> bool:
 
 
 def _read_result_requests(document: object, path: Path) -> list[ImportedRun]:
-    """The loads of one result of this file. Raises UnusableResult."""
+    """Reads the requests of one result of this file. Raises UnusableResult."""
     for reader in _document_readers():
         if not reader.recognise(document):
             continue
@@ -234,7 +234,7 @@ def _explain_missing_requests(path: Path) -> str:
 
 
 def _require_records(loads: list[ImportedRun]) -> list[ImportedRun]:
-    """The loads. Raises UnusableResult where one has no request that can be read."""
+    """Returns the loads. Raises UnusableResult for a load without a readable request."""
     for load in loads:
         if not load.records:
             first = f" ({load.unread[0]})" if load.unread else ""
@@ -243,7 +243,7 @@ def _require_records(loads: list[ImportedRun]) -> list[ImportedRun]:
 
 
 def _read_folder(folder: Path) -> list[ImportedRun]:
-    """The loads of the one file with requests in a folder. Raises OSError and UnusableResult."""
+    """Reads the one file with requests in a folder. Raises OSError and UnusableResult."""
     names = [reader.file for reader in _requests_readers() if reader.file]
     files = [folder / name for name in names if (folder / name).is_file()]
     if not files:

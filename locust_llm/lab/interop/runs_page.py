@@ -1,8 +1,9 @@
-"""Runs: the page of compared run folders, all beside the first, with the intervals of their
-differences and the audit of each. Imported runs are such folders too."""
+"""Runs page: compares run folders with the first of them, with intervals of the differences and an
+audit of each. Imported runs are such folders too."""
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -39,21 +40,19 @@ CLASSES: Final = {"better": "pass", "worse": "loud"}
 
 
 class Cell(NamedTuple):
-    """A figure of a run."""
-
     value: str
     difference: str = ""
-    """From the base, with its interval, in the unit of the row."""
+    """The difference from the base has its interval, in the unit of the row."""
     percent: str = ""
     word: str = ""
 
 
 def render_comparison_page(comparison: Comparison) -> str:
-    """The whole page. A folder whose figures cannot be read has no conditions and no audit, and the
-    page says so."""
+    """Renders the whole page. A folder with unreadable metrics has neither conditions nor an audit,
+    and the page reports that."""
     folders = [comparison.base, *(pair.folder for pair in comparison.runs)]
     names = number_equal_titles([Path(folder).name for folder in folders])
-    figures, unread = _figures(folders, names)
+    figures, unread = _read_figures_of_runs(folders, names)
     doubts, held = audit_columns(
         [
             (name, figures_of_run)
@@ -70,7 +69,7 @@ def render_comparison_page(comparison: Comparison) -> str:
         testers=TESTERS
         if len({figure.title for figure in figures if figure is not None}) > 1
         else "",
-        apart=[
+        differing_loads=[
             f"{name} had other work than {names[0]}: {pair.other_work}. So there are no "
             f"differences."
             for name, pair in zip(names[1:], comparison.runs, strict=True)
@@ -92,10 +91,10 @@ def render_comparison_page(comparison: Comparison) -> str:
     )
 
 
-def _figures(
+def _read_figures_of_runs(
     folders: Sequence[str], names: Sequence[str]
 ) -> tuple[list[Figures | None], list[str]]:
-    """(of each folder, why not of some)."""
+    """Returns the metrics of each folder, and the reasons why some are missing."""
     figures_of_runs = list[Figures | None]()
     unread = list[str]()
     for folder, name in zip(folders, names, strict=True):
@@ -108,29 +107,25 @@ def _figures(
 
 
 def _rows(pairs: Sequence[RunPair]) -> Iterator[tuple[str, list[Cell]]]:
-    """A row for each figure that a pair has, the base's first."""
-    each = [dict(_lines(pair)) for pair in pairs]
-    for label in dict.fromkeys(label for lines in each for label in lines):
-        finest = min((lines[label] for lines in each if label in lines), key=_reach)
-        yield (
-            label,
-            [Cell(format_line_cells(finest)[0]), *(_cell(lines.get(label)) for lines in each)],
-        )
+    """Yields a row for each metric that a pair has, with the base's value first."""
+    columns = [dict(_list_lines(pair)) for pair in pairs]
+    for label in dict.fromkeys(chain.from_iterable(columns)):
+        finest = min((lines[label] for lines in columns if label in lines), key=_interval_width)
+        base = Cell(format_line_cells(finest)[0])
+        yield label, [base, *(_cell(lines.get(label)) for lines in columns)]
 
 
-def _reach(line: ComparisonLine) -> float:
-    """Returns the reach of the interval: the narrowest allows the most digits."""
+def _interval_width(line: ComparisonLine) -> float:
+    """Returns the width of the interval. The narrowest interval allows the most digits."""
     return math.inf if line.low is None or line.high is None else line.high - line.low
 
 
-def _lines(pair: RunPair) -> Iterator[tuple[str, ComparisonLine]]:
-    """Lists the lines of a sweep by stage."""
+def _list_lines(pair: RunPair) -> Iterator[tuple[str, ComparisonLine]]:
+    """Yields the lines of a run, then of a sweep's stages."""
     yield from ((line.label, line) for line in pair.lines)
-    yield from (
-        (f"{line.label}, {pair.axis} {stage.value:g}", line)
-        for stage in pair.stages
-        for line in stage.lines
-    )
+    for stage in pair.stages:
+        for line in stage.lines:
+            yield f"{line.label}, {pair.axis} {stage.value:g}", line
 
 
 def _cell(line: ComparisonLine | None) -> Cell:
@@ -142,8 +137,8 @@ def _cell(line: ComparisonLine | None) -> Cell:
 
 
 def _remarks(comparison: Comparison, names: Sequence[str], loud: bool) -> list[tuple[str, str]]:
-    """(runs, what is to be known of all of them): ``loud`` warnings, or notes on figures; not what
-    the page says anyway."""
+    """Returns groups of runs with a text about all of them: ``loud`` warnings, or notes. Texts that
+    the page contains anyway are omitted."""
     texts: dict[str, list[str]] = {
         f"WARNING: {warning}": [names[0]] for warning in comparison.warnings if loud
     }
@@ -157,5 +152,6 @@ def _remarks(comparison: Comparison, names: Sequence[str], loud: bool) -> list[t
             if not text.startswith("Not compared, as") and not text.endswith("stage by stage:"):
                 texts.setdefault(text, []).append(name)
     return [
-        (", ".join(of), clean_line(text.removeprefix("WARNING: "))) for text, of in texts.items()
+        (", ".join(runs), clean_line(text.removeprefix("WARNING: ")))
+        for text, runs in texts.items()
     ]

@@ -1,5 +1,5 @@
-"""Side by side: results of several tools, or without records, as one table; a difference only where
-the loads are alike."""
+"""Side by side: shows results of several tools, or without records, in one table. Only equal loads
+have differences."""
 
 import argparse
 import math
@@ -25,11 +25,11 @@ body { display: block; max-width: 90rem; }
 td { white-space: nowrap; }
 tr:first-child td { white-space: normal; overflow-wrap: anywhere; min-width: 7rem; }
 """
-Said = Callable[[Figures], str]
+ConditionFormatter = Callable[[Figures], str]
 
 
 def compare_results(words: Sequence[str]) -> int:
-    """Print the table of the results that ``words`` name. 5 where one cannot be read."""
+    """Prints the table of the results. Returns status 5 if one is unreadable."""
     options = make_compare_parser().parse_args(words)
     files: list[tuple[Path, Figures]] = []
     for path in options.results:
@@ -61,8 +61,8 @@ def compare_results(words: Sequence[str]) -> int:
 
 
 def make_compare_parser() -> argparse.ArgumentParser:
-    """Of the words of ``locust-llm compare``, as far as they are about files; its help is that of
-    runs."""
+    """Makes a parser of the options of ``locust-llm compare`` that concern files. Its help is the
+    help of runs."""
     parser = argparse.ArgumentParser(prog="locust-llm compare", add_help=False)
     parser.add_argument("results", type=Path, nargs="*")
     parser.add_argument("--markdown", type=Path)
@@ -72,7 +72,7 @@ def make_compare_parser() -> argparse.ArgumentParser:
 
 
 def names_result_files(words: Sequence[str]) -> bool:
-    """Whether one of the results is a file: folders alone are runs of ours, unless they are
+    """Returns whether one of the results is a file. Folders alone are our runs, unless they are
     evalscope's."""
     results: list[Path] = make_compare_parser().parse_known_args(words)[0].results
     return len(results) > 1 and any(
@@ -81,24 +81,23 @@ def names_result_files(words: Sequence[str]) -> bool:
 
 
 class ResultTable(NamedTuple):
-    """Clean text."""
+    """Holds the cleaned texts of the table."""
 
     names: list[str]
-    """The names of the columns."""
     conditions: list[list[str]]
     measures: list[list[str]]
-    """Rows, each with its name first."""
-    apart: list[str]
-    """Why columns have no difference."""
+    """Each row starts with its name."""
+    differing_loads: list[str]
+    """Each text explains why a column has no difference."""
     notes: list[str]
     doubts: list[str]
-    """What stands against single results, by the audit."""
+    """Each text is an objection of the audit to a result."""
     held: list[str]
-    """How many checks of each result hold."""
+    """Each text counts the checks that a result passes."""
 
 
 def build_result_table(files: Sequence[tuple[Path, Figures]]) -> ResultTable:
-    """With the first as the base."""
+    """Builds the table with the first result as the base."""
     names = number_equal_titles([figures.title for _, figures in files])
     columns = [figures for _, figures in files]
     base, *_ = columns
@@ -121,7 +120,7 @@ def build_result_table(files: Sequence[tuple[Path, Figures]]) -> ResultTable:
         names=names,
         conditions=clean_rows(conditions),
         measures=clean_rows(measures),
-        apart=[
+        differing_loads=[
             f"{name} had another load than {names[0]}: {clean_line(why)}. So there are no "
             f"differences."
             for name, why in zip(names, whys, strict=True)
@@ -134,24 +133,25 @@ def build_result_table(files: Sequence[tuple[Path, Figures]]) -> ResultTable:
 
 
 def audit_columns(named: Sequence[tuple[str, Figures]]) -> tuple[list[str], list[str]]:
-    """(what stands against each, but for too few samples; how many of its checks hold), in
-    words."""
-    each = [(name, audit_figures(figures)) for name, figures in named]
-    doubts = [
-        clean_line(f"{name}: {finding.verdict}: {finding.rule}: {finding.arithmetic}")
-        for name, findings in each
-        for finding in findings
-        if finding.verdict is not AuditOutcome.HOLDS and finding.rule != "samples"
-    ]
+    """Returns the audit's objections, except for too few samples, and the number of passed checks
+    per result."""
+
+    doubts = []
     held = []
-    for name, findings in each:
-        verdicts = [finding.verdict for finding in findings]
-        held.append(f"{name}: {verdicts.count(AuditOutcome.HOLDS)} of {len(verdicts)}")
+    for name, figures in named:
+        findings = audit_figures(figures)
+        objections = [finding for finding in findings if finding.verdict is not AuditOutcome.HOLDS]
+        held.append(f"{name}: {len(findings) - len(objections)} of {len(findings)}")
+        doubts += [
+            clean_line(f"{name}: {finding.verdict}: {finding.rule}: {finding.arithmetic}")
+            for finding in objections
+            if finding.rule != "samples"
+        ]
     return doubts, held
 
 
 def list_conditions(columns: Sequence[Figures | None]) -> list[list[str]]:
-    """Rows, each with its name first; None: nothing is known."""
+    """Lists rows that start with their name. None: nothing is known."""
     rows = []
     for name, condition in CONDITIONS.items():
         cells = ["-" if figures is None else condition(figures) for figures in columns]
@@ -160,7 +160,7 @@ def list_conditions(columns: Sequence[Figures | None]) -> list[list[str]]:
 
 
 def clean_rows(rows: list[list[str]]) -> list[list[str]]:
-    """Clean, without those in which no column has anything."""
+    """Cleans the rows, and drops rows without content."""
     filled_rows = []
     for row in rows:
         if not {"-", ""}.issuperset(row[1:]):
@@ -175,11 +175,11 @@ def format_results_markdown(table: ResultTable) -> str:
         tablefmt="github",
         disable_numparse=True,
     )
-    return "\n\n".join([*table.apart, rows, *table.notes, *table.doubts]) + "\n"
+    return "\n\n".join([*table.differing_loads, rows, *table.notes, *table.doubts]) + "\n"
 
 
 def number_equal_titles(titles: Sequence[str]) -> list[str]:
-    """Clean, those that come again with a number."""
+    """Cleans the titles, and numbers titles that occur several times."""
     return [
         clean_line(title)
         if titles.count(title) == 1
@@ -196,25 +196,25 @@ NO_INTERVALS: Final = (
 
 
 def find_unlike_conditions(base: Figures, other: Figures) -> str:
-    """Why both cannot be compared: other work, or another load; empty: they can. What one of them
-    does not say is no reason."""
+    """Explains why two loads are not comparable: other work, or another load. Empty: they are
+    comparable. Unknown values do not matter."""
     if differences := find_work_differences(_work(base), _work(other)):
         return ", ".join(map(str, differences))
-    for name, a, b in (
+    for name, base_value, value in (
         ("in flight at most", base.concurrency, other.concurrency),
         ("requests a second asked for", base.rate_per_s, other.rate_per_s),
     ):
-        if a and b and a != b:
-            return f"{name} {b} for {a}"
-    if (base.rate_per_s is None) != (other.rate_per_s is None) and (base.concurrency is None) != (
-        other.concurrency is None
-    ):
+        if base_value and value and base_value != value:
+            return f"{name} {value} for {base_value}"
+    one_has_a_rate = (base.rate_per_s is None) != (other.rate_per_s is None)
+    one_has_users = (base.concurrency is None) != (other.concurrency is None)
+    if one_has_a_rate and one_has_users:
         return "one is an open loop, the other a closed one"
     return ""
 
 
 def _work(figures: Figures) -> RunWork:
-    """Tokenizers differ; the server's own count is the same for all."""
+    """Describes the work. Tokenizers differ, so the server's own count takes precedence."""
     counted = figures.server_output_tokens
     output = _length(figures.output_tokens) if counted is None else LengthStatistics(counted)
     return RunWork(
@@ -224,10 +224,12 @@ def _work(figures: Figures) -> RunWork:
     )
 
 
-def _length(of: Distribution) -> LengthStatistics | None:
-    if not of.avg:
+def _length(lengths: Distribution) -> LengthStatistics | None:
+    if not lengths.avg:
         return None
-    return LengthStatistics(of.avg, of.std / math.sqrt(of.count) if of.std and of.count else 0.0)
+
+    error = lengths.std / math.sqrt(lengths.count) if lengths.std and lengths.count else 0.0
+    return LengthStatistics(lengths.avg, error)
 
 
 def _cell(value: float | None, base: float | None) -> str:
@@ -237,16 +239,28 @@ def _cell(value: float | None, base: float | None) -> str:
     return f"{format_brief(value)}{more}"
 
 
-def _of(field: str, point: str) -> Callable[[Figures], float | None]:
+def _milliseconds(field: str, point: str) -> Callable[[Figures], float | None]:
     def value(figures: Figures) -> float | None:
-        of: Distribution = getattr(figures, field)
-        number = of.avg if point == "mean" else of.percentiles.get(float(point[1:]))
-        return None if number is None else number * 1e3
+        times: Distribution = getattr(figures, field)
+        seconds = times.avg if point == "mean" else times.percentiles.get(float(point[1:]))
+        return None if seconds is None else seconds * 1e3
 
     return value
 
 
-CONDITIONS: Final[dict[str, Said]] = {
+def _list_measures() -> dict[str, Callable[[Figures], float | None]]:
+    measures: dict[str, Callable[[Figures], float | None]] = {}
+    for field, name in (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL")):
+        for point in ("mean", "p50", "p90", "p95", "p99"):
+            measures[f"{name} {point}, ms"] = _milliseconds(field, point)
+    for point in ("mean", "p50", "p99"):
+        measures[f"latency {point}, ms"] = _milliseconds("latency", point)
+    measures["requests/s"] = lambda figures: figures.requests_per_s
+    measures["output tokens/s"] = lambda figures: figures.output_tokens_per_s
+    return measures
+
+
+CONDITIONS: Final[dict[str, ConditionFormatter]] = {
     "model": lambda figures: figures.model or "-",
     "in flight at most": lambda figures: f"{figures.concurrency or '-'}",
     "prefills at most": lambda figures: f"{figures.prefill_concurrency or '-'}",
@@ -259,11 +273,4 @@ CONDITIONS: Final[dict[str, Said]] = {
     "output tokens": lambda figures: format_brief(figures.output_tokens.avg),
     "output tokens by the server": lambda figures: format_brief(figures.server_output_tokens),
 }
-MEASURES: Final[dict[str, Callable[[Figures], float | None]]] = {
-    **{f"{name} {point}, ms": _of(field, point) for field,
-        name in (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"))
-       for point in ("mean", "p50", "p90", "p95", "p99")},
-    **{f"latency {point}, ms": _of("latency", point) for point in ("mean", "p50", "p99")},
-    "requests/s": lambda figures: figures.requests_per_s,
-    "output tokens/s": lambda figures: figures.output_tokens_per_s,
-}  # fmt: skip
+MEASURES: Final = _list_measures()

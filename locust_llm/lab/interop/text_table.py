@@ -1,5 +1,5 @@
-"""Table: figures as a tool printed them, with its command line above: boxes, pipes, or columns in
-Markdown."""
+"""Text table: reads metrics that a tool printed as boxes, pipes or Markdown, with its command line
+above."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -40,12 +40,12 @@ COUNTS: Final = ("concurrency", "prefill_concurrency", "requests")
 FLAG: Final = re.compile(r"--([a-z][a-z0-9-]+)[ =]+([0-9.]+)\b")
 UNIT: Final = re.compile(r"\(([a-z/µ]+)\)", re.IGNORECASE)
 PROGRESS_LINE: Final = re.compile(r"(\d+)/\1\b.*?\[(?:(\d+):)?(\d+):(\d+)[\]<]")
-"""A progress bar at its end: count, and the time that it took."""
+"""The last state of a progress bar has the count and the elapsed time."""
 
 
 def read_tables(words: str) -> list[Figures]:
-    """Each table with a latency or a TTFT is a load; the command that stands nearest above it has
-    its options."""
+    """Reads each table with a latency or a TTFT as a load. The nearest command above it has its
+    options."""
     tables = list[Figures]()
     above = list[str]()
     rows: dict[str, dict[str, object]] = {}
@@ -58,7 +58,9 @@ def read_tables(words: str) -> list[Figures]:
             rows[cells[0].lower()] = dict(zip(head, cells[1:], strict=True))
         elif rows and not BORDER.fullmatch(line):
             tables += _load(rows, "\n".join(above), len(tables) + 1)
-            rows, head, above = {}, [], [line]
+            rows = {}
+            head = []
+            above = [line]
         else:
             above.append(line)
     return tables
@@ -78,13 +80,13 @@ def _load(rows: dict[str, dict[str, object]], above: str, place: int) -> Iterato
         return
     flags = dict(FLAG.findall(above))
     for field, names in FLAGS.items():
-        asked = next((flags[name] for name in names if name in flags), None)
-        if asked is not None:
+        requested = next((flags[name] for name in names if name in flags), None)
+        if requested is not None:
             values.setdefault(
-                field, read_whole(asked) if field in COUNTS else read_finite_or_nan(asked)
+                field, read_whole(requested) if field in COUNTS else read_finite_or_nan(requested)
             )
-    if took := PROGRESS_LINE.search(above):
-        count, hours, minutes, seconds = (int(part or 0) for part in took.groups())
+    if progress := PROGRESS_LINE.search(above):
+        count, hours, minutes, seconds = (int(part or 0) for part in progress.groups())
         values.setdefault("requests", count)
         values.setdefault("duration_s", float(hours * 3600 + minutes * 60 + seconds))
     tool = "AIPerf" if "aiperf" in above.lower() else "table"
@@ -94,6 +96,5 @@ def _load(rows: dict[str, dict[str, object]], above: str, place: int) -> Iterato
 
 def _field(name: str, fields: Mapping[str, tuple[str, ...]]) -> str:
     """Finds a field by the words before the unit."""
-    return next(
-        (field for field, words in fields.items() if UNIT.sub("", name).strip() in words), ""
-    )
+    words = UNIT.sub("", name).strip()
+    return next((field for field, names in fields.items() if words in names), "")

@@ -1,7 +1,6 @@
-"""Tool format: how the results of one tool are recognised, read and written.
+"""Tool format: describes how one tool's results are recognised, read and written.
 
-Each tool has a file beside this one, with a ``FORMAT`` at its end; registry.py has the table of
-them.
+Each tool has a file beside this one that ends with a ``FORMAT``. registry.py lists them.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,67 +14,67 @@ from locust_llm.lab.interop.load_metrics import Figures
 
 
 class FiguresReader(NamedTuple):
-    """Reads the figures of a load out of a JSON document."""
+    """Reads the metrics of a load from a JSON document."""
 
     recognise: Callable[[Document], bool]
     read: Callable[[Document, Path], list[Figures]]
-    """Takes the document and its file, since some tools write the percentiles into a file beside
-    it."""
+    """The function takes the document and its file, since some tools write the percentiles into a
+    file beside it."""
     file: str = ""
-    """The name of the document in the folder of a result; empty: the tool lets its user choose."""
+    """The document has this name in the folder of a result. Empty: the user chooses the name."""
 
 
 class RequestsReader(NamedTuple):
-    """Reads the requests of a result out of a whole file."""
+    """Reads the requests of a result from a whole file."""
 
     recognise: Callable[[ResultFile], bool]
-    """Raises OSError."""
+    """The function raises OSError."""
     read: Callable[[ResultFile], list[ImportedRun]]
-    """Raises OSError and UnusableResult."""
+    """The function raises OSError and UnusableResult."""
     file: str
-    """The name of the file in the folder of a result."""
+    """The file has this name in the folder of a result."""
     figures_file: str
-    """The file beside it that has the figures."""
+    """The file with the metrics beside it has this name."""
 
 
 class DocumentRequestsReader(NamedTuple):
-    """Reads the requests of a result out of a JSON document; a file may hold several of these."""
+    """Reads the requests of a result from a JSON document. A file may hold several documents."""
 
     recognise: Callable[[object], bool]
     read: Callable[[Any, Path], list[ImportedRun]]
-    """Raises UnusableResult."""
+    """The function raises UnusableResult."""
     file: str = ""
-    """As of RequestsReader; empty: the tool lets its user choose."""
+    """The file has this name in the folder of a result. Empty: the user chooses the name."""
     figures_file: str = ""
     is_list: bool = False
-    """A result is a list of requests. Else a list in a file is one of results."""
+    """True: a result is a list of requests. False: a list in a file is a list of results."""
     importable: bool = True
-    """False: ``read`` raises what such a result lacks."""
+    """False: ``read`` raises the reason why such a result cannot be imported."""
 
 
 class ExportOptions(NamedTuple):
-    """What the command line asks for beside the format."""
+    """Holds the options of the command line besides the format."""
 
     more: Mapping[str, object]
-    """Fields that the run does not know."""
+    """The run itself lacks these fields."""
     detailed: bool
 
 
 class ExportFormat(NamedTuple):
-    """Writes a run as a tool writes its results."""
+    """Writes a run in a tool's format."""
 
     file: str
-    """Its name in the run folder."""
+    """The file has this name in the run folder."""
     write: Callable[[Path, Path, ExportOptions], None]
-    """Takes the run folder and the file. Raises OSError and NotExported."""
+    """The function takes the run folder and the file. Raises OSError and NotExported."""
 
 
 class ToolFormat(NamedTuple):
-    """One tool; what it does not have is None or empty."""
+    """Describes one tool. Unsupported parts are None or empty."""
 
     tool: str
-    """Its name, as its makers write it."""
+    """The tool's makers write its name like this."""
     figures: FiguresReader | None = None
     requests: RequestsReader | DocumentRequestsReader | None = None
     exports: Mapping[str, ExportFormat] = {}
-    """By the name that ``--format`` takes."""
+    """The keys are the names that ``--format`` takes."""

@@ -1,7 +1,7 @@
-"""vLLM: the JSON of ``vllm bench serve --save-result``.
+"""vLLM: reads the JSON of ``vllm bench serve --save-result``.
 
-With ``--save-detailed`` it has lists with a value for each request, times in seconds on the clock
-of a process.
+With ``--save-detailed`` the file has lists with a value per request, and times in seconds on the
+clock of a process.
 """
 
 import time
@@ -77,7 +77,7 @@ LISTS: Final = ("ttfts", "itls", "start_times", "input_lens", "output_lens", "er
 
 
 def _read_requests(document: Document, path: Path) -> list[ImportedRun]:
-    """Raises UnusableResult without what each request had."""
+    """Reads the requests. Raises UnusableResult without their lists."""
     lists = {name: document.get(name) for name in (*LISTS, "latencies")}
     if not all(isinstance(lists[name], list) for name in ("ttfts", "itls", "output_lens")):
         raise UnusableResult(
@@ -90,8 +90,10 @@ def _read_requests(document: Document, path: Path) -> list[ImportedRun]:
     rate = read_finite_or_nan(document.get("request_rate"))
     burstiness = read_finite_or_nan(document.get("burstiness"))
     open_loop = rate is not None and 0 < rate < float("inf")
-    records, unread = _records(lists, read_text(document.get("date")), path)
-    asked = (read_whole(document.get("completed")) or 0) + (read_whole(document.get("failed")) or 0)
+    records, unread = _make_records(lists, read_text(document.get("date")), path)
+    requested = (read_whole(document.get("completed")) or 0) + (
+        read_whole(document.get("failed")) or 0
+    )
     return [
         ImportedRun(
             tool="vllm bench",
@@ -100,7 +102,7 @@ def _read_requests(document: Document, path: Path) -> list[ImportedRun]:
             users=read_whole(document.get("max_concurrency")),
             rate_per_s=rate if open_loop else None,
             arrivals=_name_arrivals(burstiness) if open_loop else "",
-            asked=asked or None,
+            asked=requested or None,
             unread=tuple(unread),
             lacks=imported.list_missing_data(records, imported.NO_DATE),
         )
@@ -108,13 +110,15 @@ def _read_requests(document: Document, path: Path) -> list[ImportedRun]:
 
 
 def _name_arrivals(burstiness: float | None) -> str:
-    """How the arrivals of an open loop are distributed; empty: the file does not say."""
+    """Names the distribution of an open loop's arrivals. Empty: unknown."""
     if burstiness is None:
         return ""
     return "poisson" if burstiness == 1 else f"gamma (smoothness {burstiness:g})"
 
 
-def _records(lists: Mapping[str, Any], date: str, path: Path) -> tuple[list[Record], list[str]]:
+def _make_records(
+    lists: Mapping[str, Any], date: str, path: Path
+) -> tuple[list[Record], list[str]]:
     records = list[Record]()
     unread = list[str]()
     starts = [
@@ -123,12 +127,11 @@ def _records(lists: Mapping[str, Any], date: str, path: Path) -> tuple[list[Reco
         if (value := read_finite_or_nan(start_time)) is not None and abs(value) < 1e11
     ]
     ended_s = max(starts, default=0.0)
-    base_s = _unix(date, path) - ended_s
+    base_s = _read_written_time(date, path) - ended_s
     for place, _ in imported.number_requests(lists["start_times"]):
         try:
-            records.append(
-                _record({name: _nth(lists[name], place - 1) for name in lists}, place, base_s)
-            )
+            request = {name: _nth(values, place - 1) for name, values in lists.items()}
+            records.append(_make_record(request, place, base_s))
         except UnusableResult as error:
             unread.append(f"request {place}: {error}")
     return records, unread
@@ -138,15 +141,15 @@ def _nth(values: object, place: int) -> Any:
     return values[place] if isinstance(values, list) and place < len(values) else None
 
 
-def _unix(date: str, path: Path) -> float:
-    """When the tool wrote the file: its date, which has no time zone, as UTC."""
+def _read_written_time(date: str, path: Path) -> float:
+    """Returns the Unix time of the file. Its date has no time zone, and counts as UTC."""
     with suppress(ValueError, OverflowError):
         return float(time.mktime(time.strptime(date, "%Y%m%d-%H%M%S")) - time.timezone)
     return path.stat().st_mtime
 
 
-def _record(request: Mapping[str, Any], place: int, base_s: float) -> Record:
-    """The first event may carry nothing but the role: so does its TTFT."""
+def _make_record(request: Mapping[str, Any], place: int, base_s: float) -> Record:
+    """Makes a record. The first event may carry the role only, and the tool's TTFT ends there."""
     sent_s = imported.read_finite(request["start_times"], "start time")
     words = request["errors"] if isinstance(request["errors"], str) else ""
     failure = imported.outcome_fields(None, words)

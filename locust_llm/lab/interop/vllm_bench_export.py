@@ -1,15 +1,16 @@
-"""vLLM export: the JSON of ``vllm bench serve --save-result`` as of 0.32, and its records for
+"""vLLM export: writes the JSON of ``vllm bench serve --save-result`` of 0.32, and its records for
 PyTorch's benchmark database.
 
-Its definitions: TPOT of a request is (latency - TTFT) / (tokens - 1), ITL each gap between two
-chunks; percentiles are linear between ranks, the standard deviation is of the population. Retried,
-cut and cancelled requests have no place in it. The file is apart from vllm_bench.py, as it needs
-numpy.
+Its definitions: TPOT of a request is (latency - TTFT) / (tokens - 1), ITL is each gap between two
+chunks. Percentiles are linear between ranks, and the standard deviation is of the population.
+Retried, cut and cancelled requests are omitted. This file is separate from vllm_bench.py because it
+needs numpy.
 """
 
 import math
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -22,10 +23,9 @@ from locust_llm.report.arrays import Floats
 PERCENTILES: Final = (50, 90, 95, 99)
 OF_PYTORCH: Final = tuple(
     f"{point}_{name}_ms"
-    for name in ("ttft", "tpot", "itl")
-    for point in ("mean", "median", "std", "p99")
+    for name, point in product(("ttft", "tpot", "itl"), ("mean", "median", "std", "p99"))
 )
-"""The metrics that vLLM itself puts there."""
+"""vLLM itself writes these metrics to the database."""
 BACKENDS: Final = {"chat": "openai-chat", "completions": "openai"}
 PATTERNS: Final = {"poisson": 1.0}
 
@@ -33,52 +33,64 @@ PATTERNS: Final = {"poisson": 1.0}
 def build_vllm_bench_result(
     measured_run: MeasuredRun, more: Mapping[str, object], *, detailed: bool = False
 ) -> dict[str, Any]:
-    """``more``: fields as of ``--metadata``; ``detailed``: the lists of ``--save-detailed`` too,
-    but for the texts. Raises NotExported for an API that it has not."""
-    s, run = measured_run.run.settings, measured_run.run
-    if s.endpoint_type not in BACKENDS:
-        raise NotExported(f"vllm bench has no figures of the endpoint type {s.endpoint_type}")
-    n = len(measured_run.ok)
-    backend = BACKENDS[s.endpoint_type]
-    rate = (s.request_rate or s.user_centric_rate) if s.open_loop else None
-    burstiness = PATTERNS.get(s.arrival_pattern, s.arrival_smoothness) if s.open_loop else None
+    """Builds the document. ``more`` has the fields of ``--metadata``. ``detailed`` adds the lists
+    of ``--save-detailed``, without the texts. Raises NotExported for an unsupported API."""
+    run = measured_run.run
+    settings = run.settings
+    if settings.endpoint_type not in BACKENDS:
+        raise NotExported(
+            f"vllm bench has no figures of the endpoint type {settings.endpoint_type}"
+        )
+    completed = len(measured_run.ok)
+    backend = BACKENDS[settings.endpoint_type]
+    rate = (settings.request_rate or settings.user_centric_rate) if settings.open_loop else None
+    burstiness = (
+        PATTERNS.get(settings.arrival_pattern, settings.arrival_smoothness)
+        if settings.open_loop
+        else None
+    )
     try:
         date = datetime.fromtimestamp(run.ended_at or measured_run.ended_s, UTC).strftime(
             "%Y%m%d-%H%M%S"
         )
     except (ValueError, OverflowError) as error:
         raise NotExported(f"its date cannot be written: {error}") from None
-    whole: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "date": date,
         "endpoint_type": backend,
         "backend": backend,
         "label": None,
-        "model_id": run.model or s.model or None,
+        "model_id": run.model or settings.model or None,
         "tokenizer_id": None,
-        "num_prompts": n + len(measured_run.failed),
+        "num_prompts": completed + len(measured_run.failed),
         **more,
-        "request_rate": rate if s.open_loop else "inf",
+        "request_rate": rate if settings.open_loop else "inf",
         "burstiness": burstiness,
-        "max_concurrency": None if s.open_loop else s.users,
+        "max_concurrency": None if settings.open_loop else settings.users,
         "duration": measured_run.duration_s,
-        "completed": n,
+        "completed": completed,
         "failed": len(measured_run.failed),
         **_rates(measured_run),
-        **(_lists(measured_run) if detailed else {}),
+        **(_list_values(measured_run) if detailed else {}),
         **dict(_latencies(measured_run)),
     }
-    empty = ("burstiness", *(("request_rate",) if s.open_loop else ()))
-    return {name: value for name, value in whole.items() if value is not None or name not in empty}
+    omitted = {"burstiness", "request_rate"} if settings.open_loop else {"burstiness"}
+    return {
+        name: value for name, value in fields.items() if value is not None or name not in omitted
+    }
 
 
 def _rates(measured_run: MeasuredRun) -> dict[str, float | None]:
-    """Those that need tokens only where all requests have them. Goodput is None there without a
-    rule; ours may be of other rules, so it is None here."""
-    n = len(measured_run.ok)
+    """Returns the rates, with token rates only if all requests have tokens. vLLM's goodput is None
+    without a rule. Our rules may differ, so it is always None here."""
+    requests = len(measured_run.ok)
     lasted_s = measured_run.duration_s
     if lasted_s <= 0:
         return {"request_goodput": None}
-    rates: dict[str, float | None] = {"request_throughput": n / lasted_s, "request_goodput": None}
+    rates: dict[str, float | None] = {
+        "request_throughput": requests / lasted_s,
+        "request_goodput": None,
+    }
     if measured_run.tokens is not None:
         read, written = map(sum, measured_run.tokens)
         rates |= {
@@ -94,7 +106,7 @@ def _rates(measured_run: MeasuredRun) -> dict[str, float | None]:
 
 
 def fullest_second(measured_run: MeasuredRun) -> float:
-    """Chunks in the fullest whole second after the first send."""
+    """Returns the chunks of the fullest whole second after the first send."""
     first = sent_s(measured_run.ok[0])
     at = np.concatenate(
         [
@@ -107,7 +119,8 @@ def fullest_second(measured_run: MeasuredRun) -> float:
 
 
 def most_at_once(measured_run: MeasuredRun) -> int:
-    """Requests that touch the fullest whole second: more than are in flight at a time."""
+    """Returns the requests that touch the fullest whole second, which exceeds the requests in
+    flight."""
     first = sent_s(measured_run.ok[0])
     began = np.array([sent_s(record) - first for record in measured_run.ok])
     ended = began + np.array([record.latency_s or 0.0 for record in measured_run.ok])
@@ -118,21 +131,23 @@ def most_at_once(measured_run: MeasuredRun) -> int:
     return int(np.cumsum(np.bincount(at, changes, len(second))).max())
 
 
-def _lists(measured_run: MeasuredRun) -> dict[str, list[Any]]:
-    """A value for each request. Texts are not kept."""
-    every = sorted((*measured_run.ok, *measured_run.failed), key=sent_s)
+def _list_values(measured_run: MeasuredRun) -> dict[str, list[Any]]:
+    """Returns lists with a value per request. Texts are not kept."""
+    records = sorted((*measured_run.ok, *measured_run.failed), key=sent_s)
     lists: dict[str, list[Any]] = {
-        "ttfts": [record.ttft_s or 0.0 for record in every],
-        "latencies": [record.latency_s or 0.0 for record in every],
-        "start_times": [sent_s(record) for record in every],
-        "errors": ["" if not record.failed else record.error or record.outcome for record in every],
+        "ttfts": [record.ttft_s or 0.0 for record in records],
+        "latencies": [record.latency_s or 0.0 for record in records],
+        "start_times": [sent_s(record) for record in records],
+        "errors": [
+            "" if not record.failed else record.error or record.outcome for record in records
+        ],
     }
     if measured_run.gaps_known:
-        lists["itls"] = [_gaps_s(record) for record in every]
+        lists["itls"] = [_gaps_s(record) for record in records]
     if measured_run.tokens is not None:
-        lists["input_lens"] = [record.input_tokens or 0 for record in every]
+        lists["input_lens"] = [record.input_tokens or 0 for record in records]
         lists["output_lens"] = [
-            0 if record.failed else record.output_tokens or 0 for record in every
+            0 if record.failed else record.output_tokens or 0 for record in records
         ]
     return lists
 
@@ -142,20 +157,20 @@ def _gaps_s(record: Record) -> list[float]:
 
 
 def _latencies(measured_run: MeasuredRun) -> Iterator[tuple[str, float]]:
-    yield from _stats("ttft", measured_run.ttft_s)
+    yield from _list_statistics("ttft", measured_run.ttft_s)
     if measured_run.tokens is not None:
-        yield from _stats("tpot", measured_run.tpot_s)
+        yield from _list_statistics("tpot", measured_run.tpot_s)
     if measured_run.gaps_known:
-        yield from _stats("itl", measured_run.gaps_s)
-    yield from _stats("e2el", measured_run.latency_s)
+        yield from _list_statistics("itl", measured_run.gaps_s)
+    yield from _list_statistics("e2el", measured_run.latency_s)
 
 
-def _stats(name: str, values_s: Floats) -> Iterator[tuple[str, float]]:
+def _list_statistics(name: str, values_s: Floats) -> Iterator[tuple[str, float]]:
     if not len(values_s):
         return
     ms = values_s * 1e3
     points = {"mean": ms.mean(), "median": np.median(ms), "std": ms.std()}
-    points |= {f"p{p}": np.percentile(ms, p) for p in PERCENTILES}
+    points |= {f"p{percent}": np.percentile(ms, percent) for percent in PERCENTILES}
     yield from (
         (f"{point}_{name}_ms", float(value))
         for point, value in points.items()
@@ -166,8 +181,8 @@ def _stats(name: str, values_s: Floats) -> Iterator[tuple[str, float]]:
 def build_pytorch_records(
     measured_run: MeasuredRun, more: Mapping[str, object]
 ) -> list[dict[str, Any]]:
-    """A record for each metric; of the arguments of a command line those that a run of ours has."""
-    whole = build_vllm_bench_result(measured_run, more)
+    """Builds a record for each metric, with the command-line arguments that a run of ours knows."""
+    result = build_vllm_bench_result(measured_run, more)
     arguments = (
         "backend",
         "model_id",
@@ -177,19 +192,19 @@ def build_pytorch_records(
         "max_concurrency",
     )
     args = {
-        "model" if name == "model_id" else name: whole[name]
+        "model" if name == "model_id" else name: result[name]
         for name in arguments
-        if whole.get(name) is not None
+        if result.get(name) is not None
     }
-    rest = {name: value for name, value in whole.items() if name not in OF_PYTORCH}
+    rest = {name: value for name, value in result.items() if name not in OF_PYTORCH}
     return [
         {
             "benchmark": {"name": "vLLM benchmark", "extra_info": {"args": {**args, **more}}},
-            "model": {"name": whole["model_id"]},
-            "metric": {"name": name, "benchmark_values": [whole[name]], "extra_info": rest},
+            "model": {"name": result["model_id"]},
+            "metric": {"name": name, "benchmark_values": [result[name]], "extra_info": rest},
         }
         for name in OF_PYTORCH
-        if name in whole
+        if name in result
     ]
 
 

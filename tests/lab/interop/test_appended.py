@@ -121,7 +121,7 @@ def test_a_strange_result_is_named(tmp_path: Path) -> None:
     path = several(tmp_path, f"[{(DATA / 'concurrency-8.json').read_text()}, {{}}]")
     with pytest.raises(
         known.UnknownFormat,
-        match=r"^result 2: no tool that is known here wrote it \(known: aiperf, evalscope, genai bench",
+        match=r"^result 2: no known tool wrote it \(known: aiperf, evalscope, genai bench",
     ):
         known.read_figures(path)
 

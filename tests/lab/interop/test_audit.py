@@ -59,7 +59,7 @@ IMPOSSIBLE, DOUBTFUL = AuditOutcome.IMPOSSIBLE, AuditOutcome.DOUBTFUL
     ("changes", "rule", "verdict", "arithmetic"),
     [
         ({"duration_s": 525.0}, "requests/s", IMPOSSIBLE,
-            "1,000 requests in 525 s are 1.905/s; said: 4/s"),
+            "1,000 requests in 525 s are 1.905/s; reported: 4/s"),
         ({"concurrency": 8, "most_in_flight": None}, "Little's law", IMPOSSIBLE,
          "4/s x 2.5 s = 10 requests in flight on average; 8 allowed"),
         ({"most_in_flight": 11}, "in flight", IMPOSSIBLE, "11 in flight at most, of 10 allowed"),
@@ -74,9 +74,9 @@ IMPOSSIBLE, DOUBTFUL = AuditOutcome.IMPOSSIBLE, AuditOutcome.DOUBTFUL
         ({"output_tokens": Distribution(), "asked_output_tokens": 301.0}, "latency", DOUBTFUL,
          "tokens asked for = 6 s: the answers had 101 tokens"),
         ({"output_tokens_per_s": 500.0}, "tokens/s", IMPOSSIBLE,
-            "4 requests/s x 101 output tokens = 404/s; said: 500/s"),
+            "4 requests/s x 101 output tokens = 404/s; reported: 500/s"),
         ({"total_tokens_per_s": 404.0}, "all tokens/s", IMPOSSIBLE,
-            "x (100 + 101) tokens = 804/s; said: 404/s"),
+            "x (100 + 101) tokens = 804/s; reported: 404/s"),
         ({"server_output_tokens": 64.0}, "token counts", DOUBTFUL,
             "101 tokens an answer by the tool's tokenizer, 64 by"),
         ({"goodput_per_s": 5.0}, "goodput", IMPOSSIBLE, "goodput 5/s <= 4 requests/s"),
@@ -215,7 +215,7 @@ def test_the_sample_tables_of_a_tutorial(
     assert (second.duration_s, third.rate_per_s, third.requests) == (120, 10, None)
     assert command.run_audit([str(tmp_path / "page.txt")]) == ExitStatus.RULE_FAILED
     said = capsys.readouterr().out
-    assert "100 requests in 525 s are 0.1905/s; said: 3.89/s" in said
+    assert "100 requests in 525 s are 0.1905/s; reported: 3.89/s" in said
     for product in ("9.125", "8.089", "12.19"):  # requests/s x TTFT, of 3, 5 and 10 allowed
         assert f"TTFT = {product} requests awaiting their first token on average" in said
     assert said.count("cannot be true") == 3
@@ -240,7 +240,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     ]
     assert command.run_audit(["--strict", "--verbose", path]) == ExitStatus.INCONCLUSIVE
     assert (
-        "holds       requests/s: 300 requests in 75 s are 4/s; said: 4/s" in capsys.readouterr().out
+        "holds       requests/s: 300 requests in 75 s are 4/s; reported: 4/s" in capsys.readouterr().out
     )
     (tmp_path / "cut.json").write_text(json.dumps(bench)[:100])
     assert (
@@ -250,7 +250,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     out, err = capsys.readouterr()
     (one,) = msgspec.json.decode(out)
     assert (one["tool"], one["verdict"]) == ("vllm bench", "doubtful")
-    assert "cut.json: it is no JSON" in err
+    assert "cut.json: it is not JSON" in err
     assert "none: No such file" in err
     assert command.run_audit([str(tmp_path)]) == ExitStatus.REFUSED
 

@@ -84,7 +84,7 @@ def test_a_folder_without_figures_is_named(found: Comparison, tmp_path: Path) ->
     damaged = imported(tmp_path / "damaged")
     (damaged / "profile_export_aiperf.json").write_text("{")
     html = render_comparison_page(compare_folders([Path(found.base), damaged]))
-    assert "damaged: not audited: it is no JSON" in unescape(html)
+    assert "damaged: not audited: it is not JSON" in unescape(html)
     assert rows(html)["load tester"] == ["evalscope", "-"]
     assert rows(html)["TTFT p50 (ms)"][0] == "145"
 

@@ -112,4 +112,4 @@ def test_files_of_other_tools_are_compared(
     )
     (tmp_path / "b.json").write_text("{")
     assert run_compare([str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == ExitStatus.REFUSED
-    assert "b.json: it is no JSON" in capsys.readouterr().err
+    assert "b.json: it is not JSON" in capsys.readouterr().err
