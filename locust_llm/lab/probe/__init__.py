@@ -1,5 +1,5 @@
-"""Probe: the scheduler of a server, found from outside by small experiments.
+"""Probe: small experiments find a server's scheduler from outside.
 
 Read first: experiments.py (what is sent), then measurements.py and diagnosis.py (what follows from
-the stamps). user.py carries it out; all else is pure.
+the stamps). user.py sends the requests, and all other files are pure.
 """

@@ -1,5 +1,5 @@
-"""Command: ``locust-llm probe``, the interference of prefills with decodes and the scheduler of the
-server."""
+"""Command ``locust-llm probe``: measures the interference of prefills with decodes, and finds the
+server's scheduler."""
 
 from locust_llm.locust_adapter.locust_command import LOCUSTFILES, start_locust
 

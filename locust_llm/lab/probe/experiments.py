@@ -1,22 +1,17 @@
-"""Experiments: the episodes of the interference probe, small experiments one by one, each sized by
-the results of the last.
+"""Experiments: the probe runs small episodes one by one, and each depends on the results before it.
 
-All of it is pure: ``timetable`` takes the results of one episode and yields the next. The sender
-does the waiting: Locust users in real time (user.py), or a simulator in virtual time (the tests).
+All functions are pure: ``schedule_episodes`` takes the results of one episode and yields the next.
+Its caller waits: Locust users in real time (user.py), or a simulator in virtual time (the tests).
 
-1. ``warm``: a short request, twice: the least TTFT.
-2. ``alone``: prompts of doubling length, one at a time: the cost of a prompt. Where the next one
-  would take too
-   long, one that should take about the longest time allowed.
-3. ``quiet``: short prompts that decode together, one more than will decode beside a prompt: the gap
-  without a prefill, and
-   whether a slot is left for the prompt.
-4. In rounds, so that each figure is measured several times: ``stall`` (a long prompt, of three
-  lengths, beside decoders),
+1. ``warm``: a short request, twice, shows the least TTFT.
+2. ``alone``: prompts of doubling length, one at a time, show the cost of a prompt. If the next one
+   would take too long, a shorter one takes about the longest time allowed.
+3. ``quiet``: short prompts decode together, one more than decode beside a prompt. They show the gap
+   without a prefill, and whether a slot is left for the prompt.
+4. Rounds repeat each measurement: ``stall`` (a long prompt of three lengths beside decoders),
    ``pair`` (two sent together), ``again`` (a long prompt a second time: is it cached?), ``behind``
-   (short requests after a
-   long one), ``burst`` (equal prompts sent together, without decoders: how many are computed side
-   by side).
+   (short requests after a long one), ``burst`` (equal prompts sent together without decoders: how
+   many are computed side by side).
 """
 
 import math
@@ -31,44 +26,47 @@ from .requests import ProbeEpisode, ProbeRequest, ProbeResult
 
 SHORT_TOKENS: Final = 32
 WARM_OUTPUT_TOKENS: Final = 48
-"""Output of a warm request, for a first estimate of a gap."""
+"""A warm request has this output length, for a first estimate of a gap."""
 LEAD_GAPS: Final = 30
-"""Gaps of the decoders alone before a prompt is sent."""
+"""Decoders run alone for this many gaps before a prompt is sent."""
 LEAD_S: Final = 0.4
 OUTLAST_RATIO: Final = 1.4
-"""Time of the decoders / TTFT of the prompt alone: the prompt is done before them."""
+"""Decoders run this many times as long as the TTFT of the prompt alone, so the prompt ends before
+them."""
 STAGGER_SHARE: Final = 0.15
-"""Each decoder outlasts the one before by this share: the end that a prompt waits for separates
+"""Each decoder outlasts the one before by this share. The end that a prompt waits for distinguishes
 slots from batches."""
 LONG_OUTPUT_TOKENS: Final = 4
-"""Output of a long prompt: its first token may have no text, so it takes another one."""
+"""A long prompt has this output length, as its first token may have no text."""
 MIN_BURST_S: Final = 4.0
-"""Least time of a burst, if prompts of a quarter of the longest reach it: a prompt that is a little
-earlier than the others must not look computed alone."""
+"""A burst takes at least this time, if prompts of a quarter of the longest reach it. A prompt
+slightly before the others must not look computed alone."""
 MAX_BURST_TTFTS: Final = 4
 MIN_BURST: Final = 6
-"""A burst takes at most MAX_BURST_TTFTS times the longest TTFT allowed, but has at least MIN_BURST
+"""A burst takes at most MAX_BURST_TTFTS times the longest allowed TTFT, but has at least MIN_BURST
 prompts: three side by side must leave three others waiting."""
 MAX_HELD_PACE: Final = 0.9
-"""Pace of decoders that a prompt disturbed."""
+"""A prompt disturbed decoders below this pace."""
 LONGEST_SHARE: Final = 0.95
-"""Of the longest prompt answered: lengths are not exact, and the context may end there."""
+"""The longest used prompt has this share of the longest answered one. Lengths are not exact, and
+the context may end there."""
 MIN_GROWTH: Final = 1.2
-"""A prompt must be this much longer than the longest so far."""
+"""A prompt must be this many times as long as the longest so far."""
 MIN_BURST_STEPS: Final = 2.5
-"""Prompt of a burst / tokens of a step."""
+"""A prompt of a burst has at least this many steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeBounds:
-    """What the probe may ask of a server."""
+    """Limits the requests of the probe."""
 
     longest_tokens: int = 32_000
     first_tokens: int = 250
-    """Tried lengths are this times powers of two: budgets are powers of two, so no prompt is just
-    longer than a step."""
+    """Lengths are this times powers of two. Budgets are powers of two, so no prompt is just longer
+    than a step."""
     most_ttft_s: float = 4.0
-    """Longest TTFT alone; with it the whole probe takes about six minutes at most."""
+    """A prompt alone has at most this TTFT. The whole probe then takes at most about six
+    minutes."""
     most_output_tokens: int = 8192
     decoders: int = 3
     burst: int = 8
@@ -76,36 +74,36 @@ class ProbeBounds:
 
 
 class ProbeScale(NamedTuple):
-    """Results of the first episodes, which size the others."""
+    """Holds results of the first episodes that scale the others."""
 
     ttft_s: float
-    """The TTFT of a short prompt."""
+    """A short prompt has this TTFT."""
     gap_s: float
-    """Between two tokens of a decoder beside the others."""
+    """A decoder beside others has this gap between two tokens."""
     longest: int
-    """The longest prompt, tokens."""
+    """The longest prompt has this many tokens."""
     alone_s: float
-    """Its TTFT alone."""
+    """The longest prompt has this TTFT alone."""
 
     def takes_s(self, tokens: float) -> float:
-        """Estimated TTFT, rather too long: shorter prompts cost no more per token than longer
-        ones."""
+        """Estimates the TTFT, rather too long, as shorter prompts cost at most as much per token as
+        longer ones."""
         return max(self.ttft_s, self.alone_s * tokens / self.longest)
 
     @property
     def lead_s(self) -> float:
-        """Time of the decoders alone before the prompt."""
+        """Decoders run alone for this time before the prompt."""
         return 4 * self.ttft_s + max(LEAD_S, LEAD_GAPS * self.gap_s)
 
 
 Probe = Generator[ProbeEpisode, Sequence[ProbeResult], None]
 Widths = dict[int, float | None]
-"""By the length of a prompt, as it was last measured: see ``_width``."""
+"""The keys are prompt lengths, the values the latest results of ``_width``."""
 
 
 def schedule_episodes(bounds: ProbeBounds = ProbeBounds()) -> Probe:
-    """Yields an episode, takes the results of its requests (those that ended), and so on. Ends
-    early where a server cannot be probed; the diagnosis names the reason."""
+    """Yields episodes, and takes the results of the ended requests of each. It ends early if a
+    server cannot be probed, and the diagnosis names the reason."""
     for turn in range(2):
         warm = yield ProbeEpisode(
             "warm", turn, (ProbeRequest("short", 0, SHORT_TOKENS, WARM_OUTPUT_TOKENS),), 0.5
@@ -113,45 +111,42 @@ def schedule_episodes(bounds: ProbeBounds = ProbeBounds()) -> Probe:
     if not (warm and warm[0].ok):
         return
     ttft_s = warm[0].ttft_s
-    gap_s = _gap_s(warm) or warm[0].ttft_s
-    longest, alone_s = yield from _lengths(bounds)
+    gap_s = _mean_gap_s(warm) or warm[0].ttft_s
+    longest, alone_s = yield from _try_lengths(bounds)
     if longest < 8 * bounds.first_tokens and alone_s < bounds.most_ttft_s / 4:
         return  # refused: its context is too small for prompts of several sizes
     scale = ProbeScale(ttft_s, gap_s, int(LONGEST_SHARE * longest), alone_s)
-    quiet = yield _quiet(scale, bounds)
-    together = _together(quiet)
+    quiet = yield _plan_quiet(scale, bounds)
+    together = _count_concurrent(quiet)
     if together < 1:
         return
     bounds = _with_decoders(bounds, together)
-    scale = scale._replace(
-        gap_s=_gap_s(quiet) or gap_s, ttft_s=max([ttft_s, *(s.ttft_s for s in quiet if s.ok)])
-    )
+    longest_ttft_s = max([ttft_s, *(result.ttft_s for result in quiet if result.ok)])
+    scale = scale._replace(gap_s=_mean_gap_s(quiet) or gap_s, ttft_s=longest_ttft_s)
     widths: Widths = {}
-    yield from _with_later(
-        _rounds(scale, bounds, widths), lambda: list(_rounds(scale, bounds, widths))
+    yield from _add_later_episodes(
+        _run_rounds(scale, bounds, widths), lambda: list(_run_rounds(scale, bounds, widths))
     )
 
 
 def max_probe_episodes(bounds: ProbeBounds) -> int:
-    """Of a probe whose schedule is not known yet: of one that tries every length."""
-    # the last one is no doubling
+    """Returns the largest number of episodes, for a probe that tries every length."""
+    warm = 2
+    quiet = 1
+    # the last length is no doubling
     lengths = 2 + max(0, int(math.log2(bounds.longest_tokens / bounds.first_tokens)))
-    return (
-        2
-        + lengths
-        + 1
-        + len(list(_rounds(ProbeScale(1.0, 1.0, bounds.longest_tokens, 1.0), bounds, {})))
-    )
+    scale = ProbeScale(1.0, 1.0, bounds.longest_tokens, 1.0)
+    return warm + lengths + quiet + len(list(_run_rounds(scale, bounds, {})))
 
 
-def _rounds(scale: ProbeScale, bounds: ProbeBounds, widths: Widths) -> Probe:
+def _run_rounds(scale: ProbeScale, bounds: ProbeBounds, widths: Widths) -> Probe:
     for turn in range(1, bounds.rounds + 1):
-        yield from _round(turn, scale, bounds, widths)
+        yield from _run_round(turn, scale, bounds, widths)
 
 
-def _with_later(probe: Probe, plan: Callable[[], Sequence[ProbeEpisode]]) -> Probe:
-    """Each with those after it, as they are planned by then: its results may make prompts of later
-    ones longer."""
+def _add_later_episodes(probe: Probe, plan: Callable[[], Sequence[ProbeEpisode]]) -> Probe:
+    """Yields each episode with the later ones as planned at that time, since its results may make
+    later prompts longer."""
     episode = next(probe)
     try:
         for number in count(1):
@@ -160,11 +155,14 @@ def _with_later(probe: Probe, plan: Callable[[], Sequence[ProbeEpisode]]) -> Pro
         return
 
 
-def _lengths(
+def _try_lengths(
     bounds: ProbeBounds,
 ) -> Generator[ProbeEpisode, Sequence[ProbeResult], tuple[int, float]]:
-    """(longest prompt answered, its TTFT)."""
-    longest, alone_s, before_s, next_s = 0, 0.0, 0.0, 0.0
+    """Returns the longest prompt answered and its TTFT."""
+    longest = 0
+    alone_s = 0.0
+    before_s = 0.0
+    next_s = 0.0
     tokens = bounds.first_tokens
     while tokens <= bounds.longest_tokens and next_s <= bounds.most_ttft_s:
         alone = yield ProbeEpisode(
@@ -184,23 +182,24 @@ def _lengths(
             "alone", 0, (ProbeRequest("long", 0, tokens, LONG_OUTPUT_TOKENS),), bounds.most_ttft_s
         )
         if alone and alone[0].ok:
-            longest, alone_s = tokens, alone[0].ttft_s
+            longest = tokens
+            alone_s = alone[0].ttft_s
     return longest, alone_s
 
 
 def _choose_prompt_tokens(
     longest: int, alone_s: float, before_s: float, bounds: ProbeBounds
 ) -> int:
-    """Tokens of a prompt that should take about the longest time allowed, if time grows as it did
-    from half the length; in quarters, so that two probes of a server try the same lengths."""
+    """Chooses a prompt that takes about the longest time allowed, if time grows as it did from half
+    the length. Lengths are in quarters, so that two probes of a server try the same lengths."""
     growth = max(1.0, math.log2(alone_s / before_s)) if before_s > 0 else 1.0
     times = (bounds.most_ttft_s / alone_s) ** (1 / growth) if alone_s > 0 else 1.0
     return min(bounds.longest_tokens, int(longest * int(4 * min(2.0, times)) / 4))
 
 
-def _round(turn: int, scale: ProbeScale, bounds: ProbeBounds, widths: Widths) -> Probe:
-    """Lengths from short to long and back, in turn: a drift must not look like an effect of
-    length."""
+def _run_round(turn: int, scale: ProbeScale, bounds: ProbeBounds, widths: Widths) -> Probe:
+    """Runs one round. Lengths alternate between rising and falling, so that a drift does not look
+    like an effect of length."""
     sizes = [scale.longest // 4, scale.longest // 2, scale.longest]
     for tokens in sizes if turn % 2 else reversed(sizes):
         yield ProbeEpisode(
@@ -211,7 +210,7 @@ def _round(turn: int, scale: ProbeScale, bounds: ProbeBounds, widths: Widths) ->
         )
         results = yield _plan_prompts_beside_decoders(scale, bounds, "stall", turn, (tokens,))
         if results is not None:  # else a plan is made, with the widths of the last round
-            widths[tokens] = _width(results, tokens)
+            widths[tokens] = _measure_width(results, tokens)
     # Prompts much longer than a step is wide, or several would share one and look as if computed
     # side by side.
     known = [width for _, width in sorted(widths.items()) if width is not None]
@@ -247,9 +246,9 @@ def _round(turn: int, scale: ProbeScale, bounds: ProbeBounds, widths: Widths) ->
     )
 
 
-def _width(results: Sequence[ProbeResult], tokens: int) -> float | None:
-    """Tokens of a step beside decoders; None where the prompt was computed in one, or its steps are
-    not seen."""
+def _measure_width(results: Sequence[ProbeResult], tokens: int) -> float | None:
+    """Returns the tokens of a step beside decoders. None: one step computed the prompt, or its
+    steps are invisible."""
     stall = measure_stall(results)
     # these steps computed something else
     if stall is None or stall.steps <= 1 or stall.pace >= MAX_HELD_PACE:
@@ -257,28 +256,31 @@ def _width(results: Sequence[ProbeResult], tokens: int) -> float | None:
     return tokens / (stall.steps - 1)
 
 
-def _quiet(scale: ProbeScale, bounds: ProbeBounds) -> ProbeEpisode:
+def _plan_quiet(scale: ProbeScale, bounds: ProbeBounds) -> ProbeEpisode:
     lasts_s = 2 * LEAD_S + LEAD_GAPS * scale.gap_s
-    return ProbeEpisode("quiet", 0, _decoders(bounds.decoders + 1, lasts_s, scale, bounds), lasts_s)
+    return ProbeEpisode(
+        "quiet", 0, _plan_decoders(bounds.decoders + 1, lasts_s, scale, bounds), lasts_s
+    )
 
 
 def _plan_prompts_beside_decoders(
     scale: ProbeScale, bounds: ProbeBounds, kind: str, turn: int, prompts: tuple[int, ...]
 ) -> ProbeEpisode:
-    """Long prompts sent together, beside decoders that outlast them."""
+    """Plans long prompts sent together, beside decoders that outlast them."""
     took_s = sum(map(scale.takes_s, prompts))
     lasts_s = scale.lead_s + OUTLAST_RATIO * took_s + LEAD_GAPS * scale.gap_s
     longs = [ProbeRequest("long", scale.lead_s, prompt, LONG_OUTPUT_TOKENS) for prompt in prompts]
     most_s = lasts_s * (1 + STAGGER_SHARE * (bounds.decoders - 1)) + took_s
     return ProbeEpisode(
-        kind, turn, (*_decoders(bounds.decoders, lasts_s, scale, bounds), *longs), most_s
+        kind, turn, (*_plan_decoders(bounds.decoders, lasts_s, scale, bounds), *longs), most_s
     )
 
 
-def _decoders(
+def _plan_decoders(
     count: int, lasts_s: float, scale: ProbeScale, bounds: ProbeBounds
 ) -> tuple[ProbeRequest, ...]:
-    """The first decodes for ``lasts_s``, each other one longer than the one before."""
+    """Plans decoders. The first decodes for ``lasts_s``, and each further one longer than the one
+    before."""
     most = bounds.most_output_tokens / (1 + STAGGER_SHARE * (count - 1))
     tokens = min(int(most), math.ceil(lasts_s / scale.gap_s))
     return tuple(
@@ -288,22 +290,22 @@ def _decoders(
 
 
 def _with_decoders(bounds: ProbeBounds, together: int) -> ProbeBounds:
-    """A slot must be left for the prompt."""
+    """Leaves a slot for the prompt."""
     return replace(bounds, decoders=max(1, together - 1))
 
 
-def _together(came: Sequence[ProbeResult]) -> int:
-    """Requests that had begun before the first of them ended."""
-    good = [request for request in came if request.ok]
+def _count_concurrent(results: Sequence[ProbeResult]) -> int:
+    """Counts the requests that had begun before the first of them ended."""
+    good = [request for request in results if request.ok]
     ended = min((request.chunk_at[-1] for request in good), default=0.0)
     return sum(request.chunk_at[0] < ended for request in good)
 
 
-def _gap_s(came: Sequence[ProbeResult]) -> float | None:
-    """The mean gap of the median request, by tokens."""
-    each = [
+def _mean_gap_s(results: Sequence[ProbeResult]) -> float | None:
+    """Returns the mean gap of the median request, by tokens."""
+    gaps_s = [
         (request.chunk_at[-1] - request.chunk_at[0]) / (request.output_tokens - 1)
-        for request in came
+        for request in results
         if request.ok and request.output_tokens > 1 and len(request.chunk_at) > 1
     ]
-    return median(each) if each else None
+    return median(gaps_s) if gaps_s else None

@@ -1,7 +1,8 @@
-"""Findings of a probe, as frozen data: symptoms, diagnosis and advice."""
+"""Findings: holds a probe's measurements, diagnosis and advice as frozen data."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from statistics import median
 
 import msgspec
@@ -21,14 +22,14 @@ class ProbeFindings(msgspec.Struct, frozen=True, kw_only=True):
     diagnosis: Diagnosis
     advice: tuple[Advice, ...] = ()
     outcome: str = UNDECIDED
-    """``named``, ``untold`` or ``broken``."""
+    """The value is ``named``, ``untold`` or ``broken``."""
 
 
 def examine_probe(
     results: Sequence[ProbeResult], client: str | None = None, itl_target_s: float | None = None
 ) -> ProbeFindings:
-    """``client``: the client verdict; below OK there is no advice, as the load generator may have
-    distorted the figures."""
+    """Examines the results of a probe. ``client`` is the client verdict: below OK there is no
+    advice, as the load generator may have distorted the measurements."""
     measurements = measure_probe(results)
     named = diagnose_scheduler(measurements, client)
     advised = derive_advice(measurements, named, itl_target_s) if client in (None, OK) else ()
@@ -40,9 +41,9 @@ def examine_probe(
 
 
 def shortest_ttft_s(results: Iterable[ProbeResult]) -> float | None:
-    """The least TTFT that the diagnosis compares, so that an error matters as a share of it: the
-    median of the shortest prompts of the rounds, a quarter of the longest. None: no such prompt was
-    answered."""
+    """Returns the least TTFT that the diagnosis compares, which bounds the relative measurement
+    error. It is the median of the rounds' shortest prompts, a quarter of the longest. None: no such
+    prompt was answered."""
     ttfts_s = defaultdict[int, list[float]](list)
     for result in results:
         if result.ok and result.round and result.role == "long" and result.kind in SIZED_KINDS:
@@ -51,9 +52,9 @@ def shortest_ttft_s(results: Iterable[ProbeResult]) -> float | None:
 
 
 def itl_limit_s(rules: Rules) -> float | None:
-    """The target of ITL in seconds: the lowest limit of the rules and of ``--goodput``; None
-    without one."""
-    conditions = [*rules.good, *(condition for rule in rules.readable for condition in rule.given)]
+    """Returns the ITL target in seconds: the lowest limit of the rules and of ``--goodput``, or
+    None."""
+    conditions = [*rules.good, *chain.from_iterable(rule.given for rule in rules.readable)]
     limits = [condition.limit for condition in conditions if condition.metric == "itl"]
     limits += [rule.limit for rule in rules.readable if rule.metric == "itl" and rule.op[0] == "<"]
     return min(limits, default=None)

@@ -1,5 +1,4 @@
-"""What prompts take alone, as the folder of a finished probe has it: the price of prompts for a
-canary."""
+"""Prefill costs: reads the TTFT of prompts alone from a finished probe, for a canary."""
 
 from pathlib import Path
 
@@ -24,7 +23,7 @@ class _Facts(msgspec.Struct):
 
 
 def read_prompt_costs(folder: Path) -> tuple[PromptCost, ...]:
-    """By length, shortest first. Raises ValueError of one sentence where there are none of two
+    """Returns the costs by length, the shortest first. Raises ValueError unless there are two
     lengths."""
     try:
         costs = decode_json_file(folder / RUN, _Facts).examination.symptoms.costs
@@ -33,17 +32,17 @@ def read_prompt_costs(folder: Path) -> tuple[PromptCost, ...]:
             f"{folder} holds no finished probe: its {RUN} has no examination"
         ) from None
     if len(costs) > 1:
-        short, long = costs[0], costs[-1]
+        short = costs[0]
+        long = costs[-1]
         if long.input_tokens > short.input_tokens and long.typical_s > short.typical_s:
             return costs
     raise ValueError(
-        f"the probe in {folder} does not tell what a token takes: its prompts were too few, or too "
-        f"short"
+        f"the probe in {folder} gives no time per token: its prompts were too few, or too short"
     )
 
 
 def prefill_cost_per_token_s(folder: Path) -> float:
-    """Seconds that a prompt's token takes: TTFT of the longest prompt alone less that of the
-    shortest, a token. Raises ValueError as ``prompts_alone`` does."""
+    """Returns the seconds per prompt token: the difference between the TTFTs of the longest and the
+    shortest prompt alone, per token. Raises ValueError as ``read_prompt_costs`` does."""
     short, *_, long = read_prompt_costs(folder)
     return (long.typical_s - short.typical_s) / (long.input_tokens - short.input_tokens)

@@ -1,5 +1,5 @@
-"""The report kind of an interference probe: its results from the records, and its findings as a
-report shows them."""
+"""Report kind of an interference probe: reads its results from the records, and shows its findings
+in a report."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from .report import describe_scheduler, format_diagnosis, make_probe_blocks, mak
 
 
 class ProbeExamination(ProbeFindings, frozen=True, kw_only=True):
-    """The findings, and how a report shows them."""
+    """Shows the findings in a report."""
 
     title: ClassVar[str] = "Interference probe"
     client_advice: ClassVar[str] = (
@@ -80,8 +80,6 @@ class ProbeExamination(ProbeFindings, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class ProbeExperiment:
-    """The results of all requests of a probe."""
-
     results: Sequence[ProbeResult]
 
     @property
@@ -98,6 +96,6 @@ class ProbeExperiment:
 
 
 def read_probe(records: Iterable[Record]) -> ProbeExperiment | None:
-    """None: the records are not of a probe."""
+    """Returns the experiment, or None if the records are not of a probe."""
     results = read_probe_results(records)
     return ProbeExperiment(results) if results else None

@@ -1,4 +1,4 @@
-"""Requests of the interference probe, in episodes, and their results."""
+"""Requests: describes the probe's requests, in episodes, and their results."""
 
 from collections.abc import Iterable
 from typing import Final, NamedTuple
@@ -6,47 +6,44 @@ from typing import Final, NamedTuple
 from locust_llm.records.record import OK, Record
 
 SIZED_KINDS: Final = ("alone", "stall")
-"""Kinds of episodes of which a round has several, of unlike length: of a quarter, a half and all of
-the longest prompt."""
+"""A round has several episodes of these kinds, of a quarter, a half and all of the longest
+prompt."""
 OLD_KINDS: Final = {"crowd": "burst"}
-"""Kinds of episodes by their names in older records."""
+"""Older records have these names for kinds of episodes."""
 
 
 class ProbeRequest(NamedTuple):
-    """One request."""
-
     role: str
     at_s: float
-    """After the begin of its episode."""
+    """The request is sent this many seconds after the begin of its episode."""
     input_tokens: int
     output_tokens: int
     text: int = 0
-    """Requests of one number, other than 0, have the same prompt."""
+    """Requests with the same number, other than 0, have the same prompt."""
 
 
 class ProbeEpisode(NamedTuple):
     kind: str
     round: int
     requests: tuple[ProbeRequest, ...]
-    """The requests, in the order of ``at_s``."""
+    """The requests are sorted by ``at_s``."""
     expected_s: float = 0.0
-    """Estimated time."""
+    """The episode takes about this time."""
     later: "tuple[ProbeEpisode, ...] | None" = None
-    """The episodes that will come after it, if nothing unforeseen is measured; None: not known
-    yet."""
+    """These episodes follow if the results are as expected. None: not known yet."""
 
 
 class ProbeResult(NamedTuple):
-    """The result of one request. Stamps are seconds on one clock."""
+    """Holds the result of one request. Stamps are seconds on one clock."""
 
     episode: int
-    """Number from 0; all requests of an episode have the same."""
+    """Episodes count from 0. All requests of an episode share the number."""
     kind: str
     round: int
     role: str
     outcome: str
     asked_tokens: int
-    """Of its prompt by the schedule; ``input_tokens`` were counted."""
+    """The schedule requested this length of the prompt. ``input_tokens`` were counted."""
     input_tokens: int
     output_tokens: int
     asked_output_tokens: int
@@ -54,9 +51,10 @@ class ProbeResult(NamedTuple):
     chunk_at: tuple[float, ...]
     cached_tokens: int | None = None
     early_s: float | None = None
-    """After the send, of an event without content well before the first chunk."""
+    """An event without content came this many seconds after the send, well before the first
+    chunk."""
     rounds: int = 0
-    """The rounds of the schedule; 0: unknown."""
+    """The schedule has this many rounds. 0: unknown."""
 
     @property
     def ok(self) -> bool:
@@ -64,7 +62,7 @@ class ProbeResult(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """It got all tokens that it asked for, so nothing else ended it."""
+        """Returns whether all requested tokens came, so nothing else ended the response."""
         return self.ok and self.output_tokens >= self.asked_output_tokens
 
     @property
@@ -77,20 +75,19 @@ class ProbeResult(NamedTuple):
 
 
 def format_episode_label(number: int, episode: ProbeEpisode, rounds: int) -> str:
-    """The session id in the record of a request: number, round and kind of its episode, number of
+    """Formats the session id of a record: number, round and kind of its episode, and the number of
     rounds."""
     return f"probe/{number}/{episode.round}/{episode.kind}/{rounds}"
 
 
 def read_probe_result(record: Record) -> ProbeResult | None:
-    """From a record; None of one that is not of a probe. Its name is the role."""
+    """Reads a result. Returns None if the record is not of a probe. Its name is the role."""
     words = record.session.split("/")
     # older records do not have the number of rounds
     if words[0] != "probe" or len(words) not in (4, 5):
         return None
-    sent_at = (
-        record.asked_at if record.sent_at is None else record.sent_at
-    ) + record.clock_offset_s
+    tried_at = record.asked_at if record.sent_at is None else record.sent_at
+    sent_at = tried_at + record.clock_offset_s
     return ProbeResult(
         episode=int(words[1]),
         round=int(words[2]),
@@ -110,8 +107,8 @@ def read_probe_result(record: Record) -> ProbeResult | None:
 
 
 def read_probe_results(records: Iterable[Record]) -> list[ProbeResult]:
-    """Of all requests of a probe; of another run only the first record is read. ``records`` can be
-    read again."""
+    """Reads the results of all requests of a probe. Of another run only the first record is read.
+    ``records`` are iterated twice."""
     first = next(iter(records), None)
     if first is None or read_probe_result(first) is None:
         return []

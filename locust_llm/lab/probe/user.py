@@ -1,7 +1,7 @@
-"""The interference probe as a load: users send the requests of its schedule, then the run ends.
+"""User: Locust users send the requests of the probe's schedule, then the run ends.
 
-Each user takes the next request, waits for its time and sends it. The diagnosis is made from the
-records with the report (symptoms.py, diagnosis.py).
+Each user takes the next request, waits for its time and sends it. The report makes the diagnosis
+from the records (measurements.py, diagnosis.py).
 """
 
 import logging
@@ -49,24 +49,25 @@ from locust_llm.worker.send_request import FAILED_S
 logger = logging.getLogger("locust_llm")
 
 PAUSE_S: Final = 0.05
-"""Between two episodes, so that the server has finished the last one."""
+"""The pause between two episodes lets the server finish the last one."""
 LEAD_S: Final = 0.02
-"""Every user has its request before the first one is due."""
+"""Every user has its request this time before the first one is due."""
 NUM_USERS: Final = 8
-"""Without ``-u``: the requests of the largest episode."""
+"""Without ``-u`` there are as many users as the largest episode has requests."""
 SPAWN_RATE: Final = 100.0
-"""Users a second: all are there at once, and send when the schedule says so."""
+"""Users start at this rate per second, and send when the schedule requires it."""
 MIN_BURST: Final = 4
-"""Prompts of a burst; a smaller one shows no slots."""
+"""A burst has at least this many prompts, as a smaller one shows no slots."""
 MAX_FAILED_EPISODES: Final = 3
-"""In a row, with every request failed."""
+"""The probe stops after this many successive episodes in which every request failed."""
 DEFAULT_BOUNDS: Final = ProbeBounds()
 TIMEOUT_S: Final = 120.0
-"""For a first token and for the next one, without a flag: a server that hangs ends the probe."""
+"""The first token and each next one must come within this time, unless a flag sets another. A
+server that hangs ends the probe."""
 
 
 class ProbeOptions(msgspec.Struct):
-    """The options of a probe beside those of a run."""
+    """Declares the options of a probe beside the options of a run."""
 
     longest: Annotated[
         int,
@@ -91,32 +92,33 @@ class ProbeOptions(msgspec.Struct):
 
 
 class ProbeJob(NamedTuple):
-    """A request for the next free user."""
+    """Is a request for the next free user."""
 
     request: ProbeRequest
     text: str
     session: str
     at: float
-    """On the monotonic clock."""
+    """The request is due at this time of the monotonic clock."""
     record: "AsyncResult[Record]"
 
 
 class ProbeUser(LLMUser):
-    """A user of the probe: see locustfiles/interference.py."""
+    """Sends the probe's requests: see locustfiles/interference.py."""
 
     abstract = True
     jobs: ClassVar["SimpleQueue[ProbeJob | None]"] = SimpleQueue()
-    """Of this run. None: there are no more; it stays in the queue for the other users."""
+    """The queue has the jobs of this run. None ends it, and stays in it for the other users."""
     runner_greenlet: ClassVar[Greenlet | None] = None
     pending: ClassVar[bool] = False
-    """A run began; its first user starts the schedule."""
+    """A run began, and its first user starts the schedule."""
     more: ClassVar[dict[str, Any]] = {}
-    """Fields of every request that fix the output length; dropped if the first answer refuses
-    them."""
+    """Every request has these fields, which fix the output length. They are dropped if the first
+    response refuses them."""
 
     def on_start(self) -> None:
         if ProbeUser.pending:
-            ProbeUser.pending, ProbeUser.more = False, {"ignore_eos": True}
+            ProbeUser.pending = False
+            ProbeUser.more = {"ignore_eos": True}
             ProbeUser.runner_greenlet = gevent.spawn(run_schedule, self)
 
     @task
@@ -142,8 +144,9 @@ class ProbeUser(LLMUser):
 
 
 def run_schedule(user: ProbeUser) -> None:
-    """Send all episodes, then end the run."""
-    options, runner = user.environment.parsed_options, user.environment.runner
+    """Sends all episodes, then ends the run."""
+    options = user.environment.parsed_options
+    runner = user.environment.runner
     assert options is not None
     assert runner is not None
     bounds = ProbeBounds(
@@ -165,16 +168,16 @@ def run_schedule(user: ProbeUser) -> None:
             episode = next(probe) if results is None else probe.send(results)
             begin = time.monotonic()
             before = part
-            part = _part(episode, bounds.rounds)
+            part = _describe_part(episode, bounds.rounds)
             user.sender.activity = format_probe_position(
                 number, episode, most, progress.left(episode)
             )
             if part != before:
                 logger.info(f"probe, {user.sender.activity}: {part}")
-            results = _episode(user, episode, number, bounds.rounds, texts)
+            results = _run_episode(user, episode, number, bounds.rounds, texts)
             if number == 0 and ProbeUser.more and not all(result.ok for result in results):
                 ProbeUser.more = {}
-                results = _episode(user, episode, number, bounds.rounds, texts)
+                results = _run_episode(user, episode, number, bounds.rounds, texts)
             progress.ended(episode, time.monotonic() - begin)
             number += 1
             num_failed = 0 if any(result.ok for result in results) else num_failed + 1
@@ -191,17 +194,14 @@ def run_schedule(user: ProbeUser) -> None:
     gevent.spawn(runner.stop if user.environment.web_ui is not None else runner.quit)
 
 
-def _episode(
+def _run_episode(
     user: ProbeUser, episode: ProbeEpisode, number: int, rounds: int, texts: dict[int, str]
 ) -> list[ProbeResult]:
-    """Send its requests when they are due, and wait for all of them."""
-    text = user.sender.prompts.text
-    prompts = [
-        texts.setdefault(request.text, text(request.input_tokens))
-        if request.text
-        else text(request.input_tokens)
-        for request in episode.requests
-    ]
+    """Sends the requests of an episode when they are due, and waits for all of them."""
+    prompts = []
+    for request in episode.requests:
+        prompt = user.sender.prompts.text(request.input_tokens)
+        prompts.append(texts.setdefault(request.text, prompt) if request.text else prompt)
     begin = time.monotonic() + LEAD_S
     jobs = [
         ProbeJob(
@@ -220,8 +220,8 @@ def _episode(
     return [result for record in records if (result := read_probe_result(record)) is not None]
 
 
-def _part(episode: ProbeEpisode, rounds: int) -> str:
-    """Returns the part of the schedule that a log shows."""
+def _describe_part(episode: ProbeEpisode, rounds: int) -> str:
+    """Describes the part of the schedule for the log."""
     parts = {
         "warm": "a short request",
         "alone": "prompts alone, of doubling length",
@@ -235,8 +235,8 @@ def _part(episode: ProbeEpisode, rounds: int) -> str:
 
 
 def validate_probe(settings: Settings, options: Namespace) -> Iterator[str]:
-    """Each reason why a probe cannot run with these settings, one sentence each: its schedule alone
-    decides what one process sends. None without the probe's options."""
+    """Yields each reason why a probe cannot run with these settings, as its schedule alone decides
+    what one process sends. Without the probe's options it yields nothing."""
     if not all(hasattr(options, option.dest) for option in declared_options(ProbeOptions)):
         return
     for option in declared_options(ProbeOptions):
@@ -297,11 +297,9 @@ def _start(**kw: Any) -> None:
 
 @events.test_stopping.add_listener
 def _stopping(environment: Environment, **kw: Any) -> None:
-    runner_greenlet, ProbeUser.runner_greenlet, ProbeUser.pending = (
-        ProbeUser.runner_greenlet,
-        None,
-        False,
-    )
+    runner_greenlet = ProbeUser.runner_greenlet
+    ProbeUser.runner_greenlet = None
+    ProbeUser.pending = False
     if runner_greenlet is not None:
         gevent.spawn(runner_greenlet.kill)
     ProbeUser.jobs.put(None)

@@ -483,7 +483,7 @@ def test_decoders_that_are_not_disturbed_alike_are_of_several_servers() -> None:
     uneven = tuple(replace(one, uneven=1.5) for one in EACH[DISAGGREGATED].stalls)
     cannot(
         diagnose_scheduler(replace(EACH[DISAGGREGATED], stalls=uneven)),
-        "1.5 times those",
+        "1.5 times the gaps",
         "several servers",
     )
     uneven = tuple(replace(one, uneven=40.0) for one in EACH[DISAGGREGATED].stalls)
