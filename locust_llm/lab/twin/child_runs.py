@@ -1,4 +1,4 @@
-"""Runs: a probe, or loads, as a child process of their own, and what they tell meanwhile."""
+"""Child runs: run a probe or loads as a child process, and report its progress."""
 
 import argparse
 import re
@@ -16,13 +16,13 @@ from locust_llm.settings.declare import Option, declared_options
 from locust_llm.settings.settings import Settings
 
 Tell = Callable[[str], None]
-"""Is given a line of progress."""
+"""The function receives a line of progress."""
 SERVER: Final = tuple(
     option
     for option in (*declared_options(Settings), *declared_options(CommandLineOptions))
     if option.group == "server"
 )
-"""Options of a run that reach the server: its API, keys, headers, certificates, timeouts."""
+"""These options of a run concern the server: its API, keys, headers, certificates, timeouts."""
 HEADERS: Final = "LOCUST_LLM_HEADERS"
 _LOG: Final = re.compile(r"\[[^]]+\] \S+/(?:INFO|WARNING|ERROR)/locust_llm: (.*)")
 _STAGE: Final = re.compile(r"Stage \d+ of \d+, concurrency (\d+): (.*tokens/s.*)")
@@ -30,21 +30,21 @@ _PROBE: Final = re.compile(r"probe, (.*)")
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
-    """With the names and texts that ``run`` has for them; it checks the values."""
+    """Adds the options with the names and texts of ``run``, which checks the values."""
     parser.add_argument("-H", "--host", help="such as localhost:8000")
     group = parser.add_argument_group("Server", "As of locust-llm run.")
     for option in SERVER:
-        how: dict[str, Any] = {"metavar": option.unit.upper() or "VALUE", "default": None}
+        settings: dict[str, Any] = {"metavar": option.unit.upper() or "VALUE", "default": None}
         if option.kind is bool:
-            how = {"action": argparse.BooleanOptionalAction, "default": None}
+            settings = {"action": argparse.BooleanOptionalAction, "default": None}
         elif option.repeated:
-            how |= {"action": "append", "default": []}
-        group.add_argument(option.flag, help=option.help.replace("%", "%%"), **how)
+            settings |= {"action": "append", "default": []}
+        group.add_argument(option.flag, help=option.help.replace("%", "%%"), **settings)
 
 
 def split_host_and_folders(options: argparse.Namespace, words: Sequence[str]) -> list[Path]:
-    """The folders among words without an option; an address among them, with a scheme or a port, is
-    the host. Raises ValueError of one sentence."""
+    """Returns the folders among words without an option. An address among them, with a scheme or a
+    port, becomes the host. Raises ValueError."""
     addresses = [
         word for word in words if (":" in word or word == "localhost") and is_address(word)
     ]
@@ -54,13 +54,12 @@ def split_host_and_folders(options: argparse.Namespace, words: Sequence[str]) ->
 
 
 def server_words(options: argparse.Namespace) -> list[str]:
-    """For a command line of ``run`` or ``probe``; headers, which may be keys, go by
-    ``environment``."""
-    return [
-        "--host",
-        options.host,
-        *(word for option in SERVER for word in _words(option, options)),
-    ]
+    """Returns the words for a command line of ``run`` or ``probe``. Headers, which may be keys, go
+    into the environment."""
+    words = ["--host", options.host]
+    for option in SERVER:
+        words += _words(option, options)
+    return words
 
 
 def _words(option: Option, options: argparse.Namespace) -> Iterator[str]:
@@ -75,12 +74,14 @@ def _words(option: Option, options: argparse.Namespace) -> Iterator[str]:
 
 
 def make_environment(options: argparse.Namespace, own: Mapping[str, str]) -> dict[str, str]:
-    lines = [*own.get(HEADERS, "").splitlines(), *options.header]
-    return {**own, "PYTHONUNBUFFERED": "1", **({HEADERS: "\n".join(lines)} if lines else {})}
+    environment = {**own, "PYTHONUNBUFFERED": "1"}
+    if lines := [*own.get(HEADERS, "").splitlines(), *options.header]:
+        environment[HEADERS] = "\n".join(lines)
+    return environment
 
 
 class RunStopped(Exception):
-    """A signal ended the run; its folder stays. ``status``: to end with."""
+    """A signal ended the run, and its folder stays. The command ends with ``status``."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -88,8 +89,8 @@ class RunStopped(Exception):
 
 
 def run_locust_llm(words: Sequence[str], env: Mapping[str, str], log: Path, tell: Tell) -> int:
-    """The exit status of ``locust-llm`` with these words; all that it prints goes to ``log``, and
-    what is worth it to ``tell``. Raises RunStopped, OSError."""
+    """Runs ``locust-llm`` with these words, and returns its exit status. Its output goes to
+    ``log``, and its progress to ``tell``. Raises RunStopped and OSError."""
     signals = list[int]()
     with log.open("w", encoding="utf-8") as file:
         process = subprocess.Popen(
@@ -102,7 +103,7 @@ def run_locust_llm(words: Sequence[str], env: Mapping[str, str], log: Path, tell
             signals.append(number)
             process.send_signal(number)
 
-        # of nohup
+        # nohup ignores a signal
         heard = [number for number in ENDING_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
         before = {number: signal.signal(number, forward) for number in heard}
         try:
@@ -121,7 +122,8 @@ def run_locust_llm(words: Sequence[str], env: Mapping[str, str], log: Path, tell
 
 
 def read_log_line(line: str) -> str:
-    """What a line of a run's log tells of the server, or why there is no run; empty: nothing."""
+    """Returns the progress, or the failure, in a line of a run's log. Empty: the line has
+    neither."""
     if line.startswith(ERROR_PREFIX):
         return line.removeprefix(ERROR_PREFIX).strip()
     if not (found := _LOG.match(line)):
@@ -135,8 +137,9 @@ def read_log_line(line: str) -> str:
 
 
 def make_session_folder(folder: Path) -> Path:
-    """A new folder for runs. Raises OSError."""
-    number, base = 1, folder
+    """Makes a new folder for runs. Raises OSError."""
+    number = 1
+    base = folder
     while folder.exists() and any(folder.iterdir()):
         number += 1
         folder = base.with_name(f"{base.name}-{number}")

@@ -1,11 +1,11 @@
-"""Cost fit: the seconds of a step, by least squares whose factors are not below 0.
+"""Cost fit: finds the seconds of a step by least squares with factors of at least 0.
 
-The least squares are exact: of all subsets of the columns the best one whose factors are positive.
+The least squares are exact: the best subset of the columns with positive factors wins.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Final, NamedTuple
 
 import msgspec
@@ -18,17 +18,18 @@ from locust_llm.lab.twin.replay import Replay, as_replayed, replay_episodes, rep
 
 Array = NDArray[np.float64]
 NEVER = 1e-12
-"""Of a column's own square: below this share two columns say the same."""
+"""Two columns are equal if less than this share of a column's square is independent."""
 NOTHING = 1e-12
-"""Of the target's square: what is explained by less than this more is explained alike."""
+"""Two solutions are equal if their explained squares differ by less than this share of the target's
+square."""
 
 
 def least_squares(columns: Array, target: Array) -> Array:
-    """The x >= 0 with the least |columns x - target|. ``columns``: (rows, up to about ten); a
-    column of zeros gets 0. The minimum of a convex problem is the ordinary solution on the columns
-    where it is above 0 (Lawson & Hanson, Solving Least Squares Problems, 1974, ch. 23), so trying
-    each subset finds it. Of those that explain the target alike, as where there are fewer rows than
-    columns, the one with the fewest columns, and the foremost ones."""
+    """Returns the x >= 0 with the least |columns x - target|. ``columns`` has up to about ten
+    columns, and a column of zeros gets 0. The minimum of a convex problem is the ordinary solution
+    on the columns where it is above 0 (Lawson & Hanson, Solving Least Squares Problems, 1974, ch.
+    23), so trying each subset finds it. Of equal solutions, as with fewer rows than columns, the
+    one with the fewest and the first columns wins."""
     size = np.sqrt((columns**2).sum(axis=0))
     size[size == 0] = np.inf
     scaled = columns / size
@@ -41,10 +42,11 @@ def least_squares(columns: Array, target: Array) -> Array:
     for number in range(1, count + 1):
         subsets = np.array(list(combinations(range(count), number)))
         inner = gram[subsets[:, :, None], subsets[:, None, :]]
-        told = np.linalg.cond(inner) <= 1 / NEVER
-        subsets, inner = subsets[told], inner[told]
+        independent = np.linalg.cond(inner) <= 1 / NEVER
+        subsets = subsets[independent]
+        inner = inner[independent]
         found = np.linalg.solve(inner, right[subsets][:, :, None])[:, :, 0]
-        # by so much the square error is below that of 0
+        # the square error is lower than for 0 by this value
         gains = (right[subsets] * found).sum(axis=1)
         gains[(found < 0).any(axis=1)] = 0.0
         most = float(gains.max(initial=0.0))
@@ -57,21 +59,21 @@ def least_squares(columns: Array, target: Array) -> Array:
 
 
 # -- cost fit --------------------------------------------------------------------------------------
-# Seconds of a step, by least squares over what a replay says that each measured time was made of. A
-# replay needs costs, and costs need a replay: both in turn, until they agree.
+# The least squares find the seconds of a step from the work that a replay assigns to each measured
+# time. A replay needs costs, and costs need a replay: both alternate until they agree.
 
 Indices = NDArray[np.int_]
 TURNS: Final = 8
 ENOUGH: Final = 0.002
-"""Largest change of a step's time, as a share, after which the turns end."""
+"""The turns end when the time of a step changes by at most this share."""
 REQUEST_SHARE: Final = 0.03
-"""Error of a time of one request, as a share of it,"""
+"""Times of one request have this relative error."""
 REQUEST_S: Final = 0.0003
-"""and beside that in seconds."""
+"""Times of one request have this error in seconds besides."""
 STAGE_SHARE: Final = 0.01
-"""The same share of the mean over a stage."""
+"""The mean over a stage has this relative error."""
 MAX_RESIDUAL: Final = 2.5
-"""In usual errors: what is further off counts less (Huber)."""
+"""Residuals beyond this many usual errors count less (Huber)."""
 FREE_TOKENS: Final[Sequence[float]] = (
     0.0,
     16.0,
@@ -85,49 +87,49 @@ FREE_TOKENS: Final[Sequence[float]] = (
     512.0,
     768.0,
 )
-"""Tried, and then between the best and its neighbours."""
+"""The fit tries these values, then values between the best and its neighbours."""
 HALVINGS: Final = 4
 STEP_COSTS: Final = 7
-"""Columns of ``Replay.parts``,"""
+"""``Replay.parts`` has this many columns."""
 OWN_PAIRS: Final = 5
-"""and which of them is that of own pairs."""
+"""This column of ``Replay.parts`` has the own pairs."""
 MOST_EACH: Final = 500
-"""Requests of the load of one user that have equations of their own."""
+"""At most this many requests of the load of one user have their own equations."""
 BLOCK: Final = 10
-"""Requests of a stage that are drawn together: neighbours share steps."""
+"""This many neighbouring requests of a stage are drawn together, as they share steps."""
 
 
 class ReplayGroup(NamedTuple):
-    """Requests that were replayed together, and the equations that they are in."""
+    """Holds requests that were replayed together, and their equations."""
 
     replay: Replay
     ttft_s: Array
     decode_s: Array
     prompt_tokens: Array
     shares: Array
-    """Of each request in an equation: (equations, requests)."""
+    """Each equation has the shares of its requests: (equations, requests)."""
     share: float
-    """Error of an equation: as a share, and beside that in seconds."""
+    """An equation has this relative error, plus ``least_s`` in seconds."""
     least_s: float
     blocks: tuple[Indices, ...]
-    """Indices of requests that are drawn together."""
+    """Each block has the indices of requests that are drawn together."""
 
 
 class Terms(NamedTuple):
-    """Costs that a server may have or not: 0 without."""
+    """Selects optional costs. Unselected ones are 0."""
 
     reading: bool = True
-    """Of the front, for a prompt's tokens."""
+    """The front may take time per prompt token."""
     own_pairs: bool = False
-    """``Cost.own_pair_s``."""
+    """Own pairs may take more time: ``StepCosts.own_pair_s``."""
 
 
 USUAL: Final = Terms()
 
 
 class Rows(NamedTuple):
-    """Weighted equations: columns x (fixed, token, stream, context, pair, own pair, admission,
-    request, prompt token) = seconds."""
+    """Holds weighted equations: columns x (fixed, token, stream, context, pair, own pair,
+    admission, request, prompt token) = seconds."""
 
     columns: Array
     seconds: Array
@@ -137,11 +139,11 @@ class Rows(NamedTuple):
 def group_replays(
     model: ServerModel, episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage]
 ) -> list[ReplayGroup]:
-    """The probe request by request; a stage by its means, as in a closed loop single requests drift
-    away from a replay."""
+    """Replays the probe request by request, and each stage by its means, since single requests of a
+    closed loop drift away from a replay."""
     noise = model.noise
     found = list[ReplayGroup]()
-    requests = [one for episode in episodes for one in episode.requests]
+    requests = list(chain.from_iterable(episode.requests for episode in episodes))
     ends = np.cumsum([len(episode.requests) for episode in episodes])
     if requests:
         by_episode = tuple(np.split(np.arange(len(requests)), ends[:-1]))
@@ -154,7 +156,7 @@ def group_replays(
     for stage in stages:
         count = len(stage.requests)
         replay = replay_stage(model, stage)
-        if stage.users == 1:  # nobody drifts away alone
+        if stage.users == 1:  # a single user does not drift away
             each = np.linspace(0, count - 1, min(count, MOST_EACH)).round().astype(int)
             shares = (each[:, None] == np.arange(count)).astype(float)
             single = tuple(np.arange(count)[:, None])
@@ -173,14 +175,14 @@ def _group(
     least_s: float, blocks: tuple[Indices, ...],
     paused: float = 1.0,
 ) -> ReplayGroup:  # fmt: skip
-    prompts = np.array([float(one.prompt_tokens) for one in requests])
+    prompts = np.array([float(request.prompt_tokens) for request in requests])
     ttft_s = select_times(requests, "ttft_s") / paused
     decode_s = select_times(requests, "decode_s") / paused
     return ReplayGroup(replay, ttft_s, decode_s, prompts, shares, share, least_s, blocks)
 
 
 def select_times(requests: Sequence[ObservedRequest], name: str) -> Array:
-    return np.array([getattr(one, name) for one in requests], dtype=float)
+    return np.array([getattr(request, name) for request in requests], dtype=float)
 
 
 def make_equations(
@@ -189,7 +191,8 @@ def make_equations(
     drawn: Sequence[Array] | None = None,
     terms: Terms = USUAL,
 ) -> Rows:
-    """``drawn``: for each group how often each of its requests counts; None: once."""
+    """Makes the equations. ``drawn`` has for each group how often each of its requests counts.
+    None: once."""
     columns, seconds, errors = [], [], []
     of_steps = np.ones(STEP_COSTS)
     of_steps[OWN_PAIRS] = terms.own_pairs
@@ -201,10 +204,10 @@ def make_equations(
         total = total[total > 0]
         shares = shares / total[:, None]
         single = len(group.shares) > 1  # an equation a request: drawn twice, it counts twice
-        for part, took, begins in zip(
-            group.replay.parts(free_tokens), (group.ttft_s, group.decode_s), (1.0, 0.0), strict=True
-        ):
-            mean_s = shares @ took
+        parts = group.replay.parts(free_tokens)
+        measured_s = (group.ttft_s, group.decode_s)
+        for part, times_s, begins in zip(parts, measured_s, (1.0, 0.0), strict=True):
+            mean_s = shares @ times_s
             front = begins * np.column_stack(
                 [np.ones(len(shares)), terms.reading * (shares @ group.prompt_tokens)]
             )
@@ -219,7 +222,7 @@ class Solved(NamedTuple):
     cost: StepCosts
     front: FrontendDelay
     residuals: Array
-    """Of each equation, in its errors."""
+    """Each equation has its residual in units of its error."""
 
     @property
     def loss(self) -> float:
@@ -231,7 +234,7 @@ class Solved(NamedTuple):
 def solve_costs(
     among: Sequence[ReplayGroup], free_tokens: Sequence[float] = FREE_TOKENS, terms: Terms = USUAL
 ) -> Solved:
-    """The costs that explain what was measured best."""
+    """Returns the costs that explain the measurements best."""
 
     def solved(free: float) -> Solved:
         return solve_rows(make_equations(among, free, terms=terms), free)
@@ -240,10 +243,8 @@ def solve_costs(
     tried = sorted(free_tokens)
     for _ in range(HALVINGS if len(tried) > 1 else 0):
         at = tried.index(best.cost.free_tokens)
-        around = {
-            (best.cost.free_tokens + tried[i]) / 2
-            for i in (max(0, at - 1), min(len(tried) - 1, at + 1))
-        }
+        neighbours = (tried[max(0, at - 1)], tried[min(len(tried) - 1, at + 1)])
+        around = {(best.cost.free_tokens + neighbour) / 2 for neighbour in neighbours}
         around -= set(tried)
         tried = sorted({*tried, *around})
         best = min([best, *map(solved, sorted(around))], key=lambda one: one.loss)
@@ -258,9 +259,9 @@ def solve_rows(given: Rows, free_tokens: float) -> Solved:
     weights = known.astype(float)
     found = least_squares(columns * weights[:, None], target * weights)
     for _ in range(2 if known.any() else 0):
-        off = np.abs(columns @ found - target)
-        usual = max(1.0, float(np.median(off[known])) * 1.4826)
-        weights = known * np.sqrt(np.minimum(1.0, MAX_RESIDUAL * usual / np.maximum(off, 1e-9)))
+        errors = np.abs(columns @ found - target)
+        usual = max(1.0, float(np.median(errors[known])) * 1.4826)
+        weights = known * np.sqrt(np.minimum(1.0, MAX_RESIDUAL * usual / np.maximum(errors, 1e-9)))
         found = least_squares(columns * weights[:, None], target * weights)
     residuals = _residuals(given, found)
     fixed, token, stream, context, pair, own_pair, admission, request, reading = map(float, found)
@@ -291,31 +292,35 @@ def fit_cost(
     model: ServerModel, episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage] = (), *,
     free_tokens: Sequence[float] = FREE_TOKENS, terms: Terms = USUAL,
 ) -> Fitted:  # fmt: skip
-    """``model``: its settings and noise hold, its costs are where to begin. Of all turns the one
-    whose own replay is nearest to what was measured counts; where a turn leads away, the next one
-    goes half as far."""
-    best, best_loss, towards = model, math.inf, model
+    """Fits the costs. ``model`` gives settings, noise and initial costs. The turn whose own replay
+    is closest to the measurements wins. If a turn leads away, the next one goes half as far."""
+    best = model
+    best_loss = math.inf
+    towards = model
     for _ in range(TURNS):
         among = group_replays(model, episodes, stages)
-        loss = _own(model, among).loss
+        loss = _evaluate(model, among).loss
         if loss < best_loss:
             solved = solve_costs(among, free_tokens, terms)
-            change = abs(math.log(_typical(solved.cost) / _typical(model.cost)))
-            best, best_loss, best_groups = model, loss, among
+            change = abs(math.log(_typical_step_s(solved.cost) / _typical_step_s(model.cost)))
+            best = model
+            best_loss = loss
+            best_groups = among
             towards = msgspec.structs.replace(model, cost=solved.cost, front=solved.front)
             model = towards
         else:
-            change = abs(math.log(_typical(model.cost) / _typical(best.cost)))
+            change = abs(math.log(_typical_step_s(model.cost) / _typical_step_s(best.cost)))
             towards = model = _between(best, towards)
         if change < ENOUGH:
-            best = towards  # the replay of it would be the same
+            best = towards  # its replay would be the same
             break
-    return Fitted(best, _own(best, best_groups), best_groups, terms)
+    return Fitted(best, _evaluate(best, best_groups), best_groups, terms)
 
 
-def _own(model: ServerModel, among: Sequence[ReplayGroup]) -> Solved:
-    """What a model says of its own replay."""
-    cost, front = model.cost, model.front
+def _evaluate(model: ServerModel, among: Sequence[ReplayGroup]) -> Solved:
+    """Evaluates a model on its own replay."""
+    cost = model.cost
+    front = model.front
     given = make_equations(among, cost.free_tokens, terms=Terms(own_pairs=True))
     of_step = (
         cost.fixed_s,
@@ -331,10 +336,11 @@ def _own(model: ServerModel, among: Sequence[ReplayGroup]) -> Solved:
 
 
 def _residuals(given: Rows, factors: Array) -> Array:
-    """In the errors of each row; far off where nothing was replayed."""
+    """Returns the residuals in units of each row's error, and large ones for rows without a
+    replay."""
     known = np.array([bool(np.isfinite(row).all()) for row in given.columns])
-    off = np.where(known[:, None], given.columns, 0.0) @ factors - given.seconds
-    return np.asarray(np.where(known, off / given.errors, 4 * MAX_RESIDUAL))
+    errors_s = np.where(known[:, None], given.columns, 0.0) @ factors - given.seconds
+    return np.asarray(np.where(known, errors_s / given.errors, 4 * MAX_RESIDUAL))
 
 
 def _between(one: ServerModel, other: ServerModel) -> ServerModel:
@@ -349,29 +355,29 @@ def _between(one: ServerModel, other: ServerModel) -> ServerModel:
     return msgspec.structs.replace(one, cost=StepCosts(**cost), front=FrontendDelay(**front))
 
 
-def _typical(cost: StepCosts) -> float:
-    """Of a step with a thousand tokens of a prompt and sixteen streams."""
+def _typical_step_s(cost: StepCosts) -> float:
+    """Returns the time of a step with a thousand prompt tokens and sixteen streams."""
     return max(
         cost.fixed_s + cost.token_s * max(0.0, 1000 - cost.free_tokens) + 16 * cost.stream_s, 1e-9
     )
 
 
 def draw_costs(fitted: Fitted, count: int, seed: int) -> Iterator[Solved]:
-    """The fit again, each time on requests that were drawn with replacement, in the blocks that
-    belong together; what they were made of stays (the bootstrap of Efron & Tibshirani, 1993, ch. 9,
-    by cases)."""
+    """Fits again, each time to requests drawn with replacement in blocks. The replay stays the same
+    (the bootstrap of Efron & Tibshirani, 1993, ch. 9, by cases)."""
     random = np.random.default_rng(seed)
     free = fitted.model.cost.free_tokens
     near = sorted({0.0, free / 2, 0.75 * free, free, 1.25 * free, 1.5 * free + 16})
     for _ in range(count):
-        drawn = [_drawn(group, random) for group in fitted.groups]
-        every = (
-            solve_rows(make_equations(fitted.groups, one, drawn, fitted.terms), one) for one in near
+        drawn = [_draw_requests(group, random) for group in fitted.groups]
+        solutions = (
+            solve_rows(make_equations(fitted.groups, tokens, drawn, fitted.terms), tokens)
+            for tokens in near
         )
-        yield min(every, key=lambda one: one.loss)
+        yield min(solutions, key=lambda solution: solution.loss)
 
 
-def _drawn(group: ReplayGroup, random: np.random.Generator) -> Array:
+def _draw_requests(group: ReplayGroup, random: np.random.Generator) -> Array:
     times_drawn = np.zeros(len(group.ttft_s))
     for number in random.integers(len(group.blocks), size=len(group.blocks)):
         times_drawn[group.blocks[number]] += 1

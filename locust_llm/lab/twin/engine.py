@@ -1,4 +1,4 @@
-"""Engine: a model as something that serves requests in virtual time, with its noise."""
+"""Engine: serves requests with a model in virtual time, with its noise."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -17,11 +17,12 @@ from .model import FrontendDelay, Noise, SchedulerSettings, ServerModel, StepWor
 UNLIMITED_SEQS: Final = 1_000_000
 UNLIMITED_KV_TOKENS: Final = 1 << 40
 Slower = Callable[[], float]
-"""By what factor a step that begins now takes longer, for a reason that is not in the model."""
+"""The function returns the factor by which the step that begins now takes longer, for a reason
+outside the model."""
 
 
 class Step(NamedTuple):
-    """What a step was made of, when it began and how long it took."""
+    """Holds the work of a step, its begin and its duration."""
 
     at: float
     took_s: float
@@ -31,7 +32,7 @@ class Step(NamedTuple):
     pairs: float
     own_pairs: float
     admitted: int = 0
-    """No step, but the time in which so many requests were taken."""
+    """This is the admission of so many requests instead of a step."""
 
 
 def make_twin_engine(
@@ -41,7 +42,8 @@ def make_twin_engine(
     log: list[Step] | None = None,
     slower: Slower | None = None,
 ) -> simulated.Engine:
-    """``random``: for the noise; None: every step takes its mean. ``log``: gets every step."""
+    """Makes the engine. ``random`` draws the noise. None: every step takes its mean. ``log`` gets
+    every step."""
     scheduler = Scheduler(_config(model.settings), POLICIES[model.settings.policy], record=True)
     return _Behind(
         Admitting(scheduler, Steps(model, clock, random, log, slower), clock), model.front, clock
@@ -61,7 +63,7 @@ def _config(settings: SchedulerSettings) -> SchedulerConfig:
 
 
 class Steps:
-    """The step times of a model: a `StepCost` that is its own `StepTime`."""
+    """Computes the step times of a model: a `StepCost` that is its own `StepTime`."""
 
     def __init__(
         self,
@@ -71,8 +73,12 @@ class Steps:
         log: list[Step] | None,
         slower: Slower | None,
     ) -> None:
-        self.cost, self.noise, self.clock, self.random = model.cost, model.noise, clock, random
-        self.log, self.slower = log, slower
+        self.cost = model.cost
+        self.noise = model.noise
+        self.clock = clock
+        self.random = random
+        self.log = log
+        self.slower = slower
         self._factor = draw_step_factor(model.noise, random)
 
     def step_time(self) -> StepTime:
@@ -84,7 +90,7 @@ class Steps:
         return self.took(self.clock.now, step_work(segments, num_decodes, num_context_tokens))
 
     def took(self, at: float, done: StepWork) -> float:
-        """Of the next step, which begins then."""
+        """Returns the time of the next step, which begins then."""
         took_s = self.cost.step_s(done)
         if self.slower is not None:
             took_s *= self.slower()
@@ -95,46 +101,50 @@ class Steps:
         return took_s
 
     def _pause_s(self, took_s: float) -> float:
-        noise, random = self.noise, self.random
+        noise = self.noise
+        random = self.random
         if not noise.pause_every_s or random is None:
             return 0.0
         return noise.pause_s if random.random() < took_s / noise.pause_every_s else 0.0
 
 
 def draw_step_factor(noise: Noise, random: Random | None) -> Callable[[float], float]:
-    """Of a step that takes so many seconds on average: log-normal, its mean is 1."""
+    """Returns a function that draws a step's log-normal factor with mean 1, for a step with this
+    mean time."""
     share = noise.step_sigma**2
-    beside = noise.step_s**2
-    if random is None or not share + beside:
+    fixed = noise.step_s**2
+    if random is None or not share + fixed:
         return lambda took_s: 1.0
     draw = random.gauss
 
     def drawn(took_s: float) -> float:
-        variance = share + beside / max(took_s * took_s, beside)
+        variance = share + fixed / max(took_s * took_s, fixed)
         return math.exp(draw(-variance / 2, math.sqrt(variance)))
 
     return drawn
 
 
 class Admitting(simulated.BatchEngine):
-    """Takes who has come between two steps, one after the other, until nobody comes meanwhile.
-    llama.cpp's server does (tools/server/server-queue.cpp, `start_loop`: all tasks, then the
-    slots), with a slot's cache to be stored for each."""
+    """Admits new requests between two steps, one after the other, until no further one arrives
+    meanwhile. llama.cpp's server does so (tools/server/server-queue.cpp, `start_loop`: all tasks,
+    then the slots), and stores a slot's cache for each."""
 
     clock: VirtualClock
 
     def __init__(self, scheduler: Scheduler, steps: Steps, clock: VirtualClock) -> None:
         super().__init__(scheduler, steps, clock, count_parts=False)
-        self.steps, self._come = steps, 0
+        self.steps = steps
+        self._num_arrived = 0
 
     def add(self, sequence: Request, on_token: Callable[[], None], *, each: bool = True) -> None:
-        self._come += 1
+        self._num_arrived += 1
         super().add(sequence, on_token, each=each)
 
     def _begin_step(self) -> None:
-        come, self._come = self._come, 0
-        if come and (self.steps.cost.admission_s or self.steps.log is not None):
-            self._admit(come)
+        arrived = self._num_arrived
+        self._num_arrived = 0
+        if arrived and (self.steps.cost.admission_s or self.steps.log is not None):
+            self._admit(arrived)
         elif self._only_decodes():
             self._decode()
         else:
@@ -148,29 +158,28 @@ class Admitting(simulated.BatchEngine):
         self.clock.call_at(self._due, self._begin_step)
 
     def _only_decodes(self) -> bool:
-        """Until something happens every step is a round of the same sequences: the policy need not
-        be asked each time."""
-        scheduler, before = self.scheduler, self._batch
+        """Returns whether every step is a round of the same sequences until something happens, so
+        the policy is not needed."""
+        scheduler = self.scheduler
+        before = self._batch
         return bool(
             # else somebody ended, and others come for it
             len(scheduler.decoding.sequences) == before.num_decodes > 0
             and not before.prefills  # else the same, where a gate waits for first tokens
             and not scheduler.prefilling
             and not scheduler.waiting
-            and not self._each  # else each round is told of
-            and self.steps.slower is None  # that looks at the clock, which stands still here
+            and not self._each  # else each round has callbacks
+            and self.steps.slower is None  # it reads the clock, which stands still here
             and scheduler.blocks.num_free >= 2 * len(scheduler.decoding.sequences)
         )
 
     def _decode(self) -> None:
-        """Rounds one after the other, up to the one in which the next timer is due, or with which
-        somebody ends: as steps by themselves would be."""
-        decoding, blocks, steps, at = (
-            self.scheduler.decoding,
-            self.scheduler.blocks,
-            self.steps,
-            self._due,
-        )
+        """Runs successive rounds up to the next timer or the end of a sequence, with the same
+        results as single steps."""
+        decoding = self.scheduler.decoding
+        blocks = self.scheduler.blocks
+        steps = self.steps
+        at = self._due
         count = len(decoding.sequences)
         last = decoding.next_end
         until = self.clock.next_at
@@ -192,12 +201,14 @@ class Admitting(simulated.BatchEngine):
 
 
 class _Behind:
-    """An engine behind a front."""
+    """Puts an engine behind a front."""
 
     def __init__(
         self, engine: simulated.BatchEngine, front: FrontendDelay, clock: VirtualClock
     ) -> None:
-        self.engine, self.front, self.clock = engine, front, clock
+        self.engine = engine
+        self.front = front
+        self.clock = clock
 
     def add(self, sequence: Request, on_token: Callable[[], None], *, each: bool = True) -> None:
         late_s = self.front.request_s + self.front.token_s * sequence.num_prompt_tokens

@@ -1,4 +1,4 @@
-"""Folders: which of some run folders is the probe, which have loads, and what was seen in them."""
+"""Folders: finds the probe and the loads among run folders, and reads their measurements."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -26,20 +26,21 @@ from .observations import IdleEpisode, ObservedStage, collect_episodes, observe_
 
 LEAST_REQUESTS: Final = 8
 LEAST_A_USER: Final = 2
-"""Answered requests of a load that are enough."""
+"""A load needs this many answered requests per user, and at least LEAST_REQUESTS."""
 LEAST_SHARE: Final = 0.7
-"""Requests in flight, on average, as a share of the users: with fewer they pause between two
-requests."""
+"""The requests in flight are on average at least this share of the users. With fewer, users pause
+between two requests."""
 MAX_CACHED_SHARE: Final = 0.1
-"""Prompt tokens that were in the server's cache: a twin computes every prompt."""
+"""At most this share of the prompt tokens may be in the server's cache, as a twin computes every
+prompt."""
 MAX_FAILED_SHARE: Final = 0.5
-"""Of the requests of all loads, above which there is nothing to fit."""
+"""A fit is refused if more than this share of all requests failed."""
 MAX_CUT_SHARE: Final = 0.05
-"""Of the requests of a load, that were cut or cancelled, above which it is said."""
+"""A note reports a load with more than this share of cut or cancelled requests."""
 
 
 class MeasuredServer(NamedTuple):
-    """What was seen of one server."""
+    """Holds the measurements of one server."""
 
     said: Diagnosis
     episodes: list[IdleEpisode]
@@ -48,7 +49,7 @@ class MeasuredServer(NamedTuple):
 
 
 class LoadRecords(NamedTuple):
-    """Records of one load: a stage of a sweep, or a whole run."""
+    """Holds the records of one load: a stage of a sweep, or a whole run."""
 
     name: str
     users: int
@@ -57,8 +58,8 @@ class LoadRecords(NamedTuple):
 
 
 class Loads(NamedTuple):
-    """Of one folder, with the number of its requests that were sent and that failed, those of loads
-    left out too."""
+    """Holds the loads of one folder, and the number of sent and failed requests, including loads
+    left out."""
 
     stages: list[ObservedStage]
     notes: list[str]
@@ -72,7 +73,7 @@ class _Facts(msgspec.Struct):
 
 
 class Folder:
-    """A run of a probe, or of loads. Raises ValueError of one sentence."""
+    """Is a run of a probe or of loads. Raises ValueError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -85,9 +86,10 @@ class Folder:
         except ValueError as error:
             raise ValueError(
                 f"{path}: {RUN} cannot be read, so its server is not known: {error} (locust-llm "
-                f"report {path} mends it)"
+                f"report {path} repairs it)"
             ) from None
-        self.run, self.client = facts.run, facts.client
+        self.run = facts.run
+        self.client = facts.client
         self.results: list[ProbeResult] = read_probe_results(RecordFile(path / RECORDS))
 
     @property
@@ -101,12 +103,11 @@ class Folder:
 
 
 def read_measured_server(paths: Sequence[Path]) -> MeasuredServer:
-    """Of one probe, and of one sweep or several runs of one load each. Raises ValueError of one
-    sentence."""
+    """Reads one probe, and one sweep or several runs of one load each. Raises ValueError."""
     folders = [Folder(path) for path in paths]
-    probes = [one for one in folders if one.is_probe]
-    others = [one for one in folders if not one.is_probe]
-    given = ", ".join(str(one.path) for one in folders)
+    probes = [folder for folder in folders if folder.is_probe]
+    others = [folder for folder in folders if not folder.is_probe]
+    given = ", ".join(str(folder.path) for folder in folders)
     if not probes:
         raise ValueError(
             f"none of these is a probe: {given}. Make one: locust-llm probe --host URL"
@@ -114,7 +115,7 @@ def read_measured_server(paths: Sequence[Path]) -> MeasuredServer:
     if len(probes) > 1:
         raise ValueError(
             f"a twin is of one probe, and here are {len(probes)}: "
-            f"{', '.join(str(p.path) for p in probes)}"
+            f"{', '.join(str(probe.path) for probe in probes)}"
         )
     if not others:
         raise ValueError(
@@ -122,21 +123,21 @@ def read_measured_server(paths: Sequence[Path]) -> MeasuredServer:
             f"--headless --sweep "
             "concurrency=1..64 --host URL"
         )
-    _same_server(folders)
-    found = [read_folder_loads(one) for one in others]
-    sent = sum(one.sent for one in found)
-    failed = sum(one.failed for one in found)
+    _require_same_server(folders)
+    found = [read_folder_loads(folder) for folder in others]
+    sent = sum(loads.sent for loads in found)
+    failed = sum(loads.failed for loads in found)
     if failed > MAX_FAILED_SHARE * sent:
         raise ValueError(
-            f"{failed:,} of {sent:,} requests of the sweep failed: how fast the server is cannot "
-            f"be told from the rest. Its "
-            f"report says why they failed: {others[0].path}"
+            f"{failed:,} of {sent:,} requests of the sweep failed: the rest does not show the "
+            f"server's speed. The "
+            f"report explains the failures: {others[0].path}"
         )
-    stages = [s for one in found for s in one.stages]
-    notes = [n for one in found for n in one.notes]
+    stages = list(chain.from_iterable(loads.stages for loads in found))
+    notes = list(chain.from_iterable(loads.notes for loads in found))
     if not stages:
         raise ValueError(
-            f"no load of {', '.join(str(one.path) for one in others)} can be used: "
+            f"no load of {', '.join(str(folder.path) for folder in others)} can be used: "
             f"{'; '.join(notes)}"
         )
     probe = probes[0]
@@ -144,7 +145,7 @@ def read_measured_server(paths: Sequence[Path]) -> MeasuredServer:
     return MeasuredServer(probe.diagnosis(), collect_episodes(probe.results), stages, origin)
 
 
-def _same_server(folders: Sequence[Folder]) -> None:
+def _require_same_server(folders: Sequence[Folder]) -> None:
     first = folders[0].run
     for other in (one.run for one in folders[1:]):
         for what, here, there in (
@@ -167,32 +168,31 @@ def _origin(probe: Folder, others: Sequence[Folder]) -> Origin:
         f"{name} {run.versions[name]}" for name in ("locust-llm", "python") if name in run.versions
     )
     return Origin(
-        host=run.settings.host, model=run.model, server=run.server, slots=_slots(run),
-        common_prefix_tokens=_common_prefix(probe.results), made_with=made,
+        host=run.settings.host, model=run.model, server=run.server, slots=_read_slots(run),
+        common_prefix_tokens=_estimate_common_prefix(probe.results), made_with=made,
         folders=tuple(str(one.path) for one in (probe, *others)),
     )  # fmt: skip
 
 
-def _slots(run: Run) -> int | None:
-    """See Origin."""
-    told = run.server_flags.get("total_slots", "")
-    return (
-        int(told)
-        if run.server.startswith("llama.cpp") and told.isdecimal() and 0 < int(told) < 1 << 20
-        else None
-    )
+def _read_slots(run: Run) -> int | None:
+    """Returns the slots for Origin."""
+    reported = run.server_flags.get("total_slots", "")
+    if not run.server.startswith("llama.cpp") or not reported.isdecimal():
+        return None
+    return int(reported) if 0 < int(reported) < 1 << 20 else None
 
 
-def _common_prefix(results: Sequence[ProbeResult]) -> int:
-    """Tokens that a cache had of prompts that were new: those that all begin with."""
-    return int(median_low([one.cached_tokens for one in results if one.cached_tokens] or [0]))
+def _estimate_common_prefix(results: Sequence[ProbeResult]) -> int:
+    """Returns the cached tokens of new prompts, which are the common beginning of all prompts."""
+    cached = [result.cached_tokens for result in results if result.cached_tokens]
+    return int(median_low(cached or [0]))
 
 
 # -- loads of a folder -----------------------------------------------------------------------------
 
 
 def read_folder_loads(folder: Folder) -> Loads:
-    """Raises ValueError of one sentence where its load is none that a twin can have."""
+    """Reads the loads of a folder. Raises ValueError for a load that a twin cannot have."""
     settings = folder.run.settings
     axis = (settings.sweep or "").partition("=")[0].strip()
     for wrong, why in (
@@ -211,58 +211,58 @@ def read_folder_loads(folder: Folder) -> Loads:
     notes = list[str]()
     sent = 0
     failed = 0
-    parts = list(_parts(folder))
+    parts = list(_read_parts(folder))
     for part in parts:
-        stage, said = stage_of_part(part)
+        stage, remarks = stage_of_part(part)
         sent += len(part.records)
         failed += sum(_failed(record) for record in part.records)
-        if (client := _client(folder, part)) is not None and client.level != CLIENT_OK:
+        if (client := _read_client_verdict(folder, part)) is not None and client.level != CLIENT_OK:
             stage = None
-            said = [
+            remarks = [
                 f"{part.name} left out: the client verdict is {client.level} "
                 f"({'; '.join(client.reasons)})"
             ]
         stages += [stage] if stage is not None else []
-        notes += said
+        notes += remarks
     if not sent:
         notes.append(f"{folder.path} has no requests")
     _refuse_cached(folder.path, chain.from_iterable(part.records for part in parts))
     return Loads(stages, notes, sent, failed)
 
 
-def _parts(folder: Folder) -> Iterator[LoadRecords]:
+def _read_parts(folder: Folder) -> Iterator[LoadRecords]:
     settings = folder.run.settings
     records = list(RecordFile(folder.path / RECORDS))
     if not settings.sweep and not folder.run.stages:
         users = 0 if settings.open_loop else settings.users or 1
-        name = (
-            f"{folder.run.name}, "
-            f"{format_count(users, 'user') if users else f'{settings.request_rate or 0:g} requests/s'},"
-        )
+        load = format_count(users, "user")
+        if not users:
+            load = f"{settings.request_rate or 0:g} requests/s"
+        name = f"{folder.run.name}, {load},"
         profiled = [record for record in records if record.phase == "profiling"]
         yield LoadRecords(name, users, settings.request_rate or 0.0, profiled)
         return
     axis = (settings.sweep or "").partition("=")[0].strip()
-    for number, value in _values(folder.run):
+    for number, value in _list_stage_values(folder.run):
         users = 0 if settings.open_loop else settings.users or 1
         if axis == CONCURRENCY:
             users = int(value)
         rate = value if axis == RATE else settings.request_rate or 0.0
         name = format_count(users, "user") if users else f"{rate:g} requests/s"
-        if here := [one for one in records if one.stage == number]:
+        if here := [record for record in records if record.stage == number]:
             yield LoadRecords(name, users, 0.0 if users else rate, here)
 
 
-def _values(run: Run) -> Iterator[tuple[int, float]]:
-    """(number, value) of its stages; of one that was killed those that it was asked for."""
+def _list_stage_values(run: Run) -> Iterator[tuple[int, float]]:
+    """Yields (number, value) of the stages. A killed run has the requested values."""
     if run.stages:
         yield from ((stage.number, stage.value) for stage in run.stages)
     elif run.settings.sweep:
         yield from enumerate(parse_sweep(run.settings.sweep).values, start=1)
 
 
-def _client(folder: Folder, part: LoadRecords) -> ClientVerdict | None:
-    """Of a stage its own, where it has one."""
+def _read_client_verdict(folder: Folder, part: LoadRecords) -> ClientVerdict | None:
+    """Returns a stage's own client verdict, if it has one."""
     if part.records and (number := part.records[0].stage):
         try:
             return decode_json_file(folder.path / "stages" / str(number) / RUN, _Facts).client
@@ -276,16 +276,17 @@ def _failed(record: Record) -> bool:
 
 
 def stage_of_part(part: LoadRecords) -> tuple[ObservedStage | None, list[str]]:
-    """The load, or None; and what is to be said of it."""
+    """Returns the load, or None, and notes on it."""
     sent = sorted(
-        (one for one in part.records if one.sent_at is not None), key=attrgetter("sent_unix_s")
+        (record for record in part.records if record.sent_at is not None),
+        key=attrgetter("sent_unix_s"),
     )
     if part.users:
         sent = _with_all_users(sent)
     requests = [
         request
-        for one in sent
-        if GAPS not in one.lacks and (request := observe_requests(one)) is not None
+        for record in sent
+        if GAPS not in record.lacks and (request := observe_requests(record)) is not None
     ]
     least = max(LEAST_REQUESTS, LEAST_A_USER * part.users)
     if len(requests) < least:
@@ -298,7 +299,7 @@ def stage_of_part(part: LoadRecords) -> tuple[ObservedStage | None, list[str]]:
             f"paused between two"
         ]
     failed = sum(map(_failed, sent))
-    cut = sum(one.outcome in (CUT, CANCELLED) for one in sent)
+    cut = sum(record.outcome in (CUT, CANCELLED) for record in sent)
     notes = (
         [f"{part.name}: {cut:,} of {len(sent):,} answers were cut"]
         if cut > MAX_CUT_SHARE * len(sent)
@@ -308,28 +309,28 @@ def stage_of_part(part: LoadRecords) -> tuple[ObservedStage | None, list[str]]:
 
 
 def _with_all_users(sent: Sequence[Record]) -> list[Record]:
-    """From the moment that each user had begun: the requests that were open then, and all after it.
-    A warmup, or users that come one by one, are another load."""
+    """Selects the requests that were open when every user had begun, and all later ones. A warmup,
+    or users that start one by one, are another load."""
     first = dict[tuple[str, int], float]()
-    for one in sent:
-        first.setdefault((one.worker, one.user), one.sent_unix_s)
+    for record in sent:
+        first.setdefault((record.worker, record.user), record.sent_unix_s)
     begin = max(first.values(), default=0.0)
-    return [one for one in sent if one.closed_unix_s >= begin]
+    return [record for record in sent if record.closed_unix_s >= begin]
 
 
 def _in_flight(sent: Sequence[Record]) -> float:
-    """The mean number, from the first send to the last."""
+    """Returns the mean number from the first send to the last."""
     begin = sent[0].sent_unix_s
     end = sent[-1].sent_unix_s
-    inside = sum(max(0.0, min(end, one.closed_unix_s) - one.sent_unix_s) for one in sent)
+    inside = sum(max(0.0, min(end, record.closed_unix_s) - record.sent_unix_s) for record in sent)
     return inside / max(end - begin, 1e-9)
 
 
 def _refuse_cached(path: Path, records: Iterable[Record]) -> None:
     cached = tokens = 0
-    for one in records:
-        cached += one.cached_tokens or 0
-        tokens += one.input_tokens or 0
+    for record in records:
+        cached += record.cached_tokens or 0
+        tokens += record.input_tokens or 0
     if cached > MAX_CACHED_SHARE * tokens:
         raise ValueError(
             f"a twin cannot be fitted to {path}: {cached / tokens:.0%} of its prompt tokens were "

@@ -1,5 +1,5 @@
-"""Twin: the model of a server (scheduler, cost of a step, what is around it), and the twin that
-holds it, as frozen data."""
+"""Model: holds a server (scheduler, step costs, front, noise), and the twin that contains it, as
+frozen data."""
 
 from collections.abc import Iterable
 from typing import Final, NamedTuple
@@ -8,31 +8,33 @@ import msgspec
 
 
 class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The scheduler, by the names of vLLM's flags."""
+    """Describes the scheduler with the names of vLLM's flags."""
 
     policy: str
-    """Of the simulator: one of POLICIES."""
+    """The value is one of the simulator's POLICIES."""
     max_num_batched_tokens: int
     long_prefill_token_threshold: int = 0
-    """Of a step, the most tokens of one prompt while others run; 0: no limit."""
+    """A step has at most this many tokens of one prompt while others run. 0: no limit."""
     max_num_partial_prefills: int = 1
     max_num_seqs: int | None = None
-    """None: not seen, so not known; predictions beyond the loads of the fit say so."""
+    """None: the limit was not reached, so it is unknown, and predictions beyond the fitted loads
+    report this."""
     kv_tokens: int | None = None
-    """Tokens in the KV cache; None: not seen."""
+    """The KV cache has this many tokens. None: the limit was not reached."""
     common_prefix_tokens: int = 0
-    """What all prompts begin with (a chat template): llama.cpp chooses slots by it."""
+    """All prompts begin with this many tokens (a chat template). llama.cpp chooses slots by
+    them."""
 
 
 class StepCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds of a step: ``fixed + token x max(0, tokens - free_tokens) + stream x sequences +
-    context x tokens read + pair x pairs + own pair x own pairs``. The form is the simulator's
-    roofline (simulator/scheduling/cost.py): up to ``free_tokens`` the linear layers take as long as
-    the weights are read, which is in ``fixed``; a pair is a new token of a prompt and a token
-    before it, for which attention is computed. Where both are of the same step it is its own pair,
-    and may take longer: a kernel may also compute the half of a square that a token must not see.
-    Before a step the engine takes who has come, in ``admission_s`` each, and who comes meanwhile
-    too."""
+    """Gives the seconds of a step: ``fixed + token x max(0, tokens - free_tokens) + stream x
+    sequences + context x tokens read + pair x pairs + own pair x own pairs``. The form is the
+    simulator's roofline (simulator/scheduling/cost.py). Up to ``free_tokens`` the linear layers
+    take as long as reading the weights, which is in ``fixed``. A pair is a new prompt token and a
+    token before it, for which attention is computed. If both are in the same step it is an own
+    pair. It may take longer, as a kernel may also compute the half of a square that a token must
+    not see. Before a step the engine admits new requests, in ``admission_s`` each, including
+    requests that arrive meanwhile."""
 
     fixed_s: float
     token_s: float
@@ -41,11 +43,11 @@ class StepCosts(msgspec.Struct, frozen=True, kw_only=True):
     pair_s: float = 0.0
     free_tokens: float = 0.0
     own_pair_s: float = 0.0
-    """Beside ``pair_s``."""
+    """Own pairs take this time in addition to ``pair_s``."""
     admission_s: float = 0.0
 
     def step_s(self, work: "StepWork") -> float:
-        """Without the noise."""
+        """Returns the time without noise."""
         return (
             self.fixed_s
             + self.token_s * max(0.0, work.tokens - self.free_tokens)
@@ -57,28 +59,26 @@ class StepCosts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepWork(NamedTuple):
-    """What a step is made of."""
+    """Describes the work of a step."""
 
     tokens: int
     sequences: int
     context_tokens: int
     pairs: float = 0.0
     own_pairs: float = 0.0
-    """Of these, of two tokens of this step."""
+    """This many of the pairs are of two tokens of this step."""
 
 
 def step_work(
     segments: Iterable[tuple[int, int]], num_decodes: int = 0, num_context_tokens: int = 0
 ) -> StepWork:
-    """``segments``: of each prompt the tokens that are computed before, and in the step; then those
-    who decode, and the tokens of all their contexts."""
-    tokens, sequences, context_tokens, pairs, own_pairs = (
-        num_decodes,
-        num_decodes,
-        num_context_tokens,
-        0.0,
-        0.0,
-    )
+    """Adds up the work. Each of ``segments`` has a prompt's tokens computed before and in this
+    step. Decodes have one token each, and the tokens of all their contexts."""
+    tokens = num_decodes
+    sequences = num_decodes
+    context_tokens = num_context_tokens
+    pairs = 0.0
+    own_pairs = 0.0
     for computed, new in segments:
         tokens += new
         sequences += 1
@@ -90,33 +90,34 @@ def step_work(
 
 
 class FrontendDelay(msgspec.Struct, frozen=True, kw_only=True):
-    """Before the scheduler has a request: network, HTTP, tokenizer. It holds up nobody else."""
+    """Gives the time before the scheduler has a request: network, HTTP, tokenizer. It delays no
+    other request."""
 
     request_s: float = 0.0
     token_s: float = 0.0
-    """For each token of the prompt."""
+    """Each prompt token takes this time."""
 
 
 class Noise(msgspec.Struct, frozen=True, kw_only=True):
-    """What makes equal steps unequal at the client."""
+    """Describes how equal steps differ at the client."""
 
     step_sigma: float = 0.0
-    """Standard deviation of the logarithm of a step's time."""
+    """The logarithm of a step's time has this standard deviation."""
     step_s: float = 0.0
-    """Standard deviation of a step's time beside that: what an operating system does to short steps
-    and long ones alike."""
+    """A step's time has this further standard deviation in seconds. An operating system affects
+    short and long steps equally."""
     chunk_s: float = 0.0
-    """Mean time by which a chunk is late, exponential."""
+    """Chunks are late by this mean time, with an exponential distribution."""
     merged: float = 0.0
-    """Share of the tokens that come in one chunk with the next."""
+    """This share of the tokens arrives in one chunk with the next."""
     pause_s: float = 0.0
-    """Length of the server's pauses"""
+    """The server pauses for this time."""
     pause_every_s: float = 0.0
-    """and the mean time between two; 0: no pauses."""
+    """This is the mean time between two pauses. 0: no pauses."""
 
 
 class ServerModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A server, as far as it can be simulated."""
+    """Describes a server for simulation."""
 
     settings: SchedulerSettings
     cost: StepCosts
@@ -128,10 +129,10 @@ class ServerModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # -- a twin ----------------------------------------------------------------------------------------
-# The model of a server, what is uncertain in it, how far it was off, and where it came from. As
-# frozen data.
 
-FIGURES, SHAPE, NOT_TO_BE_USED = "figures", "shape", "not to be used"
+FIGURES: Final = "figures"
+SHAPE: Final = "shape"
+NOT_TO_BE_USED: Final = "not to be used"
 VERDICTS: Final = {
     FIGURES: "good for figures",
     SHAPE: "good for shape, not for figures",
@@ -140,32 +141,31 @@ VERDICTS: Final = {
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Of what server, and when."""
+    """Identifies the server and the date of a twin."""
 
     host: str = ""
     model: str = ""
     server: str = ""
-    """Name and version, as far as it says."""
+    """The server reports this name and version."""
     slots: int | None = None
-    """How many requests it takes at a time, where it is llama.cpp and says so (``--parallel``),"""
+    """llama.cpp reports that it serves this many requests at a time (``--parallel``)."""
     common_prefix_tokens: int = 0
-    """and with how many tokens all prompts begin, as its cache had them."""
+    """All prompts begin with this many tokens, as cached by the server."""
     fitted_on: str = ""
-    """A date, ISO 8601."""
+    """This is a date in ISO 8601."""
     made_with: str = ""
     folders: tuple[str, ...] = ()
-    """The runs that it was fitted from."""
+    """The twin was fitted to these runs."""
     requests: int = 0
     notes: tuple[str, ...] = ()
-    """What of these was left out, or is doubtful."""
+    """The notes report omitted or doubtful parts of the runs."""
 
 
 UNKNOWN_ORIGIN: Final = Origin()
 
 
 class Ranges(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured, from the least to the most. Outside of it a prediction is an
-    extrapolation."""
+    """Holds the measured ranges. A prediction outside of them is an extrapolation."""
 
     users: tuple[int, int] = (0, 0)
     rate: tuple[float, float] = (0.0, 0.0)
@@ -176,7 +176,8 @@ class Ranges(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Draw(msgspec.Struct, frozen=True, array_like=True):
-    """The costs once more, fitted to requests drawn with replacement: seconds, but free_tokens."""
+    """Holds the costs of a fit to requests drawn with replacement, in seconds, except
+    free_tokens."""
 
     fixed_s: float
     token_s: float
@@ -191,7 +192,7 @@ class Draw(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HeldOutCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure that was kept out of the fit."""
+    """Compares a prediction with a measured value that the fit did not use."""
 
     load: str
     figure: str
@@ -203,31 +204,31 @@ class HeldOutCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def error(self) -> float:
-        """As a share of what was measured."""
+        """Returns the error as a share of the measured value."""
         return self.said / self.measured - 1 if self.measured else 0.0
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
-    """How a load of the sweep was, beside the twin's own replay of it: what a later load is held
-    against (drift.py)."""
+    """Compares a load of the sweep with the twin's own replay of it. Drift checks compare later
+    loads with it (drift.py)."""
 
     users: int
     figure: str
     off: float
-    """Logarithm of measured / replayed."""
+    """This is the logarithm of measured / replayed."""
     error: float
-    """Its standard error, by the twin's noise or by which requests there were, whichever is
+    """Its standard error comes from the twin's noise or from the choice of requests, whichever is
     larger."""
 
 
 class Trust(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str
-    """``figures``, ``shape`` or ``not to be used``."""
+    """The value is ``figures``, ``shape`` or ``not to be used``."""
     error: float | None = None
-    """Median of the errors of all checks, a share; None: there were none."""
+    """This is the median error of all checks, as a share. None: there were no checks."""
     reasons: tuple[str, ...] = ()
     errors: dict[str, float] = {}
-    """By figure: the standard error of a prediction beyond the uncertainty of the fit, as a
+    """Predictions of each figure have this standard error beyond the uncertainty of the fit, as a
     share."""
 
 
@@ -237,19 +238,19 @@ class Twin(msgspec.Struct, frozen=True, kw_only=True):
     ranges: Ranges
     origin: Origin = UNKNOWN_ORIGIN
     intervals: dict[str, tuple[float, float]] = {}
-    """95% of each parameter that was fitted, by its name."""
+    """Each fitted parameter has its 95% interval, by name."""
     unknown: dict[str, str] = {}
-    """What could not be identified, and what is assumed."""
+    """Each parameter that could not be identified has an assumption."""
     lengths: tuple[tuple[int, int], ...] = ()
-    """(prompt, output tokens) of requests of the sweep: what a prediction sends, if nothing else is
-    asked for."""
+    """Pairs of prompt and output tokens of the sweep's requests. A prediction sends these, unless
+    other lengths are requested."""
     draws: tuple[Draw, ...] = ()
     checks: tuple[HeldOutCheck, ...] = ()
     reference: tuple[Reference, ...] = ()
-    """Empty: no closed loop was measured, so drift cannot be told."""
+    """Empty: no closed loop was measured, so drift cannot be checked."""
 
     def models(self) -> list[ServerModel]:
-        """One for each draw; the model itself where there are none."""
+        """Returns one model per draw, or the model itself without draws."""
         return [apply_draw(self.model, draw) for draw in self.draws] or [self.model]
 
 

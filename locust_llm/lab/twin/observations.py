@@ -1,4 +1,5 @@
-"""Observations: what a client measured of a server, request by request, and the figures of a load.
+"""Observations: holds a client's measurements of a server, request by request, and computes the
+metrics of a load.
 
 Requests come from the episodes of a probe and from the stages of a sweep.
 """
@@ -15,15 +16,15 @@ from locust_llm.records.record import OK, Record
 
 
 class ObservedRequest(NamedTuple):
-    """A request that was answered in full. Seconds on one clock."""
+    """Describes a request that was answered in full, with seconds on one clock."""
 
     sent_at: float
     token_at: tuple[float, ...]
-    """Of its chunks, which may hold several tokens."""
+    """The stamps are of chunks, which may hold several tokens."""
     prompt_tokens: int
     output_tokens: int
     held_s: float = 0.0
-    """Before it was sent, by the load generator's gate."""
+    """The load generator's gate delayed the send by this time."""
 
     @property
     def ttft_s(self) -> float:
@@ -31,22 +32,22 @@ class ObservedRequest(NamedTuple):
 
     @property
     def ttft_from_due_s(self) -> float:
-        """With the wait at the gate."""
+        """Returns the TTFT with the wait at the gate."""
         return self.held_s + self.ttft_s
 
     @property
     def latency_s(self) -> float:
-        """From the send to its last token."""
+        """Returns the time from the send to its last token."""
         return self.token_at[-1] - self.sent_at
 
     @property
     def decode_s(self) -> float:
-        """From its first token to its last."""
+        """Returns the time from its first token to its last."""
         return self.token_at[-1] - self.token_at[0]
 
     @property
     def itl_s(self) -> float | None:
-        """The mean one; None with a single token, or where all came at once."""
+        """Returns the mean gap, or None with a single token or a single arrival time."""
         return (
             self.decode_s / (self.output_tokens - 1)
             if self.output_tokens > 1 and self.decode_s > 0
@@ -59,35 +60,35 @@ class ObservedRequest(NamedTuple):
 
     @property
     def stall_s(self) -> float:
-        """The longest gap between two chunks."""
+        """Returns the longest gap between two chunks."""
         return max((later - sooner for sooner, later in pairwise(self.token_at)), default=0.0)
 
 
 class IdleEpisode(NamedTuple):
-    """Requests of a probe that met an idle server."""
+    """Holds requests of a probe that met an idle server."""
 
     kind: str
     requests: tuple[ObservedRequest, ...]
 
     @property
     def beside(self) -> int:
-        """How many of its last requests are prompts beside decoders."""
+        """Returns how many of its last requests are prompts beside decoders."""
         return {"stall": 1, "pair": 2}.get(self.kind, 0)
 
     @property
     def together(self) -> int:
-        """How many of its last requests are equal prompts, sent at one moment."""
+        """Returns how many of its last requests are equal prompts sent at one moment."""
         return {"pair": 2, "burst": len(self.requests)}.get(self.kind, 0)
 
 
 class ObservedStage(NamedTuple):
-    """Requests at one load. One of ``users`` and ``rate`` is not 0."""
+    """Holds requests at one load. One of ``users`` and ``rate`` is not 0."""
 
     users: int
     rate: float
-    """Requests a second, at set times."""
+    """Requests are sent at this rate per second, at set times."""
     requests: tuple[ObservedRequest, ...]
-    """In the order in which they were sent."""
+    """The requests are sorted by their send times."""
     failed: int = 0
 
     @property
@@ -96,29 +97,31 @@ class ObservedStage(NamedTuple):
 
 
 def collect_episodes(results: Iterable[ProbeResult]) -> list[IdleEpisode]:
-    """Those of which every request was answered in full; a repeated prompt only the first time, as
-    a cache may have it."""
+    """Collects the episodes with complete answers to every request. Repeated prompts count only the
+    first time, as a cache may hold them."""
     by_number = defaultdict[int, list[ProbeResult]](list)
-    for one in results:
-        by_number[one.episode].append(one)
+    for result in results:
+        by_number[result.episode].append(result)
     found = list[IdleEpisode]()
     again = set[int]()
     for _, some in sorted(by_number.items()):
         first = some[0]
         repeated = first.kind == "again" and first.round in again
         again |= {first.round} if first.kind == "again" else set()
-        if not repeated and all(one.whole for one in some):
-            seen = sorted(map(_of_result, some), key=lambda one: one.sent_at)
+        if not repeated and all(result.whole for result in some):
+            seen = sorted(map(_observe_result, some), key=lambda result: result.sent_at)
             found.append(IdleEpisode(first.kind, tuple(seen)))
     return found
 
 
-def _of_result(one: ProbeResult) -> ObservedRequest:
-    return ObservedRequest(one.sent_at, one.chunk_at, one.input_tokens, one.output_tokens)
+def _observe_result(result: ProbeResult) -> ObservedRequest:
+    return ObservedRequest(
+        result.sent_at, result.chunk_at, result.input_tokens, result.output_tokens
+    )
 
 
 def observe_requests(record: Record) -> ObservedRequest | None:
-    """None of a request that failed, was cut or has no chunks or counts."""
+    """Returns None for a request that failed, was cut, or lacks chunks or counts."""
     if record.outcome != OK or not record.chunk_us or record.sent_at is None:
         return None
     if not record.input_tokens or not record.output_tokens:
@@ -129,13 +132,14 @@ def observe_requests(record: Record) -> ObservedRequest | None:
 
 
 # -- figures of a load -----------------------------------------------------------------------------
-# TTFT, ITL, stalls and throughput of a stage, whether it was measured or simulated.
+# Stages may be measured or simulated.
 
 FIGURES: Final = (
     "ttft p50", "ttft p95", "ttft p99", "itl p50", "itl p99", "stall p50", "stall p95",
     "throughput",
 )  # fmt: skip
-"""Seconds, of each request its mean ITL and its longest gap; output tokens a second."""
+"""Values are in seconds, with the mean ITL and the longest gap of each request. Throughput is in
+output tokens per second."""
 LATENCY_FIGURES: Final[dict[str, Callable[[ObservedRequest], float | None]]] = {
     "ttft": lambda one: one.ttft_s,
     "ttft_from_due": lambda one: one.ttft_from_due_s,
@@ -143,24 +147,26 @@ LATENCY_FIGURES: Final[dict[str, Callable[[ObservedRequest], float | None]]] = {
     "stall": lambda one: one.stall_s if one.output_tokens > 1 else None,
     "request_latency": lambda one: one.latency_s,
 }
-"""Of a request, in seconds: each has percentiles (``ttft p95``) and a mean (``ttft avg``). None: it
-has none."""
-REQUESTS_PER_S, IN_FLIGHT, SERVED = "requests/s", "in flight", "served"
-"""Completed a second; open at once, the mean over time; completed as a share of what came, below 1
-where a queue grows."""
+"""Each function returns seconds of a request, or None. Metrics are its percentiles (``ttft p95``)
+and its mean (``ttft avg``)."""
+REQUESTS_PER_S: Final = "requests/s"
+IN_FLIGHT: Final = "in flight"
+"""This is the mean number of open requests over time."""
+SERVED: Final = "served"
+"""Completed requests are this share of the arrivals. It is below 1 if a queue grows."""
 SETTLED: Final = 0.2
-"""Of an open loop, the share of the requests after which an empty server has its load."""
+"""After this share of the requests of an open loop, an empty server has its load."""
 LEAST: Final = 3
-"""Requests of each user, without which no steady part is cut out."""
+"""A steady part is selected only if each user has this many requests."""
 MOMENTS: Final = 400
-"""At which the open requests of a load are counted."""
+"""The open requests of a load are counted at this many moments."""
 BEGIN_SHARE: Final = 0.25
-"""Of a closed loop, in which the users that began together drift apart."""
+"""During this share of a closed loop, users that began together drift apart."""
 
 
 def steady_requests(stage: ObservedStage) -> Sequence[ObservedRequest]:
-    """Of an open loop without its beginning. Of a closed one without the first quarter, of which
-    there is at least a request of each user, and the last request of each: they came when others
+    """Returns the requests of the steady part. An open loop loses its beginning. A closed loop
+    loses its first quarter, at least a request of each user, and each user's last request. Others
     were not there yet, or any more."""
     requests = stage.requests
     if stage.rate:
@@ -172,30 +178,30 @@ def steady_requests(stage: ObservedStage) -> Sequence[ObservedRequest]:
 
 
 def stage_figures(stage: ObservedStage, wanted: Sequence[str] = FIGURES) -> dict[str, float]:
-    """By the names of ``wanted``; without those of which there is nothing."""
+    """Returns the ``wanted`` metrics that have a value, by name."""
     requests = steady_requests(stage)
     found = latency_figures(requests, wanted)
     if "throughput" in wanted and (tokens_per_s := measure_throughput(stage)) is not None:
         found["throughput"] = tokens_per_s
     if {REQUESTS_PER_S, IN_FLIGHT, SERVED} & {*wanted}:
-        found |= {name: value for name, value in _flow(stage, requests).items() if name in wanted}
+        found |= {
+            name: value for name, value in _measure_flow(stage, requests).items() if name in wanted
+        }
     return found
 
 
 def latency_figures(requests: Sequence[ObservedRequest], wanted: Sequence[str]) -> dict[str, float]:
-    """Those of ``wanted`` that are of LATENCIES."""
+    """Returns the ``wanted`` metrics that are of LATENCY_FIGURES."""
     found = dict[str, float]()
     for name, value in LATENCY_FIGURES.items():
         statistics = [
             figure.partition(" ")[2] for figure in wanted if figure.startswith(f"{name} ")
         ]
-        values = (
-            [seconds for one in requests if (seconds := value(one)) is not None]
-            if statistics
-            else []
-        )
-        for statistic in statistics if values else ():
-            found[f"{name} {statistic}"] = _statistic(values, statistic)
+        if not statistics:
+            continue
+        values = [seconds for seconds in map(value, requests) if seconds is not None]
+        if values:
+            found |= {f"{name} {each}": _statistic(values, each) for each in statistics}
     return found
 
 
@@ -205,21 +211,24 @@ def _statistic(values: Sequence[float], name: str) -> float:
     )
 
 
-def _flow(stage: ObservedStage, requests: Sequence[ObservedRequest]) -> dict[str, float]:
-    """From the first to the last send of ``requests``, which are those that came then. What is not
-    served adds to the queue, so its growth tells, by a line over all moments: how many are open at
-    the first and at the last one is chance."""
-    begin, end = requests[0].sent_at, stage.requests[-1].sent_at
+def _measure_flow(stage: ObservedStage, requests: Sequence[ObservedRequest]) -> dict[str, float]:
+    """Measures the flow from the first to the last send of ``requests``. Unserved requests add to
+    the queue, so its growth shows them. A line over all moments measures it, as the open requests
+    at the first and the last moment depend on chance."""
+    begin = requests[0].sent_at
+    end = stage.requests[-1].sent_at
     if end <= begin:
         return {}
-    sent_at = np.sort([one.sent_at for one in stage.requests])
-    ended_at = np.sort([one.token_at[-1] for one in stage.requests])
+    sent_at = np.sort([request.sent_at for request in stage.requests])
+    ended_at = np.sort([request.token_at[-1] for request in stage.requests])
     moments = np.linspace(begin, end, MOMENTS)
     open_then = np.searchsorted(sent_at, moments) - np.searchsorted(ended_at, moments)
     growth = float(np.polyfit(moments - begin, open_then, 1)[0])
-    here = [(max(one.sent_at, begin), min(one.token_at[-1], end)) for one in stage.requests]
-    completed = sum(begin < one.token_at[-1] <= end for one in stage.requests)
-    came = sum(begin < one.sent_at <= end for one in stage.requests)
+    here = [
+        (max(request.sent_at, begin), min(request.token_at[-1], end)) for request in stage.requests
+    ]
+    completed = sum(begin < request.token_at[-1] <= end for request in stage.requests)
+    came = sum(begin < request.sent_at <= end for request in stage.requests)
     return {
         REQUESTS_PER_S: completed / (end - begin),
         IN_FLIGHT: sum(max(0.0, last - first) for first, last in here) / (end - begin),
@@ -228,15 +237,16 @@ def _flow(stage: ObservedStage, requests: Sequence[ObservedRequest]) -> dict[str
 
 
 def measure_throughput(stage: ObservedStage) -> float | None:
-    """Output tokens a second, from the first send of the steady part to the last send. None: no
-    time between them."""
+    """Returns output tokens per second from the begin of the steady part to the last send, or None
+    without time between them."""
     requests = steady_requests(stage)
-    begin, end = requests[0].sent_at, stage.requests[-1].sent_at
+    begin = requests[0].sent_at
+    end = stage.requests[-1].sent_at
     if end <= begin:
         return None
     tokens = 0.0
-    for one in stage.requests:
-        if one.token_at[-1] > begin and one.token_at[0] <= end:
-            at = np.array(one.token_at)
-            tokens += float(((at > begin) & (at <= end)).sum()) * one.tokens_a_chunk
+    for request in stage.requests:
+        if request.token_at[-1] > begin and request.token_at[0] <= end:
+            at = np.array(request.token_at)
+            tokens += float(((at > begin) & (at <= end)).sum()) * request.tokens_a_chunk
     return tokens / (end - begin)

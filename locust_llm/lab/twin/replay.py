@@ -1,5 +1,4 @@
-"""Replay: the measured requests once more on a model in virtual time, and loads that it has never
-seen."""
+"""Replay: sends the measured requests to a model in virtual time, and simulates new loads."""
 
 from collections.abc import Callable, Iterator, Sequence
 from math import nan
@@ -18,17 +17,16 @@ from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest, Vir
 
 Array = NDArray[np.float64]
 BEFORE_S = 1e-11
-"""An admission that takes no time comes after what ended, and who came, at its moment."""
+"""An admission that takes no time comes after the ends and arrivals of its moment."""
 PAUSE_S = 0.05
-"""Between two episodes, when the engine is idle."""
+"""The engine is idle for this time between two episodes."""
 
 
 class Replay(NamedTuple):
-    """Requests in the order in which they were given, and all steps. Those that never ended have
-    nan."""
+    """Holds requests in the given order, and all steps. Requests that never ended have nan."""
 
     arrived_at: Array
-    """At the scheduler."""
+    """The requests arrived at the scheduler at these times."""
     first_at: Array
     last_at: Array
     sent_at: Array
@@ -45,17 +43,18 @@ class Replay(NamedTuple):
 
     @property
     def stall_s(self) -> Array:
-        """The longest gap of each."""
+        """Returns the longest gap of each request."""
         return np.array(
             [np.diff(times).max() if len(times) > 1 else 0.0 for times in self.token_at]
         )
 
     def parts(self, free_tokens: float) -> tuple[Array, Array]:
-        """What each request was made of until its first token, and from there to its last: two
-        arrays (requests, 7), the factors of `Cost`: fixed, token, stream, context, pair, own pair,
-        admission. A step that ran at an end of the time counts in part."""
+        """Returns the work of each request until its first token, and from there to its last. Both
+        arrays have the shape (requests, 7), in the order of `StepCosts`: fixed, token, stream,
+        context, pair, own pair, admission. A step that ran at an end of the time counts in part."""
         table = np.array(self.steps)
-        at, took = table[:, 0], table[:, 1]
+        at = table[:, 0]
+        took = table[:, 1]
         each = np.column_stack(
             [table[:, 7] == 0, np.maximum(0, table[:, 2] - free_tokens), *table[:, 3:].T]
         )
@@ -72,7 +71,7 @@ class Replay(NamedTuple):
 
 
 def replay_episodes(model: ServerModel, episodes: Sequence[IdleEpisode]) -> Replay:
-    """Each sent as it was, to an idle engine."""
+    """Sends each request as before to an idle engine."""
     clock = VirtualClock()
     steps = list[Step]()
     rows = list[VirtualResult]()
@@ -81,19 +80,19 @@ def replay_episodes(model: ServerModel, episodes: Sequence[IdleEpisode]) -> Repl
     for episode in episodes:
         begin = clock.now + PAUSE_S
         first = episode.requests[0].sent_at
-        for one in episode.requests:
-            request = _request(one)
+        for observed in episode.requests:
+            request = _make_request(observed)
             requests.append(request)
-            clock.call_at(begin + one.sent_at - first, _asking(virtual, request))
+            clock.call_at(begin + observed.sent_at - first, _make_sender(virtual, request))
         clock.run()
     rows = virtual.rows
-    return _replay(model, requests, rows, steps)
+    return _make_replay(model, requests, rows, steps)
 
 
 def as_replayed(replay: Replay, episodes: Sequence[IdleEpisode]) -> list[ObservedRequest]:
-    """The requests of the episodes, in the order of the replay. Equal prompts that were sent
-    together are exchanged until they have their first tokens in the order in which the replay has
-    them: which of them a server takes first says nothing of what it costs."""
+    """Returns the requests of the episodes in the order of the replay. Equal prompts sent together
+    are exchanged until their first tokens have the replay's order. The server's choice among them
+    does not affect its costs."""
     found = list[ObservedRequest]()
     at = 0
     for episode in episodes:
@@ -108,19 +107,20 @@ def as_replayed(replay: Replay, episodes: Sequence[IdleEpisode]) -> list[Observe
 
 
 def replay_stage(model: ServerModel, stage: ObservedStage) -> Replay:
-    """See `send_again`."""
+    """Replays a stage: see `send_again`."""
     clock = VirtualClock()
     steps = list[Step]()
     virtual = Virtual(clock, make_twin_engine(model, clock, log=steps), keep_tokens=True)
     requests = send_again(stage, virtual)
     clock.run()
-    return _replay(model, requests, virtual.rows, steps)
+    return _make_replay(model, requests, virtual.rows, steps)
 
 
 def send_again(stage: ObservedStage, virtual: Virtual) -> list[VirtualRequest]:
-    """A closed loop: the first request of each user as it was sent, each other one, in the same
-    order, when one has ended. Else each as it was sent."""
-    requests = [_request(one) for one in stage.requests]
+    """Sends the requests of a stage. In a closed loop the first request of each user has its own
+    send time, and the others follow in order as requests end. Otherwise each request has its own
+    send time."""
+    requests = [_make_request(one) for one in stage.requests]
     begin = stage.requests[0].sent_at
     pinned = stage.users or len(requests)
     others = iter(requests[pinned:])
@@ -130,21 +130,21 @@ def send_again(stage: ObservedStage, virtual: Virtual) -> list[VirtualRequest]:
             virtual.ask(request, following)
 
     for one, request in zip(stage.requests[:pinned], requests, strict=False):
-        virtual.clock.call_at(one.sent_at - begin, _asking(virtual, request, following))
+        virtual.clock.call_at(one.sent_at - begin, _make_sender(virtual, request, following))
     return requests
 
 
-def _asking(
+def _make_sender(
     virtual: Virtual, request: VirtualRequest, on_done: Callable[[], None] | None = None
 ) -> Callable[[], None]:
     return lambda: virtual.ask(request, on_done)
 
 
-def _request(one: ObservedRequest) -> VirtualRequest:
+def _make_request(one: ObservedRequest) -> VirtualRequest:
     return VirtualRequest(one.prompt_tokens, one.output_tokens)
 
 
-def _replay(
+def _make_replay(
     model: ServerModel,
     requests: Sequence[VirtualRequest],
     rows: Sequence[VirtualResult],
@@ -169,15 +169,14 @@ def _replay(
 
 
 # -- loads in virtual time -------------------------------------------------------------------------
-# What a client would see of a model at so many users, or so many requests a second.
 
 ROUNDS: Final = 12
 FEWEST: Final = 240
-"""Requests of a load: so many of each user, and at least so many."""
+"""A load has ROUNDS requests per user, and at least this many."""
 
 
 class OfferedLoad(NamedTuple):
-    """One of the two is not 0."""
+    """Is a load. One of the two fields is not 0."""
 
     users: int = 0
     rate: float = 0.0
@@ -188,7 +187,7 @@ class OfferedLoad(NamedTuple):
 
 
 Lengths = Sequence[tuple[int, int]]
-"""(prompt tokens, output tokens) to draw from."""
+"""Each pair has (prompt tokens, output tokens) to draw from."""
 
 
 def simulate_load(
@@ -200,9 +199,10 @@ def simulate_load(
     prefill_limit: float = float("inf"),
     count: int = 0,
 ) -> ObservedStage:
-    """``count``: of requests; 0: as many as suit the load. ``prefill_limit``: of the load
-    generator's gate. Of one seed the requests are the same, whatever the model and its settings:
-    they are drawn before its noise. Users begin one after the other, over one response time."""
+    """Simulates a load. ``count`` is the number of requests. 0: it suits the load.
+    ``prefill_limit`` is the limit of the load generator's gate. Equal seeds give equal requests for
+    any model and settings, as they are drawn before the noise. Users begin one after the other,
+    over one response time."""
     random = Random(seed)
     clock = VirtualClock()
     count = count or max(FEWEST, ROUNDS * load.users)
@@ -212,17 +212,17 @@ def simulate_load(
         clock, make_twin_engine(model, clock, random), prefill_limit=prefill_limit, keep_tokens=True
     )
     if load.users:
-        # all at once they would meet again and again, where their answers are equally long
+        # users that start together would meet again and again if their answers are equally long
         apart_s = estimate_response_s(model, load.users, lengths) / load.users
         virtual.closed_loop(load.users, iter(requests), stagger_s=apart_s)
     else:
         virtual.open_loop(arrivals)
-    return _stage(virtual, model.noise, seed, load)
+    return _make_stage(virtual, model.noise, seed, load)
 
 
 def estimate_response_s(model: ServerModel, users: int, lengths: Lengths) -> float:
-    """Of a closed loop, roughly: the prompts of all users, and a step of all of them for each token
-    of an answer."""
+    """Estimates the response time of a closed loop: the prompts of all users, and a step of all of
+    them for each output token."""
     prompt = round(fmean(prompt for prompt, _ in lengths))
     output = fmean(output for _, output in lengths)
     decoding = step_work((), users, round(users * (prompt + output / 2)))
@@ -231,9 +231,9 @@ def estimate_response_s(model: ServerModel, users: int, lengths: Lengths) -> flo
 
 
 def draw_lengths(lengths: Lengths, count: int, random: Random) -> list[tuple[int, int]]:
-    """So many, in any order: one of each of ``count`` equal parts of ``lengths`` from the shortest
-    prompt to the longest (stratified sampling), as a few long prompts more or less would move the
-    figures of few requests."""
+    """Draws ``count`` lengths in random order, one from each of ``count`` equal parts of
+    ``lengths``, sorted by prompt (stratified sampling). A few long prompts more or less would
+    change the metrics of few requests."""
     ordered = sorted(lengths)
     found = [ordered[int((part + random.random()) * len(ordered) / count)] for part in range(count)]
     random.shuffle(found)
@@ -241,7 +241,7 @@ def draw_lengths(lengths: Lengths, count: int, random: Random) -> list[tuple[int
 
 
 def resample_lengths(lengths: Lengths, seed: int) -> Lengths:
-    """As many of them, drawn with replacement."""
+    """Returns as many lengths, drawn with replacement."""
     return Random(seed).choices(lengths, k=len(lengths))
 
 
@@ -251,36 +251,35 @@ def resend_stage(
     seed: int,
     slower: Callable[[VirtualClock], Slower] | None = None,
 ) -> ObservedStage:
-    """The very requests of a stage, with the noise of the model. ``slower``: what makes its steps
-    longer beside that."""
+    """Resends exactly the requests of a stage, with the noise of the model. ``slower`` extends its
+    steps further."""
     clock = VirtualClock()
     behind = make_twin_engine(model, clock, Random(seed), slower=slower(clock) if slower else None)
     virtual = Virtual(clock, behind, keep_tokens=True)
     send_again(stage, virtual)
-    return _stage(virtual, model.noise, seed, OfferedLoad(stage.users, stage.rate))
+    return _make_stage(virtual, model.noise, seed, OfferedLoad(stage.users, stage.rate))
 
 
-def _stage(virtual: Virtual, noise: Noise, seed: int, load: OfferedLoad) -> ObservedStage:
+def _make_stage(virtual: Virtual, noise: Noise, seed: int, load: OfferedLoad) -> ObservedStage:
     rows = sorted(virtual.run(), key=lambda row: row.asked_at)
     late = np.random.default_rng(seed)
     return ObservedStage(
-        users=load.users, rate=load.rate, requests=tuple(_seen(row, noise, late) for row in rows)
+        users=load.users, rate=load.rate, requests=tuple(_observe(row, noise, late) for row in rows)
     )
 
 
 def _arrivals(
     rate: float, requests: Sequence[VirtualRequest], random: Random
 ) -> Iterator[tuple[float, VirtualRequest]]:
-    """Poisson, given that so many come in the time that they take on average: any number more or
-    less would be the chance of this one simulation."""
+    """Draws Poisson arrivals with a fixed number in their mean time. A random number would add the
+    chance of a single simulation."""
     lasts_s = len(requests) / rate
     moments = sorted(random.random() * lasts_s for _ in requests)
     yield from zip(moments, requests, strict=True)
 
 
-def _seen(row: VirtualResult, noise: Noise, random: np.random.Generator) -> ObservedRequest:
-    """As a client sees it, with late chunks, of which none comes before an earlier one, and some in
-    one."""
+def _observe(row: VirtualResult, noise: Noise, random: np.random.Generator) -> ObservedRequest:
+    """Returns a request as a client observes it, with late chunks in order, and some merged."""
     times = np.array(row.token_at)
     if noise.chunk_s:
         times = np.maximum.accumulate(times + random.exponential(noise.chunk_s, len(times)))

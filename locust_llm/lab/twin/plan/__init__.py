@@ -1,5 +1,5 @@
-"""Plan: how many replicas hold an SLO with one lost, what they cost, and when to add and to remove
+"""Plan: finds the replicas that meet an SLO with one lost, their cost, and when to add or remove
 one.
 
-Read first: plan.py (what comes over a day, what one replica holds, what it costs).
+Read first: plan.py (the load of a day, the capacity of one replica, the cost).
 """

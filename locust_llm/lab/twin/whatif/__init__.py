@@ -1,5 +1,5 @@
-"""What-if: a grid of loads and settings on a twin, with the rules that hold, what is uncertain and
-what is extrapolated.
+"""What-if: predicts a grid of loads and settings with a twin, with rules, uncertainty and
+extrapolation.
 
-Read first: grid.py (what is asked, and what a twin cannot predict), then rows.py (the answers).
+Read first: grid.py (the questions, and what a twin cannot predict), then rows.py (the answers).
 """
