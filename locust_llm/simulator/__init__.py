@@ -1,2 +1,2 @@
-"""A simulated vLLM server: continuous batching with a known clock, for tests and for people without
-a GPU."""
+"""Simulator: imitates a vLLM server with continuous batching and known times, for tests and for
+people without a GPU."""

@@ -1,4 +1,4 @@
-"""`python -m locust_llm.simulator`."""
+"""Runs the simulator by `python -m locust_llm.simulator`."""
 
 import sys
 

@@ -1,5 +1,5 @@
-"""Anthropic's Messages as vLLM takes and writes them (0.32): blocks of content, the input counted
-first, the output last."""
+"""Anthropic's Messages: parses and writes them like vLLM (0.32), as blocks of content, with input
+usage first and output usage last."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def _parse(asked: dict[str, Any]) -> WrittenText:
         raise invalid_request_error("body.messages", "Field required")
     if asked.get("max_tokens") is None:
         raise invalid_request_error("body.max_tokens", "Field required")
-    parsed: openai_chat.Messages = (
-        [("system", _text(asked["system"], "body.system"))] if asked.get("system") else []
-    )
+    parsed: openai_chat.Messages = []
+    if asked.get("system"):
+        parsed.append(("system", _text(asked["system"], "body.system")))
     for index, message in enumerate(messages):
         loc = f"body.messages.{index}"
         if not isinstance(message, dict) or message.get("role") not in ("user", "assistant"):
@@ -49,7 +49,7 @@ def _parse(asked: dict[str, Any]) -> WrittenText:
 
 
 def _turns(role: str, content: Any, loc: str) -> openai_chat.Messages:
-    """Each answer of a tool is a message of its own, as in the other forms."""
+    """Splits a message. Each answer of a tool is a message of its own, as in the other forms."""
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
         return [(role, _text(content, loc))]
     results = [block for block in content if block.get("type") == "tool_result"]
@@ -77,19 +77,17 @@ def _of_block(block: dict[str, Any], loc: str) -> str:
 
 
 class MessagesEvents:
-    """The events of one streamed answer."""
+    """Writes the events of one streamed answer."""
 
     done = b""
 
     def __init__(
         self, answer_id: str, model: str, quirks: Quirks, finish_reason: str, asked: AnswerRequest
     ) -> None:
-        self.answer_id, self.model, self.quirks, self.finish_reason = (
-            answer_id,
-            model,
-            quirks,
-            finish_reason,
-        )
+        self.answer_id = answer_id
+        self.model = model
+        self.quirks = quirks
+        self.finish_reason = finish_reason
         self.asked = asked
         self.index = 0
         self.block = ""  # type of that which is under way
@@ -102,13 +100,13 @@ class MessagesEvents:
         return _event("message_start", message=message)
 
     def call(self) -> bytes:
-        """Where a tool is called: written by ``text``."""
+        """Returns no event, as ``text`` writes the call of a tool."""
         return b""
 
     def text(
         self, text: bytes, used: dict[str, Any] | None = None, *, reasoning: bool, last: bool
     ) -> bytes:
-        """``text`` must need no escape in JSON, but for CALL_END."""
+        """Writes a chunk. ``text`` must need no escape in JSON, except CALL_END."""
         kind = "tool_use" if self.asked.tool else "text"
         if reasoning:
             kind = "thinking"
@@ -121,7 +119,7 @@ class MessagesEvents:
     def end(
         self, used: dict[str, Any], with_finish: dict[str, Any] | None, *, include_usage: bool
     ) -> list[bytes]:
-        """``used`` whether it was asked for or not: here nobody asks."""
+        """Writes the end with ``used`` in any case, as this API has no option for it."""
         events = [self._closed()]
         if self.quirks.finish != "none":
             usage = {} if self.quirks.usage == "none" else _usage(used)
@@ -165,7 +163,7 @@ def _event(kind: str, **fields: Any) -> bytes:
 
 
 def _usage(used: dict[str, Any]) -> dict[str, int]:
-    """The input is what was not cached."""
+    """Converts usage. Input tokens exclude cached ones."""
     cached = used["prompt_tokens_details"]["cached_tokens"]
     return {
         "input_tokens": used["prompt_tokens"] - cached,

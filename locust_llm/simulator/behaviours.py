@@ -1,5 +1,5 @@
-"""What sets servers apart, and what goes wrong with them: named, so that a flag or a request's
-header can ask for it."""
+"""Behaviours: names differences between servers, and faults, so that a flag or a request's header
+can select them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ HEADER: Final = b"x-simulate"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quirks:
-    """How an answer looks and fails; the defaults are vLLM's. Counts are of output tokens; 0 or ""
-    is none."""
+    """Describes how an answer looks and fails, by default like vLLM. Counts are in output tokens. 0
+    or "" means none."""
 
     # how servers differ: see LIKE
     # with the first token; or before the request even queues
@@ -70,8 +70,8 @@ _WORDS: Final = {"yes": True, "no": False}
 
 
 def parse_quirks(text: str, base: Quirks) -> Quirks:
-    """``base`` with what the text changes: ``role=early, stall=5, stall_s=0.5``. Raises ValueError,
-    with what there is."""
+    """Applies the changes of a text such as ``role=early, stall=5, stall_s=0.5`` to ``base``.
+    Raises ValueError, which lists the known names."""
     changes: dict[str, Any] = {}
     for word in filter(None, (word.strip() for word in text.split(","))):
         name, _, value = word.partition("=")

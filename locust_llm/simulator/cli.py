@@ -1,5 +1,4 @@
-"""The simulator as a program: what its flags come to, which of them contradict each other, and the
-server they make."""
+"""Simulator command: reads its flags, checks contradictions, and runs the server."""
 
 from __future__ import annotations
 
@@ -46,9 +45,9 @@ SESSION_HEADERS = {"session": "X-Session-ID", "token": "x-session-token"}  # by 
 def read_scheduler_options(
     options: argparse.Namespace,
 ) -> tuple[StepCostConstants, SchedulerConfig, str, int]:
-    """The cost, the scheduler's config, the policy and max_model_len. Raises ValueError where vLLM
-    would refuse to start, mostly in its words (vllm/config/scheduler.py)."""
-    cost = _cost(options)
+    """Returns the cost, the scheduler's config, the policy and max_model_len. Raises ValueError if
+    vLLM would refuse to start, mostly in its words (vllm/config/scheduler.py)."""
+    cost = _read_cost(options)
     kv_tokens = (options.kv_tokens or cost.kv_tokens) // BLOCK_SIZE * BLOCK_SIZE
     if not kv_tokens:
         raise ValueError(f"--kv-tokens {options.kv_tokens} is less than one block of {BLOCK_SIZE}")
@@ -62,13 +61,11 @@ def read_scheduler_options(
         raise ValueError(
             f"--max-model-len {max_model_len} does not fit in the KV cache of {kv_tokens} tokens"
         )
-    policy = _policy(options)
+    policy = _choose_policy(options)
     whole = policy in WHOLE_PROMPTS
-    default = (
-        max(max_model_len, cost.gpu.max_num_batched_tokens)
-        if whole
-        else cost.gpu.max_num_batched_tokens
-    )
+    default = cost.gpu.max_num_batched_tokens
+    if whole:
+        default = max(max_model_len, default)
     budget = options.max_num_batched_tokens or default
     if whole and budget < max_model_len:
         raise ValueError(
@@ -92,7 +89,8 @@ def read_scheduler_options(
             f"--long-prefill-token-threshold {threshold} is more than --max-model-len "
             f"{max_model_len}"
         )
-    num, num_long = options.max_num_partial_prefills, options.max_long_partial_prefills
+    num = options.max_num_partial_prefills
+    num_long = options.max_long_partial_prefills
     if num > budget:
         raise ValueError(
             f"--max-num-partial-prefills {num} is more than --max-num-batched-tokens {budget}"
@@ -117,7 +115,7 @@ def read_scheduler_options(
 
 
 def session_header(options: argparse.Namespace) -> str:
-    """That the router looks at; none where its route has none. Raises ValueError."""
+    """Returns the header that the router reads, or an empty text. Raises ValueError."""
     if options.route == "prefix" and (
         options.ttft_ms is not None or not options.enable_prefix_caching
     ):
@@ -135,7 +133,7 @@ def session_header(options: argparse.Namespace) -> str:
 
 
 def read_quirks(options: argparse.Namespace) -> Quirks:
-    """Of every request. Raises ValueError, also for --faults that would not do."""
+    """Returns the quirks of every request. Raises ValueError, also for invalid --faults."""
     quirks = parse_quirks(options.quirks, LIKE[options.like])
     if options.stream_interval:
         quirks = parse_quirks(f"tokens_per_chunk={options.stream_interval}", quirks)
@@ -145,12 +143,13 @@ def read_quirks(options: argparse.Namespace) -> Quirks:
     parse_quirks(options.faults, quirks)
     if bool(options.fault_rate) != bool(options.faults):
         raise ValueError(
-            "--faults and --fault-rate say together what goes wrong how often: give both or neither"
+            "--faults and --fault-rate together define what goes wrong how often: give both or "
+            "neither"
         )
     return quirks
 
 
-def _cost(options: argparse.Namespace) -> StepCostConstants:
+def _read_cost(options: argparse.Namespace) -> StepCostConstants:
     overheads = {}
     if options.step_overhead_ms is not None:
         overheads["step_overhead_s"] = options.step_overhead_ms / 1e3
@@ -159,7 +158,7 @@ def _cost(options: argparse.Namespace) -> StepCostConstants:
     return StepCostConstants(model=MODELS[options.model], gpu=GPUS[options.gpu], **overheads)
 
 
-def _policy(options: argparse.Namespace) -> str:
+def _choose_policy(options: argparse.Namespace) -> str:
     chunking = options.enable_chunked_prefill
     partial = options.max_num_partial_prefills > 1
     default = "mixed" if chunking is False else "chunked"
@@ -195,8 +194,8 @@ def _policy(options: argparse.Namespace) -> str:
 
 
 def serve_simulator(options: argparse.Namespace) -> int:
-    """Run until SIGTERM or SIGINT. Returns the exit status: 0, or 5 and a line on stderr for values
-    that won't do."""
+    """Runs until SIGTERM or SIGINT. Returns the exit status: 0, or 5 with a line on stderr for
+    invalid values."""
     try:
         with asyncio.Runner(
             loop_factory=lambda: asyncio.SelectorEventLoop(FineSelector())
@@ -214,7 +213,7 @@ def main(argv: list[str]) -> int:
 
 
 def run_simulate(words: list[str]) -> int:
-    """``locust-llm simulate``: the simulator in this process. Returns the exit status."""
+    """Runs ``locust-llm simulate``, the simulator in this process. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="locust-llm simulate", description="An OpenAI-compatible server without a GPU."
     )
@@ -229,7 +228,7 @@ def make_engine(
     policy: str,
     clock: EventClock,
 ) -> tuple[Engine, str]:
-    """The engine and what the ready line says of it."""
+    """Makes the engine, and its description for the ready line."""
     scale = options.time_scale
 
     def batch_engine(choose: Policy | type[Stateful]) -> BatchEngine:
@@ -257,7 +256,7 @@ def make_engine(
 
 
 def make_spans(options: argparse.Namespace) -> Spans | None:
-    """None without an endpoint. Raises ValueError."""
+    """Makes the spans, or returns None without an endpoint. Raises ValueError."""
     if not options.otlp_traces_endpoint:
         return None
     try:
@@ -269,7 +268,7 @@ def make_spans(options: argparse.Namespace) -> Spans | None:
 
 
 def make_tls(options: argparse.Namespace) -> ssl.SSLContext | None:
-    """None without a certificate. Raises ValueError."""
+    """Makes the TLS context, or returns None without a certificate. Raises ValueError."""
     if not options.ssl_certfile:
         if options.ssl_keyfile or options.ssl_ca_certs:
             raise ValueError("--ssl-keyfile and --ssl-ca-certs need --ssl-certfile")
@@ -348,16 +347,16 @@ async def _serve(options: argparse.Namespace) -> int:
 
 
 def explain_port_error(host: str, port: int, error: OSError) -> str:
-    """Why the simulator cannot listen there, and what to do."""
+    """Explains why the simulator cannot listen there, and what to do."""
     if error.errno == errno.EADDRINUSE:
         return f"--port {port} cannot be opened: another program has it, give another port"
     if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-        return f"--host {host} is no address of this machine"
+        return f"--host {host} is not an address of this machine"
     return f"--port {port} cannot be opened: {os.strerror(error.errno) if error.errno else error}"
 
 
 class _Parser(argparse.ArgumentParser):
-    """Errors without the usage: one clear line."""
+    """Reports errors in one line without the usage."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(REFUSED, f"simulator: {message}\n")

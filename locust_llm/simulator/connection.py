@@ -1,4 +1,4 @@
-"""One client's connection: bytes to requests, answered in turn."""
+"""Connection: parses one client's bytes into requests, and answers them in turn."""
 
 from __future__ import annotations
 
@@ -54,8 +54,7 @@ def _phrase(status: int) -> str:
 
 
 class ClientConnection(asyncio.Protocol):
-    """One client: requests are parsed into a queue and answered in turn. asyncio sets
-    TCP_NODELAY."""
+    """Queues the requests of one client, and answers them in turn. asyncio sets TCP_NODELAY."""
 
     transport: asyncio.Transport
 
@@ -161,7 +160,7 @@ class ClientConnection(asyncio.Protocol):
     # from the server
 
     def respond(self, status: int, body: Any, extra_headers: str = "") -> None:
-        """``body``: an object, JSON as it is, or text as it is."""
+        """Sends a response. ``body`` is an object, JSON bytes or a text."""
         kind = "application/json"
         if isinstance(body, str):
             kind = "text/plain; version=0.0.4; charset=utf-8"
@@ -177,8 +176,8 @@ class ClientConnection(asyncio.Protocol):
         self.transport.write(head.encode() + data)
 
     def stream_framing(self, extra_headers: str = "") -> tuple[Callable[[bytes], bytes], bytes]:
-        """What wraps each event of a stream, and its headers. HTTP/1.0 has no chunks, only the
-        close."""
+        """Returns the function that wraps each event of a stream, and the headers. HTTP/1.0 has no
+        chunks and closes the connection instead."""
         chunked = self.request is not None and self.request.chunked
         head = (
             f"HTTP/1.1 200 OK\r\n{_SERVER_LINE}Content-Type: text/event-stream; charset=utf-8\r\n"
@@ -189,7 +188,7 @@ class ClientConnection(asyncio.Protocol):
         return _chunked if chunked else _bare, head.encode()
 
     def answered(self) -> None:
-        """A chat completion is over."""
+        """Ends an answer."""
         self.answer = None
         self._next()
 
@@ -213,7 +212,8 @@ class ClientConnection(asyncio.Protocol):
         return "" if self.request and self.request.keep_alive else "Connection: close\r\n"
 
     def _refuse_all(self, status: int) -> None:
-        """What came is no HTTP, or too much: say so unless an answer is under way, and close."""
+        """Refuses invalid HTTP or too many bytes: responds unless an answer is running, then
+        closes."""
         self.requests.clear()
         self.request = None
         if not self.answer:

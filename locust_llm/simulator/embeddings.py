@@ -1,4 +1,4 @@
-"""Answers to embeddings and rerank: prompts without an output."""
+"""Embeddings and rerank: answers prompts without an output."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ DIMENSIONS: Final = 256
 
 
 class PooledAnswer(WholeAnswer):
-    """Of embeddings or rerank: each input is a prompt of its own, and the answer comes when all are
-    computed. The one token that the engine makes of each is given to nobody."""
+    """Answers embeddings or rerank. Each input is a prompt of its own, and the answer comes when
+    all are computed. The engine's one token per prompt is discarded."""
 
     def __init__(
         self, server: SimulatorServer, connection: ClientConnection, asked: api.AnswerRequest,
@@ -29,7 +29,8 @@ class PooledAnswer(WholeAnswer):
         *, scores: bool,
     ) -> None:  # fmt: skip
         super().__init__(server, connection, asked, row, quirks)
-        self.scores, caching = scores, server.caching
+        self.scores = scores
+        caching = server.caching
         self.sequences = [
             Sequence(len(text), 1, tokens.block_keys(text) if caching else ()) for text in inputs
         ]
@@ -57,7 +58,7 @@ class PooledAnswer(WholeAnswer):
         first.num_cached_tokens = sum(sequence.num_cached_tokens for sequence in self.sequences)
         self.sequence = first
         super().close_row(aborted=aborted, fault=fault)
-        self.row.parts = None  # of one of them they would add up to nothing
+        self.row.parts = None  # the parts of one sequence would not add up to the total
 
     def _computed(self) -> None:
         now = monotonic()
@@ -69,7 +70,8 @@ class PooledAnswer(WholeAnswer):
         self.server.prefilled(self.asked, now)
 
     def _body(self) -> dict[str, Any]:
-        model, count = self.server.names[0], self.asked.prompt_tokens
+        model = self.server.names[0]
+        count = self.asked.prompt_tokens
         used = {"prompt_tokens": count, "total_tokens": count}
         numbers = range(len(self.sequences))
         uniform = self.server.random.uniform

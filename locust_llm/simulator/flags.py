@@ -1,4 +1,4 @@
-"""The simulator's flags, under vLLM's names where vLLM has them."""
+"""Flags: declares the simulator's flags, with vLLM's names where vLLM has them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_simulator_arguments(parser: argparse.ArgumentParser) -> None:
     _add_steps(engine)
     _add_waiting(engine)
     _add_front(parser.add_argument_group("how answers look and fail"))
-    _add_times(parser.add_argument_group("what it says of its own times"))
+    _add_times(parser.add_argument_group("reports of its own times"))
 
 
 def _add_server(group: argparse._ArgumentGroup) -> None:
@@ -62,12 +62,12 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
     add("--ssl-ca-certs", "refuse clients without a certificate of one of these", metavar="FILE")
     add(
         "--max-num-queued-reqs",
-        "503 for more open requests than that (default: no limit)",
+        "503 above this number of open requests (default: no limit)",
         type=any_count,
     )
     add(
         "--max-num-queued-tokens",
-        "503 while that many prompt tokens wait or prefill (default: no limit)",
+        "503 while this many prompt tokens wait or prefill (default: no limit)",
         type=any_count,
     )
     add(
@@ -77,11 +77,14 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
         default=1,
     )
     add(
-        "--route", "which of them a request goes to: the next one, that of its session, that with "
-            "most of its prompt "
-        "cached, or that of its token, which the answer before brought (default: %(default)s)",
-        choices=ROUTES, default=ROUTES[0], metavar=None,
-    )  # fmt: skip
+        "--route",
+        "engine for a request: the next one, the one of its session, the one "
+        "with most of its prompt cached, or the one of its token, which the "
+        "last answer carried (default: %(default)s)",
+        choices=ROUTES,
+        default=ROUTES[0],
+        metavar=None,
+    )
     add(
         "--route-header",
         "the session, or the token (default: X-Session-ID, x-session-token)",
@@ -89,20 +92,23 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--idle-close",
-        "close a connection idle for so long (default: never)",
+        "close a connection idle for this time (default: never)",
         type=positive,
         metavar="SECONDS",
     )
     add(
         "--seed",
-        "of the text, the ids, the jitter and the faults (default: 0)",
+        "seed of the text, the ids, the jitter and the faults (default: 0)",
         type=int,
         default=0,
     )
     add(
-        "--truth", "full: GET /truth has the times of every chunk (default: %(default)s)",
-        choices=("summary", "full"), default="summary", metavar=None,
-    )  # fmt: skip
+        "--truth",
+        "full: GET /truth has the times of every chunk (default: %(default)s)",
+        choices=("summary", "full"),
+        default="summary",
+        metavar=None,
+    )
 
 
 def _add_engine(group: argparse._ArgumentGroup) -> None:
@@ -123,11 +129,13 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
         metavar=None,
     )
     add(
-        "--policy", "how steps are scheduled (default: chunked; with --no-enable-chunked-prefill "
-            "mixed; with "
-        "--max-num-partial-prefills above 1 partial-prefills)", choices=(*POLICIES, DISAGGREGATED),
+        "--policy",
+        "how steps are scheduled (default: chunked; with --no-enable-chunked-prefill "
+        "mixed; with "
+        "--max-num-partial-prefills above 1 partial-prefills)",
+        choices=(*POLICIES, DISAGGREGATED),
         metavar=None,
-    )  # fmt: skip
+    )
     add(
         "--max-num-batched-tokens",
         "token budget of a step (default: vLLM's on this GPU)",
@@ -136,7 +144,7 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
     add("--max-num-seqs", "sequences running at a time (default: vLLM's on this GPU)", type=count)
     add(
         "--max-num-active-seqs",
-        "a lower limit of that, as vLLM has one (default: none)",
+        "a lower limit of it, as in vLLM (default: none)",
         type=count,
     )
     add(
@@ -145,28 +153,30 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
         action=argparse.BooleanOptionalAction,
     )
     add(
-        "--async-scheduling", "choose each step while the one before runs, as vLLM does on a GPU "
-            "(default: off)",
-        action=argparse.BooleanOptionalAction, default=False,
-    )  # fmt: skip
+        "--async-scheduling",
+        "choose each step while the one before runs, as vLLM does on a GPU (default: off)",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+    )
     add(
         "--enable-prefix-caching",
-        "keep KV blocks of prompts for those that begin alike (default: on)",
+        "keep KV blocks for prompts with the same beginning (default: on)",
         action=argparse.BooleanOptionalAction,
         default=True,
     )
     add(
         "--long-prefill-token-threshold",
-        "most prompt tokens of one sequence in a step while there are others; with "
-        "partial prefills what makes a prompt long (default: 0, no limit; 4%% of the context with "
-            "those)",
-        type=_number(int, least=0), default=0,
-    )  # fmt: skip
+        "most prompt tokens of one sequence in a step while there are others; "
+        "with partial prefills, longer prompts are long (default: 0, no limit; "
+        "with partial prefills 4%% of the context)",
+        type=_number(int, least=0),
+        default=0,
+    )
     add(
         "--long-prefill-token-threshold-adaptive",
-        "raise that limit to a sequence's share of the budget where that is more",
+        "raise this limit to a sequence's share of the budget, if it is larger",
         action="store_true",
-    )  # fmt: skip
+    )
     add(
         "--max-num-partial-prefills",
         "prompts computed at a time (default: 1)",
@@ -180,22 +190,30 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
         type=count,
     )
     add(
-        "--watermark", "share of the KV blocks left free where a request is admitted beside others "
-            "(default: 0)",
-        type=_number(float, least=0, below=1), default=0.0, metavar="X",
-    )  # fmt: skip
+        "--watermark",
+        "share of the KV blocks that stay free when a request is admitted "
+        "beside others (default: 0)",
+        type=_number(float, least=0, below=1),
+        default=0.0,
+        metavar="X",
+    )
 
 
 def _add_steps(group: argparse._ArgumentGroup) -> None:
-    """What a step takes, and where it takes place."""
+    """Adds flags for the time and the place of a step."""
     add = _adder(group)
     count = _number(int, least=1)
     positive = _number(float, above=0)
     not_negative = _number(float, least=0)
-    add("--step-overhead-ms", "of every step (default: fitted)", type=not_negative, metavar="MS")
+    add(
+        "--step-overhead-ms",
+        "time of every step (default: fitted)",
+        type=not_negative,
+        metavar="MS",
+    )
     add(
         "--seq-overhead-us",
-        "of every sequence in a step (default: fitted)",
+        "time of every sequence in a step (default: fitted)",
         type=not_negative,
         metavar="US",
     )
@@ -209,10 +227,12 @@ def _add_steps(group: argparse._ArgumentGroup) -> None:
         "--decode-engines", "GPUs that decode, if disaggregated (default: 1)", type=count, default=1
     )
     add(
-        "--kv-transfer-gb-per-s", "from each prefill engine (default: %(default)s, a 400 Gbit/s "
-            "link)", type=positive,
-        default=50.0, metavar="X",
-    )  # fmt: skip
+        "--kv-transfer-gb-per-s",
+        "link speed of each prefill engine (default: %(default)s, a 400 Gbit/s link)",
+        type=positive,
+        default=50.0,
+        metavar="X",
+    )
     add(
         "--time-scale",
         "real seconds per simulated second (default: 1)",
@@ -244,29 +264,34 @@ def _add_steps(group: argparse._ArgumentGroup) -> None:
 def _add_waiting(group: argparse._ArgumentGroup) -> None:
     add = _adder(group)
     add(
-        "--scheduling-policy", "who of those that wait is next: who came first, the lowest "
-            "priority of the body, or the "
-        "tenant that was served least (default: %(default)s)", choices=QUEUES, default=QUEUES[0],
+        "--scheduling-policy",
+        "next waiting request: the first arrival, the lowest priority of the "
+        "body, or the tenant with the least service (default: %(default)s)",
+        choices=QUEUES,
+        default=QUEUES[0],
         metavar=None,
-    )  # fmt: skip
+    )
     add(
-        "--tenant-weight", "with fair: shares of the service, such as gold=4,free=1, by the header "
-        f"{TENANT.decode()} (default: 1 each)", type=_weights, metavar="LIST",
-    )  # fmt: skip
+        "--tenant-weight",
+        "with fair: shares of the service, such as gold=4,free=1, by the header "
+        f"{TENANT.decode()} (default: 1 each)",
+        type=_weights,
+        metavar="LIST",
+    )
 
 
 def _add_front(group: argparse._ArgumentGroup) -> None:
     add = _adder(group)
     add(
         "--like",
-        "the quirks of a server (default: %(default)s)",
+        "behave like this server (default: %(default)s)",
         choices=LIKE,
         default="vllm",
         metavar=None,
     )
     add(
         "--quirks",
-        "changes to these, such as role=early,usage=finish: docs/simulator.md",
+        "changes to this behaviour, such as role=early,usage=finish: docs/simulator.md",
         default="",
         metavar="LIST",
     )
@@ -277,13 +302,13 @@ def _add_front(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--faults",
-        "what goes wrong in a share of the requests, such as cut=5",
+        "faults of a share of the requests, such as cut=5",
         default="",
         metavar="LIST",
     )
     add(
         "--fault-rate",
-        "that share (default: 0)",
+        "share of faulty requests (default: 0)",
         type=_number(float, least=0, most=1),
         default=0.0,
         metavar="X",
@@ -293,36 +318,43 @@ def _add_front(group: argparse._ArgumentGroup) -> None:
 def _add_times(group: argparse._ArgumentGroup) -> None:
     add = _adder(group)
     add(
-        "--otlp-traces-endpoint", "send a span of each request there, as vLLM does, by OTLP over "
-            "HTTP: "
-        "http://127.0.0.1:4318/v1/traces", metavar="URL",
-    )  # fmt: skip
+        "--otlp-traces-endpoint",
+        "send a span of each request there, as vLLM does, by OTLP over "
+        "HTTP: "
+        "http://127.0.0.1:4318/v1/traces",
+        metavar="URL",
+    )
     add(
-        "--otlp-protocol", "http/protobuf or http/json (default: %(default)s)", choices=PROTOCOLS,
-        default="http/protobuf", metavar=None,
-    )  # fmt: skip
+        "--otlp-protocol",
+        "http/protobuf or http/json (default: %(default)s)",
+        choices=PROTOCOLS,
+        default="http/protobuf",
+        metavar=None,
+    )
     add(
         "--clock-offset",
-        "of the clock in its spans (default: 0)",
+        "lead of the clock in its spans (default: 0)",
         type=_number(float),
         default=0.0,
         metavar="SECONDS",
     )
     add("--timings", "llama.cpp's in the last event (default: as --like does)", action="store_true")
     add(
-        "--time-headers", "TGI's headers and Server-Timing; a stream's headers then come with its "
-            "first token",
+        "--time-headers",
+        "TGI's headers and Server-Timing; a stream's headers then come with its first token",
         action="store_true",
-    )  # fmt: skip
+    )
     add(
-        "--front-end-delay", "of each request, before the scheduler has it (default: 0)",
+        "--front-end-delay",
+        "delay of each request before the scheduler (default: 0)",
         type=_number(float, least=0),
-        default=0.0, metavar="MS",
-    )  # fmt: skip
+        default=0.0,
+        metavar="MS",
+    )
 
 
 def _weights(text: str) -> dict[str, float]:
-    """An argparse type: tenants and what they weigh."""
+    """Parses tenants and their weights, as an argparse type."""
     weights = {}
     for pair in text.split(","):
         name, _, value = pair.partition("=")
@@ -342,11 +374,14 @@ def _adder(group: argparse._ArgumentGroup) -> Callable[..., None]:
 
 
 def _number(
-    kind: type[int] | type[float], *, least: float = -math.inf, above: float = -math.inf,
+    kind: type[int] | type[float],
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
     most: float = math.inf,
     below: float = math.inf,
-) -> Callable[[str], float]:  # fmt: skip
-    """An argparse type that knows its range, and finds no infinity in it."""
+) -> Callable[[str], float]:
+    """Makes an argparse type for finite numbers in a range."""
 
     def parse(text: str) -> float:
         value = kind(text)

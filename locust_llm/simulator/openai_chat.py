@@ -1,4 +1,5 @@
-"""Requests as vLLM takes them: which are accepted, and how the others are refused."""
+"""OpenAI chat and completions: parses requests like vLLM, refuses invalid ones, and writes the
+answers."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ Messages = list[tuple[str, str]]
 
 
 class RefusedError(Exception):
-    """A request vLLM would refuse, with its status and error object."""
+    """Describes a request that vLLM would refuse, with its status and error object."""
 
     def __init__(
         self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None
@@ -36,7 +37,7 @@ def error_body(status: int, message: str, kind: str, param: str | None = None) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRequest:
-    """A request for an answer, of any form."""
+    """Describes a request for an answer, in any form."""
 
     form: Form
     pieces: list[str]  # of the prompt, one a token
@@ -57,7 +58,7 @@ class AnswerRequest:
 
 
 class WrittenText(NamedTuple):
-    """What a form says in fields of its own."""
+    """Holds the fields that depend on the form."""
 
     pieces: list[str]  # of the prompt, one a token
     length_field: str  # which limits the output
@@ -66,7 +67,7 @@ class WrittenText(NamedTuple):
 
 
 class StreamEvents(Protocol):
-    """The events of one streamed answer, as the quirks have them: see Chunks."""
+    """Writes the events of one streamed answer with the quirks: see Chunks."""
 
     done: bytes  # behind all of them, also behind an error
 
@@ -86,7 +87,7 @@ class StreamEvents(Protocol):
 
 
 class UnstreamedAnswer(NamedTuple):
-    """An answer that is not streamed."""
+    """Holds an answer that is not streamed."""
 
     id: str
     model: str
@@ -99,7 +100,7 @@ class UnstreamedAnswer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One of the protocols that the server speaks."""
+    """Describes one of the APIs that the server has."""
 
     prefix: str  # of the answers' ids
     parse: Callable[[dict[str, Any]], WrittenText]  # raises RefusedError
@@ -111,7 +112,7 @@ class Form:
 
 
 def parse_asked(body: bytes, names: Sequence[str], max_model_len: int, form: Form) -> AnswerRequest:
-    """``names``: those the model goes by. Raises RefusedError."""
+    """Parses a request. ``names`` are the names of the model. Raises RefusedError."""
     asked = parse_object(body)
     check_model(asked, names)
     pieces, name, tool, keep = form.parse(asked)
@@ -128,13 +129,13 @@ def parse_asked(body: bytes, names: Sequence[str], max_model_len: int, form: For
     if max_tokens is not None and max_tokens < 1:
         raise RefusedError(
             400,
-            f"{name} must be at least 1, got {max_tokens}. {_value(name, max_tokens)}",
+            f"{name} must be at least 1, got {max_tokens}. {_name_parameter(name, max_tokens)}",
             param=name,
         )
     if max_tokens is not None and max_tokens > max_model_len:
         most = f"{name}={max_tokens} cannot be greater than max_model_len={max_model_len}"
         raise RefusedError(
-            400, f"{most}. Please request fewer output tokens. {_value(name, max_tokens)}",
+            400, f"{most}. Please request fewer output tokens. {_name_parameter(name, max_tokens)}",
             param=name
         )  # fmt: skip
     prompt_tokens = len(pieces)
@@ -148,7 +149,7 @@ def parse_asked(body: bytes, names: Sequence[str], max_model_len: int, form: For
             f"This model's maximum context length is {max_model_len} tokens. However, your prompt "
             f"contains at least "
             f"{prompt_tokens} input tokens, {excess}. Please reduce the length of the input "
-            f"prompt. " + _value("input_tokens", prompt_tokens),
+            f"prompt. " + _name_parameter("input_tokens", prompt_tokens),
             param="input_tokens",
         )
     return AnswerRequest(
@@ -158,16 +159,22 @@ def parse_asked(body: bytes, names: Sequence[str], max_model_len: int, form: For
         include_usage=options.get("include_usage") is True,
         continuous_usage=options.get("continuous_usage_stats") is True,
         priority=read_field(asked, "priority", int) or 0,
-        sampling=tuple((key, float(value)) for key in SAMPLING if type(value := asked.get(key,
-            1)) in (int, float)),
+        sampling=_read_sampling(asked),
     )  # fmt: skip
+
+
+def _read_sampling(asked: dict[str, Any]) -> tuple[tuple[str, float], ...]:
+    values = {key: asked.get(key, 1) for key in SAMPLING}
+    return tuple(
+        (key, float(value)) for key, value in values.items() if type(value) in (int, float)
+    )
 
 
 def encode_json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _value(name: str, value: object) -> str:
+def _name_parameter(name: str, value: object) -> str:
     return f"(parameter={name}, value={value})"
 
 
@@ -179,10 +186,8 @@ def invalid_request_error(loc: str, why: str) -> RefusedError:
 def parse_object(body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body)
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # ValueError: not JSON, not UTF-8, an integer of 5,000 digits
+    # ValueError: not JSON, not UTF-8, an integer of 5,000 digits
+    except (ValueError, RecursionError) as error:
         raise invalid_request_error("body", f"JSON decode error: {error}") from error
     if not isinstance(value, dict):
         raise invalid_request_error("body", "Input should be a valid dictionary")
@@ -197,7 +202,8 @@ def check_model(asked: dict[str, Any], names: Sequence[str]) -> None:
 
 
 def read_field(asked: dict[str, Any], name: str, kind: type[Any]) -> Any:
-    """The field's value, None if absent or null. Exactly that type: true is no integer."""
+    """Returns the field's value, or None if absent or null. The type must be exact: true is no
+    integer."""
     value = asked.get(name)
     if value is not None and type(value) is not kind:
         raise invalid_request_error(f"body.{name}", f"Input should be a valid {kind.__name__}")
@@ -219,7 +225,7 @@ def _length_field(asked: dict[str, Any]) -> str:
 
 
 def _parse_prompt(asked: dict[str, Any]) -> list[str]:
-    """Text, or token ids."""
+    """Parses a text, or token ids."""
     prompt = asked.get("prompt")
     if isinstance(prompt, str):
         return tokens.prompt_pieces(prompt)
@@ -242,8 +248,9 @@ def parse_messages(asked: dict[str, Any]) -> Messages:
 
 
 def tool_called(asked: dict[str, Any], answered: bool, inner: str = "") -> str:
-    """The tool that the request names, else its first, once: not in answer to what a tool gave.
-    ``inner``: where tools and choices have the name, if not in themselves."""
+    """Returns the tool that the request names, else its first one. An answer to a tool's result
+    calls none. ``inner`` is the field with the name, if tools and choices do not have it
+    themselves."""
     choice = asked.get("tool_choice")
     names = [_name(tool, inner) for tool in read_field(asked, "tools", list) or ()]
     if "" in names:
@@ -251,11 +258,8 @@ def tool_called(asked: dict[str, Any], answered: bool, inner: str = "") -> str:
             ".".join(filter(None, (f"body.tools.{names.index('')}", inner, "name"))),
             "Field required",
         )
-    if (
-        not names
-        or answered
-        or (choice.get("type") if isinstance(choice, dict) else choice) == "none"
-    ):
+    kind = choice.get("type") if isinstance(choice, dict) else choice
+    if not names or answered or kind == "none":
         return ""
     named = _name(choice, inner)
     if named and named not in names:
@@ -270,7 +274,7 @@ def _name(tool: Any, inner: str) -> str:
 
 
 def format_tool_arguments(arguments: Any) -> str:
-    """Makes the arguments of a call, the same in each form."""
+    """Formats the arguments of a call equally in each form."""
     try:
         return encode_json(json.loads(arguments)).decode()
     except (TypeError, ValueError, RecursionError):
@@ -292,9 +296,8 @@ def _parse_message(message: Any, loc: str) -> tuple[str, str]:
         for call in message.get("tool_calls") or ()
         if isinstance(call, dict)
     ]
-    return message["role"], "\n".join(
-        filter(None, (content, *(format_tool_arguments(f.get("arguments")) for f in functions)))
-    )
+    arguments = (format_tool_arguments(function.get("arguments")) for function in functions)
+    return message["role"], "\n".join(filter(None, (content, *arguments)))
 
 
 # -- the bytes of an answer ------------------------------------------------------------------------
@@ -316,7 +319,7 @@ def token_usage(
 
 
 def chat_completion(ended: UnstreamedAnswer) -> dict[str, Any]:
-    """The body of an answer that is not streamed."""
+    """Builds the body of an answer that is not streamed."""
     answer_id, model, content, reasoning, finish_reason, used, tool = ended
     message = {"role": "assistant", "content": content, "refusal": None, "reasoning": reasoning}
     if tool:
@@ -329,7 +332,7 @@ def chat_completion(ended: UnstreamedAnswer) -> dict[str, Any]:
         "finish_reason": finish_reason,
         "stop_reason": None,
     }
-    return {**_head(answer_id, "chat.completion", model), "choices": [choice], "usage": used}
+    return {**_make_head(answer_id, "chat.completion", model), "choices": [choice], "usage": used}
 
 
 ARGUMENT = "text"  # of each function that is called
@@ -344,7 +347,7 @@ def _call(answer_id: str, name: str, arguments: str) -> dict[str, Any]:
 
 
 def plain_completion(ended: UnstreamedAnswer) -> dict[str, Any]:
-    """The same of a plain completion, which has no place for reasoning of its own."""
+    """Builds the body of a plain completion, which has no field for reasoning."""
     answer_id, model, content, reasoning, finish_reason, used, _ = ended
     text = " ".join(filter(None, (reasoning, content)))
     choice = {
@@ -354,13 +357,13 @@ def plain_completion(ended: UnstreamedAnswer) -> dict[str, Any]:
         "finish_reason": finish_reason,
         "stop_reason": None,
     }
-    return {**_head(answer_id, "text_completion", model), "choices": [choice], "usage": used}
+    return {**_make_head(answer_id, "text_completion", model), "choices": [choice], "usage": used}
 
 
 class Chunks:
-    """The events of one streamed answer, as the quirks have them. Each may carry usage. Those of a
-    plain completion (``chat`` false) have text where the others have a delta, and no role; of a
-    call of ``tool`` the texts are its arguments, between ``call`` and CALL_END."""
+    """Writes the events of one streamed answer with the quirks. Each may carry usage. Events of a
+    plain completion (``chat`` false) have a text instead of a delta, and no role. Texts of a call
+    of ``tool`` are its arguments, between ``call`` and CALL_END."""
 
     __slots__ = (
         "_call", "_content", "_finish", "_opening", "_reasoning", "_reasoning_end", "_text_end",
@@ -383,7 +386,7 @@ class Chunks:
         self.done = DONE if quirks.done else b""
         kind = "chat.completion.chunk" if chat else "text_completion"
         self._opening = (
-            b"data: " + encode_json(_head(answer_id, kind, model))[:-1] + b',"choices":['
+            b"data: " + encode_json(_make_head(answer_id, kind, model))[:-1] + b',"choices":['
         )
         reasoning = quirks.reasoning_field.encode()
         self._content = self._opening + (
@@ -416,7 +419,7 @@ class Chunks:
             self._text_end = b'"}}]},"logprobs":null,"finish_reason":'
 
     def call(self) -> bytes:
-        """The beginning of the call: its id and name; of an answer that is text nothing."""
+        """Returns the begin of the call with its id and name, or nothing for a text answer."""
         return self._call
 
     def role(self, used: dict[str, Any] | None = None) -> bytes:
@@ -424,24 +427,25 @@ class Chunks:
         return (
             self._opening
             + b'{"index":0,"delta":%b,"logprobs":null,"finish_reason":null}]' % delta
-            + _end(used)
+            + _encode_end(used)
         )
 
     def text(
         self, text: bytes, used: dict[str, Any] | None = None, *, reasoning: bool, last: bool
     ) -> bytes:
-        """``text`` must need no escape in JSON. ``last``: it carries the finish_reason."""
+        """Writes a chunk. ``text`` must need no escape in JSON. ``last``: the chunk carries the
+        finish_reason."""
         reason = b'"%b","stop_reason":null' % self.finish_reason if last else b"null"
         return b'%b%b%b%b,"token_ids":null}]%b' % (
             self._reasoning if reasoning else self._content, text,
             self._reasoning_end if reasoning else self._text_end, reason,
-            _end(used) if used else b"}\n\n",
+            _encode_end(used) if used else b"}\n\n",
         )  # fmt: skip
 
     def end(
         self, used: dict[str, Any], with_finish: dict[str, Any] | None, *, include_usage: bool
     ) -> list[bytes]:
-        """What comes behind the last text. ``with_finish``: usage in the event of the
+        """Writes the events after the last text. ``with_finish`` is the usage in the event of the
         finish_reason."""
         quirks = self.quirks
         chunks = [self.finish(with_finish)] if quirks.finish == "own" else []
@@ -458,24 +462,22 @@ class Chunks:
         )
 
     def finish(self, used: dict[str, Any] | None = None) -> bytes:
-        """The finish_reason alone."""
+        """Writes the finish_reason alone."""
         return (
             self._opening
             + b'{"index":0,%b,"finish_reason":"%b"}]' % (self._finish, self.finish_reason)
-            + _end(used)
+            + _encode_end(used)
         )
 
     def usage(self, used: dict[str, Any]) -> bytes:
         choices = b'{"index":0,"delta":{}}]' if self.quirks.usage == "choices" else b"]"
-        return self._opening + choices + _end(used)
+        return self._opening + choices + _encode_end(used)
 
     def error(self, message: str) -> bytes:
-        form = {"message": message, "type": "InternalServerError", "param": None, "code": 500}
-        return (
-            b"data: "
-            + encode_json({"error": form if self.quirks.error_form == "object" else message})
-            + b"\n\n"
-        )
+        error: object = message
+        if self.quirks.error_form == "object":
+            error = {"message": message, "type": "InternalServerError", "param": None, "code": 500}
+        return b"data: " + encode_json({"error": error}) + b"\n\n"
 
 
 _ROLES = {
@@ -485,11 +487,11 @@ _ROLES = {
 }
 
 
-def _end(used: dict[str, Any] | None) -> bytes:
+def _encode_end(used: dict[str, Any] | None) -> bytes:
     return b',"usage":' + encode_json(used) + b"}\n\n" if used else b"}\n\n"
 
 
-def _head(answer_id: str, kind: str, model: str) -> dict[str, Any]:
+def _make_head(answer_id: str, kind: str, model: str) -> dict[str, Any]:
     return {
         "id": answer_id,
         "object": kind,

@@ -1,4 +1,4 @@
-"""Responses as vLLM takes and writes them (0.32): typed events, of which those before the first
+"""Responses: parses and writes them like vLLM (0.32), as typed events. Events before the first
 token come at once."""
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _parse(asked: dict[str, Any]) -> WrittenText:
 
 
 def _look_up_conversation(answer_id: str | None) -> Messages:
-    """The conversation up to this answer, without its system messages: vLLM drops those."""
+    """Returns the conversation up to this answer, without its system messages, which vLLM drops."""
     if answer_id is None:
         return []
     if answer_id not in _CONVERSATIONS:
@@ -92,20 +92,18 @@ def _parse_item(item: Any, loc: str) -> tuple[str, str]:
 
 
 class ResponsesEvents:
-    """Those of one streamed answer. Reasoning is an item of its own before the answer, as the call
-    of a tool is one."""
+    """Writes the events of one streamed answer. Reasoning is an item of its own before the answer,
+    and so is the call of a tool."""
 
     done = b""
 
     def __init__(
         self, answer_id: str, model: str, quirks: Quirks, finish_reason: str, asked: AnswerRequest
     ) -> None:
-        self.answer_id, self.model, self.quirks, self.finish_reason = (
-            answer_id,
-            model,
-            quirks,
-            finish_reason,
-        )
+        self.answer_id = answer_id
+        self.model = model
+        self.quirks = quirks
+        self.finish_reason = finish_reason
         self.tool = asked.tool
         self.number = self.index = 0
         self.item: dict[str, Any] | None = None  # that is under way
@@ -118,13 +116,13 @@ class ResponsesEvents:
         )
 
     def call(self) -> bytes:
-        """Where a tool is called: written by ``text``."""
+        """Returns no event, as ``text`` writes the call of a tool."""
         return b""
 
     def text(
         self, text: bytes, used: dict[str, Any] | None = None, *, reasoning: bool, last: bool
     ) -> bytes:
-        """``text`` must need no escape in JSON, but for CALL_END."""
+        """Writes a chunk. ``text`` must need no escape in JSON, except CALL_END."""
         kind = "function_call" if self.tool else "message"
         if reasoning:
             kind = "reasoning"
@@ -140,7 +138,7 @@ class ResponsesEvents:
     def end(
         self, used: dict[str, Any], with_finish: dict[str, Any] | None, *, include_usage: bool
     ) -> list[bytes]:
-        """``used`` whether it was asked for or not: here nobody asks."""
+        """Writes the end with ``used`` in any case, as this API has no option for it."""
         events = [self._closed()]
         if self.quirks.finish != "none":
             status = "incomplete" if self.finish_reason == "length" else "completed"
@@ -156,11 +154,8 @@ class ResponsesEvents:
 
     def _opened(self, kind: str) -> bytes:
         item: dict[str, Any] = {"id": f"item-{self.index}", "type": kind, "status": "in_progress"}
-        item |= (
-            {"call_id": f"call-{self.answer_id}", "name": self.tool, "arguments": ""}
-            if kind == "function_call"
-            else {}
-        )
+        if kind == "function_call":
+            item |= {"call_id": f"call-{self.answer_id}", "name": self.tool, "arguments": ""}
         self.item = item
         events = self._event("response.output_item.added", item=item, output_index=self.index)
         if kind == "function_call":

@@ -1,4 +1,4 @@
-"""Spans on their way: sent in batches, as OTLP over HTTP, by a queue that holds up nobody."""
+"""OTLP sender: sends spans in batches over HTTP, from a queue that never blocks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ BATCH: Final = 512
 EVERY_S: Final = 0.5
 MAX_QUEUED: Final = 32_768
 POST_S: Final = 5.0
-"""An endpoint has so long to take a batch."""
+"""An endpoint must accept a batch within this time."""
 
 Value = str | int | float
 
 
 class SimulatedSpan(NamedTuple):
-    """Of opentelemetry/proto/trace/v1/trace.proto. ``parent_id`` is empty where there is none; Unix
-    nanoseconds."""
+    """Holds the fields of opentelemetry/proto/trace/v1/trace.proto. ``parent_id`` may be empty.
+    Times are Unix nanoseconds."""
 
     name: str
     trace_id: bytes
@@ -36,13 +36,12 @@ class SimulatedSpan(NamedTuple):
 
 
 class SpanSender:
-    """Every EVERY_S, or as soon as there are BATCH of them, spans go to the endpoint. What does not
-    fit in the queue is dropped, and so is a batch that is not taken: both are counted, nobody
-    waits."""
+    """Sends spans every EVERY_S, or as soon as there are BATCH of them. Spans beyond the queue are
+    dropped, and so is a batch that the endpoint refuses. Both are counted, and nothing waits."""
 
     def __init__(self, url: str, encoder: Encoder) -> None:
-        """``url``: where it has no path /v1/traces is meant. Raises ValueError for one that is not
-        plain HTTP."""
+        """Parses ``url``, whose path defaults to /v1/traces. Raises ValueError unless it is plain
+        HTTP."""
         parts = urlsplit(url)
         if parts.scheme != "http" or not parts.hostname:
             raise ValueError(
@@ -52,7 +51,8 @@ class SpanSender:
         self.host = parts.hostname
         self.port = parts.port or 4318
         self.path = parts.path if parts.path.strip("/") else "/v1/traces"
-        self.netloc, self.encoder = parts.netloc, encoder
+        self.netloc = parts.netloc
+        self.encoder = encoder
         self.sent = self.dropped = 0
         self._queue: deque[Any] = deque()
         self._full = asyncio.Event()
@@ -66,7 +66,7 @@ class SpanSender:
             self._full.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._full.wait(), EVERY_S)
@@ -76,12 +76,12 @@ class SpanSender:
     async def flush(self) -> None:
         while self._queue:
             batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
-            if await self._taken(self.encoder.encode_request(batch)):
+            if await self._post(self.encoder.encode_request(batch)):
                 self.sent += len(batch)
             else:
                 self.dropped += len(batch)
 
-    async def _taken(self, body: bytes) -> bool:
+    async def _post(self, body: bytes) -> bool:
         head = (
             f"POST {self.path} HTTP/1.1\r\nHost: {self.netloc}\r\nContent-Type: "
             f"{self.encoder.content_type}\r\n"

@@ -1,4 +1,4 @@
-"""OTLP encoder: spans as protobuf or JSON, by the package opentelemetry-proto (the extra
+"""OTLP encoder: encodes spans as protobuf or JSON with the package opentelemetry-proto (the extra
 ``otlp``)."""
 
 import json
@@ -14,8 +14,7 @@ from .otlp import PROTOCOLS, SimulatedSpan, Value
 
 
 class Encoder:
-    """A span is encoded when it ends, so that a batch of them does not hold up the answers of other
-    requests."""
+    """Encodes a span when it ends, so that a batch does not delay the answers of other requests."""
 
     def __init__(self, protocol: str, service: str) -> None:
         self.content_type = PROTOCOLS[protocol]
@@ -23,7 +22,7 @@ class Encoder:
         self._as_json = protocol == "http/json"
 
     def encode_span(self, span: SimulatedSpan) -> Any:
-        """The form in which a span waits for its batch."""
+        """Encodes a span in the form in which it waits for its batch."""
         message = ProtobufSpan(
             trace_id=span.trace_id,
             span_id=span.span_id,
@@ -38,7 +37,7 @@ class Encoder:
         return _convert_span_to_json(message) if self._as_json else message
 
     def encode_request(self, spans: Sequence[Any]) -> bytes:
-        """An ExportTraceServiceRequest with ``spans``, which ``encode_span`` has made."""
+        """Encodes an ExportTraceServiceRequest with ``spans`` from ``encode_span``."""
         request = ExportTraceServiceRequest()
         resource_spans = request.resource_spans.add()
         _set_value(resource_spans.resource.attributes.add(key="service.name").value, self.service)
@@ -55,7 +54,8 @@ class Encoder:
 
 
 def _convert_span_to_json(message: ProtobufSpan) -> dict[str, Any]:
-    """OTLP's JSON differs from that of protobuf: ids are in hex, and enums are numbers."""
+    """Converts a span. OTLP's JSON differs from protobuf's: ids are hexadecimal, and enums are
+    numbers."""
     content: dict[str, Any] = MessageToDict(message, use_integers_for_enums=True)
     content["traceId"] = message.trace_id.hex()
     content["spanId"] = message.span_id.hex()

@@ -1,5 +1,4 @@
-"""Answers on their way: a token at a time into the bytes of a stream, with everything that can go
-wrong on it."""
+"""Response stream: turns tokens into the bytes of an answer, with all simulated faults."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ _TWO_BYTES: Final = "é".encode()
 
 
 class SimulatedAnswer:
-    """What the engine tells of an answer, one `on_token` at a time."""
+    """Receives an answer from the engine, one `on_token` at a time."""
 
     def __init__(
         self,
@@ -42,18 +41,18 @@ class SimulatedAnswer:
         row: TruthRow,
         quirks: Quirks,
     ) -> None:
-        self.server, self.connection, self.asked, self.row, self.quirks = (
-            server,
-            connection,
-            asked,
-            row,
-            quirks,
-        )
+        self.server = server
+        self.connection = connection
+        self.asked = asked
+        self.row = row
+        self.quirks = quirks
         self.transport = connection.transport
         self.first_word = server.random.randrange(len(WORDS))
-        self.count, self.before = 0, -1
+        self.count = 0
+        self.before = -1
         self.first_at = self.last_at = 0.0
-        max_tokens, self.finish_reason = asked.max_tokens, "length"
+        max_tokens = asked.max_tokens
+        self.finish_reason = "length"
         if 0 <= quirks.eos < max_tokens and not asked.ignore_eos:
             max_tokens = max(1, quirks.eos)
             self.finish_reason = "stop"
@@ -72,12 +71,13 @@ class SimulatedAnswer:
         )  # fmt: skip
         self.delayed: asyncio.TimerHandle | None = None  # while the front end has it
         row.backend = number = server.router.choose(self.sequence.block_keys, session)
-        self.engine, self.metrics = server.router.engines[number], server.metrics[number]
+        self.engine = server.router.engines[number]
+        self.metrics = server.metrics[number]
         self.headers = server.headers_of(number)
         self.timed = quirks.timings and asked.form in (api.CHAT, api.COMPLETIONS)
 
     def begin(self) -> None:
-        """Hands the request to the engine, when the front end is through with it."""
+        """Hands the request to the engine after the delay of the front end."""
         if seconds := self.server.front.front_end_delay_s:
             self.delayed = asyncio.get_running_loop().call_later(seconds, self._begin)
         else:
@@ -94,7 +94,7 @@ class SimulatedAnswer:
         raise NotImplementedError
 
     def counted(self) -> int:
-        """The tokens of one more step; how many there are."""
+        """Counts the tokens of one more step, and returns their number so far."""
         now = monotonic()
         metrics = self.metrics
         self.before = self.count
@@ -125,7 +125,7 @@ class SimulatedAnswer:
         return self.count
 
     def hang_up(self, fault: str = "") -> None:
-        """The client is gone, or a fault has come."""
+        """Ends the answer because the client is gone, or because of a fault."""
         self.drop([self.sequence])
         if self.count == 0:
             self.server.prefilled(self.asked, monotonic())
@@ -139,31 +139,29 @@ class SimulatedAnswer:
                 self.engine.abort(sequence)
 
     def close_row(self, *, aborted: bool = False, fault: str = "") -> None:
-        sequence, row = self.sequence, self.row
+        sequence = self.sequence
+        row = self.row
         row.started_at = sequence.started_at
         row.parts = measure_latency_parts(sequence)
-        row.cached_tokens, row.preemptions, row.fault = (
-            sequence.num_cached_tokens,
-            sequence.num_preemptions,
-            fault,
-        )
+        row.cached_tokens = sequence.num_cached_tokens
+        row.preemptions = sequence.num_preemptions
+        row.fault = fault
         self.server.num_open -= 1
         self.server.router.ended(row.backend)
         self.server.truth.done(row, aborted=aborted)
 
     def said(self) -> tuple[str | None, str]:
-        """(reasoning, text)."""
+        """Returns reasoning and text so far."""
         words = [
             WORDS[index % len(WORDS)]
             for index in range(self.first_word, self.first_word + self.count)
         ]
         cut = 0 if self.quirks.eos == 0 and self.finish_reason == "stop" else len(words)
-        return " ".join(words[: self.quirks.reasoning]) or None, " ".join(
-            words[self.quirks.reasoning : cut]
-        )
+        reasoning = " ".join(words[: self.quirks.reasoning])
+        return reasoning or None, " ".join(words[self.quirks.reasoning : cut])
 
     def keep(self) -> None:
-        """Where a later request may go on from it."""
+        """Keeps the answer, so that a later request can continue it."""
         if self.asked.keep is not None:
             _, text = self.said()
             text = api.encode_json({api.ARGUMENT: text}).decode() if self.asked.tool else text
@@ -175,7 +173,8 @@ class SimulatedAnswer:
         )
 
     def fault_due(self) -> str:
-        """What goes wrong after as many tokens as there are: error, cut or reset, or nothing."""
+        """Returns the fault that is due at this number of tokens: error, cut, reset, or an empty
+        text."""
         quirks = self.quirks
         return next(
             (fault for fault in ("error", "cut", "reset") if self.reached(getattr(quirks, fault))),
@@ -183,11 +182,11 @@ class SimulatedAnswer:
         )
 
     def reached(self, count: int) -> bool:
-        """So many tokens are there since the last step."""
+        """Returns whether the last step reached this number of tokens."""
         return self.before < count <= self.count
 
     def as_sent(self, body: dict[str, Any]) -> bytes:
-        """An answer in one piece; malformed it lacks its end."""
+        """Encodes an answer in one piece. A malformed one lacks its end."""
         return api.encode_json(body)[: -1 if self.quirks.malformed else None]
 
     def break_connection(self, fault: str) -> None:
@@ -201,7 +200,8 @@ class SimulatedAnswer:
             self.transport.close()
 
     def _block_keys(self, max_tokens: int) -> list[int]:
-        """The answer's own blocks too: the next turn of a conversation brings them back."""
+        """Returns the block keys, including the answer's own blocks, which the next turn of a
+        conversation repeats."""
         if not self.server.caching:
             return []
         words = (
@@ -212,7 +212,7 @@ class SimulatedAnswer:
 
 
 class WholeAnswer(SimulatedAnswer):
-    """An answer in one piece, when it is complete."""
+    """Sends an answer in one piece when it is complete."""
 
     def start(self) -> None:
         super().start()
@@ -265,7 +265,7 @@ class WholeAnswer(SimulatedAnswer):
         )
 
     def _fail(self) -> bool:
-        """Whether something has gone wrong by now."""
+        """Applies a fault that is due, and returns whether there was one."""
         if fault := self.fault_due():
             self.hang_up(fault)
             if fault == "error":
@@ -278,8 +278,8 @@ class WholeAnswer(SimulatedAnswer):
 
 
 class StreamedAnswer(SimulatedAnswer):
-    """``held``: writes that wait for a slow header, a stall or the other half of a letter; None
-    when nothing waits."""
+    """Streams an answer. ``held`` has the writes that wait for a slow header, a stall or the other
+    half of a letter. It is None if nothing waits."""
 
     def __init__(
         self,
@@ -316,7 +316,8 @@ class StreamedAnswer(SimulatedAnswer):
         self._after_tokens()
 
     def on_token(self) -> None:
-        quirks, last = self.quirks, self.sequence.is_finished
+        quirks = self.quirks
+        last = self.sequence.is_finished
         count = self.counted()
         before = self.before
         words = b"".join(
@@ -334,7 +335,7 @@ class StreamedAnswer(SimulatedAnswer):
         super().hang_up(fault)
 
     def _head(self) -> bytes:
-        """Of the response, with the event that comes early; nothing the second time."""
+        """Returns the head of the response with the early event, and nothing in later calls."""
         if self.headed:
             return b""
         self.headed = True
@@ -347,10 +348,13 @@ class StreamedAnswer(SimulatedAnswer):
         return head + (self.frame(self.chunks.role(self._used())) if self.role == "early" else b"")
 
     def _write_chunk(self, reasoning: bool, last: bool) -> None:
-        quirks, chunks, frame = self.quirks, self.chunks, self.frame
+        quirks = self.quirks
+        chunks = self.chunks
+        frame = self.frame
         used = self._used()
         finish_with_usage = self.usage() if quirks.usage == "finish" else used
-        text, self.text = self.text, b""
+        text = self.text
+        self.text = b""
         if quirks.eos == 0 and self.finish_reason == "stop":
             text = b""
         if quirks.split_utf8:
@@ -383,9 +387,8 @@ class StreamedAnswer(SimulatedAnswer):
             self.call = b""
         # vLLM sends the role only when there is a token
         if self.num_chunks == 1 and self.role == "first":
-            data = (
-                frame(chunks.role(used and events.token_usage(self.asked.prompt_tokens, 0))) + data
-            )
+            role_usage = used and events.token_usage(self.asked.prompt_tokens, 0)
+            data = frame(chunks.role(role_usage)) + data
         self._write(self._head() + data, self.count)
         if rest:
             self._hold(SPLIT_S)
@@ -414,7 +417,7 @@ class StreamedAnswer(SimulatedAnswer):
         return self.usage() if self.continuous else None
 
     def _after_tokens(self) -> None:
-        """What goes wrong after this many tokens."""
+        """Applies the faults that are due at this number of tokens."""
         if self.over:
             return
         if fault := self.fault_due():
@@ -430,7 +433,8 @@ class StreamedAnswer(SimulatedAnswer):
             self._hold(self.quirks.stall_s)
 
     def _write(self, data: bytes, count: int = 0, *, end: bool = False) -> None:
-        """``count``: of the tokens there are with this. ``end``: it is the last of the stream."""
+        """Writes data. ``count`` is the number of tokens so far, if the data has tokens. ``end``
+        marks the last write."""
         if self.held is not None:
             self.held.append((data, count, end))
             return

@@ -1,11 +1,11 @@
-"""What all connections share: what each path answers, whom it refuses, and what is told about it
-all."""
+"""Server: routes paths, refuses requests, and holds the state that all connections share."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -32,11 +32,9 @@ _OPEN_PATHS = ("/health", "/metrics", "/truth", "/truth/reset")  # without an AP
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontEnd:
-    """How the server presents itself. ``names``: all are accepted and listed, answers carry the
-    first (vLLM's
-    --served-model-name). ``faults`` change the quirks of a share fault_rate of the requests.
-      ``route`` and
-    ``session_header``: of the `Router`."""
+    """Describes the server to clients. The model has all ``names`` (vLLM's --served-model-name),
+    and answers carry the first one. ``faults`` change the quirks of a share fault_rate of the
+    requests. ``route`` and ``session_header`` are for the `Router`."""
 
     names: tuple[str, ...]
     max_model_len: int
@@ -60,18 +58,21 @@ class SimulatorServer:
         self, engines: Sequence[Engine], front: FrontEnd, spans: Spans | None = None
     ) -> None:
         self.spans = spans
-        self.front, self.names, self.caching = front, front.names, front.caching
+        self.front = front
+        self.names = front.names
+        self.caching = front.caching
         self.router = Router(engines, front.route)
         self.session_header = front.session_header.lower().encode() or None
         self.truth = ServerTruth(full=front.full_truth)
         self.metrics = [EngineMetrics(front.names[0], front.max_model_len) for _ in engines]
         for metrics in self.metrics if front.quirks.draft_tokens else ():
-            metrics.drafts = 0, 0, 0
+            metrics.drafts = (0, 0, 0)
         self.random = Random(front.seed)
         self.connections: set[ClientConnection] = set()
         self.num_open = 0
         self.num_queued_tokens = 0  # prompts of those without a first token
-        names, max_model_len = front.names, front.max_model_len
+        names = front.names
+        max_model_len = front.max_model_len
         self.routes: dict[str, tuple[str, Callable[[ClientConnection, HttpRequest], None]]] = {
             "/v1/chat/completions": ("POST", lambda c, r: self.answer(c, r, api.CHAT)),
             "/v1/completions": ("POST", lambda c, r: self.answer(c, r, api.COMPLETIONS)),
@@ -141,17 +142,17 @@ class SimulatorServer:
         answer.begin()
 
     def pooled(self, connection: ClientConnection, request: HttpRequest) -> None:
-        """Embeddings and rerank."""
+        """Answers embeddings and rerank."""
         quirks = self.quirks_of(request)
         scores = request.path.endswith("rerank")
         if quirks.status:
             raise refuse_with_status(quirks.status)
         inputs = parse_pooled(request.body, self.names, self.front.max_model_len, scores=scores)
         self.check_queue()
-        answer_id = (
-            f"{'score' if scores else 'embd'}-{request.id or f'{self.random.getrandbits(64):016x}'}"
-        )
-        pieces = [piece for text in inputs for piece in text]
+        prefix = "score" if scores else "embd"
+        own_id = request.id or f"{self.random.getrandbits(64):016x}"
+        answer_id = f"{prefix}-{own_id}"
+        pieces = list(chain.from_iterable(inputs))
         asked = api.AnswerRequest(form=api.CHAT, pieces=pieces, max_tokens=1, ignore_eos=True,
             stream=False, include_usage=False,
                           continuous_usage=False)  # fmt: skip
@@ -167,9 +168,10 @@ class SimulatorServer:
         answer.begin()
 
     def quirks_of(self, request: HttpRequest) -> Quirks:
-        """The server's, with a fault if this one is to have it, and as the request's own header
-        says."""
-        quirks, front = self.front.quirks, self.front
+        """Returns the quirks of a request: the server's, with random faults and the request's own
+        header."""
+        front = self.front
+        quirks = front.quirks
         try:
             if front.fault_rate and self.random.random() < front.fault_rate:
                 quirks = parse_quirks(front.faults, quirks)
@@ -178,8 +180,9 @@ class SimulatorServer:
             raise api.RefusedError(400, f"X-Simulate: {error}") from error
 
     def check_queue(self) -> None:
-        """vLLM's check_admission (0.32, vllm/v1/engine/async_llm.py): open requests, waiting or
-        running; and prompt tokens of those still without a first token. Raises RefusedError."""
+        """Models vLLM's check_admission (0.32, vllm/v1/engine/async_llm.py). It limits open
+        requests, waiting or running, and the prompt tokens of requests without a first token.
+        Raises RefusedError."""
         front = self.front
         if front.max_num_queued_reqs is not None and self.num_open + 1 > front.max_num_queued_reqs:
             self.metrics[0].rejections["max_num_queued_reqs"] += 1
@@ -192,19 +195,18 @@ class SimulatorServer:
             raise refuse_with_status(503)
 
     def headers_of(self, number: int) -> str:
-        """Lines of an answer that say which replica it is of; none where there is one."""
+        """Returns header lines that name the replica. Empty with a single replica."""
         if len(self.metrics) == 1:
             return ""
         token = self.router.token_of(number)
-        return f"{BACKEND}: {number}\r\n" + (
-            f"{self.front.session_header}: {token}\r\n" if token else ""
-        )
+        token_line = f"{self.front.session_header}: {token}\r\n" if token else ""
+        return f"{BACKEND}: {number}\r\n{token_line}"
 
     def states(self) -> list[dict[str, float]]:
         return [engine.state() for engine in self.router.engines]
 
     def engines_as_json(self) -> dict[str, Any]:
-        """``engine``: all of them together."""
+        """Returns the states as JSON. ``engine`` merges all of them."""
         states = self.states()
         merged: dict[str, Any] = {"engine": merge_engine_states(states)}
         if len(states) > 1:
@@ -214,7 +216,7 @@ class SimulatorServer:
         return merged
 
     def prefilled(self, asked: api.AnswerRequest, at: float) -> None:
-        """A request got its first token, or left before."""
+        """Counts a request that got its first token, or left before."""
         self.num_queued_tokens -= asked.prompt_tokens
         self.truth.prefilled(at)
 
@@ -226,7 +228,7 @@ class SimulatorServer:
 
 
 def refuse_with_status(status: int) -> api.RefusedError:
-    """Refuses as vLLM words it, where it has that status."""
+    """Refuses in vLLM's words, if it has that status."""
     error = {
         401: ("Unauthorized", "AuthenticationError"),
         429: ("Rate limit reached", "RateLimitError"),
@@ -249,7 +251,7 @@ def list_models(names: Sequence[str], max_model_len: int) -> dict[str, Any]:
 
 
 def answer_tokenize(body: bytes, names: Sequence[str], max_model_len: int) -> dict[str, Any]:
-    """The answer to POST /tokenize. Raises RefusedError."""
+    """Answers POST /tokenize. Raises RefusedError."""
     asked = api.parse_object(body)
     api.check_model(asked, names)
     if "prompt" in asked:
@@ -268,7 +270,8 @@ def answer_tokenize(body: bytes, names: Sequence[str], max_model_len: int) -> di
 def parse_pooled(
     body: bytes, names: tuple[str, ...], max_model_len: int, *, scores: bool
 ) -> list[list[str]]:
-    """The inputs, each a prompt: of rerank the query with each document. Raises RefusedError."""
+    """Parses the inputs, each a prompt. For rerank, each prompt is the query with one document.
+    Raises RefusedError."""
     asked = api.parse_object(body)
     api.check_model(asked, names)
     if api.read_field(asked, "stream", bool):

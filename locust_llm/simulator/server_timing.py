@@ -1,4 +1,4 @@
-"""What an answer says of its own times, in the words of llama.cpp, of TGI and of W3C's
+"""Server timing: reports an answer's times in the fields of llama.cpp, TGI and W3C's
 Server-Timing."""
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from .scheduling.time_parts import queue_and_prefill
 
 
 def llamacpp_timings(sequence: Sequence, output_tokens: int) -> dict[str, Any]:
-    """Of a finished one, as llama.cpp has them in its last event: milliseconds of computing,
-    without the wait for it. The first token belongs to the prompt, so output is counted from the
+    """Returns the times of a finished answer as in llama.cpp's last event: milliseconds of
+    computation without waiting. The first token belongs to the prompt, so output counts from the
     second."""
     _, prefill_s = queue_and_prefill(sequence) or (0.0, 0.0)
-    prompt, cached = sequence.num_prompt_tokens, sequence.num_cached_tokens
+    prompt = sequence.num_prompt_tokens
+    cached = sequence.num_cached_tokens
     decode_s = (sequence.last_at or 0.0) - (sequence.first_at or 0.0)
     return {
         "cache_n": cached,
@@ -34,9 +35,9 @@ def _list_timings(name: str, count: int, steps: int, seconds: float) -> dict[str
 
 
 def timing_headers(sequence: Sequence, output_tokens: int, arrived_at: float) -> str:
-    """Lines of the response: TGI's (router/src/server.rs), whole milliseconds; and Server-Timing.
-    Of a stream those that are known with its first token; none of an answer without one.
-    ``arrived_at``: at the front end."""
+    """Returns header lines: TGI's (router/src/server.rs) in whole milliseconds, and Server-Timing.
+    A stream has the times known at its first token, and an answer without a token has none.
+    ``arrived_at`` is the arrival at the front end."""
     known = queue_and_prefill(sequence)
     if known is None:
         return ""

@@ -1,5 +1,5 @@
-"""Spans of requests as vLLM makes them (0.32, vllm/v1/engine/output_processor.py), and the truth
-beside them."""
+"""Spans: makes spans of requests like vLLM (0.32, vllm/v1/engine/output_processor.py), and adds the
+true times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 NAME: Final = "llm_request"
 TRUTH: Final = "simulator."
-"""Attributes that no server has: seconds of each of the `Parts`, and ``front_end``."""
+"""Attributes with this prefix exist on no real server. They have the seconds of each of the
+`LatencyParts`, and ``front_end``."""
 _TRACEPARENT: Final = re.compile(
     r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?"
 )
@@ -29,7 +30,7 @@ class Parent(NamedTuple):
 
 
 def parse_traceparent(text: str) -> Parent | None:
-    """W3C Trace Context; None where it is malformed, which begins a new trace."""
+    """Parses a W3C Trace Context. Returns None if it is malformed, which begins a new trace."""
     match = _TRACEPARENT.fullmatch(text.strip())
     if match is None or (match[1] == "00" and match[5]):
         return None
@@ -37,11 +38,11 @@ def parse_traceparent(text: str) -> Parent | None:
 
 
 class Spans:
-    """One span a request that was answered to its end. As with OpenTelemetry's usual sampler, a
-    parent that is not sampled has none."""
+    """Makes one span per request that was answered to its end. As with OpenTelemetry's usual
+    sampler, a parent that is not sampled gets none."""
 
     def __init__(self, sender: SpanSender, *, clock_offset_s: float = 0.0) -> None:
-        """``clock_offset_s``: how far the server's clock is ahead of the machine's."""
+        """Takes ``clock_offset_s``, the lead of the server's clock over the machine's."""
         self.sender = sender
         self._unix_s = time.time() - time.monotonic() + clock_offset_s
         self._random = Random()
@@ -50,7 +51,7 @@ class Spans:
         return {"sent": self.sender.sent, "dropped": self.sender.dropped}
 
     def finished(self, answer: SimulatedAnswer, now: float) -> None:
-        """``now``: of its last token, in seconds of CLOCK_MONOTONIC."""
+        """Ends a span. ``now`` is the time of its last token in seconds of CLOCK_MONOTONIC."""
         parent = parse_traceparent(answer.traceparent)
         parts = measure_latency_parts(answer.sequence)
         if parts is None or (parent and not parent.sampled):
@@ -78,9 +79,9 @@ class Spans:
 
 
 def latency_attributes(parts: LatencyParts, ttft_s: float, e2e_s: float) -> dict[str, Value]:
-    """vLLM's, then the truth. queue, prefill and decode are the engine's; TTFT and e2e are the
-    front end's, from a request that is read to a token that is given out: what they are longer is
-    in front_end, up to the first token."""
+    """Returns vLLM's attributes, then the true times. queue, prefill and decode are the engine's.
+    TTFT and e2e are the front end's, from a request that was read to a token that was written.
+    front_end has the difference up to the first token."""
     return {
         "gen_ai.latency.time_to_first_token": ttft_s,
         "gen_ai.latency.e2e": e2e_s,

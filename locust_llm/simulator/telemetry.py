@@ -1,4 +1,5 @@
-"""GET /metrics: vLLM's names, labels and buckets (0.32), in Prometheus' text format."""
+"""Telemetry: serves GET /metrics with vLLM's names, labels and buckets (0.32) in Prometheus' text
+format, and GET /truth."""
 
 from __future__ import annotations
 
@@ -74,8 +75,8 @@ class PrometheusHistogram:
 
 
 class EngineMetrics:
-    """What requests add to; the gauges come from the engine when asked for. Aborted requests are in
-    no histogram of whole requests, as in vLLM."""
+    """Counts requests. Gauges come from the engine on demand. Aborted requests are in no histogram
+    of whole requests, as in vLLM."""
 
     def __init__(self, model: str, max_model_len: int) -> None:
         self.model = model
@@ -114,9 +115,8 @@ class EngineMetrics:
         started_at = (
             queued_at if sequence.started_at is None else max(queued_at, sequence.started_at)
         )
-        parts = measure_latency_parts(
-            sequence
-        )  # by the engine's clock, as vLLM has them; a loop that is late is not in them
+        # by the engine's clock, as in vLLM, so without the lateness of the loop
+        parts = measure_latency_parts(sequence)
         prefill_s = first_at - started_at if parts is None else parts.prefill
         decode_s = done_at - first_at if parts is None else parts.decode
         self.success[reason] += 1
@@ -138,7 +138,7 @@ class EngineMetrics:
     def families(
         self, state: Mapping[str, float], number: int = 0
     ) -> Iterator[tuple[str, list[str]]]:
-        """(head, samples) of each, as of the engine of this number."""
+        """Yields the head and the samples of each metric, for the engine of this number."""
         label = f'model_name="{self.model}"'
         engine = f'engine="{number}",{label}'
         gauges = {
@@ -221,7 +221,7 @@ class EngineMetrics:
 
 
 def format_metrics_page(engines: Iterable[tuple[EngineMetrics, Mapping[str, float]]]) -> str:
-    """The page of all engines, told apart by vLLM's label for that. A state is that of
+    """Formats the page of all engines, which vLLM's label distinguishes. Each state comes from
     `Engine.state`."""
     pages = (metrics.families(state, number) for number, (metrics, state) in enumerate(engines))
     lines: list[str] = []
@@ -246,11 +246,11 @@ MAX_CHANGES = 200_000
 
 @dataclass(slots=True, eq=False)
 class TruthRow:
-    """One request. Stamps are seconds of CLOCK_MONOTONIC (`time.monotonic`), which all processes of
-    a machine share.
+    """Holds the truth of one request. Stamps are seconds of CLOCK_MONOTONIC (`time.monotonic`),
+    which all processes of a machine share.
 
-    buffered counts the sends the socket did not take at once (a client that reads slowly): after
-    the first of them the [before, after] intervals no longer say when bytes left.
+    buffered counts the sends that the socket did not accept at once (a client that reads slowly).
+    After the first of them the [before, after] intervals no longer bound the send time of bytes.
     """
 
     id: str
@@ -298,8 +298,8 @@ class TruthRow:
 
 
 class ServerTruth:
-    """The rows of one server: those under way, then the latest that ended; and how many were
-    prefilling when."""
+    """Holds the rows of one server, running ones and the latest finished ones, and the number of
+    prefills over time."""
 
     def __init__(self, *, full: bool = False) -> None:
         self.full = full
@@ -310,7 +310,7 @@ class ServerTruth:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the past. Requests under way stay."""
+        """Forgets the past. Running requests stay."""
         self.max_prefilling = self.prefilling
         self.connections = self.refused = 0
         self._num_stamps = 0
@@ -327,7 +327,7 @@ class ServerTruth:
         self.max_prefilling = max(self.max_prefilling, self.prefilling)
 
     def prefilled(self, at: float) -> None:
-        """A request got its first token, or left before."""
+        """Counts a request that got its first token, or left before."""
         self._prefilling(at, -1)
 
     def done(self, row: TruthRow, *, aborted: bool = False) -> None:

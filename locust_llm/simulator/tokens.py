@@ -1,4 +1,4 @@
-"""Text to token counts: a tokenizer that looks like Llama's, cheap and without its vocabulary."""
+"""Tokens: splits texts by a cheap tokenizer that resembles Llama's, without its vocabulary."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def count_text(text: str) -> int:
 
 
 def chat_pieces(messages: Iterable[tuple[str, str]]) -> list[str]:
-    """A piece a token, of (role, text) messages in Llama 3's chat template, up to where the answer
-    begins."""
+    """Returns a piece per token, of (role, text) messages in Llama 3's chat template, up to the
+    begin of the answer."""
     pieces = [_BEGIN_OF_TEXT]
     for role, text in messages:
         pieces += [_START_HEADER, role, _END_HEADER, "\n\n"]
@@ -57,13 +57,13 @@ def chat_pieces(messages: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def encode_text(pieces: Iterable[str]) -> list[int]:
-    """Token ids: the same piece always has the same one; two pieces may share one."""
+    """Returns token ids. Equal pieces have equal ids, and different pieces may share one."""
     return [_SPECIAL_IDS.get(piece) or crc32(piece.encode()) % _NUM_WORD_IDS for piece in pieces]
 
 
 def block_keys(pieces: Sequence[str]) -> list[int]:
-    """A number for each whole block, the same for the same text up to the block's end (in this
-    process)."""
+    """Returns a number for each whole block. It depends on the text up to the block's end only (in
+    this process)."""
     keys: list[int] = []
     key = 0
     for end in range(BLOCK_SIZE, len(pieces) + 1, BLOCK_SIZE):
@@ -77,13 +77,13 @@ def prompt_pieces(text: str, *, add_special_tokens: bool = True) -> list[str]:
 
 
 def piece_texts(text: str) -> list[str]:
-    """What each piece of a text has of it, as byte-level BPE writes it: a blank belongs to the word
-    after it."""
+    """Returns the text of each piece as byte-level BPE writes it: a blank belongs to the word after
+    it."""
     ends = [0, *(match.end() for match in _PIECE.finditer(text))]
     return [text[start:end].replace(" ", _BLANK) for start, end in pairwise(ends)]
 
 
-# -- pictures and sounds ---------------------------------------------------------------------------
+# -- images and audio ------------------------------------------------------------------------------
 
 _PATCH = 28  # pixels of the side of what is one token: Qwen2-VL, 14 and two of them merged
 _MOST_TOKENS = 16_384  # of a picture: larger ones are scaled down to so many
@@ -93,31 +93,25 @@ _HEAD = 1 << 16  # characters of base64 in which a file says what it is
 
 
 def part_text(part: dict[str, Any]) -> str:
-    """Of a part of a message: a text; of a picture or a sound as many characters as it has tokens,
-    each of which is a token, and others where it is another one."""
+    """Returns a text that stands for a part of a message. An image or audio gives as many
+    characters as it has tokens, and each is a token. Another image gives other characters."""
     kind = str(part.get("type"))
-    held = (
-        part.get("source")
-        if kind == "image"
-        else part.get("image_url" if kind == "input_image" else kind)
-    )
+    fields = {"image": "source", "input_image": "image_url"}
+    held = part.get(fields.get(kind, kind))
     if kind not in ("image_url", "input_image", "image", "input_audio", "audio_url"):
         return str(part.get("text", ""))
     value = held.get("url", held.get("data")) if isinstance(held, dict) else held
-    data = (
-        value.partition(",")[2]
-        if isinstance(value, str) and value.startswith("data:")
-        else str(value)
-    )
+    data = str(value)
+    if data.startswith("data:"):
+        data = data.partition(",")[2]
     own = chr(0xE000 + crc32(data[-4096:].encode("utf-8", "replace"), len(data)) % 6400)
     try:
         head = b64decode(data[:_HEAD], validate=True)
     except ValueError:
         head = b""
-    count = (
-        _audio_tokens(head, len(data) * 3 // 4) if "audio" in kind else _image_tokens(*_size(head))
-    )
-    return own * count
+    if "audio" in kind:
+        return own * _audio_tokens(head, len(data) * 3 // 4)
+    return own * _image_tokens(*_image_size(head))
 
 
 def _image_tokens(width: int, height: int) -> int:
@@ -127,21 +121,20 @@ def _image_tokens(width: int, height: int) -> int:
 
 
 def _audio_tokens(head: bytes, size: int) -> int:
-    """By the bytes a second in the header of a WAV; anything else is taken for 128 kbit/s."""
+    """Returns the tokens of an audio by the bytes per second in a WAV header. Other formats count
+    as 128 kbit/s."""
     wav = head[:4] == b"RIFF" and head[8:16] == b"WAVEfmt "
     a_second = (int.from_bytes(head[28:32], "little") if wav else 0) or 16_000
-    return (
-        min(max(1, round(size / a_second * _A_SECOND)), _MOST_TOKENS) if head else _UNKNOWN_TOKENS
-    )
+    if not head:
+        return _UNKNOWN_TOKENS
+    return min(max(1, round(size / a_second * _A_SECOND)), _MOST_TOKENS)
 
 
-def _size(head: bytes) -> tuple[int, int]:
-    """Width and height of a PNG or a JPEG; (0, 0) of anything else."""
+def _image_size(head: bytes) -> tuple[int, int]:
+    """Returns width and height of a PNG or JPEG, or (0, 0)."""
     if head[12:16] == b"IHDR":
         return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
-    frame = (
-        re.match(rb"\xff\xd8(?s:.*?)\xff[\xc0-\xc3]..\x08(..)(..)", head, re.DOTALL)
-        if head
-        else None
-    )
-    return (int.from_bytes(frame[2], "big"), int.from_bytes(frame[1], "big")) if frame else (0, 0)
+    frame = re.match(rb"\xff\xd8(?s:.*?)\xff[\xc0-\xc3]..\x08(..)(..)", head, re.DOTALL)
+    if frame is None:
+        return 0, 0
+    return int.from_bytes(frame[2], "big"), int.from_bytes(frame[1], "big")

@@ -118,11 +118,12 @@ from locust_llm.simulator.scheduling.waiting import Priority
         (["--fault-rate", "1.5"], "argument --fault-rate: must be 0 to 1, got 1.5"),
         (
             ["--faults", "cut=5"],
-            "--faults and --fault-rate say together what goes wrong how often: give both or neither",
+            "--faults and --fault-rate together define what goes wrong how often: give both or "
+            "neither",
         ),
         (
             ["--fault-rate", "0.5"],
-            "--faults and --fault-rate say together what goes wrong how often: give both or nei",
+            "--faults and --fault-rate together define what goes wrong how often: give both or nei",
         ),
         (
             ["--fault-rate", "0.5", "--faults", "explode"],
@@ -170,7 +171,7 @@ def test_an_address_that_cannot_be_had_is_one_line_and_status_5(capsys):
     for host in ("192.0.2.1", "no.such.host.invalid"):
         assert main(["--port", "0", "--host", host]) == 5
         assert (
-            capsys.readouterr().err == f"simulator: --host {host} is no address of this machine\n"
+            capsys.readouterr().err == f"simulator: --host {host} is not an address of this machine\n"
         )
     assert (
         explain_port_error("", 80, PermissionError(errno.EACCES, ""))

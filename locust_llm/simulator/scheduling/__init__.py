@@ -1,1 +1,1 @@
-"""The model of time: queues, steps and what a step costs, on any clock; no socket and no text."""
+"""Scheduling: models queues, steps and their time on any clock, without sockets and texts."""

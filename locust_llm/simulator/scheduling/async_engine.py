@@ -1,4 +1,4 @@
-"""Asynchronous scheduling: the next step is chosen while this one runs."""
+"""Asynchronous scheduling: the engine chooses the next step while this one runs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from .sequence import Sequence
 
 
 class AsyncEngine(BatchEngine):
-    """vLLM with --async-scheduling (0.32, vllm/v1/engine/core.py, `step_with_batch_queue`). When a
-    step begins the one after it is chosen, so who arrives then waits for two steps, and who has its
-    last token leaves its place a step later. Left out: that a step takes less, as nothing waits for
-    the choice; the fitted cost has it or not.
-    """
+    """Models vLLM with --async-scheduling (0.32, vllm/v1/engine/core.py, `step_with_batch_queue`).
+    The next step is chosen when a step begins. A new request then waits for two steps, and a
+    finished sequence leaves its place a step later. Left out: a step takes less time, as nothing
+    waits for the choice. The fitted cost may include it."""
 
     def __init__(self, scheduler: Scheduler, *more: Any, **options: Any) -> None:
         super().__init__(scheduler, *more, **options)
@@ -27,7 +26,8 @@ class AsyncEngine(BatchEngine):
         )  # in round, prefilled, finished
 
     def _choose(self) -> Batch:
-        batch, self._ahead = self._ahead, None
+        batch = self._ahead
+        self._ahead = None
         while batch is None or not (batch.prefills or batch.num_decodes):
             num_preemptions = self.scheduler.num_preemptions
             batch = self.scheduler.schedule(self._due)
@@ -44,7 +44,8 @@ class AsyncEngine(BatchEngine):
         self._ahead = self.scheduler.schedule(self._due)
 
     def _end_step(self) -> None:
-        due, coming = self._due, self._coming
+        due = self._due
+        coming = self._coming
         self._count_late()
         self.scheduler.release(coming[2])
         self._begin_step()

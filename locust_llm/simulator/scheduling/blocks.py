@@ -1,4 +1,4 @@
-"""The KV cache in blocks: how many are free, and which hold text that others may share."""
+"""Blocks: counts the free blocks of the KV cache, and finds blocks whose text can be shared."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Iterable, Sequence
 
 
 class CacheBlock:
-    """A full block whose text is known by its key."""
+    """Is a full block with a known text, named by its key."""
 
     __slots__ = ("key", "users")
 
     def __init__(self, key: int) -> None:
-        self.key, self.users = key, 1
+        self.key = key
+        self.users = 1
 
 
 class Blocks:
-    """vLLM's block pool (0.32, vllm/v1/core/block_pool.py). A block without a key is as good as any
-    other, so those are only counted. A full one with a key can be found by others, stays so after
-    its last user is gone, and is emptied, least recently used first, when no block without a key is
-    left: vLLM puts these at the front of its queue of free blocks. Of two with the same key,
-    computed side by side, the older is found until it is emptied.
-    """
+    """Models vLLM's block pool (0.32, vllm/v1/core/block_pool.py). Blocks without a key are
+    interchangeable, so they are only counted. A full block with a key can be shared, and stays
+    after its last user has left. It is emptied when no block without a key is left, least recently
+    used first: vLLM puts those at the front of its queue of free blocks. Of two blocks with the
+    same key, computed side by side, the older one is found until it is emptied."""
 
     def __init__(self, num_blocks: int, *, caching: bool = False) -> None:
         self.num_blocks = num_blocks
@@ -37,15 +37,14 @@ class Blocks:
         return self._num_blank + len(self._idle)
 
     def take(self, count: int) -> None:
-        """Blocks without a key; there must be that many free."""
+        """Takes blocks without a key. That many must be free."""
         self._num_blank -= count
         while self._num_blank < 0:
             self._forget(self._idle.popitem(last=False)[0])
             self._num_blank += 1
 
     def find(self, keys: Sequence[int]) -> tuple[int, int]:
-        """How many of the first keys are there, and how many of these are free until they are
-        shared."""
+        """Returns how many of the first keys are there, and how many of these have no user."""
         num_found = idle = 0
         get = self._oldest.get
         for key in keys:
@@ -58,7 +57,7 @@ class Blocks:
         return num_found, idle
 
     def share(self, keys: Iterable[int]) -> list[CacheBlock]:
-        """One more user of each; they must be there."""
+        """Adds a user to each block. All must be there."""
         blocks = [self._oldest[key] for key in keys]
         for block in blocks:
             if not block.users:
@@ -67,15 +66,15 @@ class Blocks:
         return blocks
 
     def name(self, key: int) -> CacheBlock:
-        """Give one of the taken blocks its key."""
+        """Gives one of the taken blocks its key."""
         block = CacheBlock(key)
         if self._oldest.setdefault(key, block) is not block:
             self._copies.setdefault(key, []).append(block)
         return block
 
     def free(self, blocks: list[CacheBlock], num_blank: int) -> None:
-        """``blocks`` in the order of the text: the last is emptied first, for who needs it needs
-        those before it too."""
+        """Frees blocks. ``blocks`` are in the order of the text. The last is emptied first, as it
+        is useless without the earlier ones."""
         self._num_blank += num_blank
         for block in reversed(blocks):
             block.users -= 1

@@ -1,4 +1,4 @@
-"""Real time to a tenth of a millisecond, and time that jumps."""
+"""Clocks: one measures real time to a tenth of a millisecond, and one jumps."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ class Timer(Protocol):
 
 
 class EventClock(Protocol):
-    """What is used of an asyncio loop (real time); `VirtualClock` is the other one."""
+    """Has the methods of an asyncio loop (real time) that engines use. `VirtualClock` has them
+    too."""
 
     def time(self) -> float: ...
     def call_at(self, when: float, callback: Callable[[], object], /) -> Timer: ...
 
 
 class FineSelector(selectors.DefaultSelector):
-    """For an asyncio loop whose timers are exact to about 0.1 ms: epoll itself rounds up to whole
-    milliseconds, a seventh of a decode step. An epoll descriptor can be waited for like any other,
-    and `select.select` takes fractions. Where there is no epoll, the selector of that system waits
-    itself.
-    """
+    """Makes the timers of an asyncio loop exact to about 0.1 ms. Epoll itself rounds up to whole
+    milliseconds, a seventh of a decode step. `select.select` accepts fractions, and can wait for an
+    epoll descriptor. On systems without epoll the default selector waits."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if not hasattr(selectors, "EpollSelector"):
@@ -37,7 +36,7 @@ class FineSelector(selectors.DefaultSelector):
 
 
 class VirtualClock:
-    """Time that jumps from one callback to the next: exact, and as fast as the machine. Equal times
+    """Jumps from one callback to the next, exactly and without waiting. Callbacks with equal times
     run in order."""
 
     def __init__(self) -> None:
@@ -50,7 +49,7 @@ class VirtualClock:
 
     @property
     def next_at(self) -> float:
-        """When the next timer is due, one that was cancelled too; inf: there is none."""
+        """Returns when the next timer is due, even if it was cancelled, or inf without timers."""
         return self._timers[0][0] if self._timers else math.inf
 
     def call_at(self, when: float, callback: Callable[[], object], /) -> Timer:
@@ -60,7 +59,7 @@ class VirtualClock:
         return timer
 
     def run(self, until: float = math.inf) -> None:
-        """Until nothing is left to happen by then."""
+        """Runs all callbacks due by ``until``."""
         timers = self._timers
         while timers and timers[0][0] <= until:
             when, _, timer = heapq.heappop(timers)

@@ -1,4 +1,4 @@
-"""How many seconds one step of a GPU takes: a roofline plus two measured overheads."""
+"""Cost: computes the seconds of a GPU step by a roofline and two measured overheads."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ BLOCK_SIZE = 16  # tokens of one KV block; vLLM's default on CUDA
 
 
 class StepTime(Protocol):
-    """Seconds of a step. Each segment is one sequence's (tokens computed before, tokens computed in
-    this step); besides these num_decodes sequences compute one token each, with num_context_tokens
-    in all their contexts."""
+    """Returns the seconds of a step. Each segment is one sequence's (tokens computed before, tokens
+    computed in this step). Besides, num_decodes sequences compute one token each, with
+    num_context_tokens in all their contexts."""
 
     def __call__(
         self,
@@ -24,7 +24,7 @@ class StepTime(Protocol):
 
 
 class StepCost(Protocol):
-    """What an engine is given: it asks for the times once."""
+    """Gives an engine its step times. The engine fetches them once."""
 
     def step_time(self) -> StepTime: ...
 
@@ -81,9 +81,9 @@ GPUS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCostConstants:
-    """Constants of `step_s`. The fitted ones: least squares of the log errors that `make
-    calibration` prints row by row, all six at once (these four, and V0's two extra overheads).
-    Nothing was fitted on another GPU: there they are a guess."""
+    """Holds the constants of `step_duration_s`. All six fitted ones, these four and V0's two extra
+    overheads, come from one least-squares fit of log errors. `make calibration` prints the errors
+    row by row. Nothing was fitted on another GPU, where the constants are a guess."""
 
     model: CostModel
     gpu: GPU
@@ -96,9 +96,9 @@ class StepCostConstants:
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens of KV cache that fit, in whole blocks: vLLM's gpu_memory_utilization 0.9 of the
-        memory, minus the weights, minus about 4 GB for activations and CUDA graphs (an
-        estimate)."""
+        """Returns the tokens of KV cache that fit, in whole blocks. It is vLLM's
+        gpu_memory_utilization 0.9 of the memory, minus the weights, minus about 4 GB for
+        activations and CUDA graphs (an estimate)."""
         free = 0.9 * self.gpu.memory_bytes - self.model.weight_bytes - 4e9
         return int(free / self.model.kv_bytes_per_token) // BLOCK_SIZE * BLOCK_SIZE
 
@@ -123,7 +123,7 @@ FOUR_LLAMA_8B_H100 = replace(  # the same four for both: fitted apart
 
 
 class Roofline:
-    """Seconds of a step, by a cost whose factors are multiplied once. See `step_s`."""
+    """Computes the seconds of a step with precomputed factors. See `step_duration_s`."""
 
     __slots__ = (
         "_attention", "_attention_flops", "_bandwidth", "_flops", "_kv_bytes", "_linear", "_seq_s",
@@ -131,7 +131,8 @@ class Roofline:
     )  # fmt: skip
 
     def __init__(self, cost: StepCostConstants) -> None:
-        model, gpu = cost.model, cost.gpu
+        model = cost.model
+        gpu = cost.gpu
         self._bandwidth = gpu.bandwidth * cost.bandwidth_efficiency
         self._weights_s = model.weight_bytes / self._bandwidth
         self._kv_bytes = model.kv_bytes_per_token
@@ -170,13 +171,13 @@ def step_duration_s(
     num_decodes: int = 0,
     num_context_tokens: int = 0,
 ) -> float:
-    """Seconds of one step. Each segment is one sequence's (tokens computed before, tokens computed
-    in this step); besides these there may be num_decodes sequences that compute one token each,
-    with num_context_tokens in all their contexts.
+    """Returns the seconds of one step. Each segment is one sequence's (tokens computed before,
+    tokens computed in this step). Besides, num_decodes sequences compute one token each, with
+    num_context_tokens in all their contexts.
 
-    The linear layers read all weights once or compute 2 FLOP a parameter and token, whichever takes
-    longer; attention reads the KV cache of every sequence, and prefills (segments of more than one
-    token) also compute 4 x layers x hidden_size FLOP for each pair of a new token and a token
+    The linear layers read all weights once, or compute 2 FLOP per parameter and token, whichever
+    takes longer. Attention reads the KV cache of every sequence. Prefills (segments of more than
+    one token) also compute 4 x layers x hidden_size FLOP for each pair of a new token and a token
     before it.
     """
     return Roofline(cost)(segments, num_decodes, num_context_tokens)

@@ -14,7 +14,7 @@ from .sequence import Sequence, SequenceStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What carries the KV cache away from one prefill engine, a request at a time."""
+    """Carries the KV cache away from one prefill engine, a request at a time."""
 
     bytes_per_token: int
     bytes_per_s: float
@@ -23,8 +23,8 @@ class Link:
 
 @dataclass(slots=True)
 class _Journey:
-    """Where a request is: in a prefill engine (as ``prompt``, of one output token), under way, or
-    in a decode engine."""
+    """Locates a request: in a prefill engine (as ``prompt``, with one output token), in transfer,
+    or in a decode engine."""
 
     prefill: BatchEngine
     prompt: Sequence
@@ -33,12 +33,11 @@ class _Journey:
 
 
 class DisaggregatedEngine:
-    """vLLM's disaggregated prefilling (docs/features/disagg_prefill, the Nixl connector): the
-    request goes to a prefill engine with max_tokens 1, whose token nobody sees; then its KV cache
-    is transferred; then a decode engine computes the prompt's last token again, which gives the
+    """Models vLLM's disaggregated prefilling (docs/features/disagg_prefill, the Nixl connector). A
+    prefill engine gets the request with max_tokens 1, and its token is discarded. Then the KV cache
+    is transferred. Then a decode engine computes the prompt's last token again, which gives the
     first output token. Each request goes to the engine with the fewest requests. Left out: a
-    prefill engine's blocks are free when the prompt is computed, not when they have arrived.
-    """
+    prefill engine's blocks are free after the prompt instead of after their transfer."""
 
     def __init__(
         self,
@@ -49,13 +48,11 @@ class DisaggregatedEngine:
         *,
         time_scale: float = 1.0,
     ) -> None:
-        self.prefill, self.decode, self.link, self.clock, self.time_scale = (
-            prefill,
-            decode,
-            link,
-            clock,
-            time_scale,
-        )
+        self.prefill = prefill
+        self.decode = decode
+        self.link = link
+        self.clock = clock
+        self.time_scale = time_scale
         self._free_at = dict.fromkeys(prefill, 0.0)  # by engine: when its link is
         self._loads: dict[BatchEngine, int] = dict.fromkeys([*prefill, *decode], 0)
         self._journeys: dict[Sequence, _Journey] = {}
@@ -74,16 +71,13 @@ class DisaggregatedEngine:
 
         def computed() -> None:
             self._loads[engine] -= 1
-            sequence.started_at, sequence.num_cached_tokens = (
-                prompt.started_at,
-                prompt.num_cached_tokens,
-            )
+            sequence.started_at = prompt.started_at
+            sequence.num_cached_tokens = prompt.num_cached_tokens
             sequence.own_prefill_s = prompt.own_prefill_s
             num_bytes = sequence.num_prompt_tokens * self.link.bytes_per_token
             begins = max(self.clock.time(), self._free_at[engine])
-            arrives = (
-                begins + (self.link.latency_s + num_bytes / self.link.bytes_per_s) * self.time_scale
-            )
+            transfer_s = self.link.latency_s + num_bytes / self.link.bytes_per_s
+            arrives = begins + transfer_s * self.time_scale
             self._free_at[engine] = arrives
             journey.timer = self.clock.call_at(arrives, arrived)
 
@@ -126,7 +120,7 @@ class DisaggregatedEngine:
             engine.forget_lateness()
 
     def state(self) -> dict[str, float]:
-        """Returns the state of all engines, and who is under way between them."""
+        """Returns the state of all engines, and the number of requests in transfer."""
         transferring = sum(journey.timer is not None for journey in self._journeys.values())
         return merge_engine_states([engine.state() for engine in (*self.prefill, *self.decode)]) | {
             "transferring": transferring

@@ -1,4 +1,4 @@
-"""When each token comes out: the step loop, on any clock that can call back."""
+"""Engine: runs the step loop on any clock with callbacks, and emits each token in time."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ NUM_LATE = 20_000
 
 class Engine(Protocol):
     def add(self, sequence: Sequence, on_token: Callable[[], None], *, each: bool = True) -> None:
-        """Start a sequence. on_token is called at each output token, the last time with the
-        sequence finished; without ``each`` only at the first and at the last."""
+        """Starts a sequence. The engine calls on_token at each output token, the last time with the
+        finished sequence. Without ``each`` it calls at the first and the last token only."""
 
     def abort(self, sequence: Sequence) -> None:
-        """Drop a sequence: its blocks are free at once and on_token is not called again."""
+        """Drops a sequence. Its blocks are free at once, and on_token is not called again."""
 
     def find(self, block_keys: Series[int]) -> int:
-        """How many of these blocks of a prompt, from the first on, its prefix cache has."""
+        """Returns how many of these blocks of a prompt, from the first on, its prefix cache has."""
 
     def state(self) -> dict[str, float]:
-        """Gauges for people and tests."""
+        """Returns gauges for people and tests."""
 
     def forget_lateness(self) -> None:
-        """What `state` says of it begins anew."""
+        """Resets the lateness in `state`."""
 
 
 class BatchEngine:
-    """Continuous batching: every sequence's tokens come at the ends of the steps they share.
+    """Batches continuously: every sequence's tokens come at the ends of the steps they share.
 
-    The end of a step is computed from the end of the one before, not from the clock, so a busy
-    engine does not drift. Beyond MAX_LATE_S behind (a stopped process, a host too slow for the
-    load) the excess is given up and counted in lost_s: answering arrivals in steps long past would
-    be faster than light. The next step begins before the tokens of the last one are given out, as
-    in vLLM, where another process does that. Without ``count_parts`` nobody can ask for the `parts`
-    of a request: a step is then timed once.
+    The end of a step is computed from the end of the one before instead of from the clock, so a
+    busy engine does not drift. A stopped process, or a host too slow for the load, can fall behind.
+    Beyond MAX_LATE_S the excess is dropped and counted in lost_s, as steps in the past must not
+    answer new requests. The next step begins before the tokens of the last one are emitted. vLLM
+    does the same in another process. Without ``count_parts`` a step is timed once, and the latency
+    parts of requests are unknown.
     """
 
     def __init__(
@@ -56,7 +56,10 @@ class BatchEngine:
         count_parts: bool = True,
     ) -> None:
         self.count_parts = count_parts
-        self.scheduler, self.cost, self.clock, self.time_scale = scheduler, cost, clock, time_scale
+        self.scheduler = scheduler
+        self.cost = cost
+        self.clock = clock
+        self.time_scale = time_scale
         self._step_time = cost.step_time()
         self.num_steps = 0
         self.busy_s = 0.0
@@ -74,7 +77,8 @@ class BatchEngine:
         self.scheduler.add(sequence)
         if sequence.arrived_at is None:
             sequence.arrived_at = self.clock.time()
-        (self._each if each else self._ends)[sequence] = on_token
+        callbacks = self._each if each else self._ends
+        callbacks[sequence] = on_token
         if self._idle:
             self._idle = False
             self._due = self.clock.time()
@@ -103,24 +107,24 @@ class BatchEngine:
             segments.append((sequence.computed_then, num_new_tokens))
             if sequence.started_at is None:
                 sequence.started_at = self._due
-        took = self.time_scale * self._step_time(
+        step_s = self.time_scale * self._step_time(
             segments, batch.num_decodes, batch.num_context_tokens
         )
         if segments and self.count_parts:
-            self._count(batch, segments, took)
+            self._count_parts(batch, segments, step_s)
         else:
-            self.scheduler.decoding.pace_s += took
-        self.busy_s += took
-        self._due += took
+            self.scheduler.decoding.pace_s += step_s
+        self.busy_s += step_s
+        self._due += step_s
         self.clock.call_at(self._due, self._end_step)
 
     def _choose(self) -> Batch:
-        """The work of the step that begins."""
+        """Chooses the work of the step that begins."""
         return self.scheduler.schedule(self._due)
 
-    def _count(self, batch: Batch, segments: Series[tuple[int, int]], took: float) -> None:
-        """For `parts`: what the round would take without the prompts, and each prompt alone. Who
-        decodes is not touched."""
+    def _count_parts(self, batch: Batch, segments: Series[tuple[int, int]], step_s: float) -> None:
+        """Adds up the latency parts: the time of the round without prompts, and of each prompt
+        alone. Decoding sequences stay unchanged."""
         if batch.num_decodes:
             alone = self.time_scale * self._step_time(
                 (), batch.num_decodes, batch.num_context_tokens
@@ -128,13 +132,16 @@ class BatchEngine:
             self.scheduler.decoding.pace_s += alone
         by_itself = len(segments) == 1 and not batch.num_decodes
         for sequence, segment in zip(batch.prefills, segments, strict=True):
-            if sequence.first_at is None:
-                sequence.own_prefill_s += (
-                    took if by_itself else self.time_scale * self._step_time((segment,))
-                )
+            if sequence.first_at is not None:
+                continue
+            if by_itself:
+                sequence.own_prefill_s += step_s
+            else:
+                sequence.own_prefill_s += self.time_scale * self._step_time((segment,))
 
     def _end_step(self) -> None:
-        scheduler, due = self.scheduler, self._due
+        scheduler = self.scheduler
+        due = self._due
         self._count_late()
         in_round = self._in_round()
         prefilled, finished = scheduler.postprocess(self._batch, due)
@@ -152,7 +159,7 @@ class BatchEngine:
             self.lost_s += late - MAX_LATE_S
 
     def _in_round(self) -> list[Sequence]:
-        """Who gets a token of the round, if each token is asked for."""
+        """Lists the sequences that get a token of the round, if some callback needs each token."""
         decoding = self.scheduler.decoding
         return list(decoding.sequences) if self._each and decoding.in_round else []
 
@@ -163,7 +170,7 @@ class BatchEngine:
         prefilled: list[Sequence],
         finished: list[Sequence],
     ) -> None:
-        """The tokens of the step that ended at that time."""
+        """Emits the tokens of the step that ended at that time."""
         for sequence in in_round:
             if on_token := self._each.get(sequence):
                 on_token()
@@ -206,10 +213,9 @@ class BatchEngine:
 
 
 class FixedEngine:
-    """A request's first token after ttft_s, one more each itl_s, whatever else is going on.
+    """Emits a request's first token after ttft_s, and one more every itl_s, at any load.
 
-    With jitter_s each of these is drawn evenly from plus or minus jitter_s around it (never below
-    0).
+    With jitter_s each time varies evenly by plus or minus jitter_s, but stays at least 0.
     """
 
     def __init__(
@@ -221,7 +227,10 @@ class FixedEngine:
         jitter_s: float = 0.0,
         seed: int = 0,
     ) -> None:
-        self.ttft_s, self.itl_s, self.jitter_s, self.clock = ttft_s, itl_s, jitter_s, clock
+        self.ttft_s = ttft_s
+        self.itl_s = itl_s
+        self.jitter_s = jitter_s
+        self.clock = clock
         self.random = Random(seed)
         self.max_late_s = 0.0
         self._drips: dict[Sequence, _Drip] = {}
@@ -255,7 +264,8 @@ class FixedEngine:
 
 
 class _Drip:
-    """One sequence of a `FixedEngine`: each token is due a latency after the one before was due."""
+    """Emits one sequence of a `FixedEngine`. Each token is due a latency after the one before was
+    due."""
 
     __slots__ = ("due", "each", "engine", "on_token", "sequence", "timer")
     timer: Timer
@@ -263,20 +273,23 @@ class _Drip:
     def __init__(
         self, engine: FixedEngine, sequence: Sequence, on_token: Callable[[], None], each: bool
     ) -> None:
-        self.engine, self.sequence, self.on_token, self.each = engine, sequence, on_token, each
+        self.engine = engine
+        self.sequence = sequence
+        self.on_token = on_token
+        self.each = each
         self.due = engine.clock.time()
 
     def wait(self, latency_s: float) -> None:
         engine = self.engine
         if engine.jitter_s:
-            latency_s = max(
-                0.0, latency_s + engine.random.uniform(-engine.jitter_s, engine.jitter_s)
-            )
+            jitter_s = engine.random.uniform(-engine.jitter_s, engine.jitter_s)
+            latency_s = max(0.0, latency_s + jitter_s)
         self.due += latency_s
         self.timer = engine.clock.call_at(self.due, self.emit)
 
     def emit(self) -> None:
-        engine, sequence = self.engine, self.sequence
+        engine = self.engine
+        sequence = self.sequence
         engine.max_late_s = max(engine.max_late_s, engine.clock.time() - self.due)
         sequence.output_then += 1
         if sequence.output_then == 1:
@@ -294,29 +307,30 @@ class _Drip:
 
 ROUTES: Final = ("round-robin", "session", "prefix", "token")
 MAX_SESSIONS: Final = 100_000
-"""Of these the router knows where they went; then the one that was longest without a request is
-forgotten."""
+"""The router remembers this many sessions, then forgets the one without a request for the longest
+time."""
 _TOKEN: Final = "replica-"
 
 
 class Router:
-    """Which of several engines, each with a scheduler and a cache of its own, a request goes to.
+    """Chooses one of several engines, each with its own scheduler and cache, for a request.
 
-    round-robin: each request to the next one. session: the first request of a session to the next
-    one, the others to where that went. token: as the answer before it said (`token_of`), without a
-    memory of its own. prefix: to the one whose cache has most blocks of the prompt, among equal
-    ones to that with the fewest requests, among these to the next one.
+    round-robin takes the next engine. session takes the next engine for the first request of a
+    session, and the same one for the others. token follows the response before (`token_of`) without
+    memory. prefix takes the engine whose cache has most blocks of the prompt, among equal ones the
+    one with the fewest requests, then the next one.
     """
 
     def __init__(self, engines: Series[Engine], route: str = "round-robin") -> None:
-        self.engines, self.route = engines, route
+        self.engines = engines
+        self.route = route
         self.num_open = [0] * len(engines)
         self._next = 0
         self._sessions: OrderedDict[str, int] = OrderedDict()
 
     def choose(self, block_keys: Series[int] = (), session: str = "") -> int:
-        """The number of the engine; `ended` says when its request is over. ``session``: its id, or
-        its token."""
+        """Returns the number of the engine. Call `ended` when the request is over. ``session`` is
+        its id or its token."""
         number = self._known(session)
         if number is None:
             number = self._best(block_keys) if self.route == "prefix" else self._next
@@ -333,7 +347,7 @@ class Router:
         self.num_open[number] -= 1
 
     def token_of(self, number: int) -> str:
-        """What the client is to send back; empty: this route has no tokens."""
+        """Returns the token that the client must send back. Empty: this route has no tokens."""
         return f"{_TOKEN}{number}" if self.route == "token" else ""
 
     def _known(self, session: str) -> int | None:
@@ -352,7 +366,7 @@ class Router:
 
 
 def merge_engine_states(states: Series[dict[str, float]]) -> dict[str, float]:
-    """The states of several engines: sums, but for the lateness, which is the worst."""
+    """Merges the states of several engines into sums, and into the maximum of lateness."""
     merged: dict[str, float] = {}
     for name in states[0]:
         values = [state[name] for state in states]

@@ -1,4 +1,4 @@
-"""llama.cpp's server: slots, each with room to the end of its request."""
+"""llama.cpp's server: has slots, each with space to the end of its request."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from .scheduler import Batch, Scheduler, Stateful
 from .sequence import Sequence, SequenceStatus, num_blocks_for
 
 SIMILARITY: Final = 0.1
-"""Its --slot-prompt-similarity, as it is unless set."""
+"""The default of --slot-prompt-similarity is this value."""
 
 
 class LlamaCpp(Stateful):
-    """tools/server/server-context.cpp, `pre_decode` and `get_available_slot`, at 001d906a6d86. Who
-    came first gets, of
-    --parallel slots (here max_num_seqs), the free one whose last text begins most like the prompt,
-      if that is more than a
-    tenth of it, else the one that was free for longest. A step is one token for each slot that
-    generates, then prompts in the order of the slots, not of arrival, until it has --batch-size
-    tokens (here max_num_batched_tokens). Nobody is preempted.
+    """Models tools/server/server-context.cpp, `pre_decode` and `get_available_slot`, at
+    001d906a6d86. The first request gets one of --parallel slots (here max_num_seqs): the free slot
+    whose last text begins most like the prompt, if at least a tenth of it is equal, else the slot
+    that was free for longest. A step is one token for each slot that generates, then prompts in the
+    order of the slots, until it has --batch-size tokens (here max_num_batched_tokens). Nothing is
+    preempted.
 
-    Left out: the cache is that of all slots; contexts of equal size (here a request waits until
-    there is room to its end); the passes of --ubatch-size, which read the weights anew.
+    Left out: the cache is shared by all slots. Contexts of equal size: here a request waits until
+    there is space to its end. The passes of --ubatch-size, which read the weights again.
     """
 
     def __init__(self) -> None:
@@ -50,11 +49,12 @@ class LlamaCpp(Stateful):
         return batch
 
     def _assign(self, scheduler: Scheduler) -> None:
-        """Who has a slot waits there until there is budget for its first token."""
+        """Assigns slots. A sequence with a slot waits there until there is budget for its first
+        token."""
         if not self.slots:
             self.slots = [None] * scheduler.most_running
             self._free = list(range(scheduler.most_running))
-        room = scheduler.blocks.num_blocks
+        free_blocks = scheduler.blocks.num_blocks
         for number, sequence in enumerate(self.slots):
             if sequence is None:
                 continue
@@ -62,21 +62,21 @@ class LlamaCpp(Stateful):
                 self.slots[number] = None
                 self._free.append(number)
             else:
-                room -= _most_blocks(sequence)
+                free_blocks -= _most_blocks(sequence)
         taken = {sequence for sequence in self.slots if sequence}
         if not self._free or len(taken) == len(scheduler.running) + len(scheduler.waiting):
             return
         for sequence in scheduler.waiting:
             if sequence in taken:
                 continue
-            room -= _most_blocks(sequence)
-            if room < 0 or not self._free:
+            free_blocks -= _most_blocks(sequence)
+            if free_blocks < 0 or not self._free:
                 break
-            number = self._chosen(sequence, scheduler.config.common_prefix_tokens)
+            number = self._choose_slot(sequence, scheduler.config.common_prefix_tokens)
             self._free.remove(number)
             self.slots[number] = self._last[number] = sequence
 
-    def _chosen(self, sequence: Sequence, common_prefix_tokens: int) -> int:
+    def _choose_slot(self, sequence: Sequence, common_prefix_tokens: int) -> int:
         most = SIMILARITY * sequence.num_prompt_tokens
         chosen = self._free[0]
         for number in sorted(self._free):
@@ -91,7 +91,7 @@ class LlamaCpp(Stateful):
 
 
 def _num_alike(sequence: Sequence, other: Sequence) -> int:
-    """Tokens that both begin with, in whole blocks."""
+    """Returns the tokens of the common beginning, in whole blocks."""
     equal = 0
     for key, last in zip(sequence.block_keys, other.block_keys, strict=False):
         if key != last:

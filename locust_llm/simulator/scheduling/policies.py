@@ -1,4 +1,4 @@
-"""The policies: which sequences compute how many tokens in the next step, each beside its
+"""Policies: each chooses how many tokens each sequence computes in the next step, and names its
 source."""
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from .sglang import SGLang, SGLangMixed
 
 
 def static(scheduler: Scheduler) -> Batch:
-    """Batches that begin and end together: the next one is filled only when the longest of this one
-    is done, and all its prompts are computed in its first step. (Orca, OSDI '22, section 3,
-    "request-level scheduling"; the seed's "static batching".) What ends early costs nothing more
-    here; padding, which such engines often add, is left out."""
+    """Batches begin and end together: the next batch starts when the longest sequence of this one
+    is done, and its first step computes all its prompts. The source is Orca (OSDI '22, section 3,
+    "request-level scheduling"), and others call it static batching. Sequences that end early cost
+    nothing more here. Padding, which such engines often add, is left out."""
     batch = Batch()
     if scheduler.running:
         scheduler.decode_all(batch)
         return batch
-    config, blocks = scheduler.config, scheduler.blocks
-    budget, room = config.max_num_batched_tokens, blocks.num_free
+    budget = scheduler.config.max_num_batched_tokens
+    free_blocks = scheduler.blocks.num_free
     while scheduler.waiting and len(scheduler.running) < scheduler.most_running:
         sequence = scheduler.waiting[0]
         num_cached, _, num_left = scheduler.look_up(sequence)
-        # to its end: nobody is preempted
-        room -= num_blocks_for(sequence.num_prompt_tokens + sequence.max_tokens)
-        if room < 0 or num_left > budget:
+        # all blocks to its end, since nothing is preempted
+        free_blocks -= num_blocks_for(sequence.num_prompt_tokens + sequence.max_tokens)
+        if free_blocks < 0 or num_left > budget:
             break
         scheduler.admit(batch, scheduler.waiting.popleft(), num_cached, num_left)
         budget -= num_left
@@ -36,9 +36,9 @@ def static(scheduler: Scheduler) -> Batch:
 
 
 def prefill_first(scheduler: Scheduler) -> Batch:
-    """vLLM V0 (0.8, vllm/core/scheduler.py, `_schedule_default`): who waits has a step of its own,
-    whole prompts, first come, first served; who decodes pauses until nobody waits or no one more
-    fits. Left out: swapping."""
+    """Models vLLM V0 (0.8, vllm/core/scheduler.py, `_schedule_default`). Waiting requests get a
+    step of their own with whole prompts, first come, first served. Decodes pause until nothing
+    waits or nothing more fits. Left out: swapping."""
     batch = Batch()
     admit_waiting(
         scheduler, batch, scheduler.config.max_num_batched_tokens, sys.maxsize, whole=True
@@ -49,22 +49,24 @@ def prefill_first(scheduler: Scheduler) -> Batch:
 
 
 def mixed(scheduler: Scheduler) -> Batch:
-    """Prefill-first with one token for all who decode in the same step: TGI, and vLLM V1 with
+    """Adds one token for all decodes to a prefill-first step. So do TGI, and vLLM V1 with
     --no-enable-chunked-prefill (0.32, vllm/v1/core/sched/scheduler.py, `schedule`: a prompt longer
-    than what is left of the budget ends the step). A long_prefill_token_threshold cuts prompts all
-    the same, as it does there."""
+    than the remaining budget ends the step). A long_prefill_token_threshold still cuts prompts, as
+    it does there."""
     batch = Batch()
-    budget = scheduler.config.max_num_batched_tokens
-    budget, preempted = scheduler.serve_running(batch, budget, longest := longest_part(scheduler))
+    longest = longest_part(scheduler)
+    budget, preempted = scheduler.serve_running(
+        batch, scheduler.config.max_num_batched_tokens, longest
+    )
     if not preempted:
         admit_waiting(scheduler, batch, budget, longest, whole=True)
     return batch
 
 
 def chunked(scheduler: Scheduler) -> Batch:
-    """vLLM V1 (0.32, vllm/v1/core/sched/scheduler.py, `schedule`): one token budget, first for what
-    runs, in its order, then for who waits, first come, first served. Left out: speculation, LoRA,
-    asynchronous scheduling."""
+    """Models vLLM V1 (0.32, vllm/v1/core/sched/scheduler.py, `schedule`): one token budget serves
+    running sequences in their order first, then waiting ones, first come, first served. Left out:
+    speculation, LoRA, asynchronous scheduling."""
     batch = Batch()
     longest = longest_part(scheduler)
     budget, preempted = scheduler.serve_running(
@@ -76,8 +78,9 @@ def chunked(scheduler: Scheduler) -> Batch:
 
 
 def longest_part(scheduler: Scheduler) -> int:
-    """Most tokens of one prompt in a step: the threshold, where a sequence is not the only one, and
-    if adaptive at least its share of the budget. Without a threshold more than any prompt has."""
+    """Returns the most tokens of one prompt in a step. It is the threshold if there are several
+    sequences, and at least its share of the budget if adaptive. Without a threshold it exceeds any
+    prompt."""
     config = scheduler.config
     count = len(scheduler.running) + len(scheduler.waiting)
     threshold = config.long_prefill_token_threshold
@@ -92,10 +95,11 @@ def longest_part(scheduler: Scheduler) -> int:
 def admit_waiting(
     scheduler: Scheduler, batch: Batch, budget: int, longest: int, *, whole: bool = False
 ) -> None:
-    """First come, first served, in chunks of up to ``longest`` tokens, as far as the budget
-    reaches; ``whole``: none that is cut by the budget. There must be blocks for the whole of each,
-    though a chunk takes only its own (vLLM's scheduler_reserve_full_isl)."""
-    waiting, most = scheduler.waiting, scheduler.most_running
+    """Admits waiting sequences, first come, first served, in chunks of up to ``longest`` tokens,
+    within the budget. ``whole`` admits no chunk that the budget would cut. The whole prompt needs
+    free blocks, though a chunk takes only its own (vLLM's scheduler_reserve_full_isl)."""
+    waiting = scheduler.waiting
+    most = scheduler.most_running
     while waiting and budget > 0 and len(scheduler.running) < most:
         num_cached, num_blocks, num_left = scheduler.look_up(waiting[0])
         num_new_tokens = min(num_left, longest)
@@ -107,15 +111,15 @@ def admit_waiting(
 
 
 def partial_prefills(scheduler: Scheduler) -> Batch:
-    """Several prompts at a time, of which only some long ones: vLLM V0 (#10235,
-    `PartialPrefillMetadata`), for V1 in
-    #31330. The budget is split evenly over the prompts that could be computed in this step, at most
-    max_num_partial_prefills; what one does not use goes to further ones. While
-    max_long_partial_prefills long ones run, those that wait are passed over, and keep their place.
-    A prompt is long while more than the threshold is left."""
+    """Computes several prompts at a time, of which only some are long: vLLM V0 (#10235,
+    `PartialPrefillMetadata`), for V1 in #31330. The prompts of a step share the budget evenly, at
+    most max_num_partial_prefills of them, and further ones use the rest. While
+    max_long_partial_prefills long ones run, waiting long ones are skipped but keep their place. A
+    prompt is long while more than the threshold is left."""
     batch = Batch()
     config = scheduler.config
-    budget, threshold = config.max_num_batched_tokens, config.long_prefill_token_threshold
+    budget = config.max_num_batched_tokens
+    threshold = config.long_prefill_token_threshold
 
     def is_long(sequence: Sequence) -> bool:
         return scheduler.num_left(sequence) > threshold
@@ -124,7 +128,8 @@ def partial_prefills(scheduler: Scheduler) -> Batch:
     longest = budget // _num_slots(scheduler, num_long)
     budget, preempted = scheduler.serve_running(batch, budget, longest)
     passed_over: list[Sequence] = []
-    waiting, running = scheduler.waiting, scheduler.running
+    waiting = scheduler.waiting
+    running = scheduler.running
     while waiting and budget > 0 and len(running) < scheduler.most_running and not preempted:
         sequence = waiting.popleft()
         if is_long(sequence) and num_long >= config.max_long_partial_prefills:
@@ -143,9 +148,10 @@ def partial_prefills(scheduler: Scheduler) -> Batch:
 
 
 def _num_slots(scheduler: Scheduler, num_long: int) -> int:
-    """How many prompts could be computed in this step: those that run, then those that wait and
-    need not be passed over. At least 1, at most max_num_partial_prefills."""
-    config, most = scheduler.config, scheduler.config.max_num_partial_prefills
+    """Returns how many prompts could share this step: running ones, then waiting ones that are not
+    skipped. The result is between 1 and max_num_partial_prefills."""
+    config = scheduler.config
+    most = config.max_num_partial_prefills
     slots = len(scheduler.prefilling)
     for sequence in scheduler.waiting:
         if slots >= most:
@@ -169,4 +175,4 @@ POLICIES: Final[dict[str, Policy | type[Stateful]]] = {
     "llama.cpp": LlamaCpp,
 }
 WHOLE_PROMPTS: Final = ("static", "prefill-first", "mixed")
-"""Policies that compute a prompt in one step, so that the budget must hold the longest one."""
+"""These policies compute a prompt in one step, so the budget must hold the longest one."""

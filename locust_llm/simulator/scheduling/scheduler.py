@@ -1,4 +1,4 @@
-"""The queues, and the moves that every policy is made of."""
+"""Scheduler: holds the queues, and the moves that every policy consists of."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .waiting import Fair, Priority, Waiting, make_waiting_queue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
-    """vLLM's flags. A long_prefill_token_threshold of 0 is none, as in vLLM. watermark: the share
-    of the blocks that must be left free when a sequence is admitted beside others.
-    common_prefix_tokens: what all prompts begin with, where blocks have no keys that tell."""
+    """Holds vLLM's flags. A long_prefill_token_threshold of 0 means no threshold, as in vLLM.
+    watermark is the share of the blocks that must stay free when a sequence is admitted beside
+    others. common_prefix_tokens is the length that all prompts share, if blocks have no keys."""
 
     max_num_batched_tokens: int
     max_num_seqs: int
@@ -36,8 +36,7 @@ class SchedulerConfig:
 
 @dataclass(slots=True)
 class Batch:
-    """One step's work: the prompt tokens that sequences compute, and whether those that decode have
-    a round."""
+    """Holds one step's work: the prompt tokens that sequences compute, and the decode round."""
 
     prefills: dict[Sequence, int] = field(default_factory=dict)
     num_decodes: int = 0  # 0: no round
@@ -48,21 +47,20 @@ Policy = Callable[["Scheduler"], Batch]
 
 
 class Stateful(ABC):
-    """A policy that remembers something from step to step: each scheduler has its own."""
+    """Is a policy with a memory from step to step, so each scheduler has its own."""
 
     @abstractmethod
     def __call__(self, scheduler: Scheduler) -> Batch: ...
 
 
 class Scheduler:
-    """running is in the order of admission; those of it with more than one token to compute are
-    prefilling, the others decoding.
+    """Holds running sequences in the order of admission. Sequences with more than one token to
+    compute are prefilling, the others decoding.
 
     With ``ahead`` a step is chosen while the one before runs (vLLM 0.32,
-    vllm/v1/core/sched/async_scheduler.py): `postprocess` is called when that one begins, as how it
-    ends is known but for the tokens, and `release` when it has ended. Until then those that got
-    their last token keep their place and their blocks. A block that an answer fills can be found a
-    step later.
+    vllm/v1/core/sched/async_scheduler.py). `postprocess` runs when a step begins, since all but its
+    tokens is known then, and `release` when it has ended. Until then finished sequences keep their
+    place and their blocks. A block that an answer fills can be found a step later.
     """
 
     def __init__(
@@ -96,20 +94,20 @@ class Scheduler:
         self.num_cache_queries = self.num_cache_hits = 0  # in tokens
 
     def add(self, sequence: Sequence) -> None:
-        """Raises ValueError for a sequence that could never finish, alone in the whole KV cache."""
+        """Queues a sequence. Raises ValueError if it exceeds the whole KV cache."""
         longest = sequence.num_prompt_tokens + sequence.max_tokens
         if (
             sequence.num_prompt_tokens < 1
             or sequence.max_tokens < 1
             or num_blocks_for(longest) > self.blocks.num_blocks
         ):
-            room = self.blocks.num_blocks * BLOCK_SIZE
-            raise ValueError(f"a sequence of {longest} tokens does not fit in {room} KV tokens")
+            most = self.blocks.num_blocks * BLOCK_SIZE
+            raise ValueError(f"a sequence of {longest} tokens does not fit in {most} KV tokens")
         self.waiting.append(sequence)
 
     def schedule(self, at: float = 0.0) -> Batch:
-        """Choose the work of the step that begins at that time. There is none only when there is no
-        sequence at all."""
+        """Chooses the work of the step that begins at that time. The work is empty only without any
+        sequence."""
         self.now = at
         while True:
             num_preemptions = self.num_preemptions
@@ -121,11 +119,11 @@ class Scheduler:
                 or self.ahead
             ):
                 return batch
-            # All it did was to preempt, which takes no time.
+            # The policy only preempted, which takes no time.
 
     def postprocess(self, batch: Batch, at: float) -> tuple[list[Sequence], list[Sequence]]:
-        """The step is over: who computed the last of its prompt and so got a token, and who got its
-        last token. The round, if there was one, gave one to everyone who decodes."""
+        """Ends a step. Returns the sequences that got a token at the end of their prompt, and the
+        sequences that got their last token. A decode round gives each decoding sequence one."""
         decoding = self.decoding
         finished = decoding.end_round(at) if decoding.in_round else []
         prefilled = []
@@ -159,7 +157,7 @@ class Scheduler:
         return prefilled, finished
 
     def release(self, finished: Series[Sequence]) -> None:
-        """With ``ahead``: the step is over in which they got their last token."""
+        """Ends the step of the last tokens, with ``ahead``."""
         for sequence in finished:
             # else it was aborted or preempted meanwhile
             if sequence.status is SequenceStatus.RUNNING:
@@ -167,7 +165,7 @@ class Scheduler:
             self.finish(sequence)
 
     def _got_token(self, sequence: Sequence, at: float) -> None:
-        """The one at the end of its prompt: the first, or after a preemption the next."""
+        """Records a token at the end of a prompt: the first, or the next one after a preemption."""
         if sequence.first_at is None:
             sequence.first_at = at
         else:
@@ -176,7 +174,7 @@ class Scheduler:
             self._fair.served(sequence, output_tokens=1)
 
     def finish(self, sequence: Sequence) -> None:
-        """Take a sequence out, done or aborted. A second call does nothing."""
+        """Removes a sequence, done or aborted. A second call does nothing."""
         if sequence.status is SequenceStatus.FINISHED:
             return
         if sequence.status is SequenceStatus.RUNNING:
@@ -187,13 +185,14 @@ class Scheduler:
         sequence.status = SequenceStatus.FINISHED
 
     def preempt(self, sequence: Sequence | None = None) -> Sequence:
-        """A running sequence, if none is named the last, by priority the last in that order, gives
-        up its blocks and all it has computed, and waits again, before others."""
+        """Preempts a running sequence, by default the last one, or the last one by priority. It
+        loses its blocks and all that it has computed, and waits again, before others."""
         if sequence is None:
             by_priority = isinstance(self.waiting, Priority)
-            sequence = (
-                max(self.running, key=Priority.key) if by_priority else next(reversed(self.running))
-            )
+            if by_priority:
+                sequence = max(self.running, key=Priority.key)
+            else:
+                sequence = next(reversed(self.running))
         del self.running[sequence]
         # else it has had no token yet, or has not come back from the time before
         if sequence.decoding:
@@ -206,15 +205,15 @@ class Scheduler:
         self.num_preemptions += 1
         return sequence
 
-    # Of these a step is made.
+    # -- parts of a step ---------------------------------------------------------------------------
 
     def serve_running(self, batch: Batch, budget: int, longest: int) -> tuple[int, bool]:
-        """One token for who decodes, up to ``longest`` for who prefills. Returns what is left of
-        the budget, and whether someone was preempted for want of blocks.
+        """Serves each decode with one token, and each prefill with up to ``longest``. Returns the
+        rest of the budget, and whether a sequence was preempted for lack of blocks.
 
-        vLLM goes through running in its order. The sums give the same: nobody ever wants more than
-        in the step in which the next one was admitted, so the budget can run out for the last
-        alone.
+        vLLM goes through running sequences in their order. The sums are equal: no sequence needs
+        more than in the step that admitted the next one, so the budget can run out for the last one
+        only.
         """
         left = budget - len(self.decoding.sequences)
         blocks = self.decoding.num_new_blocks
@@ -232,9 +231,9 @@ class Scheduler:
         return left, False
 
     def _serve_with_preemption(self, batch: Batch, budget: int, longest: int) -> None:
-        """The blocks do not reach for everyone: one by one, the last in the order giving way to the
-        first. By priority one that had its turn in this step may have to give way, which leaves its
-        tokens to others, and one that gives way to itself costs those behind it their turn, as in
+        """Serves sequences one by one if blocks are short, where the last in order gives way to the
+        first. By priority, a sequence served in this step may have to give way, and then others get
+        its tokens. A sequence that gives way to itself costs the later ones their turn, as in
         vLLM."""
         served: dict[Sequence, int] = {}  # who decodes, and the blocks it took
         for sequence in list(self.running):
@@ -262,23 +261,21 @@ class Scheduler:
                 self._name_blocks(sequence, sequence.num_tokens - self.ahead)
             else:
                 self.compute(batch, sequence, num_new_tokens)
-        for sequence in [
-            sequence for sequence in self.decoding.sequences if sequence not in served
-        ]:
+        unserved = [sequence for sequence in self.decoding.sequences if sequence not in served]
+        for sequence in unserved:
             self._lose_turn(sequence)
         self._begin_round(batch)
 
     def _lose_turn(self, sequence: Sequence) -> None:
-        """Who decodes, but not in this step: it has a single token to compute, like the end of a
-        prompt."""
+        """Moves a decode without a token in this step to the prefills. It has one token to compute,
+        like the end of a prompt."""
         sequence.preemption_s -= self.now
         self._leave_decoding(sequence)
         self.prefilling[sequence] = None
         self.prefilling = dict.fromkeys(sorted(self.prefilling, key=_order))
 
     def decode_all(self, batch: Batch, work: Series[tuple[Sequence, int]] = ()) -> None:
-        """A token for everyone who decodes, and ``work`` for who prefills; the blocks must be
-        there."""
+        """Gives every decode a token, and the prefills their ``work``. The blocks must be free."""
         decoding = self.decoding
         self.blocks.take(decoding.num_new_blocks)
         filling: list[Sequence] = []
@@ -303,17 +300,17 @@ class Scheduler:
             decoding.in_round = True
 
     def num_left(self, sequence: Sequence) -> int:
-        """Tokens that a sequence, not decoding, has to compute."""
+        """Returns the tokens that a sequence, not decoding, has to compute."""
         return sequence.num_prompt_tokens + sequence.output_then - sequence.computed_then
 
     def num_blocks_of(self, sequence: Sequence, num_new_tokens: int) -> int:
-        """Blocks that a sequence, not decoding, needs besides its own for so many tokens."""
+        """Returns the further blocks that a sequence, not decoding, needs for these tokens."""
         return num_blocks_for(sequence.computed_then + num_new_tokens) - sequence.blocks_then
 
     def look_up(self, sequence: Sequence) -> tuple[int, int, int]:
-        """For a waiting sequence: how many of its blocks the prefix cache has, at least one token
-        always being left to compute; how many it needs besides those that others use; and how many
-        tokens it has left to compute."""
+        """Returns three counts of a waiting sequence: its blocks in the prefix cache (at least one
+        token stays to be computed), the blocks it needs besides blocks in use, and the tokens left
+        to compute."""
         num_tokens = sequence.num_prompt_tokens + sequence.output_then
         num_cached = idle = 0
         if self.blocks.caching and sequence.block_keys:
@@ -324,12 +321,12 @@ class Scheduler:
         return num_cached, num_blocks_for(num_tokens) - num_cached + idle, num_tokens - num_computed
 
     def fits(self, num_blocks: int) -> bool:
-        """Whether a waiting sequence that needs so many may be admitted."""
+        """Returns whether a waiting sequence that needs these blocks may be admitted."""
         return num_blocks + (self._watermark if self.running else 0) <= self.blocks.num_free
 
     def admit(self, batch: Batch, sequence: Sequence, num_cached: int, num_new_tokens: int) -> None:
-        """A sequence that was taken from waiting runs, last in the order. `look_up` gave
-        ``num_cached``."""
+        """Runs a sequence that was taken from waiting, as the last in order. ``num_cached`` comes
+        from `look_up`."""
         if self.blocks.caching:
             sequence.named_blocks = self.blocks.share(sequence.block_keys[:num_cached])
             sequence.blocks_then = num_cached
@@ -341,13 +338,14 @@ class Scheduler:
             sequence.num_cached_tokens = num_cached * BLOCK_SIZE
         sequence.computed_then = max(num_cached * BLOCK_SIZE, sequence.num_transferred_tokens)
         self._num_admitted += 1
-        sequence.status, sequence.order = SequenceStatus.RUNNING, self._num_admitted
+        sequence.status = SequenceStatus.RUNNING
+        sequence.order = self._num_admitted
         self.running[sequence] = None
         self.compute(batch, sequence, num_new_tokens)
 
     def compute(self, batch: Batch, sequence: Sequence, num_new_tokens: int) -> None:
-        """Part of a prompt, with the blocks for it, which must be there. Its full blocks can be
-        found from now on: who shares one in the same step reads it after it was written."""
+        """Computes a part of a prompt. Its blocks must be free. Its full blocks can be found from
+        now on: a sequence that shares one in the same step reads it after it was written."""
         batch.prefills[sequence] = num_new_tokens
         num_tokens = sequence.computed_then + num_new_tokens
         num_blocks = num_blocks_for(num_tokens)
@@ -367,7 +365,7 @@ class Scheduler:
         self.decoding.leave(sequence)
 
     def _stop(self, sequence: Sequence) -> None:
-        """It runs no more: its blocks are free."""
+        """Frees the blocks of a sequence that runs no more."""
         if sequence.decoding:
             self._leave_decoding(sequence)
         self.prefilling.pop(sequence, None)

@@ -1,5 +1,5 @@
-"""One request inside of an engine, and the set of those that decode, which costs the same however
-many they are."""
+"""Sequence: describes one request inside an engine, and the set of decodes, whose cost does not
+depend on their number."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SequenceStatus(Enum):
 
 
 class TokenRun(NamedTuple):
-    """Tokens that a sequence got one after the other: one ``at`` its prefill's end, then one a
+    """Holds successive tokens of a sequence: one ``at`` the end of its prefill, then one per
     round."""
 
     at: float
@@ -33,12 +33,12 @@ class TokenRun(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """There is no prefill or decode phase: each step brings num_computed_tokens nearer to
-    num_tokens, and a sequence that has caught up gets one more output token.
+    """Has no prefill or decode phase: each step brings num_computed_tokens nearer to num_tokens,
+    and a sequence that has caught up gets one more output token.
 
-    block_keys name its full blocks, prompt first, then output, as far as they are known: equal
-    keys, equal text up to the end of the block. transferred_tokens of its KV cache come with it,
-    from where its prompt was computed.
+    block_keys name its full blocks, first of the prompt, then of the output, as far as known. Equal
+    keys mean equal texts up to the end of the block. num_transferred_tokens of its KV cache come
+    from another engine.
     """
 
     num_prompt_tokens: int
@@ -94,7 +94,8 @@ class Sequence:
         return self.status is SequenceStatus.FINISHED
 
     def token_times(self) -> list[float]:
-        """When it got each token, where its engine records that; not while it decodes."""
+        """Returns the time of each token, if its engine records them. Not to be called while it
+        decodes."""
         times: list[float] = []
         for at, round_at, first, last in self.runs:
             times.append(at)
@@ -107,10 +108,10 @@ def num_blocks_for(num_tokens: int) -> int:
 
 
 class Decoding:
-    """The sequences that get one token a step, all of them together: a round. What a round takes is
-    kept in sums, so a round over a thousand sequences costs what one over a single sequence does.
+    """Holds the sequences that get one token per step, all together in a round. Sums hold the
+    effects of a round, so its cost does not depend on the number of sequences.
 
-    With ``record`` it keeps when each round ended, for `Sequence.token_times`.
+    With ``record`` it keeps the end of each round for `Sequence.token_times`.
     """
 
     def __init__(self, *, record: bool = False) -> None:
@@ -126,7 +127,7 @@ class Decoding:
 
     @property
     def num_new_blocks(self) -> int:
-        """How many begin a block in the next round."""
+        """Returns how many begin a block in the next round."""
         return len(self.beginning)
 
     @property
@@ -141,15 +142,17 @@ class Decoding:
 
     @property
     def next_end(self) -> int:
-        """The round that is the last of some sequence, if nothing happens before; there must be one
-        that decodes."""
+        """Returns the round that ends some sequence, if nothing happens before. Some sequence must
+        decode."""
         return min(last for last, ends in self._ends.items() if ends)
 
     def join(self, sequence: Sequence, at: float) -> None:
-        """A sequence whose newest token, which it got now, alone is not computed."""
-        rounds, output = self.rounds, sequence.output_then
+        """Adds a sequence that has just got a token. Only this token is not computed yet."""
+        rounds = self.rounds
+        output = sequence.output_then
         num_tokens = sequence.num_prompt_tokens + output
-        sequence.decoding, sequence.joined = self, rounds
+        sequence.decoding = self
+        sequence.joined = rounds
         sequence.pace_s -= self.pace_s
         self.sequences[sequence] = None
         self.num_context_tokens += num_tokens
@@ -162,9 +165,11 @@ class Decoding:
             sequence.runs.append(TokenRun(at, self.round_at, rounds, last))
 
     def leave(self, sequence: Sequence) -> None:
-        """Makes its own counts hold again."""
-        rounds, joined = self.rounds, sequence.joined
-        num_tokens, num_blocks = sequence.num_tokens, sequence.num_blocks
+        """Removes a sequence, and updates its own counts."""
+        rounds = self.rounds
+        joined = sequence.joined
+        num_tokens = sequence.num_tokens
+        num_blocks = sequence.num_blocks
         ends = self._ends.get(joined + sequence.max_tokens - sequence.output_then)
         if ends:
             ends.pop(sequence, None)
@@ -180,7 +185,7 @@ class Decoding:
             sequence.runs[-1] = sequence.runs[-1]._replace(last=rounds)
 
     def end_round(self, at: float) -> list[Sequence]:
-        """Everyone has got a token. Returns those for whom it was the last."""
+        """Gives each sequence a token, and returns the sequences that got their last one."""
         self.rounds += 1
         self.in_round = False
         self.num_context_tokens += len(self.sequences)
@@ -192,12 +197,13 @@ class Decoding:
 def draw_draft_steps(
     max_tokens: int, num_draft_tokens: int, acceptance: float, random: Random
 ) -> list[int]:
-    """Speculative decoding: how many draft tokens are accepted in each step until there are
-    max_tokens. The prefill brings one token, each step after it one and those accepted before the
-    first that is not. Empty without draft tokens."""
+    """Draws the accepted draft tokens of each step of speculative decoding, up to max_tokens. The
+    prefill brings one token. Each later step brings one, and the accepted drafts before the first
+    rejected one. Empty without draft tokens."""
     if not num_draft_tokens:
         return []
-    steps, count = [0], 1
+    steps = [0]
+    count = 1
     while count < max_tokens:
         accepted = 0
         while accepted < num_draft_tokens and random.random() < acceptance:

@@ -1,4 +1,5 @@
-"""SGLang's scheduler: prompts first, and as many requests as will probably fit to their end."""
+"""SGLang's scheduler: serves prompts first, and admits as many requests as will probably fit to
+their end."""
 
 from __future__ import annotations
 
@@ -9,25 +10,24 @@ from .scheduler import Batch, Scheduler, Stateful
 from .sequence import Sequence
 
 CLIP: Final = 4096
-"""Most tokens still to come that are counted of one request
-(SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION)."""
+"""At most this many future tokens of a request count (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION)."""
 INIT_RATIO: Final = 0.7
-"""Of the tokens still to come, the share that admission counts on: SGLANG_INIT_NEW_TOKEN_RATIO,
-conservativeness 1."""
+"""Admission expects this share of the future tokens: SGLANG_INIT_NEW_TOKEN_RATIO, conservativeness
+1."""
 MIN_RATIO: Final = INIT_RATIO * 0.14
 DECAY: Final = (INIT_RATIO - MIN_RATIO) / 600
-"""Of the ratio in each round (SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS)."""
+"""The ratio decreases by this value in each round (SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS)."""
 RETRACT_STEPS: Final = 20
-"""Rounds that the ratio foresees after a retraction (SGLANG_RETRACT_DECODE_STEPS)."""
+"""The ratio plans this many rounds after a retraction (SGLANG_RETRACT_DECODE_STEPS)."""
 
 
 class SGLang(Stateful):
-    """python/sglang/srt/managers/schedule_policy.py, `PrefillAdder`, at 00550cd11b35, and
-    scheduler.py, `get_next_batch_to_run`, at 0003215cf146. While there is a prompt that can be
-    computed, a step is of prompts alone, up to chunked_prefill_size (here max_num_batched_tokens),
-    of which one may be cut; those that decode pause. A request is admitted where its prompt and all
-    of its answer fit beside the share that is counted on of the others' answers. When blocks are
-    short those with the shortest answers are retracted, to the end of the queue.
+    """Models python/sglang/srt/managers/schedule_policy.py, `PrefillAdder`, at 00550cd11b35, and
+    scheduler.py, `get_next_batch_to_run`, at 0003215cf146. While a prompt can be computed, a step
+    has prompts only, up to chunked_prefill_size (here max_num_batched_tokens), and decodes pause.
+    One prompt may be cut. A request is admitted if its prompt and its whole answer fit beside the
+    expected share of the others' answers. If blocks are short, sequences with the shortest answers
+    are retracted to the end of the queue.
 
     Left out: the order by cached prefix, priorities, pages of one token (blocks of 16 here), the
     overlap scheduler.
@@ -57,42 +57,40 @@ class SGLang(Stateful):
         return batch
 
     def _prefill(self, scheduler: Scheduler, batch: Batch, reserved: int) -> None:
-        """``reserved``: blocks that are not for prompts."""
-        config, waiting, decoding = (
-            scheduler.config,
-            scheduler.waiting,
-            scheduler.decoding.sequences,
-        )
-        budget = config.max_num_batched_tokens - (len(decoding) if self.mixed else 0)
-        expected = self.ratio * sum(min(_to_come(sequence), CLIP) for sequence in decoding)
+        """Serves prompts. ``reserved`` blocks are not for prompts."""
+        waiting = scheduler.waiting
+        decoding = scheduler.decoding.sequences
+        budget = scheduler.config.max_num_batched_tokens - (len(decoding) if self.mixed else 0)
+        expected = self.ratio * sum(min(_future_tokens(sequence), CLIP) for sequence in decoding)
         for sequence in list(scheduler.prefilling):  # at most one
             num_new_tokens = min(scheduler.num_left(sequence), budget)
-            if num_new_tokens <= 0 or scheduler.num_blocks_of(sequence, num_new_tokens) > _free(
+            if num_new_tokens <= 0:
+                return
+            if scheduler.num_blocks_of(sequence, num_new_tokens) > _free_blocks(
                 scheduler, reserved
             ):
                 return
             scheduler.compute(batch, sequence, num_new_tokens)
             budget -= num_new_tokens
-            expected += (
-                min(_to_come(sequence), CLIP)
-                if num_new_tokens == scheduler.num_left(sequence)
-                else 0
-            )
+            if num_new_tokens == scheduler.num_left(sequence):
+                expected += min(_future_tokens(sequence), CLIP)
         while waiting and budget > 0 and not self.full:
             sequence = waiting[0]
             num_cached, num_blocks, num_left = scheduler.look_up(sequence)
-            free = _free(scheduler, reserved)
-            to_come = min(_to_come(sequence), CLIP)
-            room = free * BLOCK_SIZE - expected
+            free = _free_blocks(scheduler, reserved)
+            future_tokens = min(_future_tokens(sequence), CLIP)
+            free_tokens = free * BLOCK_SIZE - expected
             # alone it fits
-            crowded = num_blocks * BLOCK_SIZE + to_come >= room and bool(scheduler.running)
+            crowded = num_blocks * BLOCK_SIZE + future_tokens >= free_tokens and bool(
+                scheduler.running
+            )
             if crowded or num_blocks > free or len(scheduler.running) >= scheduler.most_running:
                 self.full = True
                 break
             num_new_tokens = min(num_left, budget)
             scheduler.admit(batch, waiting.popleft(), num_cached, num_new_tokens)
             budget -= num_new_tokens
-            expected += to_come
+            expected += future_tokens
 
     def _decode(self, scheduler: Scheduler, batch: Batch) -> None:
         decoding = scheduler.decoding
@@ -107,13 +105,16 @@ class SGLang(Stateful):
         scheduler.decode_all(batch)
 
     def _retract(self, scheduler: Scheduler) -> None:
-        """The shortest answer first, of equal ones the longest prompt; before the last a prompt
-        that is being computed."""
+        """Retracts the shortest answer first, among equal ones the longest prompt. A prompt in
+        computation is retracted before the last answer."""
         decoding = scheduler.decoding
         gone = []
         while decoding.num_new_blocks > scheduler.blocks.num_free:
-            last = next(iter(scheduler.prefilling), None) if len(decoding.sequences) == 1 else None
-            gone.append(scheduler.preempt(last or min(decoding.sequences, key=_retracted_first)))
+            prompt = next(iter(scheduler.prefilling), None)
+            if prompt is None or len(decoding.sequences) > 1:
+                gone.append(scheduler.preempt(min(decoding.sequences, key=_retracted_first)))
+            else:
+                gone.append(scheduler.preempt(prompt))
         for sequence in gone:
             scheduler.waiting.remove(sequence)
             scheduler.waiting.append(sequence)
@@ -123,17 +124,17 @@ class SGLang(Stateful):
 
 
 class SGLangMixed(SGLang):
-    """With --enable-mixed-chunk: those that decode have a token in a step of prompts too, out of
-    the same budget."""
+    """Models --enable-mixed-chunk: decodes get a token in a step of prompts too, from the same
+    budget."""
 
     mixed = True
 
 
-def _to_come(sequence: Sequence) -> int:
+def _future_tokens(sequence: Sequence) -> int:
     return sequence.max_tokens - sequence.num_output_tokens
 
 
-def _free(scheduler: Scheduler, reserved: int) -> int:
+def _free_blocks(scheduler: Scheduler, reserved: int) -> int:
     return scheduler.blocks.num_free - reserved
 
 

@@ -1,4 +1,4 @@
-"""The truth of one sequence: whose work its time went to, part by part, to sums that are exact."""
+"""Time parts: divides the time of one sequence into parts by cause, with exact sums."""
 
 from __future__ import annotations
 
@@ -8,28 +8,27 @@ from .sequence import Sequence
 
 
 class LatencyParts(NamedTuple):
-    """Seconds. The first three add up to the time from its arrival at the engine to its first
-    token, the others to that from there to its last token."""
+    """Holds parts in seconds. The first three add up to the time from arrival at the engine to the
+    first token, the others to the time from there to the last token."""
 
     queue: float
-    """Until its first step began."""
+    """This time passed before its first step began."""
     own_prefill: float
-    """Of each step with tokens of its prompt: what that step would have taken with them alone.
-    Where it was preempted before its first token, what it computed twice counts twice."""
+    """Each step with tokens of its prompt adds the time that the step would have taken with them
+    alone. If it was preempted before its first token, repeated work counts twice."""
     others: float
-    """The rest until its first token: what else was in those steps, and steps that had nothing of
-    it; where prompts are computed by other engines, the transfer too."""
+    """This is the rest until the first token: other work in those steps, and steps without its
+    tokens. With separate prefill engines it includes the transfer."""
     pace: float
-    """Of each round of decoding: what that step would have taken without any prompt in it."""
+    """Each round of decoding adds the time that the step would have taken without any prompt."""
     stalls: float
-    """The rest of those steps, and steps of prompts alone while it decodes."""
+    """This is the rest of those steps, and steps of prompts only while it decodes."""
     preemption: float
-    """From the step before which its blocks were taken away to its next token, once it has had a
-    token."""
+    """After its first token, this time passed from each loss of its blocks to the next token."""
 
     @property
     def prefill(self) -> float:
-        """From its first step to its first token, which is what servers report."""
+        """Returns the time from its first step to its first token, which servers report."""
         return self.own_prefill + self.others
 
     @property
@@ -39,12 +38,15 @@ class LatencyParts(NamedTuple):
 
 
 def queue_and_prefill(sequence: Sequence) -> tuple[float, float] | None:
-    """Seconds until its first step, and from there to its first token; None until it has that.
+    """Returns the seconds until its first step, and from there to its first token, or None before
+    that token.
 
-    A step of an engine that is late begins before the moment in which it is chosen: what arrived in
-    between did not wait.
+    A step of a late engine begins before it is chosen, so requests that arrived in between did not
+    wait.
     """
-    arrived, started, first = sequence.arrived_at, sequence.started_at, sequence.first_at
+    arrived = sequence.arrived_at
+    started = sequence.started_at
+    first = sequence.first_at
     if arrived is None or started is None or first is None:
         return None
     started = max(arrived, started)
@@ -52,7 +54,7 @@ def queue_and_prefill(sequence: Sequence) -> tuple[float, float] | None:
 
 
 def measure_latency_parts(sequence: Sequence) -> LatencyParts | None:
-    """None of one that has not finished, or was aborted."""
+    """Returns None for a sequence that has not finished, or was aborted."""
     known = queue_and_prefill(sequence)
     first = sequence.first_at
     last = sequence.last_at
@@ -60,6 +62,7 @@ def measure_latency_parts(sequence: Sequence) -> LatencyParts | None:
         return None
     queue, prefill = known
     own_prefill = min(sequence.own_prefill_s, prefill)
-    pace, preemption = sequence.pace_s, sequence.preemption_s
-    stalls = max(0.0, last - first - pace - preemption)  # below 0 by rounding alone
+    pace = sequence.pace_s
+    preemption = sequence.preemption_s
+    stalls = max(0.0, last - first - pace - preemption)  # rounding may make it negative
     return LatencyParts(queue, own_prefill, prefill - own_prefill, pace, stalls, preemption)

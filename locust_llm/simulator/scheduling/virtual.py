@@ -1,5 +1,5 @@
-"""Virtual time: whole loads without sockets, an hour of traffic in seconds, the same times in every
-run."""
+"""Virtual time: runs whole loads without sockets, an hour of traffic in seconds, with equal times
+in every run."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class VirtualRequest:
 
 @dataclass(slots=True, eq=False)
 class VirtualResult:
-    """What became of a request; times in seconds of the run. nan: not yet. asked_at is before
-    sent_at where a prefill limit held it back. token_at and parts are empty unless the run keeps
-    them."""
+    """Holds the result of a request, with times in seconds of the run. nan means not yet. asked_at
+    is before sent_at if a prefill limit held it back. token_at and parts are empty unless the run
+    keeps them."""
 
     request: VirtualRequest
     asked_at: float
@@ -50,18 +50,18 @@ class VirtualResult:
 
     @property
     def itl_s(self) -> float:
-        """The mean one; nan with a single token."""
+        """Returns the mean gap, or nan with a single token."""
         tokens = self.request.output_tokens
         return (self.done_at - self.first_at) / (tokens - 1) if tokens > 1 else math.nan
 
 
 class Virtual:
-    """A load on an engine in virtual time. ``engine`` must run on the given clock and record its
+    """Runs a load on an engine in virtual time. ``engine`` must use the given clock and record its
     decoding.
 
     A prefill limit holds requests back, first come, first served, while that many wait for their
-    first token, as the load generator's gate does; it is written again here because the simulator
-    shares no code with it.
+    first token, as the load generator's gate does. The code is written again here because the
+    simulator shares no code with it.
     """
 
     def __init__(
@@ -74,19 +74,18 @@ class Virtual:
         keep_tokens: bool = False,
         keep_parts: bool = False,
     ) -> None:
-        self.clock, self.engine, self.keep_tokens, self.keep_parts = (
-            clock,
-            engine,
-            keep_tokens,
-            keep_parts,
-        )
-        self.prefill_limit, self.most_open = prefill_limit, most_open
+        self.clock = clock
+        self.engine = engine
+        self.keep_tokens = keep_tokens
+        self.keep_parts = keep_parts
+        self.prefill_limit = prefill_limit
+        self.most_open = most_open
         self.rows: list[VirtualResult] = []  # of those that are done
         self.num_open = self.num_prefilling = self.max_prefilling = 0
         self._held: deque[Callable[[], None]] = deque()
 
     def open_loop(self, arrivals: Iterable[tuple[float, VirtualRequest]]) -> None:
-        """Requests at set times, in their order, read as they come due."""
+        """Sends requests at set times in order. The iterator advances as they come due."""
         coming = iter(arrivals)
 
         def wait_for(arrival: tuple[float, VirtualRequest] | None) -> None:
@@ -101,8 +100,8 @@ class Virtual:
     def closed_loop(
         self, users: int, requests: Iterator[VirtualRequest], *, stagger_s: float = 0.0
     ) -> None:
-        """Users that send the next request when the last one is done, until there is none; the
-        first ones this far apart."""
+        """Runs users that send the next request when the last one is done, until there is none.
+        They start ``stagger_s`` apart."""
 
         def send() -> None:
             if (request := next(requests, None)) is not None:
@@ -112,13 +111,13 @@ class Virtual:
             self.clock.call_at(self.clock.now + user * stagger_s, send)
 
     def ask(self, request: VirtualRequest, on_done: Callable[[], None] | None = None) -> None:
-        """Now, or as soon as the prefill limit lets it."""
+        """Sends a request as soon as the prefill limit permits it."""
         asked_at = self.clock.now
         self._held.append(lambda: self._send(request, asked_at, on_done))
         self._let_go()
 
     def run(self, until: float = math.inf) -> list[VirtualResult]:
-        """Until everything is done, or that time has come. Returns the rows of all that is done."""
+        """Runs until everything is done, or until that time, and returns the finished rows."""
         self.clock.run(until)
         return self.rows
 
@@ -158,7 +157,8 @@ class Virtual:
         self.engine.add(sequence, on_token, each=False)
 
     def _close(self, row: VirtualResult, sequence: Sequence) -> None:
-        row.cached_tokens, row.preemptions = sequence.num_cached_tokens, sequence.num_preemptions
+        row.cached_tokens = sequence.num_cached_tokens
+        row.preemptions = sequence.num_preemptions
         times = sequence.token_times()
         row.longest_stall_s = max(map(sub, times[1:], times), default=0.0)
         if self.keep_parts:

@@ -1,5 +1,5 @@
-"""Who waits, and who of them is next: first come first served, by priority, or the tenant that was
-served least."""
+"""Waiting queues: choose the next sequence by arrival, by priority, or by the least served
+tenant."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .sequence import Decoding, Sequence
 QUEUES: Final = ("fcfs", "priority", "fair")
 PROMPT_WEIGHT: Final = 1.0
 OUTPUT_WEIGHT: Final = 2.0
-"""Of a token, in the service of a tenant: those of the paper's experiments, after prices of input
-and output."""
+"""Each token adds its weight to the tenant's service. The weights come from the paper's
+experiments, which use prices of input and output."""
 
 
 class Waiting(Protocol):
-    """What is used of a deque, which is the queue for first come, first served. ``popleft`` gives
-    what ``[0]`` shows."""
+    """Has the methods of a deque that the scheduler uses. A deque itself serves first come, first
+    served. ``popleft`` returns the item that ``[0]`` shows."""
 
     def append(self, sequence: Sequence, /) -> None: ...
     def appendleft(self, sequence: Sequence, /) -> None:
-        """Back to where it was taken from, or preempted."""
+        """Puts a sequence back that was taken from the queue, or preempted."""
 
     def extendleft(self, sequences: Iterable[Sequence], /) -> None: ...
     def popleft(self) -> Sequence: ...
@@ -34,8 +34,8 @@ class Waiting(Protocol):
 
 
 class Priority:
-    """vLLM V1's PriorityRequestQueue (0.32, vllm/v1/core/sched/request_queue.py): the lowest
-    priority first, of equal ones the one that arrived first, also where it was preempted."""
+    """Models vLLM V1's PriorityRequestQueue (0.32, vllm/v1/core/sched/request_queue.py): the lowest
+    priority comes first, then the earliest arrival, even after a preemption."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Sequence]] = []
@@ -80,7 +80,8 @@ class _Tenant:
     __slots__ = ("num_decoding", "number", "service", "waiting", "weight")
 
     def __init__(self, number: int, weight: float) -> None:
-        self.number, self.weight = number, weight
+        self.number = number
+        self.weight = weight
         self.waiting: deque[Sequence] = deque()
         # what those that decode now get is in it from when they stop: see `Fair.counter`
         self.service = 0.0
@@ -88,22 +89,21 @@ class _Tenant:
 
 
 class Fair:
-    """The Virtual Token Counter (Sheng et al., "Fairness in Serving Large Language Models", OSDI
-    2024, algorithm 2): the next one is of the tenant with the smallest counter, which is its
-    service, PROMPT_WEIGHT a token of its prompts when they are admitted and OUTPUT_WEIGHT a token
-    of output, divided by its weight. Who comes back after a time without waiting requests is lifted
-    to the smallest counter of those that wait, so that nobody saves up service.
+    """Models the Virtual Token Counter (Sheng et al., "Fairness in Serving Large Language Models",
+    OSDI 2024, algorithm 2): the tenant with the smallest counter comes next. A counter is the
+    tenant's service divided by its weight: PROMPT_WEIGHT per prompt token when admitted,
+    OUTPUT_WEIGHT per output token. A tenant that returns after a time without waiting requests is
+    lifted to the smallest counter of the waiting tenants, so that no tenant saves up service.
 
-    What a preempted sequence computes again is no service. A round costs nothing here, however many
-    decode: the scheduler says who begins and who stops, and ``decoding`` how many rounds there
-    were.
+    Repeated work of a preempted sequence is no service. The cost of a round does not depend on the
+    number of decodes: the scheduler reports joins and leaves, and ``decoding`` counts the rounds.
     """
 
     decoding: Decoding
 
     def __init__(self, weights: Mapping[str, float] | None = None) -> None:
-        """``weights`` by tenant; of others 1. With 4 and 1 one gets four times the service, while
-        both have requests."""
+        """Takes ``weights`` by tenant, with a default of 1. With 4 and 1, one tenant gets four
+        times the service of the other while both have requests."""
         self._weights = dict(weights or {})
         self._tenants: dict[str, _Tenant] = {}
         self._with_waiting: dict[_Tenant, None] = {}
@@ -134,9 +134,8 @@ class Fair:
 
     def append(self, sequence: Sequence) -> None:
         tenant = self._tenant(sequence)
-        if not tenant.waiting and (
-            others := self._with_waiting or ([self._last] if self._last else ())
-        ):
+        others = self._with_waiting or ([self._last] if self._last else ())
+        if others and not tenant.waiting:
             lift = min(map(self._counter, others)) - self._counter(tenant)
             tenant.service += max(0.0, lift) * tenant.weight
         tenant.waiting.append(sequence)
@@ -171,7 +170,7 @@ class Fair:
         return self._count
 
     def __iter__(self) -> Iterator[Sequence]:
-        """In the order in which they would be admitted, one after the other."""
+        """Yields the sequences in the order of their admission."""
         counters = {tenant: self._counter(tenant) for tenant in self._with_waiting}
         coming = {tenant: deque(tenant.waiting) for tenant in self._with_waiting}
         while counters:
@@ -188,7 +187,7 @@ class Fair:
             del self._with_waiting[tenant]
 
     def _next(self) -> _Tenant:
-        """Of equal ones the one that was first to ask for anything."""
+        """Returns the tenant with the smallest counter, among equal ones the first known."""
         return min(self._with_waiting, key=lambda tenant: (self._counter(tenant), tenant.number))
 
     def _counter(self, tenant: _Tenant) -> float:
@@ -205,7 +204,7 @@ class Fair:
 
 
 def make_waiting_queue(name: str = "fcfs", weights: Mapping[str, float] | None = None) -> Waiting:
-    """One of QUEUES. ``weights``: of `Fair`."""
+    """Makes one of QUEUES. ``weights`` are for `Fair`."""
     match name:
         case "priority":
             return Priority()
