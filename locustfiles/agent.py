@@ -1,4 +1,5 @@
-"""An agent: a question with a tool, the tool (a request of this user to the server), and the answer made of what it gave.
+"""An agent asks a question with a tool, calls the tool (a request of this user to the server), and
+gets an answer from its result.
 
 locust -f locustfiles/agent.py --host localhost:8000 --headless -u 10 -t 60s
 vLLM calls tools where it was started with --enable-auto-tool-choice and --tool-call-parser.
@@ -31,16 +32,16 @@ class Agent(LLMUser):
 
     @task
     def ask(self) -> None:
-        with self.open_session() as s:
-            answer = s.chat(
+        with self.open_session() as session:
+            answer = session.chat(
                 "How long do users wait? Use the handbook.",
                 max_tokens=40,
                 tools=[LOOK_UP],
                 name="question",
             )
             calls = [] if answer.failed else answer.tool_calls
-            if found := [s.tool(self.look_up, call) for call in calls]:
-                s.chat(found, max_tokens=60, tools=[LOOK_UP], name="answer")
+            if found := [session.tool(self.look_up, call) for call in calls]:
+                session.chat(found, max_tokens=60, tools=[LOOK_UP], name="answer")
 
     def look_up(self, call: dict[str, Any]) -> dict[str, Any]:
         page = self.client.get("/v1/models", name="look_up").text  # its time is the tool's

@@ -1,4 +1,4 @@
-"""Chat with synthetic prompts: each user sends one streamed request after the other.
+"""Chat: each user sends one streamed request with a synthetic prompt after the other.
 
 locust -f locustfiles/chat.py --host localhost:8000 --headless -u 10 -t 60s
 """

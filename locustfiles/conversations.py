@@ -1,4 +1,5 @@
-"""Conversations: sessions of four turns with think time, whose history grows by what the server really answered.
+"""Conversations: sessions have four turns with think time, and their history contains the server's
+real answers.
 
 locust -f locustfiles/conversations.py --host localhost:8000 --headless -u 20 -t 60s
 """
@@ -12,7 +13,7 @@ from locust_llm import LLMUser
 
 @events.init_command_line_parser.add_listener
 def defaults(parser: Any, **kw: Any) -> None:
-    """The command line may say otherwise."""
+    """Sets defaults, which the command line overrides."""
     parser.set_defaults(
         session_turns_mean=4.0,
         session_turn_delay_mean=500.0,  # ms

@@ -1,4 +1,5 @@
-"""The interference probe: what prefills do to decodes, and which scheduler the server has; one to six minutes.
+"""The interference probe measures the effect of prefills on decodes, and finds the server's
+scheduler, in one to six minutes.
 
 locust -f locustfiles/interference.py --host localhost:8000 --headless
 """
@@ -7,4 +8,4 @@ from locust_llm import ProbeUser
 
 
 class Interference(ProbeUser):
-    """Sends what the timetable of the probe says, and ends the run when it is through."""
+    """Sends the requests of the probe's schedule, then ends the run."""

@@ -1,4 +1,5 @@
-"""A protocol of your own: llama.cpp's native /completion, whose events have their text in ``content``.
+"""A protocol of your own reads llama.cpp's native /completion, whose events have their text in
+``content``.
 
 locust -f locustfiles/llamacpp.py --host localhost:8080 --endpoint-type llamacpp --headless -u 10 -t 60s
 """

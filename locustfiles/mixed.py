@@ -1,4 +1,5 @@
-"""Two kinds of chat user and a plain HTTP user in one run: each request of the first two goes through the same gate.
+"""Two kinds of chat user and a plain HTTP user share one run. Requests of the first two go through
+the same gate.
 
 locust -f locustfiles/mixed.py --host localhost:8000 --headless -u 10 -t 60s --prefill-concurrency 2
 """

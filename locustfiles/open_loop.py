@@ -1,4 +1,5 @@
-"""Open loop: ten requests a second, whatever the server does, of which at most five are in their prefill.
+"""Open loop: ten requests per second are sent, however fast the server is. At most five are in
+their prefill.
 
 locust -f locustfiles/open_loop.py --host localhost:8000 --headless -t 60s
 """
@@ -12,7 +13,7 @@ from locust_llm import LLMUser
 
 @events.init_command_line_parser.add_listener
 def defaults(parser: Any, **kw: Any) -> None:
-    """The command line may say otherwise."""
+    """Sets defaults, which the command line overrides."""
     parser.set_defaults(request_rate=10.0, prefill_concurrency=5)
 
 

@@ -1,4 +1,4 @@
-"""Retrieval and answer: a plain HTTP step (here /tokenize, as vLLM has it), then a chat about the passages it picked.
+"""Retrieval and answer: a plain HTTP step (here vLLM's /tokenize) selects passages for a chat.
 
 locust -f locustfiles/rag.py --host localhost:8000 --headless -u 10 -t 60s --prefill-concurrency 2
 """

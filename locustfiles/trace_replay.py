@@ -1,4 +1,5 @@
-"""Trace replay: a trace in Mooncake's format, each request sent at the trace's own time, shared prefixes as in the trace.
+"""Trace replay sends the requests of a trace in Mooncake's format at their own times, with the
+trace's shared prefixes.
 
 locust -f locustfiles/trace_replay.py --host localhost:8000 --headless
 """
@@ -13,7 +14,8 @@ from locust_llm import LLMUser
 
 @events.init_command_line_parser.add_listener
 def defaults(parser: Any, **kw: Any) -> None:
-    """The command line may say otherwise: --input-file names another trace, --replay-speedup plays it faster."""
+    """Sets defaults. On the command line --input-file names another trace, and --replay-speedup
+    replays it faster."""
     trace = Path(__file__).parent / "traces" / "sample.jsonl"
     parser.set_defaults(input_file=str(trace), fixed_schedule=True)
 

@@ -1,4 +1,5 @@
-"""Two models behind one address: short questions to the small one, long documents to the large one, one gate for both.
+"""Two models are behind one address. The small one gets short questions, the large one long
+documents, and both share one gate.
 
 locust-llm simulate --served-model-name small large
 locust -f locustfiles/two_models.py --host localhost:8000 --headless -u 10 -t 60s --prefill-concurrency 4

@@ -1,5 +1,5 @@
-"""What the load generator says against what was true, and what it costs: ``make bench``. Prints
-tables, asserts nothing.
+"""Bench: compares reported times with true ones, and measures the cost of the load generator:
+``make bench``. Prints tables, asserts nothing.
 
 A small C server (truth_server.c) sends tokens at set times and writes down when. CPU is that of the
 Locust process (its reporter is another one): a chunk costs what was spent from the end of the first
@@ -36,7 +36,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Row:
-    """One run. Times in ms; of each pair the first was said, the second is true."""
+    """Holds one run with times in ms. The first of each pair was reported, the second is true."""
 
     streams: int
     tls: bool
@@ -54,23 +54,23 @@ class Row:
     server_cpu_us: float
     memory_mb: float
     first_cpu_share: float
-    """Of the process that was started first, the only one or the master: share of a core while
-    tokens came."""
+    """The process that was started first, the only one or the master, used this share of a core
+    while tokens came."""
     verdict: str | None
     reasons: str
-    """The verdict as the console shows it."""
+    """The verdict has the console's text."""
     protocol: str
 
     @property
     def name(self) -> list[str]:
-        """The first columns of every table."""
+        """Returns the first columns of every table."""
         workers = f", {self.processes} workers" if self.processes > 1 else ""
         protocol = "" if self.protocol == "chat" else f", {self.protocol}"
         return [f"{self.streams:,}", ("TLS" if self.tls else "plain") + workers + protocol]
 
     @property
     def master(self) -> str:
-        """Its share of a core while tokens came."""
+        """Returns its share of a core while tokens came."""
         return f"{self.first_cpu_share:.1%}" if self.processes > 1 else "-"
 
     @property
@@ -91,13 +91,11 @@ def measure(
     processes: int = 1,
     protocol: str = "chat",
 ) -> Row:
-    """``users`` of all processes together."""
+    """Measures a run. ``users`` is the number over all processes."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        sends, words = (
-            {"ttft_ms": TTFT_MS, "gap_ms": GAP_MS, "tokens": TOKENS},
-            events_of(protocol, TOKENS, folder),
-        )
+        sends = {"ttft_ms": TTFT_MS, "gap_ms": GAP_MS, "tokens": TOKENS}
+        words = events_of(protocol, TOKENS, folder)
         with server(program, folder, **sends, tls=tls, options=words) as sent:
             options = ["-u", str(users), "-t", f"{seconds}s", "--output-tokens-mean", str(TOKENS)]
             options += ["--endpoint-type", protocol]
@@ -117,7 +115,8 @@ def compare(run: Load, sent: Sent, users: int, tls: bool, idle_s: float, protoco
     true = [sent.times[record.id] for record in got]
     arrived = [(record.sent_at or 0) + np.array(record.chunk_us) / 1e6 for record in got]
     chunks = sum(len(record.chunk_us) for record in got)
-    start, ended = round_over_at(got), max(record.closed_at for record in got)
+    start = round_over_at(got)
+    ended = max(record.closed_at for record in got)
     later = sum(int(np.count_nonzero(at > start)) for at in arrived)
     spent_s = sum(sender.cpu_between(start, sender.at[-1]) for sender in run.senders)
     return Row(
@@ -157,7 +156,7 @@ def compare(run: Load, sent: Sent, users: int, tls: bool, idle_s: float, protoco
 
 
 def round_over_at(records: list[Record]) -> float:
-    """When every user had ended its first request."""
+    """Returns when every user had ended its first request."""
     first: dict[tuple[str, int], float] = {}
     for record in records:
         user = record.worker, record.user
@@ -231,10 +230,11 @@ def one_chunk_requests(program: Program, users: int, seconds: int, idle_s: float
 
 
 def two_workers(program: Program, users: int, seconds: int, idle_s: float) -> str:
-    """Two workers with ``users`` streams each, against one with as many: measured before and after,
+    """Measures two workers with ``users`` streams each, with runs of one worker before and after,
     as machines drift."""
     runs = [measure(program, n * users, seconds, False, idle_s, processes=n) for n in (1, 2, 1)]
-    one, two = (runs[0].cpu_us + runs[2].cpu_us) / 2, runs[1]
+    one = (runs[0].cpu_us + runs[2].cpu_us) / 2
+    two = runs[1]
     return (
         f"two workers of {users} streams each: {two.cpu_us:.1f} µs of CPU a chunk, "
         f"{two.cpu_us / one - 1:+.0%} against one "

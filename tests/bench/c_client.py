@@ -1,5 +1,5 @@
-"""The floor: what the same chunks cost a client in C that reads them and throws them away, and how
-far off its TTFT is."""
+"""C client: measures the minimum cost of the same chunks, and the TTFT error, with a client in C
+that reads and drops them."""
 
 import subprocess
 import tempfile
@@ -14,9 +14,9 @@ TTFT_MS, GAP_MS, TOKENS, SECONDS = 200, 20, 1000, 5
 
 class Floor(NamedTuple):
     cpu_us: float
-    """A chunk."""
+    """Each chunk takes this CPU time."""
     ttft_off_ms: float
-    """Its p99 of TTFT, by its own clock, minus the true one."""
+    """This is its p99 of TTFT, by its own clock, minus the true one."""
 
 
 def floor(program: Program, streams: int, tls: bool) -> Floor:

@@ -1,11 +1,12 @@
-"""The simulator beside measurements of a real server: `make calibration` prints how far its times
-are off."""
+"""Calibration: compares the simulator with measurements of a real server. `make calibration` prints
+the errors of its times."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import fmean
 from typing import Final, NamedTuple
 
@@ -27,7 +28,7 @@ SATURATED: Final = 0.97  # of the offered rate completed: below that the server 
 
 
 class Point(NamedTuple):
-    """A stage of load: requests at even distances for 60 s, at most 440 open at a time."""
+    """Is a stage of load: requests at even distances for 60 s, with at most 440 open at a time."""
 
     policy: str
     max_num_seqs: int
@@ -78,7 +79,7 @@ class Comparison:
 
     @property
     def log_errors(self) -> tuple[float, ...]:
-        """Of the TPOT; where one of the two was saturated also of the throughput."""
+        """Returns the errors of the TPOT, and of the throughput if one of the two was saturated."""
         tpot = math.log(self.simulated.tpot_ms / self.point.tpot_ms)
         completed = math.log(self.simulated.completed_per_s / self.point.completed_per_s)
         saturated = (
@@ -124,18 +125,19 @@ def compare(
 
 
 def rms(comparisons: Sequence[Comparison]) -> float:
-    errors = [error for comparison in comparisons for error in comparison.log_errors]
+    errors = list(chain.from_iterable(comparison.log_errors for comparison in comparisons))
     return math.sqrt(fmean(error * error for error in errors))
 
 
 def saturation(comparisons: Sequence[Comparison]) -> float:
-    """Mean log error of the throughput where one of the two was saturated: below 0 the simulated
-    server does less. nan: none was."""
-    return fmean([e for comparison in comparisons for e in comparison.log_errors[1:]] or [math.nan])
+    """Returns the mean log error of the throughput of saturated rows. Negative: the simulated
+    server does less. nan: there was none."""
+    errors = list(chain.from_iterable(comparison.log_errors[1:] for comparison in comparisons))
+    return fmean(errors or [math.nan])
 
 
 def report() -> str:
-    """The calibration as text: each row beside its measurement, and the errors of both fits."""
+    """Formats the calibration: each row beside its measurement, and the errors of both fits."""
     with_overheads = compare(LLAMA_8B_H100, V0_LLAMA_8B_H100)
     four = compare(FOUR_LLAMA_8B_H100, FOUR_LLAMA_8B_H100)
     return "\n".join(

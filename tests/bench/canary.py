@@ -1,7 +1,8 @@
-"""The canary beside strangers of known load, in virtual time: the table of docs/canary.md, in two
-to three minutes."""
+"""Canary: measures it beside other clients of known load in virtual time, for the table of
+docs/canary.md, in two to three minutes."""
 
 import random
+from itertools import product
 from typing import Final
 
 from tabulate import tabulate
@@ -17,14 +18,15 @@ from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
 TOKENS: Final = 4000
 EVERY_S: Final = 20.0
 WINDOW: Final = 15
-"""Rounds of five minutes."""
+"""A window has this many rounds, of five minutes."""
 SEEDS: Final = range(2, 10)
 
 
 def session(
     rate: float, policy: str, budget: int, answer: int, rounds: int, seed: int = 1
 ) -> list[CanaryRound]:
-    draw, clock = random.Random(seed), VirtualClock()
+    draw = random.Random(seed)
+    clock = VirtualClock()
     config = SchedulerConfig(
         max_num_batched_tokens=budget,
         max_num_seqs=256,
@@ -41,11 +43,16 @@ def session(
     rows = sorted(
         (row for row in virtual.run() if row.request.kind == "canary"), key=lambda row: row.sent_at
     )
-    return [measure_round(row.sent_at, [at - row.sent_at for at in row.token_at]) for row in rows]
+    rounds = []
+    for row in rows:
+        chunk_s = [at - row.sent_at for at in row.token_at]
+        rounds.append(measure_round(row.sent_at, chunk_s))
+    return rounds
 
 
 def prompt_s(policy: str, budget: int) -> float:
-    """What a prompt takes from a stream: its steps, less those of a decode that they also are."""
+    """Returns the time that a prompt takes from a stream: its steps, less those of a decode that
+    they also are."""
     if policy == "prefill-first":
         return step_duration_s(LLAMA_8B_H100, [(0, TOKENS)])
     steps = [(done, min(budget - 1, TOKENS - done)) for done in range(0, TOKENS, budget - 1)]
@@ -56,7 +63,8 @@ def prompt_s(policy: str, budget: int) -> float:
 
 
 def row(policy: str, budget: int, answer: int, rate: float) -> list[object]:
-    true, some = rate * prompt_s(policy, budget), session(rate, policy, budget, answer, 180)
+    true = rate * prompt_s(policy, budget)
+    some = session(rate, policy, budget, answer, 180)
     found = estimate_background_load(some, some)
     assert found is not None
     held = windows = 0
@@ -91,4 +99,5 @@ if __name__ == "__main__":
         "held",
         "pace",
     )
-    print(tabulate([row(*kind, rate) for kind in kinds for rate in (0, 1, 2, 3)], head))
+    rows = [row(*kind, rate) for kind, rate in product(kinds, (0, 1, 2, 3))]
+    print(tabulate(rows, head))

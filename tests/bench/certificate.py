@@ -1,5 +1,6 @@
-"""Does the truth lie within the plus-minus? Runs against the C truth server, quiet, beside burning
-programs, over TLS; and what the sentinels cost. Prints a line a run, then a table; asserts nothing.
+"""Certificate: checks whether true values lie within the measurement error, in runs against the C
+truth server: quiet, beside burning programs, and over TLS. It also measures the cost of the
+reference streams. Prints a line per run, then a table, and asserts nothing.
 
 Each run: ``-u STREAMS`` on a server whose send times are known; the plus-minus is that of the run's
 own report. CPU is that of the load generator's process, and of its truth server.
@@ -37,47 +38,43 @@ TAGS = {
 
 
 class Measured(NamedTuple):
-    """One run, and what its server knew."""
+    """Holds one run, and the truth of its server."""
 
     records: list[Record]
     sent: Sent
     ends: dict[str, dict[str, tuple[float | None, float | None]]]
-    """The plus-minus: by tag and percentile; None: not bounded."""
+    """The measurement error is keyed by tag and percentile. None: it has no bound."""
     verdict: str
-    """With its reasons."""
+    """The verdict has its reasons."""
     cpu_s: float
     server_cpu_s: float | None
-    """Of the truth server beside the load."""
+    """The truth server beside the load used this CPU time."""
     missing: str
-    """Why there is no certificate."""
+    """This explains why there is no certificate."""
 
     @property
     def figures(self) -> "Figures":
-        """Nothing without a certificate."""
+        """Returns the figures, or none without a certificate."""
         got = [record for record in self.records if record.outcome == "ok"]
         times = [(self.sent.times[record.id], self.sent.after[record.id]) for record in got]
         values = {
             "time_to_first_token": (
-                [r.chunk_us[0] / 1e3 for r in got],
-                *(
-                    [(each[1] - each[0]) * 1e3 for each in some]
-                    for some in zip(*times, strict=True)
-                ),
+                [record.chunk_us[0] / 1e3 for record in got],
+                [(before[1] - before[0]) * 1e3 for before, _ in times],
+                [(after[1] - after[0]) * 1e3 for _, after in times],
             ),
             "request_latency": (
-                [r.chunk_us[-1] / 1e3 for r in got],
-                *(
-                    [(each[-1] - each[0]) * 1e3 for each in some]
-                    for some in zip(*times, strict=True)
-                ),
+                [record.chunk_us[-1] / 1e3 for record in got],
+                [(before[-1] - before[0]) * 1e3 for before, _ in times],
+                [(after[-1] - after[0]) * 1e3 for _, after in times],
             ),
             "inter_token_latency": (
-                [(r.chunk_us[-1] - r.chunk_us[0]) / 1e3 / (len(r.chunk_us) - 1) for r in got],
-                [(b[-1] - a[1]) * 1e3 / (len(b) - 2) for b, a in times],
-                [(a[-1] - b[1]) * 1e3 / (len(b) - 2) for b, a in times],
+                [_mean_gap_ms(record) for record in got],
+                [(before[-1] - after[1]) * 1e3 / (len(before) - 2) for before, after in times],
+                [(after[-1] - before[1]) * 1e3 / (len(before) - 2) for before, after in times],
             ),
             "inter_chunk_latency": (
-                np.concatenate([r.sharp_gaps_us for r in got]) / 1e3,
+                np.concatenate([record.sharp_gaps_us for record in got]) / 1e3,
                 np.concatenate([before[2:] - after[1:-1] for before, after in times]) * 1e3,
                 np.concatenate([after[2:] - before[1:-1] for before, after in times]) * 1e3,
             ),
@@ -94,9 +91,13 @@ class Measured(NamedTuple):
         return found
 
 
+def _mean_gap_ms(record: Record) -> float:
+    return (record.chunk_us[-1] - record.chunk_us[0]) / 1e3 / (len(record.chunk_us) - 1)
+
+
 class Figure(NamedTuple):
-    """A percentile in ms, between what the true one lies, and how far it may lie below and above
-    the reported one."""
+    """Holds a percentile in ms, the bounds of its true value, and the errors allowed below and
+    above the reported one."""
 
     reported: float
     least: float
@@ -126,7 +127,8 @@ def one_run(
     program: Program, streams: int, seconds: int, condition: str, selftest: str
 ) -> Measured:
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        folder, tls = Path(name), condition == "TLS"
+        folder = Path(name)
+        tls = condition == "TLS"
         sent = stack.enter_context(
             server(program, folder, ttft_ms=TTFT_MS, gap_ms=GAP_MS, tokens=TOKENS, tls=tls)
         )
@@ -179,7 +181,7 @@ def row(condition: str, streams: int, kind: str, p: int, some: list[Figure]) -> 
 
 
 def cost(program: Program, streams: int, seconds: int, pairs: int) -> str:
-    """With sentinels and without, in turns, as machines drift."""
+    """Measures the cost of reference streams, with and without them in turn, as machines drift."""
     spent: dict[str, list[float]] = {"auto": [], "off": []}
     server_s = []
     for i in range(pairs):
@@ -187,7 +189,8 @@ def cost(program: Program, streams: int, seconds: int, pairs: int) -> str:
             run = one_run(program, streams, seconds, "quiet", how)
             spent[how].append(run.cpu_s / sum(len(r.chunk_us) for r in run.records) * 1e6)
             server_s += [] if run.server_cpu_s is None else [run.server_cpu_s]
-    on, off = np.median(spent["auto"]), np.median(spent["off"])
+    on = np.median(spent["auto"])
+    off = np.median(spent["off"])
     more = np.log(np.array(spent["auto"]) / spent["off"])
     half = 1.96 * more.std(ddof=1) / math.sqrt(pairs)
     each = "; ".join(f"{how} {np.round(some, 1)}" for how, some in spent.items())

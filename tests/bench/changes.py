@@ -1,4 +1,4 @@
-"""Changes of a history on known truth: false alarms, planted changes found and where, delay,
+"""Changes: checks a history on known truth for false alarms, planted changes, delays and
 thresholds.
 
 tests/bench/changes.py scores                    the table of thresholds, by random orders (numpy;
@@ -37,12 +37,12 @@ FloatRows = NDArray[np.float64]
 EXAMPLE: Final = Path(__file__).parents[2] / "reports" / "example"
 RUNS: Final = 200
 NEAR: Final = 10
-"""Runs from the true place, at most, for a change that counts as found."""
+"""A change counts as found within this many runs of its true place."""
 LENGTHS: Final = tuple(SCORES)
 
 
 def largest(orders: FloatRows) -> FloatRows:
-    """Of each row of ranks the largest score: ``best`` of all rows at once."""
+    """Returns the largest score of each row of ranks, like ``best_split`` for all rows at once."""
     count = orders.shape[1]
     zero = np.zeros((len(orders), 1))
     sums = np.concatenate([zero, np.cumsum(orders, axis=1)], axis=1)
@@ -78,8 +78,10 @@ def scores(orders: int) -> None:
 def noise(
     random: Random, count: int, sigma: float, outliers: float = 0.02, phi: float = 0.0
 ) -> list[float]:
-    """Factors: lognormal, one in 50 an outlier; ``phi``: correlation of neighbours."""
-    found, last = list[float](), random.gauss(0, sigma)
+    """Draws factors: lognormal, with one outlier in 50. ``phi`` is the correlation of
+    neighbours."""
+    found = list[float]()
+    last = random.gauss(0, sigma)
     for _ in range(count):
         last = phi * last + random.gauss(0, sigma * math.sqrt(1 - phi * phi))
         factor = random.uniform(1.3, 3) if random.random() < outliers else 1.0
@@ -88,8 +90,8 @@ def noise(
 
 
 def year(seed: int, phi: float = 0.0) -> tuple[list[float], dict[int, float]]:
-    """A year of runs with three changes up or down, 25 runs apart at least; (values, shift by
-    place)."""
+    """Makes a year of runs with three changes up or down, at least 25 runs apart. Returns (values,
+    shift by place)."""
     random = Random(seed)
     values = [v * 300 for v in noise(random, RUNS, random.uniform(0.02, 0.05), phi=phi)]
     while True:
@@ -105,9 +107,14 @@ def year(seed: int, phi: float = 0.0) -> tuple[list[float], dict[int, float]]:
 
 
 def planted(seeds: int, phi: float = 0.0) -> dict[str, float]:
-    """Of all planted changes: found, and how far; false alarms; whether intervals hold the true
-    shift."""
-    hits, total, alarms, apart, held, small = 0, 0, 0, list[int](), 0, [0, 0]
+    """Measures planted changes: how many are found, how far off, the false alarms, and whether
+    intervals hold the true shift."""
+    hits = 0
+    total = 0
+    alarms = 0
+    apart = list[int]()
+    held = 0
+    small = [0, 0]
     for seed in range(seeds):
         values, truth = year(seed, phi)
         found = find_level_changes(values)
@@ -141,14 +148,14 @@ def planted(seeds: int, phi: float = 0.0) -> dict[str, float]:
 
 
 def alarms(years: int, phi: float, count: int = RUNS) -> tuple[float, float]:
-    """(share of years with an alarm, alarms a year)."""
+    """Returns (share of years with an alarm, alarms per year)."""
     found = [len(find_level_changes(noise(Random(i), count, 0.03, phi=phi))) for i in range(years)]
     return sum(map(bool, found)) / years, sum(found) / years
 
 
 def daily(years: int, phi: float = 0.0) -> float:
-    """Share of years in which some look after a run, of the year so far and the one before, marked
-    a change."""
+    """Returns the share of years in which a check after some run, of this year and the one before,
+    found a change."""
     with_one = 0
     for i in range(years):
         values = noise(Random(i), 2 * RUNS, 0.03, phi=phi)
@@ -156,22 +163,18 @@ def daily(years: int, phi: float = 0.0) -> float:
     return with_one / years
 
 
+def _is_marked(values: list[float], runs: int) -> bool:
+    changes = find_level_changes(values[: 100 + runs])
+    return any(abs(change.at - 100) <= NEAR for change in changes)
+
+
 def delay(size: float, sigma: float, seeds: int = 50) -> list[int]:
-    """Runs after the change at which it is first marked, sorted; 60: not within 60."""
+    """Returns the sorted numbers of runs until the change is first marked. 60: not within 60."""
     found = []
     for seed in range(seeds):
         values = noise(Random(seed), 160, sigma)
         values[100:] = [v * (1 + size) for v in values[100:]]
-        found.append(
-            next(
-                (
-                    n
-                    for n in range(1, 60)
-                    if any(abs(c.at - 100) <= NEAR for c in find_level_changes(values[: 100 + n]))
-                ),
-                60,
-            )
-        )
+        found.append(next((runs for runs in range(1, 60) if _is_marked(values, runs)), 60))
     return sorted(found)
 
 
@@ -191,7 +194,8 @@ def index(folders: int) -> None:
             if what.startswith("after"):
                 for i in range(10):
                     os.utime(root / f"run-{i:05}" / "run.json")
-            began, cpu = time.perf_counter(), time.process_time()
+            began = time.perf_counter()
+            cpu = time.process_time()
             found = index_runs(root)
             took = f"{time.perf_counter() - began:.2f} s, {time.process_time() - cpu:.2f} s of CPU"
             print(f"{what}: {len(found.entries)} runs, {took}", flush=True)

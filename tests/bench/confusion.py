@@ -1,5 +1,5 @@
-"""The confusion matrix of the scheduler's diagnosis, in virtual time: ``make confusion``. Prints
-Markdown, asserts nothing.
+"""Confusion: makes the confusion matrix of the scheduler's diagnosis, in virtual time: ``make
+confusion``. Prints Markdown, asserts nothing.
 
 A cell is a simulated server, a level of noise and a seed; the probe is carried out on it, and what
 the diagnosis says is compared with what the server is. The seeds were never used while the rule was
@@ -13,7 +13,7 @@ import argparse
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import combinations
+from itertools import chain, combinations, product
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -40,17 +40,17 @@ NOISES: Final = {
     "2": Noise(steps=0.1, network_s=0.001, merged=0.02),
     "3": Noise(steps=0.2, network_s=0.002, merged=0.05, hiccups_s=0.03),
 }
-"""None; a quiet machine; a network; a bad day: steps of 0.82 to 1.22 times what they should take
-(one sigma), chunks 2 ms late on average and one in twenty merged, and the server stands still for
-30 ms about every two seconds."""
+"""The levels are none, a quiet machine, a network, and a bad day. On a bad day steps take 0.82 to
+1.22 times their time (one sigma), and chunks are 2 ms late on average. One chunk in twenty is
+merged, and the server stops for 30 ms about every two seconds."""
 SEED: Final = 70000
-"""The first one. None below was used here."""
+"""Seeds begin here. Lower ones were not used here."""
 RIGHT, WRONG = "right", "wrong"
 NAMES: Final = (STATIC, PREFILL_FIRST, CHUNKED, PARTIAL, DISAGGREGATED, CANNOT_TELL)
 
 
 class Kind(NamedTuple):
-    """A server, and what should be said of it."""
+    """Is a server and its expected name."""
 
     truth: str
     server: Server
@@ -59,7 +59,7 @@ class Kind(NamedTuple):
     about: str = ""
     bounds: ProbeBounds = ProbeBounds()
     more: Noise = Noise()
-    """Beside the level of noise."""
+    """This noise adds to the level of noise."""
 
     @property
     def label(self) -> str:
@@ -90,9 +90,9 @@ class Said(NamedTuple):
     cell: Cell
     diagnosis: Diagnosis
     longest: int
-    """Tokens of the longest prompt that was put beside decoders."""
+    """The longest prompt beside decoders had this many tokens."""
     burst: int
-    """Prompts that came together."""
+    """This many prompts came together."""
 
     @property
     def verdict(self) -> str:
@@ -115,7 +115,7 @@ class Said(NamedTuple):
 
     @property
     def budget_held(self) -> bool | None:
-        """None: there is no budget, or nothing was said of it."""
+        """None: there is no budget, or none was reported."""
         said, true = self.diagnosis, self.cell.kind.budget
         if true is None or said.budget is None or said.name == CANNOT_TELL:
             return None
@@ -131,7 +131,7 @@ class Said(NamedTuple):
 
 
 def schedulers(gpu: str) -> Iterator[Kind]:
-    """Those that the goal is about."""
+    """Yields the schedulers of the goal."""
     yield Kind(STATIC, Server(policy="static", gpu=gpu))
     yield Kind(PREFILL_FIRST, Server(policy="prefill-first", gpu=gpu))
     yield Kind(PREFILL_FIRST, Server(policy="mixed", gpu=gpu))
@@ -158,7 +158,8 @@ def schedulers(gpu: str) -> Iterator[Kind]:
 
 
 def partial(gpu: str, budget: int, slots: int, long: int) -> Server:
-    """A prompt is long from 1,310 tokens: vLLM V0's 4 % of a context of 32,768."""
+    """Makes partial prefills. A prompt is long from 1,310 tokens: vLLM V0's 4 % of a context of
+    32,768."""
     return Server(
         policy="partial-prefills",
         budget=budget,
@@ -170,9 +171,11 @@ def partial(gpu: str, budget: int, slots: int, long: int) -> Server:
 
 
 def busy() -> Iterator[Kind]:
-    """Somebody else's requests: the name or that it cannot be told, but no other name."""
+    """Yields servers with other clients' requests. The name or "cannot tell" is right, but no other
+    name."""
     for rate in (0.3, 1.0, 3.0):
-        more, about = Noise(traffic_per_s=rate), f"{rate:g} other requests a second"
+        more = Noise(traffic_per_s=rate)
+        about = f"{rate:g} other requests a second"
         yield Kind(STATIC, Server(policy="static"), about=about, more=more)
         yield Kind(PREFILL_FIRST, Server(policy="prefill-first"), about=about, more=more)
         yield Kind(DISAGGREGATED, Server(policy="disaggregated"), about=about, more=more)
@@ -182,8 +185,8 @@ def busy() -> Iterator[Kind]:
 
 
 def programs() -> Iterator[Kind]:
-    """Other programs on the server's machine: steps that are slower now and then, and a server
-    whose one thread also takes the prompts apart, which costs some time a token."""
+    """Yields servers beside other programs: steps are slower at times, and the only thread also
+    tokenizes prompts, which takes time per token."""
     for slowed, held_us in ((1.0, 0.5), (1.0, 1.5), (1.5, 0.5), (3.0, 1.5)):
         more = Noise(slowed=slowed, held_s=held_us * 1e-6)
         about = f"{slowed:g} times slower in bursts, {held_us:g} us a token without answers"
@@ -196,13 +199,11 @@ def programs() -> Iterator[Kind]:
 
 
 def untellable() -> Iterator[Kind]:
-    """Where nothing can be told, that must be said."""
+    """Yields servers whose scheduler cannot be identified, which the diagnosis must report."""
     for tokens in (1000, 2000):
         for budget in (512, 8192):
-            bounds, about = (
-                ProbeBounds(longest_tokens=tokens),
-                f"prompts of at most {tokens:,} tokens",
-            )
+            bounds = ProbeBounds(longest_tokens=tokens)
+            about = f"prompts of at most {tokens:,} tokens"
             yield Kind(CANNOT_TELL, Server(budget=budget), about=about, bounds=bounds)
     for tokens in (2, 4, 8):
         for server in (
@@ -210,13 +211,14 @@ def untellable() -> Iterator[Kind]:
             Server(policy="prefill-first"),
             Server(policy="disaggregated"),
         ):
-            more, about = Noise(tokens_a_chunk=tokens), f"{tokens} tokens a chunk"
+            more = Noise(tokens_a_chunk=tokens)
+            about = f"{tokens} tokens a chunk"
             yield Kind(CANNOT_TELL, server, about=about, more=more)
     yield Kind(CANNOT_TELL, Server(policy=FIXED))
 
 
 def unusual() -> Iterator[Kind]:
-    """Settings that the rule was not made for."""
+    """Yields settings that the rule was not made for."""
     for budget in (1024, 2048):
         yield Kind(PARTIAL, partial("h100", budget, 4, 1), budget, 1, "one long prompt at a time")
     some = (
@@ -242,8 +244,8 @@ def unusual() -> Iterator[Kind]:
 
 
 def several() -> Iterator[Kind]:
-    """Equal servers behind one address that have the requests in turn: no scheduler has a name for
-    that."""
+    """Yields equal servers behind one address that get the requests in turn. No scheduler has a
+    name for that."""
     for server in (
         Server(policy="static"), Server(policy="prefill-first"), Server(budget=512),
         Server(budget=2048),
@@ -260,17 +262,18 @@ def changed(kind: Kind, about: str, **settings: object) -> Kind:
 
 
 def matrix(seeds: int = 1) -> list[Cell]:
-    return cells((kind for gpu in GPUS for kind in schedulers(gpu)), seeds)
+    return cells(chain.from_iterable(map(schedulers, GPUS)), seeds)
 
 
 def cells(kinds: Iterable[Kind], seeds: int = 1) -> list[Cell]:
-    """Each server at each level of noise, and a seed of its own for each."""
-    every = [(kind, noise) for kind in kinds for noise in NOISES for _ in range(seeds)]
+    """Makes a cell for each server at each level of noise, with a seed of its own."""
+    every = [(kind, noise) for kind, noise, _ in product(kinds, NOISES, range(seeds))]
     return [Cell(kind, noise, SEED + i) for i, (kind, noise) in enumerate(every)]
 
 
 def probe(cell: Cell) -> Said:
-    kind, noise = cell.kind, vars(NOISES[cell.noise])
+    kind = cell.kind
+    noise = vars(NOISES[cell.noise])
     both = Noise(
         **(
             noise
@@ -287,7 +290,7 @@ def probe(cell: Cell) -> Said:
 
 
 def shares(said: Iterable[Said]) -> str:
-    """'270 of 276 right (97.8 %), 6 cannot tell, 0 wrong'"""
+    """Formats shares, such as '270 of 276 right (97.8 %), 6 cannot tell, 0 wrong'."""
     count = Counter(one.verdict for one in said)
     total = max(1, count.total())
     return (
@@ -297,10 +300,13 @@ def shares(said: Iterable[Said]) -> str:
 
 
 def report(title: str, said: list[Said]) -> str:
-    """Markdown: truth by name, the shares, and every cell that is not right."""
+    """Formats Markdown: truth by name, the shares, and every cell that is not right."""
     count = Counter((one.cell.kind.truth, one.diagnosis.name) for one in said)
-    truths = [name for name in NAMES if any(truth == name for truth, _ in count)]
-    rows = [[truth, *(count[truth, name] or "" for name in NAMES)] for truth in truths]
+    found = {truth for truth, _ in count}
+    truths = [name for name in NAMES if name in found]
+    rows = []
+    for truth in truths:
+        rows.append([truth, *(count[truth, name] or "" for name in NAMES)])
     lines = [
         f"## {title}",
         "",
@@ -309,10 +315,9 @@ def report(title: str, said: list[Said]) -> str:
         shares(said) + ".",
         "",
     ]
-    lines += [
-        f"- noise {noise}: {shares(one for one in said if one.cell.noise == noise)}"
-        for noise in NOISES
-    ]
+    for noise in NOISES:
+        of_noise = (one for one in said if one.cell.noise == noise)
+        lines.append(f"- noise {noise}: {shares(of_noise)}")
     held = [one.budget_held for one in said if one.budget_held is not None]
     if held:
         lines.append(
@@ -345,7 +350,7 @@ TWICE: Final = (
     Kind(DISAGGREGATED, Server(policy="disaggregated")),
 )  # fmt: skip
 TRIED: Final = 7600
-"""Tokens of a prompt that each run tries: the longest one may be another."""
+"""Each run tries a prompt of this many tokens, whatever its longest one."""
 FIGURES: Final = {
     "alone": "TTFT of 7,600 tokens alone",
     "stall": "longest gap beside it",
@@ -355,24 +360,32 @@ FIGURES: Final = {
 
 
 def again(noise: str, runs: int) -> Iterator[tuple[Kind, dict[str, list[float]]]]:
-    """Each figure of each of so many runs; the names must be the same."""
+    """Yields each figure of each of so many runs. The names must be equal."""
     for kind in TWICE:
         said = [figures(kind, NOISES[noise], 2 * SEED + i) for i in range(runs)]
         assert len({name for name, _ in said if name != CANNOT_TELL}) <= 1
-        known = [name for name in FIGURES if all(name in some for _, some in said)]
-        yield kind, {name: [some[name] for _, some in said] for name in known}
+        figures_found = [some for _, some in said]
+        known = list(FIGURES)
+        for some in figures_found:
+            known = [name for name in known if name in some]
+        values = {}
+        for name in known:
+            values[name] = [some[name] for some in figures_found]
+        yield kind, values
 
 
 def apart(values: list[float]) -> list[float]:
-    """By how much one of each two is above the other, from the least to the most."""
+    """Returns the ratios of pairs, from the least to the most."""
     return sorted(max(pair) / min(pair) - 1 for pair in combinations(values, 2))
 
 
 def figures(kind: Kind, noise: Noise, seed: int) -> tuple[str, dict[str, float]]:
-    """The name, and the figures that there are."""
+    """Returns the name, and the figures that exist."""
     found = measure_probe(probed(kind.server, noise, seed, kind.bounds))
-    said, stalls = diagnose_scheduler(found), found.of("stall", TRIED)
-    alone_s, budget = found.alone_s(TRIED), said.budget and said.budget[1]
+    said = diagnose_scheduler(found)
+    stalls = found.of("stall", TRIED)
+    alone_s = found.alone_s(TRIED)
+    budget = said.budget and said.budget[1]
     stall_s = (
         median(stall.longest_s for stall in stalls)
         if said.name in (PREFILL_FIRST, CHUNKED, PARTIAL)
@@ -383,16 +396,17 @@ def figures(kind: Kind, noise: Noise, seed: int) -> tuple[str, dict[str, float]]
 
 
 def twice(runs: int) -> str:
-    """Markdown: a row a level of noise; of the server that agrees least with itself."""
+    """Formats Markdown with a row per level of noise, for the server that agrees least with
+    itself."""
     rows = []
     for noise in NOISES:
-        each = [
-            {name: apart(values) for name, values in some.items()} for _, some in again(noise, runs)
-        ]
-        cells = [
-            max((some[name] for some in each if name in some), key=lambda values: values[-1])
-            for name in FIGURES
-        ]
+        each = []
+        for _, some in again(noise, runs):
+            each.append({name: apart(values) for name, values in some.items()})
+        cells = []
+        for name in FIGURES:
+            differences = (some[name] for some in each if name in some)
+            cells.append(max(differences, key=lambda values: values[-1]))
         rows.append(
             [noise, *(f"{values[len(values) * 9 // 10]:.0%}, {values[-1]:.0%}" for values in cells)]
         )

@@ -1,5 +1,5 @@
-"""Damage at stride 1: every byte cut, every field replaced, each time a report; 19,000 folders, and
-it resumes.
+"""Damage at stride 1: cuts every byte and replaces every field of a run, and makes a report of each
+of 19,000 folders. It can resume.
 
     python tests/bench/damage.py STATE [--seconds N]
 
@@ -20,7 +20,7 @@ from support import damaged
 from support.damaged import Way, check_reports
 
 PIECE: Final = 50
-"""Folders until what is done is written down."""
+"""The state is saved after this many folders."""
 WAYS: Final[dict[str, Callable[[Path], Iterator[Way]]]] = {
     "records cut": lambda path: damaged.cut_records(*damaged.whole(path, 5)),
     "run.json cut": lambda path: damaged.cut_run(*damaged.whole(path)),

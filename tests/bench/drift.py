@@ -1,5 +1,5 @@
-"""How often ``twin drift`` raises a false alarm, and what it finds of servers that changed, in
-virtual time: ``make bench-drift``. Prints Markdown, asserts nothing.
+"""Drift: measures how often ``twin drift`` raises a false alarm, and which changes of servers it
+finds, in virtual time: ``make bench-drift``. Prints Markdown, asserts nothing.
 
 Each server is probed and swept, a twin is fitted, and then it is checked again and again for about
 a minute: unchanged, with noise of its own each time, and with something changed. Ten minutes in a
@@ -36,13 +36,13 @@ from locust_llm.lab.twin.observations import ObservedStage, collect_episodes
 
 SWEEP: Final = (1, 2, 4, 8, 16, 32, 64)
 STAGE_S: Final = 20.0
-"""Of each of the three loads."""
+"""Each of the three loads takes this time."""
 QUIET: Final = Noise(steps=0.02, network_s=0.0002)
 USUAL: Final = Noise(steps=0.05, network_s=0.0005)
 LOUD: Final = Noise(steps=0.1, network_s=0.001, merged=0.02)
 IN_A_ROW: Final = 10
 SETS: Final = 2
-"""Lengths with which changed servers are checked."""
+"""Changed servers are checked with this many sets of lengths."""
 SERVERS: Final = (
     (Server(budget=2048, num_seqs=48), QUIET),
     (Server(budget=1024, num_seqs=32), USUAL),
@@ -68,9 +68,9 @@ Changed = Callable[[Server, Noise], tuple[Server, Noise] | None]
 class Kind(NamedTuple):
     what: str
     of: Changed
-    """None: this server has no such thing."""
+    """The function returns None if this server has no such change."""
     right: tuple[str, ...]
-    """Names that are right."""
+    """These names are right."""
 
 
 def _seqs(server: Server, noise: Noise) -> tuple[Server, Noise] | None:
@@ -105,7 +105,7 @@ KINDS: Final = (
 
 
 def lengths_of(seed: int) -> Lengths:
-    """The same ones in their order for each seed, whatever the noise draws."""
+    """Returns equal lengths in equal order for each seed, whatever the noise draws."""
     own = Random(seed)
     return lambda random: chat(own)
 
@@ -113,9 +113,9 @@ def lengths_of(seed: int) -> Lengths:
 class Load(NamedTuple):
     users: int
     count: int
-    """Of requests."""
+    """The load has this many requests."""
     lengths: int
-    """Seed of their lengths."""
+    """Their lengths have this seed."""
 
 
 def minute(server: Server, noise: Noise, seed: int, loads: Sequence[Load]) -> list[ObservedStage]:
@@ -126,7 +126,7 @@ def minute(server: Server, noise: Noise, seed: int, loads: Sequence[Load]) -> li
 
 
 def loads(server: Server, noise: Noise, users: Sequence[int], seed: int) -> Iterator[Load]:
-    """As many requests as are sent in STAGE_S, and in any case some of each user."""
+    """Makes loads with as many requests as fit in STAGE_S, and some of each user in any case."""
     for number in users:
         lengths = 1000 * seed + number
         requests = stage(server, noise, 0, number, lengths_of(lengths), rounds=12).requests
@@ -145,7 +145,7 @@ class Found(NamedTuple):
     what: str
     drifted: bool
     names: list[str]
-    """The likeliest first."""
+    """The likeliest name comes first."""
 
 
 def _found(kind: Kind, drift: Drift) -> Found:
@@ -155,17 +155,16 @@ def _found(kind: Kind, drift: Drift) -> Found:
 
 
 def checked(server: Server, noise: Noise, twin: Twin, still: int, changed: int) -> Iterator[Found]:
-    seeds, users = count(1), choose_reference_loads(twin)
+    seeds = count(1)
+    users = choose_reference_loads(twin)
     for some in range(-(-still // IN_A_ROW)):
         asked = list(loads(server, noise, users, some))
         known = simulate_unchanged_server(twin, minute(server, noise, next(seeds), asked))
         for kind in KINDS:
             other = kind.of(server, noise)
-            times = (
-                (changed if some < SETS else 0)
-                if kind.right
-                else min(IN_A_ROW, still - some * IN_A_ROW)
-            )
+            times = min(IN_A_ROW, still - some * IN_A_ROW)
+            if kind.right:
+                times = changed if some < SETS else 0
             for _ in range(times if other is not None else 0):
                 yield _found(kind, check_drift(known, minute(*other, next(seeds), asked)))  # type: ignore[misc]
 
@@ -176,7 +175,7 @@ def report(found: Sequence[Found]) -> str:
         here = [one for one in found if one.what == kind.what]
         alarms = [one for one in here if one.drifted]
         right = sum(one.names[:1] != [] and one.names[0] in kind.right for one in alarms)
-        among = sum(any(name in kind.right for name in one.names) for one in alarms)
+        among = sum(not set(kind.right).isdisjoint(one.names) for one in alarms)
         said = Counter(one.names[0] if one.names else "none" for one in alarms).most_common(3)
         rows.append([
             kind.what, len(here), f"{len(alarms)} ({len(alarms) / max(1, len(here)):.1%})",
@@ -188,7 +187,7 @@ def report(found: Sequence[Found]) -> str:
 
 
 def one(number: int, still: int, changed: int) -> tuple[str, list[Found]]:
-    """Of a server: a line of what was fitted, and all checks."""
+    """Checks a server. Returns a line about the fit, and all checks."""
     server, noise = SERVERS[number]
     twin = twin_of(server, noise, number + 1)
     s = twin.model.settings
@@ -211,7 +210,8 @@ def main() -> None:
         help="minutes of each change of each server (default: twice 7)",
     )
     options = parser.parse_args()
-    found, began = list[Found](), time.monotonic()
+    found = list[Found]()
+    began = time.monotonic()
     numbers = range(len(SERVERS))
     with ProcessPoolExecutor(2) as pool:
         for about, here in pool.map(

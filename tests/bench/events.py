@@ -1,5 +1,5 @@
-"""Events of an answer in each protocol, as vLLM 0.32 sends them: before the first token, for each,
-after the last one."""
+"""Events: makes the events of an answer in each protocol, like vLLM 0.32: before the first token,
+for each token, after the last one."""
 
 import json
 from collections.abc import Iterable
@@ -99,7 +99,8 @@ OTHERS = {"responses": responses, "messages": messages}
 
 
 def options(protocol: str, tokens: int, folder: Path) -> list[str]:
-    """Of the truth server, for a protocol that is not chat; its files lie in ``folder``."""
+    """Returns the truth server's options for a protocol other than chat. Its files are in
+    ``folder``."""
     words = []
     for flag, events in zip(
         "bef", OTHERS[protocol](tokens) if protocol in OTHERS else (), strict=False

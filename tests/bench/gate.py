@@ -1,5 +1,5 @@
-"""How fast a slot goes on: occupancy of the gate as the server sees it, and the time from a first
-chunk to the next request.
+"""Gate: measures the gate's occupancy at the server, and the time from a first chunk to the next
+request.
 
     python tests/bench/gate.py [seconds]
 
@@ -25,7 +25,7 @@ USERS = 12
 
 
 def occupancy(spans: list[tuple[float, float]]) -> float:
-    """Share of the slots that are in use, from when all are until the last request comes."""
+    """Returns the share of slots in use, from full use until the last request comes."""
     begin = sorted(start for start, _ in spans)[SLOTS - 1]
     end = max(start for start, _ in spans)
     return sum(max(0, min(stop, end) - max(start, begin)) for start, stop in spans) / (
@@ -34,9 +34,9 @@ def occupancy(spans: list[tuple[float, float]]) -> float:
 
 
 def handovers(records: list[Record], rows: dict[str, list[Row]]) -> list[tuple[float, ...]]:
-    """ms of each handover: server begins to send the first chunk, it is here, the slot is free, the
-    next request is sent, it is at the server. First in, first out, so the order of slots and
-    requests is the same."""
+    """Returns the ms of each handover: the server begins to send the first chunk, it arrives, the
+    slot is free, the next request is sent, it arrives. First in, first out, so slots and requests
+    have the same order."""
     times = []
     freed = sorted(records, key=lambda record: record.freed_at or 0)
     later = sorted(records, key=lambda record: record.sent_at or 0)[SLOTS:]
@@ -51,7 +51,8 @@ def handovers(records: list[Record], rows: dict[str, list[Row]]) -> list[tuple[f
 
 
 def run(server: Scripted, prefill_ms: float, seconds: float) -> None:
-    prefix, gate = f"bench{prefill_ms:g}-", Gate(SLOTS)
+    prefix = f"bench{prefill_ms:g}-"
+    gate = Gate(SLOTS)
     records: list[Record] = []
     steps = stream(10, first_ms=prefill_ms, each_ms=prefill_ms / 10)
     requests = [

@@ -1,5 +1,5 @@
-"""Is what a run said near enough to what was true, and did its verdict say so? The goals, and the
-rule for verdicts."""
+"""Goals: checks whether reported times are close enough to true ones, and whether the verdict
+reflects it."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,8 +15,7 @@ FIGURES = ("TTFT p50", "TTFT p99", "gap p99")
 
 
 class Off(NamedTuple):
-    """One figure: what it was off by, and by how much it may be (ms). ``goal_ms`` None: there is no
-    goal."""
+    """Holds the error of one figure, and its limit in ms. ``goal_ms`` None: there is no goal."""
 
     what: str
     by_ms: float
@@ -28,7 +27,7 @@ class Off(NamedTuple):
 
     @property
     def well_met(self) -> bool:
-        """Within half of the goal."""
+        """Returns whether the error is within half of the goal."""
         return self.goal_ms is None or abs(self.by_ms) <= self.goal_ms / 2
 
     def __str__(self) -> str:
@@ -40,8 +39,8 @@ class Off(NamedTuple):
 
 
 def offs(streams: int, said_ms: Sequence[float], true_ms: Sequence[float]) -> list[Off]:
-    """Of each of FIGURES. A number of streams without goals of its own has those of the next larger
-    one."""
+    """Returns the error of each of FIGURES. A number of streams without goals of its own has the
+    goals of the next larger one."""
     goals = next((goals for most, goals in GOALS if streams <= most), GOALS[-1][1])
     found = []
     for what, said, true, goal in zip(FIGURES, said_ms, true_ms, goals, strict=True):
@@ -52,16 +51,16 @@ def offs(streams: int, said_ms: Sequence[float], true_ms: Sequence[float]) -> li
 
 
 def goals_met(streams: int, found: Sequence[Off], verdict: str | None) -> str:
-    """``met``, ``missed``, or ``INVALID said``: above 800 streams a run may miss its goals if it
-    says so."""
+    """Returns ``met``, ``missed``, or ``INVALID said``. Above 800 streams a run may miss its goals
+    if it reports that."""
     if not any(off.missed for off in found):
         return "met"
     return "INVALID said" if streams > 800 and verdict == "INVALID" else "missed"
 
 
 def rule_kept(found: Sequence[Off], verdict: str | None) -> str:
-    """``kept``, or how it was broken: what misses a goal must be below OK, what is within half of
-    all goals must not."""
+    """Returns ``kept``, or how the rule was broken. A run that misses a goal must be below OK, and
+    a run within half of all goals must not."""
     if verdict is None:
         return "no verdict"
     if any(off.missed for off in found) and verdict == "OK":

@@ -1,5 +1,5 @@
-"""The twin of the simulator's H100 (Llama 3.1 8B), written without a fit: what docs/twin.md plans
-with.
+"""H100 twin: writes the twin of the simulator's H100 (Llama 3.1 8B) without a fit, for the plans in
+docs/twin.md.
 
     python tests/bench/h100_twin.py h100.toml
 
@@ -32,10 +32,8 @@ ERROR = 0.104
 def twin() -> Twin:
     model, gpu = H100.model, H100.gpu
     bandwidth = gpu.bandwidth * H100.bandwidth_efficiency
-    weights_s, token_s = (
-        model.weight_bytes / bandwidth,
-        2 * model.parameters / (gpu.flops * H100.mfu),
-    )
+    weights_s = model.weight_bytes / bandwidth
+    token_s = 2 * model.parameters / (gpu.flops * H100.mfu)
     cost = StepCosts(
         fixed_s=weights_s + H100.step_overhead_s,
         token_s=token_s,

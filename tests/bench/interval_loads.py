@@ -1,5 +1,5 @@
-"""Loads of known truth for ``make intervals``: each makes many runs at once, as an array (runs,
-requests) in send order.
+"""Interval loads have known truth, for ``make intervals``. Each makes many runs at once, as an
+array (runs, requests) in send order.
 
 TUNED are the loads that the constants of the intervals were chosen on. SEEN were held out of an
 earlier rule, HELD_OUT of this one.
@@ -27,10 +27,11 @@ Draw = Callable[[np.random.Generator, tuple[int, ...]], Runs]
 Process = Callable[[np.random.Generator, int, int], Runs]
 
 LATENCY: Final = ("mean", "p50", "p90", "p95", "p99", "share")
-"""What is judged of latencies; ``share``: of requests within the limit that nine of ten meet."""
+"""These figures of latencies are checked. ``share`` is the share of requests within a limit that
+nine of ten meet."""
 OUTCOME: Final = ("error_rate",)
 RATE: Final = ("rate",)
-"""Of amounts in equal bins of time, one after the other."""
+"""These figures are of successive amounts in equal bins of time."""
 SERVER: Final = SchedulerConfig(max_num_batched_tokens=2048, max_num_seqs=128, kv_tokens=400_000)
 
 
@@ -50,7 +51,7 @@ def exponential(random: np.random.Generator, shape: tuple[int, ...]) -> Runs:
 
 
 def lognormal(sigma: float, random: np.random.Generator, shape: tuple[int, ...]) -> Runs:
-    """Of mean 1."""
+    """Draws values with mean 1."""
     return np.exp(random.normal(-sigma * sigma / 2, sigma, shape))
 
 
@@ -63,7 +64,7 @@ def gamma(random: np.random.Generator, shape: tuple[int, ...]) -> Runs:
 
 
 def hyperexponential(random: np.random.Generator, shape: tuple[int, ...]) -> Runs:
-    """Of mean 1: one of ten is ten times as long as the others."""
+    """Draws values with mean 1, of which one in ten is ten times as long as the others."""
     return random.exponential(size=shape) * np.where(random.random(shape) < 0.1, 10, 1) / 1.9
 
 
@@ -72,7 +73,7 @@ def independent(draw: Draw, random: np.random.Generator, runs: int, count: int) 
 
 
 def bimodal(random: np.random.Generator, runs: int, count: int) -> Runs:
-    """One request of eight has a long prompt."""
+    """Draws latencies where one request in eight has a long prompt."""
     long = random.random((runs, count)) < 0.12
     return np.where(
         long, random.normal(5, 0.7, (runs, count)), random.normal(1, 0.2, (runs, count))
@@ -80,20 +81,20 @@ def bimodal(random: np.random.Generator, runs: int, count: int) -> Runs:
 
 
 def cached(random: np.random.Generator, runs: int, count: int) -> Runs:
-    """Three of ten are answered from a cache, five times as fast."""
+    """Draws latencies where a cache answers three of ten, five times as fast."""
     hit = random.random((runs, count)) < 0.3
     return np.where(hit, 0.2, 1.0) * lognormal(0.25, random, (runs, count))
 
 
 def waves(requests: float, random: np.random.Generator, runs: int, count: int) -> Runs:
-    """A level that swings by 20 %, with a period of so many requests."""
+    """Draws latencies whose level swings by 20 %, with a period of so many requests."""
     turns = np.arange(count) / requests + random.random((runs, 1))
     level: Runs = 1 + 0.2 * np.sin(2 * np.pi * turns)
     return level * lognormal(0.3, random, (runs, count))
 
 
 def retries(random: np.random.Generator, runs: int, count: int) -> Runs:
-    """One of twelve is sent again after a second, once or more often."""
+    """Draws latencies where one in twelve is retried after a second, once or more often."""
     again = random.geometric(1 - 1 / 12, (runs, count)) - 1
     return lognormal(0.3, random, (runs, count)) + 2 * again
 
@@ -107,7 +108,7 @@ def autoregressive(phi: float, random: np.random.Generator, runs: int, count: in
 
 
 def _wander(phi: float, random: np.random.Generator, runs: int, count: int) -> Runs:
-    """Standard normal values that each have ``phi`` of the one before."""
+    """Draws standard normal values with autocorrelation ``phi``."""
     noise = random.normal(size=(count, runs)) * math.sqrt(1 - phi * phi)
     noise[0] /= math.sqrt(1 - phi * phi)
     for i in range(1, count):
@@ -118,13 +119,14 @@ def _wander(phi: float, random: np.random.Generator, runs: int, count: int) -> R
 def drifting(
     amplitude: float, requests: float, random: np.random.Generator, runs: int, count: int
 ) -> Runs:
-    """A level that wanders by ``amplitude``, over so many requests, times noise of 20 %."""
+    """Draws latencies whose level wanders by ``amplitude``, over so many requests, times noise of
+    20 %."""
     level = 1 + amplitude * _wander(math.exp(-1 / requests), random, runs, count)
     return np.maximum(level, 0.05) * lognormal(0.2, random, (runs, count))
 
 
 def fractional(d: float, random: np.random.Generator, runs: int, count: int) -> Runs:
-    """Of long memory: fractionally integrated noise, over ten times the run."""
+    """Draws latencies with long memory: fractionally integrated noise, over ten times the run."""
     length = 16 * count
     weights = np.cumprod(
         np.concatenate([[1.0], (np.arange(1, length) - 1 + d) / np.arange(1, length)])
@@ -139,7 +141,8 @@ def fractional(d: float, random: np.random.Generator, runs: int, count: int) -> 
 
 
 def on_and_off(random: np.random.Generator, runs: int, count: int, slower: float = 3.0) -> Runs:
-    """The server is so many times as slow for 15 requests on average, after 60."""
+    """Draws latencies of a server that is so many times slower for 15 requests on average, after
+    60."""
     slow = np.empty((count, runs), np.bool_)
     state = random.random(runs) < 0.2
     for i in range(count):
@@ -149,14 +152,16 @@ def on_and_off(random: np.random.Generator, runs: int, count: int, slower: float
 
 
 def collected(random: np.random.Generator, runs: int, count: int) -> Runs:
-    """A pause of the server every 40 requests, of which the next five or so have what is left."""
+    """Draws latencies with a pause of the server every 40 requests. The next five or so have the
+    rest of it."""
     phase = random.uniform(0, 40, runs)[:, None]
     since = (np.arange(count) + phase + random.uniform(-2, 2, (runs, count))) % 40
     return lognormal(0.3, random, (runs, count)) + np.maximum(0, 2 - since * 0.4)
 
 
 def padded(random: np.random.Generator, runs: int, count: int) -> Runs:
-    """Batches of eight take as long as their longest request; each waits for the one before."""
+    """Draws batches of eight that take as long as their longest request. Each waits for the one
+    before."""
     length = lognormal(0.6, random, (runs, count // 8 + 1, 8)).max(axis=2)
     waits = np.concatenate([np.zeros((runs, 1)), length[:, :-1]], axis=1)
     each: Runs = np.repeat(length + waits, 8, axis=1)[:, :count]
@@ -168,7 +173,7 @@ def padded(random: np.random.Generator, runs: int, count: int) -> Runs:
 
 
 def single(load: float, random: np.random.Generator, runs: int, count: int) -> Runs:
-    """Sojourn times of M/M/1, from its steady state on: Lindley's recursion."""
+    """Returns sojourn times of M/M/1 in its steady state: Lindley's recursion."""
     wait = np.where(random.random(runs) < load, random.exponential(1 / (1 - load), runs), 0.0)
     found = np.empty((count, runs))
     for i in range(count):
@@ -186,13 +191,17 @@ def many(
     runs: int,
     count: int,
 ) -> Runs:
-    """Waits and so much of the service of M/G/``servers``, after a long warmup."""
-    free, now, every = np.zeros((runs, servers)), np.zeros(runs), np.arange(runs)
-    warmup, found = int(min(20 / (1 - load) ** 2, 4000)), np.empty((count, runs))
+    """Returns waits and so much of the service of M/G/``servers``, after a long warmup."""
+    free = np.zeros((runs, servers))
+    now = np.zeros(runs)
+    every = np.arange(runs)
+    warmup = int(min(20 / (1 - load) ** 2, 4000))
+    found = np.empty((count, runs))
     for i in range(-warmup, count):
         now += random.exponential(1 / (load * servers), runs)
         slot = free.argmin(axis=1)
-        start, service = np.maximum(free[every, slot], now), draw(random, (runs,))
+        start = np.maximum(free[every, slot], now)
+        service = draw(random, (runs,))
         free[every, slot] = start + service
         if i >= 0:
             found[i] = start - now + service * weight
@@ -211,12 +220,16 @@ def closed(
     runs: int,
     count: int,
 ) -> Runs:
-    """Response times of users who think, in front of servers that serve in turn; all begin within
-    one response."""
-    ready, every = random.uniform(0, 1 + users / servers, (runs, users)), np.arange(runs)
-    free, warmup, found = np.zeros((runs, servers)), 10 * users, np.empty((count, runs))
+    """Returns response times of users with think times before servers that serve in turn. All begin
+    within one response."""
+    ready = random.uniform(0, 1 + users / servers, (runs, users))
+    every = np.arange(runs)
+    free = np.zeros((runs, servers))
+    warmup = 10 * users
+    found = np.empty((count, runs))
     for i in range(-warmup, count):
-        user, slot = ready.argmin(axis=1), free.argmin(axis=1)
+        user = ready.argmin(axis=1)
+        slot = free.argmin(axis=1)
         sent = ready[every, user]
         done = np.maximum(free[every, slot], sent) + draw(random, (runs,))
         free[every, slot] = done
@@ -227,18 +240,23 @@ def closed(
 
 
 def shared(users: int, think: float, random: np.random.Generator, runs: int, count: int) -> Runs:
-    """Response times of a closed loop whose server shares itself equally among the requests in it
+    """Returns response times of a closed loop whose server shares itself equally among its requests
     (exponential work)."""
-    every, warmup = np.arange(runs), 20 * users
+    every = np.arange(runs)
+    warmup = 20 * users
     total = warmup + count
     left = np.full((runs, users), np.inf)
     ready = random.exponential(think, (runs, users))
-    sent_at, index = np.zeros((runs, users)), np.zeros((runs, users), np.int64)
-    found, sends, now = np.full((runs, total), np.nan), np.zeros(runs, np.int64), np.zeros(runs)
+    sent_at = np.zeros((runs, users))
+    index = np.zeros((runs, users), np.int64)
+    found = np.full((runs, total), np.nan)
+    sends = np.zeros(runs, np.int64)
+    now = np.zeros(runs)
     while np.isnan(found[:, warmup:]).any():
         inside = np.isfinite(left)
         sharing = np.maximum(inside.sum(axis=1), 1)
-        next_done, next_sent = left.min(axis=1) * sharing, ready.min(axis=1) - now
+        next_done = left.min(axis=1) * sharing
+        next_sent = ready.min(axis=1) - now
         step = np.minimum(next_done, next_sent)
         left = left - (step / sharing)[:, None]
         now = now + step
@@ -260,11 +278,14 @@ def shared(users: int, think: float, random: np.random.Generator, runs: int, cou
 
 
 def deterministic(random: np.random.Generator, runs: int, count: int) -> Runs:
-    """Four users of a server without chance: a first token takes 95 ms, and more beside others';
-    lengths repeat nearly."""
-    users, every = 4, np.arange(runs)
-    ready, lengths = random.uniform(0, 1, (runs, users)), np.array([1.0, 1.13, 0.91, 1.04, 1.21])
-    last, found = np.full((runs, users), -1.0), np.empty((count, runs))
+    """Returns TTFTs of four users of a server without chance: 95 ms, and more beside others.
+    Lengths repeat nearly."""
+    users = 4
+    every = np.arange(runs)
+    ready = random.uniform(0, 1, (runs, users))
+    lengths = np.array([1.0, 1.13, 0.91, 1.04, 1.21])
+    last = np.full((runs, users), -1.0)
+    found = np.empty((count, runs))
     begin = random.integers(0, 5, runs)
     for i in range(count):
         user = ready.argmin(axis=1)
@@ -279,7 +300,8 @@ def deterministic(random: np.random.Generator, runs: int, count: int) -> Runs:
 
 
 def lockstep(random: np.random.Generator, runs: int, count: int) -> Runs:
-    """Three users whose requests fall into one step now and then, and part again."""
+    """Returns latencies of three users whose requests fall into one step at times, and part
+    again."""
     together = _wander(0.97, random, runs, count) > 0.5
     place = (np.arange(count) + random.integers(0, 3, runs)[:, None]) % 3
     return (30 + np.where(together, 10 * place, 2 * place)) * lognormal(0.05, random, (runs, count))
@@ -290,7 +312,7 @@ def lockstep(random: np.random.Generator, runs: int, count: int) -> Runs:
 
 
 def error_bursts(random: np.random.Generator, runs: int, count: int) -> Runs:
-    """Once in a thousand requests twenty in a row of which half fail."""
+    """Returns failures: once in a thousand requests twenty in a row of which half fail."""
     failed = np.zeros((runs, count))
     for run in failed:
         for begin in np.flatnonzero(random.random(count + 20) < 1 / 1000) - 20:
@@ -304,7 +326,7 @@ def errors(share: float, random: np.random.Generator, runs: int, count: int) -> 
 
 
 def outages(random: np.random.Generator, runs: int, count: int) -> Runs:
-    """3 % fail, in spells of 15 that come after 485."""
+    """Returns failures of 3 %, in spells of 15 after 485."""
     found = np.empty((count, runs))
     state = random.random(runs) < 0.03
     for i in range(count):
@@ -314,8 +336,8 @@ def outages(random: np.random.Generator, runs: int, count: int) -> Runs:
 
 
 def modulated(dwell_s: float, random: np.random.Generator, runs: int, seconds: int) -> Runs:
-    """Requests a second that end, by a Markov chain of 12/s and 4/s that stays ``dwell_s`` in
-    either; second by second."""
+    """Returns requests that end per second, by a Markov chain of 12/s and 4/s that stays
+    ``dwell_s`` in either."""
     steps = 20
     state = random.random(runs) < 0.5
     found = np.zeros((seconds, runs))
@@ -326,7 +348,8 @@ def modulated(dwell_s: float, random: np.random.Generator, runs: int, seconds: i
 
 
 def full_server(random: np.random.Generator, runs: int, seconds: int) -> Runs:
-    """What a server that is always busy finishes: eight places, lognormal service of 1 s."""
+    """Returns the completions of a server that is always busy: eight places, lognormal service of 1
+    s."""
     found = np.zeros((runs, seconds))
     for run in found:
         for _ in range(8):
@@ -351,8 +374,8 @@ def drifting_rate(random: np.random.Generator, runs: int, seconds: int) -> Runs:
 def simulated(
     rate_per_s: float, users: int, random: np.random.Generator, runs: int, count: int
 ) -> Runs:
-    """TTFT of a simulated H100 with an 8B model and chunked prefill; an open loop, or a closed one
-    of so many users. A tenth of the requests is warmup."""
+    """Returns TTFTs of a simulated H100 with an 8B model and chunked prefill, in an open loop or a
+    closed one of so many users. A tenth of the requests is warmup."""
     return np.array(
         [
             _simulated(rate_per_s, users, int(seed), count)
@@ -362,7 +385,8 @@ def simulated(
 
 
 def _simulated(rate_per_s: float, users: int, seed: int, count: int) -> list[float]:
-    random, clock = Random(seed), VirtualClock()
+    random = Random(seed)
+    clock = VirtualClock()
     scheduler = Scheduler(SERVER, POLICIES["chunked"], record=True)
     load = Virtual(clock, BatchEngine(scheduler, LLAMA_8B_H100, clock))
     warmup = count // 2 if rate_per_s else users
@@ -473,4 +497,4 @@ HELD_OUT: Final = (
     *cells("two-state Markov rate, faster", partial(modulated, 3.0), (120,), RATE),
     *cells("drifting rate, shorter", drifting_rate, (60,), RATE),
 )
-"""Looked at once, after the last change of the rule."""
+"""These were evaluated once, after the last change of the rule."""

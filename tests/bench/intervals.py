@@ -1,5 +1,5 @@
-"""How often an SLO interval holds the truth, how often a verdict is wrong or missing: ``make
-intervals``. Prints Markdown.
+"""Intervals: measures how often an SLO interval holds the truth, and how often a verdict is wrong
+or missing: ``make intervals``. Prints Markdown.
 
 A cell is a load that makes latencies, failures or rates (interval_loads.py) and a number of
 requests or seconds. Many runs of it are made, and the interval of each figure of each run is held
@@ -18,7 +18,8 @@ many requests by one whose limit is half of it.
 import argparse
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from multiprocessing import Pool
 from statistics import NormalDist
 from typing import Final, NamedTuple
@@ -38,15 +39,15 @@ from locust_llm.report.slo.intervals import (
 from locust_llm.slo.intervals import count_needed_values
 
 GOOD: Final = 0.9
-"""``share``: of requests within the limit that so many are within in truth."""
+"""``share`` is the share of requests within a limit that truly holds for this share."""
 OFF: Final = (0.1, 0.2, 0.3, 0.4)
 CLEAR: Final = OFF.index(0.3)
 CATALOGUES: Final = {"tuned": (TUNED, 1), "seen": (SEEN, 1001), "held-out": (HELD_OUT, 2001)}
-"""Cells, and their seed."""
+"""Each catalogue has cells and their seed."""
 TRUTH: Final = 2
-"""So many times as many runs are made as are judged: the others show what is true."""
+"""There are this many times as many runs as evaluated ones. The others show the truth."""
 ABORTS: Final = 120
-"""Runs of a cell that are held against ``abort:``, with a look every LOOKS requests."""
+"""This many runs of a cell are checked against ``abort:``, every LOOKS requests."""
 LOOKS: Final = 16
 SECTIONS: Final = 10
 NORMAL: Final = NormalDist().inv_cdf(0.975)
@@ -64,25 +65,25 @@ def make_runs(cell: Cell, runs: int, seed: int) -> Runs:
 class Result(NamedTuple):
     figure: str
     spread: float
-    """Standard deviation of the figure over runs, as a share of the truth."""
+    """This is the figure's standard deviation over runs, as a share of the truth."""
     held: float
     wrong_pass: float
-    """The interval lies below the truth: a rule ``< truth`` passes."""
+    """The interval lies below the truth, so a rule ``< truth`` passes."""
     wrong_fail: float
     wrong: float
-    """A limit 30 % off: decided wrongly, on the worse side."""
+    """A limit 30 % off is decided wrongly, on the worse side."""
     below: tuple[float, ...]
-    """A limit OFF above the truth: the interval lies below it."""
+    """The limit is OFF above the truth, and the interval lies below it."""
     above: tuple[float, ...]
-    """A limit OFF below the truth: the interval lies above it."""
+    """The limit is OFF below the truth, and the interval lies above it."""
     oracle: tuple[float, ...]
     reach_down: float
     reach_up: float
-    """The median distance of an end from the figure, over 1.96 true standard errors."""
+    """This is the median distance of an end from the figure, over 1.96 true standard errors."""
 
     @property
     def possible(self) -> bool:
-        """The oracle decides a limit 30 % off in 95 % of the runs."""
+        """Returns whether the oracle decides a limit 30 % off in 95 % of the runs."""
         return self.oracle[CLEAR] >= 0.95
 
 
@@ -146,6 +147,10 @@ HEAD: Final = (
 )  # fmt: skip
 
 
+def _format_shares(shares: Iterable[float]) -> str:
+    return ", ".join(f"{100 * share:.0f}" for share in shares)
+
+
 def make_rows(cell: Cell, results: list[Result]) -> Iterator[tuple[str, ...]]:
     for one in results:
         # a share of good requests is better above
@@ -155,11 +160,13 @@ def make_rows(cell: Cell, results: list[Result]) -> Iterator[tuple[str, ...]]:
             else (one.wrong_pass, one.wrong_fail)
         )
         decided = min(one.below[CLEAR], one.above[CLEAR])
-        mark = "+" if decided >= 0.95 else "-" if one.possible else ""
+        mark = "-" if one.possible else ""
+        if decided >= 0.95:
+            mark = "+"
         yield (
             f"{cell.name}, {cell.count:,}", one.figure, f"{one.spread:.1%}", f"{one.reach_down:.1f}, {one.reach_up:.1f}", f"{one.held:.1%}",
             f"{wrong[0]:.1%} / {wrong[1]:.1%}", f"{one.wrong:.1%}",
-            *(", ".join(f"{100 * share:.0f}" for share in shares) for shares in (one.below, one.above, one.oracle)), mark,
+            *map(_format_shares, (one.below, one.above, one.oracle)), mark,
         )  # fmt: skip
 
 
@@ -186,7 +193,7 @@ def summarise(results: list[Result]) -> str:
 
 
 def count_until_abort(figure: str, values: Runs, limit: float) -> float:
-    """After how many requests ``abort:`` ends this run; infinite if it does not."""
+    """Returns after how many requests ``abort:`` ends this run, or infinity."""
     add: Callable[[float], None]
     if figure == "mean":
         mean = MeanMonitor(limit, 1.0, "", 1.0)
@@ -205,18 +212,19 @@ def count_until_abort(figure: str, values: Runs, limit: float) -> float:
 
 
 def evaluate_abort(cell: Cell, seed: int) -> list[tuple[str, ...]]:
-    """A row a figure."""
+    """Returns a row per figure."""
     table = []
     made = make_runs(cell, 4 * ABORTS, seed)
     for figure in ("p50", "p95", "mean", "share"):
-        at = (
-            100 * GOOD if figure == "share" else float(figure[1:]) if figure[0] == "p" else math.nan
-        )
+        at = math.nan
+        if figure == "share":
+            at = 100 * GOOD
+        elif figure[0] == "p":
+            at = float(figure[1:])
         truth = float(made.mean()) if figure == "mean" else float(np.percentile(made, at))
-        wrong, right = (
-            np.array([count_until_abort(figure, run, limit) for run in made[:ABORTS]])
-            for limit in (truth, truth / 2)
-        )
+        judged = made[:ABORTS]
+        wrong = np.array([count_until_abort(figure, run, truth) for run in judged])
+        right = np.array([count_until_abort(figure, run, truth / 2) for run in judged])
         row = (
             f"{np.isfinite(wrong).mean():.0%}",
             f"{np.isfinite(right).mean():.0%}",
@@ -253,16 +261,14 @@ def main() -> None:
                 "at half of it",
                 "after",
             )
-            rows = [row for job in aborts for row in job.get()]
+            rows = list(chain.from_iterable(job.get() for job in aborts))
             print(tabulate(rows, head, tablefmt="github", disable_numparse=True))
             return
         jobs = [pool.apply_async(evaluate_cell, (cell, given.runs, seed)) for cell in chosen]
         results = [job.get() for job in jobs]
-    table = [
-        row for cell, found in zip(chosen, results, strict=True) for row in make_rows(cell, found)
-    ]
+    table = list(chain.from_iterable(map(make_rows, chosen, results)))
     print(tabulate(table, HEAD, tablefmt="github", disable_numparse=True))
-    print(f"\n{summarise([one for found in results for one in found])}")
+    print(f"\n{summarise(list(chain.from_iterable(results)))}")
     print(f"\n{given.runs} runs a cell, seed {seed}, {time.monotonic() - began:.0f} s.")
 
 

@@ -1,5 +1,5 @@
-"""Locust as processes that are watched: their CPU and memory over time, and the records that they
-left."""
+"""Load: runs Locust as observed processes, with their CPU and memory over time, and their
+records."""
 
 import json
 import os
@@ -22,12 +22,12 @@ CHAT = HERE.parent.parent / "locustfiles" / "chat.py"
 ONCE = HERE / "once.py"
 LOOK_EACH_S = 0.1
 COUNT_FILES_EACH = 50
-"""Looks. To list 10,000 descriptors takes 10 ms."""
+"""Files are counted at every so many looks, since listing 10,000 descriptors takes 10 ms."""
 
 
 @dataclass
 class Seen:
-    """One process, looked at every LOOK_EACH_S; ``at`` is CLOCK_MONOTONIC, the clock of all
+    """Observes one process every LOOK_EACH_S. ``at`` is CLOCK_MONOTONIC, the clock of all
     stamps."""
 
     process: psutil.Process
@@ -37,10 +37,11 @@ class Seen:
     highest_file: int = 0
 
     def look(self) -> None:
-        """Nothing when it is gone."""
+        """Records nothing when the process is gone."""
         try:
             with self.process.oneshot():
-                times, memory = self.process.cpu_times(), self.process.memory_info()
+                times = self.process.cpu_times()
+                memory = self.process.memory_info()
             if len(self.at) % COUNT_FILES_EACH == COUNT_FILES_EACH - 1:
                 files = os.listdir(f"/proc/{self.process.pid}/fd")
                 self.highest_file = max(self.highest_file, 0, *map(int, files))
@@ -52,20 +53,20 @@ class Seen:
             self.memory_kb.append(memory.rss // 1024)
 
     def cpu_between(self, start: float, stop: float) -> float:
-        """CPU seconds, between two moments."""
+        """Returns the CPU seconds between two moments."""
         begin, end = np.interp([start, stop], self.at, self.cpu_s)
         return float(end - begin)
 
 
 @dataclass
 class Load:
-    """A finished run: the process that was started first (the only one, or the master), then its
-    workers."""
+    """Holds a finished run: the process that was started first (the only one, or the master), then
+    its workers."""
 
     folder: Path
     processes: list[Seen]
     said: str
-    """The lines of the console about the client verdict."""
+    """The console has these lines about the client verdict."""
 
     @property
     def senders(self) -> list[Seen]:
@@ -73,12 +74,12 @@ class Load:
 
     @property
     def cpu_s(self) -> float:
-        """Of those that send, start and end included."""
+        """Returns the CPU time of the sending processes, including start and end."""
         return sum(sender.cpu_s[-1] for sender in self.senders)
 
     @property
     def memory_kb(self) -> int:
-        """The most that all that send had at a time, as far as their peaks fell together."""
+        """Returns the sum of the peaks of all sending processes, which bounds their common peak."""
         return sum(max(sender.memory_kb) for sender in self.senders)
 
     def records(self) -> list[Record]:
@@ -88,7 +89,7 @@ class Load:
         ]
 
     def verdict(self) -> tuple[str | None, str]:
-        """(the level, with its reasons as the console shows them); None where the report failed."""
+        """Returns the level with its reasons as on the console, or None if the report failed."""
         conditions = json.loads((self.folder / "run.json").read_bytes()).get("conditions", {})
         return conditions.get("client_verdict"), self.said
 
@@ -97,11 +98,13 @@ def load(
     port: int, folder: Path, options: Sequence[str], *,
     processes: int = 1, certificate: Path | None = None, locustfile: Path = CHAT,
 ) -> Load:  # fmt: skip
-    """Run Locust to its end. ``certificate``: speak TLS, and trust it."""
+    """Runs Locust to its end. ``certificate`` turns TLS on, and is trusted."""
     folder.mkdir()
-    scheme, environment = "http", dict(os.environ)
+    scheme = "http"
+    environment = dict(os.environ)
     if certificate is not None:
-        scheme, environment["REQUESTS_CA_BUNDLE"] = "https", str(certificate)
+        scheme = "https"
+        environment["REQUESTS_CA_BUNDLE"] = str(certificate)
     command = [
         sys.executable, "-m", "locust", "-f", str(locustfile), "--headless", "--host",
         f"{scheme}://127.0.0.1:{port}",
@@ -128,6 +131,6 @@ def load(
 
 
 def verdict_lines(console: str) -> str:
-    """What follows ``client verdict``, with the indented lines after it, as one line."""
+    """Returns the text after ``client verdict`` with the indented lines after it, as one line."""
     found = re.search(r"^client verdict +(.*(?:\n +.*)*)", console, re.MULTILINE)
     return " ".join(found[1].split()) if found else ""

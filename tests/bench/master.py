@@ -1,4 +1,4 @@
-"""What a master costs: ``python tests/bench/master.py``. Prints, asserts nothing.
+"""Master: measures its cost: ``python tests/bench/master.py``. Prints, asserts nothing.
 
 A real master, with the prefill gate on, and workers that are none: one process says for all of them
 what they would say, four times a second how they stand, and their finished requests in batches. So
@@ -64,7 +64,7 @@ def a_record(worker: str, chunks: int) -> Record:
 
 
 class Worker:
-    """What a worker would say."""
+    """Sends the messages of a worker."""
 
     def __init__(self, port: int, number: int, per_s: float, chunks: int, hello: Hello) -> None:
         self.name = f"bench_{number:032x}"
@@ -72,7 +72,9 @@ class Worker:
         self.socket.setsockopt(zmq.IDENTITY, self.name.encode())
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.connect(f"tcp://127.0.0.1:{port}")
-        self.hello, self.per_s, self.packed = hello, per_s, pack_record(a_record(self.name, chunks))
+        self.hello = hello
+        self.per_s = per_s
+        self.packed = pack_record(a_record(self.name, chunks))
         self.epoch, self.share, self.sent, self.batches, self.acknowledged, self.heard = (
             0,
             -1,
@@ -127,7 +129,7 @@ class Worker:
                 self.send(Ended())
 
     def tick(self, now: float) -> None:
-        """Four times a second."""
+        """Reports the state, four times a second."""
         self.say(
             "heartbeat", {"state": "running" if self.began_at else "ready", "current_cpu_usage": 1}
         )
@@ -192,11 +194,15 @@ def one_master(hello: Hello, count: int, options: argparse.Namespace) -> None:
 def measure(
     master: "subprocess.Popen[bytes]", hello: Hello, count: int, options: argparse.Namespace
 ) -> None:
-    seen, per_s = psutil.Process(master.pid), options.rate / count
+    seen = psutil.Process(master.pid)
+    per_s = options.rate / count
     workers = [
         Worker(options.port, number, per_s, options.chunks, hello) for number in range(count)
     ]
-    due, begun, spent, sent = time.monotonic(), None, 0.0, 0
+    due = time.monotonic()
+    begun = None
+    spent = 0.0
+    sent = 0
     while begun is None or time.monotonic() < begun + options.seconds:
         for worker in workers:
             worker.hear()
@@ -207,16 +213,16 @@ def measure(
                 worker.tick(now)
         if begun is None and all(worker.sent > per_s for worker in workers):
             times = seen.cpu_times()
-            begun, spent, sent = (
-                now,
-                times.user + times.system,
-                sum(worker.sent for worker in workers),
-            )
+            begun = now
+            spent = times.user + times.system
+            sent = sum(worker.sent for worker in workers)
         if master.poll() is not None:
             sys.exit("the master has ended")
         time.sleep(0.002)
-    times, now = seen.cpu_times(), time.monotonic()
-    took, records = now - begun, sum(worker.sent for worker in workers) - sent
+    times = seen.cpu_times()
+    now = time.monotonic()
+    took = now - begun
+    records = sum(worker.sent for worker in workers) - sent
     while (
         waiting := sum(worker.batches - worker.acknowledged for worker in workers)
     ) and time.monotonic() < now + 5:

@@ -1,4 +1,5 @@
-"""Do large requests leave on time: ``python tests/bench/media.py``. Prints, asserts nothing.
+"""Media: measures whether large requests are sent on time: ``python tests/bench/media.py``. Prints,
+asserts nothing.
 
 4 MB of pictures a request, 20 requests a second at even times, beside the same load of text alone.
 The server reads and answers, and does nothing else: one that decodes the JSON would need the cores
@@ -48,7 +49,7 @@ def serve(listener: socket.socket) -> None:
 
 
 def answer(connection: socket.socket) -> None:
-    """Each request of a connection, read to its end."""
+    """Reads each request of a connection to its end."""
     block = bytearray(1 << 18)
     data = b""
     while True:

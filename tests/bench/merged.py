@@ -1,8 +1,7 @@
-"""Are rules decided rightly where chunks come merged? Runs against the C truth server beside
-burning programs, with limits 5 and 20 % off the true percentile on both sides. Prints a line a run,
-then how many rules were decided with what bounds the error, how many without it, and how many
-wrongly. Asserts nothing.
-"""
+"""Merged chunks: checks whether rules are decided correctly with them. Runs against the C truth
+server beside burning programs, with limits 5 and 20 % off the true percentile on both sides. Prints
+a line a run, then how many rules were decided with what bounds the error, how many without it, and
+how many wrongly. Asserts nothing."""
 
 import argparse
 import os
@@ -10,6 +9,7 @@ import sys
 import tempfile
 from collections import Counter
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from unittest.mock import patch
 
@@ -34,16 +34,15 @@ from locust_llm.slo.client_verdict import ClientVerdict
 TTFT_MS, STAGGER_MS, GAP_MS, TOKENS = 200, 100, 10, 40
 OFF = (0.8, 0.95, 1.05, 1.2)
 FIGURES = {
-    f"{metric} p{p}": (metric, p)
-    for metric in ("ttft", "request_latency", "itl", "icl")
-    for p in (50, 90, 95)
+    f"{metric} p{percent}": (metric, percent)
+    for metric, percent in product(("ttft", "request_latency", "itl", "icl"), (50, 90, 95))
 }
 CONDITIONS = ((20, 0), (50, 0), (100, 0), (20, 1))
-"""(streams, burning programs)"""
+"""Each condition has (streams, burning programs)."""
 
 
 def true_ms(records: list[Record], times: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Of the profiling phase, by metric: from the moments of the sends."""
+    """Returns true values of the profiling phase by metric, from the moments of the sends."""
     sent = [
         times[record.id]
         for record in records
@@ -60,10 +59,11 @@ def true_ms(records: list[Record], times: dict[str, np.ndarray]) -> dict[str, np
 def one_run(
     program: Program, streams: int, burning: int, seconds: int
 ) -> tuple[ClientVerdict | None, float, list[tuple[str, float, str, str, bool]]]:
-    """(verdict, merged share, for each rule: figure, how far off, status without the bounds, status
-    with them, it holds)."""
+    """Returns the verdict, the share of merged chunks, and for each rule: figure, how far off,
+    status without the bounds, status with them, and whether it holds."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        folder, stagger = Path(name), ("-s", str(STAGGER_MS * 1000))
+        folder = Path(name)
+        stagger = ("-s", str(STAGGER_MS * 1000))
         sent = stack.enter_context(
             server(program, folder, ttft_ms=TTFT_MS, gap_ms=GAP_MS, tokens=TOKENS, options=stagger)
         )
@@ -80,15 +80,15 @@ def one_run(
         ]
         load_run = load(sent.port, folder / "r", options)
         stack.close()
-        run, records = read_run(load_run.folder), load_run.records()
+        run = read_run(load_run.folder)
+        records = load_run.records()
     true = true_ms(records, sent.times)
-    asked = [
-        (figure, off, limit > value, f"{figure} < {limit:.4f}ms")
-        for figure, (metric, p) in FIGURES.items()
-        for off in OFF
-        for value in [float(np.percentile(true[metric], p))]
-        for limit in [value * off]
-    ]
+    asked = []
+    for figure, (metric, percent) in FIGURES.items():
+        value = float(np.percentile(true[metric], percent))
+        for off in OFF:
+            limit = value * off
+            asked.append((figure, off, limit > value, f"{figure} < {limit:.4f}ms"))
     run = replace(run, settings=replace(run.settings, slo=tuple(rule for *_, rule in asked)))
     columns = collect_columns(records)
     after = summarise_run(columns, run, 0, records)
@@ -123,7 +123,9 @@ def main() -> None:
                 print(f"{streams} streams beside {burning}: {error!r}", flush=True)
                 continue
             level = "-" if verdict is None else f"{verdict.level} {dict(verdict.signals)}"
-            sides = [sum(one[at] != "INCONCLUSIVE" for one in found) for at in (2, 3)]
+            without_bounds = sum(one[2] != "INCONCLUSIVE" for one in found)
+            with_bounds = sum(one[3] != "INCONCLUSIVE" for one in found)
+            sides = [without_bounds, with_bounds]
             wrong = [f for f in found if f[3] != "INCONCLUSIVE" and (f[3] == "PASS") != f[4]]
             print(
                 f"{streams} streams beside {burning}: {level}, {merged:.1%} merged, load "
@@ -144,11 +146,9 @@ def main() -> None:
         heads = [
             f"{level} {what}" for what in ("runs", "without", "with", "wrong without", "wrong with")
         ]
-        rows = [
-            [figure, f"{off:g}", *(counts[figure, off, head] for head in heads)]
-            for figure in FIGURES
-            for off in OFF
-        ]
+        rows = []
+        for figure, off in product(FIGURES, OFF):
+            rows.append([figure, f"{off:g}", *(counts[figure, off, head] for head in heads)])
         print(tabulate(rows, headers=["rule", "limit / true", *heads]))
 
 

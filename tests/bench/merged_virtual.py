@@ -1,12 +1,13 @@
-"""Are rules decided rightly where chunks come merged? As merged.py, without a clock: true times of
-chunks are drawn, and a reader that is held up now and then reads them, with stamps as far off as
-the certificate's own. Limits lie 5 and 20 % off the true percentile of the run. Prints what was
-decided, with and without what bounds the error, and what wrongly.
-"""
+"""Merged chunks in virtual time: checks whether rules are decided correctly with them, like
+merged.py, but without a clock: true times of chunks are drawn, and a reader that is held up now and
+then reads them, with stamps as far off as the certificate's own. Limits lie 5 and 20 % off the true
+percentile of the run. Prints what was decided, with and without what bounds the error, and what
+wrongly."""
 
 import argparse
 import sys
 from collections import Counter
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
@@ -32,11 +33,11 @@ Floats = NDArray[np.float64]
 
 REQUESTS, TOKENS = 400, 20
 OFF = (0.8, 0.95, 1.05, 1.2)
-FIGURES = [(metric, p) for metric in ("ttft", "request_latency", "itl", "icl") for p in (50, 95)]
+FIGURES = list(product(("ttft", "request_latency", "itl", "icl"), (50, 95)))
 
 
 class Judged(NamedTuple):
-    """One rule of one run."""
+    """Holds one rule of one run."""
 
     figure: str
     off: float
@@ -44,11 +45,11 @@ class Judged(NamedTuple):
     without: str
     status: str
     right: str
-    """What it should be, if it is decided."""
+    """Returns the right status of a decided rule."""
 
 
 def chunks_of(rng: np.random.Generator) -> Floats:
-    """Of a request, in s after its send."""
+    """Draws the chunks of a request, in s after its send."""
     stalls = (rng.random(TOKENS - 1) < 0.02) * rng.uniform(0, 0.05, TOKENS - 1)
     gaps = rng.gamma(9, 0.012 / 9, TOKENS - 1) + stalls
     return rng.gamma(8, 0.02) + np.concatenate([[0], np.cumsum(gaps)])
@@ -57,8 +58,8 @@ def chunks_of(rng: np.random.Generator) -> Floats:
 def read(
     stamped: Floats, seen_at: Floats, look: Floats
 ) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
-    """(chunk_us, merged). ``seen_at``: when the reader is free for each chunk; it then takes all
-    that is there, and there was nothing ``look`` s before the first of them came."""
+    """Returns (chunk_us, merged). ``seen_at`` is when the reader is free for each chunk. It then
+    takes all available chunks, and there was none ``look`` s before the first of them came."""
     chunk_us: list[int] = []
     merged: list[tuple[int, int]] = []
     before_s, at = 0.0, 0
@@ -75,8 +76,9 @@ def read(
 
 
 def certificate(rng: np.random.Generator, noise_s: float) -> MeasurementAccuracy:
-    """Of 60 sends and 500 gaps."""
-    ttft, gap = Histogram(), Histogram()
+    """Makes a certificate of 60 sends and 500 gaps."""
+    ttft = Histogram()
+    gap = Histogram()
     for histogram, off_s in (
         (ttft, errors(rng, 60, noise_s)),
         (gap, errors(rng, 500, noise_s) + errors(rng, 500, noise_s)),
@@ -89,21 +91,20 @@ def certificate(rng: np.random.Generator, noise_s: float) -> MeasurementAccuracy
 
 
 def errors(rng: np.random.Generator, count: int, noise_s: float) -> Floats:
-    """Of stamps: late, with a heavy tail."""
+    """Draws late errors of stamps, with a heavy tail."""
     return np.asarray(np.abs(rng.standard_t(2.5, count)) * noise_s)
 
 
 def one_run(seed: int) -> tuple[str, float, list[Judged]]:
-    """(client verdict, merged share, its rules)."""
+    """Returns (client verdict, merged share, its rules)."""
     rng = np.random.default_rng(seed)
-    share, hold_s, noise_s = (
-        rng.uniform(0.05, 0.5),
-        rng.uniform(0.01, 0.04),
-        float(rng.choice([5e-6, 5e-5, 3e-4])),
-    )
+    share = rng.uniform(0.05, 0.5)
+    hold_s = rng.uniform(0.01, 0.04)
+    noise_s = float(rng.choice([5e-6, 5e-5, 3e-4]))
     held = np.sort(rng.uniform(9, 75, int(66 * share / hold_s)))
     free = np.maximum.accumulate(held + rng.exponential(hold_s, len(held)))
-    records, times = list[Record](), list[Floats]()
+    records = list[Record]()
+    times = list[Floats]()
     for at in 10 + np.sort(rng.uniform(0, 60, REQUESTS)):
         times.append(chunks_of(rng))
         stamped = np.maximum.accumulate(times[-1] + errors(rng, TOKENS, noise_s))
@@ -119,15 +120,11 @@ def one_run(seed: int) -> tuple[str, float, list[Judged]]:
         "itl": [(each[-1] - each[0]) / (TOKENS - 1) for each in times],
         "icl": np.concatenate([*map(np.diff, times)]),
     }  # fmt: skip
-    asked = [
-        (
-            f"{metric} p{p}",
-            off,
-            f"{metric} p{p} < {1e3 * off * np.percentile(true[metric], p):.5f}ms",
-        )
-        for metric, p in FIGURES
-        for off in OFF
-    ]
+    asked = []
+    for (metric, percent), off in product(FIGURES, OFF):
+        limit_ms = 1e3 * off * np.percentile(true[metric], percent)
+        figure = f"{metric} p{percent}"
+        asked.append((figure, off, f"{figure} < {limit_ms:.5f}ms"))
     health = ProcessHealth(
         worker="local", cpu_share=0.1, loop_lag_p99_ms=1, certificate=certificate(rng, noise_s)
     )
@@ -165,10 +162,10 @@ def main() -> None:
                     print(f"run {seed}, {merged:.1%} merged, {what}: {one.rule} {status}")
     print(dict(levels))
     heads = ("runs", "without", "with", "wrong without", "wrong with")
-    keys = [(f"{metric} p{p}", off) for metric, p in FIGURES for off in OFF]
-    rows = [
-        [figure, f"{off:g}", *(counts[figure, off, head] for head in heads)] for figure, off in keys
-    ]
+    keys = [(f"{metric} p{percent}", off) for (metric, percent), off in product(FIGURES, OFF)]
+    rows = []
+    for figure, off in keys:
+        rows.append([figure, f"{off:g}", *(counts[figure, off, head] for head in heads)])
     print(tabulate(rows, headers=["rule", "limit / true", *heads]))
 
 

@@ -1,4 +1,4 @@
-"""A locustfile whose users send one request each: all their streams are open at once."""
+"""Once: users of this locustfile send one request each, so all their streams are open at once."""
 
 from locust import task
 from locust.exception import StopUser

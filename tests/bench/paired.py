@@ -1,5 +1,5 @@
-"""A/B in pairs: how often equal arms are called different, and arms 5 % apart, against two runs one
-after the other.
+"""Paired: measures how often A/B in pairs calls equal variants different, and variants that differ
+by 5 %. It compares two successive runs, too.
 
     tests/bench/paired.py methods [--runs 1000]     five ways to the interval, on synthetic blocks
     tests/bench/paired.py weathers [--runs 300]     servers that change over time, periodic ones too, by two plans
@@ -54,17 +54,17 @@ WEATHER_WASHOUT_S: Final = 3.0
 # -- methods ---------------------------------------------------------------------------------------
 
 Blocks = Floats
-"""(pairs, 2, requests): base and candidate of each pair."""
+"""The shape is (pairs, 2, requests): base and candidate of each pair."""
 STATS: Final = ("mean", "p50", "p95", "p99")
 
 
 def stats(values: Floats) -> Floats:
-    """Of the values of the last axis."""
+    """Computes the statistics of the last axis."""
     return np.stack([values.mean(axis=-1), *np.percentile(values, (50, 95, 99), axis=-1)], axis=-1)
 
 
 def whole(blocks: Blocks) -> Floats:
-    """By how much all values of the candidate differ from all of the base."""
+    """Returns the difference between all values of the candidate and all of the base."""
     base, candidate = stats(blocks.transpose(1, 0, 2).reshape(2, -1))
     difference: Floats = candidate - base
     return difference
@@ -91,8 +91,10 @@ def differences(blocks: Blocks) -> Floats:
 
 
 def sectioning(blocks: Blocks) -> Floats:
-    """Around the difference of all values together."""
-    each, n, middle = stats(blocks), len(blocks), whole(blocks)
+    """Returns the interval around the difference of all values together."""
+    each = stats(blocks)
+    n = len(blocks)
+    middle = whole(blocks)
     reach = np.sqrt(
         ((each[:, 1] - each[:, 0] - middle) ** 2).sum(axis=0) / (n - 1) / n
     ) * find_student_t(n - 1, TAIL)
@@ -100,9 +102,11 @@ def sectioning(blocks: Blocks) -> Floats:
 
 
 def pooled_bootstrap(blocks: Blocks) -> Floats:
-    """Pairs drawn with replacement, the difference of what all their values come to; widened for
-    how few they are."""
-    n, random, middle = len(blocks), np.random.default_rng(1), whole(blocks)
+    """Draws pairs with replacement, and takes the differences of all their values. The interval is
+    widened for few pairs."""
+    n = len(blocks)
+    random = np.random.default_rng(1)
+    middle = whole(blocks)
     draws = np.array([whole(blocks[random.integers(0, n, n)]) for _ in range(400)])
     spread = middle + (draws - middle) * (
         find_student_t(n - 1, TAIL) / NormalDist().inv_cdf(0.975) * math.sqrt(n / (n - 1))
@@ -111,8 +115,8 @@ def pooled_bootstrap(blocks: Blocks) -> Floats:
 
 
 def signed_ranks(blocks: Blocks) -> Floats:
-    """Of the logarithms of the ratios: Walsh averages (Hodges and Lehmann, Annals of Mathematical
-    Statistics 34, 1963)."""
+    """Returns intervals of the logarithms of the ratios: Walsh averages (Hodges and Lehmann, Annals
+    of Mathematical Statistics 34, 1963)."""
     each = np.log(stats(blocks))
     delta = each[:, 1] - each[:, 0]
     i, j = np.triu_indices(len(delta))
@@ -131,8 +135,8 @@ METHODS: Final = {
 def blocks_of(
     random: np.random.Generator, *, size: int, memory: float, weather: float, slower: float
 ) -> Blocks:
-    """Lognormal latencies, within a block AR(1); the weather of each block a random walk of its
-    logarithm."""
+    """Draws lognormal latencies, AR(1) within a block. The level of each block is a random walk of
+    its logarithm."""
     shape = (PAIRS, 2, size)
     noise = random.standard_normal(shape)
     drawn = np.empty(shape)
@@ -157,10 +161,8 @@ def methods(runs: int) -> None:
         (300, 0.9, 0.1),
     ):  # fmt: skip
         for slower in (1.0, 1.05, 1.2):
-            found, random = (
-                {method: np.zeros(len(STATS)) for method in METHODS},
-                np.random.default_rng(7),
-            )
+            found = {method: np.zeros(len(STATS)) for method in METHODS}
+            random = np.random.default_rng(7)
             for _ in range(runs):
                 blocks = blocks_of(random, size=size, memory=memory, weather=weather, slower=slower)
                 for method, interval in METHODS.items():
@@ -180,12 +182,12 @@ PERIODS_S: Final = (10, 15, 20, 25, 30, 36, 45, 50, 60, 63, 66, 80, 100, 120, 15
 WEATHERS: Final = ("none", "linear", "step", "warm-up", "wander", "bursts")
 STEP_S: Final = 0.25
 PAUSE_S: Final = 0.5
-"""Between two blocks."""
+"""This time passes between two blocks."""
 
 
 def draw_weather(kind: str, seconds: float, random: np.random.Generator) -> Floats:
-    """The logarithm of how many times slower the server is, each ``STEP_S``. ``kind``: a name, or
-    the period of a wave of 20 %."""
+    """Draws the logarithm of the server's slowdown at each ``STEP_S``. ``kind`` is a name, or the
+    period of a wave of 20 %."""
     at: Floats = np.arange(0, seconds, STEP_S)
     calm: Floats = np.zeros(len(at))
     if kind == "none":
@@ -215,9 +217,11 @@ def draw_weather(kind: str, seconds: float, random: np.random.Generator) -> Floa
 
 
 def order_in_turn(pairs: int, seed: int, *, block_s: float) -> tuple[TrialBlock, ...]:
-    """As it was until now: blocks of one duration, and of two neighbouring pairs each arm first
-    once."""
-    random, blocks, first = Random(f"{seed}/arms"), list[TrialBlock](), CANDIDATE
+    """Returns the earlier plan: blocks of one duration, and of two neighbouring pairs each variant
+    comes first once."""
+    random = Random(f"{seed}/arms")
+    blocks = list[TrialBlock]()
+    first = CANDIDATE
     for pair in range(pairs + 1):
         first = random.choice((BASE, CANDIDATE)) if pair % 2 else opposite_arm(first)
         blocks.append(TrialBlock(pair, first, block_s))
@@ -228,8 +232,8 @@ def order_in_turn(pairs: int, seed: int, *, block_s: float) -> tuple[TrialBlock,
 def measure_blocks(
     blocks: Sequence[TrialBlock], kind: str, slower: float, random: np.random.Generator
 ) -> Floats:
-    """(pairs, arms, figures) of lognormal latencies, six a second, correlated by the weather
-    alone."""
+    """Draws (pairs, arms, figures) of lognormal latencies, six per second, correlated only by the
+    slowdown."""
     seconds = sum(block.load_s + PAUSE_S for block in blocks)
     weather = draw_weather(kind, seconds + STEP_S, random)
     found = np.empty((blocks[-1].pair, 2, len(STATS)))
@@ -247,15 +251,16 @@ def measure_blocks(
 
 
 def weathers(runs: int) -> None:
-    """How often equal arms, and arms 10 % apart, are called different: by the interval of each
-    figure, and by the verdict of all."""
+    """Measures how often equal variants, and variants that differ by 10 %, are called different: by
+    the interval of each figure, and by the common verdict."""
     plans = {"in turn, equal": False, "drawn": True}
     shown = "".join(f"{name:>8}" for name in (*STATS, "verdict"))
     print(f"{'weather':10}{'pairs':>6}{'slower':>8}  {'plan':16}{shown}")
     for kind in (*WEATHERS, *map(str, PERIODS_S)):
         for slower in (1.0, 1.1):
             for plan, drawn in plans.items():
-                random, called = np.random.default_rng(7), np.zeros(len(STATS) + 1)
+                random = np.random.default_rng(7)
+                called = np.zeros(len(STATS) + 1)
                 for seed in range(runs):
                     if drawn:
                         blocks = order_blocks(
@@ -278,23 +283,23 @@ def weathers(runs: int) -> None:
 
 
 class Weather:
-    """How many times slower the machine is at a moment: an Ornstein-Uhlenbeck process of the
-    logarithm, and stretches in which another program takes a part of it."""
+    """Returns the machine's slowdown at a moment: an Ornstein-Uhlenbeck process of the logarithm,
+    and stretches in which another program takes a part of it."""
 
     def __init__(
         self, seed: int, *, spread: float = 0.1, minutes: float = 1.0, burner: float = 1.3
     ) -> None:
-        random, self._at = Random(seed), list[float]()
-        stay, value, burns = math.exp(-1 / (60 * minutes)), random.gauss(0, spread), 0
+        random = Random(seed)
+        self._at = list[float]()
+        stay = math.exp(-1 / (60 * minutes))
+        value = random.gauss(0, spread)
+        burns = 0
         for _ in range(2000):
             value = stay * value + math.sqrt(1 - stay**2) * random.gauss(0, spread)
-            burns = (
-                burns - 1
-                if burns > 0
-                else random.randint(20, 60)
-                if random.random() < 1 / 150
-                else 0
-            )
+            if burns > 0:
+                burns -= 1
+            elif random.random() < 1 / 150:
+                burns = random.randint(20, 60)
             self._at.append(math.exp(value) * (burner if burns else 1.0))
 
     def at(self, second: float) -> float:
@@ -302,10 +307,12 @@ class Weather:
 
 
 class World:
-    """Two servers on one clock, under one weather."""
+    """Runs two servers on one clock, under one slowdown."""
 
     def __init__(self, seed: int, slower: float) -> None:
-        self.clock, self.random, self.weather = VirtualClock(), Random(seed), Weather(seed)
+        self.clock = VirtualClock()
+        self.random = Random(seed)
+        self.weather = Weather(seed)
         self.loads = {BASE: self._server(), CANDIDATE: self._server()}
         self._slower = {BASE: 1.0, CANDIDATE: slower}
 
@@ -324,8 +331,10 @@ class World:
         )
 
     def block(self, arm: str, lengths: str, seconds: float, rate: float) -> list[VirtualResult]:
-        """Arrivals for so many seconds, and all that comes of them."""
-        load, began, random = self.loads[arm], self.clock.now, Random(lengths)
+        """Sends arrivals for so many seconds, and collects the results."""
+        load = self.loads[arm]
+        began = self.clock.now
+        random = Random(lengths)
         load.rows = []
         engine = load.engine
         assert isinstance(engine, BatchEngine)
@@ -336,7 +345,8 @@ class World:
                 self.clock.call_at(self.clock.now + 0.5, blow)
 
         blow()
-        arrivals, at = list[tuple[float, VirtualRequest]](), began
+        arrivals = list[tuple[float, VirtualRequest]]()
+        at = began
         while (at := at + random.expovariate(rate)) < began + seconds:
             prompt, output = (
                 max(1, round(random.gauss(mean, spread)))
@@ -362,8 +372,10 @@ def record(row: VirtualResult, **labels: object) -> Record:
 
 
 def in_pairs(seed: int, slower: float, rate: float) -> dict[str, str]:
-    """What is called of each figure, and of all together."""
-    world, records, stages = World(seed, slower), list[Record](), list[Stage]()
+    """Returns the calls for each figure, and for all together."""
+    world = World(seed, slower)
+    records = list[Record]()
+    stages = list[Stage]()
     for number, block in enumerate(
         order_blocks(PAIRS, seed, block_s=BLOCK_S, washout_s=WASHOUT_S), 1
     ):
@@ -386,12 +398,14 @@ def in_pairs(seed: int, slower: float, rate: float) -> dict[str, str]:
 
 
 def one_after_the_other(seed: int, slower: float, rate: float) -> dict[str, str]:
-    """As long in all, by compare."""
-    world, sides = World(seed, slower), list[Evaluation]()
+    """Runs both variants one after the other for the same total time, and compares them."""
+    world = World(seed, slower)
+    sides = list[Evaluation]()
     settings = Settings(request_rate=rate, aa=True)
     run = Run(name="a", settings=settings, started_at=0.0, profiling_at=0.0)
     for arm in (BASE, CANDIDATE):
-        began, seconds = world.clock.now, (PAIRS + 1) * BLOCK_S
+        began = world.clock.now
+        seconds = (PAIRS + 1) * BLOCK_S
         rows = world.block(arm, f"{seed}/{arm}", seconds, rate)
         records = [record(row) for row in rows if row.asked_at >= began + WASHOUT_S]
         requests = collect_columns(records).requests

@@ -1,5 +1,5 @@
-"""The load testers of peers.py: what to install of each, how to call it for a load, and where it
-writes what it says."""
+"""Peer tools: the load testers of peers.py, with their packages, their commands for a load, and
+their result files."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ OFFLINE: Final = {
 
 
 class Load(NamedTuple):
-    """A closed loop: ``streams`` at a time, ``requests`` in all."""
+    """Is a closed loop: ``streams`` at a time, ``requests`` in all."""
 
     streams: int
     requests: int
@@ -38,16 +38,16 @@ class Load(NamedTuple):
 
 
 Call = Callable[[Path, int, Load, Path], list[str]]
-"""From the venv, the port, the load and the folder for its files to the command."""
+"""The function makes the command from the venv, the port, the load and the folder for its files."""
 
 
 class Tool(NamedTuple):
     name: str
     packages: tuple[str, ...]
-    """What pip is given, the package that has the version first; none: it is this one."""
+    """pip installs these, and the first one has the version. Empty: it is this package."""
     call: Call
     results: str
-    """The file, or folder, that it writes: a pattern within its folder."""
+    """The pattern matches the result file, or folder, within its folder."""
     variables: Mapping[str, str] = OFFLINE
 
     def venv(self, home: Path) -> Path:
@@ -57,7 +57,8 @@ class Tool(NamedTuple):
         return self.call(self.venv(home), port, load, out)
 
     def environment(self, home: Path) -> dict[str, str]:
-        """With the folder of a tokenizer, and this package for this tool."""
+        """Returns the environment with a tokenizer's folder, and with this package for this
+        tool."""
         plain = {
             key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", *OFFLINE)
         }
@@ -103,7 +104,7 @@ def aiperf(venv: Path, port: int, load: Load, out: Path) -> list[str]:
 
 
 def vllm(program: str) -> Call:
-    """Of Python's and of Rust's: they have the same options."""
+    """Makes the command of Python's or Rust's tool, which have the same options."""
 
     def call(venv: Path, port: int, load: Load, out: Path) -> list[str]:
         return [
@@ -181,7 +182,7 @@ TOOLS: Final = {
 
 
 def install(tool: Tool, home: Path) -> str:
-    """A venv, where there is none yet; why it cannot be."""
+    """Makes a venv if there is none. Returns the reason of a failure."""
     home.mkdir(parents=True, exist_ok=True)
     try:
         if not (home / "tiny" / "tokenizer.json").exists():

@@ -1,4 +1,4 @@
-"""What other load testers say of the same server, and what they cost: ``make peers``. Prints
+"""Peers: compares other load testers on the same server, and their costs: ``make peers``. Prints
 tables, asserts nothing.
 
 A row is a load, in which each tool has its turn on the C truth server (truth_server.c). What a tool
@@ -35,31 +35,32 @@ from locust_llm.lab.interop.load_metrics import Distribution, Figures
 from locust_llm.lab.interop.registry import UnknownFormat, read_figures
 
 LIMIT_S: Final = 110
-"""Of one tool and row; who takes longer has failed."""
+"""A tool fails after this time on one row."""
 LOOK_EACH_S: Final = 0.25
 ROUNDS: Final = {1: 20, 10: 8, 50: 5, 100: 5, 200: 4}
-"""Requests of each stream; of more streams 3."""
+"""Each stream sends this many requests, or 3 with more streams."""
 _SUBREAPER: Final = 36
-"""PR_SET_CHILD_SUBREAPER of prctl(2): processes whose parent has ended become ours, and their CPU
-is counted."""
+"""This is PR_SET_CHILD_SUBREAPER of prctl(2): processes without a parent become ours, so their CPU
+counts."""
 
 
 @dataclass
 class Measured:
-    """One tool on one load. Times in ms; of each pair the first was said, the second is true."""
+    """Holds one tool on one load, with times in ms. The first of each pair was reported, the second
+    is true."""
 
     tool: str
     load: str
     why: str = ""
-    """It failed."""
+    """This explains a failure."""
     version: str = ""
     wall_s: float = 0.0
     cpu_s: float = 0.0
     memory_mb: float = 0.0
     tokens: int = 0
-    """That the server sent."""
+    """The server sent this many tokens."""
     lost: int | None = None
-    """Of these, those that the tool did not count; None: it does not say."""
+    """The tool did not count this many of them. None: unknown."""
     most_open: int = 0
     server_cpu_us: float = 0.0
     ttft_p50: tuple[float | None, float] = (None, 0.0)
@@ -93,9 +94,11 @@ def measure(program: Program, tool: Tool, load: Load, home: Path) -> Measured:
 
 
 def run(command: Sequence[str], environment: dict[str, str], folder: Path, done: Measured) -> str:
-    """To its end; why it failed, if it did. Its CPU and memory are put into ``done``."""
+    """Runs the tool to its end, and returns the reason of a failure. ``done`` gets its CPU and
+    memory."""
     ours = {child.pid for child in psutil.Process().children()}
-    before, began = cpu_of_children_s(), time.monotonic()
+    before = cpu_of_children_s()
+    began = time.monotonic()
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             command, cwd=folder, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL
@@ -121,13 +124,13 @@ def run(command: Sequence[str], environment: dict[str, str], folder: Path, done:
 
 
 def cpu_of_children_s() -> float:
-    """Of those that have ended."""
+    """Returns the CPU time of ended children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def its_own(ours: set[int]) -> list[psutil.Process]:
-    """The processes of the tool: all below this one but ``ours``."""
+    """Returns the tool's processes: all below this one except ``ours``."""
     return [one for one in psutil.Process().children(recursive=True) if one.pid not in ours]
 
 
@@ -140,7 +143,7 @@ def resident_mb(processes: Iterable[psutil.Process]) -> float:
 
 
 def end(processes: list[psutil.Process], first: "subprocess.Popen[bytes]") -> None:
-    """What the tool has left behind, so that its CPU counts."""
+    """Ends processes that the tool has left behind, so that their CPU counts."""
     for one in processes:
         with suppress(psutil.Error):
             one.send_signal(signal.SIGKILL)
@@ -151,7 +154,7 @@ def end(processes: list[psutil.Process], first: "subprocess.Popen[bytes]") -> No
 
 
 def compare(said: Figures, sent: Sent, load: Load, done: Measured) -> None:
-    """Of the requests that were answered to their end; the tools count no others."""
+    """Compares requests that were answered to their end, as the tools count no others."""
     whole = [times for times in sent.times.values() if len(times) == load.tokens + 1]
     ttft = np.array([times[1] - times[0] for times in whole]) * 1e3
     gaps = np.concatenate([np.diff(times[1:]) for times in whole]) * 1e3
@@ -205,7 +208,7 @@ def table(rows: list[Measured]) -> str:
 # -- the command -----------------------------------------------------------------------------------
 
 START: Final = Load(1, 1, 200, 20, 128)
-"""What a tool takes for one request: its start, its end, its report."""
+"""A tool takes this time for one request: start, end, report."""
 
 
 def loads(rows: str, matrix: str) -> list[Load]:

@@ -1,5 +1,5 @@
-"""A twin of a published table, as a check out of sample: ``make published``. Prints Markdown,
-asserts nothing.
+"""Published: fits a twin to a published table, as a check out of sample: ``make published``. Prints
+Markdown, asserts nothing.
 
 Costs are fitted to the means of some rows below saturation; the others, and where the server
 saturates, are what the twin says. The settings are those that were published with the table
@@ -22,28 +22,25 @@ from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
 
 MOST: Final = 600
-"""Requests of a row that are replayed for the fit: its means are all that there is."""
+"""A row is replayed with this many requests for the fit, as it has means only."""
 
 
 def stage(point: Point) -> ObservedStage:
-    """Requests that all have the means of a row."""
-    ttft_s, gap_s = point.ttft_ms / 1e3, point.tpot_ms / 1e3
+    """Makes requests that all have the means of a row."""
+    ttft_s = point.ttft_ms / 1e3
+    gap_s = point.tpot_ms / 1e3
     count = min(MOST, round(SECONDS * point.rate_per_s))
     prompt = PROMPT_TOKENS - point.cached_prompt_tokens
-    seen = (
-        ObservedRequest(
-            at,
-            (at + ttft_s, *(at + ttft_s + gap_s * (i + 1) for i in range(OUTPUT_TOKENS - 1))),
-            prompt,
-            OUTPUT_TOKENS,
-        )
-        for at in (number / point.rate_per_s for number in range(count))
-    )
+    seen = []
+    for number in range(count):
+        at = number / point.rate_per_s
+        token_at = tuple(at + ttft_s + gap_s * place for place in range(OUTPUT_TOKENS))
+        seen.append(ObservedRequest(at, token_at, prompt, OUTPUT_TOKENS))
     return ObservedStage(users=0, rate=point.rate_per_s, requests=tuple(seen))
 
 
 def said(model: ServerModel, point: Point) -> tuple[float, float, float]:
-    """TTFT and TPOT in ms, requests a second, as the table was measured."""
+    """Returns TTFT and TPOT in ms, and requests per second, measured like the table."""
     clock = VirtualClock()
     load = Virtual(clock, make_twin_engine(model, clock), most_open=MOST_OPEN)
     request = VirtualRequest(PROMPT_TOKENS - point.cached_prompt_tokens, OUTPUT_TOKENS)

@@ -1,4 +1,4 @@
-"""Both readers beside a client in C that only reads, in turn, several times: ``make
+"""Readers: compares both readers with a client in C that only reads, in turn, several times: ``make
 bench-readers``. Prints tables, asserts nothing.
 
 The C client has no threads, no parser and no records; each round has its own, as machines drift.
@@ -59,7 +59,8 @@ def main() -> None:
             return
         lines = []
         for wire, streams in product(options.wires.split(","), map(int, options.users.split(","))):
-            floors, rounds = list[Floor](), list[Round]()
+            floors = list[Floor]()
+            rounds = list[Round]()
             for _ in range(options.times):
                 floors.append(floor(program, streams, wire == "tls"))
                 rounds.append({})
@@ -69,10 +70,9 @@ def main() -> None:
                         program, streams, options.seconds, wire == "tls", 0.0
                     )
                 print(".", end="", flush=True)
-            lines += [
-                line(streams, wire == "tls", reader, floors, [one[reader] for one in rounds])
-                for reader in readers
-            ]
+            for reader in readers:
+                of_reader = [one[reader] for one in rounds]
+                lines.append(line(streams, wire == "tls", reader, floors, of_reader))
     head = ["streams", "wire", "reader", "C client, µs", "ours, µs", "times as much",
         "C client TTFT p99 off, ms",
             "TTFT p99 off, ms", "gap p99 off, ms", "merged, %", "verdict"]  # fmt: skip

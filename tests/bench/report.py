@@ -1,5 +1,5 @@
-"""How long the report of a long run takes, and its peak memory: ``make bench-report``. Prints a
-table, asserts nothing.
+"""Report: measures the time and the peak memory of a long run's report: ``make bench-report``.
+Prints a table, asserts nothing.
 
 Makes a profile_export.jsonl of N records by hand (an open loop at 1,000 requests a second behind a
 gate, 100 chunks each on average, 1 % failures), then times ``remake_reports`` in a process of its
@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -39,7 +40,7 @@ WITHOUT: Final = "build.attribute_latencies = lambda *words: None; "
 
 
 def records(count: int, seed: int = 1) -> Iterator[Record]:
-    """In the order of their ends, as a run writes them."""
+    """Yields records in the order of their ends, like a run."""
     open_ones: list[tuple[float, str, Record]] = []
     for record in _sent(count, seed):
         heapq.heappush(open_ones, (record.closed_at, record.id, record))
@@ -95,12 +96,10 @@ def _sent(count: int, seed: int) -> Iterator[Record]:
 
 
 def spans(path: Path, count: int, seed: int = 2) -> None:
-    """A span for each of those requests, as a receiver writes them."""
+    """Yields a span per request, like a receiver."""
     random = np.random.default_rng(seed)
-    queue_us, prefill_us = (
-        random.integers(0, 20_000, count).tolist(),
-        random.integers(5_000, 60_000, count).tolist(),
-    )
+    queue_us = random.integers(0, 20_000, count).tolist()
+    prefill_us = random.integers(5_000, 60_000, count).tolist()
     encode = msgspec.json.Encoder().encode
     with (path / FILE).open("wb") as file:
         for i, (queue, prefill) in enumerate(zip(queue_us, prefill_us, strict=True)):
@@ -113,7 +112,7 @@ def spans(path: Path, count: int, seed: int = 2) -> None:
 
 
 def folder(path: Path, count: int) -> int:
-    """A run's folder with so many records; how many bytes they take."""
+    """Writes a run's folder with so many records, and returns their bytes."""
     end = UNIX + count / RATE_PER_S
     run = Run(
         name=f"{count} requests",
@@ -136,11 +135,12 @@ def folder(path: Path, count: int) -> int:
 
 
 def remake(path: Path, first: str = "") -> tuple[float, float, float]:
-    """(seconds, seconds of CPU, peak memory in MB) of all its processes; looked at 50 times a
-    second."""
+    """Returns (seconds, seconds of CPU, peak memory in MB) of all its processes, observed 50 times
+    a second."""
     began = time.perf_counter()
     process = psutil.Popen([sys.executable, "-c", REMAKE.format(first), str(path)])
-    peak, cpu_s = 0, dict[int, float]()
+    peak = 0
+    cpu_s = dict[int, float]()
     while process.poll() is None:
         resident = 0
         for one in [process, *children(process)]:
@@ -191,7 +191,7 @@ def main() -> None:
         "peak memory (MB)",
         "report.html (MB)",
     )
-    rows = [row for count in parser.parse_args().counts for row in measure(count)]
+    rows = list(chain.from_iterable(map(measure, parser.parse_args().counts)))
     print(tabulate(rows, headers=head, disable_numparse=True))
 
 

@@ -1,5 +1,5 @@
-"""Ten thousand streams in one worker, fifteen thousand over two: ``make bench-scale``. Prints,
-asserts nothing.
+"""Scale: runs ten thousand streams in one worker, and fifteen thousand over two: ``make
+bench-scale``. Prints, asserts nothing.
 
 Each user sends one request, so all streams are open at once, with a token a second; CPU is counted
 while all are. The server spreads first tokens over a second, as servers do. Streams of 300 tokens
@@ -10,6 +10,7 @@ a worker with one such stream, over its streams.
 
 import argparse
 import tempfile
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,14 +26,14 @@ TTFT_MS, SPREAD_MS = 200, 1000
 
 
 class Plan(NamedTuple):
-    """One run: ``streams`` over all ``workers``."""
+    """Is one run: ``streams`` over all ``workers``."""
 
     streams: int
     workers: int
     tokens: int
     gap_ms: int
     gate: int | None = None
-    """The prefill limit over all workers."""
+    """The prefill limit is over all workers."""
 
     def __str__(self) -> str:
         return f"{self.streams:,} streams, {self.workers} worker{'s' * (self.workers > 1)}"
@@ -58,13 +59,18 @@ def run(program: Program, folder: Path, plan: Plan, spawn_rate: int) -> tuple[Lo
     return done, sent
 
 
+def _peak_memory_kb(load: Load) -> int:
+    return max(max(sender.memory_kb) for sender in load.senders)
+
+
 def measure(program: Program, folder: Path, plan: Plan, spawn_rate: int) -> dict[str, str]:
-    """The figures of one run, by name."""
+    """Returns the figures of one run by name."""
     done, sent = run(program, folder / "all", plan, spawn_rate)
     idle, _ = run(
         program, folder / "one", plan._replace(streams=plan.workers, gap_ms=1), plan.workers
     )
-    peak, least = (max(max(sender.memory_kb) for sender in each.senders) for each in (done, idle))
+    peak = _peak_memory_kb(done)
+    least = _peak_memory_kb(idle)
     records = done.records()
     verdict, reasons = done.verdict()
     print(f"{plan}: {reasons}", flush=True)
@@ -80,7 +86,7 @@ def measure(program: Program, folder: Path, plan: Plan, spawn_rate: int) -> dict
 
 
 def opened(plan: Plan, sent: Sent, records: list[Record]) -> dict[str, str]:
-    """What became of the streams, as both ends saw it."""
+    """Describes the streams as both ends observed them."""
     whole = sum(
         record.outcome == "ok" and len(record.chunk_us) == plan.tokens for record in records
     )
@@ -97,9 +103,11 @@ def opened(plan: Plan, sent: Sent, records: list[Record]) -> dict[str, str]:
 
 
 def cost(done: Load, sent: Sent, records: list[Record]) -> dict[str, str]:
-    """CPU while all streams were open, and from then on to the end; how true the stamps were."""
+    """Returns the CPU while all streams were open, and from then to the end, and the accuracy of
+    the stamps."""
     times = [sent.times[record.id] for record in records if record.chunk_us]
-    start, stop = max(t[1] for t in times), min(t[-1] for t in times)
+    start = max(t[1] for t in times)
+    stop = min(t[-1] for t in times)
     ended = max(record.closed_at for record in records)
     figures = {"all open for, s": f"{stop - start:.1f}"}
     for what, end in (("all open", stop), ("to the end", ended)):
@@ -160,10 +168,10 @@ def main() -> None:
         for number, plan in enumerate(plans):
             (folder := Path(name) / str(number)).mkdir()
             columns[str(plan)] = measure(program, folder, plan, options.rate)
-    figures = dict.fromkeys(figure for column in columns.values() for figure in column)
-    table = [
-        [figure, *(column.get(figure, "") for column in columns.values())] for figure in figures
-    ]
+    figures = dict.fromkeys(chain.from_iterable(columns.values()))
+    table = []
+    for figure in figures:
+        table.append([figure, *(column.get(figure, "") for column in columns.values())])
     print(
         tabulate(
             table,

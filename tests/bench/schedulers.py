@@ -1,5 +1,5 @@
-"""The probe on real servers whose scheduler is known: ``make schedulers``. Prints Markdown, asserts
-nothing.
+"""Schedulers: probes real servers with known schedulers: ``make schedulers``. Prints Markdown,
+asserts nothing.
 
 Six configurations of vLLM and llama.cpp, and both as they are without a flag, are started one after
 the other, and each is probed ``--times`` times. Server and probe share the machine: it should do
@@ -23,7 +23,7 @@ from tabulate import tabulate
 
 REAL: Final = Path(__file__).parent.parent / "real"
 WAIT_S: Final = 1200.0
-"""For an installation and a start."""
+"""An installation or a start takes at most this time."""
 
 
 class Config(NamedTuple):
@@ -72,7 +72,8 @@ def serving(config: Config, log: Path, nice: int) -> Iterator[str]:
             ["nice", "-n", str(nice), str(REAL / config.script), str(port), *config.flags],
             stdout=out, stderr=out, start_new_session=True,
         )  # fmt: skip
-    url, until = f"http://127.0.0.1:{port}", time.monotonic() + WAIT_S
+    url = f"http://127.0.0.1:{port}"
+    until = time.monotonic() + WAIT_S
     try:
         while not _answers(url):
             if process.poll() is not None or time.monotonic() > until:
@@ -92,7 +93,7 @@ def _answers(url: str) -> bool:
 
 
 def probed(url: str, folder: Path, nice: int) -> list[str]:
-    """Client verdict, what was said, seconds it took."""
+    """Returns the client verdict, the diagnosis, and the seconds it took."""
     began = time.monotonic()
     with folder.with_suffix(".log").open("wb") as out:
         subprocess.run(
@@ -104,7 +105,8 @@ def probed(url: str, folder: Path, nice: int) -> list[str]:
     took = time.monotonic() - began
     run = json.loads((folder / "run.json").read_bytes())
     found = run["examination"]["diagnosis"]
-    budget, slots = found.get("budget"), found.get("slots")
+    budget = found.get("budget")
+    slots = found.get("slots")
     low, about, high = budget or (0.0, 0.0, 0.0)
     said = found["name"] + (f", {low:,.0f} to {high:,.0f} (about {about:,.0f})" if budget else "")
     return [

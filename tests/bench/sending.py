@@ -1,5 +1,5 @@
-"""What a short request costs and how late it leaves, and how full the gate keeps the server: ``make
-bench-sending``.
+"""Sending: measures the cost and the delay of short requests, and how full the gate keeps the
+server: ``make bench-sending``.
 
 Requests of one chunk against the C server (first token after 10 ms): one after the other by 50
 users, then at constant rates from one process; lateness is the send after its due time. Then
@@ -9,7 +9,7 @@ of a request, by the kernel's stamp, to the send of its first token. Prints tabl
 
 import argparse
 import tempfile
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 
 import numpy as np
@@ -24,24 +24,25 @@ PREFILL_MS = 100
 
 
 def short_requests(program: Program, folder: Path, ttft_ms: int, options: list[str]) -> Load:
-    """A run whose answers have one chunk."""
+    """Makes a run whose answers have one chunk."""
     folder.mkdir()
     with server(program, folder, ttft_ms=ttft_ms, gap_ms=0, tokens=1) as sent:
         return load(sent.port, folder / "r", [*options, "--output-tokens-mean", "1"])
 
 
 def steady(run: Load, records: list[Record]) -> tuple[float, float, float]:
-    """(requests a second, share of a core, CPU in µs for each request), from a second after the
-    first send to the last."""
+    """Returns (requests per second, share of a core, CPU in µs per request), from a second after
+    the first send to the last."""
     sent = np.array([record.sent_at for record in records if record.sent_at is not None])
-    begin, end = sent.min() + 1, sent.max()
+    begin = sent.min() + 1
+    end = sent.max()
     share = run.processes[0].cpu_between(begin, end) / (end - begin)
     rate = np.count_nonzero((begin < sent) & (sent < end)) / (end - begin)
     return rate, share, share / rate * 1e6
 
 
 def closed_loop(program: Program, folder: Path, users: int, seconds: int) -> list[str]:
-    """A row of the table of costs: each user sends when its last answer is over."""
+    """Returns a row of the table of costs: each user sends when its last answer is over."""
     run = short_requests(
         program, folder, 0, ["-u", str(users), "-r", str(users), "-t", f"{seconds}s"]
     )
@@ -49,7 +50,7 @@ def closed_loop(program: Program, folder: Path, users: int, seconds: int) -> lis
 
 
 def at_rate(program: Program, folder: Path, rate: int, seconds: int) -> list[str]:
-    """A row of the table of costs: requests are due at this constant rate."""
+    """Returns a row of the table of costs: requests are due at this constant rate."""
     users = max(100, rate // 10)
     options = ["-u", str(users), "-r", str(users), "--request-rate", str(rate), "--arrival-pattern",
         "constant",
@@ -65,7 +66,7 @@ def at_rate(program: Program, folder: Path, rate: int, seconds: int) -> list[str
 
 
 def row(run: Load, records: list[Record], what: str) -> list[str]:
-    """What both have."""
+    """Returns the common cells."""
     rate, share, cost_us = steady(run, records)
     return [
         what,
@@ -77,18 +78,16 @@ def row(run: Load, records: list[Record], what: str) -> list[str]:
 
 
 def occupied(records: list[Record], sent: Sent, slots: int) -> float:
-    """Share of the slots that are in use at the server, from when all are to the last arrival."""
+    """Returns the share of slots in use at the server, from full use to the last arrival."""
     spans = [sent.times[record.id][:2] for record in records if record.id in sent.times]
-    begin, end = (
-        sorted(arrived for arrived, _ in spans)[slots - 1],
-        max(arrived for arrived, _ in spans),
-    )
+    begin = sorted(arrived for arrived, _ in spans)[slots - 1]
+    end = max(arrived for arrived, _ in spans)
     used = sum(max(0.0, min(first, end) - max(arrived, begin)) for arrived, first in spans)
     return used / (slots * (end - begin))
 
 
 def through_gate(program: Program, folder: Path, slots: int, users: int, seconds: int) -> list[str]:
-    """A row of the table of gates."""
+    """Returns a row of the table of gates."""
     folder.mkdir()
     with server(program, folder, ttft_ms=PREFILL_MS, gap_ms=10, tokens=11) as sent:
         options = [
@@ -112,7 +111,7 @@ def through_gate(program: Program, folder: Path, slots: int, users: int, seconds
     ]
     return [
         str(slots), str(users), str(len(records)), f"{occupied(records, sent, slots):.2%}",
-        *(f"{np.percentile(ms, q):.2f}" for ms in (noticed_ms, handed_ms) for q in (50, 99)),
+        *(f"{np.percentile(ms, percent):.2f}" for ms, percent in product((noticed_ms, handed_ms), (50, 99))),
     ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""How fast the simulator is: ``make bench-simulator``. Prints figures, asserts nothing.
+"""Simulator: measures its speed: ``make bench-simulator``. Prints figures, asserts nothing.
 
 Streaming: users that each ask again when their answer ends, from a process on another core, of a
 simulator on one core; how many tokens a second went out, and how late steps began. Virtual time: a
@@ -32,7 +32,7 @@ RANDOM = Random(1)
 
 
 class User(asyncio.Protocol):
-    """Asks, reads to the end, asks again."""
+    """Sends a request, reads to the end, and repeats."""
 
     transport: asyncio.Transport
 
@@ -57,7 +57,8 @@ class User(asyncio.Protocol):
 
 
 async def stream(url: str, users: int, prompt_words: int, seconds: float) -> None:
-    loop, (host, _, port) = asyncio.get_running_loop(), url.removeprefix("http://").partition(":")
+    loop = asyncio.get_running_loop()
+    (host, _, port) = url.removeprefix("http://").partition(":")
     for _ in range(users):
         await loop.create_connection(lambda: User(prompt_words), host, int(port))
         await asyncio.sleep(0.002)
@@ -94,13 +95,13 @@ def streaming(users: int, prompt_words: int, seconds: float, time_scale: float) 
             for c in psutil.Process().children()
             if "locust_llm.simulator" in " ".join(c.cmdline())
         )
-        began, cpu, count = time.monotonic(), sum(process.cpu_times()[:2]), tokens(url)
+        began = time.monotonic()
+        cpu = sum(process.cpu_times()[:2])
+        count = tokens(url)
         asyncio.run(stream(url, users, prompt_words, seconds))
-        took, used, sent = (
-            time.monotonic() - began,
-            sum(process.cpu_times()[:2]) - cpu,
-            tokens(url) - count,
-        )
+        took = time.monotonic() - began
+        used = sum(process.cpu_times()[:2]) - cpu
+        sent = tokens(url) - count
         told = state(url)
     return [
         f"{users}", f"{prompt_words + 10:,}", f"{sent / took:,.0f}", f"{used / sent * 1e6:.1f}",
@@ -111,8 +112,10 @@ def streaming(users: int, prompt_words: int, seconds: float, time_scale: float) 
 
 
 def requests(count: int) -> Iterator[VirtualRequest]:
-    """Of 150 to 250 tokens, 128 of them the same in all, each with its own blocks after those."""
-    random, shared = Random(1), tuple(range(8))
+    """Yields requests of 150 to 250 tokens. The first 128 are equal in all, and each has its own
+    blocks after them."""
+    random = Random(1)
+    shared = tuple(range(8))
     for number in range(count):
         prompt = 150 + random.randrange(100)
         own = range(1000 * number + 1000, 1000 * number + 992 + prompt // 16)

@@ -1,5 +1,5 @@
-"""The soak: ten minutes of 200 streams, every fault in 2 % of the requests, and beside them users
-at hostile answers: pings, tokens, newlines without end, and all others of tests/support/hostile.py.
+"""Soak: runs ten minutes of 200 streams, with every fault in 2 % of the requests, beside users with
+hostile answers: pings, tokens, newlines without end, and all others of tests/support/hostile.py.
 Prints whether anything grew, and what was lost.
 
     python tests/bench/soak.py [--seconds 600] [--users 200] [--hostile-users 4]
@@ -45,7 +45,7 @@ FAULTS: Final = {
     "stall=5,stall_s=6": "gap_timeout", "slow_headers_s=9": "first_token_timeout", "eos=0": OK,
     "split_utf8=yes": OK,
 }  # fmt: skip
-"""By what the simulator is asked for: what must become of it."""
+"""Each fault of the simulator has its expected outcome."""
 EXPECTED: Final = (
     {name: {outcome} for name, outcome in FAULTS.items()}
     # how much is read before a time limit depends on the machine
@@ -54,7 +54,7 @@ EXPECTED: Final = (
         for name, answer in hostile.CATALOGUE.items()
     }
 )
-"""By the session of a request."""
+"""Each session of a request has its expected outcome."""
 RATE: Final = 0.02
 MAX_FLAT: Final = 0.05
 MOST_BYTES: Final = 8 << 20
@@ -144,8 +144,8 @@ def hostile_server() -> Iterator[str]:
 def soak(
     seconds: float, users: int, hostile_users: int, folder: Path
 ) -> tuple[list[dict[str, float]], list[Record], set[str], str]:
-    """(what was looked at every two seconds, the records, the ids that the simulator saw, what the
-    console showed)."""
+    """Returns the observations every two seconds, the records, the ids that the simulator received,
+    and the console."""
     (folder / "soak.py").write_text(LOCUSTFILE)
     with (
         start_simulator("--ttft-ms", "150", "--itl-ms", "50", "--jitter-ms", "20") as url,
@@ -180,17 +180,19 @@ def soak(
 
 
 def flat(looks: list[dict[str, float]]) -> list[tuple[str, str, float, float, float, str]]:
-    """A row a quantity: its mean over an earlier span of the time and a later one, and whether it
-    stayed. ``looks``: without the drain."""
-    began_s, took_s = looks[0]["at_s"], looks[-1]["at_s"] - looks[0]["at_s"]
+    """Yields a row per quantity: its mean over an earlier and a later span, and whether it stayed.
+    ``looks`` excludes the drain."""
+    began_s = looks[0]["at_s"]
+    took_s = looks[-1]["at_s"] - looks[0]["at_s"]
     spans = dict.fromkeys(("slots", "sockets", "greenlets"), ("thirds 2, 3", THIRDS))
     spans |= dict.fromkeys(("memory (MB)", "its children's (MB)"), ("minutes 2, 10", MINUTES))
     rows = []
     for name, (when, span) in spans.items():
-        before, after = (
-            mean(look[name] for look in looks if start <= (look["at_s"] - began_s) / took_s <= end)
-            for start, end in span
-        )
+        means = []
+        for start, end in span:
+            here = (look for look in looks if start <= (look["at_s"] - began_s) / took_s <= end)
+            means.append(mean(look[name] for look in here))
+        before, after = means
         change = after / before - 1 if before else 0.0
         rows.append(
             (name, when, before, after, 100 * change, "yes" if abs(change) <= MAX_FLAT else "NO")
@@ -199,7 +201,7 @@ def flat(looks: list[dict[str, float]]) -> list[tuple[str, str, float, float, fl
 
 
 def wrong(records: list[Record]) -> Counter[str]:
-    """Requests of which something else became than their fault asks for."""
+    """Returns requests with an outcome other than their fault's."""
     found: Counter[str] = Counter()
     for record in records:
         expected = EXPECTED.get(record.session, {OK})
@@ -219,7 +221,8 @@ def main() -> int:
     )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        began, load = time.monotonic(), os.getloadavg()[0]
+        began = time.monotonic()
+        load = os.getloadavg()[0]
         looks, records, seen, shown = soak(
             options.seconds, options.users, options.hostile_users, Path(folder)
         )

@@ -1,4 +1,4 @@
-"""What spans cost: CPU of the process of the run and of the receiver's, at so many requests a
+"""Spans: measures their cost: CPU of the run's process and the receiver's, at so many requests per
 second (make bench-spans)."""
 
 import http.client
@@ -27,7 +27,7 @@ TIMES: Final = {
 }
 MORE: Final = {"gen_ai.request.top_p": 1.0, "gen_ai.request.max_tokens": 60, "gen_ai.request.n": 1}
 BATCH: Final = 500
-"""Spans of an export."""
+"""An export has this many spans."""
 SECONDS: Final = 8
 
 
@@ -37,8 +37,9 @@ def cpu_s(pid: int) -> float:
 
 
 def send(port: int, bodies: list[bytes], kind: str, rate: int) -> None:
-    """In a process of its own."""
-    connection, began = http.client.HTTPConnection("127.0.0.1", port), time.monotonic()
+    """Sends spans from a process of its own."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    began = time.monotonic()
     for number, body in enumerate(bodies, 1):
         connection.request("POST", "/v1/traces", body, {"Content-Type": kind})
         connection.getresponse().read()
@@ -48,23 +49,19 @@ def send(port: int, bodies: list[bytes], kind: str, rate: int) -> None:
 def measure(rate: int, kind: str) -> str:
     ids = [f"local-{number % 50}-{number}" for number in range(rate * SECONDS)]
     made = as_protobuf if kind == PROTOBUF else as_json
-    bodies = [
-        made(
-            *(span(make_trace_id(RUN, one), **TIMES, **MORE) for one in ids[begin : begin + BATCH])
-        )
-        for begin in range(0, len(ids), BATCH)
-    ]
+    bodies = []
+    for begin in range(0, len(ids), BATCH):
+        batch = ids[begin : begin + BATCH]
+        bodies.append(made(*(span(make_trace_id(RUN, id_), **TIMES, **MORE) for id_ in batch)))
     receiver = SpanReceiver("127.0.0.1:0", RUN)
     port = receiver.port
     receiver.start(gevent.spawn, Path(tempfile.mkdtemp()), BufferedFile)
     gevent.sleep(1.0)
     assert receiver._process is not None
-    theirs, own, began, sent = (
-        cpu_s(receiver._process.pid),
-        time.process_time(),
-        time.monotonic(),
-        0,
-    )
+    theirs = cpu_s(receiver._process.pid)
+    own = time.process_time()
+    began = time.monotonic()
+    sent = 0
     if os.fork() == 0:
         send(port, bodies, kind, rate)
         os._exit(0)
@@ -76,7 +73,8 @@ def measure(rate: int, kind: str) -> str:
         sent = over
         gevent.sleep(0.1)
     took = time.monotonic() - began
-    own, theirs = time.process_time() - own, cpu_s(receiver._process.pid) - theirs
+    own = time.process_time() - own
+    theirs = cpu_s(receiver._process.pid) - theirs
     for one in ids[sent:]:
         receiver.request(one, ok=True)
     notes = [*receiver.finish(time.monotonic)]

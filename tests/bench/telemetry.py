@@ -1,5 +1,5 @@
-"""What --otel costs: CPU of the load generator and of the exporting process, for each request; and
-what the SDK's own histogram would take for each chunk (make bench-telemetry)."""
+"""Telemetry: measures the cost of --otel: CPU of the load generator and of the exporting process
+per request, and of the SDK's own histogram per chunk (make bench-telemetry)."""
 
 import os
 import time
@@ -41,8 +41,9 @@ def a_record(number: int, chunks: int, random: Random) -> Record:
 
 
 def paced(records: list[Record], rate: int, put: Callable[[Record], object]) -> float:
-    """CPU seconds of this thread, in which the writes to the pipe are, too."""
-    before, began = time.thread_time(), time.monotonic()
+    """Returns CPU seconds of this thread, including the writes to the pipe."""
+    before = time.thread_time()
+    began = time.monotonic()
     for number, record in enumerate(records):
         if number % 20 == 0:
             gevent.sleep(max(0.0, began + number / rate - time.monotonic()))
@@ -52,7 +53,7 @@ def paced(records: list[Record], rate: int, put: Callable[[Record], object]) -> 
 
 
 def measure(rate: int, chunks: int, seconds: float, url: str) -> str:
-    """The process as in a run, at so many requests a second."""
+    """Measures the process as in a run, at so many requests per second."""
     os.environ |= {
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
         "OTEL_EXPORTER_OTLP_ENDPOINT": url,
@@ -79,7 +80,7 @@ def measure(rate: int, chunks: int, seconds: float, url: str) -> str:
 
 
 def histograms() -> str:
-    """For each chunk."""
+    """Measures the histogram per chunk."""
     record = a_record(1, 1_000, Random(1))
     provider = MeterProvider(metric_readers=[InMemoryMetricReader()])
     histogram = provider.get_meter("x").create_histogram(

@@ -1,4 +1,4 @@
-"""The goals and the rule for verdicts of make bench."""
+"""Goals: tests the goals and the rule for verdicts of make bench."""
 
 from goals import goals_met, offs, rule_kept
 
@@ -42,7 +42,8 @@ def test_other_numbers_of_streams_have_the_goals_of_the_next_larger_one() -> Non
 
 
 def test_the_rule_for_verdicts() -> None:
-    near, off = offs(50, TRUE, TRUE), offs(50, (201.0, 210.0, 20.0), TRUE)
+    near = offs(50, TRUE, TRUE)
+    off = offs(50, (201.0, 210.0, 20.0), TRUE)
     between = offs(50, (200.08, 210.0, 20.0), TRUE)
     assert rule_kept(near, "OK") == "kept"
     assert rule_kept(near, "DEGRADED") == "BROKEN: true, and DEGRADED"

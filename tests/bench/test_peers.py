@@ -1,4 +1,6 @@
-"""The arithmetic of make peers: what was said less what is true, and what a token cost."""
+"""Peers: tests the arithmetic of make peers: reported less true values, and the cost of a token."""
+
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -59,5 +61,6 @@ def test_each_load_has_its_requests() -> None:
 
 
 def test_every_tool_has_its_version_pinned() -> None:
-    assert all("==" in package for tool in TOOLS.values() for package in tool.packages)
+    packages = chain.from_iterable(tool.packages for tool in TOOLS.values())
+    assert all("==" in package for package in packages)
     assert [name for name, tool in TOOLS.items() if not tool.packages] == ["locust-llm"]

@@ -1,4 +1,5 @@
-"""The table of make what-if: what is within the aim, and what the intervals hold."""
+"""What-if: tests the table of make what-if: predictions within the aim, and values within the
+intervals."""
 
 import json
 from pathlib import Path
@@ -8,7 +9,8 @@ from what_if import AS_IT_WAS, SHOWN, table
 
 
 def row(setting: str, stall_p95: float, measured: float) -> dict[str, Any]:
-    """Said 1 s of everything, give or take 0.1, and measured; but for one figure."""
+    """Makes a row that predicts 1 s of everything, with an interval of 0.1, and measured 1 s,
+    except one figure."""
     said = {name: [0.9, 1.0, 1.1] for name in SHOWN} | {
         "stall p95": [0.9 * stall_p95, stall_p95, 1.1 * stall_p95]
     }
@@ -17,7 +19,9 @@ def row(setting: str, stall_p95: float, measured: float) -> dict[str, Any]:
 
 
 def test_what_is_within_the_aim_and_what_intervals_hold() -> None:
-    near, far, as_it_was = row("a=1", 1.24, 1.0), row("a=2", 1.26, 1.0), row(AS_IT_WAS, 9.0, 1.0)
+    near = row("a=1", 1.24, 1.0)
+    far = row("a=2", 1.26, 1.0)
+    as_it_was = row(AS_IT_WAS, 9.0, 1.0)
     _, held, medians, stalls = table({"predictions": [near, far, as_it_was]})
     assert held == "The intervals hold 15 of 18."  # none of 1.24, 1.26 and 9 does
     assert medians == "ttft p50 and stall p50 with other flags: 4 of 4 within 25%."

@@ -1,4 +1,4 @@
-"""A session of five turns: one, three side by side, and one that waits for all."""
+"""Tree user: runs a session of five turns: one, three side by side, and one that waits for all."""
 
 from locust import task
 

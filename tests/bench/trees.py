@@ -1,5 +1,5 @@
-"""What 1,000 session trees at once cost beside as many plain sessions: CPU a chunk of one process,
-in turns.
+"""Trees: compares the cost of 1,000 session trees with as many plain sessions: CPU per chunk of one
+process, in turns.
 
 A tree is a turn, three side by side and a join; a plain session five turns in a line. Both send to
 the C truth server, and so many requests that their cost is that of requests and chunks. Prints a
@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 
 
 def cpu_us(program: Program, sessions: int, seconds: int, *, trees: bool) -> tuple[float, int]:
-    """(CPU a chunk, most requests under way at a time)."""
+    """Returns (CPU per chunk, most open requests at a time)."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with server(program, folder, ttft_ms=TTFT_MS, gap_ms=GAP_MS, tokens=TOKENS) as sent:
@@ -65,7 +65,8 @@ def main() -> None:
                     f"{most:,} open",
                     flush=True,
                 )
-        tree, plain = float(np.median(found[True])), float(np.median(found[False]))
+        tree = float(np.median(found[True]))
+        plain = float(np.median(found[False]))
         print(
             f"median: trees {tree:.1f}, plain sessions {plain:.1f} µs of CPU a chunk: "
             f"{tree / plain - 1:+.1%}"

@@ -1,4 +1,4 @@
-"""The truth server of the benchmarks: built, started, and what it wrote down, read."""
+"""Truth: builds and starts the benchmarks' truth server, and reads its output."""
 
 import shutil
 import signal
@@ -18,7 +18,8 @@ TLS = ("-DTLS", "-l:libssl.so.3", "-l:libcrypto.so.3")
 
 
 class Program(NamedTuple):
-    """``certificate`` None: it speaks no TLS, and ``without_tls`` says why."""
+    """Holds the programs. ``certificate`` None: there is no TLS, and ``without_tls`` explains
+    it."""
 
     path: Path
     client: Path
@@ -27,25 +28,26 @@ class Program(NamedTuple):
 
 
 class Sent:
-    """What a server knew at its end."""
+    """Holds the truth of a server at its end."""
 
     def __init__(self) -> None:
         self.port = 0
         self.cpu_us = self.tokens = self.connections = self.most_open = self.dropped = 0
-        """CPU since the first stream; tokens sent; connections that carried streams; most streams
-        open at once; streams given up because the client was gone or did not read."""
+        """CPU since the first stream, sent tokens, connections with streams, most open streams, and
+        streams dropped because the client was gone or did not read."""
         self.times: dict[str, NDArray[np.float64]] = {}
-        """By request id: arrival and sends, in seconds: the moments just before each."""
+        """Each request id has its arrival and sends in seconds: the moments just before each."""
         self.after: dict[str, NDArray[np.float64]] = {}
-        """The same with the moments just after."""
+        """Each request id has the moments just after."""
 
 
 def build(folder: Path) -> Program | None:
-    """None where there is no C compiler."""
+    """Builds the programs, or returns None without a C compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         return None
-    program, client = folder / "truth_server", folder / "reading_client"
+    program = folder / "truth_server"
+    client = folder / "reading_client"
     plain = [
         [compiler, "-O2", "-o", str(out), str(source), "-lm"]
         for out, source in ((program, SOURCE), (client, CLIENT))
@@ -67,8 +69,10 @@ def build(folder: Path) -> Program | None:
 
 
 def self_signed(folder: Path) -> Path | None:
-    """A certificate for 127.0.0.1 and its key, in one file; None without the openssl command."""
-    both, key = folder / "both.pem", folder / "key.pem"
+    """Makes a certificate for 127.0.0.1 with its key in one file, or returns None without the
+    openssl command."""
+    both = folder / "both.pem"
+    key = folder / "key.pem"
     command = (
         "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj "
         "/CN=localhost "
@@ -87,7 +91,7 @@ def server(
     program: Program, folder: Path, *, ttft_ms: int, gap_ms: int, tokens: int, tls: bool = False,
     options: Sequence[str] = (),
 ) -> Iterator[Sent]:  # fmt: skip
-    """A running server; what it sent is there after the block. ``options``: its own, see
+    """Runs a server. Its truth is available after the block. ``options`` are its own, see
     truth_server.c."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -1,2 +1,1 @@
-"""Support: servers, records, runs and stages made for tests; what more than one test file uses. No
-test is here."""
+"""Support: servers, records, runs and stages for several test files. This folder has no tests."""

@@ -1,4 +1,4 @@
-"""axe-core on a page: what it finds of accessibility (WCAG A and AA, best practices)."""
+"""axe-core: checks a page's accessibility (WCAG A and AA, best practices)."""
 
 from pathlib import Path
 from typing import Any
@@ -7,8 +7,8 @@ import pytest
 
 
 def violations(page: Any) -> list[tuple[str, str, str]]:
-    """(rule, impact, the first element of each). Its script comes in the wheel of
-    axe-playwright-python; without that the test is skipped."""
+    """Returns (rule, impact, the first element of each). The script is in the wheel of
+    axe-playwright-python. Without it the test is skipped."""
     package = pytest.importorskip(
         "axe_playwright_python", reason="needs the package axe-playwright-python"
     )

@@ -1,4 +1,4 @@
-"""Burners: programs that take CPU away from a run, and a run beside them."""
+"""Burners: run programs that take CPU time away from a run, and a run beside them."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ CHAT = str(Path(__file__).parents[2] / "locustfiles" / "chat.py")
 
 
 def a_run_against(url: str, folder: Path, *words: str) -> subprocess.Popen[bytes]:
-    """The real locust command, its console in the folder beside."""
+    """Runs the real locust command, with its console in the folder beside."""
     command = [
         sys.executable, "-m", "locust", "-f", CHAT, "--headless", "--host", url, "--no-probe",
         "--report-dir", str(folder),
@@ -22,7 +22,7 @@ def a_run_against(url: str, folder: Path, *words: str) -> subprocess.Popen[bytes
 
 @contextmanager
 def burners(count: int) -> Iterator[None]:
-    """Programs that compute without end (60 s, should nobody stop them)."""
+    """Runs programs that compute without end (at most 60 s)."""
     code = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
     programs = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(count)]
     try:

@@ -1,4 +1,4 @@
-"""Collector: takes OTLP over HTTP or gRPC in threads of this process, and keeps what came."""
+"""Collector: receives OTLP over HTTP or gRPC in threads of this process, and keeps it."""
 
 import gzip
 from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ SCOPE, SIMULATOR = "locust-llm", "locust-llm-simulator"
 
 
 def plain(attributes: Any) -> dict[str, Any]:
-    """Attributes as a mapping."""
+    """Converts attributes into a mapping."""
 
     def value(one: Any) -> Any:
         kind = one.WhichOneof("value")
@@ -51,21 +51,21 @@ class Collector:
     def __init__(self) -> None:
         self.url = ""
         self.came: list[Any] = []
-        """Requests of all signals."""
+        """The list has the requests of all signals."""
         self.silent = Event()
-        """Set: nothing is answered."""
+        """If set, nothing is answered."""
         self.ended = Event()
 
     def answer(self) -> None:
-        """From now on, those who wait too."""
+        """Answers from now on, including waiting requests."""
         self.silent.clear()
         self.ended.set()
 
     def _of(
         self, kind: str, resources: str, scopes: str, items: str, by: str = SCOPE
     ) -> Iterator[tuple[dict[str, Any], Any]]:
-        """(attributes of the resource, item) of those whose scope is ``by``: Locust sends some of
-        its own."""
+        """Returns (attributes of the resource, item) for items with the scope ``by``, since Locust
+        sends some of its own."""
         for request in self.came:
             if isinstance(request, REQUESTS[kind]):
                 for resource in getattr(request, resources):
@@ -78,12 +78,11 @@ class Collector:
 
     @property
     def spans(self) -> list[tuple[dict[str, Any], Any]]:
-        """(attributes of the resource, span)."""
+        """Returns (attributes of the resource, span)."""
         return [*self._of("traces", "resource_spans", "scope_spans", "spans")]
 
     @property
     def of_server(self) -> list[Any]:
-        """Spans of the simulator."""
         return [
             span
             for _, span in self._of("traces", "resource_spans", "scope_spans", "spans", SIMULATOR)
@@ -95,22 +94,17 @@ class Collector:
 
     @property
     def points(self) -> dict[tuple[str, str, Mapping[str, Any] | Any], Any]:
-        """The last point of each series, by metric, instance and attributes."""
-        return {
-            (
-                metric.name,
-                resource["service.instance.id"],
-                frozenset(plain(point.attributes).items()),
-            ): point
-            for resource, metric in self._of(
-                "metrics", "resource_metrics", "scope_metrics", "metrics"
-            )
-            for point in metric.histogram.data_points
-        }
+        """Returns the last point of each series, by metric, instance and attributes."""
+        points = {}
+        for resource, metric in self._of("metrics", "resource_metrics", "scope_metrics", "metrics"):
+            instance = resource["service.instance.id"]
+            for point in metric.histogram.data_points:
+                attributes = frozenset(plain(point.attributes).items())
+                points[metric.name, instance, attributes] = point
+        return points
 
     def count(self, metric: str, *attribute: str) -> int:
-        """Of a histogram, over all instances; ``attribute``: only where it has this name and
-        value."""
+        """Returns a histogram's count over all instances, with this ``attribute`` if given."""
         asked = {attribute} if attribute else set()
         return sum(
             point.count

@@ -1,4 +1,4 @@
-"""Command line: words as Locust's parser and ours take them, without a run."""
+"""Command line: parses words with Locust's parser and ours, without a run."""
 
 from argparse import Namespace
 from functools import cache
@@ -10,7 +10,7 @@ from support.unpatched_locust import get_empty_argument_parser, setup_parser_arg
 
 @cache
 def _parser() -> Any:
-    """Locust's with our flags on it, made once: that takes longer than to parse."""
+    """Makes Locust's parser with our flags once, as that takes longer than parsing."""
     parser = get_empty_argument_parser(default_config_files=[])
     setup_parser_arguments(parser)
     add_options(parser, before_load=lambda options: None)
@@ -18,6 +18,6 @@ def _parser() -> Any:
 
 
 def parse(*words: str, headless: bool = True) -> Namespace:
-    """What it makes of these words, and of the environment."""
+    """Parses these words and the environment."""
     host = [] if any(word.startswith("--host") for word in words) else ["--host", "localhost:1"]
     return _parser().parse_args(["-f", "my/chat.py", *host, *["--headless"] * headless, *words])

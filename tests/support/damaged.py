@@ -1,5 +1,4 @@
-"""Damaged folders: a small run with something of everything, the ways to damage it, and what must
-hold of each."""
+"""Damaged folders: make a small run with many features, damage it in many ways, and check each."""
 
 import io
 import json
@@ -32,13 +31,14 @@ VALUES: Final[tuple[Any, ...]] = (
     None, "text", "", -1, 0, 1e18, 1e300, -1e300, 10**30, -(10**30), 2**63, 0.5, True, [], [1e18],
     {}, "\ud800", "x" * 9000,
 )  # fmt: skip
-"""What a field may be replaced by; NaN and Infinity stand behind them, as JSON has neither."""
+"""A field may be replaced by these values. NaN and Infinity follow in another way, as JSON has
+neither."""
 RAW: Final = (b"NaN", b"Infinity", b"1e999", b"[" * 5000)
 
 
 def records(count: int) -> list[Record]:
-    """Behind a gate: a warmup, failures of three kinds, cut, cancelled, tried again, merged, in one
-    piece."""
+    """Makes records behind a gate: a warmup, failures of three kinds, cut, cancelled, retried,
+    merged, in one piece."""
     gated: dict[str, Any] = {
         "limit": 2,
         "turn": 0,
@@ -80,7 +80,7 @@ def records(count: int) -> list[Record]:
 
 
 def a_whole_run() -> Run:
-    """With a value in each field."""
+    """Makes a run with a value in each field."""
     run = a_run(
         ((0.0, 1), (5.0, 2)), slo=("ttft p50 < 1s", "error_rate < 5%", "icl p99 < 50ms",
             "warn: delivered > 90%"),
@@ -105,7 +105,7 @@ def fill(folder: Path, lines: bytes, run: bytes) -> None:
 
 
 def whole(folder: Path, count: int = 12) -> tuple[bytes, bytes]:
-    """(its records, its run.json) as they are before the damage."""
+    """Returns the records and the run.json before the damage."""
     write_run(folder, a_whole_run())
     lines = b"".join(format_record_line(record) + b"\n" for record in records(count))
     (folder / RECORDS).write_bytes(lines)
@@ -113,12 +113,12 @@ def whole(folder: Path, count: int = 12) -> tuple[bytes, bytes]:
 
 
 Way = tuple[str, bytes, bytes, int | None]
-"""(its name, the records, run.json, the lines that cannot be read; None: that is for the reader to
-say)."""
+"""A damage has its name, the records, run.json, and the unreadable lines. None: the reader
+decides."""
 
 
 def cut_records(lines: bytes, run: bytes) -> Iterator[Way]:
-    """At each byte."""
+    """Cuts at each byte."""
     for length in range(len(lines)):
         left = lines[:length]
         tail = left.rpartition(b"\n")[2]
@@ -136,8 +136,8 @@ def cut_run(lines: bytes, run: bytes) -> Iterator[Way]:
 
 
 def run_fields(lines: bytes, run: bytes) -> Iterator[Way]:
-    """Each field of run.json, of its settings and of all in it, replaced by each value, and left
-    out."""
+    """Replaces each field of run.json, its settings and their content by each value, and removes
+    it."""
     for path in _paths(json.loads(run)):
         for value in _values():
             yield (
@@ -149,7 +149,7 @@ def run_fields(lines: bytes, run: bytes) -> Iterator[Way]:
 
 
 def record_fields(lines: bytes, run: bytes, numbers: tuple[int, ...] = (4, 8)) -> Iterator[Way]:
-    """Each field of these records."""
+    """Replaces each field of these records."""
     rows = lines.splitlines()
     for number in numbers:
         known = json.loads(rows[number])
@@ -172,7 +172,7 @@ def record_fields(lines: bytes, run: bytes, numbers: tuple[int, ...] = (4, 8)) -
 
 
 def flipped(lines: bytes, run: bytes, count: int, seed: int) -> Iterator[Way]:
-    """Some random bytes of the records, or of run.json."""
+    """Changes some random bytes of the records, or of run.json."""
     chance = random.Random(seed)
     for i in range(count):
         both = [bytearray(lines), bytearray(run)]
@@ -185,7 +185,7 @@ def flipped(lines: bytes, run: bytes, count: int, seed: int) -> Iterator[Way]:
 
 
 def spliced(lines: bytes, run: bytes, count: int, seed: int) -> Iterator[Way]:
-    """Pieces of the records left out, twice, or NUL, anywhere."""
+    """Removes, repeats or blanks pieces of the records."""
     chance = random.Random(seed)
     for i in range(count):
         begin = chance.randrange(len(lines))
@@ -197,15 +197,16 @@ def spliced(lines: bytes, run: bytes, count: int, seed: int) -> Iterator[Way]:
 
 
 def called(command: str, *words: object) -> tuple[int, str, str]:
-    """(exit status, what it says, what it complains about) of a command in this process."""
-    out, err = io.StringIO(), io.StringIO()
+    """Calls a command in this process, and returns (exit status, output, errors)."""
+    out = io.StringIO()
+    err = io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         status = load_command(command)([str(word) for word in words])
     return status, out.getvalue(), err.getvalue()
 
 
 def check_reports(path: Path, ways: Iterable[Way]) -> None:
-    """None of them keeps the report from being made, and what is lost is said first."""
+    """Checks that no damage prevents the report, and that the report names the losses first."""
     for name, lines, run, broken in ways:
         for file in path.iterdir():
             file.unlink()
@@ -227,8 +228,7 @@ def check_reports(path: Path, ways: Iterable[Way]) -> None:
 
 
 def check_other_commands(whole: Path, broken: Path, name: str) -> None:
-    """A picture, comparisons with a run that is whole, and the list of runs of the folder above
-    both."""
+    """Checks a plot, comparisons with a complete run, and the run list of the parent folder."""
     for command, words in (
         ("figure", [broken]),
         ("compare", [whole, broken]),
@@ -248,13 +248,11 @@ def _values() -> Iterator[bytes]:
 
 
 def _paths(data: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    inside = (
-        data.items()
-        if isinstance(data, dict)
-        else enumerate(data[:2])
-        if isinstance(data, list)
-        else ()
-    )
+    inside: Iterable[tuple[Any, Any]] = ()
+    if isinstance(data, dict):
+        inside = data.items()
+    elif isinstance(data, list):
+        inside = enumerate(data[:2])
     for key, value in inside:
         yield (*at, key)
         yield from _paths(value, (*at, key))

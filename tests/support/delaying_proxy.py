@@ -1,7 +1,7 @@
-"""Delaying proxy: passes bytes on between a client and a server on this machine, each so many
-seconds after it came.
+"""Delaying proxy: forwards bytes between a client and a server on this machine, each a fixed time
+after its arrival.
 
-A process of its own, as its delays are a truth that other threads must not make longer.
+It is a process of its own, so that other threads do not extend its delays, which are known.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ PIECE = 1 << 16
 
 @contextmanager
 def delaying_proxy(port: int, seconds: float) -> Iterator[int]:
-    """To this port of 127.0.0.1, ``seconds`` each way; gives the port of its own."""
+    """Forwards to this port of 127.0.0.1, with ``seconds`` each way, and yields its own port."""
     command = [sys.executable, __file__, str(port), str(seconds)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -28,7 +28,7 @@ def delaying_proxy(port: int, seconds: float) -> Iterator[int]:
 async def _pass_on(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float
 ) -> None:
-    """In order, as many at a time as come."""
+    """Forwards bytes in order, as many at a time as arrive."""
     loop = asyncio.get_running_loop()
     try:
         while data := await reader.read(PIECE):

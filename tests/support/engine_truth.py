@@ -1,25 +1,25 @@
-"""Truth: what prefills cost decodes, by the engine's own steps; the report sees only the client's
-stamps."""
+"""Engine truth: measures the cost of prefills for decodes by the engine's own steps. The report
+sees only the client's stamps."""
 
 from locust_llm.simulator.scheduling.cost import StepCostConstants, step_duration_s
 from locust_llm.simulator.scheduling.engine import BatchEngine
 
 
 class TruthEngine(BatchEngine):
-    """Counts, for each step and each stream that decodes meanwhile, how much longer the step was
-    than it would have been without its prompts. A step that gives those who decode nothing is lost
-    to them as a whole."""
+    """Sums the extra time of each step for each decoding stream, compared with the step without its
+    prompts. A step without decodes is lost as a whole."""
 
     decode_true_s = 0.0
-    """The sum of the steps over the streams."""
+    """This sums the steps over the streams."""
     lost_true_s = 0.0
-    """Of that, for the prompts."""
+    """Prompts took this part of it."""
 
     def _begin_step(self) -> None:
         began = self._due
         super()._begin_step()
         streams = len(self.scheduler.decoding.sequences)
-        took, batch = self._due - began, self._batch
+        took = self._due - began
+        batch = self._batch
         if self._idle or not streams:
             return
         self.decode_true_s += streams * took

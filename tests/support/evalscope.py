@@ -1,4 +1,4 @@
-"""evalscope: its database of requests, made with the columns of version 1.14, or fewer."""
+"""evalscope: makes its database of requests, with the columns of version 1.14, or fewer."""
 
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
@@ -21,7 +21,7 @@ def a_database(
     without: Collection[str] = (),
     table: str = "result",
 ) -> Path:
-    """``without``: columns of newer versions that it has not. What a row does not have is NULL."""
+    """Makes a database ``without`` some newer columns. Missing values of a row are NULL."""
     path.unlink(missing_ok=True)
     columns = {name: type_ for name, type_ in TYPES.items() if name not in without}
     with closing(sqlite3.connect(path)) as database, database:
@@ -30,8 +30,7 @@ def a_database(
             f"{table}({', '.join(f'{name} {type_}' for name, type_ in columns.items())})"
         )
         marks = ", ".join("?" * len(columns))
-        database.executemany(
-            f"INSERT INTO {table} VALUES ({marks})",
-            [[row.get(name) for name in columns] for row in rows],
-        )
+        for row in rows:
+            values = [row.get(name) for name in columns]
+            database.execute(f"INSERT INTO {table} VALUES ({marks})", values)
     return path

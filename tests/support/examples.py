@@ -1,5 +1,5 @@
-"""Examples: how many Hypothesis draws for a test; at most 25 with the profile ``few``, which ``make
-test`` uses; a hundred times as many with ``many``, which ``make fuzz`` uses."""
+"""Examples: sets how many Hypothesis draws for a test. The profile ``few``, for ``make test``, has
+at most 25, and ``many``, for ``make fuzz``, has a hundred times as many."""
 
 from typing import Final
 
@@ -11,7 +11,8 @@ TIMES: Final = 100
 
 
 def register_profiles() -> None:
-    """``all`` is the default. No deadlines: a busy machine is no failure."""
+    """Registers the profiles with ``all`` as the default. There are no deadlines, as a busy machine
+    is no failure."""
     settings.register_profile("all", deadline=None, print_blob=True)
     settings.register_profile("few", settings.get_profile("all"), max_examples=FEW)
     settings.register_profile(
@@ -24,8 +25,10 @@ def register_profiles() -> None:
 
 
 def examples(count: int) -> settings:
-    """As a decorator: ``count`` of them, unless the profile asks for few or many."""
+    """Decorates a test with ``count`` examples, unless the profile sets few or many."""
     most = settings.default.max_examples
-    return settings(
-        max_examples=min(count, FEW) if most == FEW else TIMES * count if most == MANY else count
-    )
+    if most == FEW:
+        count = min(count, FEW)
+    elif most == MANY:
+        count *= TIMES
+    return settings(max_examples=count)

@@ -1,4 +1,4 @@
-"""Exports of spans, as a server with vLLM's attributes sends them, in OTLP's JSON and protobuf."""
+"""Exports: makes span exports with vLLM's attributes in OTLP's JSON and protobuf."""
 
 import json
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ ARRIVED_NS = 1_700_000_000_000_000_000
 
 
 def span(trace_id: str, **seconds: Any) -> dict[str, Any]:
-    """Of a request, in OTLP/JSON. ``seconds``: of ``NAMES``."""
+    """Makes the span of a request in OTLP/JSON. ``seconds`` has values for ``NAMES``."""
     return {
         "traceId": trace_id,
         "spanId": "00f067aa0ba902b7",
@@ -61,13 +61,14 @@ def as_protobuf(*spans: dict[str, Any]) -> bytes:
     scope = request.resource_spans.add().scope_spans.add()
     for one in spans:
         made = scope.spans.add()
-        made.trace_id, made.span_id = bytes.fromhex(one["traceId"]), bytes.fromhex(one["spanId"])
+        made.trace_id = bytes.fromhex(one["traceId"])
+        made.span_id = bytes.fromhex(one["spanId"])
         made.name = one["name"]
-        made.start_time_unix_nano, made.end_time_unix_nano = (
-            int(one["startTimeUnixNano"]), int(one["endTimeUnixNano"]),
-        )  # fmt: skip
+        made.start_time_unix_nano = int(one["startTimeUnixNano"])
+        made.end_time_unix_nano = int(one["endTimeUnixNano"])
         for attribute in one["attributes"]:
-            added, value = made.attributes.add(), attribute["value"]
+            added = made.attributes.add()
+            value = attribute["value"]
             added.key = attribute["key"]
             if "doubleValue" in value:
                 added.value.double_value = value["doubleValue"]

@@ -1,5 +1,5 @@
-"""Kinds of files: what may lie in a run folder in the place of a file, and what a command then
-does, in a process that is watched for time and memory."""
+"""Kinds of files: puts unusual files into a run folder, and runs a command in a process with limits
+of time and memory."""
 
 import io
 import multiprocessing
@@ -24,9 +24,9 @@ from support.evalscope import a_database
 from support.stages import fill_sweep, steps
 
 PATIENCE_S: Final = 60.0
-"""A command takes a second; the machine may be busy."""
+"""A command takes a second, but the machine may be busy."""
 MOST_MEGABYTES: Final = 700
-"""Of a command, its packages among them."""
+"""A command, including its packages, uses at most this memory."""
 TWIN: Final = Path(__file__).parents[1] / "data" / "twin" / "vllm.toml"
 
 
@@ -43,7 +43,7 @@ def write_sparse(path: Path) -> None:
 
 
 def write_beginning_of(path: Path) -> None:
-    """Sparse too, behind the beginning of JSON."""
+    """Writes a sparse file after the beginning of JSON."""
     path.write_bytes(b'{"run": {"metadata": 1, ')
     os.truncate(path, 10 << 30)
 
@@ -68,7 +68,7 @@ KINDS: Final[dict[str, Callable[[Path], object]]] = {
     "NUL": lambda path: path.write_bytes(b"\0" * (8 << 20)),
     "a line without end": lambda path: path.write_bytes(b"{" * (8 << 20)),
 }
-"""By name; each makes one."""
+"""Each entry makes one kind of file."""
 
 FILES: Final = (
     "one/profile_export.jsonl", "one/run.json", "one/server_metrics.jsonl", "one/spans.jsonl",
@@ -84,7 +84,7 @@ FILES: Final = (
     "evalscope/benchmark_args.json",
     "evalscope/benchmark_summary.json",
 )  # fmt: skip
-"""Each of them is replaced."""
+"""Each of these files is replaced."""
 
 COMMANDS: Final = (
     "report one", "report sweep", "report sweep --stages", "report one --spans more.jsonl",
@@ -103,11 +103,11 @@ COMMANDS: Final = (
     "plan twin.toml --arrivals 1/s --slo ttft\xa0p95<1s",
     "plan twin.toml --arrivals more.jsonl --slo ttft\xa0p95<1s",
 )  # fmt: skip
-"""Their words; a word may have blanks that do not break."""
+"""Each entry has a command's words. Words may have non-breaking blanks."""
 
 
 class Case(NamedTuple):
-    """One file replaced, and a command."""
+    """Is one replaced file and a command."""
 
     file: str
     kind: str
@@ -118,7 +118,7 @@ class Case(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """What became of a command."""
+    """Describes how a command ended."""
 
     status: int | None
     """None: it did not end."""
@@ -128,7 +128,7 @@ class Ending(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """All of them: a command, and each file that it may read."""
+    """Lists every command with each file that it may read."""
     for command in COMMANDS:
         words = command.replace("/", " ").split()
         for file in FILES:
@@ -138,7 +138,7 @@ def cases() -> Iterator[Case]:
 
 
 def make_whole(home: Path) -> None:
-    """The folders and files that the commands are about, all of them sound."""
+    """Makes the undamaged folders and files of the commands."""
     for name in ("one", "whole"):
         (home / name).mkdir()
         write_run(home / name, a_whole_run())
@@ -188,7 +188,7 @@ _processes.set_forkserver_preload(
 
 
 def ending_of(home: Path, words: list[str]) -> Ending:
-    """Of a command in a process of its own, in the folder ``home``."""
+    """Runs a command in a process of its own, in the folder ``home``."""
     ours, theirs = _processes.Pipe(duplex=False)
     child = _processes.Process(target=_call, args=(theirs, str(home), words))
     child.start()
@@ -207,7 +207,8 @@ def ending_of(home: Path, words: list[str]) -> Ending:
 
 def _call(answer: Connection, home: str, words: list[str]) -> None:
     os.chdir(home)
-    out, err = io.StringIO(), io.StringIO()
+    out = io.StringIO()
+    err = io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         try:
             status = load_command(words[0])(words[1:])
@@ -222,7 +223,7 @@ def _call(answer: Connection, home: str, words: list[str]) -> None:
 
 
 def wrong_with(ending: Ending) -> str:
-    """What no command may do; empty where it does not."""
+    """Describes forbidden behaviour of a command, or returns an empty text."""
     if ending.status is None:
         return ending.err or f"it was not over after {PATIENCE_S:.0f} s"
     if "Traceback" in ending.err + ending.out or "Error: " in ending.err + ending.out:

@@ -1,5 +1,4 @@
-"""Golden files: what users rely on and a change inside must keep. ``make golden`` writes
-tests/golden anew."""
+"""Golden files: keep the interfaces that users rely on. ``make golden`` rewrites tests/golden."""
 
 import io
 import json
@@ -45,8 +44,8 @@ def help_file(command: str) -> Path:
 
 
 def make_help(command: str) -> str:
-    """The text of ``--help`` on so wide a console that no line is broken, in the words of Python
-    3.13."""
+    """Returns the text of ``--help`` on a console so wide that no line breaks, in the words of
+    Python 3.13."""
     words = [*command.split(), "--help"]
     with _clean_environment(COLUMNS="1000"):
         if command in LOCUST_COMMANDS:
@@ -65,7 +64,7 @@ def make_help(command: str) -> str:
 
 
 def normalise_width(text: str) -> str:
-    """The same text whatever the width of the console."""
+    """Makes the text independent of the console's width."""
     return " ".join(text.split())
 
 
@@ -78,9 +77,9 @@ RUN: Final = (
 )  # fmt: skip
 FAILING: Final = ("--header", "X-Simulate: error=0")
 PASSING_RULE: Final = ("--slo", "error_rate < 50%")
-"""Of no latency: on a busy machine such a rule is INCONCLUSIVE."""
+"""The rule has no latency, as a latency rule is INCONCLUSIVE on a busy machine."""
 INCONCLUSIVE_RULE: Final = ("--slo", 'error_rate{model="none"} < 50%')
-"""No request is of that model."""
+"""No request has that model."""
 
 ENDINGS: Final[dict[str, tuple[str, ...]]] = {
     "nothing is asked": (),
@@ -120,7 +119,7 @@ ENDINGS: Final[dict[str, tuple[str, ...]]] = {
     "a drift of no twin": ("twin", "drift", "{folder}/nothing"),
     "an A/B run without a candidate": ("ab", "--base", "127.0.0.1:1"),
 }
-"""Each command that needs no server, and how it ends. What stands in braces is a path."""
+"""Each command needs no server, and has its exit status. Braces contain a path."""
 
 ENDINGS_WITH_SERVER: Final[dict[str, tuple[str, ...]]] = {
     "a check": ("check", "{url}"),
@@ -160,12 +159,12 @@ ENDINGS_WITH_SERVER: Final[dict[str, tuple[str, ...]]] = {
     "a rule that is INCONCLUSIVE, to pass": (*RUN, *INCONCLUSIVE_RULE, "--inconclusive", "pass"),
     "a rule that is none": (*RUN, "--slo", "ttft p99 is good"),
 }
-"""Each ending of a run that takes some seconds, with the simulator as the server."""
+"""Each run takes some seconds with the simulator as the server, and has its exit status."""
 
 
 def find_exit_status(words: Sequence[str], folder: Path, url: str = "") -> int:
-    """The exit status of a command in ``folder``, which is empty. Commands of Locust need a process
-    of their own."""
+    """Returns the exit status of a command in ``folder``, which is empty. Commands of Locust need a
+    process of their own."""
     places = {
         "url": url,
         "folder": str(folder / "work"),
@@ -216,8 +215,8 @@ def make_exit_statuses() -> dict[str, int]:
 
 
 def make_python_api() -> dict[str, Any]:
-    """Names in ``locust_llm``, with their parameters, methods and fields. Annotations are not in
-    it: their text depends on the version of Python."""
+    """Lists the names in ``locust_llm``, with their parameters, methods and fields. Annotations are
+    omitted, as their text depends on the version of Python."""
     from locust.event import EventHook
 
     from locust_llm import Answer, LLMUser, ProbeUser, events, read
@@ -234,14 +233,11 @@ def make_python_api() -> dict[str, Any]:
 
 
 def _describe_class(kind: type) -> dict[str, Any]:
-    """What a class of ours adds to those of Locust and of msgspec."""
+    """Lists the additions of our class to those of Locust and msgspec."""
     ours = [one for one in kind.__mro__ if one.__module__.startswith("locust_llm")]
-    members = {
-        name: value
-        for one in reversed(ours)
-        for name, value in vars(one).items()
-        if not name.startswith("_")
-    }
+    members: dict[str, Any] = {}
+    for base in reversed(ours):
+        members |= {name: value for name, value in vars(base).items() if not name.startswith("_")}
     methods = {name: value for name, value in members.items() if isinstance(value, FunctionType)}
     return {
         "methods": {name: _describe_parameters(method) for name, method in sorted(methods.items())},
@@ -275,7 +271,7 @@ class _Ids(HTMLParser):
 
 
 def find_ids(page: str) -> list[str]:
-    """The ids of its elements, in their order: what scripts and links go by."""
+    """Lists the ids of elements in order, which scripts and links use."""
     parser = _Ids()
     parser.feed(page)
     parser.close()
@@ -283,7 +279,7 @@ def find_ids(page: str) -> list[str]:
 
 
 def make_pages() -> dict[str, list[str]]:
-    """By page, the ids in it; and the addresses that the web UI answers."""
+    """Returns the ids by page, and the addresses of the web UI."""
     from support.web_pages import Page
 
     with (
@@ -312,7 +308,7 @@ NUMBERS: Final = ("run.json", "profile_export_aiperf.json")
 
 
 def read_numbers(folder: Path) -> dict[str, float]:
-    """Each number in the results of a run, by its place in the file."""
+    """Returns each number in the results of a run, by its place in the file."""
     numbers: dict[str, float] = {}
     for name in NUMBERS:
         _add_numbers(name, msgspec.json.decode((folder / name).read_bytes()), numbers)
@@ -348,7 +344,7 @@ def _add_numbers(place: str, value: Any, numbers: dict[str, float]) -> None:
 
 @contextmanager
 def _clean_environment(**variables: str) -> Iterator[None]:
-    """Without what the user has set for a run."""
+    """Returns the environment without the user's settings for a run."""
     before = dict(os.environ)
     for name in before:
         if name.startswith(("LOCUST", "OPENAI", "COLUMNS")) or name == "CI":
@@ -373,7 +369,8 @@ def _within(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _arguments(*words: str) -> Iterator[None]:
-    before, sys.argv = sys.argv, list(words)
+    before = sys.argv
+    sys.argv = list(words)
     try:
         yield
     finally:
@@ -381,7 +378,7 @@ def _arguments(*words: str) -> Iterator[None]:
 
 
 def _call_main(words: list[str]) -> tuple[int, str]:
-    """The exit status of a command in this process, and its standard output."""
+    """Returns the exit status and the standard output of a command in this process."""
     out = io.StringIO()
     with redirect_stdout(out), redirect_stderr(io.StringIO()):
         try:
@@ -396,7 +393,7 @@ def _write_json(path: Path, make: Callable[[], Any]) -> None:
 
 
 def write_all() -> None:
-    """Every golden file anew. What has changed shows in ``git diff``."""
+    """Rewrites every golden file. ``git diff`` shows the changes."""
     shutil.rmtree(GOLDEN, ignore_errors=True)
     (GOLDEN / "help").mkdir(parents=True)
     for command in HELP_COMMANDS:

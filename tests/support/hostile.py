@@ -1,5 +1,5 @@
-"""A catalogue of hostile answers, as data, and a server in a process of its own that sends them as
-fast as it can."""
+"""Hostile answers: lists them in a catalogue, and a server in a process of its own sends them at
+full speed."""
 
 import os
 import socket
@@ -24,12 +24,13 @@ def chunk(data: bytes) -> bytes:
 
 class Hostile(NamedTuple):
     begins: bytes
-    """Sent first."""
+    """These bytes are sent first."""
     goes_on: Callable[[int], bytes]
-    """What comes next, by its number; nothing: the connection stays open, and silent."""
+    """The function returns the next bytes by number. Without bytes the connection stays open and
+    silent."""
     outcomes: str
-    """What may become of it. Time limits are, too: how much of it is read until then depends on the
-    machine."""
+    """These outcomes are possible. Time limits are too, as the number of bytes read until then
+    depends on the machine."""
     pause_s: float = 0.0
 
 
@@ -42,7 +43,7 @@ def once(data: bytes) -> Callable[[int], bytes]:
 
 
 def choices(number: int) -> bytes:
-    """Each of a choice of its own."""
+    """Makes each of a choice of its own."""
     return chunk(
         b"".join(
             b'data: {"choices":[{"index":%d,"delta":{"content":"x"}}]}\n\n' % (1000 * number + n)
@@ -120,7 +121,7 @@ GOOD = EVENTS + chunk(TOKEN * 3 + FINISH + b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 
 def answer(name: str) -> Iterator[tuple[bytes, float]]:
-    """(bytes, seconds to wait before them)."""
+    """Yields (bytes, seconds to wait before them)."""
     if name not in CATALOGUE:
         yield GOOD, 0.0
         return

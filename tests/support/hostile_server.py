@@ -1,5 +1,4 @@
-"""A server that means no good: what it sends at each path, byte for byte, in a thread of this
-process."""
+"""Hostile server: sends chosen bytes at each path, in a thread of this process."""
 
 import json
 import socket
@@ -15,18 +14,18 @@ from typing import Any, Final, NamedTuple
 class Asked(NamedTuple):
     path: str
     headers: dict[str, str]
-    """By name in small letters."""
+    """The names are in lower case."""
     body: bytes
 
 
 Sends = Callable[[Asked], Iterable[bytes]]
-"""What is sent to a request, piece by piece; then it hangs up."""
+"""The pieces are sent to a request in order, then the connection closes."""
 
 
 def answer(
     body: bytes | str = b"", status: int | str = 200, kind: str = "application/json", **headers: str
 ) -> bytes:
-    """A whole one. ``headers`` as they are, in latin-1."""
+    """Makes a whole response. ``headers`` stay as they are, in latin-1."""
     data = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else body
     lines = [
         f"HTTP/1.1 {status}" + (" OK" if isinstance(status, int) else ""),
@@ -47,7 +46,7 @@ def forever(data: bytes, each_s: float = 0.0) -> Iterator[bytes]:
 
 
 def slowly(data: bytes, each_s: float) -> Iterator[bytes]:
-    """A byte at a time."""
+    """Yields a byte at a time."""
     for at in range(len(data)):
         yield data[at : at + 1]
         time.sleep(each_s)
@@ -139,10 +138,10 @@ WRONG: Final[dict[str, bytes]] = {
 
 
 class Hostile:
-    """``paths``: what is sent there; at others HTTP 404. ``asked``: each request."""
+    """Sends ``paths``, and HTTP 404 at others. ``asked`` has each request."""
 
     def __init__(self, certificate: Path | None = None) -> None:
-        """``certificate``: it speaks TLS."""
+        """Starts the server, with TLS if there is a ``certificate``."""
         self._context: ssl.SSLContext | None = None
         if certificate is not None:
             self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -157,7 +156,7 @@ class Hostile:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def whole(self, path: str, body: bytes | str, **more: Any) -> None:
-        """It answers so, whatever it is asked."""
+        """Makes a server with the same response to every request."""
         self.paths[path] = lambda asked: [answer(body, **more)]
 
     def _listen(self) -> None:

@@ -1,5 +1,5 @@
-"""Hosts: network namespaces of this machine, each with a name, a clock and a disk of its own; only
-a relay joins them.
+"""Hosts: network namespaces of this machine have a name, a clock and a disk of their own, and a
+relay connects them.
 
 A host has an address, and a way to the relay only, which listens on the addresses of services as
 all hosts know them (relay.py). Its monotonic clock is that of a time namespace, so the kernel's
@@ -24,9 +24,9 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[2]
 NET: Final = "198.18"
-"""Of addresses for tests of networks (RFC 2544)."""
+"""This is a network for tests (RFC 2544)."""
 SERVICE: Final = f"{NET}.255.1"
-"""The address of every service, as each host knows it: the port says which."""
+"""All hosts know every service by this address. The port distinguishes services."""
 _NEWNS, _NEWTIME, _NEWUTS, _NEWNET = 0x20000, 0x80, 0x4000000, 0x40000000
 _BIND, _REC, _PRIVATE = 0x1000, 0x4000, 0x40000
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -42,13 +42,13 @@ time.time = lambda: wall() + float(os.environ["CLOCK_WRONG"])
 with open(os.environ["CLOCK_FILE"], "a") as file:
     file.write(f"{os.getpid()} {began!r}\\n")
 """
-"""As sitecustomize. ``time.time_ns``, which is read beside the kernel's stamps only, stays with
-those."""
+"""This is a sitecustomize. ``time.time_ns``, which is read only beside the kernel's stamps, stays
+consistent with those stamps."""
 
 
 @cache
 def why_not() -> str:
-    """Why there can be no hosts here; empty: there can."""
+    """Explains why there can be no hosts here, or returns an empty text."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "needs root on Linux, for network namespaces"
     if shutil.which("ip") is None:
@@ -80,8 +80,8 @@ def _enter(file: str, kind: int) -> None:
 
 
 class Host:
-    """``ahead_s``: of its monotonic clock before this machine's; ``fast``: seconds a second that it
-    gains beyond that; ``wrong_s``: of its wall clock."""
+    """Is a host. Its monotonic clock is ``ahead_s`` before this machine's, and gains ``fast``
+    seconds per second. Its wall clock is off by ``wrong_s``."""
 
     def __init__(
         self, space: str, address: str, folder: Path, ahead_s: float, fast: float, wrong_s: float
@@ -95,8 +95,8 @@ class Host:
         (folder / "nothing").mkdir()
 
     def start(self, log: str, *words: str, hidden: Path | None = None) -> "subprocess.Popen[bytes]":
-        """A process of this host. ``hidden``: a folder that it cannot see, as it is on another
-        one's disk."""
+        """Starts a process of this host. ``hidden`` is a folder on another host's disk, so it is
+        invisible."""
         path = os.pathsep.join(
             [str(self.folder / "clock"), str(ROOT), os.environ.get("PYTHONPATH", "")]
         )
@@ -140,7 +140,7 @@ class Host:
         return (self.folder / name).read_text()
 
     def machine_s(self, at: float, process: "subprocess.Popen[bytes]") -> float:
-        """This moment of a process of this host, by the monotonic clock of the machine."""
+        """Converts a moment of this host's processes to the machine's monotonic clock."""
         began = next(
             float(line.split()[1])
             for line in self.log("clocks").splitlines()
@@ -149,7 +149,7 @@ class Host:
         return began + (at - began) / (1 + self.fast) - self.ahead_s
 
     def get(self, port: int, path: str, method: str = "GET") -> Any:
-        """JSON of a server of this host."""
+        """Fetches JSON from a server of this host."""
         own = os.open("/proc/self/ns/net", os.O_RDONLY)
         try:
             _enter(f"/run/netns/{self.space}", _NEWNET)
@@ -167,8 +167,6 @@ class Host:
 
 
 class Network:
-    """The hosts, and the relay between them."""
-
     def __init__(self, folder: Path) -> None:
         self._folder, self._prefix = folder, f"llm{os.getpid()}"
         self.hosts: list[Host] = []
@@ -188,7 +186,7 @@ class Network:
     def host(
         self, label: str, *, ahead_s: float = 0.0, fast: float = 0.0, wrong_s: float = 0.0
     ) -> Host:
-        """One more."""
+        """Adds a host."""
         number = len(self.hosts)
         name, gate = f"{self._prefix}-{label}", f"v{number}"
         host = Host(name, f"{NET}.{number}.2", self._folder / label, ahead_s, fast, wrong_s)
@@ -217,23 +215,23 @@ class Network:
         return host
 
     def serve(self, port: int, host: Host) -> None:
-        """This port of every host's SERVICE is that of ``host``."""
+        """Directs this port of every host's SERVICE to ``host``."""
         self._do(serve=[SERVICE, port], to=[host.address, port])
 
     def link(self, host: Host, there_s: float, back_s: float, port: int | None = None) -> None:
-        """The delays of its connections, before there are any."""
+        """Sets the delays of a host's connections, before there are any."""
         self._do(link=host.address, port=port, there_s=there_s, back_s=back_s)
 
     def part(self, host: Host, port: int) -> None:
-        """From now on nothing of this host comes there, or back."""
+        """Holds all bytes between this host and there from now on."""
         self._do(part=host.address, port=port)
 
     def heal(self, host: Host, port: int) -> None:
-        """All that had been on its way arrives."""
+        """Delivers all held bytes."""
         self._do(heal=host.address, port=port)
 
     def drop(self, host: Host, port: int) -> None:
-        """Its connections to there are reset."""
+        """Resets its connections to there."""
         self._do(drop=host.address, port=port)
 
     def _do(self, **order: Any) -> None:

@@ -1,4 +1,4 @@
-"""The tags of an HTML page, and its text without scripts and styles."""
+"""HTML tags: lists the tags of a page, and its text without scripts and styles."""
 
 from html.parser import HTMLParser
 

@@ -1,4 +1,4 @@
-"""A prefill gate with its lease, on a clock that the test sets."""
+"""Leases: runs a prefill gate with its lease on a clock that the test sets."""
 
 import gevent
 from gevent.event import Event
@@ -8,13 +8,13 @@ from locust_llm.gate.shares import GateLease
 
 
 def turn() -> None:
-    """Let every greenlet that can run do so."""
+    """Lets every ready greenlet run."""
     for _ in range(4):
         gevent.sleep(0)
 
 
 class LeasedGate:
-    """The gate of one worker, and users who enter it."""
+    """Is the gate of one worker, with users who enter it."""
 
     def __init__(self, users: int = 0) -> None:
         self.now = 50.0
@@ -38,7 +38,7 @@ class LeasedGate:
         turn()
 
     def report_due(self) -> bool:
-        """Whether a report was due since the last call; it is made now."""
+        """Makes a report if one is due since the last call, and returns whether it was."""
         was = self.due.is_set()
         self.due.clear()
         self.lease.status()

@@ -1,4 +1,4 @@
-"""Levels: stages of a sweep made by hand, for its plots."""
+"""Levels: makes stages of a sweep by hand for its plots."""
 
 from locust_llm.report.rows import LoadLevel, Row
 
@@ -10,7 +10,7 @@ def row(tag: str, p50: float, p99: float) -> Row:
 
 
 def level(value: float, **other: object) -> LoadLevel:
-    """Of so many users: TTFT 10 ms each, 100 tokens a second each."""
+    """Makes a level of so many users: 10 ms of TTFT per user, 100 tokens per second per user."""
     fields: dict[str, object] = {
         "number": 1, "value": value, "users": int(value), "duration_s": 10.0, "requests": 100,
         "succeeded": 100,

@@ -1,4 +1,4 @@
-"""A watch on the event loop: how long it did not look at its timers and sockets."""
+"""Loop watch: measures how long the event loop ignores its timers and sockets."""
 
 import gc
 import time
@@ -8,15 +8,14 @@ from contextlib import contextmanager
 import gevent
 
 HELD_S = 0.05
-"""Longest that the loop may be held, of the processor's time: what others use of a busy machine is
-not ours."""
+"""The loop may be blocked for at most this processor time. Time of other programs does not
+count."""
 
 
 @contextmanager
 def loop_watched() -> Iterator[list[float]]:
-    """What the loop did between two looks at its timers, in seconds of the processor. The objects
-    of all tests before are left out of garbage collection: to walk them takes longer than what is
-    watched."""
+    """Yields the processor times between two looks at its timers, in seconds. Objects of earlier
+    tests are frozen, as garbage collection would take longer than the watched code."""
     held = list[float]()
 
     def tick() -> None:

@@ -1,5 +1,5 @@
-"""A relay between the workers of a run and its master that loses, doubles and delays whole
-messages, by a seed.
+"""Lossy relay: loses, doubles and delays whole messages between a run's workers and its master, by
+a seed.
 
 lossy_relay.py LISTEN MASTER SEED LOST DOUBLED: two ports, a number, and two shares. Messages of the
 first seconds come through, so that the run begins.

@@ -1,4 +1,4 @@
-"""Twins that were written, not fitted: their answers can be had with a pencil."""
+"""Made twins: makes twins without a fit, whose predictions can be computed by hand."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from locust_llm.lab.twin.model import (
 
 STEP_S = 0.01
 STEPS = StepCosts(fixed_s=STEP_S, token_s=0.0)
-"""Every step takes 10 ms, whatever is in it."""
+"""Every step takes 10 ms, whatever its work."""
 QUEUE = StepCosts(fixed_s=1e-9, token_s=0.001)
 """A prompt of 100 tokens takes 0.1 s."""
 
@@ -23,8 +23,8 @@ QUEUE = StepCosts(fixed_s=1e-9, token_s=0.001)
 def made(
     cost: StepCosts = STEPS, verdict: str = FIGURES, error: float | None = 0.0, **more: Any
 ) -> Twin:
-    """A budget of 100 tokens, fitted with up to 16 users, prompts of 100 tokens and answers of
-    10."""
+    """Makes a twin with a budget of 100 tokens, fitted with up to 16 users, prompts of 100 tokens
+    and answers of 10."""
     settings = SchedulerSettings(policy="chunked", max_num_batched_tokens=more.pop("budget", 100))
     fields = {
         "ranges": Ranges(
@@ -37,7 +37,7 @@ def made(
 
 
 def draws(*factors: float, cost: StepCosts = STEPS) -> tuple[Draw, ...]:
-    """Of a twin whose costs are so many times as much."""
+    """Makes draws whose costs are these multiples."""
     return tuple(
         Draw(cost.fixed_s * one, cost.token_s * one, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
         for one in factors

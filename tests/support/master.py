@@ -1,4 +1,4 @@
-"""A master without processes: a registry of workers on a clock that the test sets."""
+"""Master: a registry of workers without processes, on a clock that the test sets."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from support import unpatched_locust  # noqa: F401  before the rest
 
 
 class Master:
-    """Stands in for Locust's runner: these workers, all of them running."""
+    """Replaces Locust's runner, with these workers, all of them running."""
 
     def __init__(self, folder: Path, *workers: str) -> None:
         # not before unpatched_locust

@@ -1,4 +1,4 @@
-"""One request to a real server, all the way to its record."""
+"""One request: sends it to a real server, and returns its record."""
 
 from typing import Any
 
@@ -15,14 +15,15 @@ def ask(
     model: str = "tiny", key: str = "none",
     **body: Any,
 ) -> Record:  # fmt: skip
-    """On a connection of its own. ``body``: more fields of it."""
+    """Sends a request on a connection of its own. ``body`` adds fields."""
     data = encode_request_body(kind, model, [{"role": "user", "content": text}], tokens, **body)
     head = (
         f"POST {PROTOCOLS[kind].path} HTTP/1.1\r\nHost: server\r\nContent-Type: "
         f"application/json\r\n"
         f"Authorization: Bearer {key}\r\nContent-Length: {len(data)}\r\n\r\n"
     )
-    to, line = make_target(url, True, None), UserConnection()
+    to = make_target(url, True, None)
+    line = UserConnection()
     try:
         request = Request(
             target=to, data=head.encode() + data, labels={"id": "one"}, timeout_s=60.0, kind=kind

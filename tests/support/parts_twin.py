@@ -1,5 +1,5 @@
-"""Whose work a sequence's time went to, counted the slow way: all steps are kept, each sequence
-walks through them."""
+"""Parts twin: computes the latency parts of a sequence the slow way. It keeps all steps, and each
+sequence walks through them."""
 
 from dataclasses import dataclass
 
@@ -14,10 +14,10 @@ class Step:
     began: float
     ended: float
     prefills: dict[Sequence, tuple[int, int]]
-    """Tokens computed before, and in this step."""
+    """Each entry has the tokens computed before and in this step."""
     decoding: frozenset[Sequence]
     contexts: int | None
-    """Tokens of all that decode; None: no round."""
+    """The decodes have this many tokens. None: no round."""
 
 
 class LoggedEngine(BatchEngine):
@@ -37,8 +37,8 @@ class LoggedEngine(BatchEngine):
         self.steps.append(Step(began, self._due, prefills, decoding, contexts))
 
     def parts(self, sequence: Sequence) -> LatencyParts:
-        """Of one that has finished: each step of its life goes, with its seconds, to what it was to
-        this sequence."""
+        """Returns the parts of a finished sequence: each step of its life adds its seconds to one
+        part."""
         arrived, cost = sequence.arrived_at, self.cost
         assert arrived is not None
         queue = own = others = pace = stalls = preemption = 0.0
@@ -59,14 +59,16 @@ class LoggedEngine(BatchEngine):
                 began = True
             if not had_token:
                 alone = self.time_scale * step_duration_s(cost, [segment]) if segment else 0.0
-                own, others = own + alone, others + took - alone
+                own = own + alone
+                others = others + took - alone
                 had_token = segment is not None and sum(segment) == sequence.num_prompt_tokens
             elif sequence in step.decoding:
                 count = len(step.decoding)
                 alone = 0.0
                 if step.contexts is not None:
                     alone = self.time_scale * step_duration_s(cost, [], count, step.contexts)
-                pace, stalls = pace + alone, stalls + took - alone
+                pace = pace + alone
+                stalls = stalls + took - alone
             else:
                 preemption += took
         return LatencyParts(queue, own, others, pace, stalls, preemption)

@@ -1,5 +1,4 @@
-"""The interference probe in virtual time: its timetable carried out on a simulated engine, with
-noise."""
+"""Probing: runs the interference probe in virtual time on a simulated engine, with noise."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -23,23 +22,25 @@ from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest, Vir
 BLOCK: Final = 16
 REFUSED: Final = "http_400"
 FIXED: Final = "fixed latency"
-TTFT_S, ITL_S = 0.2, 0.02
-"""Of the server with a fixed latency."""
+TTFT_S: Final = 0.2
+ITL_S: Final = 0.02
+"""The server with a fixed latency has these times."""
 PATIENCE_S: Final = 30.0
 PATIENCE: Final = 10.0
-"""An episode is waited for so long, and so many times what it should take: what is not there by
-then was not seen. A server with too much other traffic never comes to an end."""
+"""An episode is awaited for this multiple of its expected time. Later results do not count, as a
+server with too much other traffic never finishes."""
 MOST_HELD: Final = 3.0
 MOST_S: Final = 1800.0
-"""After which the whole probe is given up: people would not wait so long."""
+"""The whole probe is cancelled after this time, as people would not wait longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """What is simulated. Its longest sequence is what it is told, or what its KV cache holds."""
+    """Describes the simulated server. Its longest sequence is the given one, or the capacity of its
+    KV cache."""
 
     policy: str = "chunked"
-    """Of the simulator, or ``disaggregated``, or ``fixed latency``."""
+    """The value is a policy of the simulator, ``disaggregated``, or ``fixed latency``."""
     budget: int | None = None
     gpu: str = "h100"
     num_seqs: int | None = None
@@ -51,9 +52,9 @@ class Server:
     prefill_engines: int = 1
     decode_engines: int = 1
     replicas: int = 1
-    """Behind one address, each with a scheduler of its own; requests go to them in turn."""
+    """Replicas behind one address have a scheduler each, and get requests in turn."""
     cost: StepCostConstants | None = None
-    """Of its own; None: that of its GPU."""
+    """None: the server has the cost of its GPU."""
 
     @property
     def costs(self) -> StepCostConstants:
@@ -62,39 +63,36 @@ class Server:
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """What real servers and networks add."""
+    """Describes the noise of real servers and networks."""
 
     steps: float = 0.0
     """Each step takes a log-normal factor with this sigma longer or shorter."""
     network_s: float = 0.0
-    """Each chunk is later by an exponential time with this mean, never before an earlier one."""
+    """Each chunk is late by an exponential time with this mean, but stays in order."""
     merged: float = 0.0
-    """Each chunk comes together with the next with this probability."""
+    """Each chunk arrives with the next one with this probability."""
     hiccups_s: float = 0.0
-    """About once in two seconds the whole server stands still for so long."""
+    """The whole server stops for this time about every two seconds."""
     traffic_per_s: float = 0.0
-    """Requests of somebody else: prompts of 500 to 8,000 tokens, 20 to 200 out."""
+    """Another client sends requests at this rate: prompts of 500 to 8,000 tokens, 20 to 200 out."""
     reading_s: float = 0.0
-    """For each token of a prompt, before the scheduler has it: the server makes tokens of its
-    text."""
+    """Each prompt token takes this time before the scheduler, as the server tokenizes the text."""
     tokens_a_chunk: int = 1
-    """After the first, which comes by itself (vLLM's --stream-interval)."""
+    """Chunks after the first one have this many tokens (vLLM's --stream-interval)."""
     slowed: float = 1.0
-    """Steps take so many times as long in bursts (`Bursts`), a third of the time: other programs of
-    its machine."""
+    """Steps take this factor longer in bursts (`Bursts`), a third of the time, as beside other
+    programs."""
     slower: float = 1.0
-    """All steps take so many times as long."""
+    """All steps take this factor longer."""
     held_s: float = 0.0
-    """For each token of a prompt, when it comes: the server does nothing else until it has taken
-    the text apart, and chunks of that time come at its end. Up to MOST_HELD times as long where it
-    has to wait for a core."""
+    """Each arriving prompt token blocks the server for this time, as it tokenizes the text. Chunks
+    of that time arrive at its end. Waiting for a core extends the time by up to MOST_HELD."""
     guessed: float = 0.0
-    """A step gives a decoder so many tokens more than one, in the same chunk: speculative
-    decoding."""
+    """A step gives a decoder this many extra tokens in the same chunk (speculative decoding)."""
 
 
 class NoisyEngine(BatchEngine):
-    """Steps that take longer or shorter than they should."""
+    """Runs steps that take longer or shorter than computed."""
 
     factor: Callable[[], float] = staticmethod(lambda: 1.0)
     pause: Callable[[float], float] = staticmethod(lambda took: 0.0)
@@ -107,12 +105,12 @@ class NoisyEngine(BatchEngine):
             self._pause(self.pause(self._due - before))
 
     def _pause(self, seconds: float) -> None:
-        """Not possible once the end of the step is set: the next one begins later."""
+        """Delays the next step, as the end of this one is already set."""
         self._due += seconds
 
 
 class InTurn:
-    """Several engines behind one address."""
+    """Serves several engines behind one address."""
 
     def __init__(self, engines: list[BatchEngine]) -> None:
         self.turns = cycle(engines)
@@ -163,7 +161,7 @@ def engine(server: Server, clock: VirtualClock, noise: Noise, random: Random) ->
 
 
 def longest(server: Server) -> int:
-    """Tokens of a sequence that is not refused."""
+    """Returns the longest accepted sequence in tokens."""
     return min(server.max_len, server.costs.kv_tokens)
 
 
@@ -173,10 +171,13 @@ USUAL_BOUNDS = ProbeBounds()
 def probed(
     server: Server, noise: Noise = Noise(), seed: int = 1, bounds: ProbeBounds = USUAL_BOUNDS
 ) -> list[ProbeResult]:
-    """All that the client saw."""
-    random, clock = Random(seed), VirtualClock()
+    """Returns all results that the client observed."""
+    random = Random(seed)
+    clock = VirtualClock()
     run = Virtual(clock, engine(server, clock, noise, random), keep_tokens=True)
-    probe, texts, everything = schedule_episodes(bounds), count(1), list[ProbeResult]()
+    probe = schedule_episodes(bounds)
+    texts = count(1)
+    everything = list[ProbeResult]()
     traffic(run, clock, noise, random)
     episode = next(probe)
     for number in count():
@@ -201,14 +202,14 @@ def carried_out(
     random: Random,
     texts: "count[int]",
 ) -> list[ProbeResult]:
-    """What became of its shots, in the order in which they ended, the refused ones first."""
-    clock, began, came, done = (
-        run.clock,
-        run.clock.now,
-        list[ProbeResult](),
-        list[tuple[ProbeRequest, VirtualResult]](),
-    )
-    held, until = list[tuple[float, float]](), began
+    """Returns the results of an episode's requests in the order of their ends, refused ones
+    first."""
+    clock = run.clock
+    began = run.clock.now
+    came = list[ProbeResult]()
+    done = list[tuple[ProbeRequest, VirtualResult]]()
+    held = list[tuple[float, float]]()
+    until = began
     for shot in episode.requests:
         if shot.input_tokens + shot.output_tokens > longest(server):
             came.append(look(shot, None, began + shot.at_s, number, episode, noise, random))
@@ -263,8 +264,8 @@ def look(
     random: Random,
     held: Iterable[tuple[float, float]] = (),
 ) -> ProbeResult:
-    """As a client sees it, late and with some chunks in one. Without a row it was refused.
-    ``held``: from when to when the server sent nothing."""
+    """Returns a result as a client observes it, with late and merged chunks. Without a row it was
+    refused. ``held`` has the intervals in which the server sent nothing."""
     times, last = [], sent_at
     for at in (row and (row.token_at or evenly(row))) or ():
         at = next((end for begin, end in held if begin <= at < end), at)
@@ -289,7 +290,7 @@ def look(
 
 
 def evenly(row: VirtualResult) -> list[float]:
-    """An engine with a fixed latency keeps no tokens; they come evenly."""
+    """Spaces the tokens evenly, as an engine with a fixed latency keeps none."""
     tokens = row.request.output_tokens
     return [
         row.first_at + (row.done_at - row.first_at) * i / max(1, tokens - 1) for i in range(tokens)

@@ -1,4 +1,6 @@
-"""Text for Prometheus, as its own client library reads it."""
+"""Prometheus text: reads it with Prometheus' own client library."""
+
+from itertools import chain
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -6,8 +8,9 @@ Read = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def read(text: str) -> Read:
-    """Name and labels of each sample, and its value; each may be there once."""
-    samples = [sample for found in text_string_to_metric_families(text) for sample in found.samples]
+    """Returns the value of each sample by name and labels. Each may occur once."""
+    families = text_string_to_metric_families(text)
+    samples = list(chain.from_iterable(family.samples for family in families))
     values = {
         (sample.name.removeprefix("locust_llm_"), frozenset(sample.labels.items())): sample.value
         for sample in samples

@@ -1,4 +1,4 @@
-"""Random runs of known truth, and checks that hold the statements of their reports against it.
+"""Random runs: makes runs of known truth, and checks the statements of their reports against it.
 
 ``random_run(seed)`` makes the records that a load test of a made server would leave: a gate, a
 schedule or users, processes, failures, busy event loops, a warmup; the server may report its times
@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import unescape
-from itertools import pairwise, takewhile
+from itertools import chain, pairwise, takewhile
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -57,7 +57,7 @@ RULES: Final = (
 
 @dataclass
 class Made:
-    """A run and the truth about it."""
+    """Holds a run and its truth."""
 
     seed: int
     run: Run
@@ -67,12 +67,12 @@ class Made:
     queue_s: dict[str, float] = field(default_factory=dict)
     prefill_s: dict[str, float] = field(default_factory=dict)
     gate_s: dict[str, float] = field(default_factory=dict)
-    """Waits for a slot of the gate, and for nothing else."""
+    """Requests wait these times for a slot of the gate, and for nothing else."""
     told: int = 0
-    """Requests of the profiling phase, answered, for which the server reported its times."""
+    """The server reported its times for this many answered requests of the profiling phase."""
     histograms: bool = False
     dead_at: float = float("inf")
-    """When the server died, in seconds after the start."""
+    """The server died this many seconds after the start."""
 
     @property
     def profiling(self) -> list[Record]:
@@ -93,18 +93,18 @@ class Made:
 
 @dataclass(frozen=True)
 class Report:
-    """All texts of it."""
+    """Holds all texts of a report."""
 
     made: Made
     run: Run
     summary: Summary
     console: str
-    """What a run leaves on the console, without line breaks of the wrapping."""
+    """The console of a run has this text, without the line breaks of the wrapping."""
     tables: str
-    """The same with --verbose."""
+    """The console has this text with --verbose."""
     markdown: str
     page: str
-    """The text of report.html."""
+    """report.html has this text."""
 
     @property
     def texts(self) -> dict[str, str]:
@@ -114,7 +114,7 @@ class Report:
         }  # fmt: skip
 
     def table(self, head: str) -> list[list[str]]:
-        """The cells of the rows of the table in summary.md whose head begins with this word."""
+        """Returns the cells of the table in summary.md whose head begins with this word."""
         lines = self.markdown.splitlines()
         start = next(
             (i for i, line in enumerate(lines) if re.match(rf"\| {re.escape(head)}\s*\|", line)),
@@ -141,17 +141,14 @@ class Report:
 
 def random_run(seed: int) -> Made:
     random = Random(seed)
-    open_loop, gated = random.random() < 0.5, random.random() < 0.5
-    users, rate, seconds = (
-        random.randint(1, 12),
-        random.choice((2.0, 6.0, 15.0)),
-        random.choice((12.0, 30.0)),
-    )
-    slots, a_s, b_s = (
-        random.choice((1, 2, 16)),
-        random.uniform(0.001, 0.02),
-        random.choice((1e-6, 2e-5, 1e-4)),
-    )
+    open_loop = random.random() < 0.5
+    gated = random.random() < 0.5
+    users = random.randint(1, 12)
+    rate = random.choice((2.0, 6.0, 15.0))
+    seconds = random.choice((12.0, 30.0))
+    slots = random.choice((1, 2, 16))
+    a_s = random.uniform(0.001, 0.02)
+    b_s = random.choice((1e-6, 2e-5, 1e-4))
     warmup_s = WARMUP_S if random.random() < 0.3 else 0.0
     limits = _limits(random) if gated else ()
     settings: dict[str, Any] = {
@@ -162,7 +159,8 @@ def random_run(seed: int) -> Made:
         settings["prefill_concurrency"] = limits[-1].limit
     if warmup_s:
         settings["warmup_duration"] = warmup_s
-    began, stops = UNIX + warmup_s, UNIX + warmup_s + seconds
+    began = UNIX + warmup_s
+    stops = UNIX + warmup_s + seconds
     workers = tuple(f"w{i}" for i in range(random.choice((1, 1, 2, 3))))
     made = Made(seed, Run(
         name=f"random-{seed}", settings=Settings(**settings), started_at=UNIX, profiling_at=began,
@@ -170,10 +168,8 @@ def random_run(seed: int) -> Made:
         workers=workers, limits=limits, model="m", simulated=False,
     ))  # fmt: skip
     server = _Server(random, slots, a_s, b_s)
-    failing, busy = (
-        random.choice((0.0, 0.0, 0.05, 1.0 if seed % 40 == 7 else 0.3)),
-        random.random() < 0.3,
-    )
+    failing = random.choice((0.0, 0.0, 0.05, 1.0 if seed % 40 == 7 else 0.3))
+    busy = random.random() < 0.3
     uncounted, merging, retrying, whole = (random.random() < 0.15 for _ in range(4))
     due_at, free = _arrivals(random, open_loop, rate, users, warmup_s + seconds)
     held: list[float] = []
@@ -226,7 +222,8 @@ def random_run(seed: int) -> Made:
             fields |= _answer_until(closed - sent, fields)
             fields["status"] = 200 if fields["chunk_us"] else None
         if closed > warmup_s + seconds + 3.0:  # the grace period
-            outcome, closed = CUT, warmup_s + seconds + 3.0
+            outcome = CUT
+            closed = warmup_s + seconds + 3.0
             fields |= _answer_until(closed - sent, fields)
             closed = max(closed, sent)
         if random.random() < 0.01 and outcome == OK and closed < dead_at:
@@ -265,7 +262,7 @@ def random_run(seed: int) -> Made:
 def _answer(
     random: Random, ttft_s: float, *, merging: bool, uncounted: bool, whole: bool
 ) -> tuple[dict[str, Any], int]:
-    """(fields of the record of a whole answer, µs from its send to its last chunk)."""
+    """Returns (fields of the record of a whole answer, µs from its send to its last chunk)."""
     count = random.choice((1, 5, 40))
     gaps = [random.uniform(0.004, 0.015) for _ in range(count - 1)]
     us = [round(ttft_s * 1e6)]
@@ -284,7 +281,7 @@ def _answer(
 
 
 def _answer_until(seconds: float, fields: dict[str, Any]) -> dict[str, Any]:
-    """What is left of an answer that ends so long after its send, before it is whole."""
+    """Returns the part of an answer until a time after its send, before it is whole."""
     seen = tuple(us for us in fields.get("chunk_us", ()) if us / 1e6 <= seconds)
     return {
         "chunk_us": seen,
@@ -295,8 +292,7 @@ def _answer_until(seconds: float, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _death(seed: int, warmup_s: float, seconds: float) -> float:
-    """When the server dies, for good; of few runs. Its own draws leave those of the rest as they
-    are."""
+    """Returns when the server dies in a few of the runs. It draws from its own random numbers."""
     random = Random(f"death of {seed}")
     return warmup_s + random.uniform(0.3, 0.8) * seconds if random.random() < 0.15 else float("inf")
 
@@ -311,10 +307,11 @@ def _limits(random: Random) -> tuple[LimitChange, ...]:
 def _arrivals(
     random: Random, open_loop: bool, rate: float, users: int, seconds: float
 ) -> tuple[list[float], list[float]]:
-    """Due times of an open loop; or when the users of a closed one are free, at first."""
+    """Returns due times of an open loop, or when the users of a closed one are free at first."""
     if not open_loop:
         return [], [0.001 * i for i in range(users)]
-    at, due = 0.0, list[float]()
+    at = 0.0
+    due = list[float]()
     while at < seconds:
         at += random.expovariate(rate)
         due.append(at)
@@ -322,7 +319,8 @@ def _arrivals(
 
 
 def _admission(asked: float, held: list[float], limits: Sequence[LimitChange]) -> tuple[float, int]:
-    """(when, at which limit). ``held``: when each slot that was given is free again."""
+    """Returns (when, at which limit). ``held`` has the times at which given slots are free
+    again."""
     at = asked
     while True:
         limit = next(change.limit for change in reversed(limits) if change.at <= UNIX + at + 1e-9)
@@ -336,7 +334,7 @@ def _admission(asked: float, held: list[float], limits: Sequence[LimitChange]) -
 
 
 class _Server:
-    """Prefills up to ``slots`` prompts at a time, in the order of their arrival."""
+    """Prefills up to ``slots`` prompts at a time in the order of their arrival."""
 
     def __init__(self, random: Random, slots: int, a_s: float, b_s: float) -> None:
         self._free = [0.0] * slots
@@ -344,7 +342,7 @@ class _Server:
         self.way_s = random.choice((0.0001, 0.02))
 
     def prefill(self, sent: float, tokens: int) -> tuple[float, float]:
-        """(queue, prefill)"""
+        """Returns (queue, prefill)."""
         arrived = sent + self.way_s / 2
         begin = max(arrived, heapq.heappop(self._free))
         prefill_s = self._a_s + self._b_s * tokens
@@ -353,17 +351,15 @@ class _Server:
 
 
 def _report_times(random: Random, made: Made) -> None:
-    """Of all requests, of some, or of none; of both times or of one."""
+    """Reports times of all requests, of some, or of none, and of both times or of one."""
     how = random.choice(("none", "none", "spans", "metrics", "timings", "some"))
     if how == "none":
         return
     for i, record in enumerate(made.records):
         if record.outcome != OK or (how == "some" and random.random() < 0.5):
             continue
-        queue, prefill = (
-            round(made.queue_s[record.id] * 1e6),
-            round(made.prefill_s[record.id] * 1e6),
-        )
+        queue = round(made.queue_s[record.id] * 1e6)
+        prefill = round(made.prefill_s[record.id] * 1e6)
         made.told += record.phase == "profiling"
         if how in ("spans", "some"):
             made.spans.append(
@@ -379,7 +375,7 @@ def _report_times(random: Random, made: Made) -> None:
 
 
 def _read_metrics(random: Random, made: Made, seconds: float) -> None:
-    """Each second, with counters of all that ended by then, whoever sent them."""
+    """Reads metrics each second, with counters of all requests that ended by then."""
     how = random.choice(("none", "all", "all", "no prefill"))
     if how == "none":
         return
@@ -394,7 +390,8 @@ def _read_metrics(random: Random, made: Made, seconds: float) -> None:
     at = -0.5
     while True:
         while place < len(ended) and ended[place].closed_at <= at:
-            record, place = ended[place], place + 1
+            record = ended[place]
+            place = place + 1
             sums["queue"] += made.queue_s[record.id]
             sums["prefill"] += made.prefill_s[record.id]
             sums["ttft"] += made.queue_s[record.id] + made.prefill_s[record.id]
@@ -417,7 +414,7 @@ def _read_metrics(random: Random, made: Made, seconds: float) -> None:
 
 
 def reported(made: Made, folder: Path) -> Report:
-    """The report as a run makes it."""
+    """Builds the report as a run does."""
     folder.mkdir(parents=True, exist_ok=True)
     encode = msgspec.json.encode
     (folder / RECORDS).write_bytes(
@@ -451,17 +448,20 @@ def check(function: Check) -> Check:
 
 
 def complaints(report: Report) -> list[str]:
-    return [f"{one.__name__}: {what}" for one in CHECKS for what in one(report)]
+    wrong: list[str] = []
+    for check in CHECKS:
+        wrong += [f"{check.__name__}: {what}" for what in check(report)]
+    return wrong
 
 
 def ms_of(written: str) -> float:
-    """``1.2 s``, ``810 ms``."""
+    """Parses texts such as ``1.2 s`` and ``810 ms``."""
     number, unit = written.replace(",", "").split()
     return float(number) * (1e3 if unit == "s" else 1.0)
 
 
 def near(written: float, true: float) -> bool:
-    """To three digits, or to 0.01."""
+    """Compares to three digits, or to 0.01."""
     return abs(written - true) <= 0.0051 * abs(true) + 0.0051
 
 
@@ -496,8 +496,8 @@ def counts_are_those_of_the_records(report: Report) -> Iterator[str]:
 
 @check
 def headline_figures_are_those_of_the_records(report: Report) -> Iterator[str]:
-    """Also where a rule is judged by them; percentiles of more than the answered requests say so in
-    brackets."""
+    """Checks headlines, also with rules. Percentiles of more than the answered requests carry a
+    note in brackets."""
     found = re.finditer(
         rf"p(\d+) of (TTFT from due|TTFT|request latency) is ({DURATION}(?: for \w+(?:, {DURATION} "
         rf"for \w+)*)?)",
@@ -522,7 +522,7 @@ def values_s(records: Sequence[Record], name: str) -> list[float]:
 
 @check
 def what_users_waited_comes_first_where_requests_were_held(report: Report) -> Iterator[str]:
-    """In a headline without rules."""
+    """Checks headlines without rules."""
     due, sent = (
         re.search(rf"p\d+ of {name} is ", report.console) for name in ("TTFT from due", "TTFT")
     )
@@ -537,15 +537,14 @@ def what_users_waited_comes_first_where_requests_were_held(report: Report) -> It
 
 @check
 def nothing_answered_when_the_report_has_that(report: Report) -> Iterator[str]:
-    """Of the first time; no chunk lies in it, and a server that died is named as soon as several
-    requests found it dead."""
-    made, began_s = report.made, report.run.profiling_at - UNIX
-    chunks = [
-        record.sent_at + us / 1e6
-        for record in made.profiling
-        if record.sent_at
-        for us in record.chunk_us
-    ]
+    """Checks the first such time. No chunk lies in it, and a dead server is named as soon as
+    several requests found it dead."""
+    made = report.made
+    began_s = report.run.profiling_at - UNIX
+    chunks: list[float] = []
+    for record in made.profiling:
+        if record.sent_at:
+            chunks += [record.sent_at + us / 1e6 for us in record.chunk_us]
     found = re.search(r"nothing answered from ([\d.]+) (?:s on|to ([\d.]+) s)", report.console)
     if found is not None:
         begin, end = (float(text or "inf") + began_s for text in found.groups())
@@ -565,14 +564,11 @@ def nothing_answered_when_the_report_has_that(report: Report) -> Iterator[str]:
 
 @check
 def parts_of_the_console_add_up(report: Report) -> Iterator[str]:
-    """The rows of names have all requests, where the names are few; a console without room for them
-    has none."""
-    names = {
-        group.label: group
-        for one in report.summary.breakdowns
-        if one.of_names
-        for group in one.groups
-    }
+    """Checks that the rows of names have all requests, if there are few names. A console without
+    space for them has none."""
+    of_names = [breakdown for breakdown in report.summary.breakdowns if breakdown.of_names]
+    groups = chain.from_iterable(breakdown.groups for breakdown in of_names)
+    names = {group.label: group for group in groups}
     if names and sum(group.succeeded for group in names.values()) != len(report.made.answered):
         yield "the names together have other requests than the run"
     for label, group in names.items() if " name ok failed " in report.console else ():
@@ -582,13 +578,14 @@ def parts_of_the_console_add_up(report: Report) -> Iterator[str]:
 
 @check
 def tables_agree_with_the_records(report: Report) -> Iterator[str]:
-    """TTFT and request latency; output tokens add up."""
+    """Checks TTFT, request latency, and the sum of output tokens."""
     answered = report.made.answered
     for tag, values in (
         ("time_to_first_token", [record.ttft_s for record in answered]),
         ("request_latency", [record.latency_s for record in answered]),
     ):
-        row, known = report.row(tag), [value * 1e3 for value in values if value is not None]
+        row = report.row(tag)
+        known = [value * 1e3 for value in values if value is not None]
         if row is None or not known:
             continue
         if row.count != len(known):
@@ -608,8 +605,8 @@ QUEUE_PART: Final = (
 
 @check
 def no_part_exists_that_the_run_did_not_have(report: Report) -> Iterator[str]:
-    """A gate without a gate; a queue that the server did not report; waits at a gate that are the
-    event loop's."""
+    """Checks for parts of a gate without a gate, for an unreported queue, and for waits at a gate
+    that the event loop caused."""
     made = report.made
     for where, said in report.texts.items():
         if not made.gated and re.search(
@@ -635,7 +632,7 @@ def shares_add_up(report: Report) -> Iterator[str]:
 
 @check
 def parts_are_those_of_the_records(report: Report) -> Iterator[str]:
-    """The column of all requests, of the parts from due to the first token."""
+    """Checks the column of all requests, for the parts from due to the first token."""
     found, made = report.summary.waterfall, report.made
     if found is None:
         return
@@ -671,8 +668,8 @@ def parts_are_those_of_the_records(report: Report) -> Iterator[str]:
 
 @check
 def queue_or_prefill_has_one_answer_and_it_is_the_servers(report: Report) -> Iterator[str]:
-    """Against the difference of the server's counters, and never beside parts that single requests
-    tell."""
+    """Checks it against the difference of the server's counters. It must not stand beside parts of
+    single requests."""
     answers = {
         where: re.findall(r"Queue or prefill\? (\w+), (\d+)%.*?of ([\d.,]+ m?s) to a first token "
             r"([\d.,]+ m?s) are queue, "
@@ -680,18 +677,20 @@ def queue_or_prefill_has_one_answer_and_it_is_the_servers(report: Report) -> Ite
                           " ".join(said.split()))
         for where, said in report.texts.items()
     }  # fmt: skip
-    each = {answer for found in answers.values() for answer in found}
+    each = set(chain.from_iterable(answers.values()))
     if len(each) > 1:
         yield f"several answers: {each}"
     if any(len(found) > 1 for found in answers.values()):
         yield f"an answer twice: {answers}"
-    parts = {part.name for one in _breakdowns(report) for part in one.parts}
+    all_parts = chain.from_iterable(breakdown.parts for breakdown in _breakdowns(report))
+    parts = {part.name for part in all_parts}
     if each and parts & {"queue", "prefill"}:
         yield f"an answer by histograms beside parts by single requests: {each}, {parts}"
     samples = report.made.samples
     if not each or len(samples) < 2:
         return
-    began, ended = report.run.profiling_at, report.run.ended_at or 0.0
+    began = report.run.profiling_at
+    ended = report.run.ended_at or 0.0
     base = [sample for sample in samples if sample.at < began][-1:] or samples[:1]
     last = next((sample for sample in samples if sample.at > ended), samples[-1])
     for name, share, ttft, queue, prefill, count in each:
@@ -742,7 +741,7 @@ def _breakdowns(report: Report) -> Sequence[Any]:
 
 @check
 def rules_have_one_result(report: Report) -> Iterator[str]:
-    """On the first line, in the table, and as counted."""
+    """Checks the first line, the table, and the counts."""
     status = report.summary.slo_status
     first = re.match(r"(?:INCOMPLETE: .*?\. )?SLO (\w+):", report.console)
     if (first[1] if first else None) != status:
@@ -750,9 +749,11 @@ def rules_have_one_result(report: Report) -> Iterator[str]:
     if status is None:
         return
     deciding = [result.status for result in report.summary.slos if result.decides]
-    expected = (
-        "FAIL" if "FAIL" in deciding else "INCONCLUSIVE" if "INCONCLUSIVE" in deciding else "PASS"
-    )
+    expected = "PASS"
+    if "FAIL" in deciding:
+        expected = "FAIL"
+    elif "INCONCLUSIVE" in deciding:
+        expected = "INCONCLUSIVE"
     if status != expected:
         yield f"{status}, of rules {deciding}"
     said = report.console
@@ -769,15 +770,11 @@ def rules_have_one_result(report: Report) -> Iterator[str]:
 
 @check
 def the_gates_use_goes_with_its_waits(report: Report) -> Iterator[str]:
-    """In the conditions and in the breakdown: where nobody waited at the gate, no part is its."""
+    """Checks conditions and breakdown: without waits at the gate, it has no part."""
     for where in ("--verbose", "summary.md"):
         nobody = "no request waited at the gate" in report.texts[where]
-        parts = [
-            p
-            for one in _breakdowns(report)
-            for p in one.parts
-            if p.name == "gate" and p.slow_ms > 0.5
-        ]
+        all_parts = chain.from_iterable(breakdown.parts for breakdown in _breakdowns(report))
+        parts = [part for part in all_parts if part.name == "gate" and part.slow_ms > 0.5]
         if nobody and parts:
             yield f"{where}: no request waited at the gate, and it has {parts[0].slow_ms} ms"
 
@@ -792,14 +789,15 @@ def kind_of_loop_is_that_of_the_settings(report: Report) -> Iterator[str]:
 
 
 def number_of(cell: str) -> float | None:
-    """``607``, ``97*``, ``0.61s``, ``95.6ms``, ``12,346``; None: no number."""
+    """Parses texts such as ``607``, ``97*``, ``0.61s``, ``95.6ms`` and ``12,346``. None: it is not
+    a number."""
     found = re.match(r"(-?[\d,]*\.?\d+)", cell)
     return float(found[1].replace(",", "")) if found else None
 
 
 @check
 def rows_are_in_order(report: Report) -> Iterator[str]:
-    """min, p50, p90, p95, p99, max; the mean between the ends."""
+    """Checks the order of min, p50, p90, p95, p99, max, and the mean between the ends."""
     for row in report.summary.rows:
         values = [row.min, *(value for _, value in sorted(row.percentiles.items())), row.max]
         known = [value for value in values if value is not None]
@@ -815,8 +813,8 @@ def rows_are_in_order(report: Report) -> Iterator[str]:
 
 @check
 def observed_values_go_with_their_results(report: Report) -> Iterator[str]:
-    """In the table of rules: within the limit of a rule that passed, beyond it of one that failed;
-    in its interval."""
+    """Checks the table of rules: values are within the limits of passed rules, beyond those of
+    failed ones, and in their intervals."""
     for cells in report.table("SLO"):
         rule, result, observed, interval = cells[:4]
         limit = re.search(r"(<|>)=? ?([\d.]+) ?(\S*)$", rule.partition(" given ")[0])
@@ -842,7 +840,7 @@ def observed_values_go_with_their_results(report: Report) -> Iterator[str]:
 
 @check
 def console_and_tables_have_the_same_figures(report: Report) -> Iterator[str]:
-    """To the digits of the coarser one."""
+    """Compares to the digits of the coarser one."""
     tables = {cells[0]: cells[1:] for cells in report.table("Metric")}
     names = {"TTFT (ms)": "Time to First Token (ms)", "ITL (ms)": "Inter Token Latency (ms)"}
     label = (
@@ -855,7 +853,8 @@ def console_and_tables_have_the_same_figures(report: Report) -> Iterator[str]:
             yield f"{name} is on the console alone"
             continue
         for here, there in zip(cells.split(), full[:3], strict=True):
-            ours, theirs = number_of(here), number_of(there)
+            ours = number_of(here)
+            theirs = number_of(there)
             decimals = min(len(text.rstrip("*").partition(".")[2]) for text in (here, there))
             if (
                 ours is not None
@@ -875,7 +874,7 @@ def failures_add_up(report: Report) -> Iterator[str]:
 
 @check
 def names_add_up(report: Report) -> Iterator[str]:
-    """The rows by name have all requests."""
+    """Checks that the rows by name have all requests."""
     rows = report.table("Name") or report.table("name")
     if rows and all(number_of(cells[1]) is not None for cells in rows):
         ok = sum(int(number_of(cells[1]) or 0) for cells in rows)
@@ -934,7 +933,8 @@ def notes_about_tokens_go_with_the_records(report: Report) -> Iterator[str]:
 
 @check
 def one_interval_holds_its_percentile(report: Report) -> Iterator[str]:
-    """Of the console: by chance and measurement together, and no error of the clock beside it."""
+    """Checks the console's interval, which has chance and measurement together, without a separate
+    clock error."""
     found = re.search(
         r"(TTFT from due|TTFT) p(\d+) ([\d.,]+) to ([\d.,]+) ms \(95% interval\), client verdict "
         r"(\w+)",

@@ -1,5 +1,5 @@
-"""Records made by hand: times are small round numbers, so that every figure can be worked out with
-a pencil."""
+"""Records: makes them by hand with small round times, so that every metric can be computed by
+hand."""
 
 import math
 
@@ -9,26 +9,26 @@ from locust_llm.settings.settings import Settings
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 UNIX = 1_700_000_000.0
-"""What the records' clock is behind Unix time: a record's second 10 is UNIX + 10."""
+"""The clock of the records is behind Unix time by this: second 10 of a record is UNIX + 10."""
 
 
 def mixed(count: int) -> list[int]:
-    """1 to ``count`` in an order of no trend and no correlation (multiples of the golden ratio,
-    modulo 1): so many values are worth so many independent ones."""
+    """Returns 1 to ``count`` in an order without trend and correlation (multiples of the golden
+    ratio, modulo 1), so the values count as independent."""
     order = sorted(range(count), key=lambda i: (i + 0.5) * GOLDEN % 1)
     ranks = {i: rank for rank, i in enumerate(order, 1)}
     return [ranks[i] for i in range(count)]
 
 
 def twenty() -> list[int]:
-    """1 to 20, ten times each in an order of no correlation: the median is 10.5, and the ends of
-    its interval are the 87th and the 115th of 200, 9 and 12 (100.5 - 1.92 and + 2.05 times the root
-    of 200 / 4)."""
+    """Returns 1 to 20, ten times each, in an order without correlation. The median is 10.5. The
+    ends of its interval are the 87th and the 115th of 200, which are 9 and 12 (100.5 - 1.92 and +
+    2.05 times the root of 200 / 4)."""
     return [(rank + 9) // 10 for rank in mixed(200)]
 
 
 def every(count: int, part: list[Record], other: list[Record]) -> list[Record]:
-    """``part``, but ``count`` of ``other`` in their places, scattered over the run."""
+    """Replaces ``count`` records of ``part`` by ``other``, scattered over the run."""
     return [
         two if rank <= count else one
         for rank, one, two in zip(mixed(len(part)), part, other, strict=True)
@@ -36,8 +36,8 @@ def every(count: int, part: list[Record], other: list[Record]) -> list[Record]:
 
 
 def answered(*chunk_ms: float, sent_at: float | None = 10.0, **other: object) -> Record:
-    """A request sent at second 10 whose chunks came these milliseconds later; one token a chunk,
-    closed with the last."""
+    """Makes a request sent at second 10, with a chunk of one token after each of these
+    milliseconds. It closes with the last."""
     chunk_us = tuple(round(ms * 1000) for ms in chunk_ms)
     asked_at = 10.0 if sent_at is None else sent_at
     fields: dict[str, object] = {
@@ -59,7 +59,7 @@ def answered(*chunk_ms: float, sent_at: float | None = 10.0, **other: object) ->
 
 
 def failed(outcome: str = "reset", sent_at: float | None = 10.0, **other: object) -> Record:
-    """A request that ended one second after the send, without a chunk."""
+    """Makes a request that ended one second after the send, without a chunk."""
     ended: dict[str, object] = {
         "closed_at": (sent_at or 10.0) + 1,
         "outcome": outcome,
@@ -70,7 +70,7 @@ def failed(outcome: str = "reset", sent_at: float | None = 10.0, **other: object
 
 
 def a_run(limits: tuple[tuple[float, int | None], ...] = (), **settings: object) -> Run:
-    """A run from second 0 to second 100; ``limits``: (second, limit)."""
+    """Makes a run from second 0 to second 100. ``limits`` has (second, limit)."""
     asked = {"host": "http://server:8000", "model": "m", "users": 2, **settings}
     return Run(
         name="by-hand",

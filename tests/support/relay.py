@@ -1,5 +1,4 @@
-"""Relay: TCP between hosts that have no other way to each other, in user space: it delays, drops
-and parts.
+"""Relay: connects hosts by TCP in user space, and delays, drops or holds their bytes.
 
 A process of its own: ``python relay.py`` reads what to do from its standard input, a JSON object a
 line, and answers each with a line. ``serve``: an address to listen on, and where it leads;
@@ -17,7 +16,7 @@ PIECE = 1 << 16
 
 
 class Link:
-    """From one host to one port, both ways."""
+    """Connects one host with one port, both ways."""
 
     def __init__(self, there_s: float = 0.0, back_s: float = 0.0) -> None:
         self.there_s, self.back_s = there_s, back_s
@@ -85,7 +84,8 @@ class Relay:
     async def _pass(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: Link, after_s: float
     ) -> None:
-        """In order, each piece ``after_s`` after it came, or when the link is whole again."""
+        """Forwards pieces in order, each ``after_s`` after its arrival, or when the link is whole
+        again."""
         loop = asyncio.get_running_loop()
         pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 
@@ -110,7 +110,8 @@ class Relay:
 
 
 async def main() -> None:
-    relay, loop = Relay(), asyncio.get_running_loop()
+    relay = Relay()
+    loop = asyncio.get_running_loop()
     lines = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     while line := await lines.readline():

@@ -1,5 +1,5 @@
-"""Runs: a whole load test as a process, against a server of this process, and the records that it
-left."""
+"""Runs: run a whole load test as a process against a server of this process, and read its
+records."""
 
 import socket
 import subprocess
@@ -20,7 +20,7 @@ CHAT = str(ROOT / "locustfiles" / "chat.py")
 
 
 class Server:
-    """A simulator and what it knows."""
+    """Holds a simulator and its truth."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -32,7 +32,7 @@ class Server:
         requests.post(self.url + "/truth/reset", timeout=10).raise_for_status()
 
     def rows(self) -> list[dict[str, Any]]:
-        """One a request of the load: probes have no id of ours."""
+        """Returns one row per request of the load, as probes have none of our ids."""
         return [
             row
             for row in self.truth()["requests"]

@@ -1,5 +1,5 @@
-"""A scripted HTTP server that knows the truth, in a process of its own, and the scripts that it
-plays.
+"""Scripted: runs an HTTP server with known times in a process of its own, and makes the scripts
+that it plays.
 
 The server only plays: it takes a request, does the steps that the request itself names (send these
 bytes, sleep, close), and keeps a row of what happened on the clock that all processes of a machine
@@ -21,9 +21,9 @@ import time
 from typing import Any
 
 Step = list[Any]
-"""["sleep", ms], ["send", latin-1 text, number of chunks that are out by its end], ["close"],
-["reset"], ["stall"] (until the client closes), ["linger", s] (close if no request comes for so
-long). Without a close it waits for the next request."""
+"""Steps are ["sleep", ms], ["send", latin-1 text, number of chunks that are out by its end],
+["close"], ["reset"], ["stall"] (until the client closes) and ["linger", s] (close without a request
+for this time). Without a close the server waits for the next request."""
 
 # -- the scripts, in the test's process ------------------------------------------------------------
 
@@ -58,7 +58,7 @@ def whole(
     first_ms: float = 0,
     **headers: str,
 ) -> list[Step]:
-    """A plain answer; ``body`` is text or will be JSON."""
+    """Makes a plain response. ``body`` is a text, or becomes JSON."""
     data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
     return [
         ["sleep", first_ms],
@@ -87,8 +87,8 @@ def stream(
     cut: str = "",
     word: str = "µ",
 ) -> list[Step]:
-    """A chat completion: the headers and the role at once, after ``first_ms`` a token each
-    ``each_ms``.
+    """Makes a chat completion. It has the headers and the role at once, and after ``first_ms`` a
+    token each ``each_ms``.
 
     frame: ``chunked``, ``close`` or ``length``. usage: ``own`` event, beside the ``finish``, in
     ``each`` event or none. finish: ``own`` event, beside the ``last`` token or none. The first
@@ -127,7 +127,7 @@ def stream(
     after = len(sends)
     if not cut:
         sends.append((end_ms, last))
-    length = {"Content_Length": str(sum(len(data) for _, events in sends for data in events))}
+    length = {"Content_Length": str(sum(sum(map(len, events)) for _, events in sends))}
     framing = {
         "chunked": {"Transfer_Encoding": "chunked"},
         "length": length,
@@ -158,8 +158,8 @@ def _token(number: int, word: str, *, is_reasoning: bool, is_tool: bool) -> dict
 
 
 def _frame_events(events: list[bytes], *, in_chunks: bool) -> tuple[bytes, list[int]]:
-    """(bytes of these events, where in them each event is whole: two bytes before the end of its
-    HTTP chunk)."""
+    """Returns the bytes of these events, and the place where each event is complete: two bytes
+    before the end of its HTTP chunk."""
     wire = b""
     whole_at = list[int]()
     for data in events:
@@ -171,7 +171,7 @@ def _frame_events(events: list[bytes], *, in_chunks: bool) -> tuple[bytes, list[
 def _send_in_parts(
     wire: bytes, whole_at: list[int], out: int, split: int, split_ms: float
 ) -> list[Step]:
-    """Send bytes at once, or in parts of ``split``; ``out`` chunks went out before them."""
+    """Sends bytes at once, or in parts of ``split``. ``out`` chunks were sent before them."""
     steps = list[Step]()
     for at in range(0, len(wire), split or len(wire)):
         part = wire[at : at + split] if split else wire
@@ -183,23 +183,22 @@ def _send_in_parts(
 
 
 class Row:
-    """What the server knows of one request; all times in monotonic ns."""
+    """Holds the truth of one request, with times in monotonic ns."""
 
     def __init__(self, row: dict[str, Any]) -> None:
         self.id: str = row["id"]
         self.connection: int = row["connection"]
         self.arrived: int = row["arrived"]
         self.sends: list[tuple[int, int, int]] = row["sends"]
-        """(just before, just after, number of chunks that were out by then)"""
+        """Each entry has (just before, just after, number of chunks that were out by then)."""
         self.ended: int = row["ended"]
-        """Just before what ended it, the last send or the close; or when the client was found to be
-        gone."""
+        """This is just before the final send or close, or when the client's close was found."""
         self.end: str = row["end"]
-        """``played``: all steps were done; ``gone``: the client closed before."""
+        """``played``: all steps were done. ``gone``: the client closed before."""
 
     @property
     def chunks(self) -> list[tuple[int, int]]:
-        """For each chunk the interval of the send that ended it."""
+        """Returns for each chunk the interval of the send that ended it."""
         intervals: list[tuple[int, int]] = []
         for before, after, chunks in self.sends:
             intervals += [(before, after)] * (chunks - len(intervals))
@@ -207,7 +206,7 @@ class Row:
 
 
 class Scripted:
-    """The server's process, seen from a test."""
+    """Runs the server's process for a test."""
 
     def __init__(self, *arguments: str) -> None:
         self._process = subprocess.Popen(
@@ -232,8 +231,8 @@ class Scripted:
         tls: Any = None,
         **options: Any,
     ) -> Any:
-        """What ``exchange`` takes. ``unread``: a body that the server does not read, the steps
-        being in a header."""
+        """Makes the argument of ``exchange``. ``unread`` is a body that the server does not read,
+        so the steps are in a header."""
         # the server's own process has no need of the package
         from locust_llm.client.connection import Target
         from locust_llm.client.request import Request
@@ -250,11 +249,9 @@ class Scripted:
     def rows(
         self, prefix: str = "", count: int = 0, patience_s: float = 5.0
     ) -> dict[str, list[Row]]:
-        """The rows of all finished requests whose id begins so, by id (a request that came twice
-        has two).
-
-        The server may need a moment to finish a row: ``count`` are waited for.
-        """
+        """Returns the rows of all finished requests whose id begins so, by id (a request that came
+        twice has two). The server may need a moment to finish a row, so ``count`` rows are
+        awaited."""
         assert self._process.stdin is not None
         until = time.monotonic() + patience_s
         while True:
@@ -270,7 +267,7 @@ class Scripted:
         return by_id
 
     def row(self, name: str) -> Row:
-        """The one row of this request."""
+        """Returns the one row of this request."""
         (row,) = self.rows(name, 1)[name]
         return row
 
@@ -280,11 +277,9 @@ class Scripted:
 
 
 def most_in_prefill(rows: list[Row], gave_up: dict[str, int] | None = None) -> int:
-    """The most requests that were between arrival and first chunk at any moment.
-
-    One leaves when the server begins to send the first chunk or, if there is none, ends;
-    ``gave_up``: when the client of this id closed, if that was sooner.
-    """
+    """Returns the most requests that were between arrival and first chunk at any moment. A request
+    leaves when the server begins to send the first chunk or, without one, when it ends. ``gave_up``
+    has earlier closes by the client, by id."""
     moments: list[tuple[int, int]] = []
     for row in rows:
         left = min(
@@ -309,11 +304,12 @@ connections = 0
 
 
 class Wire:
-    """A socket, with TLS or without; what it sends goes out before ``send`` returns."""
+    """Is a socket, with or without TLS. ``send`` returns after the bytes went out."""
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext | None) -> None:
         self.sock = sock
-        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.incoming = ssl.MemoryBIO()
+        self.outgoing = ssl.MemoryBIO()
         self.tls = (
             context.wrap_bio(self.incoming, self.outgoing, server_side=True) if context else None
         )
@@ -376,8 +372,8 @@ class Wire:
 
 
 async def request(wire: Wire, wait_s: float | None) -> tuple[str, list[Step], int] | None:
-    """(id, steps, arrival); None when there is no further one. Steps in a header come before the
-    body is read."""
+    """Returns (id, steps, arrival), or None without a further request. Steps in a header come
+    before the body is read."""
     data = b""
     while b"\r\n\r\n" not in data:
         more = await asyncio.wait_for(wire.receive(), None if data else wait_s)
@@ -396,8 +392,8 @@ async def request(wire: Wire, wait_s: float | None) -> tuple[str, list[Step], in
 
 
 async def play(wire: Wire, steps: list[Step], row: dict[str, Any]) -> float | None:
-    """Do the steps; how long to wait for the next request. Raises ConnectionError when the
-    connection is over."""
+    """Does the steps, and returns how long to wait for the next request. Raises ConnectionError
+    when the connection is over."""
     linger, played = None, row["arrived"]
     for step, *values in steps:
         if step == "sleep":
@@ -416,7 +412,8 @@ async def play(wire: Wire, steps: list[Step], row: dict[str, Any]) -> float | No
         elif step == "linger":
             linger = values[0]
         else:
-            row["end"], row["ended"] = "played", time.monotonic_ns()
+            row["end"] = "played"
+            row["ended"] = time.monotonic_ns()
             wire.reset() if step == "reset" else await wire.close()
             raise ConnectionAbortedError
     row["end"], row["ended"] = "played", played
@@ -487,8 +484,8 @@ async def main(certificate: str = "") -> None:
 
 
 def answer() -> None:
-    """Whoever started this asks for rows by the beginning of their ids; the end of the questions is
-    the end."""
+    """Answers questions for rows by the beginning of their ids. The end of the questions is the
+    end."""
     for line in sys.stdin:
         print(
             json.dumps([row for row in list(rows) if row["id"].startswith(line.strip())]),

@@ -1,4 +1,4 @@
-"""A simulator in a process of its own, over real sockets, and what it sends."""
+"""Simulated: runs a simulator in a process of its own, over real sockets, and parses its bytes."""
 
 import http.client
 import json
@@ -28,7 +28,7 @@ class Simulator:
         return connection
 
     def call(self, method, path, body=None, connection=None, **headers):
-        """Status and parsed body."""
+        """Returns status and parsed body."""
         own = connection or self.connect()
         own.request(
             method, path, body if isinstance(body, bytes | None) else json.dumps(body), headers
@@ -44,7 +44,7 @@ class Simulator:
         return self.call("POST", CHAT, {"messages": HELLO, **body}, connection, **(headers or {}))
 
     def stream(self, quirks="", **body):
-        """The events' data, and whether the stream ended as HTTP wants it."""
+        """Returns the events' data, and whether the stream ended correctly by HTTP."""
         asked = {"messages": HELLO, "stream": True, **body}
         content = received(
             self.raw(
@@ -59,7 +59,7 @@ class Simulator:
         return unchunked(rest)
 
     def text(self, path):
-        """Status and body as it is."""
+        """Returns status and raw body."""
         own = self.connect()
         own.request("GET", path)
         answer = own.getresponse()
@@ -74,7 +74,7 @@ class Simulator:
         return next(row for row in self.truth()["requests"] if row["id"] == row_id)
 
     def until(self, condition):
-        """Poll /truth until the condition holds of it."""
+        """Polls /truth until the condition holds."""
         deadline = time.monotonic() + 5
         while not condition(told := self.truth()):
             assert time.monotonic() < deadline, told
@@ -108,7 +108,7 @@ def post(body, headers=b""):
 
 
 def received(connection):
-    """Everything until the other side closes."""
+    """Returns all bytes until the other side closes."""
     with connection:
         data = b""
         while more := connection.recv(65536):
@@ -117,7 +117,7 @@ def received(connection):
 
 
 def events(response_body):
-    """The data of each event; fails on anything that is no event."""
+    """Returns the data of each event, and fails on other bytes."""
     *found, tail = response_body.split(b"\n\n")
     assert tail == b""
     assert all(event.startswith(b"data: ") for event in found)
@@ -125,12 +125,13 @@ def events(response_body):
 
 
 def unchunked(body):
-    """What HTTP's chunks hold, and whether the last one came."""
+    """Returns the content of HTTP's chunks, and whether the last one came."""
     content = b""
     while body:
         size, _, body = body.partition(b"\r\n")
         length = int(size, 16)
         if length == 0:
             return content, body == b"\r\n"
-        content, body = content + body[:length], body[length + 2 :]
+        content = content + body[:length]
+        body = body[length + 2 :]
     return content, False

@@ -1,4 +1,4 @@
-"""Stages made by hand: levels for the rules of knees, and folders of sweeps for the reports."""
+"""Stages: makes levels for knee rules, and folders of sweeps for reports."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,7 +17,8 @@ from support.records import UNIX, a_run, answered, mixed
 def a_level(
     value: float, requests_per_s: float | None = 1.0, latency_ms: float = 1000.0, **other: object
 ) -> LoadLevel:
-    """100 requests, all of ``latency_ms``; ``slo`` is the result of the only rule."""
+    """Makes a level of 100 requests with ``latency_ms`` each. ``slo`` is the result of the only
+    rule."""
     slo = other.pop("slo", None)
     if slo is not None:
         other |= {"slo_status": slo, "slos": (SloResult(rule="ttft p50 < 1s", status=str(slo)),)}
@@ -48,7 +49,7 @@ def a_level(
 
 
 def a_stage(run: Run, number: int, value: float, axis: str, **other: object) -> Run:
-    """From second 0 of which second 10 to second 30 were measured."""
+    """Makes a stage from second 0 whose seconds 10 to 30 were measured."""
     fields: dict[str, object] = {
         "began_at": UNIX, "measured_at": UNIX + 10, "ended_at": UNIX + 30, "residual": 0.01,
         "why": "stationary",
@@ -61,8 +62,8 @@ def a_stage(run: Run, number: int, value: float, axis: str, **other: object) -> 
 
 
 def steps(slowest_ms: float, count: int = 40) -> list[Record]:
-    """Requests each half second from second 10 on; TTFT of so many equal steps up to ``slowest_ms``
-    in an order of no correlation, two more tokens come after 10 and 30 ms."""
+    """Makes requests every half second from second 10 on. Their TTFTs rise in equal steps up to
+    ``slowest_ms``, in an order without correlation. Two more tokens come after 10 and 30 ms."""
     ttfts = [slowest_ms * rank / count for rank in mixed(count)]
     return [
         answered(ttft, ttft + 10, ttft + 30, sent_at=10.0 + i / 2) for i, ttft in enumerate(ttfts)
@@ -75,7 +76,7 @@ def fill_sweep(
     sweep: str = "concurrency=1,2,4",
     **settings: object,
 ) -> Run:
-    """A folder of a sweep whose stages have these records; its run."""
+    """Writes a folder of a sweep whose stages have these records, and returns its run."""
     axis = sweep.partition("=")[0] or "repeat"
     asked = {"sweep": sweep or None, "users": None if axis == "concurrency" else 2} | settings
     run = replace(a_run(**asked), name="by-hand", sweep_end="all stages ran")

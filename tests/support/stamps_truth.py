@@ -1,4 +1,4 @@
-"""Stamps against the truth: streams of the scripted server, and what must hold for their stamps."""
+"""Stamps truth: checks the stamps of streams against the scripted server."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,12 +13,12 @@ from locust_llm.records.record import Record
 from support.scripted import Row, Scripted
 
 CLOCKS_NS = 20_000
-"""A wall clock stamp is turned into a monotonic one with an offset good to 10 µs; a record has
-whole ones."""
+"""Wall-clock stamps become monotonic with an offset accurate to 10 µs, and records have whole
+microseconds."""
 DELIVERY_NS = 2_000_000
-"""The kernel stamps a segment when it comes in, on the loopback device usually within the sender's
-own system call, so within [before, after]; where it has to wait (for a window, for the softirq
-thread of a busy machine), a little later."""
+"""The kernel stamps an arriving segment. On the loopback device that is usually within the sender's
+system call, so within [before, after]. Waiting for a window or for the softirq thread of a busy
+machine delays it slightly."""
 
 
 def run(
@@ -28,7 +28,7 @@ def run(
     line: UserConnection | None = None,
     **options: Any,
 ) -> tuple[Record, Response]:
-    """One request without a gate."""
+    """Sends one request without a gate."""
     line = line or UserConnection()
     record = exchange_request(line, Gate(), server.request(name, steps, **options), 0.0)
     assert line.stream is not None
@@ -36,7 +36,8 @@ def run(
 
 
 def check(record: Record, sent_ns: int, row: Row) -> int:
-    """Every claim about a chunk's time is true; the number of chunks that came alone."""
+    """Checks every statement on a chunk's time, and returns the number of chunks that came
+    alone."""
     truth = row.chunks
     assert len(record.chunk_us) == len(truth)
     assert list(record.chunk_us) == sorted(record.chunk_us)
@@ -54,7 +55,7 @@ def check(record: Record, sent_ns: int, row: Row) -> int:
 def several(
     server: Scripted, prefix: str, count: int, steps: Callable[[int], list[Any]], **options: Any
 ) -> list[Any]:
-    """So many at once: (record, stream, row) of each."""
+    """Sends so many requests at once, and returns (record, stream, row) of each."""
     jobs = [
         gevent.spawn(run, server, f"{prefix}{n}.", steps(n), keep_text=True, **options)
         for n in range(count)

@@ -1,4 +1,4 @@
-"""The simulator's scheduler a step at a time: what each sequence computed, and who got a token."""
+"""Stepping: runs the simulator's scheduler step by step, and shows each sequence's tokens."""
 
 from collections.abc import Sequence as Series
 
@@ -29,7 +29,7 @@ def make(
 
 
 def schedule(scheduler: Scheduler) -> tuple[object, Work]:
-    """The batch, and the tokens that each sequence computes in it."""
+    """Returns the batch, and the tokens that each sequence computes in it."""
     batch = scheduler.schedule()
     decodes = scheduler.decoding.sequences if batch.num_decodes else {}
     assert batch.num_decodes == len(decodes)
@@ -37,7 +37,7 @@ def schedule(scheduler: Scheduler) -> tuple[object, Work]:
 
 
 def end(scheduler: Scheduler, batch: object) -> set[Sequence]:
-    """Who got a token."""
+    """Returns the sequences that got a token."""
     before = {q: q.num_output_tokens for q in [*scheduler.running, *scheduler.waiting]}
     scheduler.postprocess(batch, 0.0)  # type: ignore[arg-type]
     got = {q: q.num_output_tokens - count for q, count in before.items()}

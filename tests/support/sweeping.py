@@ -1,5 +1,5 @@
-"""A closed-loop sweep in virtual time: users on a simulated engine, with noise, as a client sees
-it."""
+"""Sweeping: runs a closed-loop sweep in virtual time on a simulated engine, with noise, as a client
+observes it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
@@ -13,15 +13,15 @@ from .probing import Noise, Server, engine, traffic
 
 Lengths = Callable[[Random], tuple[int, int]]
 ROUNDS: Final = 6
-"""Requests of each user of a stage, on average,"""
+"""Each user of a stage sends this many requests on average."""
 FEWEST: Final = 48
-"""and at least so many of a stage."""
+"""A stage has at least this many requests."""
 BLOCK: Final = 16
 STAGGER_S: Final = 0.01
 
 
 def chat(random: Random) -> tuple[int, int]:
-    """Prompts of 100 to 4,000 tokens, answers of 40 to 200."""
+    """Draws prompts of 100 to 4,000 tokens, answers of 40 to 200."""
     return round(min(4000, max(100, random.lognormvariate(6.3, 0.8)))), random.randint(40, 200)
 
 
@@ -33,7 +33,7 @@ def swept(
     lengths: Lengths = chat,
     rounds: int = ROUNDS,
 ) -> list[ObservedStage]:
-    """A stage for each number of users, each on a server that is idle before."""
+    """Runs a stage for each number of users, each on an idle server."""
     return [stage(server, noise, seed + i, count, lengths, rounds) for i, count in enumerate(users)]
 
 
@@ -46,12 +46,14 @@ def stage(
     rounds: int = ROUNDS,
     count: int = 0,
 ) -> ObservedStage:
-    """``count``: of requests; 0: as many as ``rounds`` says."""
+    """Runs a stage. ``count`` is its number of requests. 0: ``rounds`` decides."""
     count = count or max(FEWEST, rounds * users)
-    random, clock = Random(seed), VirtualClock()
+    random = Random(seed)
+    clock = VirtualClock()
     run = Virtual(clock, engine(server, clock, noise, random), keep_tokens=True)
     traffic(run, clock, noise, random)
-    done, left = list[tuple[int, VirtualResult]](), iter(range(count))
+    done = list[tuple[int, VirtualResult]]()
+    left = iter(range(count))
 
     def following() -> None:
         if (number := next(left, None)) is None:
@@ -78,7 +80,8 @@ def stage(
 
 
 def _seen(row: VirtualResult, noise: Noise, random: Random) -> ObservedRequest:
-    last, times = 0.0, list[float]()
+    last = 0.0
+    times = list[float]()
     tokens = row.request.output_tokens
     for at in row.token_at or (row.first_at, row.done_at):
         last = max(last, at + (random.expovariate(1 / noise.network_s) if noise.network_s else 0.0))

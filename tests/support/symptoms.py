@@ -1,5 +1,5 @@
-"""Symptoms by hand, of a server with round numbers: a prompted token costs 50 µs, and a gap without
-prefill is 10 ms."""
+"""Symptoms: makes measurements of a server with round numbers: a prompt token costs 50 µs, and a
+gap without prefill is 10 ms."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ LENGTHS = (2000, 4000, 8000)
 
 
 def stall(turn: int, tokens: int, kind: str = "stall", **known: Any) -> DecoderStall:
-    """Steps of 500 tokens: in 30 ms each, so that 1,000 tokens take 60 ms."""
+    """Makes a stall by steps of 500 tokens in 30 ms each, so that 1,000 tokens take 60 ms."""
     both = tokens * (2 if kind == "pair" else 1)
     found = DecoderStall(
         kind=kind, round=turn, asked_tokens=tokens, input_tokens=tokens, ttft_s=both * 60e-6,
@@ -32,7 +32,12 @@ def stall(turn: int, tokens: int, kind: str = "stall", **known: Any) -> DecoderS
 
 
 def symptoms(**known: Any) -> ProbeMeasurements:
-    """Of a chunked server in two rounds; ``known`` takes the place of what is there."""
+    """Makes the measurements of a chunked server in two rounds. ``known`` replaces values."""
+    stalls: list[DecoderStall] = []
+    for turn in (1, 2):
+        stalls += [stall(turn, length) for length in LENGTHS]
+    stalls += [stall(turn, 4000, "pair") for turn in (1, 2)]
+    ttft_s = tuple(0.1 * place for place in range(1, 9))
     found: dict[str, Any] = {
         "requests": 70,
         "failed": 0,
@@ -42,14 +47,9 @@ def symptoms(**known: Any) -> ProbeMeasurements:
         "quiet_s": QUIET_S,
         "lost": 0.0,
         "decoders": 3,
-        "stalls": (
-            *(stall(turn, n) for turn in (1, 2) for n in LENGTHS),
-            *(stall(turn, 4000, "pair") for turn in (1, 2)),
-        ),
+        "stalls": tuple(stalls),
         "behind": tuple(QueuedShortRequest(turn, 0.3, 0.3) for turn in (1, 2)),
-        "bursts": tuple(
-            BurstResult(turn, 2000, tuple(0.1 * i for i in range(1, 9))) for turn in (1, 2)
-        ),
+        "bursts": tuple(BurstResult(turn, 2000, ttft_s) for turn in (1, 2)),
         "cached": tuple(CachedPrompt(4000, 0.2, 0.2) for _ in range(2)),
         "tokens_a_chunk": 1.0,
     }

@@ -1,5 +1,5 @@
-"""A tiny OpenAI-compatible server in this process: what it answers are attributes, what it was
-asked is a list."""
+"""Tiny server: runs an OpenAI-compatible server in this process. Its answers are attributes, and
+its requests are a list."""
 
 import json
 import threading
@@ -14,7 +14,7 @@ MODELS = {"object": "list", "data": [{"id": "tiny"}, {"id": "other"}]}
 class Asked(NamedTuple):
     path: str
     headers: dict[str, str]
-    """By name in small letters."""
+    """The names are in lower case."""
     body: dict[str, Any]
 
 
@@ -31,18 +31,18 @@ class TinyServer(ThreadingHTTPServer):
         self.asked: list[Asked] = []
         self.models: tuple[int, Any] = (200, MODELS)
         self.tokenize: Callable[[str], int] | None = None
-        """Tokens of a prompt with its chat template; None: there is no such route."""
+        """Counts the tokens of a prompt with its chat template. None: there is no such route."""
         self.tokenize_plain: Callable[[dict[str, Any]], Any] | None = None
-        """Answers what asks for the tokens of a text alone; None: it does not take these."""
+        """Counts the tokens of a text alone. None: the route does not accept texts."""
         self.count: Callable[[str], int] | None = lambda text: 7
-        """``usage.prompt_tokens`` of a chat completion; None: no usage."""
+        """Returns ``usage.prompt_tokens`` of a chat completion. None: no usage."""
         self.chat: Callable[[Asked], tuple[int, Any]] | None = None
-        """Answers chat completions; None: as below."""
+        """Answers chat completions. None: the default answer."""
         self.chat_status = 200
         self.pages: dict[str, tuple[int, Any]] = {}
-        """Further ones, by path."""
+        """Further pages are keyed by path."""
         self.location = ""
-        """Where every answer points, if anywhere."""
+        """Every answer redirects to this address, if there is one."""
 
     def start(self) -> None:
         self.started = True
@@ -108,16 +108,12 @@ class _Answers(BaseHTTPRequestHandler):
         self.server.asked.append(asked)
         status, answer = self.server.answer(asked)
         if isinstance(answer, list):  # a stream, in one piece
-            kind, data = (
-                "text/event-stream",
-                "".join(f"data: {json.dumps(event)}\n\n" for event in answer),
-            )
+            kind = "text/event-stream"
+            data = "".join(f"data: {json.dumps(event)}\n\n" for event in answer)
             data += "data: [DONE]\n\n"
         else:
-            kind, data = (
-                "application/json",
-                answer if isinstance(answer, str) else json.dumps(answer),
-            )
+            kind = "application/json"
+            data = answer if isinstance(answer, str) else json.dumps(answer)
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))

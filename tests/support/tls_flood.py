@@ -1,5 +1,5 @@
-"""A TLS server that sends records without data and without end, in a process of its own; and its
-records alone."""
+"""TLS flood: a server in a process of its own sends records without data and without end. The
+records are available alone, too."""
 
 import hashlib
 import hmac
@@ -29,7 +29,7 @@ BATCH: Final = 1 << 15
 
 
 class Sealer:
-    """Seals records as the server of one connection does (RFC 8446, 5.2 and 7)."""
+    """Seals records like the server of one connection (RFC 8446, 5.2 and 7)."""
 
     def __init__(self, secret: bytes, suite: str) -> None:
         self._hash = "sha384" if suite.endswith("SHA384") else "sha256"
@@ -53,14 +53,14 @@ class Sealer:
         return header + self._cipher.encrypt(nonce, plain, header)
 
     def update(self, *, asks: bool) -> bytes:
-        """A new key; ``asks``: the client shall take one too."""
+        """Returns a key update. ``asks`` requires one from the client, too."""
         sealed = self.record(HANDSHAKE, b"\x18\0\0\1" + bytes([asks]))
         self._use(self._expand(b"traffic upd", hashlib.new(self._hash).digest_size))
         return sealed
 
 
 class Sealer12:
-    """The same by TLS 1.2, with AES-GCM (RFC 5246, 6.2.3.3 and 6.3; RFC 5288)."""
+    """Seals records with TLS 1.2 and AES-GCM (RFC 5246, 6.2.3.3 and 6.3; RFC 5288)."""
 
     def __init__(
         self, master: bytes, client_random: bytes, server_random: bytes, suite: str
@@ -73,7 +73,7 @@ class Sealer12:
         self._cipher = AESGCM(block[key_bytes : 2 * key_bytes])
         self._salt = block[-4:]
         self._sequence = 1
-        """The end of the handshake was the first."""
+        """The end of the handshake was the first record."""
 
     def _expand(self, secret: bytes, seed: bytes, size: int) -> bytes:
         out, link = b"", seed
@@ -111,7 +111,7 @@ WITHOUT_DATA: Final[dict[str, Flood]] = {
     "no_handshake": lambda sealer: sealer.record(HANDSHAKE, b""),
     "plain_ccs": lambda sealer: b"\x14\3\3\0\1\1",
 }
-"""By name: one record."""
+"""Each entry makes one record."""
 
 HELLO_REQUEST: Final = bytes(4)
 
@@ -125,11 +125,11 @@ WITHOUT_DATA_12: Final[dict[str, Flood]] = {
     "plain_ccs": lambda sealer: b"\x14\3\3\0\1\1",
     "sealed_ccs": lambda sealer: sealer.record(20, b"\1"),
 }
-"""The same by TLS 1.2, which lets a server ask for a handshake anew."""
+"""Each entry makes one record of TLS 1.2, which lets a server request another handshake."""
 
 
 def mixed(seed: int) -> Iterator[Flood]:
-    """Without end: runs of one kind each, of any length."""
+    """Yields runs of one kind each, of any length, without end."""
     drawn = random.Random(seed)
     harmless = [
         WITHOUT_DATA[name]
@@ -143,7 +143,7 @@ def mixed(seed: int) -> Iterator[Flood]:
 
 
 def secret_of(key_log: str) -> bytes:
-    """Of the last connection in it."""
+    """Returns the secret of the last connection in the file."""
     lines = Path(key_log).read_text().splitlines()
     return bytes.fromhex(
         [line.split()[2] for line in lines if line.startswith("SERVER_TRAFFIC_SECRET_0")][-1]
@@ -151,7 +151,7 @@ def secret_of(key_log: str) -> bytes:
 
 
 def sealer_12(key_log: str, hello: bytes, suite: str) -> Sealer12:
-    """``hello``: what the server sent first."""
+    """Makes a sealer. ``hello`` are the first bytes of the server."""
     _, client_random, master = Path(key_log).read_text().splitlines()[-1].split()
     return Sealer12(bytes.fromhex(master), bytes.fromhex(client_random), hello[11:43], suite)
 
@@ -171,7 +171,8 @@ def context_of(
 def serve(client: socket.socket, certificate: str, where: str) -> None:
     version = ssl.TLSVersion.TLSv1_2 if where == "tls 1.2" else ssl.TLSVersion.TLSv1_3
     with client, tempfile.NamedTemporaryFile() as log, suppress(OSError, ssl.SSLError):
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        incoming = ssl.MemoryBIO()
+        outgoing = ssl.MemoryBIO()
         server = context_of(certificate, log.name, version).wrap_bio(
             incoming, outgoing, server_side=True
         )
@@ -205,8 +206,8 @@ def serve(client: socket.socket, certificate: str, where: str) -> None:
 def flood(
     client: socket.socket, sealer: Sealer | Sealer12, request: bytes, kinds: dict[str, Flood]
 ) -> None:
-    """A seed whose number is odd has a first chunk before its flood, as has a name that begins with
-    ``late_``."""
+    """Yields a flood by name or seed. An odd seed, or a name that begins with ``late_``, has a
+    first chunk before it."""
     name = request.split()[1].decode().rpartition("/")[2]
     late = name.startswith("late_") or (name.isdecimal() and int(name) % 2 == 1)
     name = name.removeprefix("late_")
@@ -232,8 +233,8 @@ def main(certificate: str, where: str) -> None:
 
 @contextmanager
 def flooding(certificate: Path, where: str = "answer") -> Iterator[str]:
-    """Its URL. The last part of a path is the name of a flood, or a seed. ``where``: or
-    ``handshake``, or ``tls 1.2``."""
+    """Yields the server's URL. The last part of a path is the name of a flood, or a seed. ``where``
+    is the place of the flood, ``handshake``, or ``tls 1.2``."""
     command = [sys.executable, __file__, str(certificate), where]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -1,4 +1,5 @@
-"""Run folders of a probe and of a sweep in virtual time, as the load generator writes them."""
+"""Twin folders: writes run folders of a probe and of a sweep in virtual time, like the load
+generator."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ def write(folder: Path, run: Run, records: Iterable[Record], **more: Any) -> Pat
 
 
 def record(one: ObservedRequest, number: int, at: float, **more: Any) -> Record:
-    """``at``: when its clock is 0, in seconds of the run."""
+    """Makes a record. ``at`` is the run's second at which its clock is 0."""
     chunk_ms = [(moment - one.sent_at) * 1000 for moment in one.token_at]
     known = {
         "id": str(number),
@@ -40,10 +41,11 @@ def record(one: ObservedRequest, number: int, at: float, **more: Any) -> Record:
 
 
 def swept_folder(folder: Path, stages: Sequence[ObservedStage], **more: Any) -> Path:
-    """A sweep of users, one stage after the other."""
+    """Writes a sweep of users, one stage after the other."""
     users = ",".join(str(stage.users) for stage in stages)
     run = a_run(sweep=f"concurrency={users}", **more)
-    records, done = list[Record](), list[RunStage]()
+    records = list[Record]()
+    done = list[RunStage]()
     at = 0.0
     for number, stage in enumerate(stages, start=1):
         here = list(_of_stage(stage, number, at))
@@ -57,7 +59,7 @@ def swept_folder(folder: Path, stages: Sequence[ObservedStage], **more: Any) -> 
 
 
 def _of_stage(stage: ObservedStage, number: int, at: float) -> Iterator[Record]:
-    """In turn of its users: who is free first sends the next one."""
+    """Assigns requests to users in turn: the first free user sends the next one."""
     free = [0.0] * stage.users
     for i, one in enumerate(stage.requests):
         user = min(range(stage.users), key=lambda user: free[user])

@@ -1,8 +1,7 @@
-"""Locust without its patches: it would exchange sockets, threads and selectors of the whole process
-of the tests.
+"""Unpatched Locust: imports Locust without its patches, which would replace sockets, threads and
+selectors of the whole test process. Import this before anything that imports Locust.
 
-Import this before anything that imports Locust. The real command, in a process of its own, is
-patched as always.
+The real command, in a process of its own, is patched as always.
 """
 
 import os

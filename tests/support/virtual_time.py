@@ -1,5 +1,4 @@
-"""Virtual time: clocks that only ``advance`` moves, and a sleep that ends when they have come so
-far."""
+"""Virtual time: clocks move only by ``advance``, and a sleep ends when they reach its end."""
 
 import heapq
 
@@ -10,11 +9,11 @@ from locust_llm.controller.context import TimeSource
 from support import unpatched_locust  # noqa: F401  before the rest
 
 UNIX = 1_900_000_000.0
-"""Unix time at 0."""
+"""This is the Unix time at 0."""
 
 
 def turn() -> None:
-    """Let every greenlet that can run do so."""
+    """Lets every ready greenlet run."""
     for _ in range(6):
         gevent.sleep(0)
 
@@ -22,7 +21,7 @@ def turn() -> None:
 class VirtualTime:
     def __init__(self) -> None:
         self.at = 0.0
-        """Seconds since it began."""
+        """The clock shows this many seconds since its start."""
         self.source = TimeSource(
             now=lambda: UNIX + self.at, monotonic=lambda: self.at, sleep=self.sleep
         )
@@ -36,7 +35,7 @@ class VirtualTime:
         sleeper[2].wait()
 
     def advance(self, seconds: float) -> None:
-        """Everybody who sleeps meanwhile wakes at its time."""
+        """Moves the clocks. Every sleeper wakes at its time."""
         until = self.at + seconds
         turn()
         while self._sleepers and self._sleepers[0][0] <= until + 1e-9:

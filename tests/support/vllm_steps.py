@@ -1,5 +1,5 @@
-"""Random workloads for two schedulers, ours and vLLM's own, and what each of them does in every
-step.
+"""vLLM steps: makes random workloads for two schedulers, ours and vLLM's own, and runs the steps of
+each.
 
 A step is [tokens by request, preemptions so far, cached tokens so far, free blocks]; requests are
 named by their place in the workload. Steps without work are left out.
@@ -26,8 +26,8 @@ Step = list[Any]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request; ``at`` and ``abort_at`` count calls of `schedule`. ``during``: it is aborted while
-    that step runs."""
+    """Is a request. ``at`` and ``abort_at`` count calls of `schedule`. ``during``: it is aborted
+    while that step runs."""
 
     at: int
     prompt: list[int]
@@ -39,7 +39,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """``settings`` under vLLM's names."""
+    """Holds requests and ``settings`` under vLLM's names."""
 
     settings: dict[str, Any]
     asked: list[Asked]
@@ -48,7 +48,7 @@ class Workload:
     asynchronous: bool = False
 
     def line(self) -> str:
-        """For `tests/real/vllm_scheduler.py`."""
+        """Encodes the workload for `tests/real/vllm_scheduler.py`."""
         config = self.settings | {
             "num_blocks": self.num_blocks,
             "enable_prefix_caching": self.caching,
@@ -83,7 +83,7 @@ def plain(random: Random) -> Workload:
 
 
 def pressure(random: Random, workload: Workload) -> Workload:
-    """Blocks for little more than the longest request."""
+    """Sets blocks for slightly more than the longest request."""
     return replace(workload, num_blocks=-(-_longest(workload) // BLOCK) + random.randint(0, 12))
 
 
@@ -101,8 +101,8 @@ def whole(random: Random, workload: Workload) -> Workload:
 
 
 def cache(random: Random, workload: Workload) -> Workload:
-    """Conversations: prompts go on where an earlier request was, is or will be; some are the same
-    to the last token."""
+    """Makes conversations: prompts continue earlier, concurrent or later requests, and some are
+    equal to the last token."""
     asked: list[Asked] = []
     for request in workload.asked:
         if asked and random.random() < 0.7:
@@ -150,7 +150,7 @@ def asynchronous(_: Random, workload: Workload) -> Workload:
 
 
 def _longest(workload: Workload) -> int:
-    """Tokens, with its answer."""
+    """Returns the longest prompt with its answer, in tokens."""
     return max(len(request.prompt) + len(request.output) for request in workload.asked)
 
 
@@ -193,11 +193,12 @@ KINDS: Final[dict[str, tuple[Change, ...]]] = {
         asynchronous,
     ),
 }
-"""What of `plain` is changed."""
+"""Each kind changes a part of `plain`."""
 
 
 def workloads(kind: str, count: int) -> Iterator[Workload]:
-    """The same ones each time. Of "everything" each change is made in one half of them."""
+    """Returns equal workloads in each call. Each change of "everything" is made in one half of
+    them."""
     for seed in range(count):
         random = Random(f"{kind} {seed}")
         workload = plain(random)
@@ -256,7 +257,7 @@ def ours(workload: Workload) -> list[Step]:
 
 
 def _sequence(request: Asked, known: dict[tuple[int, ...], int]) -> Sequence:
-    """Its blocks have the same keys as those of others with the same text so far."""
+    """Makes a sequence whose blocks share keys with equal texts."""
     text = request.prompt + request.output
     keys = [
         known.setdefault(tuple(text[:end]), len(known))
@@ -274,7 +275,7 @@ def _abort(
 
 
 class Real:
-    """vLLM's scheduler, in a process of the Python that has vLLM."""
+    """Runs vLLM's scheduler in a process of the Python that has vLLM."""
 
     def __init__(self, python: str, program: str, environment: dict[str, str]) -> None:
         self._process = Popen(
@@ -289,10 +290,10 @@ class Real:
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"{self._process.args} ended with status {self._process.wait()}")
-        return [
-            [{int(name): count for name, count in step[0].items()}, *step[1:]]
-            for step in json.loads(line)
-        ]
+        steps = json.loads(line)
+        for step in steps:
+            step[0] = {int(name): count for name, count in step[0].items()}
+        return steps
 
     def close(self) -> None:
         assert self._process.stdin

@@ -1,4 +1,4 @@
-"""Web pages without a browser: Locust's web UI with ours in it, asked through Flask."""
+"""Web pages: runs Locust's web UI with ours, without a browser, through Flask's client."""
 
 import os
 import sys
@@ -25,7 +25,8 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 class Page:
-    """Locust's web UI with ours in it; Locust's own start is a list of the forms that it got."""
+    """Is Locust's web UI with ours. Locust's own start is replaced by a list of the forms that it
+    got."""
 
     def __init__(self, *words: str, first: bool = False) -> None:
         # after unpatched_locust, which sorting would put behind it

@@ -1,4 +1,4 @@
-"""The web UI of a real process: started, filled in and looked at by a browser."""
+"""Web UI: starts a real process, and controls it with a browser."""
 
 import os
 import signal
@@ -49,15 +49,15 @@ def on_init(environment, **kw):
 
 @pytest.fixture(scope="module")
 def busy_server() -> Iterator[str]:
-    """Prefills of 2,000 tokens one after the other, each about 70 ms: so many are always waiting as
-    may."""
+    """Runs a server whose prefills of 2,000 tokens take about 70 ms each in turn, so that as many
+    requests wait as may."""
     with start_simulator("--truth", "full", "--max-num-batched-tokens", "2048") as url:
         yield url
 
 
 class Web:
-    """Locust with its web UI, and a browser that looks at it. Pictures are taken only into a folder
-    that LOCUST_LLM_PICTURES names: they take seconds."""
+    """Runs Locust with its web UI and a browser. Pictures are taken only into the folder
+    LOCUST_LLM_PICTURES, as they take seconds."""
 
     def __init__(
         self, browser: Any, server: str, folder: Path, *words: str, locustfile: Path = CHAT
@@ -108,7 +108,7 @@ class Web:
         return dict(requests.get(self.server + "/truth", timeout=5).json())
 
     def most_in_prefill(self, since: float) -> int:
-        """On the server, from a moment of its own clock on."""
+        """Returns the most prefills on the server from a moment of its own clock on."""
         changes = self.truth()["prefilling_changes"]
         before = [level for at, level in changes if at <= since]
         return max([*before[-1:], *(level for at, level in changes if at > since)])
@@ -148,7 +148,7 @@ def until(true: Callable[[], object], seconds: float) -> None:
 
 
 def fill(page: Any, **fields: str) -> None:
-    """In our forms and in Locust's."""
+    """Fills in our forms or Locust's."""
     page.evaluate(
         "document.querySelectorAll('#run details').forEach(folded => { folded.open = true; })"
     )
@@ -161,7 +161,7 @@ def fill(page: Any, **fields: str) -> None:
 
 
 def start(page: Any, **fields: str) -> None:
-    """By our form."""
+    """Starts a run by our form."""
     fill(
         page, user_count="24", synthetic_input_tokens_mean="2000", output_tokens_mean="4", **fields
     )

@@ -1,4 +1,4 @@
-"""Wild options: names of options by every spelling, and values that no option is for."""
+"""Wild options: spells names of options in every way, and draws values that no option accepts."""
 
 import random
 from collections.abc import Callable
@@ -14,7 +14,7 @@ VALUES: Final = (
 
 
 def spelt(draw: random.Random, name: str) -> str:
-    """The name, or one that a careless reader takes for it."""
+    """Returns the name, or one that a careless parser would accept."""
     ways: list[Callable[[], str]] = [
         lambda: name, lambda: name, lambda: name, name.upper, name.title,
         lambda: name.replace("_", "-"),

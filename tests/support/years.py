@@ -1,5 +1,4 @@
-"""A made-up year of runs: folders with run.json and figures, as a run leaves them, from the
-packaged example."""
+"""Years: makes a year of run folders with run.json and metrics from the packaged example."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,7 +8,7 @@ from typing import Any, Final
 EXAMPLE: Final = Path(__file__).parents[2] / "reports" / "example"
 DAY_S: Final = 86_400.0
 START: Final = 1_767_225_600.0
-"""2026-01-01."""
+"""The year begins on 2026-01-01."""
 
 
 def run_folder(
@@ -20,8 +19,8 @@ def run_folder(
     commit: str = "",
     **facts: Any,
 ) -> Path:
-    """One run whose times are those of the example times ``factor``, and its rates over it.
-    ``facts``: of the run."""
+    """Writes one run with the example's times multiplied by ``factor``, and its rates divided by
+    it. ``facts`` change the run."""
     document = json.loads((EXAMPLE / "run.json").read_text())
     figures = json.loads((EXAMPLE / "profile_export_aiperf.json").read_text())
     document["run"] |= {"started_at": at, "profiling_at": at, "stopping_at": at + 120, **facts}
@@ -39,7 +38,7 @@ def run_folder(
 
 
 def year(root: Path, factors: Sequence[float], **more: Any) -> list[Path]:
-    """A run each other day, each of a commit of its own."""
+    """Writes a run every other day, each with a commit of its own."""
     return [
         run_folder(
             root / f"run-{i:04}",

@@ -1,5 +1,8 @@
-"""First on the path of a process: what Linux alone has is not there for locust_llm. Neither for
-what it is built on, but for psutil, which is another program on each system."""
+"""Other system: hides Linux-only functions from locust_llm and its packages. psutil is exempt, as
+it has its own code for each system.
+
+Put this folder first on a process's path.
+"""
 
 import ctypes
 import os
@@ -55,7 +58,7 @@ ctypes.CDLL.__getattr__ = without_calls  # type: ignore[method-assign]
 
 
 def asked_by_us() -> bool:
-    """The nearest frame outside of the standard library is of locust_llm."""
+    """Returns whether the nearest frame outside the standard library is locust_llm's."""
     standard = str(Path(os.__file__).parent) + os.sep
     frame = sys._getframe(2)
     while frame is not None:
