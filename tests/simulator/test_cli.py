@@ -171,7 +171,8 @@ def test_an_address_that_cannot_be_had_is_one_line_and_status_5(capsys):
     for host in ("192.0.2.1", "no.such.host.invalid"):
         assert main(["--port", "0", "--host", host]) == 5
         assert (
-            capsys.readouterr().err == f"simulator: --host {host} is not an address of this machine\n"
+            capsys.readouterr().err
+            == f"simulator: --host {host} is not an address of this machine\n"
         )
     assert (
         explain_port_error("", 80, PermissionError(errno.EACCES, ""))

@@ -240,7 +240,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     ]
     assert command.run_audit(["--strict", "--verbose", path]) == ExitStatus.INCONCLUSIVE
     assert (
-        "holds       requests/s: 300 requests in 75 s are 4/s; reported: 4/s" in capsys.readouterr().out
+        "holds       requests/s: 300 requests in 75 s are 4/s; reported: 4/s"
+        in capsys.readouterr().out
     )
     (tmp_path / "cut.json").write_text(json.dumps(bench)[:100])
     assert (

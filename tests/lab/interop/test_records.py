@@ -272,7 +272,9 @@ def test_a_cut_file_is_used_as_far_as_it_goes_and_says_so(
     assert import_cli.run_import([str(tmp_path), "--report-dir", str(tmp_path / "run")]) == 6
     text = (tmp_path / "run" / "summary.md").read_text()
     assert "2 records not in the file" in text
-    assert "2 requests of the file could not be read (line 2: it is not JSON, or cut; line 4" in text
+    assert (
+        "2 requests of the file could not be read (line 2: it is not JSON, or cut; line 4" in text
+    )
     assert len(list(RecordFile(tmp_path / "run" / "profile_export.jsonl"))) == 2
     bench = vllm() | {
         "ttfts": [0.1, math.nan, 0.3, 0.0],
