@@ -22,5 +22,5 @@ def test_the_price_of_a_token_from_a_probe(tmp_path: Path) -> None:
             assert prefill_cost_per_token_s(tmp_path) == pytest.approx(price)
             assert [prompt.typical_s for prompt in read_prompt_costs(tmp_path)] == [0.05, 0.11]
         else:
-            with pytest.raises(ValueError, match="does not tell"):
+            with pytest.raises(ValueError, match="gives no time per token"):
                 prefill_cost_per_token_s(tmp_path)
