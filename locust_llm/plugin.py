@@ -185,16 +185,16 @@ def _prepare_requests(options: Namespace, settings: Settings) -> Discovery | Non
     return survey_servers(settings, options, here=not options.master)
 
 
-def _ends_by_itself(s: Settings, options: Namespace) -> bool:
+def _ends_by_itself(settings: Settings, options: Namespace) -> bool:
     """The run ends without -t, too: by a number of requests or sessions, at the end of a trace,
     after its last stage, or as a probe does."""
     bounded = (
-        s.run_time_s
-        or s.request_count
-        or s.num_sessions
-        or s.fixed_schedule
-        or s.staged is not None
-        or s.swept_limits
+        settings.run_time_s
+        or settings.request_count
+        or settings.num_sessions
+        or settings.fixed_schedule
+        or settings.staged is not None
+        or settings.swept_limits
     )
     return bool(bounded) or hasattr(options, "decoders")
 

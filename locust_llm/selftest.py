@@ -282,14 +282,22 @@ def format_selftest(result: SelftestResult) -> str:
     return "\n".join(_lines(result)) + "\n"
 
 
-def _lines(r: SelftestResult) -> Iterator[str]:
-    wire = "TLS" if r.tls else "plain HTTP"
-    merged = f"{r.merged_share:.2%} of them came more than one to a read"
-    yield f"{r.streams} streams over {wire}, {r.seconds:.1f} s, {r.chunks:,} chunks, {merged}"
-    server = "" if r.server_cpu_us is None else f"; the truth server took {r.server_cpu_us:.1f} µs"
-    yield f"{r.cpu_us:.1f} µs of CPU a chunk{server}"
-    yield f"{format_machine(r.machine)}; load average before {format_number(r.machine.load)}"
-    rows = [(name, row) for name, row in (("TTFT", r.ttft), ("gaps", r.gap)) if row is not None]
+def _lines(result: SelftestResult) -> Iterator[str]:
+    wire = "TLS" if result.tls else "plain HTTP"
+    merged = f"{result.merged_share:.2%} of them came more than one to a read"
+    yield f"{result.streams} streams over {wire}, {result.seconds:.1f} s, {result.chunks:,} chunks, {merged}"
+    server = (
+        ""
+        if result.server_cpu_us is None
+        else f"; the truth server took {result.server_cpu_us:.1f} µs"
+    )
+    yield f"{result.cpu_us:.1f} µs of CPU a chunk{server}"
+    yield f"{format_machine(result.machine)}; load average before {format_number(result.machine.load)}"
+    rows = [
+        (name, row)
+        for name, row in (("TTFT", result.ttft), ("gaps", result.gap))
+        if row is not None
+    ]
     if rows:
         yield ""
         yield _table(
@@ -305,17 +313,17 @@ def _lines(r: SelftestResult) -> Iterator[str]:
         yield (
             "True: all chunks. Bounds: what a run would state, which does not know the true times."
         )
-        if r.merged_share:
+        if result.merged_share:
             yield (
                 "Chunks that came more than one to a read are in no reported gap and in no "
                 "difference."
             )
     yield ""
-    for outcome, count in r.failures.items():
+    for outcome, count in result.failures.items():
         yield f"{count} streams failed: {outcome}"
-    reasons = "; ".join(r.verdict.reasons)
-    yield f"client verdict {r.verdict.level}" + (
-        f": {reasons}. {r.verdict.advice}" if reasons else ""
+    reasons = "; ".join(result.verdict.reasons)
+    yield f"client verdict {result.verdict.level}" + (
+        f": {reasons}. {result.verdict.advice}" if reasons else ""
     )
 
 

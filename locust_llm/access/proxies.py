@@ -7,10 +7,10 @@ from locust_llm.settings.settings import Settings
 DIRECT = "no proxy"
 
 
-def list_passed_proxies(s: Settings) -> str:
+def list_passed_proxies(settings: Settings) -> str:
     """Host and port of the proxy that requests pass; of several with commas between. Empty:
     requests go directly."""
-    addresses = filter(None, (*s.addresses, s.candidate))
+    addresses = filter(None, (*settings.addresses, settings.candidate))
     return ", ".join(
         dict.fromkeys(
             proxy.name for address in addresses if (proxy := resolve_proxy(address)) is not None

@@ -86,7 +86,7 @@ def note_source_addresses() -> str:
     return LEAVES_FROM.format(more + ", ".join(few))
 
 
-def count_source_addresses(s: Settings) -> int:
+def count_source_addresses(settings: Settings) -> int:
     """From how many source addresses a run reaches each server, or its proxy. 1: the kernel chooses
     one.
 
@@ -97,7 +97,7 @@ def count_source_addresses(s: Settings) -> int:
         return 1
     return min(
         _ways(sources, *first_hop_address(address))
-        for address in filter(None, (*s.addresses, s.candidate))
+        for address in filter(None, (*settings.addresses, settings.candidate))
     )
 
 

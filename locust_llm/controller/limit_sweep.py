@@ -295,15 +295,15 @@ class LimitSweep:
             block = self.next_block(clock())
 
 
-def make_limit_sweep(s: Settings) -> LimitSweep | None:
+def make_limit_sweep(settings: Settings) -> LimitSweep | None:
     """The sweep of these settings. None: they compare no limits."""
-    if not s.swept_limits:
+    if not settings.swept_limits:
         return None
     return LimitSweep(
-        s.swept_limits,
-        objective=s.chosen_objective,
-        good=define_good_request(s.rules)[0],
-        seed=s.random_seed or 0,
-        rate_per_s=s.request_rate,
-        longest_s=s.run_time_s,
+        settings.swept_limits,
+        objective=settings.chosen_objective,
+        good=define_good_request(settings.rules)[0],
+        seed=settings.random_seed or 0,
+        rate_per_s=settings.request_rate,
+        longest_s=settings.run_time_s,
     )

@@ -50,128 +50,156 @@ class DueArrival(NamedTuple):
 
 
 def schedule_phase(
-    s: Settings, phase: str, items: Iterable[DatasetSession] = ()
+    settings: Settings, phase: str, items: Iterable[DatasetSession] = ()
 ) -> Iterator[DueArrival] | None:
     """The arrivals of ``phase``. None: a closed loop.
 
     ``items``: the sessions of the fixed schedule, in the order of their times. A warmup has its own
     rate, else the main one, and is never user-centric nor a replay (as AIPerf's).
     """
-    seed = None if s.random_seed is None else f"{s.random_seed}/{_same(s, phase)}/arrivals"
+    seed = (
+        None
+        if settings.random_seed is None
+        else f"{settings.random_seed}/{_same(settings, phase)}/arrivals"
+    )
     if phase == WARMUP:
-        per_s = s.warmup_request_rate
-        rate = make_steady_rate(per_s) if per_s else parse_request_rate(s)
+        per_s = settings.warmup_request_rate
+        rate = make_steady_rate(per_s) if per_s else parse_request_rate(settings)
         if rate is None:
             return None
-        due = draw_arrivals(rate, s.arrival_pattern, Random(seed), s.arrival_smoothness or 1.0)
+        due = draw_arrivals(
+            rate, settings.arrival_pattern, Random(seed), settings.arrival_smoothness or 1.0
+        )
         return map(
             DueArrival,
-            limit_arrivals(due, count=s.warmup_request_count, duration_s=s.warmup_duration),
+            limit_arrivals(
+                due, count=settings.warmup_request_count, duration_s=settings.warmup_duration
+            ),
         )
-    count = s.request_count
-    duration_s = s.stage_s(stage_of_phase(phase))
-    if s.fixed_schedule:
-        return _bounded(_replayed(s, items), count=count, duration_s=duration_s)
-    if s.user_centric_rate:
-        pairs = draw_user_centric_arrivals(s.users or 1, s.user_centric_rate)
+    count = settings.request_count
+    duration_s = settings.stage_s(stage_of_phase(phase))
+    if settings.fixed_schedule:
+        return _bounded(_replayed(settings, items), count=count, duration_s=duration_s)
+    if settings.user_centric_rate:
+        pairs = draw_user_centric_arrivals(settings.users or 1, settings.user_centric_rate)
         return (
             DueArrival(at_s, slot)
             for at_s, slot in limit_arrivals(pairs, count=count, duration_s=duration_s)
         )
-    rate = parse_request_rate(s)
+    rate = parse_request_rate(settings)
     if rate is None:
         return None
     return map(
         DueArrival,
         limit_arrivals(
-            draw_arrivals(rate, s.arrival_pattern, Random(seed), s.arrival_smoothness or 1.0),
+            draw_arrivals(
+                rate, settings.arrival_pattern, Random(seed), settings.arrival_smoothness or 1.0
+            ),
             count=count,
             duration_s=duration_s,
         ),
     )
 
 
-def make_prefix_reuse(s: Settings, server_flags: Mapping[str, str]) -> PrefixReuse | None:
+def make_prefix_reuse(settings: Settings, server_flags: Mapping[str, str]) -> PrefixReuse | None:
     """What repeats in the prompts, in blocks of the server's cache. None: no share was
     requested."""
-    if s.prefix_cache_hit_rate is None:
+    if settings.prefix_cache_hit_rate is None:
         return None
     block = (
-        s.cache_block_size
+        settings.cache_block_size
         or (
             int(block_size) if (block_size := server_flags.get("block_size", "")).isdecimal() else 0
         )
         or BLOCK
     )
     lengths = (
-        normal_length(s.synthetic_input_tokens_mean, s.synthetic_input_tokens_stddev),
-        normal_length(s.output_tokens_mean, s.output_tokens_stddev),
+        normal_length(settings.synthetic_input_tokens_mean, settings.synthetic_input_tokens_stddev),
+        normal_length(settings.output_tokens_mean, settings.output_tokens_stddev),
     )
-    sizes = parse_length_mix(s.seq_dist) if s.seq_dist else combine_lengths(*lengths)
-    share = s.prefix_cache_hit_rate / 100
+    sizes = parse_length_mix(settings.seq_dist) if settings.seq_dist else combine_lengths(*lengths)
+    share = settings.prefix_cache_hit_rate / 100
     return PrefixReuse(
-        sizes, share, seed=f"{s.random_seed}/reuse", block=block, working_set=s.working_set
+        sizes,
+        share,
+        seed=f"{settings.random_seed}/reuse",
+        block=block,
+        working_set=settings.working_set,
     )
 
 
-def add_priming_phase(s: Settings, server_flags: Mapping[str, str]) -> Settings:
+def add_priming_phase(settings: Settings, server_flags: Mapping[str, str]) -> Settings:
     """The settings with a warmup that sends each shared prefix once, before the requests of the
     requested warmup."""
-    reuse = make_prefix_reuse(s, server_flags)
+    reuse = make_prefix_reuse(settings, server_flags)
     if reuse is None or not reuse.count:
-        return s
-    return replace(s, warmup_request_count=reuse.count + (s.warmup_request_count or 0))
+        return settings
+    return replace(
+        settings, warmup_request_count=reuse.count + (settings.warmup_request_count or 0)
+    )
 
 
 def list_phase_sessions(
-    s: Settings, phase: str, reuse: PrefixReuse | None = None
+    settings: Settings, phase: str, reuse: PrefixReuse | None = None
 ) -> Iterator[DatasetSession | None] | None:
     """The sessions of a phase, each once: of the dataset or of ``reuse``, at most the requested
     number. None in place of one: a synthetic session. Raises DatasetError, here and later.
 
     None: users make up their sessions, without end.
     """
-    count = s.num_sessions if phase != WARMUP else None
+    count = settings.num_sessions if phase != WARMUP else None
     if reuse is not None:
         if phase == WARMUP:
-            return islice(chain(reuse.prime(), reuse.prompts()), s.warmup_request_count)
+            return islice(chain(reuse.prime(), reuse.prompts()), settings.warmup_request_count)
         return islice(reuse.prompts(), count)
-    if not s.input_file:
+    if not settings.input_file:
         return None if count is None else repeat(None, count)
-    block = s.block(stage_of_phase(phase))  # each pair begins elsewhere in the file
-    order = ORDERS[s.dataset_sampling_strategy]
-    bounded = s.num_sessions or s.request_count or s.compares or s.longest_s or phase == WARMUP
-    dataset = Dataset(
-        s.input_file,
-        kind=s.custom_dataset_type,
-        columns=parse_column_names(s.dataset_columns) if s.dataset_columns else None,
-        order="shuffled" if block is not None and order == "sequential" else order,
-        seed=(s.random_seed or 0) + (0 if block is None else block.pair),
-        wrap=bool(bounded) and not s.fixed_schedule,
-        timed=s.fixed_schedule,
-        skip_broken=s.skip_broken_rows,
+    block = settings.block(stage_of_phase(phase))  # each pair begins elsewhere in the file
+    order = ORDERS[settings.dataset_sampling_strategy]
+    bounded = (
+        settings.num_sessions
+        or settings.request_count
+        or settings.compares
+        or settings.longest_s
+        or phase == WARMUP
     )
-    return islice(_changed(s, phase, dataset), count)
+    dataset = Dataset(
+        settings.input_file,
+        kind=settings.custom_dataset_type,
+        columns=parse_column_names(settings.dataset_columns) if settings.dataset_columns else None,
+        order="shuffled" if block is not None and order == "sequential" else order,
+        seed=(settings.random_seed or 0) + (0 if block is None else block.pair),
+        wrap=bool(bounded) and not settings.fixed_schedule,
+        timed=settings.fixed_schedule,
+        skip_broken=settings.skip_broken_rows,
+    )
+    return islice(_changed(settings, phase, dataset), count)
 
 
-def _changed(s: Settings, phase: str, items: Iterable[DatasetSession]) -> Iterator[DatasetSession]:
+def _changed(
+    settings: Settings, phase: str, items: Iterable[DatasetSession]
+) -> Iterator[DatasetSession]:
     """Sessions with bounded waits, and from their middle on."""
     random = Random(
-        None if s.random_seed is None else f"{s.random_seed}/{_same(s, phase)}/trajectories"
+        None
+        if settings.random_seed is None
+        else f"{settings.random_seed}/{_same(settings, phase)}/trajectories"
     )
     for item in items:
-        if s.trajectory_start is not None:
-            item = start_session_at(item, random.uniform(*parse_start_shares(s.trajectory_start)))
-        yield item if s.idle_cap is None else cap_session_waits(item, s.idle_cap)
+        if settings.trajectory_start is not None:
+            item = start_session_at(
+                item, random.uniform(*parse_start_shares(settings.trajectory_start))
+            )
+        yield item if settings.idle_cap is None else cap_session_waits(item, settings.idle_cap)
 
 
-def _same(s: Settings, phase: str) -> str:
+def _same(settings: Settings, phase: str) -> str:
     """A name that phases with the same arrivals share: the blocks of a pair."""
-    block = s.block(stage_of_phase(phase))
+    block = settings.block(stage_of_phase(phase))
     return phase if block is None else f"{PAIR} {block.pair}"
 
 
-def _replayed(s: Settings, items: Iterable[DatasetSession]) -> Iterator[DueArrival]:
+def _replayed(settings: Settings, items: Iterable[DatasetSession]) -> Iterator[DueArrival]:
     latest: list[DatasetSession] = []
 
     def times_s() -> Iterator[float | None]:
@@ -181,11 +209,11 @@ def _replayed(s: Settings, items: Iterable[DatasetSession]) -> Iterator[DueArriv
 
     start_s, end_s = (
         None if ms is None else ms / 1000
-        for ms in (s.fixed_schedule_start_offset, s.fixed_schedule_end_offset)
+        for ms in (settings.fixed_schedule_start_offset, settings.fixed_schedule_end_offset)
     )
-    auto = s.fixed_schedule_auto_offset and start_s is None
+    auto = settings.fixed_schedule_auto_offset and start_s is None
     for at_s, _ in replay_arrivals(
-        times_s(), start_s=start_s, end_s=end_s, auto_offset=auto, speedup=s.replay_speedup
+        times_s(), start_s=start_s, end_s=end_s, auto_offset=auto, speedup=settings.replay_speedup
     ):
         yield DueArrival(at_s, None, latest[0])
 

@@ -67,23 +67,23 @@ class FirstRequestTimes:
         return None if self._left else self._last_at - self._first_at
 
 
-def find_longest_start_s(s: Settings, start: UserStart) -> float:
+def find_longest_start_s(settings: Settings, start: UserStart) -> float:
     """Users start more slowly while requests await their first token: the response time under load
     may be several times the response time of a request alone. An answer in one piece has no first
     token."""
-    if not s.streaming:
+    if not settings.streaming:
         return start.over_s
-    return max(start.over_s, min(SLOWER * start.over_s, _longest_start_s(s, start.phase)))
+    return max(start.over_s, min(SLOWER * start.over_s, _longest_start_s(settings, start.phase)))
 
 
-def _longest_start_s(s: Settings, label: str) -> float:
-    if label == WARMUP and s.warmup_duration is not None:
-        return START_SHARE * s.warmup_duration
-    return math.inf if s.longest_start_s is None else s.longest_start_s
+def _longest_start_s(settings: Settings, label: str) -> float:
+    if label == WARMUP and settings.warmup_duration is not None:
+        return START_SHARE * settings.warmup_duration
+    return math.inf if settings.longest_start_s is None else settings.longest_start_s
 
 
 def plan_user_start(
-    s: Settings,
+    settings: Settings,
     phase: str,
     users: int,
     before_load: ResponseTime | None,
@@ -93,14 +93,14 @@ def plan_user_start(
     of the phase before; None in the first one."""
     label = label_phase(phase)
     stage = stage_of_phase(phase)
-    if s.spawn_rate is not None and (earlier_s is None or s.spawn_rate >= users):
-        over_s = _locust_start_s(users, s.spawn_rate)
+    if settings.spawn_rate is not None and (earlier_s is None or settings.spawn_rate >= users):
+        over_s = _locust_start_s(users, settings.spawn_rate)
         return UserStart(
             phase=label, stage=stage, users=users, over_s=over_s, by=BY_RATE,
-            rate_per_s=s.spawn_rate,
+            rate_per_s=settings.spawn_rate,
         )  # fmt: skip
     over_s, by = _known_response_time(before_load, earlier_s)
-    longest_s = _longest_start_s(s, label)
+    longest_s = _longest_start_s(settings, label)
     if over_s > longest_s:
         over_s = longest_s
         by = by if by == UNMEASURED else BY_RUN_TIME

@@ -406,64 +406,64 @@ def _check_companions(options: Namespace, settings: Settings) -> None:
         refuse_run(f"-r must be above 0 and at most {USERS.most}, got {rate:g}")
 
 
-def _has_arrivals(s: Settings) -> bool:
+def _has_arrivals(settings: Settings) -> bool:
     """Whether arrivals are drawn: at random times, or at even ones. The times of a trace and of
     user-centric rates are not."""
     return bool(
-        s.request_rate
-        or s.request_rate_series
-        or s.sweeps(RATE)
-        or (s.warmup_request_rate and s.warms_up)
+        settings.request_rate
+        or settings.request_rate_series
+        or settings.sweeps(RATE)
+        or (settings.warmup_request_rate and settings.warms_up)
     )
 
 
-def look_through_inputs(s: Settings) -> DatasetSummary | None:
+def look_through_inputs(settings: Settings) -> DatasetSummary | None:
     """Read once what the settings name, so that a mistake shows before any load. Returns what the
     dataset is, if there is one.
 
     Raises ValueError of one sentence, and OSError.
     """
-    parse_request_rate(s)
-    for entry in s.rules.entries:
-        if not s.compares or entry.rule is None or entry.rule.base != BASE:
+    parse_request_rate(settings)
+    for entry in settings.rules.entries:
+        if not settings.compares or entry.rule is None or entry.rule.base != BASE:
             _look_at_base(entry)
-    if s.seq_dist:
-        parse_length_mix(s.seq_dist)
-    if s.model_mix:
-        parse_weights(s.model_mix)
-    collect_extra_inputs(s)
+    if settings.seq_dist:
+        parse_length_mix(settings.seq_dist)
+    if settings.model_mix:
+        parse_weights(settings.model_mix)
+    collect_extra_inputs(settings)
     try:
-        prepare_generated_media(s.media)  # also so that processes which are forked have them
+        prepare_generated_media(settings.media)  # also so that processes which are forked have them
     except ImportError as error:
-        raise ValueError(f"--image-format {s.image_format}: {error}") from None
-    if s.tokenizer:
-        for path in (s.tokenizer, os.path.join(s.tokenizer, "tokenizer.json")):
+        raise ValueError(f"--image-format {settings.image_format}: {error}") from None
+    if settings.tokenizer:
+        for path in (settings.tokenizer, os.path.join(settings.tokenizer, "tokenizer.json")):
             if why := explain_irregular_file(path):
                 raise ValueError(f"--tokenizer {path}: is {why}")
-        tokens.load_tokenizer(s.tokenizer)
-    if not s.input_file:
+        tokens.load_tokenizer(settings.tokenizer)
+    if not settings.input_file:
         return None
-    columns = parse_column_names(s.dataset_columns) if s.dataset_columns else None
+    columns = parse_column_names(settings.dataset_columns) if settings.dataset_columns else None
     dataset = check_dataset(
-        s.input_file,
-        kind=s.custom_dataset_type,
+        settings.input_file,
+        kind=settings.custom_dataset_type,
         columns=columns,
-        timed=s.fixed_schedule,
-        skip_broken=s.skip_broken_rows,
+        timed=settings.fixed_schedule,
+        skip_broken=settings.skip_broken_rows,
     )
-    if not s.generates and dataset.turns > dataset.sessions:
+    if not settings.generates and dataset.turns > dataset.sessions:
         raise ValueError(
-            f"{s.input_file} has {dataset.turns} turns in {dataset.sessions} sessions: "
-            f"{s.endpoint_type} has no conversation"
+            f"{settings.input_file} has {dataset.turns} turns in {dataset.sessions} sessions: "
+            f"{settings.endpoint_type} has no conversation"
         )
     for kind, count in ((IMAGE, dataset.images), (AUDIO, dataset.sounds)):
-        if count and (not_taken := explain_refused_media(s.endpoint_type, kind)):
-            raise ValueError(f"{s.input_file}: {not_taken}")
-    if why := check_dataset_tenants(s, dataset.tenants):
-        raise ValueError(f"{s.input_file}: {why}")
+        if count and (not_taken := explain_refused_media(settings.endpoint_type, kind)):
+            raise ValueError(f"{settings.input_file}: {not_taken}")
+    if why := check_dataset_tenants(settings, dataset.tenants):
+        raise ValueError(f"{settings.input_file}: {why}")
     if (
-        s.fixed_schedule
-        and s.replay_speedup == 1
+        settings.fixed_schedule
+        and settings.replay_speedup == 1
         and not _is_given("--replay-speedup")
         and (why := explain_too_fast_trace(dataset))
     ):
@@ -551,10 +551,10 @@ def build_settings(options: Namespace | None) -> Settings:
     return settings
 
 
-def default_user_count(s: Settings) -> int | None:
+def default_user_count(settings: Settings) -> int | None:
     """The users of a run without a number: Locust's default, or None where the load or a shape
     decides."""
-    counted = s.open_loop or s.sweeps(CONCURRENCY) or LoadTestShape.__subclasses__()
+    counted = settings.open_loop or settings.sweeps(CONCURRENCY) or LoadTestShape.__subclasses__()
     return None if counted else 1
 
 

@@ -110,27 +110,27 @@ def export_summary_csv(summary: Summary) -> str:
 
 def _totals(summary: Summary) -> Sequence[Row]:
     """AIPerf's counters and sums, as single numbers."""
-    c = summary.conditions
+    conditions = summary.conditions
     sums = {row.tag: row.sum for row in summary.rows}
     drafts = [engine for engine in summary.speculation if engine.drafted]
     drafted = sum(engine.drafted or 0 for engine in drafts)
     accepted = sum(engine.accepted or 0 for engine in drafts)
     totals: Iterable[tuple[str, str, str, float | None]] = (
-        ("Request Count", "request_count", "requests", c.succeeded),
-        ("Error Request Count", "error_request_count", "requests", c.failed or None),
+        ("Request Count", "request_count", "requests", conditions.succeeded),
+        ("Error Request Count", "error_request_count", "requests", conditions.failed or None),
         (
             "Completed Requests (Success + Error)",
             "completed_request_count",
             "requests",
-            c.succeeded + c.failed,
+            conditions.succeeded + conditions.failed,
         ),
         (
             "Request Error Rate",
             "request_error_rate",
             "%",
-            None if c.failure_rate is None else 100 * c.failure_rate,
+            None if conditions.failure_rate is None else 100 * conditions.failure_rate,
         ),
-        ("Benchmark Duration", "benchmark_duration", "sec", c.duration_s),
+        ("Benchmark Duration", "benchmark_duration", "sec", conditions.duration_s),
         ("Total Input Sequence Length", "total_isl", "tokens", sums.get("input_sequence_length")),
         ("Total Output Sequence Length", "total_osl", "tokens", sums.get("output_sequence_length")),
         ("Total Draft Tokens", "total_draft_tokens", "tokens", drafted or None),
@@ -188,38 +188,48 @@ def _stats(row: Row) -> dict[str, float]:
     }
 
 
-def _input_config(s: Settings, summary: Summary) -> dict[str, Any]:
+def _input_config(settings: Settings, summary: Summary) -> dict[str, Any]:
     """The settings as AIPerf's BenchmarkConfig, which accepts no unknown field."""
     # AIPerf refuses a limit above the users
-    room = s.users or (s.prefill_concurrency if s.open_loop else None)
-    fits = room is not None and s.prefill_concurrency is not None and s.prefill_concurrency <= room
-    ramp_s = s.prefill_concurrency_ramp_duration
+    room = settings.users or (settings.prefill_concurrency if settings.open_loop else None)
+    fits = (
+        room is not None
+        and settings.prefill_concurrency is not None
+        and settings.prefill_concurrency <= room
+    )
+    ramp_s = settings.prefill_concurrency_ramp_duration
     phase: dict[str, Any] = {
         "name": "profiling",
-        **_arrivals(s, summary),
-        "concurrency": s.users,
-        "prefill_concurrency": s.prefill_concurrency if fits else None,
+        **_arrivals(settings, summary),
+        "concurrency": settings.users,
+        "prefill_concurrency": settings.prefill_concurrency if fits else None,
         "prefill_ramp": {"duration": ramp_s} if ramp_s else None,
-        "requests": s.request_count,
-        "sessions": s.num_sessions,
-        "duration": s.run_time_s,
+        "requests": settings.request_count,
+        "sessions": settings.num_sessions,
+        "duration": settings.run_time_s,
     }
-    if s.request_cancellation_rate:
+    if settings.request_cancellation_rate:
         phase["cancellation"] = {
-            "rate": s.request_cancellation_rate,
-            "delay": s.request_cancellation_delay,
+            "rate": settings.request_cancellation_rate,
+            "delay": settings.request_cancellation_delay,
         }
     if not (
-        s.request_count or s.num_sessions or s.run_time_s
+        settings.request_count or settings.num_sessions or settings.run_time_s
     ):  # AIPerf demands an end; ours can be the person at the web page
         phase["requests"] = max(1, summary.conditions.requests)
     lengths = {
-        "isl": {"mean": s.synthetic_input_tokens_mean, "stddev": s.synthetic_input_tokens_stddev},
-        "osl": {"mean": s.output_tokens_mean, "stddev": s.output_tokens_stddev},
+        "isl": {
+            "mean": settings.synthetic_input_tokens_mean,
+            "stddev": settings.synthetic_input_tokens_stddev,
+        },
+        "osl": {"mean": settings.output_tokens_mean, "stddev": settings.output_tokens_stddev},
     }
     return {
         "models": _models(summary),
-        "endpoint": {"urls": [*filter(None, s.addresses)] or ["http://localhost"], **_endpoint(s)},
+        "endpoint": {
+            "urls": [*filter(None, settings.addresses)] or ["http://localhost"],
+            **_endpoint(settings),
+        },
         "datasets": [{"name": "main", "type": "synthetic", "prompts": lengths}],
         "phases": [{key: value for key, value in phase.items() if value is not None}],
     }
@@ -235,56 +245,57 @@ def _models(summary: Summary) -> dict[str, Any]:
     return {"items": [{"name": summary.conditions.model or "unknown"}]}
 
 
-def _endpoint(s: Settings) -> dict[str, Any]:
+def _endpoint(settings: Settings) -> dict[str, Any]:
     """AIPerf names rerank by the API of its body, and has no other protocols."""
-    kind = {"rerank": "cohere_rankings"}.get(s.endpoint_type, s.endpoint_type)
+    kind = {"rerank": "cohere_rankings"}.get(settings.endpoint_type, settings.endpoint_type)
     endpoint = {
         "type": kind if kind in AIPERF_ENDPOINT_TYPES else "chat",
-        "path": s.endpoint,
-        "streaming": s.streaming,
+        "path": settings.endpoint,
+        "streaming": settings.streaming,
     }
     return endpoint | (
         {"per_chunk_usage": True, "use_server_token_count": True}
-        if s.per_chunk_usage and kind == "chat"
+        if settings.per_chunk_usage and kind == "chat"
         else {}
     )
 
 
-def _arrivals(s: Settings, summary: Summary) -> dict[str, Any]:
+def _arrivals(settings: Settings, summary: Summary) -> dict[str, Any]:
     """The type of AIPerf's phase and its fields.
 
     AIPerf would open the file of a rate series. It accepts a user-centric phase only if each user
     has a request and a session. In these cases the phase has the mean rate.
     """
     rate = summary.conditions.rate_per_s
-    if s.fixed_schedule:
-        start, end = s.fixed_schedule_start_offset, s.fixed_schedule_end_offset
+    if settings.fixed_schedule:
+        start, end = settings.fixed_schedule_start_offset, settings.fixed_schedule_end_offset
         offsets = {
             "start_offset": None if start is None else round(start),
             "end_offset": None if end is None else round(end),
         }
         return {
             "type": "fixed_schedule",
-            "auto_offset": s.fixed_schedule_auto_offset and start is None,
+            "auto_offset": settings.fixed_schedule_auto_offset and start is None,
             **offsets,
         }
     if not rate:
         return {"type": "concurrency"}
-    if s.user_centric_rate:
-        enough = s.users is not None and all(
-            n is None or n >= s.users for n in (s.request_count, s.num_sessions)
+    if settings.user_centric_rate:
+        enough = settings.users is not None and all(
+            n is None or n >= settings.users
+            for n in (settings.request_count, settings.num_sessions)
         )
         return (
-            {"type": "user_centric", "users": s.users, "rate": rate}
+            {"type": "user_centric", "users": settings.users, "rate": rate}
             if enough
             else {"type": "constant", "rate": rate}
         )
-    ramp_s = s.request_rate_ramp_duration
+    ramp_s = settings.request_rate_ramp_duration
     return {
-        "type": s.arrival_pattern,
+        "type": settings.arrival_pattern,
         "rate": rate,
         "rate_ramp": {"duration": ramp_s} if ramp_s else None,
-        "smoothness": s.arrival_smoothness if s.arrival_pattern == "gamma" else None,
+        "smoothness": settings.arrival_smoothness if settings.arrival_pattern == "gamma" else None,
     }
 
 

@@ -148,31 +148,35 @@ CLIENT: Final = "client"
 BURST: Final = "end"
 
 
-def describe_arrivals(s: Settings) -> str:
+def describe_arrivals(settings: Settings) -> str:
     """The arrivals of an open loop in words. Empty: a closed loop."""
-    if s.fixed_schedule:
-        speed = f" x{s.replay_speedup:g}" if s.replay_speedup != 1 else ""
-        return f"fixed schedule {_name(s.input_file)}{speed}".rstrip()
-    if s.user_centric_rate:
-        return f"user-centric {s.user_centric_rate:g}/s"
-    smooth = f" (smoothness {s.arrival_smoothness:g})" if s.arrival_smoothness is not None else ""
-    pattern = s.arrival_pattern + smooth
-    if s.request_rate_series:
-        return f"rate series {_name(s.request_rate_series)}, {pattern}"
-    if s.request_rate and s.request_rate_ramp_duration:
-        return f"ramp to {s.request_rate:g}/s in {s.request_rate_ramp_duration:g} s, {pattern}"
-    return f"{s.request_rate:g}/s {pattern}" if s.request_rate else ""
+    if settings.fixed_schedule:
+        speed = f" x{settings.replay_speedup:g}" if settings.replay_speedup != 1 else ""
+        return f"fixed schedule {_name(settings.input_file)}{speed}".rstrip()
+    if settings.user_centric_rate:
+        return f"user-centric {settings.user_centric_rate:g}/s"
+    smooth = (
+        f" (smoothness {settings.arrival_smoothness:g})"
+        if settings.arrival_smoothness is not None
+        else ""
+    )
+    pattern = settings.arrival_pattern + smooth
+    if settings.request_rate_series:
+        return f"rate series {_name(settings.request_rate_series)}, {pattern}"
+    if settings.request_rate and settings.request_rate_ramp_duration:
+        return f"ramp to {settings.request_rate:g}/s in {settings.request_rate_ramp_duration:g} s, {pattern}"
+    return f"{settings.request_rate:g}/s {pattern}" if settings.request_rate else ""
 
 
 def find_requested_rate(run: Run) -> float | None:
     """The requested rate; for a series or a trace the mean rate of what was due. None: a closed
     loop."""
-    s = run.settings
-    if not s.open_loop:
+    settings = run.settings
+    if not settings.open_loop:
         return None
-    if s.fixed_schedule or s.request_rate_series:
+    if settings.fixed_schedule or settings.request_rate_series:
         return run.offer.due / run.offer.duration_s if run.offer and run.offer.duration_s else None
-    return s.user_centric_rate or s.request_rate
+    return settings.user_centric_rate or settings.request_rate
 
 
 def measure_delivery(
@@ -438,23 +442,28 @@ def has_queued_requests(due_s: Floats, over_s: Floats, duration_s: float) -> boo
     return sum(places) < EARLY * len(places) and chance < CHANCE
 
 
-def _cause(d: Delivery, run: Run, verdict: ClientVerdict | None) -> str:
+def _cause(delivery: Delivery, run: Run, verdict: ClientVerdict | None) -> str:
     """The first cause that applies. Behind a gate that is too low users wait, and a slow load
     generator keeps users busy as well. The load generator is a cause only where it was late itself:
     merged chunks keep nobody from sending."""
     # then the gate was free for those at it
     late_permits = verdict is not None and LATE_PERMIT in verdict.signals
-    if is_held_by_limit(d) or (d.at_gate > (d.due - d.sent) / 2 and not late_permits):
+    if is_held_by_limit(delivery) or (
+        delivery.at_gate > (delivery.due - delivery.sent) / 2 and not late_permits
+    ):
         return GATE
-    if _were_due_at_the_stop(d):
+    if _were_due_at_the_stop(delivery):
         return ""
     late = _level_of_delays(verdict)
     busiest = max((health.cpu_share for health in run.health), default=0.0)
     if busiest > FULL_CORE or late == INVALID:
         return CLIENT
-    if d.users_needed is not None and d.users_needed >= FULL_UTILISATION * d.users:
-        return GATE if _enough_without_gate(d) else USERS
-    if d.out_of_users:
+    if (
+        delivery.users_needed is not None
+        and delivery.users_needed >= FULL_UTILISATION * delivery.users
+    ):
+        return GATE if _enough_without_gate(delivery) else USERS
+    if delivery.out_of_users:
         return USERS
     if late != FINE or _was_held_up(run):
         return CLIENT
@@ -469,10 +478,10 @@ def _was_held_up(run: Run) -> bool:
     )
 
 
-def _were_due_at_the_stop(d: Delivery) -> bool:
+def _were_due_at_the_stop(delivery: Delivery) -> bool:
     """Whether no more are missing than are due in the last moment of any run, or a single one. That
     needs no cause."""
-    return d.due - d.sent <= max(1.0, AT_THE_STOP_S * d.offered_per_s)
+    return delivery.due - delivery.sent <= max(1.0, AT_THE_STOP_S * delivery.offered_per_s)
 
 
 def _level_of_delays(verdict: ClientVerdict | None) -> str:
@@ -485,18 +494,22 @@ def _level_of_delays(verdict: ClientVerdict | None) -> str:
     return max(levels, key=LEVELS.index, default=FINE)
 
 
-def is_held_by_limit(d: Delivery) -> bool:
+def is_held_by_limit(delivery: Delivery) -> bool:
     """Whether the rate needs more requests in prefill than the limit allows (Little's law)."""
-    return d.in_prefill_needed is not None and d.in_prefill_needed >= FULL_UTILISATION * (
-        d.prefill_limit or math.inf
+    return (
+        delivery.in_prefill_needed is not None
+        and delivery.in_prefill_needed >= FULL_UTILISATION * (delivery.prefill_limit or math.inf)
     )
 
 
-def _enough_without_gate(d: Delivery) -> bool:
+def _enough_without_gate(delivery: Delivery) -> bool:
     """Whether the users would have been enough, if none of them had waited at the gate."""
-    if d.busy_s is None or d.gate_wait_s is None:
+    if delivery.busy_s is None or delivery.gate_wait_s is None:
         return False
-    return d.offered_per_s * (d.busy_s - d.gate_wait_s) < FULL_UTILISATION * d.users
+    return (
+        delivery.offered_per_s * (delivery.busy_s - delivery.gate_wait_s)
+        < FULL_UTILISATION * delivery.users
+    )
 
 
 def _mean_limit(run: Run, duration_s: float) -> float | None:
@@ -521,21 +534,21 @@ def _name(path: str | None) -> str:
 def format_delivery_line(summary: "Summary") -> str | None:
     """The line above the tables with the cause and its numbers, when less than 98 % of the schedule
     was sent."""
-    d = summary.delivery
-    if d is None or not d.cause:
+    delivery = summary.delivery
+    if delivery is None or not delivery.cause:
         return None
-    offered = f"{d.offered_per_s:.2f}/s"
-    if d.cause == GATE and summary.limits is not None:
+    offered = f"{delivery.offered_per_s:.2f}/s"
+    if delivery.cause == GATE and summary.limits is not None:
         return None  # a sweep of prefill limits has some that are too low on purpose
-    if d.cause == GATE:
-        why = f"the prefill gate. {_by_gate(d)}"
-    elif d.cause == SERVER and d.overload is not None:
+    if delivery.cause == GATE:
+        why = f"the prefill gate. {_by_gate(delivery)}"
+    elif delivery.cause == SERVER and delivery.overload is not None:
         why = (
-            f"the server. It fell behind before all {d.users} users were busy, "
-            f"{format_brief(d.overload.all_busy_s, digits=2)} s "
+            f"the server. It fell behind before all {delivery.users} users were busy, "
+            f"{format_brief(delivery.overload.all_busy_s, digits=2)} s "
             "after the start"
         )
-    elif d.cause == CLIENT:
+    elif delivery.cause == CLIENT:
         figures = [
             f"process {e.worker} used {e.cpu_share:.0%} of a core"
             for e in summary.evidence
@@ -544,64 +557,69 @@ def format_delivery_line(summary: "Summary") -> str | None:
         why = (
             f"the load generator. {capitalise_sentence('; '.join(figures or _of_delays(summary)))}"
         )
-    elif d.cause == USERS and d.users_needed is not None:
-        rate = format_brief(d.users / d.busy_s, "/s", 2) if d.busy_s else "-"
+    elif delivery.cause == USERS and delivery.users_needed is not None:
+        rate = format_brief(delivery.users / delivery.busy_s, "/s", 2) if delivery.busy_s else "-"
         # what was cut took longer
         more, less = ("at least ", "at most ") if summary.conditions.cut else ("", "")
         why = (
-            f"too few users. {offered} x {more}{format_brief(d.busy_s, ' s', 3)} per request needs "
-            f"{more}{_format_beside_limit(d.users_needed, d.users)} users, and "
-            f"there were at most {d.users}{' (--max-users was reached)' * d.out_of_users}, which "
+            f"too few users. {offered} x {more}{format_brief(delivery.busy_s, ' s', 3)} per request needs "
+            f"{more}{_format_beside_limit(delivery.users_needed, delivery.users)} users, and "
+            f"there were at most {delivery.users}{' (--max-users was reached)' * delivery.out_of_users}, which "
             f"complete {less}{rate}: "
             "more of them help if requests then take no longer"
         )
     else:
-        limit = format_brief(d.prefill_limit, digits=3)
+        limit = format_brief(delivery.prefill_limit, digits=3)
         gate = (
             ""
-            if d.in_prefill_needed is None
-            else f"{d.in_prefill_needed:.1f} of {limit} slots and "
+            if delivery.in_prefill_needed is None
+            else f"{delivery.in_prefill_needed:.1f} of {limit} slots and "
         )
-        users = "?" if d.users_needed is None else f"{d.users_needed:.1f}"
+        users = "?" if delivery.users_needed is None else f"{delivery.users_needed:.1f}"
         why = (
             "a burst of arrivals, or arrivals just before the end of the run. "
-            f"On average {gate}{users} of {d.users} users were needed"
+            f"On average {gate}{users} of {delivery.users} users were needed"
         )
     at_gate = (
-        "" if d.prefill_limit is None else f", {d.at_gate} waited at the gate when the run ended"
+        ""
+        if delivery.prefill_limit is None
+        else f", {delivery.at_gate} waited at the gate when the run ended"
     )
     unsent = (
-        f"{d.due - d.sent} of {d.due} arrivals were not sent: {d.never_started} found no free "
+        f"{delivery.due - delivery.sent} of {delivery.due} arrivals were not sent: {delivery.never_started} found no free "
         f"user{at_gate}"
     )
-    return (
-        f"NOT DELIVERED: {d.share:.1%} of the scheduled requests were sent. Cause: {why}. {unsent}."
-    )
+    return f"NOT DELIVERED: {delivery.share:.1%} of the scheduled requests were sent. Cause: {why}. {unsent}."
 
 
-def _by_gate(d: Delivery) -> str:
+def _by_gate(delivery: Delivery) -> str:
     """Why the gate is the cause: the rate needs more than its limit, or users, or the last
     arrivals, waited at it."""
-    limit = format_brief(d.prefill_limit, digits=3) + " on average" * (
-        (d.prefill_limit or 0) % 1 > 0
+    limit = format_brief(delivery.prefill_limit, digits=3) + " on average" * (
+        (delivery.prefill_limit or 0) % 1 > 0
     )
-    if d.in_prefill_needed is not None and d.prefill_limit and d.ttft_s and is_held_by_limit(d):
-        rate = d.in_prefill_needed / d.ttft_s
-        needed = _format_beside_limit(d.in_prefill_needed, d.prefill_limit)
+    if (
+        delivery.in_prefill_needed is not None
+        and delivery.prefill_limit
+        and delivery.ttft_s
+        and is_held_by_limit(delivery)
+    ):
+        rate = delivery.in_prefill_needed / delivery.ttft_s
+        needed = _format_beside_limit(delivery.in_prefill_needed, delivery.prefill_limit)
         need = (
-            f"{rate:.2f}/s x {format_duration(d.ttft_s)} TTFT needs a prefill limit of "
+            f"{rate:.2f}/s x {format_duration(delivery.ttft_s)} TTFT needs a prefill limit of "
             f"{needed}, and it was {limit}"
         )
-        if d.in_prefill_needed > d.prefill_limit:
+        if delivery.in_prefill_needed > delivery.prefill_limit:
             return need
         return (
-            f"{need}: at {d.in_prefill_needed / d.prefill_limit:.0%} of the limit, arrivals at "
+            f"{need}: at {delivery.in_prefill_needed / delivery.prefill_limit:.0%} of the limit, arrivals at "
             f"random times queue up"
         )
-    if d.at_gate > (d.due - d.sent) / 2:
+    if delivery.at_gate > (delivery.due - delivery.sent) / 2:
         return f"The limit was {limit}, and requests came faster at the end than it lets them in"
-    waited = format_duration(d.gate_wait_s or 0.0)
-    busy = format_duration(d.busy_s or 0.0)
+    waited = format_duration(delivery.gate_wait_s or 0.0)
+    busy = format_duration(delivery.busy_s or 0.0)
     return (
         f"The limit was {limit}. A user was busy with a request for {busy} on average, {waited} "
         f"of it at the gate"
@@ -655,24 +673,24 @@ def format_overload_line(summary: "Summary") -> str | None:
     if summary.delivery is None or (overload := summary.delivery.overload) is None:
         return None
     waiting = "" if overload.all_busy_s is None else " or waited for a free user"
-    c = summary.conditions
+    conditions = summary.conditions
     grown = (
         f"OVERLOADED: {overload.in_flight_middle:,} requests were in flight{waiting} at half of the "
         f"time, "
         f"{overload.in_flight_end:,} at the stop."
     )
-    if not c.succeeded:
+    if not conditions.succeeded:
         return grown
     rate = next((row.avg for row in summary.rows if row.tag == "request_throughput"), None)
-    if rate is not None and c.duration_s is not None:
+    if rate is not None and conditions.duration_s is not None:
         grown += (
             f" Completed, {_rate(summary.delivery.completed_per_s)}, is "
             f"{describe_span(summary.delivery)}; Request Throughput, "
-            f"{_rate(rate)}, is over {format_brief(c.duration_s, ' s', 3)}, with what ended after it."
+            f"{_rate(rate)}, is over {format_brief(conditions.duration_s, ' s', 3)}, with what ended after it."
         )
     without = (
-        f", and the {c.cut:,} that were cut, which took longer still, are in none of them"
-        if c.cut
+        f", and the {conditions.cut:,} that were cut, which took longer still, are in none of them"
+        if conditions.cut
         else ""
     )
     return f"{grown} Latencies describe a growing queue: a longer run has longer ones{without}."
@@ -731,16 +749,19 @@ def describe_completed(delivery: Delivery) -> str:
     return f"{flight}: the share is of the remaining {counted - left_out:,}"
 
 
-def _rates(d: Delivery) -> tuple[str, str]:
-    return f"offered {_rate(d.offered_per_s)}", f"completed {_rate(d.completed_per_s)}"
+def _rates(delivery: Delivery) -> tuple[str, str]:
+    return (
+        f"offered {_rate(delivery.offered_per_s)}",
+        f"completed {_rate(delivery.completed_per_s)}",
+    )
 
 
 def _rate(per_s: float) -> str:
     return format_brief(per_s, "/s", 2)
 
 
-def describe_span(d: Delivery) -> str:
+def describe_span(delivery: Delivery) -> str:
     """The span of ``completed``: ``in the 20 s to the stop``. It holds the filling of an idle
     server, and nothing that ended after the stop. So a throughput over the whole run is another
     number."""
-    return f"in the {format_brief(d.duration_s, ' s', 3)} to the stop"
+    return f"in the {format_brief(delivery.duration_s, ' s', 3)} to the stop"

@@ -124,14 +124,14 @@ def describe_limit(asked: int | None, ramp_s: float | None, series: StepSeries |
 def describe_arm_limits(run: Run) -> str:
     """``base none, candidate 4`` or ``none, 1, 2 and 4 by turns``: prefill limits that differ on
     purpose. Empty: there is one, or none."""
-    s = run.settings
+    settings = run.settings
     if run.limit_blocks:
-        limits = [f"{limit}" for limit in s.swept_limits if limit is not None]
+        limits = [f"{limit}" for limit in settings.swept_limits if limit is not None]
         return f"{', '.join(['none', *limits[:-1]])} and {limits[-1]} by turns"
-    if not s.compares or s.changes.prefill_concurrency is None:
+    if not settings.compares or settings.changes.prefill_concurrency is None:
         return ""
-    base = "none" if s.prefill_concurrency is None else f"{s.prefill_concurrency}"
-    return f"base {base}, candidate {s.changes.prefill_concurrency}"
+    base = "none" if settings.prefill_concurrency is None else f"{settings.prefill_concurrency}"
+    return f"base {base}, candidate {settings.changes.prefill_concurrency}"
 
 
 def format_limit_range(series: StepSeries | None) -> str:

@@ -185,16 +185,16 @@ def _head(scene: TimelineScene, run: Run, name: str) -> Iterator[str]:
 
 
 def _list_known_conditions(scene: TimelineScene, run: Run) -> Iterator[str]:
-    s = run.settings
-    if run.model or s.model:
-        yield run.model or s.model or ""
+    settings = run.settings
+    if run.model or settings.model:
+        yield run.model or settings.model or ""
     if run.server and not scene.simulated:
         yield run.server
-    if s.open_loop:
-        yield describe_arrivals(s)
-    elif s.users is not None:
-        yield describe_users(s.users, find_users_in_force(run))
-    if limit := format_limit_range(find_limit_in_force(run)) or s.prefill_concurrency:
+    if settings.open_loop:
+        yield describe_arrivals(settings)
+    elif settings.users is not None:
+        yield describe_users(settings.users, find_users_in_force(run))
+    if limit := format_limit_range(find_limit_in_force(run)) or settings.prefill_concurrency:
         yield f"prefill limit {limit}"
     if len(scene.records) < scene.under_way:
         yield f"{len(scene.records)} of {scene.under_way:,} requests in flight, a sample"

@@ -438,18 +438,16 @@ def _find_longest(probes: ProbeRequests, discovery: Discovery) -> Discovery:
     """
     if discovery.context is not None:
         return discovery
-    s = probes.settings
-    sizes = sorted(list_answer_lengths(s))
+    settings = probes.settings
+    sizes = sorted(list_answer_lengths(settings))
     longest = sizes[-1]
     median = sizes[len(sizes) // 2]
     if longest <= FIRST_TOKENS or not (message := probes.refuses_length(longest)):
         return discovery
     why = message if median == longest else probes.refuses_length(median)
-    if why and not (s.input_file or s.has_own_code):
-        raise DiscoveryFailed(explain_too_long_answers(s, median, why))
-    note = (
-        f"WARNING: {explain_too_long_answers(s, longest, message)}; requests for so many will fail"
-    )
+    if why and not (settings.input_file or settings.has_own_code):
+        raise DiscoveryFailed(explain_too_long_answers(settings, median, why))
+    note = f"WARNING: {explain_too_long_answers(settings, longest, message)}; requests for so many will fail"
     return msgspec.structs.replace(discovery, notes=(*discovery.notes, note))
 
 

@@ -88,34 +88,36 @@ class ProbeRequests:
     def find_form(self) -> str:
         """Send the first request in the load's form. Returns why the server refuses it in every
         form; empty where it accepts one. Raises FetchFailed."""
-        s = self.settings
-        first = self._first(RequestForm(), streaming=s.streaming)
+        settings = self.settings
+        first = self._first(RequestForm(), streaming=settings.streaming)
         if first.status >= SERVER_ERROR:  # one failure shows nothing: what if it fails again?
-            first = self._first(RequestForm(), streaming=s.streaming)
+            first = self._first(RequestForm(), streaming=settings.streaming)
         if first.status in BUSY:
             return ""
-        message = _message(s, first)
+        message = _message(settings, first)
         if message is None:
             return ""
         if not self._may_be_the_form(first.status, message):
             return self.refusal(first)
-        for form in list_other_forms(s, message):
-            if _message(s, self._first(form, streaming=s.streaming)) is not None:
+        for form in list_other_forms(settings, message):
+            if _message(settings, self._first(form, streaming=settings.streaming)) is not None:
                 continue
-            if form.without and s.per_chunk_usage:
+            if form.without and settings.per_chunk_usage:
                 return (
                     f"the server refuses stream_options ({message}), which --per-chunk-usage "
                     f"needs: leave that out"
                 )
             self.form = form
-            self.notes = [*form.notes(s, message)]
+            self.notes = [*form.notes(settings, message)]
             return ""
         if (
-            PROTOCOLS[s.endpoint_type].streams
-            and _message(s, self._first(self.form, streaming=not s.streaming)) is None
+            PROTOCOLS[settings.endpoint_type].streams
+            and _message(settings, self._first(self.form, streaming=not settings.streaming)) is None
         ):
             flag, what = (
-                ("--no-streaming", "no stream") if s.streaming else ("--streaming", "streams only")
+                ("--no-streaming", "no stream")
+                if settings.streaming
+                else ("--streaming", "streams only")
             )
             return f"the server answers with {what} (HTTP {first.status}: {message}): give {flag}"
         return self.refusal(first)
@@ -186,21 +188,25 @@ class ProbeRequests:
         timeout_s: float | None = None,
         **fields: Any,
     ) -> FetchedResponse:
-        s = self.settings
+        settings = self.settings
         body = encode_request_body(
-            s.endpoint_type,
+            settings.endpoint_type,
             self.model,
             messages,
             tokens,
             streaming=streaming,
-            **form.fields(s),
+            **form.fields(settings),
             **fields,
         )
         timeout_s = (
             timeout_s or self._timeout_s or (BEGINNING_TIMEOUT_S if begun else PROBE_TIMEOUT_S)
         )
         return self.ask(
-            "POST", s.endpoint, body, timeout_s=timeout_s, **({"begun": True} if begun else {})
+            "POST",
+            settings.endpoint,
+            body,
+            timeout_s=timeout_s,
+            **({"begun": True} if begun else {}),
         )
 
     # -- what to say -------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def has_key(headers: Mapping[str, str]) -> bool:
     return any(map(is_secret, headers))
 
 
-def advise_on_error(status: int | None, message: str, s: Settings, *, key: bool) -> str:
+def advise_on_error(status: int | None, message: str, settings: Settings, *, key: bool) -> str:
     """What to do about an error of the server; empty where nobody knows. ``key``: one was sent.
 
     LiteLLM 1.106 without a database answers a missing key with HTTP 500, and a wrong one with 400,
@@ -86,37 +86,39 @@ def advise_on_error(status: int | None, message: str, s: Settings, *, key: bool)
             )
         return f"it wants a key: set OPENAI_API_KEY or give --api-key-file ({LOGIN})"
     if status in (400, 422) and (
-        named := [name for name in _extras(s) if re.search(rf"\b{re.escape(name)}\b", message)]
+        named := [
+            name for name in _extras(settings) if re.search(rf"\b{re.escape(name)}\b", message)
+        ]
     ):
         return f"the server refuses {' and '.join(named)}: change --extra-inputs"
     if status in (400, 413, 422) and TOO_LONG.search(message):
-        if s.scenario:
+        if settings.scenario:
             return (
-                f"a prompt and its answer of scenario {s.scenario} are too long for the "
-                f"model{_shorter(s)}"
+                f"a prompt and its answer of scenario {settings.scenario} are too long for the "
+                f"model{_shorter(settings)}"
             )
         return (
             "a prompt and its answer are too long for the model: shorten "
             "--synthetic-input-tokens-mean "
-            f"({s.synthetic_input_tokens_mean:g}) or --output-tokens-mean "
-            f"({s.output_tokens_mean:g})"
+            f"({settings.synthetic_input_tokens_mean:g}) or --output-tokens-mean "
+            f"({settings.output_tokens_mean:g})"
         )
     if status in (400, 413, 422) and ANSWER_TOO_LONG.search(message):
-        return f"the answers are too long for the server: {_shorter_answers(s)}"
+        return f"the answers are too long for the server: {_shorter_answers(settings)}"
     if status in (400, 404, 422) and (
-        NO_MODEL.search(message) or any(_quotes(message, name) for name in s.models)
+        NO_MODEL.search(message) or any(_quotes(message, name) for name in settings.models)
     ):
-        flag = "--model-mix" if s.model_mix else "--model"
+        flag = "--model-mix" if settings.model_mix else "--model"
         return f"is {flag} right? With --no-model-check it may be one that the server does not list"
-    if status in (400, 404) and s.responses_state == "server" and NO_ANSWER.search(message):
+    if status in (400, 404) and settings.responses_state == "server" and NO_ANSWER.search(message):
         return f"the server does not have the answer that the turn goes on from: {KEEPS}"
     if status in (404, 405):
-        if before := urlsplit(s.host).path:
+        if before := urlsplit(settings.host).path:
             return (
-                f"the server has no {before}{s.endpoint}: --host takes the address up to /v1, "
+                f"the server has no {before}{settings.endpoint}: --host takes the address up to /v1, "
                 f"so is {before} right in it?"
             )
-        return f"the server has no {s.endpoint}: is --endpoint right, or --endpoint-type?"
+        return f"the server has no {settings.endpoint}: is --endpoint right, or --endpoint-type?"
     if status in BUSY:
         return "the server is busy: try again when it is not"
     if status == 500 and not key and message in ("", "Internal Server Error"):
@@ -127,34 +129,34 @@ def advise_on_error(status: int | None, message: str, s: Settings, *, key: bool)
     return ""
 
 
-def _extras(s: Settings) -> list[str]:
+def _extras(settings: Settings) -> list[str]:
     """The names of the fields that the user adds to each request."""
     try:
-        return list(parse_extra_inputs(s.extra_inputs)) if s.extra_inputs else []
+        return list(parse_extra_inputs(settings.extra_inputs)) if settings.extra_inputs else []
     except ValueError:  # refused elsewhere
         return []
 
 
-def explain_refused_request(status: int, message: str, s: Settings, *, key: bool) -> str:
+def explain_refused_request(status: int, message: str, settings: Settings, *, key: bool) -> str:
     """Why there is no run after such a response to a first request."""
-    advice = advise_on_error(status, message, s, key=key)
+    advice = advise_on_error(status, message, settings, key=key)
     if status in (401, 403):
         what = (
             f"refuses the key (HTTP {status}: {message})" if key else f"wants a key (HTTP {status})"
         )
-        return f"{s.host} {what}: {advice.partition(': ')[2]}"
+        return f"{settings.host} {what}: {advice.partition(': ')[2]}"
     quoted = f", {strip_web_page(message).rstrip('.')}" if message else ""
     return (
-        f"a first request to {s.endpoint} failed: HTTP {status}{quoted}; "
+        f"a first request to {settings.endpoint} failed: HTTP {status}{quoted}; "
         f"{advice or '--no-probe sends none'}"
     )
 
 
-def explain_permanent_failure(s: Settings, error: FetchFailed, *, over: bool) -> str:
+def explain_permanent_failure(settings: Settings, error: FetchFailed, *, over: bool) -> str:
     """Why the server's models cannot be read, where waiting does not help, or the wait is ``over``.
     Empty: it may help."""
     if error.outcome == "tls":
-        proxy = resolve_proxy(s.host)
+        proxy = resolve_proxy(settings.host)
         why = ""
         if "CERTIFICATE_REQUIRED" in str(error):
             why = "; it asks for a certificate of this client: --client-cert, --client-key"
@@ -163,15 +165,15 @@ def explain_permanent_failure(s: Settings, error: FetchFailed, *, over: bool) ->
                 f"; the proxy {proxy.name} may have put a certificate of its own there: see "
                 f"--ca-cert"
             )
-        return f"TLS with {s.host} failed: {error}{why}"
+        return f"TLS with {settings.host} failed: {error}{why}"
     if error.outcome == "no_url":
-        return f"--host {s.host!r} is no URL: {error}"
+        return f"--host {settings.host!r} is no URL: {error}"
     if error.outcome in ("too_large", "malformed"):
         return (
-            f"{join_server_url(s.host, '/v1/models')} gave no readable answer: {error}; is "
+            f"{join_server_url(settings.host, '/v1/models')} gave no readable answer: {error}; is "
             f"--host right?"
         )
-    return f"{s.host} was not asked: {error}" if error.outcome == "proxy" and over else ""
+    return f"{settings.host} was not asked: {error}" if error.outcome == "proxy" and over else ""
 
 
 def strip_web_page(message: str) -> str:
@@ -286,20 +288,24 @@ def _tokens(value: Any) -> int | None:
     )
 
 
-def explain_too_long_prompts(s: Settings, context: ContextLength) -> Iterator[tuple[bool, str]]:
+def explain_too_long_prompts(
+    settings: Settings, context: ContextLength
+) -> Iterator[tuple[bool, str]]:
     """(whether the run is impossible, a sentence) on synthetic prompts and answers that do not fit.
     The prompts are the first ones of their sessions."""
-    if s.input_file:
+    if settings.input_file:
         return
-    if s.sweeps(INPUT) and (stages := s.staged) is not None:
+    if settings.sweeps(INPUT) and (stages := settings.staged) is not None:
         largest = max(stages.values)
         for refuses, sentence in explain_too_long_prompts(
-            make_stage_settings(s, INPUT, largest), context
+            make_stage_settings(settings, INPUT, largest), context
         ):
             yield refuses, f"--sweep {INPUT}={largest:g}: {sentence}"
         return
-    prompts, answers = zip(*_drawn(s), strict=True)
-    template = TEMPLATE_TOKENS if s.generates and s.endpoint_type != "completions" else 0
+    prompts, answers = zip(*_drawn(settings), strict=True)
+    template = (
+        TEMPLATE_TOKENS if settings.generates and settings.endpoint_type != "completions" else 0
+    )
     outputs = answers if context.whole else [0] * DRAWS
     fail = _share(
         prompt + output > context.tokens for prompt, output in zip(prompts, outputs, strict=True)
@@ -315,13 +321,18 @@ def explain_too_long_prompts(s: Settings, context: ContextLength) -> Iterator[tu
             f"prompts of {_mean(prompts)} tokens"
             + f" with answers of {_mean(answers)}" * context.whole
         )
-        own = s.has_own_code and not (s.seq_dist or s.synthetic_input_tokens_mean != MEAN_INPUT)
-        yield not own, f"{_of_scenario(s)}{what} do not fit into {limit} (/v1/models){_shorter(s)}"
+        own = settings.has_own_code and not (
+            settings.seq_dist or settings.synthetic_input_tokens_mean != MEAN_INPUT
+        )
+        yield (
+            not own,
+            f"{_of_scenario(settings)}{what} do not fit into {limit} (/v1/models){_shorter(settings)}",
+        )
     elif fail:
-        which = "first requests of a session" if s.user_context_prompt_length else "requests"
+        which = "first requests of a session" if settings.user_context_prompt_length else "requests"
         yield (
             False,
-            f"{_of_scenario(s)}{fail:.0%} of the {which} are longer than {limit}, and will fail",
+            f"{_of_scenario(settings)}{fail:.0%} of the {which} are longer than {limit}, and will fail",
         )
     elif tight:
         yield (
@@ -334,7 +345,7 @@ def explain_too_long_prompts(s: Settings, context: ContextLength) -> Iterator[tu
         )
     elif end:
         yield False, f"{end:.0%} of the answers reach the end of {limit}, and will be shorter"
-    elif (turns := s.session_turns_mean) > 1 and _grown(s, turns) > context.tokens:
+    elif (turns := settings.session_turns_mean) > 1 and _grown(settings, turns) > context.tokens:
         yield False, f"sessions of {turns:g} turns grow beyond {limit}: their last turns will fail"
 
 
@@ -360,71 +371,74 @@ def explain_outgrown_context(dataset: DatasetSummary, context: int | None) -> st
     )
 
 
-def list_lengths(s: Settings) -> list[tuple[int, int]]:
+def list_lengths(settings: Settings) -> list[tuple[int, int]]:
     """The tokens of first prompts and of answers in the load, as far as the settings have them."""
-    return [*_drawn(s)]
+    return [*_drawn(settings)]
 
 
-def list_answer_lengths(s: Settings) -> list[int]:
+def list_answer_lengths(settings: Settings) -> list[int]:
     """The output tokens of the load's requests, as far as the settings have them."""
-    return [answer for _, answer in _drawn(s)]
+    return [answer for _, answer in _drawn(settings)]
 
 
-def explain_too_long_answers(s: Settings, tokens: int, message: str) -> str:
+def explain_too_long_answers(settings: Settings, tokens: int, message: str) -> str:
     """The sentence for a server that refuses answers of so many tokens."""
     return (
         f"the server refuses answers of {tokens:,} tokens ({message.rstrip('.')}): "
-        f"{_shorter_answers(s)}"
+        f"{_shorter_answers(settings)}"
     )
 
 
-def _shorter_answers(s: Settings) -> str:
+def _shorter_answers(settings: Settings) -> str:
     """What to change for shorter answers."""
-    if s.seq_dist:
+    if settings.seq_dist:
         return "shorten the answers of --seq-dist"
-    if s.scenario:
-        return f"give a lower --output-tokens-mean beside --scenario {s.scenario}"
-    spread = " or --output-tokens-stddev" * bool(s.output_tokens_stddev)
-    return f"lower --output-tokens-mean ({s.output_tokens_mean:g}){spread}"
+    if settings.scenario:
+        return f"give a lower --output-tokens-mean beside --scenario {settings.scenario}"
+    spread = " or --output-tokens-stddev" * bool(settings.output_tokens_stddev)
+    return f"lower --output-tokens-mean ({settings.output_tokens_mean:g}){spread}"
 
 
-def _of_scenario(s: Settings) -> str:
-    return f"--scenario {s.scenario}: " if s.scenario else ""
+def _of_scenario(settings: Settings) -> str:
+    return f"--scenario {settings.scenario}: " if settings.scenario else ""
 
 
-def _shorter(s: Settings) -> str:
+def _shorter(settings: Settings) -> str:
     """How to make a scenario fit."""
-    if not s.scenario:
+    if not settings.scenario:
         return ""
     lengths = ("shared_system_prompt_length", "user_context_prompt_length", "seq_dist")
-    given = [f"--{name.replace('_', '-')}" for name in lengths if getattr(s, name)]
+    given = [f"--{name.replace('_', '-')}" for name in lengths if getattr(settings, name)]
     return f": give a shorter {' or '.join(given or ['--synthetic-input-tokens-mean'])} beside it"
 
 
-def _grown(s: Settings, turns: float) -> float:
+def _grown(settings: Settings, turns: float) -> float:
     """The tokens of a session at its end: prompts (without the first one's own begin) and
     answers."""
-    first, later = [*_drawn(s)], [*_drawn(s, first=False)]
+    first, later = [*_drawn(settings)], [*_drawn(settings, first=False)]
     prompts = sum(prompt for prompt, _ in first) + (turns - 1) * sum(prompt for prompt, _ in later)
     return (prompts + turns * sum(answer for _, answer in first)) / DRAWS
 
 
-def _drawn(s: Settings, first: bool = True) -> Iterator[tuple[int, int]]:
+def _drawn(settings: Settings, first: bool = True) -> Iterator[tuple[int, int]]:
     """(prompt tokens, answer tokens) as the load would have them. ``first``: of the first requests
     of sessions."""
-    sizes = parse_length_mix(s.seq_dist) if s.seq_dist else combine_lengths(
-        normal_length(s.synthetic_input_tokens_mean, s.synthetic_input_tokens_stddev),
-        normal_length(s.output_tokens_mean, s.output_tokens_stddev),
+    sizes = parse_length_mix(settings.seq_dist) if settings.seq_dist else combine_lengths(
+        normal_length(settings.synthetic_input_tokens_mean, settings.synthetic_input_tokens_stddev),
+        normal_length(settings.output_tokens_mean, settings.output_tokens_stddev),
     )  # fmt: skip
-    before = (s.shared_system_prompt_length or 0) + (s.prefix_prompt_length or 0)
+    before = (settings.shared_system_prompt_length or 0) + (settings.prefix_prompt_length or 0)
     random = Random(0)
     context = (
-        parse_length(s.user_context_prompt_length)
-        if s.user_context_prompt_length
+        parse_length(settings.user_context_prompt_length)
+        if settings.user_context_prompt_length
         else lambda random: 0
     )
     for prompt, output in (sizes(random) for _ in range(DRAWS)):
-        yield prompt + (before + context(random) if first else 0), output if s.generates else 0
+        yield (
+            prompt + (before + context(random) if first else 0),
+            output if settings.generates else 0,
+        )
 
 
 def _share(which: Iterator[bool]) -> float:

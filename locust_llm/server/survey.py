@@ -46,9 +46,12 @@ def survey_servers(settings: Settings, options: Namespace | None, *, here: bool)
     return msgspec.structs.replace(discovery, candidate=other, notes=(*discovery.notes, *notes))
 
 
-def make_candidate_settings(s: Settings) -> Settings:
+def make_candidate_settings(settings: Settings) -> Settings:
     """The settings of the candidate as a run of its own."""
-    own = s.changes.model
+    own = settings.changes.model
     return msgspec.structs.replace(
-        s, host=s.candidate or s.host, model=own or s.model, model_mix=None if own else s.model_mix
+        settings,
+        host=settings.candidate or settings.host,
+        model=own or settings.model,
+        model_mix=None if own else settings.model_mix,
     )

@@ -100,18 +100,18 @@ def _value(text: str, at: int) -> tuple[Any, int]:
         return word[0], word.end()
 
 
-def collect_extra_inputs(s: Settings) -> dict[str, Any]:
+def collect_extra_inputs(settings: Settings) -> dict[str, Any]:
     """All additional fields of every request's body. Raises ValueError of one sentence, and
     OSError."""
-    inputs = parse_extra_inputs(s.extra_inputs) if s.extra_inputs else {}
+    inputs = parse_extra_inputs(settings.extra_inputs) if settings.extra_inputs else {}
     try:
         answer_schema.check_response_schema(inputs)
     except answer_schema.SchemaError as error:
         raise ValueError(f"--extra-inputs {error.field}: {error}") from None
-    if s.tools:
+    if settings.tools:
         if "tools" in inputs:
             raise ValueError(
                 "--tools and tools in --extra-inputs exclude each other: give one of them"
             )
-        inputs["tools"] = answer_schema.read_tools_file(s.tools)
+        inputs["tools"] = answer_schema.read_tools_file(settings.tools)
     return inputs

@@ -9,14 +9,14 @@ from .settings import Settings
 
 
 def parse_request_rate(
-    s: Settings, read: Callable[[str], str] = read_small_text
+    settings: Settings, read: Callable[[str], str] = read_small_text
 ) -> ArrivalRate | None:
     """The requested rate over time. None: there is none. Raises ValueError and OSError."""
-    if s.request_rate_series:
+    if settings.request_rate_series:
         try:
-            return parse_rate_series(read(s.request_rate_series))
+            return parse_rate_series(read(settings.request_rate_series))
         except ValueError as error:
-            raise ValueError(f"{s.request_rate_series}: {error}") from None
-    if s.request_rate:
-        return make_steady_rate(s.request_rate, s.request_rate_ramp_duration)
+            raise ValueError(f"{settings.request_rate_series}: {error}") from None
+    if settings.request_rate:
+        return make_steady_rate(settings.request_rate, settings.request_rate_ramp_duration)
     return None

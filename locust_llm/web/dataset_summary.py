@@ -24,20 +24,22 @@ OUT_OF_TIME: Final = (-signal.SIGXCPU, -signal.SIGKILL)
 CHILD: Final = (sys.executable, "-m", "locust_llm.workload.dataset_summary_process")
 
 
-def look_at_dataset(s: Settings, *, limited: bool) -> None:
+def look_at_dataset(settings: Settings, *, limited: bool) -> None:
     """Read the dataset, so that the check of the settings need not. ``limited``: it is an upload.
     Raises Refused, and ValueError of one sentence."""
-    if not s.input_file:
+    if not settings.input_file:
         return
-    columns = parse_column_names(s.dataset_columns) if s.dataset_columns else None
-    order: Order = "sequential" if s.fixed_schedule else ORDERS[s.dataset_sampling_strategy]
+    columns = parse_column_names(settings.dataset_columns) if settings.dataset_columns else None
+    order: Order = (
+        "sequential" if settings.fixed_schedule else ORDERS[settings.dataset_sampling_strategy]
+    )
     most_s = MAX_CPU_S if limited else None
     question = DatasetQuestion(
-        s.input_file,
-        s.custom_dataset_type,
+        settings.input_file,
+        settings.custom_dataset_type,
         columns,
-        s.fixed_schedule,
-        s.skip_broken_rows,
+        settings.fixed_schedule,
+        settings.skip_broken_rows,
         order,
         most_s,
     )
@@ -57,11 +59,11 @@ def look_at_dataset(s: Settings, *, limited: bool) -> None:
         child.wait()
     if not output and child.returncode in OUT_OF_TIME:
         refuse_run(
-            f"{s.input_file}: to look through it takes over {MAX_CPU_S} s, so it can be given by "
+            f"{settings.input_file}: to look through it takes over {MAX_CPU_S} s, so it can be given by "
             f"--input-file only"
         )
     if not output:
-        refuse_run(f"{s.input_file}: to look through it failed (status {child.returncode})")
+        refuse_run(f"{settings.input_file}: to look through it failed (status {child.returncode})")
     answer = msgspec.json.decode(output, type=DatasetFindings)
     if answer.summary is None:
         raise ValueError(answer.wrong)

@@ -28,27 +28,29 @@ class VariantTarget(NamedTuple):
 
 
 def make_variant_targets(
-    s: Settings, discovery: Discovery, headers: Mapping[str, str]
+    settings: Settings, discovery: Discovery, headers: Mapping[str, str]
 ) -> dict[str, VariantTarget]:
     """The targets by name, the base first. Without arms there is one without a name. ``headers``
     are the candidate's own. Raises ValueError."""
-    if not s.compares:
+    if not settings.compares:
         return {
             "": VariantTarget(
-                "", s.host, discovery.model, discovery.length_way, form=discovery.form
+                "", settings.host, discovery.model, discovery.length_way, form=discovery.form
             )
         }
-    base = VariantTarget(BASE, s.host, discovery.model, discovery.length_way, form=discovery.form)
-    if s.same_server:
+    base = VariantTarget(
+        BASE, settings.host, discovery.model, discovery.length_way, form=discovery.form
+    )
+    if settings.same_server:
         return {BASE: base, CANDIDATE: base._replace(name=CANDIDATE)}
     if (other := discovery.candidate) is None:
         raise ValueError("the candidate was not asked before the run, and gets no key")
-    own = s.changes
+    own = settings.changes
     return {
         BASE: base,
         CANDIDATE: VariantTarget(
             CANDIDATE,
-            s.candidate or s.host,
+            settings.candidate or settings.host,
             other.model,
             other.length_way,
             headers,
@@ -59,25 +61,25 @@ def make_variant_targets(
     }
 
 
-def list_variants(s: Settings, discovery: Discovery) -> tuple[Arm, ...]:
+def list_variants(settings: Settings, discovery: Discovery) -> tuple[Arm, ...]:
     """The arms for run.json."""
-    if not s.compares:
+    if not settings.compares:
         return ()
     other = discovery.candidate or discovery
     return (
         Arm(
             name=BASE,
-            host=s.host,
+            host=settings.host,
             model=discovery.models,
             server=discovery.server,
             server_flags=discovery.server_flags,
         ),
         Arm(
             name=CANDIDATE,
-            host=s.candidate or s.host,
-            model=s.changes.model or other.models,
+            host=settings.candidate or settings.host,
+            model=settings.changes.model or other.models,
             server=other.server,
             server_flags=other.server_flags,
-            changes=s.candidate_set,
+            changes=settings.candidate_set,
         ),
     )

@@ -37,11 +37,11 @@ ARM_CLASSES: Final = {DIFFERENT: "open", SAME: "pass", INCONCLUSIVE: "open"}
 
 def describe_run_facts(summary: Summary, run: Run) -> Iterator[str]:
     """Model, server, begin, duration."""
-    c = summary.conditions
-    yield from filter(None, (c.model, c.server))
+    conditions = summary.conditions
+    yield from filter(None, (conditions.model, conditions.server))
     yield time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(run.started_at))
-    if c.duration_s is not None:
-        yield f"{c.duration_s:.0f} s"
+    if conditions.duration_s is not None:
+        yield f"{conditions.duration_s:.0f} s"
 
 
 def make_badges(summary: Summary) -> Iterator[tuple[str, str]]:

@@ -143,12 +143,14 @@ def measure_prefix_cache(
     records: Iterable[Record], by_metrics: float | None, run: Run
 ) -> PrefixCache | None:
     """None: no share was requested. ``by_metrics``: see ``find_cached_share``."""
-    s = run.settings
-    if s.prefix_cache_hit_rate is None:
+    settings = run.settings
+    if settings.prefix_cache_hit_rate is None:
         return None
     flags = {name: int(text) for name, text in run.server_flags.items() if text.isdecimal()}
-    block = s.cache_block_size or flags.get("block_size") or BLOCK
-    capacity = s.cache_tokens or flags.get("num_gpu_blocks", 0) * flags.get("block_size", 0) or None
+    block = settings.cache_block_size or flags.get("block_size") or BLOCK
+    capacity = (
+        settings.cache_tokens or flags.get("num_gpu_blocks", 0) * flags.get("block_size", 0) or None
+    )
     rows = sorted(filter(None, map(_row, records)), key=lambda row: row.sent_at)
     sent, depth = _counted(rows)
     # the records of a stage are without those that came before it
@@ -167,7 +169,7 @@ def measure_prefix_cache(
     ]
     known = [(cached, tokens) for _, cached, tokens in main if cached is not None]
     return PrefixCache(
-        asked=s.prefix_cache_hit_rate / 100,
+        asked=settings.prefix_cache_hit_rate / 100,
         implied=_share(sum(row[0] for row in main), sum(row[2] for row in main)),
         delivered=_share(sum(row[0] for row in known), sum(row[1] for row in known)),
         by_metrics=by_metrics,

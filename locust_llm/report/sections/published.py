@@ -178,9 +178,14 @@ def _of_level(level: LoadLevel) -> PublishedPoint:
 
 
 def _of_run(summary: "Summary") -> PublishedPoint:
-    c = summary.conditions
+    conditions = summary.conditions
     return PublishedPoint(
-        c.users or 0, c.duration_s or 0.0, c.succeeded, summary.counts.warmup, c.client_verdict, 0.0
+        conditions.users or 0,
+        conditions.duration_s or 0.0,
+        conditions.succeeded,
+        summary.counts.warmup,
+        conditions.client_verdict,
+        0.0,
     )
 
 
@@ -188,9 +193,9 @@ def _of_points(
     rules: PublishedRules, points: Sequence[PublishedPoint], run: Run
 ) -> Iterator[PublishedCheck]:
     """Check the rules for each point."""
-    s = run.settings
+    settings = run.settings
     if rules.loop:
-        here = "open" if s.open_loop else "closed"
+        here = "open" if settings.open_loop else "closed"
         what = (
             "a fixed number of requests in flight"
             if rules.loop == "closed"
@@ -199,7 +204,10 @@ def _of_points(
         yield _check("loop", here == rules.loop, f"{here} loop", f"{what}")
     if rules.streaming:
         yield _check(
-            "streaming", s.streaming, "streamed" if s.streaming else "not streamed", "streams"
+            "streaming",
+            settings.streaming,
+            "streamed" if settings.streaming else "not streamed",
+            "streams",
         )
     if rules.seconds:
         yield _each(
