@@ -1,4 +1,4 @@
-"""The best prefill limit: what exhaustive runs find, and what short sweeps say of it, on simulated
+"""Best limit: compares the best prefill limit of exhaustive runs with short sweeps, on simulated
 servers in virtual time.
 
     tests/bench/best_limit.py [--runs 20] [-t 300] [--truth 6000] [--server static] [--objective ttft]
@@ -37,7 +37,7 @@ class Server(NamedTuple):
     places: int = 64
     long: int = 14000
     share: float = 0.2
-    """Of long prompts; all others have some 200 tokens."""
+    """This share of the prompts is long. All others have about 200 tokens."""
 
 
 SERVERS: Final = {
@@ -96,7 +96,7 @@ def make_record(row: VirtualResult) -> Record:
 
 
 def find_truth(server: Server, seconds: float) -> dict[str, dict[Limit, float]]:
-    """The figure of each objective at each limit, of one long run."""
+    """Returns the figure of each objective at each limit, from one long run."""
     found: dict[str, dict[Limit, float]] = {name: {} for name in OBJECTIVES}
     for limit in LIMITS:
         clock = VirtualClock()
@@ -143,7 +143,8 @@ def run_sweep(server: Server, objective: str, seed: int, longest_s: float) -> Li
         taken = len(virtual.rows)
 
     def draw(name: str) -> Iterator[float]:
-        random, at = Random(f"{seed}/{name}"), 0.0
+        random = Random(f"{seed}/{name}")
+        at = 0.0
         while True:
             at += random.expovariate(server.rate)
             yield at
@@ -163,7 +164,7 @@ def run_sweep(server: Server, objective: str, seed: int, longest_s: float) -> Li
         virtual._let_go()
 
     def deal() -> None:
-        """A second ahead."""
+        """Returns the requests of a second ahead."""
         nonlocal known
         one = next(coming, None)
         while known < len(sweep.blocks):
@@ -232,7 +233,7 @@ def summarise(
         pick = min(found.values(), key=lambda one: math.inf if one.regret is None else one.regret)
         picks.append(regret[pick.limit])
         highs.append([found[limit].high for limit in LIMITS])
-    uppers = [middle_of([each[place] for each in highs]) for place in range(len(LIMITS))]
+    uppers = [middle_of(list(of_limit)) for of_limit in zip(*highs, strict=True)]
     print(
         f"  {objective}: truth {name_figures(list(truth.values()), '.4g')}; regret "
         f"{name_figures(list(regret.values()), '.1%')}\n"

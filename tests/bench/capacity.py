@@ -1,4 +1,4 @@
-"""How good --find-max is on servers of known capacity, in virtual time: ``make capacity``.
+"""Capacity: measures --find-max on servers of known capacity, in virtual time: ``make capacity``.
 
     python tests/bench/capacity.py [--runs 100] [--seed 1] [--minutes 5] [SERVER ...]
 
@@ -38,28 +38,29 @@ from locust_llm.slo.capacity import (
 )
 
 ALLOWED: Final = 0.05
-"""Requests beyond the limit: the rules are p95 < limit."""
+"""This share of requests may exceed the limit: the rules are p95 < limit."""
 LONG: Final = 60_000
 LOOK_S: Final = 0.25
 REPORT_S: Final = 1.5
-"""Between two stages."""
+"""This time passes between two stages."""
 
 
 class Request(NamedTuple):
     sent_at: float
     closed_at: float
     value_s: float
-    """What the rule is about."""
+    """The rule is about this value."""
 
 
 Load = Callable[[int, Random], Iterator[Request]]
-"""Of so many users, from an idle server on, in the order in which requests end."""
+"""The function yields requests of so many users, from an idle server on, in the order of their
+ends."""
 
 
 def queue(
     servers: int, service_s: Callable[[Random], float], users: int, random: Random
 ) -> Iterator[Request]:
-    """First come, first served by so many servers."""
+    """Serves first come, first served, by so many servers."""
     busy: list[tuple[float, float]] = []
     waiting = deque(0.0 for _ in range(users))
     while waiting and len(busy) < servers:
@@ -74,7 +75,7 @@ def queue(
 def sharing(
     most: int, work_s: Callable[[Random], float], users: int, random: Random
 ) -> Iterator[Request]:
-    """The server shares itself equally among at most so many requests; the others wait."""
+    """Shares the server equally among at most so many requests. The others wait."""
     inside: list[tuple[float, float]] = []
     waiting = deque(0.0 for _ in range(users))
     served = now = 0.0
@@ -90,7 +91,7 @@ def sharing(
 
 
 def slots(servers: int, users: int, random: Random) -> Iterator[Request]:
-    """A server without chance but for lengths that vary by a fifth: the value is the wait."""
+    """Is a server without chance except lengths that vary by a fifth. The value is the wait."""
     for request in queue(servers, lambda random: random.uniform(0.8, 1.2), users, random):
         yield request._replace(value_s=max(request.value_s - 1.0, 0.0) + 0.05)
 
@@ -102,7 +103,7 @@ def batching(
     users: int,
     random: Random,
 ) -> Iterator[Request]:
-    """The product's simulator with chunked prefill."""
+    """Runs the product's simulator with chunked prefill."""
     clock = VirtualClock()
     run = Virtual(
         clock,
@@ -168,7 +169,7 @@ HELD_OUT: Final = {
 
 
 def find_limit(server: Server, seed: int) -> float:
-    """Between the p95 at the capacity and at the level above."""
+    """Returns a limit between the p95 at the capacity and at the level above."""
     ends = []
     for users in (server.capacity, server.capacity + 1):
         load = server.load(users, Random(seed + users))
@@ -180,7 +181,7 @@ def find_limit(server: Server, seed: int) -> float:
 def run_stage(
     load: Iterator[Request], users: int, step: SearchStage
 ) -> tuple[list[Request], float, float]:
-    """(the measured requests, how long they were measured, how long the stage took)."""
+    """Returns the measured requests, how long they were measured, and how long the stage took."""
     stage = RunningStage(
         0.0, users, at_least_s=step.at_least_s, at_most_s=step.at_most_s, requests=step.requests
     )
@@ -261,7 +262,9 @@ def main() -> None:
             found = search(server, limit_s, 60 * options.minutes, options.seed * 10_000 + run)
             one = found.estimate
             assert one is not None
-            low, value, high = one.low or 0.0, one.value or 0.0, one.high or 0.0
+            low = one.low or 0.0
+            value = one.value or 0.0
+            high = one.high or 0.0
             holds = low <= server.capacity <= high
             held += holds
             high_miss += low > server.capacity
