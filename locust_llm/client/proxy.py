@@ -134,13 +134,13 @@ def find_proxy(scheme: str, host: str, port: int) -> Proxy | None:
     """The proxy of HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, lower case first, as requests
     reads them. Connections to this machine itself use none: the proxy would connect to its own
     machine."""
-    if _loopback(host):
+    if is_loopback(host):
         return None
     url = f"{scheme}://{_authority(host, port)}"
     return _proxy(requests.utils.select_proxy(url, requests.utils.get_environ_proxies(url)) or "")
 
 
-def _loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
     except ValueError:

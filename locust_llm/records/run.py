@@ -153,6 +153,9 @@ class ProcessHealth(msgspec.Struct, frozen=True, kw_only=True):
     other_programs: dict[str, float] = {}
     """The average cores of the busiest three other programs on its machine. Empty: none used much,
     the kernel does not report it, or this is a stage."""
+    server_cores: float | None = None
+    """How many cores the server under test used on average on the same machine; None: it ran
+    elsewhere, or of a stage, or nobody knows."""
     certificate: MeasurementAccuracy | None = None
     """How far its reported times lie from true ones. None: an older version, or a process that was
     lost."""

@@ -531,6 +531,7 @@ def _evidence_of(
         cpu_share=None if health is None else health.cpu_share,
         cpu_wait_share=None if health is None else health.cpu_wait_share,
         other_programs={} if health is None else health.other_programs,
+        server_cores=None if health is None else health.server_cores,
         cores=None if health is None or health.machine is None else health.machine.cores,
         ttft_off_ms=None if ttft is None else ttft.p99_ms,
         gap_off_ms=None if gap is None else gap.p99_ms,

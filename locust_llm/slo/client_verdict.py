@@ -160,6 +160,9 @@ class ProcessEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """The processes of the load generator on its machine, this one included."""
     other_programs: dict[str, float] = {}
     """The average cores of other programs on its machine, the busiest first."""
+    server_cores: float | None = None
+    """The cores that the server under test used on the same machine; None: it ran elsewhere, or
+    nobody knows."""
     ttft_off_ms: float | None = None
     """99 of 100 reported times to first token of reference streams lie no further from the true
     ones."""
@@ -288,6 +291,10 @@ IDLE_ADVICE: Final = (
     "The load generator used little CPU, so more processes do not help: end other "
     "programs on its machine."
 )
+LOCAL_SERVER_ADVICE: Final = (
+    "The load generator shares its machine with the server under test: run it on a machine of its "
+    "own."
+)
 BLOCKS_ADVICE: Final = "Look for code in the locustfile that blocks, too."
 """Follows IDLE_ADVICE, where the locustfile is the user's."""
 PERMIT_ADVICE: Final = (
@@ -307,10 +314,15 @@ def describe_other_programs(evidence: Sequence[ProcessEvidence]) -> str:
     """``other programs used 1.9 of 2 cores: python3 1.2, pytest 0.7``. Empty: they used few, or it
     is not known."""
     for e in evidence:
-        used = sum(e.other_programs.values())
-        if e.cores and used > OTHERS * e.cores:
-            named = ", ".join(f"{name} {cores:.1f}" for name, cores in e.other_programs.items())
-            return f"other programs used {used:.1f} of {e.cores} cores: {named}"
+        others = sum(e.other_programs.values())
+        server = e.server_cores or 0.0
+        if not e.cores or others + server <= OTHERS * e.cores:
+            continue
+        named = ", ".join(f"{name} {cores:.1f}" for name, cores in e.other_programs.items())
+        if not server:
+            return f"other programs used {others:.1f} of {e.cores} cores: {named}"
+        beside = f", other programs {others:.1f}: {named}" if others else ""
+        return f"the server under test used {server:.1f} of {e.cores} cores of this machine{beside}"
     waits = max((e.cpu_wait_share or 0.0 for e in evidence), default=0.0)
     if waits > OTHERS:
         return f"no core was free for {waits:.0%} of the time"
@@ -321,7 +333,7 @@ def advise(evidence: Sequence[ProcessEvidence], signals: Iterable[str]) -> str:
     """The advice against these causes."""
     causes = set(signals)
     if any((e.cpu_wait_share or 0.0) >= WAITS for e in evidence):
-        return CPU_WAIT_ADVICE
+        return LOCAL_SERVER_ADVICE if _is_server_beside(evidence) else CPU_WAIT_ADVICE
     if causes == {LATE_PERMIT}:
         return PERMIT_ADVICE
     if causes == {SENTINELS} and all((e.cpu_share or 0.0) < BUSY_CORE for e in evidence):
@@ -332,11 +344,18 @@ def advise(evidence: Sequence[ProcessEvidence], signals: Iterable[str]) -> str:
 def advise_on_processes(slow: Sequence[ProcessEvidence]) -> str:
     """The advice for these processes: more of them only where they lack their own core, and one is
     free."""
+    server_beside = _is_server_beside(slow)
     if any((e.cpu_wait_share or 0.0) >= WAITS for e in slow):
-        return CPU_WAIT_ADVICE
+        return LOCAL_SERVER_ADVICE if server_beside else CPU_WAIT_ADVICE
     busy = [e for e in slow if e.cpu_share is None or e.cpu_share >= BUSY_CORE]
     if not busy:
-        return IDLE_ADVICE
+        return LOCAL_SERVER_ADVICE if server_beside else IDLE_ADVICE
     if any(e.cores is not None and e.beside >= e.cores for e in busy):
         return NO_CORE_ADVICE
     return BUSY_ADVICE
+
+
+def _is_server_beside(evidence: Sequence[ProcessEvidence]) -> bool:
+    """Whether the server under test used more of the load generator's machine than all other
+    programs did."""
+    return any((e.server_cores or 0.0) > sum(e.other_programs.values()) for e in evidence)

@@ -4,13 +4,16 @@ a core, and other busy programs on its machine."""
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
+from urllib.parse import urlsplit
 
 import gevent
+import psutil
 from msgspec.structs import replace
 
+from locust_llm.client.proxy import is_loopback
 from locust_llm.records.run import ProcessHealth
 
 STEP_S: Final = 0.05
@@ -72,10 +75,55 @@ def read_programs(proc: Path = PROC) -> dict[int, ProgramUse]:
     return programs
 
 
+def find_local_servers(hosts: Iterable[str]) -> set[int]:
+    """Return the processes of this machine that listen on the port of a host that is this machine
+    itself. The result is empty where the system does not show whose ports these are."""
+    ports = set[int]()
+    for host in hosts:
+        parts = urlsplit(host)
+        if is_loopback(parts.hostname or ""):
+            ports.add(parts.port or (443 if parts.scheme == "https" else 80))
+    if not ports:
+        return set()
+    try:
+        connections = psutil.net_connections("tcp")
+    except (psutil.Error, OSError):
+        return set()
+    return {
+        connection.pid
+        for connection in connections
+        if connection.status == psutil.CONN_LISTEN
+        and connection.pid is not None
+        and connection.laddr.port in ports
+    }
+
+
+def measure_server_cores(
+    before: Mapping[int, ProgramUse],
+    now: Mapping[int, ProgramUse],
+    servers: Collection[int],
+    seconds: float,
+) -> float | None:
+    """Return how many cores the processes ``servers`` and all that they started used since
+    ``before``, on average; None: there are none."""
+    if not servers:
+        return None
+    spent_s = sum(
+        _cpu_s_since(before, number, program)
+        for number, program in now.items()
+        if _descends(number, servers, now)
+    )
+    return round(spent_s / max(seconds, 1e-9), 2)
+
+
 def find_other_programs(
-    before: Mapping[int, ProgramUse], now: Mapping[int, ProgramUse], own: int, seconds: float
+    before: Mapping[int, ProgramUse],
+    now: Mapping[int, ProgramUse],
+    own: int,
+    seconds: float,
+    servers: Collection[int] = (),
 ) -> dict[str, float]:
-    """The busiest programs beside the load generator, with the cores that each used since
+    """The busiest programs beside the load generator and the server under test, with the cores that each used since
     ``before``.
 
     The load generator is this process and what it started. Under a master of the same name it is
@@ -87,18 +135,21 @@ def find_other_programs(
         root = parent
     used = defaultdict[str, float](float)
     for number, program in now.items():
-        earlier = before.get(number)
-        spent_s = program.cpu_s - (earlier.cpu_s if earlier is not None else 0.0)
-        if not _descends(number, root, now):
-            used[program.name] += spent_s / max(seconds, 1e-9)
+        if not _descends(number, {root, *servers}, now):
+            used[program.name] += _cpu_s_since(before, number, program) / max(seconds, 1e-9)
     busiest = sorted(used.items(), key=lambda pair: -pair[1])[:MOST_PROGRAMS]
     return {name: round(cores, 2) for name, cores in busiest if cores >= LEAST_CORES}
 
 
-def _descends(number: int, root: int, programs: Mapping[int, ProgramUse]) -> bool:
-    """Whether the process is ``root``, or a descendant of it."""
+def _cpu_s_since(before: Mapping[int, ProgramUse], number: int, program: ProgramUse) -> float:
+    earlier = before.get(number)
+    return program.cpu_s - (earlier.cpu_s if earlier is not None else 0.0)
+
+
+def _descends(number: int, roots: Collection[int], programs: Mapping[int, ProgramUse]) -> bool:
+    """Whether the process is one of ``roots``, or was started by one, or by one that was."""
     for _ in range(MOST_ANCESTORS):
-        if number == root:
+        if number in roots:
             return True
         if number not in programs:
             return False
@@ -117,6 +168,7 @@ class HealthMonitor:
         cpu_waits_s: Callable[[], dict[str, float]] = read_cpu_waits_s,
         sleep: Callable[[float], object] = gevent.sleep,
         programs: Callable[[], dict[int, ProgramUse]] = read_programs,
+        servers: Callable[[], Collection[int]] = tuple,
     ) -> None:
         self._clock, self._cpu_clock, self._cpu_waits_s, self._sleep = (
             clock,
@@ -129,6 +181,7 @@ class HealthMonitor:
         self._waits_began_s = cpu_waits_s()
         self._programs = programs
         self._programs_before = programs()
+        self._servers = servers
         self._lags_s: list[float] = []
         # not guarded: without it the lags are of less time, no more
         self._greenlet = gevent.spawn(self._look)
@@ -144,10 +197,14 @@ class HealthMonitor:
     def stop(self, worker: str, stage: int = 0) -> ProcessHealth:
         self._greenlet.kill(block=False)
         elapsed_s = self._clock() - self._began
-        others = find_other_programs(
-            self._programs_before, self._programs(), os.getpid(), elapsed_s
+        before = self._programs_before
+        now = self._programs()
+        servers = self._servers()
+        return replace(
+            self.so_far(worker, stage),
+            other_programs=find_other_programs(before, now, os.getpid(), elapsed_s, servers),
+            server_cores=measure_server_cores(before, now, servers, elapsed_s),
         )
-        return replace(self.so_far(worker, stage), other_programs=others)
 
     def so_far(self, worker: str, stage: int = 0, lags: int = 0) -> ProcessHealth:
         """``lags``: use only the last ones; 0: all. Sorting the lags of hours would make the loop

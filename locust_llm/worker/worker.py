@@ -96,7 +96,7 @@ from .affinity import Affinity
 from .alarm import Alarm, ExclusiveTurns
 from .answer_checks import AnswerChecker
 from .content import make_prompts, make_sessions
-from .health import HealthMonitor
+from .health import HealthMonitor, find_local_servers
 from .permits import Permit, PermitQueue, SessionQueue
 from .reference_streams import ReferenceStreams
 from .start_times import StartTimes
@@ -220,8 +220,8 @@ class WorkerContext:
         self.epoch = epoch
         start_new_reader()
         self._machine = detect_machine()
-        self._watch = HealthMonitor()
         self.settings = s = order.settings
+        self._watch = HealthMonitor(servers=partial(find_local_servers, s.addresses))
         self.trace, self._place, self._salt = order.trace, order.worker, order.salt
         self.starts = StartTimes(order.worker, s.processes)
         self.answers.unchecked = 0

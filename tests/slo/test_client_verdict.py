@@ -21,6 +21,7 @@ from locust_llm.slo.client_verdict import (
     INVALID,
     LATE_PERMIT,
     LATE_SEND,
+    LOCAL_SERVER_ADVICE,
     MERGED,
     NO_CORE_ADVICE,
     OK,
@@ -116,6 +117,19 @@ def test_other_programs_are_named_first_where_they_use_the_cores() -> None:
     assert judged(figure(1.0), cores=2, other_programs={"python3": 2.0}) == ClientVerdict(OK)
     few = judged(figure(8.0), cores=2, other_programs={"python3": 0.4})
     assert len(few.reasons) == 1
+
+
+def test_the_server_under_test_on_the_same_machine_is_no_other_program() -> None:
+    alone = judged(figure(8.0), cores=2, server_cores=0.9)
+    assert alone.reasons[0] == "the server under test used 0.9 of 2 cores of this machine"
+    assert alone.advice == LOCAL_SERVER_ADVICE
+    waits = judged(figure(8.0), cores=2, server_cores=0.9, cpu_wait_share=0.4)
+    assert waits.advice == LOCAL_SERVER_ADVICE
+    both = judged(figure(8.0), cores=2, server_cores=0.4, other_programs={"cc1": 1.5})
+    assert both.reasons[0] == (
+        "the server under test used 0.4 of 2 cores of this machine, other programs 1.5: cc1 1.5"
+    )
+    assert both.advice != LOCAL_SERVER_ADVICE
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """How a process is, from clocks that a test sets, and from what the kernel counts of a thread."""
 
 import os
+import socket
 import threading
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 from locust_llm.worker.health import (
     HealthMonitor,
     ProgramUse,
+    find_local_servers,
     find_other_programs,
+    measure_server_cores,
     read_cpu_waits_s,
     read_programs,
 )
@@ -92,6 +95,26 @@ def test_other_programs_are_those_that_the_load_generator_did_not_start() -> Non
         50: ProgramUse("daemon", 1, 7.1),
     }  # fmt: skip
     assert find_other_programs(before, now, 30, 10.0) == {"cc1": 2.0, "sh": 0.5}
+
+
+def test_what_the_server_under_test_and_its_children_use_is_counted_apart() -> None:
+    """In ten seconds the server (20) uses 2 s and its engine (21) 7 s, a compiler 5 s."""
+    before = {20: ProgramUse("vllm", 1, 1.0), 30: ProgramUse("locust-llm", 1, 0.0)}
+    now = {
+        20: ProgramUse("vllm", 1, 3.0), 21: ProgramUse("engine", 20, 7.0),
+        30: ProgramUse("locust-llm", 1, 4.0), 40: ProgramUse("cc1", 1, 5.0),
+    }  # fmt: skip
+    assert find_other_programs(before, now, 30, 10.0, {20}) == {"cc1": 0.5}
+    assert measure_server_cores(before, now, {20}, 10.0) == 0.9
+    assert measure_server_cores(before, now, set(), 10.0) is None
+
+
+def test_the_server_under_test_is_found_by_its_port_on_this_machine() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        assert find_local_servers([f"http://localhost:{port}/v1"]) == {os.getpid()}
+        assert find_local_servers([f"http://127.0.0.1:{port}"]) == {os.getpid()}
+        assert find_local_servers([f"http://192.0.2.1:{port}"]) == set()
 
 
 def test_a_process_that_a_shell_started_is_not_the_shells() -> None:

@@ -280,6 +280,7 @@ def _measurements(process: ProcessEvidence) -> Iterator[tuple[str, float | None,
     yield "gap error of sentinel streams p99", process.gap_off_ms, 1, " ms"
     yield "CPU (of a core)", process.cpu_share, 100, "%"
     yield "time without a free core", process.cpu_wait_share, 100, "%"
+    yield "server under test (cores)", process.server_cores, 1, ""
     for name, used in process.other_programs.items():
         yield f"other program {name} (cores)", used, 1, ""
 
