@@ -1,3 +1,5 @@
+"""Student's t against its table, its formulas, and the normal distribution."""
+
 import math
 from statistics import NormalDist
 
