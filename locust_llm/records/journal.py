@@ -118,6 +118,23 @@ def lock_file(path: Path) -> int | None:
     return file
 
 
+def is_locked(path: Path) -> bool:
+    """Whether some process has the lock of a file: of a run's records, that the run is on."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    return False
+
+
 def read_journal_records(path: Path) -> Iterator[Record]:
     """The records of a journal up to the first invalid one: a machine that stopped may have written
     half of it."""

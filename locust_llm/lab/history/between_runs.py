@@ -76,8 +76,9 @@ def describe_run_spread(spread: RunSpread, pair: RunPair) -> str:
         return ""
     if not spread.reach:
         return (
-            f"How much runs of this server differ from one another is not known: that takes {LEAST} "
-            f"runs of this workload beside the base. Run both again, or use locust-llm ab."
+            f"How much runs of this server differ from one another is not known: that takes "
+            f"{LEAST - 1} more of this workload in the folder of the base, beside those compared. "
+            f"Run both again, or use locust-llm ab."
         )
     differing = [line for line in pair.lines if line.word.split()[-1] in ("better", "worse")]
     within = [line.label for line in differing if _is_within(line, spread)]

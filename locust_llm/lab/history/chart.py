@@ -12,7 +12,7 @@ from locust_llm.lab.history.entry import KeyFigure
 from locust_llm.text.format import clean_line, format_bound
 
 from .change_points import median_interval
-from .entry import DID_NOT_END, HistoryEntry
+from .entry import DID_NOT_END, STILL_RUNNING, HistoryEntry
 from .series import FigureChange, RunSeries
 from .text import format_commit, format_start
 
@@ -171,7 +171,7 @@ def _describe_dot(entry: HistoryEntry, figure: KeyFigure) -> str:
         f"{figure.format_value(entry.figures[figure.name])}"
     )
     about += f" ± {format_bound(error_s * 1e3)} ms" if error_s is not None else ""
-    about += f", {entry.ended}" if entry.ended not in ("", DID_NOT_END) else ""
+    about += f", {entry.ended}" if entry.ended not in ("", DID_NOT_END, STILL_RUNNING) else ""
     return about + (f", not counted: {entry.left_out}" if entry.left_out else "")
 
 

@@ -15,8 +15,9 @@ from locust_llm.lab.history import workload_key as conditions
 from locust_llm.lab.history.workload_key import SentLengths
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 from locust_llm.lab.interop.registry import UnknownFormat, list_figures_files, read_figures
+from locust_llm.records.journal import is_locked
 from locust_llm.records.machine import Commit
-from locust_llm.records.run import RUN, Unix
+from locust_llm.records.run import RECORDS, RUN, Unix
 from locust_llm.settings.labels import parse_labels
 from locust_llm.slo.metrics import MIN_CUT_SHARE
 from locust_llm.text.format import format_brief, format_count
@@ -104,6 +105,7 @@ def key_figure_by_name(word: str) -> KeyFigure:
 INVALID: Final = "INVALID"
 DID_NOT_END: Final = "did not end"
 NOT_ENDED: Final = f"it {DID_NOT_END}"
+STILL_RUNNING: Final = "still running"
 SEE_REPORT: Final = "its report has the figures of each"
 MAX_TEXT: Final = 300
 MAX_FIGURE: Final = 1e12
@@ -209,6 +211,7 @@ def read_entry(folder: Path, name: str) -> HistoryEntry:
     """Reads a folder that has run.json, the metrics of a load, or both. Raises UnreadableRun and
     OSError."""
     load, why_no_load = _load(folder)
+    running = is_locked(folder / RECORDS)
     if not (folder / RUN).exists():
         if load is None:
             raise UnreadableRun(why_no_load)
@@ -220,7 +223,7 @@ def read_entry(folder: Path, name: str) -> HistoryEntry:
         if load is None:
             raise UnreadableRun(why) from None
         return _entry_of_load(folder, name, load, why)
-    return _entry_of_run(name, facts, load, why_no_load)
+    return _entry_of_run(name, facts, load, "" if running else why_no_load, running=running)
 
 
 def _load(folder: Path) -> tuple[Figures | None, str]:
@@ -255,7 +258,9 @@ def _entry_of_load(folder: Path, name: str, load: Figures, note: str) -> History
     )  # fmt: skip
 
 
-def _entry_of_run(name: str, facts: _Facts, load: Figures | None, why_no_load: str) -> HistoryEntry:
+def _entry_of_run(
+    name: str, facts: _Facts, load: Figures | None, why_no_load: str, *, running: bool
+) -> HistoryEntry:
     run = facts.run
     client = facts.client.level if facts.client is not None else ""
     requested = run.settings.get("model")
@@ -284,7 +289,9 @@ def _entry_of_run(name: str, facts: _Facts, load: Figures | None, why_no_load: s
         load = None
         note = "; ".join(filter(None, (note, f"{several}: {SEE_REPORT}")))[:MAX_TEXT]
     left_out = ""
-    if run.stopping_at is None:
+    if running:
+        left_out = f"it is {STILL_RUNNING}"
+    elif run.stopping_at is None:
         left_out = NOT_ENDED
     elif client == INVALID:
         left_out = "the client verdict is INVALID"
@@ -297,7 +304,7 @@ def _entry_of_run(name: str, facts: _Facts, load: Figures | None, why_no_load: s
         branch=commit.branch[:MAX_TEXT],
         dirty=commit.dirty, simulated=run.simulated, slo=(facts.slo_status or "")[:MAX_TEXT],
         client=client[:MAX_TEXT],
-        ended=_describe_end(facts), left_out=left_out, note=note, figures={} if load is None else _figures(load),
+        ended=STILL_RUNNING if running else _describe_end(facts), left_out=left_out, note=note, figures={} if load is None else _figures(load),
         plus_minus={} if several else _plus_minus(facts),
     )  # fmt: skip
 
@@ -328,6 +335,8 @@ def _explain_cut(conditions: _Conditions | None) -> str:
     were cut."""
     if conditions is None or not conditions.cut:
         return ""
+    if not conditions.succeeded:
+        return f"no request was answered, {conditions.cut:,} were cut"
     ended = conditions.succeeded + conditions.cut
     if conditions.cut < MIN_CUT_SHARE * ended:
         return ""

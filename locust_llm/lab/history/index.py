@@ -23,7 +23,7 @@ from locust_llm.lab.history.entry import KEY_FIGURES
 from locust_llm.lab.interop.registry import list_figures_files
 from locust_llm.records.run import RUN
 
-from .entry import HistoryEntry, UnreadableRun, read_entry
+from .entry import STILL_RUNNING, HistoryEntry, UnreadableRun, read_entry
 
 INDEX: Final = "history.sqlite"
 FILES: Final = (RUN, *list_figures_files())
@@ -89,7 +89,10 @@ def index_runs(folder: Path) -> IndexedRuns:
             current[name] = before
             continue
         try:
-            current[name] = _IndexedFolder(signature, read_entry(folder / name, name))
+            entry = read_entry(folder / name, name)
+            # one that is killed leaves its files as they are
+            signature = "" if entry.ended == STILL_RUNNING else signature
+            current[name] = _IndexedFolder(signature, entry)
         except UnreadableRun as error:
             unread.append((name, str(error)))
         except OSError as error:

@@ -9,7 +9,7 @@ from locust_llm.lab.history.entry import KEY_FIGURES, KeyFigure
 from locust_llm.text.format import clean_line, format_count, truncate_text
 
 from .change_points import LEAST, median_interval
-from .entry import DID_NOT_END, HistoryEntry
+from .entry import DID_NOT_END, STILL_RUNNING, HistoryEntry
 from .index import IndexedRuns
 from .series import ENOUGH, FigureChange, RunSeries, all_turns, explain_doubts, find_figure_changes
 
@@ -133,7 +133,7 @@ def _plot_row(
 ) -> list[str]:
     """Builds the row of a run. ``where`` adds its address."""
     value = entry.figures[figure.name]
-    marks = [clean_line(entry.ended)] if entry.ended not in ("", DID_NOT_END) else []
+    marks = [clean_line(entry.ended)] if entry.ended not in ("", DID_NOT_END, STILL_RUNNING) else []
     marks += [f"not counted: {entry.left_out}"] if entry.left_out else []
     return [
         format_start(entry), truncate_text(clean_line(entry.folder), NAME),

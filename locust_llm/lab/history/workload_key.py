@@ -154,7 +154,7 @@ def _describe_options(
     if generates and given.get("streaming") is False:
         fields.append("not streamed")
     rest = [name for name in DECISIVE if name in given and name not in NAMED_FIRST]
-    return fields + [f"{DECISIVE[name]} {_value(given[name])}" for name in rest]
+    return fields + [f"{DECISIVE[name]} {_value(given[name])}".strip() for name in rest]
 
 
 def _length(settings: Mapping[str, Any], end: str) -> str:

@@ -58,8 +58,9 @@ def test_fewer_than_four_say_nothing(tmp_path: Path) -> None:
     assert (found.runs, found.reach) == (3, {})
     text = describe_run_spread(found, a_pair(a_line(110.0, "worse")))
     assert text == (
-        "How much runs of this server differ from one another is not known: that takes 4 runs of "
-        "this workload beside the base. Run both again, or use locust-llm ab."
+        "How much runs of this server differ from one another is not known: that takes 3 more of "
+        "this workload in the folder of the base, beside those compared. Run both again, or use "
+        "locust-llm ab."
     )
     assert measure_run_spread(tmp_path / "nothing", []).reach == {}
 

@@ -27,6 +27,7 @@ from locust_llm.lab.history.workload_key import (
     key_of_settings,
 )
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
+from locust_llm.records.journal import lock_file
 from locust_llm.settings.settings import Settings
 
 AIPERF = {
@@ -333,6 +334,40 @@ def test_a_run_of_which_many_requests_were_cut_is_named(
     assert main(["history", str(tmp_path)]) == ExitStatus.OK
     line = "overloaded: its latencies are of the answered requests, 204 of 295 were cut"
     assert line in capsys.readouterr().err
+
+
+def test_a_run_that_is_on_is_still_running(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its process has the lock of its records; where that ends without an end of the run, the run
+    did not end."""
+    folder = run_folder(tmp_path / "on", START, 1.0)
+    document = json.loads((folder / "run.json").read_text())
+    document["run"]["stopping_at"] = None
+    (folder / "run.json").write_text(json.dumps(document))
+    (folder / "profile_export_aiperf.json").unlink()
+    (folder / "profile_export.jsonl").touch()
+    lock = lock_file(folder / "profile_export.jsonl")
+    assert lock is not None
+    (entry,) = index_runs(tmp_path).entries
+    assert (entry.ended, entry.left_out) == ("still running", "it is still running")
+    assert entry.note == ""
+    assert main(["history", str(tmp_path)]) == ExitStatus.OK
+    printed = capsys.readouterr().out
+    assert "still running" in printed
+    assert "no figures" not in printed
+    os.close(lock)
+    (entry,) = index_runs(tmp_path).entries
+    assert (entry.ended, entry.left_out) == ("did not end", "it did not end")
+
+
+def test_a_run_without_an_answer_has_no_latencies_of_answered_requests(tmp_path: Path) -> None:
+    cut = run_folder(tmp_path / "cut", START, 1.0)
+    document = json.loads((cut / "run.json").read_text())
+    document["conditions"] |= {"succeeded": 0, "cut": 312}
+    (cut / "run.json").write_text(json.dumps(document))
+    (entry,) = index_runs(tmp_path).entries
+    assert entry.note == "no request was answered, 312 were cut"
 
 
 def test_rows_of_runs_that_did_not_come_to_their_end_are_marked(
