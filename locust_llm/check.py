@@ -65,6 +65,8 @@ the first token."""
 MAX_CACHED_RATIO: Final = 0.6
 """TTFT of the second time / first time; a prompt below it was not computed again."""
 FAR_RTT_US: Final = 20_000
+MAX_LENGTH_DEVIATION: Final = 0.05
+"""Share by which an output may be shorter than asked for; a report warns beyond it."""
 FINE: Final = "ok"
 NOTE: Final = "note"
 PROBLEM: Final = "PROBLEM"
@@ -437,9 +439,7 @@ def _length(checker: Checker) -> CheckFinding:
         return CheckFinding(NOTE, "ignore_eos", f"not known: {checker.failed}")
     forced = checker.ask(LENGTH_PROMPT, LENGTH_TOKENS, ignore_eos=True)
     if forced is not None and is_length_kept(forced.record):
-        return CheckFinding(
-            FINE, "ignore_eos", "works: outputs have the length asked for; a run sets it by itself"
-        )
+        return _check_longer_output(checker, forced.record)
     if is_length_kept(plain.record):
         return CheckFinding(
             FINE,
@@ -452,6 +452,33 @@ def _length(checker: Checker) -> CheckFinding:
             f"{LENGTH_TOKENS} tokens came",
         "output lengths vary: compare runs by tokens, not by requests",
     )  # fmt: skip
+
+
+def _check_longer_output(checker: Checker, kept: Record) -> CheckFinding:
+    """Whether an output as long as those of a run has its length too: some servers cap them.
+    ``kept``: a shorter one that has it."""
+    tokens = round(checker.settings.output_tokens_mean)
+    longer = None
+    if tokens > LENGTH_TOKENS:
+        longer = checker.ask(LENGTH_PROMPT, tokens, ignore_eos=True)
+    if longer is None:
+        return CheckFinding(
+            FINE, "ignore_eos", f"works for {LENGTH_TOKENS} tokens; a run sets it by itself"
+        )
+    counted = longer.record.tokens_from == kept.tokens_from == "usage"
+    tokens_a_piece = 1.0 if counted else LENGTH_TOKENS / (kept.output_tokens or LENGTH_TOKENS)
+    came = tokens_a_piece * (longer.record.output_tokens or 0)
+    if came >= (1 - MAX_LENGTH_DEVIATION) * tokens:
+        return CheckFinding(
+            FINE, "ignore_eos", f"works for {tokens} tokens; a run sets it by itself"
+        )
+    about = "" if counted else "about "
+    return CheckFinding(
+        NOTE,
+        "ignore_eos",
+        f"works for {LENGTH_TOKENS} tokens; of {tokens} asked for {about}{came:.0f} came",
+        "the server seems to cap outputs: ask for fewer tokens (--output-tokens-mean)",
+    )
 
 
 def is_length_kept(record: Record) -> bool:
@@ -545,7 +572,7 @@ def _parser() -> argparse.ArgumentParser:
             help="for the model's context (default: %(default)g)",
         )
     add("--endpoint-type", choices=tuple(PROTOCOLS), default="chat", help="(default: %(default)s)")
-    add("--endpoint", metavar="PATH", help="by default that of --endpoint-type")
+    add("--endpoint", metavar="PATH", help="by default the path of --endpoint-type")
     add(
         "--max-tokens-field",
         default="max_tokens",

@@ -44,9 +44,10 @@ def answers(
     cached: int = 0,
     obeys: bool = True,
     streams: bool = True,
+    most: int = 4096,
 ) -> Callable[[Asked], tuple[int, Any]]:
-    """A chat server; without ``ignore_eos`` its answers end after seven tokens where 48 are
-    asked."""
+    """A chat server; without ``ignore_eos`` its answers end after seven tokens where 48 are asked,
+    and always after ``most``. A chunk is two tokens."""
 
     def answer(asked: Asked) -> tuple[int, Any]:
         time.sleep(wait_s)
@@ -58,18 +59,19 @@ def answers(
             if obeys and asked.body.get("ignore_eos")
             else 7
         )
+        count = min(count, most)
         counts = {
             "prompt_tokens": 800,
             "completion_tokens": count,
             "prompt_tokens_details": {"cached_tokens": cached},
         }
-        finish = "length" if count == asked_for else "stop"
+        finish = "length" if count in (asked_for, most) else "stop"
         if not streams:
             return 200, {
                 "choices": [{"message": {"content": "a"}, "finish_reason": finish}],
                 "usage": counts,
             }
-        chunks: list[Any] = [{"choices": [{"index": 0, "delta": {"content": "a "}}]}] * 16
+        chunks: list[Any] = [{"choices": [{"index": 0, "delta": {"content": "a "}}]}] * (count // 2)
         end = {"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]}
         return 200, [*chunks, end, *([{"choices": [], "usage": counts}] if usage else [])]
 
@@ -103,7 +105,7 @@ def test_a_server_that_streams(server: TinyServer) -> None:
     assert said["usage"].found == "yes: 800 tokens in, 32 out, by the server's count"
     assert (said["tokens per chunk"].level, said["tokens per chunk"].found) == (NOTE, "2.00")
     assert said["ignore_eos"].level == FINE
-    assert said["ignore_eos"].found.startswith("works")
+    assert said["ignore_eos"].found == "works for 128 tokens; a run sets it by itself"
     assert said["sockets"].level == FINE
     assert said["TLS"].found == "none (http)"
     assert "round trip" in said
@@ -132,6 +134,22 @@ def test_a_server_that_counts_nothing(server: TinyServer) -> None:
     said = found(server)
     assert said["usage"].level == NOTE
     assert "tokens per chunk" not in said
+
+
+@pytest.mark.parametrize(
+    ("usage", "came"),
+    [
+        (True, "60"),
+        # 24 chunks came for 48 tokens, 30 for 128
+        (False, "about 60"),
+    ],
+)
+def test_a_server_that_caps_outputs(server: TinyServer, usage: bool, came: str) -> None:
+    server.chat = answers(usage=usage, most=60)
+    finding = found(server)["ignore_eos"]
+    assert finding.level == NOTE
+    assert finding.found == f"works for 48 tokens; of 128 asked for {came} came"
+    assert "--output-tokens-mean" in finding.advice
 
 
 def test_a_prefix_cache(server: TinyServer) -> None:
@@ -204,7 +222,7 @@ def test_every_request_is_marked_as_a_probe(server: TinyServer) -> None:
     found(server, {"X-Tenant": "a"})
     for asked in server.asked:
         assert (asked.headers["x-locust-llm-probe"], asked.headers["x-tenant"]) == ("1", "a")
-    assert 4 <= len([path for path in server.paths() if path == "/v1/chat/completions"]) <= 5
+    assert 4 <= len([path for path in server.paths() if path == "/v1/chat/completions"]) <= 6
 
 
 @pytest.mark.parametrize(
