@@ -3,6 +3,7 @@ over; or through blocks."""
 
 import logging
 import math
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -50,7 +51,7 @@ from locust_llm.slo.capacity import (
     plan_unbounded_stage,
 )
 from locust_llm.slo.intervals import count_needed_values
-from locust_llm.text.format import capitalise_sentence
+from locust_llm.text.format import capitalise_sentence, format_duration
 
 from .run_store import make_reports
 
@@ -66,6 +67,8 @@ LEAST_SHARE: Final = 0.25
 LEAST_S: Final = 0.5
 SHORT_S: Final = 20.0
 """With less time for a stage, its waves included, its reports are made at the end of the sweep."""
+REQUESTS_A_BLOCK: Final = 2.0
+"""So many times as long as a request the counted part of a block is at least, without a warning."""
 TIME_USED: Final = "its time was used"
 NARROW: Final = "its interval cannot get narrower"
 TOO_SLOW: Final = "the load generator was too slow at the lowest level"
@@ -383,6 +386,13 @@ class BlockRunner(StageRunner):
     in the washout at the begin of one is not counted: so no arm sees the queue of the other. There
     are no folders and reports of blocks."""
 
+    def __init__(
+        self, settings: Settings, asked: Sweep, folder: Path, clock: Callable[[], float] = time.time
+    ) -> None:
+        super().__init__(settings, asked, folder, clock)
+        self._response_times_s = dict[str, list[float]]()
+        """Of the pair that does not count, by arm."""
+
     @property
     def block(self) -> TrialBlock:
         """That is on, or was last."""
@@ -414,6 +424,9 @@ class BlockRunner(StageRunner):
         self._began_at, self._ended_at = now, None
 
     def add_record(self, record: Record) -> Record:
+        if not self.block.pair and record.outcome == OK and record.sent_at is not None:
+            seconds = record.closed_at - record.sent_at
+            self._response_times_s.setdefault(self.block.arm, []).append(seconds)
         counts = (
             self.block.pair
             and record.due_at + record.clock_offset_s >= self._began_at + self._whole.washout_s
@@ -437,6 +450,27 @@ class BlockRunner(StageRunner):
                 arm=self.block.arm,
                 pair=pair,
             )
+        )
+        if report and not pair and len(self.finished) > 1:
+            self._warn_of_short_blocks()
+
+    def _warn_of_short_blocks(self) -> None:
+        """After the pair that does not count: where requests last as long as blocks, many blocks
+        have none that counts."""
+        means_s = {
+            arm: statistics.fmean(times) for arm, times in self._response_times_s.items() if times
+        }
+        if not means_s:
+            return
+        slower = max(means_s, key=lambda arm: means_s[arm])
+        counted_s = self._whole.block_duration - self._whole.washout_s
+        if counted_s >= REQUESTS_A_BLOCK * means_s[slower]:
+            return
+        needed_s = REQUESTS_A_BLOCK * means_s[slower] * self._whole.block_duration / counted_s
+        logger.warning(
+            f"A request of the {slower} takes {format_duration(means_s[slower])}, and a block counts "
+            f"for {format_duration(counted_s)}: many blocks may have no request. "
+            f"--block-duration {math.ceil(needed_s)} is long enough."
         )
 
 

@@ -143,7 +143,7 @@ class Buffering:
                 f"them, often a proxy (nginx: "
                 "proxy_buffering off, or the header X-Accel-Buffering: no; compression does it "
                 "too). Time to First Token "
-                "and all gaps are those of the buffer, not of the server."
+                "and all gaps are the buffer's, not the server's."
             )
         elif self.way == DELAYED:
             yield (
@@ -151,7 +151,7 @@ class Buffering:
                 f"waits for delayed "
                 "acknowledgements before it sends the next (Nagle's algorithm). Set TCP_NODELAY in "
                 "the server, or in the "
-                "proxy before it. Gaps are those of TCP, not of the model."
+                "proxy before it. Gaps are TCP's, not the model's."
             )
         elif self.way == LUMPS:
             yield (
@@ -159,7 +159,7 @@ class Buffering:
                 f"a time on average: a "
                 "buffer lets them go when it is full (a proxy, compression, a server that writes "
                 "several tokens at a time). "
-                "Gaps and Longest Stall are those of the buffer; Inter Token Latency, a mean, is "
+                "Gaps and Longest Stall are the buffer's; Inter Token Latency, a mean, is "
                 "nearly right."
             )
 

@@ -5,6 +5,7 @@ from typing import Final
 
 TO_DUE: Final = "ttft_from_due"
 
+USER: Final = "user"
 LATE: Final = "late"
 RETRIES: Final = "retries"
 GATE: Final = "gate"
@@ -19,8 +20,8 @@ SERVER: Final = "server"
 CLIENT: Final = "client"
 UNATTRIBUTED: Final = "unattributed"
 TO_FIRST: Final = (
-    LATE, RETRIES, GATE, PERMIT, CONNECT, SEND, NETWORK, HANDOVER, QUEUE, PREFILL, SERVER, CLIENT,
-    UNATTRIBUTED
+    USER, LATE, RETRIES, GATE, PERMIT, CONNECT, SEND, NETWORK, HANDOVER, QUEUE, PREFILL, SERVER, CLIENT,
+    UNATTRIBUTED,
 )  # fmt: skip
 """The parts from due to the first token, in their order."""
 DECODE: Final = "decode"
@@ -38,6 +39,7 @@ AT_MOST: Final = "at most"
 """Sources of a part's value. UNATTRIBUTED is a source, too."""
 
 NAMES: Final = {
+    USER: "waiting for a free user",
     LATE: "late send (load generator)",
     RETRIES: "earlier attempts",
     GATE: "the gate",

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from locust_llm.report.rows import Row
-from locust_llm.slo.intervals import NORMAL_REACH
+from locust_llm.slo.client_verdict import FINE_MS, FINE_SHARE
+from locust_llm.slo.intervals import NORMAL_REACH, Ends
 from locust_llm.slo.percentile import has_too_few_values
 from locust_llm.slo.rules import SloResult
 from locust_llm.text.format import (
@@ -18,6 +19,7 @@ from locust_llm.text.format import (
     format_brief,
     format_number,
     format_supported,
+    name_percentile,
     parse_brief,
 )
 
@@ -30,6 +32,9 @@ number."""
 SCARCE_NOTE: Final = (
     "* too few values for this percentile (10 for p90, 100 for p99: 100 / (100 - p))"
 )
+
+INEXACT: Final = "~"
+INEXACT_NOTE: Final = f"{INEXACT} may be off by more than {FINE_SHARE:.0%} and {FINE_MS:g} ms"
 
 
 class Heading(NamedTuple):
@@ -133,6 +138,13 @@ def format_interval(result: SloResult) -> str:
     return f"{low} to {high}"
 
 
+def format_interval_around(value_ms: float, ends_ms: Ends) -> str:
+    """The interval of a time as a rule on it has it."""
+    low, high = (None if end is None else end / 1e3 for end in ends_ms)
+    result = SloResult(rule="", status="", observed=value_ms / 1e3, low=low, high=high, unit="s")
+    return format_interval(result)
+
+
 def _readable(result: SloResult) -> SloResult:
     """In milliseconds where the rule is in seconds and what was observed is below one: ``5.9ms``,
     not ``0.0059s``. Its interval has the same unit; without a figure the ends of it decide."""
@@ -209,14 +221,20 @@ def mark_scarce(count: int, percentile: float) -> str:
     return "*" if has_too_few_values(count, percentile) else ""
 
 
+def mark_inexact(row: Row, stat: str) -> str:
+    """Before a figure that the load generator may have more wrong than is fine."""
+    return INEXACT if stat in row.inexact else ""
+
+
 def format_percentile(row: Row, percentile: float, digits: int | None = None, most: int = 2) -> str:
-    """A percentile of a row, with ``*`` where there are too few values for it, and ``≥`` before
-    what it is at least. ``digits``, ``most``: see ``number``."""
+    """A percentile of a row, with ``*`` where there are too few values for it, ``≥`` before what it
+    is at least, and ``~`` before what may be off. ``digits``, ``most``: see ``number``."""
     value = row.percentiles.get(percentile)
     least = row.at_least.get(percentile)
     few = "" if value is None or row.count is None else mark_scarce(row.count, percentile)
+    inexact = mark_inexact(row, name_percentile(percentile))
     return (
-        format_number(value, digits, most)
+        f"{inexact}{format_number(value, digits, most)}"
         if least is None
         else f"≥ {format_number(least, digits, most)}"
     ) + few

@@ -51,6 +51,7 @@ from locust_llm.text.format import clean_line
 
 from . import aiperf_export, junit, sweep_csv
 from .kinds import Experiment, read_experiment
+from .other_load import measure_other_load
 from .readability import load_reading_pace
 from .render import text as tables
 from .render.html import render_report_page
@@ -222,7 +223,14 @@ def _write(
         "the energy of a token", unmade, lambda: measure_run_energy(summary, run, history)
     )
     summary = replaced(
-        summary, waterfall=add_server_histograms(summary.waterfall, history, run), energy=power
+        summary,
+        waterfall=add_server_histograms(summary.waterfall, history, run),
+        energy=power,
+        other_load=_made(
+            "the load of others",
+            unmade,
+            lambda: measure_other_load(history, columns, levels, run),
+        ),
     )
     _make_files(folder, run, columns, levels, history, summary, unmade)
     return replaced(summary, unmade=tuple(dict.fromkeys(unmade))), run

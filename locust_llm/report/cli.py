@@ -60,14 +60,14 @@ def _report_options() -> argparse.ArgumentParser:
     parser.add_argument(
         "--stages",
         action="store_true",
-        help="make those of all stages again, also where they are up to date",
+        help="make the reports of all stages again, also where they are up to date",
     )
     parser.add_argument(
         "--spans", type=Path, metavar="FILE", help="join the server's spans in this OTLP/JSON file"
     )
     parser.add_argument(
         "--records", type=Path, action="append", default=[], metavar="FILE",
-        help="add those of a worker that could not deliver them to the master; what is there "
+        help="add the records of a worker that could not deliver them to the master; what is there "
             "already is left out",
     )  # fmt: skip
     parser.add_argument(

@@ -58,7 +58,7 @@ SHORT_TITLES: Final = ("base", "this run")
 """Of the columns of two runs."""
 HEAD: Final = ("difference", "%", "95% interval", "")
 NOTES: Final = (
-    "Difference: this run minus the base. 95% interval: made of those of both runs, each as wide "
+    "Difference: this run minus the base. 95% interval: made of the intervals of both runs, each as wide "
     "as its own requests' correlation makes it. It may exceed the base's figure, as the base's true "
     "figure may lie above or below. No difference to be seen: the interval holds 0. Of 20 figures of two "
     "equal runs, one is better or "
@@ -465,13 +465,16 @@ def _by_stage(pair: RunPair, names: tuple[str, str]) -> Iterator[Block]:
 # -- cells -----------------------------------------------------------------------------------------
 
 
+def get_bound_mark(line: ComparisonLine) -> str:
+    """Before a figure that cut requests leave open."""
+    if BY_WORD[line.metric].units is TIME:
+        return "\N{GREATER-THAN OR EQUAL TO} "
+    return "\N{LESS-THAN OR EQUAL TO} "
+
+
 def format_line_cells(line: ComparisonLine) -> tuple[str, ...]:
     """Under the names of the two runs and ``HEAD``."""
-    bound = (
-        "\N{GREATER-THAN OR EQUAL TO} "
-        if BY_WORD[line.metric].units is TIME
-        else "\N{LESS-THAN OR EQUAL TO} "
-    )
+    bound = get_bound_mark(line)
     shown = in_same_digits(line.base, line.value, line.low, line.high)
     figures = f"{bound * line.base_open}{shown.base}", f"{bound * line.value_open}{shown.value}"
     reach = "-" if line.low is None or line.high is None else f"{shown.low} to {shown.high}"

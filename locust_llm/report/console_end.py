@@ -7,25 +7,34 @@ import shutil
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Final
 
 from locust_llm.records.run import Run
 from locust_llm.report.blocks import (
+    INEXACT,
+    INEXACT_NOTE,
     SCARCE_NOTE,
     TextBlock,
     choose_row_decimals,
     format_interval,
+    format_interval_around,
     format_observed,
     format_percentile,
     label_row,
+    mark_inexact,
 )
 from locust_llm.report.breakdowns import WHOLE
 from locust_llm.report.delivery import format_delivery_line, format_outage_line
+from locust_llm.report.judge import INTERVAL_CROSSES
 from locust_llm.report.rows import LoadLevel, RequestGroup, Row, SweepSummary
-from locust_llm.report.sections.ab import PairedComparison, make_paired_head
+from locust_llm.report.sections.ab import (
+    PairedComparison,
+    describe_gaps_of_figures,
+    make_paired_head,
+)
 from locust_llm.report.sections.ab import format_paired_cells as cells_of_arms
 from locust_llm.report.sections.best_limit import make_limit_cells, make_limit_head
 from locust_llm.report.sections.headline import OF_TAGS, make_headline
@@ -58,15 +67,12 @@ from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.metrics import ITL, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.rules import PASS, SloResult
 from locust_llm.text.format import (
-    MOST_DIGITS,
     clean_line,
     format_brief,
     format_count,
     format_number,
     format_plain_number,
-    format_supported,
     name_percentile,
-    parse_brief,
     truncate_text,
 )
 
@@ -74,8 +80,10 @@ from .comparison import HEAD as HEAD_OF_RUNS
 from .comparison import (
     SHORT_TITLES,
     Comparison,
+    ComparisonLine,
     RunPair,
     format_line_cells,
+    get_bound_mark,
     make_column_titles,
     may_have_failures,
 )
@@ -146,8 +154,8 @@ def format_ending(summary: Summary, run: Run, folder: Path | str, width: int = W
     )
     if missing := format_incomplete_line(summary, run):
         first = [*_wrapped(missing, width, MAX_MISSING), *first]
-    basis = [] if not summary.conditions.succeeded else _wrapped(_basis(summary, run), width)
-    table = _explain_mark([*_aligned(*_table(summary, run), width)], width)
+    basis = _wrapped(_basis(summary, run), width) if summary.conditions.requests else []
+    table = _explain_marks([*_aligned(*_table(summary, run), width)], width)
     if table and summary.paired is not None and summary.conditions.failed:
         table += _wrapped(OF_FAILURES, width)
     room = (
@@ -235,10 +243,9 @@ def _rules(summary: Summary, run: Run) -> Iterator[str]:
             figure = format_observed(rules_of_kind[0]) if known == "-" else f"95% interval {known}"
             if math.isinf(rules_of_kind[0].observed or 0.0) and reason:
                 figure = ""  # the reason says that it is a failure
-            yield (
-                f"  {status} {rules_of_kind[0].rule}: "
-                f"{'; '.join(text for text in (figure, reason) if text not in ('', '-'))}"
-            )
+            texts = [text for text in (figure, reason) if text not in ("", "-")]
+            told = "; ".join(texts).replace(f"; {INTERVAL_CROSSES}", " crosses the limit", 1)
+            yield f"  {status} {rules_of_kind[0].rule}: {told}"
     if rest := sum(len(rules_of_kind) for _, rules_of_kind in groups[MAX_RULES:]):
         yield f"  and {format_count(rest, 'more rule')}"
     yield from format_policy_lines(summary, run)
@@ -259,10 +266,11 @@ def _rule_with_interval(result: SloResult) -> str:
 def _basis(summary: Summary, run: Run) -> str:
     """What the verdict rests on."""
     c, rows = summary.conditions, {row.tag: row for row in summary.rows}
-    sentences = [
-        f"From {format_count(c.succeeded, 'answered request')} in "
-        f"{format_brief(c.duration_s, ' s', 3)}"
-    ]
+    answered = f"From {format_count(c.succeeded, 'answered request')}"
+    if not c.succeeded:
+        answered = f"From {format_count(c.requests, 'request')} without an answer"
+    within = "" if c.duration_s is None else f" in {format_brief(c.duration_s, ' s', 3)}"
+    sentences = [f"{answered}{within}"]
     sentences += [f"{c.failed} failed"] * bool(c.failed) + [f"{c.cut} cut"] * bool(c.cut)
     if c.cancelled:
         verb = "was" if c.cancelled == 1 else "were"
@@ -287,24 +295,11 @@ def _uncertainty(row: Row) -> list[str]:
     is none."""
     for percentile in (95.0, 50.0):
         value = row.percentiles.get(percentile)
-        ends = row.uncertainty(percentile)
+        ends = row.intervals.get(percentile)
         if value is not None and ends is not None:
-            low, high = _write_ends_around(value, ends)
-            return [
-                f"{OF_TAGS[row.tag]} {name_percentile(percentile)} {low} to {high} ms (95% "
-                f"interval)"
-            ]
+            interval = format_interval_around(value, ends)
+            return [f"{OF_TAGS[row.tag]} {name_percentile(percentile)} {interval} (95% interval)"]
     return []
-
-
-def _write_ends_around(value: float, ends: tuple[float, float]) -> tuple[str, str]:
-    """With as few digits as the interval supports, and as many as leave the value inside."""
-    half = (ends[1] - ends[0]) / 2
-    for more in range(1, MOST_DIGITS):
-        low, high = (format_supported(end, half, digits=more + 3, more=more) for end in ends)
-        if parse_brief(low) <= value <= parse_brief(high):
-            break
-    return low, high
 
 
 def _remarks(summary: Summary, run: Run) -> Iterator[str]:
@@ -321,6 +316,10 @@ def _remarks(summary: Summary, run: Run) -> Iterator[str]:
         rest = [text.partition(". ")[2] for text in first if sweep.capacity is not None]
         texts = [text for text in (*rest, *others) if text and text not in first]
         yield from dict.fromkeys((*texts, *sweep.findings))
+    if (paired := summary.paired) is not None:
+        yield from describe_gaps_of_figures(
+            [figure for figure in paired.figures if (figure.metric, figure.stat) in ARM_ROWS]
+        )
     if summary.waterfall is not None and not summary.swept:
         yield summarise_latency_parts(summary.waterfall)
     yield from (
@@ -393,10 +392,11 @@ def _groups(summary: Summary) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
 
 def _mean_and_greatest(row: Row) -> tuple[str, str]:
     if row.count is None:
-        return format_number(row.avg, 4), format_number(row.max)
-    return format_number(row.avg, most=choose_row_decimals(row)), format_number(
-        row.max, most=choose_row_decimals(row)
-    )
+        rate = f"{mark_inexact(row, '')}{format_number(row.avg, 4)}"
+        return rate, format_number(row.max)
+    decimals = choose_row_decimals(row)
+    mean = f"{mark_inexact(row, 'avg')}{format_number(row.avg, most=decimals)}"
+    return mean, format_number(row.max, most=decimals)
 
 
 def _stages(
@@ -463,10 +463,11 @@ def _hang_marks(column: list[str]) -> list[str]:
     return [text if text.endswith("*") else f"{text} " for text in column]
 
 
-def _explain_mark(table: list[str], width: int) -> list[str]:
-    """The table, with a line on the mark behind its figures if there is one."""
-    marked = any(re.search(r"\d\*( |$)", line) for line in table)
-    return [*table, *_wrapped(SCARCE_NOTE, width)] if marked else table
+def _explain_marks(table: list[str], width: int) -> list[str]:
+    """The table, with a line on the marks beside its figures."""
+    marks = ((r"\d\*( |$)", SCARCE_NOTE), (rf"(^| ){INEXACT}\d", INEXACT_NOTE))
+    notes = [note for mark, note in marks if any(re.search(mark, line) for line in table)]
+    return [*table, *_wrapped("; ".join(notes), width)]
 
 
 # -- runs side by side -----------------------------------------------------------------------------
@@ -480,9 +481,95 @@ def format_comparison_ending(compared: Comparison, width: int) -> str:
             "between them, and locust-llm ab "
         f"cancels it.{of_failures} All figures: --verbose, --markdown FILE.", width,
     )  # fmt: skip
-    room = (LINES - len(last) - 1) // len(compared.runs) - 1
-    parts = [_pair(compared, pair, width, max(1, room)) for pair in compared.runs]
+    room = LINES - len(last) - 1
+    if len(compared.runs) == 1:
+        parts = [_pair(compared, compared.runs[0], width, room - 1)]
+    elif any(pair.axis for pair in compared.runs):
+        each = max(1, room // len(compared.runs) - 1)
+        parts = [_pair(compared, pair, width, each) for pair in compared.runs]
+    else:
+        parts = [_list_runs(compared, width, room - 1)]
     return "\n\n".join("\n".join(part) for part in (*parts, last)) + "\n"
+
+
+def _list_runs(compared: Comparison, width: int, room: int) -> list[str]:
+    """Several runs, a line each: what of the main figures differs from the base."""
+    names = [Path(pair.folder).name or pair.folder for pair in compared.runs]
+    table, keys = _fit_runs(compared, names, width)
+    warnings = [SIMULATED] * compared.simulated
+    warnings += [f"WARNING: {text}" for text in compared.warnings]
+    warnings += _name_runs(names, compared.runs)
+    others = [
+        f"{name}: {'; '.join(texts)}."
+        for name, pair in zip(names, compared.runs, strict=True)
+        if (texts := list(_list_other_changes(pair, keys)))
+    ]
+    others += dict.fromkeys(pair.between_runs for pair in compared.runs if pair.between_runs)
+    above = _fitting(warnings, width, room - len(table))
+    return [*above, *table, *_fitting(others, width, room - len(table) - len(above))]
+
+
+def _fit_runs(
+    compared: Comparison, names: Sequence[str], width: int
+) -> tuple[list[str], set[tuple[str, str]]]:
+    """(a table of the base and the runs, the figures that it has room for)."""
+    lines = [line for line in compared.runs[0].lines if (line.metric, line.stat) in ARM_ROWS]
+    table = list[str]()
+    while True:
+        keys = [(line.metric, line.stat) for line in lines]
+        base = [
+            f"{get_bound_mark(line) * line.base_open}{format_brief(line.base)}" for line in lines
+        ]
+        rows = [(Path(compared.base).name, "base", *base)]
+        for name, pair in zip(names, compared.runs, strict=True):
+            rows.append((name, *_summarise_run(pair, keys)))
+        table = _align_all([("", "differ", *(line.label for line in lines)), *rows])
+        if not lines or max(map(len, table)) <= width:
+            return [truncate_text(line, width) for line in table], set(keys)
+        lines.pop()
+
+
+def _summarise_run(pair: RunPair, keys: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """How many of its figures differ, and these figures with a word where they do."""
+    differing = [line for line in pair.lines if _is_different(line)]
+    yield "other work" if pair.other_work else f"{len(differing)} of {len(pair.lines)}"
+    by_key = {(line.metric, line.stat): line for line in pair.lines}
+    for key in keys:
+        line = by_key.get(key)
+        if line is None:
+            yield "-"
+        else:
+            word = f"{line.word} " if _is_different(line) else ""
+            bound = get_bound_mark(line) * line.value_open
+            yield f"{word}{bound}{format_brief(line.value)}"
+
+
+def _list_other_changes(pair: RunPair, keys: Collection[tuple[str, str]]) -> Iterator[str]:
+    """Those of figures that have no column, and why there are none."""
+    if pair.other_work:
+        yield f"not compared, as this was other work ({pair.other_work})"
+    for end in ("better", "worse"):
+        labels = [
+            line.label
+            for line in pair.lines
+            if (line.metric, line.stat) not in keys and line.word.split()[-1] == end
+        ]
+        if labels:
+            yield f"{', '.join(labels)} {end}"
+
+
+def _is_different(line: ComparisonLine) -> bool:
+    return line.word.split()[-1] in ("better", "worse")
+
+
+def _name_runs(names: Sequence[str], pairs: Sequence[RunPair]) -> Iterator[str]:
+    """Each warning once, with the runs that it is about."""
+    runs_of = dict[str, list[str]]()
+    for name, pair in zip(names, pairs, strict=True):
+        for text in pair.warnings:
+            runs_of.setdefault(text, []).append(name)
+    for text, runs in runs_of.items():
+        yield f"WARNING: {', '.join(runs)}: {text}"
 
 
 def _pair(comparison: Comparison, pair: RunPair, width: int, room: int) -> list[str]:
@@ -494,12 +581,12 @@ def _pair(comparison: Comparison, pair: RunPair, width: int, room: int) -> list[
     else:
         rows = [(line.label, line) for line in pair.lines]
         what = ""
-    differing = [row for row in rows if row[1].word.split()[-1] in ("better", "worse")]
+    differing = [row for row in rows if _is_different(row[1])]
     changes = [f"{label} {line.word}" for label, line in differing]
     unknown = sum(line.low is None for _, line in rows)
     result = f"{len(changes)} of {len(rows)} figures differ"
     if unknown:
-        result += f", {unknown} cannot be told"
+        result += f", {unknown} cannot be compared"
     if changes:
         result += f": {', '.join(changes)}"
     if pair.other_work:
@@ -518,7 +605,7 @@ def _pair(comparison: Comparison, pair: RunPair, width: int, room: int) -> list[
     ]
     cells = [(label, *format_line_cells(line)) for label, line in main]
     table = _fit_comparison(titles, cells, width)
-    return [*lines, *_explain_mark(table, width)][:room]
+    return [*lines, *_explain_marks(table, width)][:room]
 
 
 def _select_cells(line: Sequence[str], places: Sequence[int]) -> list[str]:

@@ -18,7 +18,6 @@ from locust_llm.report.rows import (
     MIN_TOKENS_PER_MERGED_CHUNK,
     FailureGroup,
     ModelShare,
-    RunCounts,
     SteadyState,
     SweepSummary,
 )
@@ -274,7 +273,7 @@ def _failures(summary: Summary) -> Iterator[Block]:
 
 
 def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
-    c, counts, gate = summary.conditions, summary.counts, summary.gate
+    c, gate = summary.conditions, summary.gate
     axis = summary.sweep.axis if summary.sweep is not None else ""
     if run.arms:
         yield from describe_arms(run)
@@ -337,11 +336,11 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
             "valid answers",
             f"{c.schema_valid / c.schema_checked:.1%} of {c.schema_checked} with a schema",
         )
-    yield from _chunks(counts, run)
+    yield from _chunks(summary, run)
     yield from _drafts(summary)
     if summary.energy is not None:
         yield "energy", format_energy(summary.energy)
-    yield "clock", f"{c.clock or '-'} stamps" + _readers(run)
+    yield from _clock(c, run)
     if not summary.staged:
         yield "client verdict", _verdict(summary)
     yield from _found_by(run)
@@ -364,17 +363,24 @@ def _lengths(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
         )
 
 
+def _clock(c: Conditions, run: Run) -> Iterator[tuple[str, str]]:
+    if c.succeeded:
+        yield "clock", f"{c.clock or '-'} stamps{_readers(run)}"
+
+
 def _readers(run: Run) -> str:
     """What read the answers, in all processes."""
     kinds = sorted({health.reader for health in run.health if health.reader})
     return f", reader: {' and '.join(kinds)}" if kinds else ""
 
 
-def _chunks(counts: RunCounts, run: Run) -> Iterator[tuple[str, str]]:
+def _chunks(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
+    counts = summary.counts
     merged = counts.merged_chunks / counts.chunks if counts.chunks else 0.0
     left_out = f"; {counts.gaps_left_out} gaps left out" if counts.gaps_left_out else ""
     streams = run.settings.generates and run.settings.streaming
-    if counts.chunks or (streams and not run.imported):
+    answered = counts.chunks or (summary.conditions.succeeded and streams and not run.imported)
+    if answered:
         held = (
             f", {tokens:.2f} tokens each"
             if (tokens := counts.tokens_per_chunk or 0) > MIN_TOKENS_PER_MERGED_CHUNK

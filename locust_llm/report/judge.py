@@ -80,9 +80,15 @@ WORSE: Final = (PASS, INCONCLUSIVE, FAIL)
 """How bad statuses are, the worst last."""
 ICL: Final = "icl"
 ITL: Final = "itl"
+INTERVAL_CROSSES: Final = "its 95% interval crosses the limit"
 MAY_BE_OFF: Final = "the load generator may have it off by up to"
 MAX_LONGER: Final = 100.0
 """So many times as long a run is the most that is advised."""
+LEAST_LONGER: Final = 1.25
+"""And the least: an interval of a little more time may as well be wider by chance."""
+LIKELY: Final = 0.65
+"""Of the way from the figure to the end of its interval: a limit further out is on that side of the
+true figure in nine of ten cases."""
 
 
 def judge_rules(seen: Evaluation) -> tuple[SloResult, ...]:
@@ -160,6 +166,7 @@ def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
         longer_s=longer,
         longer_is_exact=longer is not None and is_pure_share(rule, tested),
         voided=bool(blame),
+        likely=_foretell(rule, tested) if status == INCONCLUSIVE and not blame else "",
         close_to_limit=by_chance
         and status == INCONCLUSIVE
         and _is_close_to_limit(rule, tested, error, seen),
@@ -368,10 +375,23 @@ def _explain_open_rule(
         more, longer = "nothing answered at the end of the run", None
     if rule.percentile is not None and found.ends is not None and None in found.ends:
         return f"{explain_missing_end(found)}; {more}", longer
-    why = "its 95% interval crosses the limit"
+    likely = _foretell(rule, found)
+    why = f"{INTERVAL_CROSSES} (likely {likely})" if likely else INTERVAL_CROSSES
     if found.ends is None:
         why = "its ends lie on both sides of the limit"
     return "; ".join(filter(None, (f"{why}, {more}", note, _cut(found)))), longer
+
+
+def _foretell(rule: Rule, found: ObservedValue) -> str:
+    """PASS or FAIL where the limit is near the end of the interval; empty: it is open."""
+    if found.value is None or found.ends is None or found.undecided or found.never_sent:
+        return ""
+    holds = rule.holds(found.value)
+    beyond = [end for end in found.ends if end is not None and rule.holds(end) != holds]
+    room = abs(rule.limit - found.value)
+    if not beyond or any(room < LIKELY * abs(end - found.value) for end in beyond):
+        return ""
+    return PASS if holds else FAIL
 
 
 def estimate_longer_s(rule: Rule, found: ObservedValue, seconds: float) -> float | None:
@@ -398,7 +418,7 @@ def estimate_longer_s(rule: Rule, found: ObservedValue, seconds: float) -> float
     if rule.percentile is not None and None in found.ends and found.size:
         # an end that is not there takes as many independent requests as its percentile needs
         times = max(times, count_needed_values(rule.percentile) / found.size)
-    return (times - 1) * seconds if 1 < times <= MAX_LONGER else None
+    return (max(times, LEAST_LONGER) - 1) * seconds if 1 < times <= MAX_LONGER else None
 
 
 def is_pure_share(rule: Rule, found: ObservedValue) -> bool:

@@ -50,15 +50,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     report/slo/measurement_error.py. Empty: nobody knows."""
     intervals: dict[float, tuple[float, float]] = {}
     """95 % intervals of percentiles, of TTFT: how far chance alone may have moved them in this
-    run."""
-
-    def uncertainty(self, percentile: float) -> tuple[float, float] | None:
-        """The ends between which the true percentile lies, chance and measurement together; None:
-        not known."""
-        if (interval := self.intervals.get(percentile)) is None:
-            return None
-        lower, upper = self.plus_minus.get(percentile, (0.0, 0.0))
-        return max(interval[0] - lower, 0.0), interval[1] + upper
+    run. A rule on the same figure has the same interval."""
+    inexact: tuple[str, ...] = ()
+    """Statistics (``p95``, ``avg``; empty: that of a rate) that the load generator may have more
+    wrong than is fine."""
 
 
 class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):

@@ -38,6 +38,7 @@ from locust_llm.slo.client_verdict import (
     highest_known_percent,
     judge_figures,
 )
+from locust_llm.slo.client_verdict import OK as FINE
 from locust_llm.slo.metrics import (
     BY_NAME,
     CANCELLED_METRICS,
@@ -119,8 +120,10 @@ def summarise_run(
     found = _evidence_of_run(main, run)
     seen = Evaluation(main, run, None, None, records, ended, time)
     rates = [*_throughputs(ended, time), *make_goodput_rows(seen)]
-    rows = _rows(main, gaps["profiling"], percentiles, rates)
+    looks = len(run.settings.looks) or 1
+    rows = _rows(main, gaps["profiling"], percentiles, rates, looks)
     errors = tuple(_figure_errors(rows, main, run, columns, experiment))
+    rows = _mark_inexact(rows, errors)
     judged = tuple(error for error in errors if error.judged)
     # an experiment is about gaps
     words = MAIN if experiment is None else (*MAIN, BY_NAME[POOLED].word)
@@ -196,6 +199,19 @@ def _figure_errors(
     merged = columns.blurred.get("profiling")
     ok = main.outcome(OK)
     yield from measure_figure_errors(rows, ok, run, sources, gaps, merged)
+
+
+def _mark_inexact(rows: Sequence[Row], errors: Sequence[FigureError]) -> tuple[Row, ...]:
+    """Each row with its figures that the load generator may have more wrong than is fine."""
+    inexact = dict[str, tuple[str, ...]]()
+    for error in errors:
+        if error.level != FINE:
+            inexact[error.word] = (*inexact.get(error.word, ()), error.stat)
+    if all(error.word != TTFT_FROM_DUE.word for error in errors):
+        # without a schedule and a gate it is TTFT
+        inexact[TTFT_FROM_DUE.word] = inexact.get(TTFT.word, ())
+    words = {row.tag: BY_NAME[row.tag].word for row in rows if row.tag in BY_NAME}
+    return tuple(replace(row, inexact=inexact.get(words.get(row.tag, ""), ())) for row in rows)
 
 
 def _with_plus_minus(rows: Sequence[Row], errors: Sequence[FigureError]) -> tuple[Row, ...]:
@@ -277,7 +293,11 @@ def _had(run: Run, rows: tuple[Row, ...]) -> tuple[Row, ...]:
 
 
 def _rows(
-    part: RequestSelection, gaps: GapCounts, percentiles: Sequence[float], rates: Sequence[Row]
+    part: RequestSelection,
+    gaps: GapCounts,
+    percentiles: Sequence[float],
+    rates: Sequence[Row],
+    looks: int = 1,
 ) -> tuple[Row, ...]:
     ok = part.outcome(OK)
     all_that_waited = part.outcome(OK, *FAILURES, CUT, CANCELLED)
@@ -288,7 +308,7 @@ def _rows(
         values = (all_that_waited if metric.waits else ok)[metric.column]
         distribution = make_distribution_row(metric, values, percentiles)
         if metric in (TTFT, TTFT_FROM_DUE):
-            distribution = replace(distribution, intervals=_intervals(ok, metric))
+            distribution = replace(distribution, intervals=_intervals(ok, metric, looks))
         if metric in (TTFT, ITL):
             distribution = replace(distribution, effective=_effective(ok, metric))
         return distribution
@@ -308,12 +328,15 @@ def _in_order(ok: RequestSelection, metric: Metric) -> Floats:
     return known
 
 
-def _intervals(ok: RequestSelection, metric: Metric) -> dict[float, tuple[float, float]]:
-    """Those that have both ends, in the unit of the metric."""
+def _intervals(
+    ok: RequestSelection, metric: Metric, looks: int
+) -> dict[float, tuple[float, float]]:
+    """Those that have both ends, in the unit of the metric. ``looks``: as of the rules, so that one
+    figure has one interval."""
     values = _in_order(ok, metric)
     intervals = dict[float, tuple[float, float]]()
     for percentile in (50.0, 95.0):
-        low, high = estimate_percentile_interval(values, percentile).ends
+        low, high = estimate_percentile_interval(values, percentile, looks=looks).ends
         if low is not None and high is not None:
             intervals[percentile] = low * metric.scale, high * metric.scale
     return intervals

@@ -62,7 +62,7 @@ class CommandLineOptions(msgspec.Struct):
             "Certificates to trust, also of a proxy that looks into TLS",
             "company-ca.pem",
             "FILE",
-            otherwise="$REQUESTS_CA_BUNDLE, else those of certifi",
+            otherwise="$REQUESTS_CA_BUNDLE, else certifi's",
             in_form=False,
         ),
     ] = None

@@ -123,7 +123,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     """Rules as text, as run.json has them; ``rules`` has the objects."""
     slo_preset: Annotated[
         str | None,
-        Option("rules", "Preset rules: chat, or those of MLPerf", "mlperf-llama3.1-8b", "NAME"),
+        Option("rules", "Preset rules: chat, or MLPerf's", "mlperf-llama3.1-8b", "NAME"),
     ] = None
     until_decided_s: Annotated[
         float | None,
@@ -234,7 +234,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
             "Address of the candidate",
             "localhost:8001",
             "URL",
-            otherwise="that of the base",
+            otherwise="the base's",
             in_form=False,
         ),
     ] = ""
@@ -602,7 +602,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
             "Path of the endpoint",
             "/v1/completions",
             "PATH",
-            otherwise="that of the endpoint type",
+            otherwise="by the endpoint type",
         ),
     ] = "/v1/chat/completions"
     endpoint_type: Annotated[

@@ -277,7 +277,7 @@ def _dataset(s: Settings) -> Iterator[str]:
         if s.fixed_schedule:
             yield (
                 "--trajectory-start and --fixed-schedule exclude each other: a trace's times are "
-                "those of its beginnings"
+                "of its beginnings"
             )
 
 

@@ -291,12 +291,17 @@ IDLE_ADVICE: Final = (
     "The load generator used little CPU, so more processes do not help: end other "
     "programs on its machine."
 )
+HELD_UP_ADVICE: Final = (
+    "The load generator used little CPU, so more processes do not help: a hypervisor, power saving "
+    "or another program may hold it up."
+)
+"""Replaces IDLE_ADVICE, where no other program is known that used much."""
 LOCAL_SERVER_ADVICE: Final = (
     "The load generator shares its machine with the server under test: run it on a machine of its "
     "own."
 )
 BLOCKS_ADVICE: Final = "Look for code in the locustfile that blocks, too."
-"""Follows IDLE_ADVICE, where the locustfile is the user's."""
+"""Follows these two, where the locustfile is the user's."""
 PERMIT_ADVICE: Final = (
     "Use fewer processes (--processes), or a machine with more CPU: permits "
     "take too long between them."
@@ -349,7 +354,9 @@ def advise_on_processes(slow: Sequence[ProcessEvidence]) -> str:
         return LOCAL_SERVER_ADVICE if server_beside else CPU_WAIT_ADVICE
     busy = [e for e in slow if e.cpu_share is None or e.cpu_share >= BUSY_CORE]
     if not busy:
-        return LOCAL_SERVER_ADVICE if server_beside else IDLE_ADVICE
+        if server_beside:
+            return LOCAL_SERVER_ADVICE
+        return IDLE_ADVICE if describe_other_programs(slow) else HELD_UP_ADVICE
     if any(e.cores is not None and e.beside >= e.cores for e in busy):
         return NO_CORE_ADVICE
     return BUSY_ADVICE

@@ -153,7 +153,7 @@ FELT: Final = (
            "share of token deadlines that were met (--token-deadline): Etalon's fluidity index",
            word="fluidity", felt=True, instead="request_latency"),
     Metric("Quality of Experience", "qoe", "%", "qoe", 1e2,
-           "area under what was read at --reading-pace, over that of a reader who gets all in "
+           "area under what was read at --reading-pace, as a share of a reader's who gets all in "
                "time: Andes' QoE",
            word="qoe", felt=True, instead="request_latency"),
     Metric("Reading Stall", "reading_stall", "ms", "reading_stall_s", 1e3,
@@ -168,7 +168,7 @@ LENGTHS: Final = (
         "texts of embeddings, documents of rerank",
            optional=True),
     Metric("Images per Request", "num_images", "images", "images", 1.0,
-        "pictures, those of earlier turns too",
+        "pictures, of earlier turns too",
            optional=True),
     Metric("Image Pixels per Request", "image_pixels", "megapixels", "image_pixels", 1e-6,
         "of all of them", optional=True),

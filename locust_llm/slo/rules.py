@@ -738,6 +738,8 @@ class SloResult(msgspec.Struct, frozen=True, kw_only=True):
     close_to_limit: bool = False
     """The rule is INCONCLUSIVE, and its interval would have decided a limit 30 % higher or
     lower."""
+    likely: str = ""
+    """PASS or FAIL of an INCONCLUSIVE one, where its limit is near an end of its interval."""
     reason: str = ""
     """One sentence: why the rule is inconclusive, or another remark."""
 

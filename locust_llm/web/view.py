@@ -11,7 +11,7 @@ import gevent
 from locust_llm.controller.controller import Controller
 from locust_llm.controller.live_stats import PARTS_S
 from locust_llm.controller.progress import format_phase_position
-from locust_llm.records.latency_parts import name_latency_part
+from locust_llm.records.latency_parts import LATE, NAMES, USER, name_latency_part
 from locust_llm.records.phase_plan import BETWEEN, PROFILING, WARMUP
 from locust_llm.records.record import Record
 from locust_llm.records.report_result import MetricValue, ReportResult
@@ -245,7 +245,7 @@ class RunView:
             "client": live.stats.client(),
             "rules": rules,
             "slo": None,
-            "parts": _parts(live),
+            "parts": _parts(live, self.control),
         } | ({"tokens_per_s": live.tokens_per_s} if live.generates else {})
 
     def rows(self) -> Iterator[dict[str, str]]:
@@ -279,12 +279,19 @@ def _phase(control: Controller) -> str:
     return f"{stages.asked.axis} {stages.value:g}"
 
 
-def _parts(live: LiveStatistics) -> Json:
-    """(part, name, ms) of the parts in the last seconds that took some time."""
+def _parts(live: LiveStatistics, control: Controller | None) -> Json:
+    """(part, name, ms) of the parts in the last seconds that took some time. Single records do not
+    show whether a user was free."""
+    asked = None if control is None else control.settings
+    may_lack_users = asked is not None and asked.open_loop and asked.users is not None
+    names = {LATE: f"{NAMES[USER]}, or {NAMES[LATE]}"} if may_lack_users else {}
     count, means_s = live.stats.parts.recent()
     shown = {name: s for name, s in means_s.items() if s >= LEAST_PART_S}
     known = {name for name, s in means_s.items() if s > 0}
-    parts = [(name, name_latency_part(name, known), round(s * 1e3, 2)) for name, s in shown.items()]
+    parts = [
+        (name, names.get(name) or name_latency_part(name, known), round(s * 1e3, 2))
+        for name, s in shown.items()
+    ]
     return {"count": count, "seconds": PARTS_S, "parts": parts}
 
 

@@ -243,6 +243,27 @@ def blocks_of(folder: Path) -> BlockRunner:
     return BlockRunner(settings, settings.staged, folder)
 
 
+@pytest.mark.parametrize(("took_s", "warns"), [(3.9, False), (4.1, True)])
+def test_blocks_as_short_as_a_request_are_warned_of_after_the_first_pair(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, took_s: float, warns: bool
+) -> None:
+    """Of 10 s 8 count: two requests of 4 s."""
+    one = blocks_of(tmp_path)
+    for _ in range(4):
+        one.next()
+        at = 1000.0 + 12 * one.number
+        one.begin(at)
+        slow = took_s if one.block.arm == "candidate" else 1.0
+        one.add_record(sent(at + 3, slow))
+        one.close(facts, report=True)
+    found = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    expected = (
+        "A request of the candidate takes 4.1 s, and a block counts for 8 s: many blocks may have "
+        "no request. --block-duration 11 is long enough."
+    )
+    assert found == [expected] * warns
+
+
 def test_blocks_come_in_their_order_and_count_behind_the_washout(
     tmp_path: Path, reports: list[Path]
 ) -> None:

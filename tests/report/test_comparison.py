@@ -217,7 +217,7 @@ def test_the_command(
     files = ["--json", "c.json", "--markdown", "c.md"]
     assert main(["compare", "base", "same", "slow", "--verbose", *files]) == 0
     found = add_run_spread(found)
-    assert all("is not known: that takes 4 runs" in pair.between_runs for pair in found.runs)
+    assert all("is not known: that takes 3 more" in pair.between_runs for pair in found.runs)
     assert capsys.readouterr().out == f"{render_comparison_console(found)}\n{WEATHER}\n"
     assert Path("c.md").read_text() == render_comparison_markdown(found)
     assert msgspec.json.decode(Path("c.json").read_bytes(), type=Comparison) == found
@@ -230,16 +230,19 @@ def test_the_command(
 @pytest.mark.parametrize("width", [60, 120])
 def test_the_console_ends_with_what_differs(found: Comparison, tmp_path: Path, width: int) -> None:
     found = add_run_spread(found)
-    lines = format_comparison_ending(found, width).splitlines()
-    assert len(lines) <= LINES
-    assert max(map(len, lines)) <= width
-    assert " ".join(lines).startswith("same against base: 0 of 13 figures differ. ")
-    text = " ".join(" ".join(lines).split())
-    assert "cancels it. All figures:" in text  # no request failed
-    assert width < 120 or any(line.endswith("  worse") for line in lines)
-    assert width < 120 or "Run both again, or use locust-llm ab." in text
-    assert any(line.startswith("slow against base: ") for line in lines)
-    assert "TTFT p50 (ms) worse" in " ".join(" ".join(lines).split())
+    for pair, beginning, word in (
+        (found.runs[0], "same against base: 0 of 13 figures differ. ", "no difference to be seen"),
+        (found.runs[1], "slow against base: ", "  worse"),
+    ):
+        lines = format_comparison_ending(replace(found, runs=(pair,)), width).splitlines()
+        assert len(lines) <= LINES
+        assert max(map(len, lines)) <= width
+        text = " ".join(" ".join(lines).split())
+        assert text.startswith(beginning)
+        assert "cancels it. All figures:" in text  # no request failed
+        assert any(line.endswith(word) for line in lines)
+        assert "Run both again, or use locust-llm ab." in text
+    assert "TTFT p50 (ms) worse" in text
     swept_ = compare_folders(
         [swept(tmp_path / "a", {1: 1, 2: 1}), swept(tmp_path / "b", {1: 2, 2: 2})]
     )
@@ -247,6 +250,37 @@ def test_the_console_ends_with_what_differs(found: Comparison, tmp_path: Path, w
         line.startswith("concurrency 2 ")
         for line in format_comparison_ending(swept_, width).splitlines()
     )
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_several_runs_have_a_line_each_and_all_differences_have_a_word(
+    found: Comparison, width: int
+) -> None:
+    found = replace(add_run_spread(found), simulated=True)
+    lines = format_comparison_ending(found, width).splitlines()
+    assert len(lines) <= LINES
+    assert max(map(len, lines)) <= width
+    assert lines[0].startswith("SIMULATED")
+    head, base, same, slow = next(
+        lines[i : i + 4] for i, line in enumerate(lines) if line.split()[:1] == ["differ"]
+    )
+    assert base.split()[:2] == ["base", "base"]
+    assert same.split()[:4] == ["same", "0", "of", "13"]
+    assert slow.split()[:2] == ["slow", str(len(slower(found)))]
+    assert "better" not in same
+    assert "worse" not in same
+    shown = [label for label in slower(found) if label in head]
+    assert slow.count("worse ") == len(shown)
+    text = " ".join(" ".join(lines).split())
+    below = text.partition("slow: TTFT")[2].partition(" worse.")[0]
+    for label in slower(found):
+        assert (label in head) != (label in f"TTFT{below}"), label
+    warning = "WARNING: slow: different prefill limit: none in the base; 1 here."
+    assert warning in text
+
+
+def slower(found: Comparison) -> list[str]:
+    return [line.label for line in found.runs[1].lines if line.word.endswith("worse")]
 
 
 def test_the_same_folders_give_the_same_intervals(folders: list[Path], found: Comparison) -> None:
@@ -302,6 +336,10 @@ def test_other_work_is_put_beside_and_no_difference_given(tmp_path: Path) -> Non
             in render_comparison_console(found)
         )
     said = format_comparison_ending(found, 120)
+    assert "model: not compared, as this was other work (model b for a)." in " ".join(said.split())
+    assert any(line.startswith("longer  other work") for line in said.splitlines())
+    pair = replace(found, runs=found.runs[:1])
+    said = format_comparison_ending(pair, 120)
     assert "not compared, as this was other work (model b for a)." in " ".join(said.split())
 
 

@@ -380,6 +380,19 @@ def test_too_few_samples() -> None:
     assert judged("requests_per_s > 0.1", [failed()] * 32).status == "FAIL"
 
 
+@pytest.mark.parametrize("rule", ["requests_per_s >= 1", "output_tokens_per_s >= 5"])
+@pytest.mark.parametrize("count", [1, 2, 40])
+def test_a_run_without_an_answer_is_below_each_rate(rule: str, count: int) -> None:
+    """All were cut 30 s after their send, or failed."""
+    cut = failed("cut", closed_at=40.0)
+    for record in (cut, failed("reset", closed_at=40.0)):
+        found = judged(rule, [record] * count)
+        assert (found.status, found.observed) == ("FAIL", 0.0)
+        assert found.reason.startswith("no request was answered in 30 s")
+    stage = a_stage(a_run(slo=(rule,), sweep="concurrency=1,2"), 1, 1.0, "concurrency")
+    assert judged(rule, [cut] * count, stage).status == "INCONCLUSIVE"
+
+
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
@@ -677,6 +690,8 @@ def test_lost_records_could_be_the_slow_ones() -> None:
             ObservedValue(10.0, (5.0, 20.0), size=100.0),
             None,
         ),  # 20 is not below: 1 x the time, for a hair
+        # 1.04 times as long would do, if chance did not make the interval wider
+        ("ttft p50 < 14.9s", ObservedValue(10.0, (5.0, 15.0), size=100.0), 25.0),
         # it fails when the lower end is above
         ("ttft p50 < 9s", ObservedValue(10.0, (7.0, 20.0), size=100.0), 800.0),
         ("ttft p50 > 9s", ObservedValue(10.0, (7.0, 20.0), size=100.0), 800.0),
@@ -719,6 +734,17 @@ def test_how_much_longer_a_run_would_decide(
         None if longer is None else pytest.approx(longer)
     )
     assert estimate_longer_s(parse_rule(rule), found, 0.0) is None
+
+
+@pytest.mark.parametrize(
+    ("limit_ms", "word"),
+    [(200, ""), (195, ""), (183, " (likely FAIL)"), (206, ""), (218, " (likely PASS)")],
+)
+def test_a_limit_near_the_end_of_its_interval_has_a_likely_side(limit_ms: int, word: str) -> None:
+    """The median of 400 is 200.5 ms, its interval 181 to 220: two thirds of the way are 187 and
+    213."""
+    reason = judged(f"ttft p50 < {limit_ms}ms", steps(400)).reason
+    assert reason.startswith(f"its 95% interval crosses the limit{word}, ")
 
 
 def median_of(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> ObservedValue:

@@ -17,6 +17,7 @@ from locust_llm.slo.client_verdict import (
     BUSY_ADVICE,
     CPU_WAIT_ADVICE,
     DEGRADED,
+    HELD_UP_ADVICE,
     IDLE_ADVICE,
     INVALID,
     LATE_PERMIT,
@@ -228,7 +229,8 @@ def test_fewer_processes_are_for_permits_that_are_late() -> None:
         ({"cpu_share": 0.95, "cores": 1}, NO_CORE_ADVICE),
         ({"cpu_share": 0.3, "cores": 2, "cpu_wait_share": 0.15}, CPU_WAIT_ADVICE),
         ({"cpu_share": 0.95, "cores": 2, "cpu_wait_share": 0.15}, CPU_WAIT_ADVICE),
-        ({"cpu_share": 0.3, "cores": 8, "cpu_wait_share": 0.01}, IDLE_ADVICE),
+        ({"cpu_share": 0.3, "cores": 8, "cpu_wait_share": 0.01}, HELD_UP_ADVICE),
+        ({"cpu_share": 0.3, "cores": 8, "other_programs": {"python": 2.1}}, IDLE_ADVICE),
         ({"cpu_share": None}, BUSY_ADVICE),
     ],
 )

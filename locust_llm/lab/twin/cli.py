@@ -472,10 +472,9 @@ DRAWN: Final = 4000
 """Requests, of which a prediction draws: their mean length is known to 1%."""
 SEED: Final = 30_000
 OPTIONS: Final = {
-    "--synthetic-input-tokens-mean": "mean length of the prompts, in tokens (default: those of the "
-    "twin)",
+    "--synthetic-input-tokens-mean": "mean length of the prompts, in tokens (default: the twin's)",
     "--synthetic-input-tokens-stddev": "its standard deviation (default: 0)",
-    "--output-tokens-mean": "mean length of the answers, in tokens (default: those of the twin)",
+    "--output-tokens-mean": "mean length of the answers, in tokens (default: the twin's)",
     "--output-tokens-stddev": "its standard deviation (default: 0)",
 }
 MOST: Final = 10**7

@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from locust_llm.records.record import OK as SUCCEEDED
 from locust_llm.records.run import Run, Stage
@@ -57,6 +58,7 @@ from locust_llm.slo.rules import INCONCLUSIVE as RULE_INCONCLUSIVE
 from locust_llm.slo.student_t import find_student_t
 from locust_llm.text.format import ComparedTexts, format_comparison, format_count
 
+Bools = NDArray[np.bool_]
 DIFFERENT: Final = "DIFFERENT"
 SAME: Final = "NO DIFFERENCE TO BE SEEN"
 INCONCLUSIVE: Final = "INCONCLUSIVE"
@@ -93,7 +95,9 @@ class PairedFigure(msgspec.Struct, frozen=True, kw_only=True):
     """better, worse, no difference to be seen, not concluded, or - for nothing to compare."""
     note: str = ""
     pairs: tuple[tuple[float, float], ...] = ()
-    """(base, candidate) of each pair."""
+    """(base, candidate) of each pair of which both blocks have the figure."""
+    left_out: str = ""
+    """Which pairs are not among them, and why; empty: all are."""
 
     @property
     def few(self) -> bool:
@@ -142,6 +146,7 @@ class PairedComparison(msgspec.Struct, frozen=True, kw_only=True):
         return sum(figure.different for figure in self.figures)
 
 
+LONGER_BLOCKS: Final = "longer blocks (--block-duration) have more requests"
 FEW: Final = 20
 """Of so few requests a block its figures are of little use."""
 
@@ -393,7 +398,7 @@ def compare_arms(
     reason = (
         few
         or ("" if stands else blame)
-        or ("" if deltas else "there is no figure that both arms have in each pair")
+        or ("" if deltas else "there is no figure that both arms have in enough pairs")
     )
     decided = DIFFERENT if seen is not None and seen <= CHANCE else SAME
     warnings = (_uneven(pairs) if run.settings.open_loop else "", stands * _within_error(blame))
@@ -600,15 +605,20 @@ def _compared(
     measure = BY_WORD[rule.metric]
     values = compute_pair_values(rule, pairs)
     label = _label(rule)
-    relative = measure.units is not SHARE and bool((values > 0).all())
     figure = PairedFigure(
-        metric=rule.metric, stat=rule.stat, label=label, unit=rule.unit, relative=relative
+        metric=rule.metric, stat=rule.stat, label=label, unit=rule.unit, relative=False
     )
     if why := _absent(values):
         return replace(figure, note=why), None
+    left_out = _describe_pairs_left_out(values)
+    known = has_both_blocks(values)
+    values = values[known]
+    used = [pair for pair, is_known in zip(pairs, known, strict=True) if is_known]
+    relative = measure.units is not SHARE and bool((values > 0).all())
     arms = compute_arm_difference(values, relative=relative)
     factor = rule.factor
-    _, least, most = (end * factor for end in _widened(arms, values, error.reach).difference)
+    widened = _widened(arms, values, _select_reach(error.reach, known))
+    _, least, most = (end * factor for end in widened.difference)
     change, low, high = (end * factor for end in arms.difference)
     seen_low, seen_high = possible_ends((arms.difference[1], arms.difference[2]), arms.base, rule)
     percent, low_percent, high_percent = (
@@ -617,11 +627,14 @@ def _compared(
         else [(r - 1) * 100 for r in arms.ratio]
     )
     each = np.log(values) if relative else values
-    deltas = each[:, 1] - each[:, 0]
+    # a pair without the figure changes no sum: its signs can be exchanged like those of the others
+    deltas = np.zeros(len(known))
+    deltas[known] = each[:, 1] - each[:, 0]
     # Student's t of differences that are all 0 is no bound: a failure in a thousand may be there
     bounded = bool(deltas.any())
     figure = replace(
         figure,
+        relative=relative,
         base=arms.base * factor,
         candidate=arms.candidate * factor,
         difference=change,
@@ -631,8 +644,9 @@ def _compared(
         low_percent=low_percent if bounded else None,
         high_percent=high_percent if bounded else None,
         word=_word(rule, (low, high), (least - error.off_s * factor, most + error.off_s * factor)),
-        note=_few(rule, pairs),
+        note=_few(rule, used),
         pairs=tuple((float(a) * factor, float(b) * factor) for a, b in values),
+        left_out=left_out,
     )
     return figure, deltas
 
@@ -648,19 +662,40 @@ def _label(rule: Rule) -> str:
     return f"{label}, {where}" if where else label
 
 
+def has_both_blocks(values: Floats) -> Bools:
+    """Whether each pair has the figure in both of its blocks."""
+    return np.asarray(~np.isnan(values).any(axis=1))
+
+
 def _absent(values: Floats) -> str:
     """Why there is nothing to compare."""
     if len(values) < 2:
         return "there are no two pairs"
-    if np.isnan(values).any():
-        empty = (
-            f"{int(np.isnan(values).sum())} of {values.size} blocks have no request that "
-            f"counts for it"
-        )
-        return f"{empty}, longer blocks (--block-duration) have more requests"
-    if np.isinf(values).any():
-        return f"it lands on a failure in {int(np.isinf(values).sum())} of {values.size} blocks"
+    known = values[has_both_blocks(values)]
+    if len(known) < min(LEAST, len(values)):
+        return f"{_count_empty_blocks(values)}, and {LEAST} pairs need one in both: {LONGER_BLOCKS}"
+    if np.isinf(known).any():
+        return f"it lands on a failure in {int(np.isinf(known).sum())} of {known.size} blocks"
     return ""
+
+
+def _describe_pairs_left_out(values: Floats) -> str:
+    """Pairs that a figure lacks; empty: none."""
+    used = int(has_both_blocks(values).sum())
+    if used == len(values):
+        return ""
+    return f"from {used} of {len(values)} pairs: {_count_empty_blocks(values)}. {LONGER_BLOCKS.capitalize()}"
+
+
+def _count_empty_blocks(values: Floats) -> str:
+    empty = int((~has_both_blocks(values)).sum())
+    return f"in {format_count(empty, 'pair')} a block has no request that counts for it"
+
+
+def _select_reach(
+    reach: tuple[Floats, Floats] | None, known: Bools
+) -> tuple[Floats, Floats] | None:
+    return None if reach is None else (reach[0][known], reach[1][known])
 
 
 def _few(rule: Rule, pairs: Sequence[PairRequests]) -> str:
@@ -722,6 +757,9 @@ def _judged(
     values = compute_pair_values(rule, pairs)
     if why := _absent(values):
         return replace(result, status=RULE_INCONCLUSIVE, count=len(pairs), reason=why)
+    left_out = _describe_pairs_left_out(values)
+    known = has_both_blocks(values)
+    values = values[known]
     relative = BY_WORD[rule.metric].units is not SHARE and bool((values > 0).all())
     arms = compute_arm_difference(values, relative=relative)
     if rule.unit == "%" and arms.ratio is None:
@@ -729,10 +767,10 @@ def _judged(
             "it is 0 at the base, and there is no percentage of 0: give the tolerance in another "
             "unit"
         )
-        return replace(result, status=RULE_INCONCLUSIVE, count=len(pairs), reason=why)
+        return replace(result, status=RULE_INCONCLUSIVE, count=len(values), reason=why)
     value, low, high = _worse(rule, arms)
     ends = (value, value) if by_point else (low, high)
-    _, least, most = _worse(rule, _widened(arms, values, error.reach))
+    _, least, most = _worse(rule, _widened(arms, values, _select_reach(error.reach, known)))
     widest = (value + least - low, value + most - high) if by_point else (least, most)
     off = (error.off_s, error.off_s)
     if rule.unit == "%" and arms.ratio is not None and math.isfinite(error.off_s):
@@ -755,9 +793,13 @@ def _judged(
         low=low * rule.factor,
         high=high * rule.factor,
         worst=None,
-        count=len(pairs),
+        count=len(values),
         # the verdict of the arms has it in full
-        reason=reason if stands else blame.partition(":")[0],
+        reason="; ".join(
+            filter(
+                None, (reason if stands else blame.partition(":")[0], left_out.partition(". ")[0])
+            )
+        ),
     )
 
 
@@ -822,7 +864,7 @@ def describe_isolation(comparison: PairedComparison) -> str:
     return (
         f"{who} ({format_count(comparison.pairs, 'pair')}; at most {ISOLATION_ROOM:g}% longer beside "
         f"the others is isolated). Beside "
-        f"them, against alone: {'; '.join(named) or 'no latency is known in each block'}."
+        f"them, against alone: {'; '.join(named) or 'no latency is known in enough blocks'}."
     )
 
 
@@ -860,8 +902,25 @@ def make_paired_table(comparison: PairedComparison) -> Iterator[Block]:
         labels = ", ".join(figure.label for figure in comparison.figures if figure.note == note)
         few = any(figure.few for figure in comparison.figures if figure.note == note)
         yield TextBlock(f"{'* ' * few}{labels}: {note}.")
+    yield from map(TextBlock, describe_pairs_left_out(comparison.figures))
     alone = f"Base and candidate: {comparison.isolated} alone, and beside the others. "
     yield TextBlock(alone * bool(comparison.isolated) + NOTE)
+
+
+def describe_pairs_left_out(figures: Sequence[PairedFigure]) -> Iterator[str]:
+    """A sentence for the figures that are not of all pairs."""
+    for why in dict.fromkeys(figure.left_out for figure in figures if figure.left_out):
+        labels = ", ".join(figure.label for figure in figures if figure.left_out == why)
+        yield f"{labels}: {why}."
+
+
+def describe_gaps_of_figures(figures: Sequence[PairedFigure]) -> Iterator[str]:
+    """A sentence for the figures that cannot be compared, and for those that are not of all
+    pairs."""
+    for why in dict.fromkeys(figure.note for figure in figures if not figure.pairs):
+        labels = ", ".join(figure.label for figure in figures if figure.note == why)
+        yield f"{labels}: {why}."
+    yield from describe_pairs_left_out(figures)
 
 
 def describe_arms(run: Run) -> Iterator[tuple[str, str]]:

@@ -214,7 +214,9 @@ def _rules(summary: Summary, run: Run, *, steady: bool = True) -> list[str]:
     if inconclusive:
         are = "is" if len(inconclusive) == 1 else "are"
         advice = _advice(inconclusive) if steady else ""
-        found.append(f"{_named(inconclusive, shown)} {are} {INCONCLUSIVE}{advice}")
+        likely = {result.likely for result in inconclusive}
+        side = f" (likely {likely.pop()})" if len(likely) == 1 and "" not in likely else ""
+        found.append(f"{_named(inconclusive, shown)} {are} {INCONCLUSIVE}{side}{advice}")
     if warned := sum(result.status == FAIL for result in summary.slos if not result.decides):
         found.append(f"{warned} warn: {'rule' if warned == 1 else 'rules'} broken")
     return found

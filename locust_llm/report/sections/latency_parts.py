@@ -42,6 +42,7 @@ from locust_llm.records.latency_parts import (
     TO_FIRST,
     TTFT,
     UNATTRIBUTED,
+    USER,
 )
 from locust_llm.records.record import OK, Record
 from locust_llm.records.run import LimitChange, Run
@@ -279,6 +280,10 @@ BOTH: Final = 1
 PREFILL_ONLY: Final = 2
 QUEUE_ONLY: Final = 3
 """What the server reports of a request: nothing; its queue and prefill; one of them."""
+HANDED_ON_S: Final = 0.02
+"""So long after an answer its user may not have begun with the next request."""
+LONG_WAIT_S: Final = 0.1
+"""From due to the user's begin; less may be this machine's delay."""
 FOLLOWED_S: Final = 2.0
 """Within so much all processes follow a change of the limit."""
 
@@ -311,11 +316,15 @@ def find_part_source(name: str, known: NDArray[np.int8]) -> str:
 
 
 def split_latencies(
-    requests: pd.DataFrame, reported: ReportedColumns, limits: Sequence[LimitChange] = ()
+    requests: pd.DataFrame,
+    reported: ReportedColumns,
+    limits: Sequence[LimitChange] = (),
+    users: int | None = None,
 ) -> LatencySplit:
     """``requests`` as of columns.collect; ``limits``: of the gate; where there is one, who was
-    never admitted waited at it."""
-    ours, first, inside = _measure_client_parts(requests, limits)
+    never admitted waited at it. ``users``: of an open loop that may have too few; None: there was
+    always a free one."""
+    ours, first, inside = _measure_client_parts(requests, limits, users)
     ttft_us = requests["ttft_s"].to_numpy(np.float64) * 1e6
     whole_us = (requests["closed_at"] - requests["sent_at"]).to_numpy(np.float64) * 1e6
     impossible = reported.impossible(ttft_us, whole_us)
@@ -338,7 +347,7 @@ def split_latencies(
 
 
 def _measure_client_parts(
-    requests: pd.DataFrame, limits: Sequence[LimitChange]
+    requests: pd.DataFrame, limits: Sequence[LimitChange], users: int | None
 ) -> tuple[dict[str, Ints], Bools, Ints]:
     """(the parts that are measured here, whether there was a first token, what lies between send
     and arrival)."""
@@ -368,12 +377,15 @@ def _measure_client_parts(
     connect = np.where(sent, np.minimum(us("connect_s"), before - gate), before - gate)
     left = before - gate - connect
     again = (at("attempt") > 1) | (at("resent") > 0)
+    late = np.where(again, 0, left)
+    user = np.minimum(_measure_waits_for_user(requests, users), late)
     send = np.minimum(_round_us(at("written_us")), after)
     prompt = (at("read_lag_us") < PROMPT_US) & (requests["clock"] == "kernel").to_numpy(np.bool_)
     later = np.where(first & ~prompt, _round_us((ttft_s - at("ttft_soonest_s")) * 1e6), 0)
     client = np.minimum(later, after - send)
     parts = {
-        LATE: np.where(again, 0, left),
+        USER: user,
+        LATE: late - user,
         RETRIES: np.where(again, left, 0),
         GATE: gate - permit,
         PERMIT: permit,
@@ -382,6 +394,25 @@ def _measure_client_parts(
         CLIENT: client,
     }
     return parts, first, after - send - client
+
+
+def _measure_waits_for_user(requests: pd.DataFrame, users: int | None) -> Ints:
+    """In µs, how long each request of an open loop was due while all users were busy.
+
+    A user is busy with its request; with that of another turn, and in between, until its session
+    ends. Where sessions have several turns, a first one that waits long waits for a user.
+    """
+    due, asked, closed, turn = (
+        requests[name].to_numpy(np.float64) for name in ("due_at", "asked_at", "closed_at", "turn")
+    )
+    if users is None:
+        return np.zeros(len(due), np.int64)
+    begun = np.searchsorted(np.sort(asked), due, side="right")
+    ended = np.searchsorted(np.sort(closed), due - HANDED_ON_S, side="right")
+    all_busy = begun - ended >= users
+    if (turn > 0).any():
+        all_busy = (turn == 0) & (asked - due > LONG_WAIT_S)
+    return np.where(all_busy, _round_us((asked - due) * 1e6), 0)
 
 
 def _gate_was_full(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Bools:
@@ -887,7 +918,7 @@ def attribute_latencies(
 ) -> LatencyAttribution | None:
     """``spans``: by request; ``since``: looks up records; ``asked``: further breakdowns, as
     ``ttft{model=a} p95``. None where no request was answered."""
-    table, reported = _make_latency_table(columns, spans, run.limits, few=False)
+    table, reported = _make_latency_table(columns, spans, run, few=False)
     here, cut = table.counted, table.split
     if not here.any():
         return None
@@ -936,7 +967,7 @@ def make_parts_frame(
     """A row a request, in the order of ``columns.requests``: each part in seconds, ``total_s`` to
     the first token (or the end, without one), ``reported`` by what, and ``impossible``. Parts after
     the first token are NaN of requests without one."""
-    table, reported = _make_latency_table(columns, spans, run.limits, few=True)
+    table, reported = _make_latency_table(columns, spans, run, few=True)
     parts: dict[str, object] = {"total_s": table.split.total_us / 1e6}
     for name in (*TO_FIRST, *AFTER_FIRST):
         parts[f"{name}_s"] = table.part_ms(name) / 1e3
@@ -948,21 +979,25 @@ def make_parts_frame(
 def _make_latency_table(
     columns: RequestColumns,
     spans: Mapping[str, ServerTimes],
-    limits: Sequence[LimitChange],
+    run: Run,
     *,
     few: bool,
 ) -> tuple[LatencyTable, ReportedColumns]:
-    """``limits``: of the gate; ``few``: what the server reports counts, however few requests it
+    """``few``: what the server reports counts, however few requests it
     reports it for."""
     requests = columns.requests
+    offer = run.offer
+    may_lack_users = offer is not None and (run.settings.users is not None or offer.out_of_users)
+    users = offer.most_users if offer is not None and may_lack_users else None
     reported = columns.server.reported(spans)
     counted = (
         ((requests["phase"] == "profiling") & (requests["outcome"] == OK)).to_numpy(np.bool_)
         & ~np.isnan(requests["ttft_s"].to_numpy(np.float64))
     )  # fmt: skip
-    cut = split_latencies(requests, reported, limits)
+    cut = split_latencies(requests, reported, run.limits, users)
     if not few and (cut.known[counted] != NOTHING).sum() < MIN_REPORTED * counted.sum():
-        unknown = split_latencies(requests, reported.without_queue_and_prefill(), limits)
+        nothing = reported.without_queue_and_prefill()
+        unknown = split_latencies(requests, nothing, run.limits, users)
         cut = dataclasses.replace(unknown, impossible=cut.impossible)
     latency_s, ttft_s = (requests[name].to_numpy(np.float64) for name in ("latency_s", "ttft_s"))
     total_ms = np.maximum(latency_s - ttft_s, 0.0) * 1e3

@@ -20,6 +20,7 @@ from locust_llm.records.latency_parts import (
     QUEUE,
     RETRIES,
     SERVER,
+    USER,
     name_latency_part,
 )
 from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock
@@ -72,7 +73,9 @@ COUNTS_DIFFER: Final = (
 )
 NAMES_OF_MEANS: Final = {"ttft": "TTFT"}
 RULES: Final = {
-    LATE: "The load generator sent late: too little CPU, or in an open loop too few users.",
+    USER: "All users were busy when these requests were due: more users (-u) send them in time, if "
+    "requests then take no longer.",
+    LATE: "The load generator sent late: too little CPU.",
     RETRIES: "Earlier attempts were refused; --max-retries decides how long one goes on.",
     GATE: "With a higher prefill limit more requests wait in the server instead: a sweep of the limit "
     "shows which sum is smaller.",
@@ -184,7 +187,7 @@ def _describe_unsplit_time(server: ServerTime) -> str:
     return (
         f" {format_count(server.unsplit_of, 'first token')} came within the time of these "
         f"readings, after {_format_ms(server.unsplit_ms)} on average. A server counts queue and prefill "
-        f"only when a request ends, and many servers not those of cancelled or cut ones, so "
+        f"only when a request ends, and many servers not at all of cancelled or cut ones, so "
         f"{share:.0%} of that time is not split."
     )
 

@@ -8,6 +8,7 @@ from typing import Final
 from locust_llm.records.run import Run
 from locust_llm.report.blocks import (
     CORRELATED,
+    INEXACT_NOTE,
     LABEL,
     SCARCE_NOTE,
     Block,
@@ -17,6 +18,7 @@ from locust_llm.report.blocks import (
     choose_row_decimals,
     format_percentile,
     label_row,
+    mark_inexact,
 )
 from locust_llm.report.breakdowns import BACKEND
 from locust_llm.report.rate_window import find_measured_span
@@ -87,6 +89,8 @@ def make_main_tables(summary: Summary, run: Run) -> Iterator[Block]:
     fewest = min((row.count for row in summary.rows if row.count), default=0)
     if fewest and any(has_too_few_values(fewest, p) for p in chosen):
         yield TextBlock(SCARCE_NOTE)
+    if any(row.inexact for row in summary.rows):
+        yield TextBlock(f"{INEXACT_NOTE} by the load generator's doing: see Measurement error.")
     yield from _count_failed_waits(summary)
     yield from _describe_effective_sizes(summary.rows)
     if summary.adjusted:
@@ -119,6 +123,8 @@ def format_survivors_line(summary: Summary, run: Run) -> str | None:
     if all(text.endswith(ON_A_FAILURE) for text in known):
         labels = [text.removesuffix(ON_A_FAILURE) for text in known]
         known = [f"{' and '.join(labels)}{ON_A_FAILURE}"]
+    elif all(" are " in text for text in known):  # the verb stands once
+        known = [known[0], *(text.replace(" are ", " ", 1) for text in known[1:])]
     return (
         f"{line} With {'them' if lost + c.cancelled > 1 else 'it'}, p50 and p95 {', '.join(known)}."
     )
@@ -245,10 +251,11 @@ def _metrics(rows: Sequence[Row], chosen: Sequence[float]) -> TableBlock:
             else format_number(row.avg, 4)
         )
         avg = single if row.count is None else format_number(row.avg, most=most)
+        inexact = mark_inexact(row, "" if row.count is None else "avg")
         return (
             label_row(row),
             *quantiles,
-            avg,
+            f"{inexact}{avg}",
             *(format_number(v, most=most) for v in (row.min, row.max, row.std)),
             count,
         )
@@ -269,7 +276,7 @@ def _measurement_errors(summary: Summary) -> Iterator[Block]:
     yield TableBlock(head, tuple(rows), numbers=False)
     yield TextBlock(
         f"A figure is fine that may be off by at most {FINE_SHARE:.0%} of itself, or "
-        f"{FINE_MS:g} ms. The client verdict follows from those of TTFT, ITL, Request Latency and "
+        f"{FINE_MS:g} ms. The client verdict follows from TTFT, ITL, Request Latency and "
         f"the rates."
     )
     if others := describe_other_programs(summary.evidence):

@@ -24,6 +24,7 @@ from locust_llm.slo.client_verdict import (
     BLOCKS_ADVICE,
     FEW,
     FULL_CORE,
+    HELD_UP_ADVICE,
     IDLE_ADVICE,
     INVALID,
     LATE_SEND,
@@ -95,6 +96,7 @@ def make_remarks(summary: Summary, run: Run) -> Iterator[str]:
             by_arm=describe_arm_limits(run),
         )
         yield from _started(run)
+    yield from _others(summary)
     yield from _read_as_open(summary, run)
     yield from _missing(summary, run)
     yield from _rejected(summary.counts)
@@ -251,7 +253,7 @@ def _for_locustfile(advice: str, run: Run) -> str:
     """Code that blocks is looked for only where there is code of the user's."""
     return (
         f"{advice} {BLOCKS_ADVICE}"
-        if advice == IDLE_ADVICE and run.settings.has_own_code
+        if advice in (IDLE_ADVICE, HELD_UP_ADVICE) and run.settings.has_own_code
         else advice
     )
 
@@ -381,6 +383,21 @@ def _started(run: Run) -> Iterator[str]:
     )
 
 
+def _others(summary: Summary) -> Iterator[str]:
+    """That somebody else used the server; what was given up here, it may have gone on with."""
+    if (load := summary.other_load) is None:
+        return
+    given_up = bool(summary.conditions.cancelled) or any(
+        failure.outcome.endswith("timeout") for failure in summary.failures
+    )
+    gone_on = " Some may be requests that were given up here." if given_up else ""
+    yield (
+        f"WARNING: others used the server: beside the requests of this run it had "
+        f"{load.others:.1f} on average, of {load.in_server:.1f} by its own metrics. Its latencies are "
+        f"those under both loads.{gone_on}"
+    )
+
+
 def _missing(summary: Summary, run: Run) -> Iterator[str]:
     """What is not in the figures."""
     conditions, counts = summary.conditions, summary.counts
@@ -473,11 +490,11 @@ def _unrealistic(summary: Summary, run: Run) -> Iterator[str]:
         why = " and ".join(["growing conversations"] * turns + ["shared prefixes"] * shared)
         cached = f"{c.cached_share:.0%} of the input tokens came from the server's prefix cache"
         if why:
-            yield f"{cached}, because of {why}: TTFT is that of such a load."
+            yield f"{cached}, because of {why}: TTFT holds for such a load."
         elif s.input_file:  # a trace's hash ids, and a system prompt in each row, ask for it
             yield (
                 f"{cached}: rows of the dataset begin alike, or the server kept them from an "
-                f"earlier run. TTFT is that of such a load."
+                f"earlier run. TTFT holds for such a load."
             )
         else:
             yield (
@@ -525,8 +542,9 @@ def _too_few(summary: Summary, run: Run) -> Iterator[str]:
     advice = "" if overloaded or dead else " Run longer (-t), or send more (--request-count)."
     for p in few[:1]:
         above = " and above" * (len(few) > 1)
+        verb = "are" if above else "is"
         yield (
-            f"WARNING: p{p:g}{above} of {format_count(count, 'request')} is little more than the "
+            f"WARNING: p{p:g}{above} of {format_count(count, 'request')} {verb} little more than the "
             f"slowest of them: p{p:g} takes "
             f"{math.ceil(100 / (100 - p) - 1e-6)} requests.{advice}"
         )

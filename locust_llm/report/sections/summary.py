@@ -7,6 +7,7 @@ import msgspec
 
 from locust_llm.report.delivery import Delivery
 from locust_llm.report.kinds import Examination
+from locust_llm.report.other_load import OtherLoad
 from locust_llm.report.outages import Outage
 from locust_llm.report.rows import (
     FailureGroup,
@@ -88,6 +89,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     prefix_cache: PrefixCache | None = None
     speculation: tuple[Speculation, ...] = ()
     waterfall: LatencyAttribution | None = None
+    other_load: OtherLoad | None = None
+    """None: the server had none, or nobody knows."""
     sections: dict[str, Any] = {}
     """By their name, what the sections of sections/registry.py found."""
     validity: Validity | None = None

@@ -23,7 +23,7 @@ from locust_llm.slo.intervals import Ends
 from locust_llm.slo.metrics import BY_WORD, LATE, OF_SCHEDULE, POOLED, RATE, TTFT_FROM_DUE, Metric
 from locust_llm.slo.percentile import find_percentile, has_too_few_values
 from locust_llm.slo.rules import COLUMNS, INPUT, OPERATORS, Condition, Rule, make_predicates
-from locust_llm.text.format import format_count
+from locust_llm.text.format import format_count, format_duration
 
 from . import intervals
 from .censoring import (
@@ -154,8 +154,19 @@ def compute_rule_value(rule: Rule, seen: Evaluation) -> ObservedValue:
             rule, part, measure.metric, bound_rule_values(rule, part, seen), unsent, looks
         )
     if measure.units is RATE:
-        return _rate(rule, select_requests(rule, seen.ended), seen.time, looks)
+        return _find_unanswered(rule, part, seen) or _rate(
+            rule, select_requests(rule, seen.ended), seen.time, looks
+        )
     return _share(rule, part, looks)
+
+
+def _find_unanswered(rule: Rule, part: RequestSelection, seen: Evaluation) -> ObservedValue | None:
+    """A rate of a run without any answer, which is below each limit; None: of another, or of a
+    stage, which may be shorter than its requests."""
+    if part.outcome(OK).size or seen.run.stage is not None or rule.holds(0.0):
+        return None
+    why = f"no request was answered in {format_duration(seen.time.seconds)}"
+    return ObservedValue(0.0, None, part.size, note=why)
 
 
 def select_requests(rule: Rule, main: RequestSelection) -> RequestSelection:

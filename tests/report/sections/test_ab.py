@@ -13,6 +13,7 @@ from locust_llm.records.record import Record
 from locust_llm.records.run import ProcessHealth, Run, Stage
 from locust_llm.report.blocks import TableBlock
 from locust_llm.report.columns import collect_columns
+from locust_llm.report.console_end import format_ending
 from locust_llm.report.sections.ab import (
     BROKEN,
     DIFFERENT,
@@ -65,10 +66,12 @@ def a_block(
     return stage, records
 
 
-def a_comparison(ratios: tuple[float, ...], **settings: object) -> tuple[Run, list[Record]]:
+def a_comparison(
+    ratios: tuple[float, ...], weather: tuple[float, ...] = BASES, **settings: object
+) -> tuple[Run, list[Record]]:
     """A pair for each: the candidate's TTFT is so many times the base's."""
     stages, records = [], []
-    for pair, (base, ratio) in enumerate(zip(BASES, ratios, strict=False), 1):
+    for pair, (base, ratio) in enumerate(zip(weather, ratios, strict=False), 1):
         for i, (arm, ms) in enumerate(((BASE, base), (CANDIDATE, base * ratio))):
             stage, some = a_block(2 * pair + i, pair, arm, round(ms, 3))
             stages.append(stage)
@@ -178,7 +181,26 @@ def test_no_failure_in_any_block_bounds_no_difference() -> None:
     assert "without an interval, as both blocks of each pair have the same" in table
 
 
-def test_figures_that_a_block_lacks_are_a_line_and_no_rows() -> None:
+def test_a_figure_is_of_the_pairs_that_have_it_in_both_blocks() -> None:
+    """Of twelve pairs two lack a block: the candidate is twice as slow in the ten others, and the
+    geometric mean of the base is that of these ten."""
+    weather = (*BASES, 70.0, 130.0)
+    run, records = a_comparison((2.0,) * 12, weather=weather, slo=("ttft p50 within 5% of base",))
+    gone = ((11, CANDIDATE), (12, BASE))
+    lacking = [one for one in records if (one.pair, one.arm) not in gone or one.phase == "warmup"]
+    summary = summarised(run, lacking)
+    figure = the(summary, "TTFT p50 (ms)")
+    assert figure.base == pytest.approx(math.exp(np.log(BASES).mean()))
+    assert (figure.percent, figure.word) == (pytest.approx(100.0), "worse")
+    assert len(figure.pairs) == 10
+    why = "from 10 of 12 pairs: in 2 pairs a block has no request that counts for it"
+    assert figure.left_out.startswith(why)
+    assert summary.paired is not None
+    assert summary.paired.verdict == DIFFERENT
+    assert [(rule.status, rule.count, rule.reason) for rule in summary.slos] == [("FAIL", 10, why)]
+
+
+def test_figures_that_too_few_pairs_have_are_a_line_and_no_rows() -> None:
     run, records = a_comparison((1.0,) * 10)
     lacking = [
         one for one in records if (one.pair, one.arm) != (1, CANDIDATE) or one.phase != "profiling"
@@ -190,7 +212,9 @@ def test_figures_that_a_block_lacks_are_a_line_and_no_rows() -> None:
     ]
     assert all("TTFT" not in row[0] for table in rows for row in table)
     assert "TTFT p50 (ms)" in blocks_text(summary)
-    assert "1 of 20 blocks have no request that counts for it" in blocks_text(summary)
+    why = "in 1 pair a block has no request that counts for it, and 10 pairs need one in both"
+    assert why in blocks_text(summary)
+    assert why in " ".join(format_ending(summary, run, "reports/x", 400).split())
 
 
 def test_the_limits_of_arms_that_differ_are_named_by_arm() -> None:
@@ -411,8 +435,8 @@ def test_a_percentile_that_lands_on_a_failure_is_compared_in_no_way() -> None:
     summary = summarised(run, gone)
     assert the(summary, "TTFT p50 (ms)").note == "it lands on a failure in 1 of 20 blocks"
     assert the(summary, "TTFT avg (ms)").note == (
-        "1 of 20 blocks have no request that counts for it, longer blocks (--block-duration) have "
-        "more requests"
+        "in 1 pair a block has no request that counts for it, and 10 pairs need one in both: "
+        "longer blocks (--block-duration) have more requests"
     )
     assert the(summary, "Failures (%)").pairs[0] == (0.0, 100.0)
 

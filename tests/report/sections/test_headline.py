@@ -89,6 +89,23 @@ def test_undecided_rules_are_named() -> None:
 
 
 @pytest.mark.parametrize(
+    ("likely", "side"),
+    [(("FAIL", "FAIL"), " (likely FAIL)"), (("FAIL", "PASS"), ""), (("FAIL", ""), "")],
+)
+def test_the_likely_side_of_all_inconclusive_rules_is_named(
+    likely: tuple[str, str], side: str
+) -> None:
+    texts = ("ttft p50 < 1s", "itl p50 < 1s")
+    run = a_run(slo=texts)
+    results = tuple(
+        SloResult(rule=text, status=INCONCLUSIVE, observed=0.5, limit=1.0, unit="s", likely=word)
+        for text, word in zip(texts, likely, strict=True)
+    )
+    summary = replace(summarise_run(collect_columns(spread(9)), run), slos=results)
+    assert make_headline(summary, run).endswith(f"; 2 rules are INCONCLUSIVE{side}")
+
+
+@pytest.mark.parametrize(
     ("longer_s", "exact", "expected"),
     [
         (

@@ -56,6 +56,36 @@ took 10 ms."""
 BEFORE = {"late": 700, "gate": 200, "connect": 100, "send": 10}
 
 
+def test_the_wait_for_a_free_user_is_no_late_send() -> None:
+    """One user: the second request is due half a second before the first ends, and begins 10 ms
+    after its end; the third is due when the user is free, and begins 30 ms late."""
+    first = answered(300, 1000, sent_at=10.0, closed_at=11.0)
+    second = answered(300, 1000, sent_at=11.01, due_at=10.5, asked_at=11.0, closed_at=12.01)
+    third = answered(300, 1000, sent_at=13.03, due_at=13.0, asked_at=13.03, closed_at=14.03)
+    columns = collect_columns([first, second, third])
+    reported = columns.server.reported({})
+
+    def waits(users: int | None) -> list[dict[str, int]]:
+        found = split_latencies(columns.requests, reported, (), users)
+        each = (parts(found, row) for row in range(3))
+        return [{name: ms for name, ms in row.items() if name in ("user", "late")} for row in each]
+
+    assert waits(1) == [{}, {"user": 500, "late": 10}, {"late": 30}]
+    assert waits(2) == waits(None) == [{}, {"late": 510}, {"late": 30}]
+
+
+def test_a_first_turn_that_waits_long_waits_for_a_user() -> None:
+    """Between two turns a user is busy without a request."""
+    turns = [
+        answered(300, 1000, sent_at=10.0, closed_at=11.0),
+        answered(300, 1000, sent_at=15.0, closed_at=16.0, turn=1),
+        answered(300, 1000, sent_at=16.0, due_at=13.0, asked_at=16.0, closed_at=17.0),
+    ]
+    columns = collect_columns(turns)
+    found = split_latencies(columns.requests, columns.server.reported({}), (), 1)
+    assert [int(us) for us in found.us["user"]] == [0, 0, 3_000_000]
+
+
 @pytest.mark.parametrize(
     ("record", "spans", "expected"),
     [

@@ -397,7 +397,7 @@ def test_first_tokens_of_requests_that_never_ended_are_no_part_of_the_division()
         "Queue or prefill? Queue, 75%, by the server's own histograms (vLLM): of 1.17 s of queue "
         "and prefill 875 ms are queue, 292 ms prefill, means of 47 requests. 223 first tokens came "
         "within the time of these readings, after 6.04 s on average. A server counts queue and "
-        "prefill only when a request ends, and many servers not those of cancelled or cut ones, "
+        "prefill only when a request ends, and many servers not at all of cancelled or cut ones, "
         "so 96% of that time is not split."
         f"{FAR}"
     )

@@ -350,7 +350,7 @@ def test_all_requests_stand_beside_the_answered_ones() -> None:
     assert format_survivors_line(summary, a_run()) == (
         "These latencies are of the 10 answered requests alone: 16 were cut before their end. "
         "With them, p50 and p95 of Time to First Token are 300 ms and 600 ms, of Request Latency "
-        "are both at least 9 s."
+        "both at least 9 s."
     )
     lost = [failed("timeout", sent_at=10.0 + i) for i in range(300)]
     summary = summarise_run(collect_columns([*long[:6], *lost]), a_run())

@@ -581,7 +581,7 @@ def find_best_limit(axis: str, levels: Sequence[LoadLevel]) -> Knee:
         f"{describe_levels(axis, best)}"
     )
     if others:
-        text += f"; the interval overlaps with that of {describe_levels(axis, *others)}"
+        text += f"; the interval overlaps with the one at {describe_levels(axis, *others)}"
     values = [level.value for level in (best, *others)]
     return Knee(rule=BEST, value=best.value, low=min(values), high=max(values), text=f"{text}.")
 

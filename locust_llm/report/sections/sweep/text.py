@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from locust_llm.report.blocks import (
+    INEXACT_NOTE,
     Block,
     Heading,
     TableBlock,
@@ -168,6 +169,9 @@ def _legend(sweep: SweepSummary) -> str:
         "* too few values",
         "per user: output tokens/s of one user, p50",
     ]
+    rows = [row for level in sweep.levels for row in level.latencies.values()]
+    if any(row.inexact for row in rows):
+        notes.append(INEXACT_NOTE)
     if any(level.slowdown is not None for level in sweep.levels):
         notes.append(
             "slower: mean gap while another request awaits its first token / mean gap without; "

@@ -296,7 +296,7 @@ def test_the_best_limit_and_those_that_are_as_good() -> None:
     )
     alike = limits((1, 2, 3), (4, 5, 6), (3, 4.9, 7), (3, 4, 4.1))
     assert (alike.value, alike.low, alike.high) == (2, 2, 8)
-    assert "the interval overlaps with that of prefill-concurrency 4 and 8" in alike.text
+    assert "the interval overlaps with the one at prefill-concurrency 4 and 8" in alike.text
     unknown = limits((None, 2, None), (4, 5, 6))
     assert (unknown.value, unknown.low) == (2, 1)
     assert "takes a definition" in limits((None, None, None)).text

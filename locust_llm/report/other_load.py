@@ -1,0 +1,64 @@
+"""Other load: requests that the server had beside those of the run, by its own metrics."""
+
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from locust_llm.records.run import Run, find_loaded_times
+from locust_llm.records.server_metrics import EngineHistory, EngineSample
+from locust_llm.report.columns import RequestColumns
+from locust_llm.report.occupancy import Occupancy
+
+MIN_READINGS: Final = 3
+MIN_OTHERS: Final = 0.5
+MIN_SHARE: Final = 0.1
+"""Requests of others, on average and of all in the server; fewer are not named."""
+STALE_S: Final = 2.0
+"""Some servers write their gauges so rarely."""
+READING_S: Final = 0.5
+"""How long a reading takes."""
+
+
+class OtherLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """Means over the readings of one server."""
+
+    others: float
+    """Requests in it that this run did not send."""
+    in_server: float
+    """All of them, running or waiting."""
+
+
+def measure_other_load(
+    history: EngineHistory, columns: RequestColumns, levels: Occupancy, run: Run
+) -> OtherLoad | None:
+    """None: there is no such load, or nobody knows, as where requests went to several servers."""
+    if len(history.engines) != 1 or len(run.settings.hosts) > 1 or run.arms:
+        return None
+    (name,) = history.engines
+    end = run.stopping_at or run.ended_at or float("inf")
+    readings = [
+        sample
+        for begin, until in find_loaded_times(run.stages, (run.profiling_at, end))
+        for sample in history.inside(name, begin, until)
+        if sample.running is not None
+    ]
+    if len(readings) < MIN_READINGS or not len(levels.at):
+        return None
+    choices = max(int(columns.requests["choices"].max()), 1)
+    in_server = [(sample.running or 0.0) + (sample.waiting or 0.0) for sample in readings]
+    others = [
+        max(0.0, count - choices * _count_own(levels, sample))
+        for count, sample in zip(in_server, readings, strict=True)
+    ]
+    found = OtherLoad(others=float(np.mean(others)), in_server=float(np.mean(in_server)))
+    few = found.others < MIN_OTHERS or found.others < MIN_SHARE * found.in_server
+    return None if few else found
+
+
+def _count_own(levels: Occupancy, sample: EngineSample) -> int:
+    """The most requests of the run that were in the server at a time that the reading may be of."""
+    begin = max(int(np.searchsorted(levels.at, sample.at - STALE_S, side="right")) - 1, 0)
+    end = int(np.searchsorted(levels.at, sample.at + READING_S, side="right"))
+    sent = levels.used[begin:end] + levels.decoding[begin:end]
+    return int(sent.max(initial=0))

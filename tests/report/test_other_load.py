@@ -1,0 +1,64 @@
+"""Requests of others in the server, by its own metrics, from records for a pencil."""
+
+import pytest
+from msgspec.structs import replace
+from support.records import UNIX, a_run, answered
+
+from locust_llm.records.record import Record
+from locust_llm.records.run import Run
+from locust_llm.records.server_metrics import EngineHistory, EngineSample
+from locust_llm.report.columns import collect_columns
+from locust_llm.report.occupancy import compute_occupancy
+from locust_llm.report.other_load import OtherLoad, measure_other_load
+from locust_llm.report.sections.notes import make_remarks, select_top_remarks
+from locust_llm.report.summarise import summarise_run
+
+
+def two_in_flight(**other: object) -> list[Record]:
+    """From second 10 to second 30 two requests of 10 s each are in the server."""
+    return [
+        answered(100, 10_000, sent_at=10.0 + at, closed_at=20.0 + at, **other)
+        for at in (0.0, 0.0, 10.0, 10.0)
+    ]
+
+
+def measured(
+    running: float, records: list[Record], run: Run | None = None, waiting: float = 0.0
+) -> OtherLoad | None:
+    """Five readings, one each four seconds."""
+    history = EngineHistory()
+    for at in range(12, 32, 4):
+        history.add(EngineSample(at=UNIX + at, engine="vLLM", running=running, waiting=waiting))
+    run = run or a_run()
+    columns = collect_columns(records)
+    return measure_other_load(history, columns, compute_occupancy(columns.requests, ()), run)
+
+
+def test_what_the_server_had_beside_the_run_is_of_others() -> None:
+    assert measured(2.0, two_in_flight()) is None
+    assert measured(22.0, two_in_flight()) == OtherLoad(others=20.0, in_server=22.0)
+    assert measured(2.0, two_in_flight(), waiting=3.0) == OtherLoad(others=3.0, in_server=5.0)
+    # a tenth more may be a gauge that is written rarely
+    assert measured(2.15, two_in_flight()) is None
+    assert measured(6.0, two_in_flight(choices=3)) is None
+
+
+def test_of_several_servers_nobody_knows() -> None:
+    several = a_run(hosts=("http://a:8000", "http://b:8000"))
+    assert measured(22.0, two_in_flight(), several) is None
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_others_are_a_warning(cancelled: bool) -> None:
+    records = two_in_flight()
+    if cancelled:
+        records[0] = replace(records[0], outcome="cancelled")
+    run = a_run()
+    summary = summarise_run(collect_columns(records), run)
+    assert not any("others used the server" in remark for remark in make_remarks(summary, run))
+    summary = replace(summary, other_load=OtherLoad(others=20.0, in_server=22.0))
+    (warning,) = (
+        remark for remark in select_top_remarks(summary, run) if "others used the server" in remark
+    )
+    assert "it had 20.0 on average, of 22.0 by its own metrics" in warning
+    assert ("given up here" in warning) == cancelled
