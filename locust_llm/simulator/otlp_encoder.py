@@ -54,8 +54,7 @@ class Encoder:
 
 
 def _convert_span_to_json(message: ProtobufSpan) -> dict[str, Any]:
-    """Converts a span. OTLP's JSON differs from protobuf's: ids are hexadecimal, and enums are
-    numbers."""
+    """OTLP's JSON differs from protobuf's: ids are hexadecimal, and enums are numbers."""
     content: dict[str, Any] = MessageToDict(message, use_integers_for_enums=True)
     content["traceId"] = message.trace_id.hex()
     content["spanId"] = message.span_id.hex()

@@ -91,7 +91,7 @@ def measure(
     processes: int = 1,
     protocol: str = "chat",
 ) -> Row:
-    """Measures a run. ``users`` is the number over all processes."""
+    """``users`` is the number over all processes."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         sends = {"ttft_ms": TTFT_MS, "gap_ms": GAP_MS, "tokens": TOKENS}

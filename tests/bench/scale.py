@@ -26,7 +26,7 @@ TTFT_MS, SPREAD_MS = 200, 1000
 
 
 class Plan(NamedTuple):
-    """Is one run: ``streams`` over all ``workers``."""
+    """One run has ``streams`` streams over all ``workers``."""
 
     streams: int
     workers: int

@@ -80,8 +80,8 @@ def _enter(file: str, kind: int) -> None:
 
 
 class Host:
-    """Is a host. Its monotonic clock is ``ahead_s`` before this machine's, and gains ``fast``
-    seconds per second. Its wall clock is off by ``wrong_s``."""
+    """The host's monotonic clock is ``ahead_s`` before this machine's, and gains ``fast`` seconds
+    per second. Its wall clock is off by ``wrong_s``."""
 
     def __init__(
         self, space: str, address: str, folder: Path, ahead_s: float, fast: float, wrong_s: float

@@ -53,7 +53,7 @@ class Sealer:
         return header + self._cipher.encrypt(nonce, plain, header)
 
     def update(self, *, asks: bool) -> bytes:
-        """Returns a key update. ``asks`` requires one from the client, too."""
+        """``asks`` requires one from the client, too."""
         sealed = self.record(HANDSHAKE, b"\x18\0\0\1" + bytes([asks]))
         self._use(self._expand(b"traffic upd", hashlib.new(self._hash).digest_size))
         return sealed

@@ -128,7 +128,7 @@ def has_calm_rounds(session: Sequence[CanaryRound]) -> bool:
 
 
 def measure_round(at: float, chunk_s: Sequence[float]) -> CanaryRound:
-    """Measures a round. ``chunk_s`` has the seconds from the send to each chunk."""
+    """``chunk_s`` has the seconds from the send to each chunk."""
     gaps = [after - before for before, after in pairwise(chunk_s)]
     ttft_s = chunk_s[0]
     watched_s = chunk_s[-1] - chunk_s[0]

@@ -97,8 +97,8 @@ def _read_figures(document: Document, path: Path) -> list[Figures]:
 
 
 def _read_distribution_of(document: Document, name: str) -> Distribution:
-    """Reads a distribution. AIPerf's inter-chunk latency is a mean per request, so its count is of
-    requests, as for all others."""
+    """AIPerf's inter-chunk latency is a mean per request, so its count is of requests, as for all
+    others."""
     values = nested_value(document, name)
     if not isinstance(values, dict):
         return Distribution()

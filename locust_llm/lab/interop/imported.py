@@ -129,9 +129,9 @@ def make_imported_record(
     due_s: float | None = None,
     **more: Any,
 ) -> Record:  # fmt: skip
-    """Makes a record. ``base_s`` is the Unix time of 0 on the clock of ``sent_s``, ``closed_s`` and
-    ``due_s``. ``stamps`` and ``whole`` come from ``stamp_chunks``. Raises UnusableResult for a
-    record that contradicts itself."""
+    """``base_s`` is the Unix time of 0 on the clock of ``sent_s``, ``closed_s`` and ``due_s``.
+    ``stamps`` and ``whole`` come from ``stamp_chunks``. Raises UnusableResult for a record that
+    contradicts itself."""
     more = {"outcome": OK, **more}
     if closed_s < sent_s:
         raise UnusableResult("its end is before its start")

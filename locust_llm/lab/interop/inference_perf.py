@@ -89,8 +89,7 @@ def _has_requests(document: object) -> bool:
 
 
 def _read_requests(document: Sequence[object], path: Path) -> list[ImportedRun]:
-    """Reads the requests. A file of several stages gets no load, as only the first stage has its
-    load beside it."""
+    """A file of several stages gets no load, as only the first stage has its load beside it."""
     records = list[Record]()
     unread = list[str]()
     ended_s = max(
@@ -149,7 +148,7 @@ def _read_model(document: Sequence[object]) -> str:
 
 
 def _make_record(request: object, place: int, base_s: float) -> Record:
-    """Makes a record. Tokens of one chunk share one time."""
+    """Tokens of one chunk share one time."""
     sent_s = imported.read_finite(nested_value(request, "start_time"), "start")
     closed_s = imported.read_finite(nested_value(request, "end_time"), "end")
     error = nested_value(request, "error")

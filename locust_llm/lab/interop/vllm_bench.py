@@ -149,7 +149,7 @@ def _read_written_time(date: str, path: Path) -> float:
 
 
 def _make_record(request: Mapping[str, Any], place: int, base_s: float) -> Record:
-    """Makes a record. The first event may carry the role only, and the tool's TTFT ends there."""
+    """The first event may carry the role only, and the tool's TTFT ends there."""
     sent_s = imported.read_finite(request["start_times"], "start time")
     words = request["errors"] if isinstance(request["errors"], str) else ""
     failure = imported.outcome_fields(None, words)

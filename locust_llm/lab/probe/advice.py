@@ -50,8 +50,8 @@ class Advice(msgspec.Struct, frozen=True):
 def derive_advice(
     measurements: ProbeMeasurements, diagnosis: Diagnosis, itl_target_s: float | None = None
 ) -> tuple[Advice, ...]:
-    """Derives the advice. ``itl_target_s`` is the desired gap of decoders beside prompts. An
-    unknown scheduler gets only advice that does not depend on it."""
+    """``itl_target_s`` is the desired gap of decoders beside prompts. An unknown scheduler gets
+    only advice that does not depend on it."""
     by_name = {
         STATIC: _advise_static,
         PREFILL_FIRST: _advise_prefill_first,
@@ -308,9 +308,9 @@ def _median_tokens(stalls: list[DecoderStall]) -> float:
 def _advise_chunk_size(
     step: float, gap_s: float, quiet_s: float, tokens: float, target_s: float | None, usual: float
 ) -> Iterator[Advice]:
-    """Advises a chunk size. A step of ``step`` tokens takes ``gap_s``, a step without a prompt
-    ``quiet_s``. Steps in between lie on the line through both, or slightly below it: parts of a
-    step overlap until one of them takes all of its time."""
+    """A step of ``step`` tokens takes ``gap_s``, a step without a prompt ``quiet_s``. Steps in
+    between lie on the line through both, or slightly below it: parts of a step overlap until one of
+    them takes all of its time."""
     if gap_s <= quiet_s:
         return
     a_token_s = (gap_s - quiet_s) / step

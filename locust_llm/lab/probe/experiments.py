@@ -198,8 +198,8 @@ def _choose_prompt_tokens(
 
 
 def _run_round(turn: int, scale: ProbeScale, bounds: ProbeBounds, widths: Widths) -> Probe:
-    """Runs one round. Lengths alternate between rising and falling, so that a drift does not look
-    like an effect of length."""
+    """Lengths alternate between rising and falling, so that a drift does not look like an effect of
+    length."""
     sizes = [scale.longest // 4, scale.longest // 2, scale.longest]
     for tokens in sizes if turn % 2 else reversed(sizes):
         yield ProbeEpisode(
@@ -279,8 +279,7 @@ def _plan_prompts_beside_decoders(
 def _plan_decoders(
     count: int, lasts_s: float, scale: ProbeScale, bounds: ProbeBounds
 ) -> tuple[ProbeRequest, ...]:
-    """Plans decoders. The first decodes for ``lasts_s``, and each further one longer than the one
-    before."""
+    """The first decoder runs for ``lasts_s``, and each further one longer than the one before."""
     most = bounds.most_output_tokens / (1 + STAGGER_SHARE * (count - 1))
     tokens = min(int(most), math.ceil(lasts_s / scale.gap_s))
     return tuple(

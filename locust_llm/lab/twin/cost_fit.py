@@ -191,8 +191,7 @@ def make_equations(
     drawn: Sequence[Array] | None = None,
     terms: Terms = USUAL,
 ) -> Rows:
-    """Makes the equations. ``drawn`` has for each group how often each of its requests counts.
-    None: once."""
+    """``drawn`` has for each group how often each of its requests counts. None: once."""
     columns, seconds, errors = [], [], []
     of_steps = np.ones(STEP_COSTS)
     of_steps[OWN_PAIRS] = terms.own_pairs
@@ -292,8 +291,8 @@ def fit_cost(
     model: ServerModel, episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage] = (), *,
     free_tokens: Sequence[float] = FREE_TOKENS, terms: Terms = USUAL,
 ) -> Fitted:  # fmt: skip
-    """Fits the costs. ``model`` gives settings, noise and initial costs. The turn whose own replay
-    is closest to the measurements wins. If a turn leads away, the next one goes half as far."""
+    """``model`` gives settings, noise and initial costs. The turn whose own replay is closest to
+    the measurements wins. If a turn leads away, the next one goes half as far."""
     best = model
     best_loss = math.inf
     towards = model

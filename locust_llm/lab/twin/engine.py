@@ -42,8 +42,7 @@ def make_twin_engine(
     log: list[Step] | None = None,
     slower: Slower | None = None,
 ) -> simulated.Engine:
-    """Makes the engine. ``random`` draws the noise. None: every step takes its mean. ``log`` gets
-    every step."""
+    """``random`` draws the noise. None: every step takes its mean. ``log`` gets every step."""
     scheduler = Scheduler(_config(model.settings), POLICIES[model.settings.policy], record=True)
     return _Behind(
         Admitting(scheduler, Steps(model, clock, random, log, slower), clock), model.front, clock

@@ -199,10 +199,9 @@ def simulate_load(
     prefill_limit: float = float("inf"),
     count: int = 0,
 ) -> ObservedStage:
-    """Simulates a load. ``count`` is the number of requests. 0: it suits the load.
-    ``prefill_limit`` is the limit of the load generator's gate. Equal seeds give equal requests for
-    any model and settings, as they are drawn before the noise. Users begin one after the other,
-    over one response time."""
+    """``count`` is the number of requests. 0: it suits the load. ``prefill_limit`` is the limit of
+    the load generator's gate. Equal seeds give equal requests for any model and settings, as they
+    are drawn before the noise. Users begin one after the other, over one response time."""
     random = Random(seed)
     clock = VirtualClock()
     count = count or max(FEWEST, ROUNDS * load.users)

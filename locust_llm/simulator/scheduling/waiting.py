@@ -204,7 +204,7 @@ class Fair:
 
 
 def make_waiting_queue(name: str = "fcfs", weights: Mapping[str, float] | None = None) -> Waiting:
-    """Makes one of QUEUES. ``weights`` are for `Fair`."""
+    """``weights`` are for `Fair`."""
     match name:
         case "priority":
             return Priority()
