@@ -399,8 +399,8 @@ def _measure_client_parts(
 def _measure_waits_for_user(requests: pd.DataFrame, users: int | None) -> Ints:
     """In µs, how long each request of an open loop was due while all users were busy.
 
-    A user is busy with its request; with that of another turn, and in between, until its session
-    ends. Where sessions have several turns, a first one that waits long waits for a user.
+    Between the turns of a session its user has no request, and may not be free either: there a
+    turn that waits long waits for a user.
     """
     due, asked, closed, turn = (
         requests[name].to_numpy(np.float64) for name in ("due_at", "asked_at", "closed_at", "turn")
@@ -411,7 +411,7 @@ def _measure_waits_for_user(requests: pd.DataFrame, users: int | None) -> Ints:
     ended = np.searchsorted(np.sort(closed), due - HANDED_ON_S, side="right")
     all_busy = begun - ended >= users
     if (turn > 0).any():
-        all_busy = (turn == 0) & (asked - due > LONG_WAIT_S)
+        all_busy = asked - due > LONG_WAIT_S
     return np.where(all_busy, _round_us((asked - due) * 1e6), 0)
 
 

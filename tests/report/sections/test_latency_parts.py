@@ -74,16 +74,16 @@ def test_the_wait_for_a_free_user_is_no_late_send() -> None:
     assert waits(2) == waits(None) == [{}, {"late": 510}, {"late": 30}]
 
 
-def test_a_first_turn_that_waits_long_waits_for_a_user() -> None:
+def test_a_turn_that_waits_long_waits_for_a_user() -> None:
     """Between two turns a user is busy without a request."""
     turns = [
         answered(300, 1000, sent_at=10.0, closed_at=11.0),
-        answered(300, 1000, sent_at=15.0, closed_at=16.0, turn=1),
+        answered(300, 1000, sent_at=15.0, due_at=14.0, asked_at=15.0, closed_at=16.0, turn=1),
         answered(300, 1000, sent_at=16.0, due_at=13.0, asked_at=16.0, closed_at=17.0),
     ]
     columns = collect_columns(turns)
     found = split_latencies(columns.requests, columns.server.reported({}), (), 1)
-    assert [int(us) for us in found.us["user"]] == [0, 0, 3_000_000]
+    assert [int(us) for us in found.us["user"]] == [0, 1_000_000, 3_000_000]
 
 
 @pytest.mark.parametrize(
