@@ -1,5 +1,6 @@
 """Other load: requests that the server had beside those of the run, by its own metrics."""
 
+import math
 from typing import Final
 
 import msgspec
@@ -45,15 +46,21 @@ def measure_other_load(
     ]
     if len(readings) < MIN_READINGS or not len(levels.at):
         return None
-    choices = max(int(columns.requests["choices"].max()), 1)
+    sequences = _count_sequences(columns)
     in_server = [(sample.running or 0.0) + (sample.waiting or 0.0) for sample in readings]
     others = [
-        max(0.0, count - choices * _count_own(levels, sample))
+        max(0.0, count - sequences * _count_own(levels, sample))
         for count, sample in zip(in_server, readings, strict=True)
     ]
     found = OtherLoad(others=float(np.mean(others)), in_server=float(np.mean(in_server)))
     few = found.others < MIN_OTHERS or found.others < MIN_SHARE * found.in_server
     return None if few else found
+
+
+def _count_sequences(columns: RequestColumns) -> int:
+    """The most that a request of the run can be in the server: one for each choice, or input."""
+    each = (columns.requests[name].max() for name in ("choices", "inputs"))
+    return max(1, *(int(most) for most in each if not math.isnan(most)))
 
 
 def _count_own(levels: Occupancy, sample: EngineSample) -> int:

@@ -41,6 +41,7 @@ def test_what_the_server_had_beside_the_run_is_of_others() -> None:
     # a tenth more may be a gauge that is written rarely
     assert measured(2.15, two_in_flight()) is None
     assert measured(6.0, two_in_flight(choices=3)) is None
+    assert measured(8.0, two_in_flight(inputs=4)) is None
 
 
 def test_of_several_servers_nobody_knows() -> None:
