@@ -24,11 +24,13 @@ from locust_llm.report.compare.condition_differences import (
 from locust_llm.report.compare.metric_differences import MetricChange, measure_change
 from locust_llm.report.compare.same_workload import find_work_differences
 from locust_llm.report.delivery import describe_overload
+from locust_llm.report.sections.best_limit import select_limit_requests
 from locust_llm.report.sections.notes import SIMULATED
 from locust_llm.report.sections.prefix_cache import find_cached_share
 from locust_llm.report.sections.sweep.findings import find_sweep_axis
 from locust_llm.report.selection import ratio_of_sums
-from locust_llm.settings.sweep import AXES
+from locust_llm.settings.sweep import AXES, PREFILL
+from locust_llm.slo.best_limit import NO_LIMIT, Limit, format_limit
 from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.metrics import BY_WORD, SHARE, TIME
 from locust_llm.slo.rules import Condition, Rule, define_good_request
@@ -54,6 +56,7 @@ WAITS: Final = (
 )
 """With a gate, or an open loop."""
 STAGE_FIGURES: Final = (("ttft", "p95"), ("output_tokens_per_s", ""))
+LIMIT_FIGURES: Final = (("ttft_from_due", "p95"), ("longest_stall", "p95"))
 SHORT_TITLES: Final = ("base", "this run")
 """Of the columns of two runs."""
 HEAD: Final = ("difference", "%", "95% interval", "")
@@ -100,9 +103,10 @@ class ComparisonLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StagePair(msgspec.Struct, frozen=True, kw_only=True):
-    """Two stages of one value."""
+    """Two stages of one value, or what two comparisons of prefill limits have of one limit."""
 
-    value: float
+    value: float | None
+    """None: no limit."""
     lines: tuple[ComparisonLine, ...]
     warnings: tuple[str, ...]
 
@@ -204,7 +208,7 @@ def _pair(base: LoadedRun, run: LoadedRun) -> RunPair:
     axis = _same_sweep(base, run)
     warnings = (*_problems(run), *_differences(base, run))
     if axis:
-        stages, alone = _stages(base, run)
+        stages, alone = _limits(base, run) if axis == PREFILL else _stages(base, run)
         return RunPair(
             folder=str(run.folder),
             warnings=warnings,
@@ -214,13 +218,20 @@ def _pair(base: LoadedRun, run: LoadedRun) -> RunPair:
             alone=alone,
         )
     lines = tuple(_lines(base, run))
-    other = _other_work(base, run) or _cache_warmed(base, run)
+    other = _turned_limit(base, run) or _other_work(base, run) or _cache_warmed(base, run)
     return RunPair(
         folder=str(run.folder),
         warnings=warnings,
         lines=_without_differences(lines) if other else lines,
         other_work=other,
     )
+
+
+def _turned_limit(base: LoadedRun, run: LoadedRun) -> str:
+    """That one of the two turned its prefill limit while it ran, in words; empty: both or none
+    did."""
+    turned = [str(side.folder) for side in (base, run) if side.seen.run.limit_blocks]
+    return f"{turned[0]} compares prefill limits, and mixes them" if len(turned) == 1 else ""
 
 
 def _other_work(base: LoadedRun, run: LoadedRun) -> str:
@@ -414,6 +425,8 @@ def _simulated(side: LoadedRun) -> bool:
 
 def _same_sweep(base: LoadedRun, run: LoadedRun) -> str:
     """The axis of two sweeps of the same; empty if they are none."""
+    if base.seen.run.limit_blocks and run.seen.run.limit_blocks:
+        return PREFILL
     axes = [find_sweep_axis(side.seen.run) if side.seen.run.stages else "" for side in (base, run)]
     return axes[0] if axes[0] == axes[1] and axes[0] in AXES else ""
 
@@ -441,25 +454,58 @@ def _stages(base: LoadedRun, run: LoadedRun) -> tuple[tuple[StagePair, ...], tup
     return tuple(pairs), tuple(alone)
 
 
+def _limits(base: LoadedRun, run: LoadedRun) -> tuple[tuple[StagePair, ...], tuple[str, ...]]:
+    """(limits that both compare, a sentence for each that only one does)."""
+    of_base, of_run = _list_limits(base), _list_limits(run)
+    alone = [f"{format_limit(x)} only in {base.folder}" for x in of_base if x not in of_run]
+    alone += [f"{format_limit(x)} only in {run.folder}" for x in of_run if x not in of_base]
+    other_work = _other_work(base, run) or _cache_warmed(base, run)
+    pairs = []
+    for limit in of_base:
+        before = select_limit_requests(base.seen, limit)
+        after = select_limit_requests(run.seen, limit)
+        if before is None or after is None:
+            continue
+        rules = [_rule(word, stat) for word, stat in LIMIT_FIGURES]
+        lines = tuple(_line(rule, measure_change(rule, before, after)) for rule in rules)
+        lines = _without_differences(lines) if other_work else lines
+        pairs.append(StagePair(value=limit, lines=lines, warnings=()))
+    return tuple(pairs), tuple(alone)
+
+
+def _list_limits(run: LoadedRun) -> tuple[Limit, ...]:
+    """No limit first, then the others in rising order."""
+    limits = {block.limit for block in run.seen.run.limit_blocks if block.round}
+    return tuple(sorted(limits, key=lambda limit: -1 if limit is None else limit))
+
+
 def _number_stages(run: LoadedRun) -> dict[float, int]:
     return {stage.value: stage.number for stage in run.seen.run.stages}
 
 
 def _by_stage(pair: RunPair, names: tuple[str, str]) -> Iterator[Block]:
-    for i in range(len(STAGE_FIGURES) if pair.stages else 0):
+    each = "limit by limit" if pair.axis == PREFILL else "stage by stage"
+    for i in range(len(pair.stages[0].lines) if pair.stages else 0):
         lines = [(stage.value, stage.lines[i]) for stage in pair.stages]
-        yield TextBlock(f"{lines[0][1].label}, stage by stage:")
+        yield TextBlock(f"{lines[0][1].label}, {each}:")
         yield TableBlock(
             (pair.axis, *names, *HEAD),
-            tuple((f"{value:g}", *format_line_cells(line)) for value, line in lines),
+            tuple((format_stage_value(value), *format_line_cells(line)) for value, line in lines),
         )
     yield from (TextBlock(f"Not compared: {alone}.") for alone in pair.alone)
     known = set(pair.warnings)
     for stage in pair.stages:
         for warning in stage.warnings:
             if warning not in known:  # no repetition of what holds for the whole sweeps
-                yield TextBlock(f"WARNING: {pair.axis} {stage.value:g}: {warning}", loud=True)
-        yield from _notes(stage.lines, f"{pair.axis} {stage.value:g}: ")
+                yield TextBlock(
+                    f"WARNING: {pair.axis} {format_stage_value(stage.value)}: {warning}", loud=True
+                )
+        yield from _notes(stage.lines, f"{pair.axis} {format_stage_value(stage.value)}: ")
+
+
+def format_stage_value(value: float | None) -> str:
+    """``8``, ``0.5``, or ``none`` of no prefill limit."""
+    return NO_LIMIT if value is None else f"{value:g}"
 
 
 # -- cells -----------------------------------------------------------------------------------------

@@ -83,6 +83,7 @@ from .comparison import (
     ComparisonLine,
     RunPair,
     format_line_cells,
+    format_stage_value,
     get_bound_mark,
     make_column_titles,
     may_have_failures,
@@ -576,8 +577,11 @@ def _pair(comparison: Comparison, pair: RunPair, width: int, room: int) -> list[
     titles = make_column_titles(comparison.base, pair.folder)
     if pair.axis:
         stages = [stage for stage in pair.stages if stage.lines]
-        rows = [(f"{pair.axis} {stage.value:g}", stage.lines[0]) for stage in stages]
-        what = f"{rows[0][1].label} by stage" if rows else "no stage in common"
+        rows = [
+            (f"{pair.axis} {format_stage_value(stage.value)}", stage.lines[0]) for stage in stages
+        ]
+        level = "limit" if pair.axis == PREFILL else "stage"
+        what = f"{rows[0][1].label} by {level}" if rows else f"no {level} in common"
     else:
         rows = [(line.label, line) for line in pair.lines]
         what = ""

@@ -35,11 +35,9 @@ from locust_llm.report.sections.sweep.knee import (
     describe_neighbours,
     explain_unsound,
     find_passing_stages,
-    format_load,
     is_client_distorted,
 )
-from locust_llm.report.slo.capacity import estimate_capacity
-from locust_llm.report.slo.disturbance import collect_stage_evidence
+from locust_llm.report.slo.capacity import find_capacity
 from locust_llm.report.slo.intervals import RISES
 from locust_llm.report.slo.measurement_error import (
     RuleError,
@@ -54,6 +52,8 @@ from locust_llm.report.slo.observed import (
     shows_correlation,
 )
 from locust_llm.settings.settings import Settings
+from locust_llm.settings.sweep import RATE
+from locust_llm.slo.capacity import CapacitySearch, format_load
 from locust_llm.slo.client_verdict import INVALID, UNCERTIFIED
 from locust_llm.slo.intervals import count_needed_values
 from locust_llm.slo.metrics import BY_WORD, OF_OUTPUT_TOKENS, OF_SCHEDULE, SHARE
@@ -507,11 +507,15 @@ def _judge_searched(rule: Rule, sweep: SweepSummary) -> SloResult | None:
         own = _result(level, rule)
         return None if own is None else own.status
 
-    found = estimate_capacity(sweep.capacity.levels, collect_stage_evidence([rule], sweep.levels))
+    levels = sweep.capacity.levels
+    search = CapacitySearch(
+        lowest=levels[0], highest=levels[-1], whole=sweep.axis != RATE,
+        stages=tuple(level.evidence for level in sweep.levels if level.evidence is not None),
+    )  # fmt: skip
+    found = find_capacity(search, [rule])
     shown = [level for level in sweep.levels if _result(level, rule) is not None]
     if found is None or not shown:
         return None
-    found = found.limit_to([level.value for level in shown if level_status(level) == PASS])
     within = [level for level in shown if found.low is not None and level.value <= found.low]
     # a figure whose own interval crosses the limit would contradict what all stages show together
     passing = [level for level in within if level_status(level) == PASS]
@@ -521,7 +525,8 @@ def _judge_searched(rule: Rule, sweep: SweepSummary) -> SloResult | None:
     status, reason = INCONCLUSIVE, f"capacity {found.format_interval(sweep.unit)}"
     if found.low is not None:
         status = PASS
-        reason = f"{reason} (95% interval); the figure is at {describe_levels(sweep.axis, at)}"
+        interval = "" if found.is_open else " (95% interval)"
+        reason = f"{reason}{interval}; the figure is at {describe_levels(sweep.axis, at)}"
         if not passing:
             reason = f"{reason}, INCONCLUSIVE by itself: all stages together decide"
             result = replace(result, low=None, high=None)

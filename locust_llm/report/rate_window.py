@@ -62,7 +62,9 @@ def find_measured_span(run: Run) -> Span | None:
 
 
 def select_ended_in(part: RequestSelection, span: Span) -> RequestSelection:
-    """Selects the requests whose end lies in the window."""
+    """Selects the requests whose end lies in the window. Whole ones: where a server cannot keep up,
+    the wait of a request is no work that it has done. Blocks of two arms are too short for that:
+    they count the share of each request's time."""
     over = np.fmax(part["closed_at"], part["last_chunk_at"])
     return part.where((over >= span[0]) & (over <= span[1]))
 

@@ -4,7 +4,6 @@ is in this file."""
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
 
 import numpy as np
 from msgspec.structs import replace
@@ -28,7 +27,6 @@ from locust_llm.report.sections.interference import PrefillInterference
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.time_course import find_limit_in_force, find_users_in_force
 from locust_llm.settings.selftest_modes import REQUIRE
-from locust_llm.slo.best_limit import format_limit
 from locust_llm.slo.capacity import CapacityEstimate, StageEvidence
 from locust_llm.slo.client_verdict import (
     MAIN,
@@ -69,9 +67,9 @@ from .rate_window import (
 )
 from .rows import FailureGroup, GateUse, Row, RunCounts, SweepSummary
 from .sections.ab import compare_arms, judge_paired_rules, select_candidate_requests
-from .sections.best_limit import compare_limits
+from .sections.best_limit import compare_limits, select_limit_requests
 from .selection import RequestSelection, mean_of_known, ratio_of_sums, sum_of_known
-from .slo.capacity import estimate_capacity
+from .slo.capacity import find_capacity
 from .slo.censoring import bound_values, find_send_times
 from .slo.goodput import make_goodput_rows, measure_goodput
 from .slo.intervals import SHORT, estimate_effective_size, estimate_percentile_interval
@@ -179,7 +177,8 @@ def _find_capacity(run: Run, evidence: StageEvidence | None) -> CapacityEstimate
     if run.search is None:
         return None
     own = () if evidence is None else (evidence,)
-    return estimate_capacity(run.search.levels, (*run.search.stages, *own))
+    search = replace(run.search, stages=(*run.search.stages, *own))
+    return find_capacity(search, run.settings.rules.readable)
 
 
 def _figure_errors(
@@ -250,7 +249,7 @@ def _of_rules(
     if seen.run.settings.compares:
         return _of_arms(seen, everything)
     if seen.run.limit_blocks and seen.run.settings.rules.entries:
-        seen = _of_best_limit(seen, everything)
+        seen = _of_best_limit(seen)
     return seen, judge_rules(seen) if swept is None else judge_sweep(swept, seen.run), None
 
 
@@ -264,21 +263,11 @@ def _of_arms(
     return seen, judge_paired_rules(judge_rules(seen), seen, compared, pairs), compared
 
 
-def _of_best_limit(seen: Evaluation, everything: RequestSelection) -> Evaluation:
+def _of_best_limit(seen: Evaluation) -> Evaluation:
     """The part of the limit that is to be used."""
     comparison = compare_limits(seen.run, seen.records)
     limit = None if comparison is None else comparison.best
-    part = seen.main.only(everything.requests["arm"] == format_limit(limit))
-    spans = [
-        (block.settled_at, block.counted_until)
-        for block in seen.run.limit_blocks
-        if block.round and block.limit == limit
-    ]
-    if not spans:
-        return seen
-    pauses = tuple((before[1], after[0]) for before, after in pairwise(spans))
-    window = RateWindow((spans[0][0], spans[-1][1]), pauses)
-    return seen._replace(main=part, ended=part, time=window)
+    return select_limit_requests(seen, limit) or seen
 
 
 def _had(run: Run, rows: tuple[Row, ...]) -> tuple[Row, ...]:

@@ -106,6 +106,11 @@ class LimitRegret(NamedTuple):
         """For certain worse than the best one by more than the tolerance."""
         return self.surely_low > TOLERANCE or self.left_out
 
+    @property
+    def is_likely_worse(self) -> bool:
+        """By its own interval alone."""
+        return self.low > TOLERANCE and not self.is_worse
+
 
 class LogRatio(NamedTuple):
     """Of two figures, how much worse the first one is, and its standard error."""

@@ -8,11 +8,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from locust_llm.text.format import format_plain_number
+from locust_llm.text.format import format_brief, format_plain_number
 
 TAIL: Final = 0.025
 """Chance that the capacity lies beyond either end of its interval."""
 HALF: Final = 0.5
+MEAN_SCALE: Final = 6.0
+"""Log-odds of a request beyond the limit, for each factor of e in a figure over its limit."""
 UNLIKELY: Final = 0.1
 """A search goes up until the rules hold with less than this chance."""
 MOST_GROWTH: Final = 2.0
@@ -53,19 +55,42 @@ class RuleEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """Logarithm of the figure over its limit, above 0 where the rule is broken."""
     error: float = 0.0
     """Its standard error."""
+    weight: float = 1.0
+    """Of what its requests say: a queue that has not built up yet says little."""
     spread: float = 0.0
     """Standard deviation, in log-odds, from visit to visit of a level where these are seen to differ
     by more than their errors."""
     needs_load: bool = False
     """It is about a throughput, which a low load cannot reach: below the level with the highest one
     it says nothing."""
+    passes: bool = False
+    """The stage passes the rule by itself."""
+    figure: tuple[float, float, float] | None = None
+    """The figure of the rule between the ends of its 95 % interval: low, value, high."""
+    rise: float = 0.0
+    """Logarithm of how many times as near to the limit the values of its second half are as those of
+    its first, on average."""
+    rise_error: float = math.inf
+    """Its standard error."""
+    second_half: "RuleEvidence | None" = None
+    """The same of the second half of the stage alone."""
 
 
 class StageEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """What one stage says about all rules."""
 
     level: float
+    number: int = 0
+    measured_s: float = 0.0
+    saturated_at: float | None = None
+    """Requests a second that the server answered where more were due than it could; None: it kept
+    up, or the load was a closed loop."""
     rules: tuple[RuleEvidence, ...] = ()
+
+    @property
+    def passes(self) -> bool:
+        """By itself, all its rules."""
+        return bool(self.rules) and all(rule.passes for rule in self.rules)
 
 
 class CapacitySearch(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,19 +192,17 @@ class CapacityEstimate(msgspec.Struct, frozen=True, kw_only=True):
         return least, most
 
     def format_interval(self, unit: str) -> str:
-        """``10 to 14 users``, ``32 users or more``, ``below 1 users``."""
+        """``10 to 14 users``, ``at least 32 users``, ``below 1 user``."""
         if self.high is None:
-            return f"below {self._format(self.levels[0])} {unit}"
+            return f"below {format_load(self.levels[0], unit)}"
+        if self.low is not None and self.is_open:
+            return f"at least {format_load(self.low, unit)}"
+        high = f"{format_load(self.high, unit)}{' or more' * self.reaches_top}"
         if self.low == self.high:
-            return f"{self._format(self.high)} {unit}{' or more' * self.reaches_top}"
-        low = (
-            f"below {self._format(self.levels[0])}" if self.low is None else self._format(self.low)
-        )
-        return f"{low} to {self._format(self.high)} {unit}{' or more' * self.reaches_top}"
-
-    @staticmethod
-    def _format(level: float) -> str:
-        return format_plain_number(level) if level == int(level) else f"{level:.3g}"
+            return high
+        if self.low is None:
+            return f"below {format_load(self.levels[0])} to {high}"
+        return f"{format_load(self.low)} to {high}"
 
     def _highest(self, chance: float) -> float | None:
         """The highest level that was measured and that the capacity reaches with this chance."""
@@ -189,6 +212,14 @@ class CapacityEstimate(msgspec.Struct, frozen=True, kw_only=True):
             if known >= chance and level <= self.measured_to
         ]
         return reached[-1] if reached else None
+
+
+def format_load(level: float, unit: str = "") -> str:
+    """``12 users``, ``1 user``, ``3.47 requests/s``."""
+    number = format_plain_number(level) if level == int(level) else format_brief(level, digits=3)
+    what, per, time = unit.partition("/")
+    one = what.removesuffix("s") if level == 1 else what
+    return f"{number} {one}{per}{time}".strip()
 
 
 class SearchStage(NamedTuple):

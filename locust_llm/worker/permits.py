@@ -35,10 +35,11 @@ class Permit(NamedTuple):
 
 
 class _Waiter:
-    __slots__ = ("permit", "turn", "user")
+    __slots__ = ("later", "permit", "turn", "user")
 
-    def __init__(self, user: int) -> None:
+    def __init__(self, user: int, *, later: bool) -> None:
         self.user = user
+        self.later = later
         self.turn = Event()
         self.permit: Permit | None = None
 
@@ -78,7 +79,7 @@ class PermitQueue:
         return permit
 
     def _wait(self, user: int, later: bool) -> Permit:
-        waiter = _Waiter(user)
+        waiter = _Waiter(user, later=later)
         (self._queue.appendleft if later else self._queue.append)(waiter)
         self._refill()  # the answer may come at once
         try:
@@ -111,6 +112,13 @@ class PermitQueue:
             return False
         self._owners[slot] = user
         return True
+
+    def dismiss(self, user: int) -> None:
+        """This user shall go: it waits no longer for a permit, unless it is within a session."""
+        for waiter in list(self._queue):
+            if waiter.user == user and not waiter.later:
+                self._queue.remove(waiter)
+                waiter.turn.set()
 
     def leave(self, user: int) -> None:
         """This user is gone: its slot is free for another."""

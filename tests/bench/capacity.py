@@ -11,17 +11,18 @@ import argparse
 import heapq
 import math
 import time
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from random import Random
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from locust_llm.report.slo.capacity import estimate_capacity
-from locust_llm.report.slo.rule_evidence import make_share_evidence
-from locust_llm.settings.sweep import RunningStage
+from locust_llm.report.slo.capacity import find_capacity
+from locust_llm.report.slo.rule_evidence import UNSURE, make_share_evidence
+from locust_llm.settings.sweep import OVERLOADED, RunningStage
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.engine import BatchEngine
@@ -30,13 +31,18 @@ from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
 from locust_llm.slo.capacity import (
     CapacityEstimate,
+    CapacitySearch,
+    RuleEvidence,
     SearchStage,
     StageEvidence,
     StageTime,
     list_levels,
     plan_stage,
 )
+from locust_llm.slo.rules import parse_rule
 
+RULE: Final = parse_rule("ttft p95 < 1s")
+"""Its limit is that of the server."""
 ALLOWED: Final = 0.05
 """This share of requests may exceed the limit: the rules are p95 < limit."""
 LONG: Final = 60_000
@@ -55,6 +61,8 @@ class Request(NamedTuple):
 Load = Callable[[int, Random], Iterator[Request]]
 """The function yields requests of so many users, from an idle server on, in the order of their
 ends."""
+OpenLoad = Callable[[Iterator[float], Random], Iterator[Request]]
+"""The function yields the requests of these arrivals in the same way."""
 
 
 def queue(
@@ -110,6 +118,62 @@ def batching(
         BatchEngine(Scheduler(config, POLICIES["chunked"], record=True), LLAMA_8B_H100, clock),
     )
     run.closed_loop(users, (VirtualRequest(*lengths(random)) for _ in count()), stagger_s=0.001)
+    yield from _take_rows(run, figure)
+
+
+def fall_into_step(users: int, random: Random) -> Iterator[Request]:
+    """A server that answers a batch at a time, as a real vLLM did: users fall into step with one
+    another, so their first tokens come later and later, over some 10 s."""
+    coming = [(0.001 * user, 0.0) for user in range(users)]
+    heapq.heapify(coming)
+    while True:
+        sent_at, _ = heapq.heappop(coming)
+        together = 1 - 0.7 * math.exp(-sent_at / 5.0)
+        ttft_s = (0.01 + 0.015 * users) * together * random.lognormvariate(0.0, 0.2)
+        closed_at = sent_at + ttft_s + random.uniform(0.16, 0.24)
+        yield Request(sent_at, closed_at, ttft_s)
+        heapq.heappush(coming, (closed_at, 0.0))
+
+
+def queue_arrivals(
+    servers: int,
+    service_s: Callable[[Random], float],
+    arrivals: Iterator[float],
+    random: Random,
+) -> Iterator[Request]:
+    """First come, first served by so many servers."""
+    busy: list[tuple[float, float]] = []
+    waiting = deque[float]()
+    for sent_at in arrivals:
+        while busy and busy[0][0] <= sent_at:
+            now, began_at = heapq.heappop(busy)
+            yield Request(began_at, now, now - began_at)
+            if waiting:
+                heapq.heappush(busy, (now + service_s(random), waiting.popleft()))
+        if len(busy) < servers:
+            heapq.heappush(busy, (sent_at + service_s(random), sent_at))
+        else:
+            waiting.append(sent_at)
+
+
+def batch_arrivals(
+    lengths: Callable[[Random], tuple[int, int]],
+    figure: str,
+    config: SchedulerConfig,
+    arrivals: Iterator[float],
+    random: Random,
+) -> Iterator[Request]:
+    """The product's simulator with chunked prefill."""
+    clock = VirtualClock()
+    run = Virtual(
+        clock,
+        BatchEngine(Scheduler(config, POLICIES["chunked"], record=True), LLAMA_8B_H100, clock),
+    )
+    run.open_loop((at, VirtualRequest(*lengths(random))) for at in arrivals)
+    yield from _take_rows(run, figure)
+
+
+def _take_rows(run: Virtual, figure: str) -> Iterator[Request]:
     until = 0.0
     while True:
         until += LOOK_S
@@ -136,14 +200,56 @@ def alike(random: Random) -> tuple[int, int]:
 
 
 class Server(NamedTuple):
-    load: Load
-    capacity: int
-    asked: tuple[int, int] = (1, 64)
+    load: Load | None
+    capacity: float
+    asked: tuple[float, float] = (1, 64)
     long: int = LONG
+    open_load: OpenLoad | None = None
+    """Of an open loop: levels are requests a second."""
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        return list_levels(*map(float, self.asked), whole=self.open_load is None)
+
+    def run(self, level: float, random: Random) -> "RunningLoad":
+        if self.open_load is None:
+            assert self.load is not None
+            return RunningLoad(self.load(int(level), random), int(level))
+        arrived = list[float]()
+        arrivals = _record(_arrive(level, Random(random.random())), arrived)
+        return RunningLoad(self.open_load(arrivals, random), None, arrived)
+
+
+class RunningLoad(NamedTuple):
+    requests: Iterator[Request]
+    users: int | None
+    """None: of an open loop."""
+    arrived: Sequence[float] = ()
+    """When its arrivals were due, beyond the last request that came back."""
+
+    def count_inside(self, now: float, ended: int) -> int:
+        return bisect_right(self.arrived, now) - ended if self.users is None else self.users
+
+
+def _arrive(rate_per_s: float, random: Random) -> Iterator[float]:
+    at = 0.0
+    while True:
+        at += random.expovariate(rate_per_s)
+        yield at
+
+
+def _record(arrivals: Iterator[float], into: list[float]) -> Iterator[float]:
+    for at in arrivals:
+        into.append(at)
+        yield at
 
 
 def _partial(function: Callable[..., Iterator[Request]], *first: object) -> Load:
     return lambda users, random: function(*first, users, random)
+
+
+def _partial_open(function: Callable[..., Iterator[Request]], *first: object) -> OpenLoad:
+    return lambda arrivals, random: function(*first, arrivals, random)
 
 
 CHUNKED: Final = SchedulerConfig(max_num_batched_tokens=2048, max_num_seqs=64, kv_tokens=2**19)
@@ -167,31 +273,61 @@ HELD_OUT: Final = {
     ),
 }
 
+RATES: Final = {
+    "rates, M/M/4": Server(
+        None, 8.0, (1, 20), open_load=_partial_open(queue_arrivals, 4, exponential(0.4))
+    ),
+    "rates, M/M/16": Server(
+        None, 16.0, (1, 40), open_load=_partial_open(queue_arrivals, 16, exponential(0.8))
+    ),
+    "rates, M/G/8, lognormal": Server(
+        None, 12.0, (1, 32), open_load=_partial_open(queue_arrivals, 8, lognormal(0.5, 1.0))
+    ),
+    "rates, chunked batching": Server(
+        None, 12.0, (1, 40), 12_000, _partial_open(batch_arrivals, varied, "ttft_s", CHUNKED)
+    ),
+    "rates, chunked batching, decode": Server(
+        None, 10.0, (1, 40), 12_000, _partial_open(batch_arrivals, alike, "itl_s", CHUNKED)
+    ),
+}
+SETTLING: Final = {"users fall into step": Server(fall_into_step, 7, (1, 32))}
+
 
 def find_limit(server: Server, seed: int) -> float:
     """Returns a limit between the p95 at the capacity and at the level above."""
+    above = min(level for level in server.levels if level > server.capacity)
     ends = []
-    for users in (server.capacity, server.capacity + 1):
-        load = server.load(users, Random(seed + users))
-        values = [next(load).value_s for _ in range(server.long)]
-        ends.append(float(np.percentile(values[20 * users :], 100 * (1 - ALLOWED))))
+    for level in (server.capacity, above):
+        load = server.run(level, Random(seed + round(level)))
+        values = [next(load.requests).value_s for _ in range(server.long)]
+        ends.append(float(np.percentile(values[len(values) // 20 :], 100 * (1 - ALLOWED))))
     return math.sqrt(ends[0] * ends[1])
 
 
-def run_stage(
-    load: Iterator[Request], users: int, step: SearchStage
-) -> tuple[list[Request], float, float]:
-    """Returns the measured requests, how long they were measured, and how long the stage took."""
+class StageRun(NamedTuple):
+    requests: list[Request]
+    """Only those that were measured."""
+    measured_s: float
+    whole_s: float
+    why: str
+    """This is why the stage ended."""
+    completed_per_s: float = 0.0
+
+
+def run_stage(load: RunningLoad, step: SearchStage) -> StageRun:
     stage = RunningStage(
-        0.0, users, at_least_s=step.at_least_s, at_most_s=step.at_most_s, requests=step.requests
-    )
-    found, looked_at = [], 0.0
-    for request in load:
+        0.0, load.users, at_least_s=step.at_least_s, at_most_s=step.at_most_s,
+        requests=step.requests,
+    )  # fmt: skip
+    found, looked_at, ended, completed = [], 0.0, 0, 0
+    for request in load.requests:
         while request.closed_at > looked_at + LOOK_S:
             looked_at += LOOK_S
-            if stage.look(looked_at, users):
+            if stage.look(looked_at, load.count_inside(looked_at, ended)):
                 break
         else:
+            ended += 1
+            completed += stage.measured_at is not None and stage.ended_at is None
             if stage.ended(request.sent_at, request.sent_at, request.closed_at, ok=True):
                 found.append(request)
             continue
@@ -200,16 +336,19 @@ def run_stage(
     measured_at = stage.measured_at if stage.measured_at is not None else over_at
     ended_at = stage.ended_at if stage.ended_at is not None else over_at
     drained_at = over_at
-    seen = 0
-    for request in load:  # what is in flight comes back
+    left = load.count_inside(over_at, ended)
+    seen = 1  # the request that was read last came back too
+    for request in load.requests:  # what is in flight comes back
         if request.sent_at <= over_at:
             seen += 1
             drained_at = request.closed_at
             if measured_at <= request.sent_at <= ended_at:
                 found.append(request)
-        if seen >= users - 1:
+        if seen >= left:
             break
-    return found, ended_at - measured_at, drained_at + REPORT_S
+    measured_s = ended_at - measured_at
+    per_s = completed / measured_s if measured_s else 0.0
+    return StageRun(found, measured_s, drained_at + REPORT_S, stage.why, per_s)
 
 
 class Found(NamedTuple):
@@ -218,8 +357,18 @@ class Found(NamedTuple):
     took_s: float
 
 
+def find_evidence(ran: StageRun, limit_s: float) -> RuleEvidence | None:
+    if ran.why == OVERLOADED:  # as in report/slo/rule_evidence.py
+        return RuleEvidence(rule=str(RULE), excess=1.0, error=UNSURE)
+    values = np.array([request.value_s for request in ran.requests])
+    if not len(values):
+        return None
+    beyond = (values >= limit_s).astype(np.float64)
+    return make_share_evidence(str(RULE), beyond, ALLOWED, values / limit_s)
+
+
 def search(server: Server, limit_s: float, total_s: float, seed: int) -> Found:
-    levels = list_levels(*map(float, server.asked), whole=True)
+    levels = server.levels
     estimate: CapacityEstimate | None = None
     done: list[StageTime] = []
     evidence: list[StageEvidence] = []
@@ -228,18 +377,27 @@ def search(server: Server, limit_s: float, total_s: float, seed: int) -> Found:
         step = plan_stage(estimate, done, levels, total_s - now, total_s)
         if step is None:
             break
-        users = int(step.level)
-        load = server.load(users, Random(seed * 1000 + len(done)))
-        requests, measured_s, whole_s = run_stage(load, users, step)
-        requests.sort(key=lambda request: request.sent_at)
-        values = np.array([request.value_s for request in requests])
-        now += whole_s
-        done.append(StageTime(step.level, measured_s, whole_s))
-        beyond = (values >= limit_s).astype(np.float64)
-        if len(values):
-            rule = make_share_evidence("p95", beyond, ALLOWED, values / limit_s)
-            evidence.append(StageEvidence(level=step.level, rules=(rule,)))
-        estimate = estimate_capacity(levels, evidence)
+        load = server.run(step.level, Random(seed * 1000 + len(done)))
+        ran = run_stage(load, step)
+        ran.requests.sort(key=lambda request: request.sent_at)
+        now += ran.whole_s
+        done.append(StageTime(step.level, ran.measured_s, ran.whole_s))
+        rule = find_evidence(ran, limit_s)
+        if rule is not None:
+            evidence.append(
+                StageEvidence(
+                    level=step.level,
+                    number=len(done),
+                    measured_s=ran.measured_s,
+                    rules=(rule,),
+                    saturated_at=ran.completed_per_s if ran.why == OVERLOADED else None,
+                )
+            )
+        whole = CapacitySearch(
+            lowest=levels[0], highest=levels[-1], whole=server.open_load is None,
+            stages=tuple(evidence),
+        )  # fmt: skip
+        estimate = find_capacity(whole, [RULE])
     return Found(estimate, tuple((stage.level, stage.measured_s) for stage in done), now)
 
 
@@ -251,7 +409,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
-    servers = SERVERS | HELD_OUT
+    servers = SERVERS | HELD_OUT | RATES | SETTLING
     for name in options.names or servers:
         began = time.perf_counter()
         server = servers[name]
@@ -270,7 +428,8 @@ def main() -> None:
             high_miss += low > server.capacity
             said.append(value)
             widths.append(high / max(low, 0.5))
-            narrow += high / max(low, 0.5) <= 1.3 or high - low <= 1
+            neighbours = server.open_load is None and high - low <= 1
+            narrow += high / max(low, 0.5) <= 1.3 or neighbours
             took.append(found.took_s)
             stages.append(len(found.stages))
             if options.verbose:

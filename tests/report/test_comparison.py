@@ -14,6 +14,7 @@ from support.records import UNIX, a_run, answered, failed
 from locust_llm.__main__ import main
 from locust_llm.lab.history.between_runs import add_run_spread
 from locust_llm.records.jsonl import format_record_line
+from locust_llm.records.limit_blocks import LimitBlock
 from locust_llm.records.record import Record
 from locust_llm.records.run import Run, Stage, write_run
 from locust_llm.report.cli import WEATHER
@@ -26,6 +27,7 @@ from locust_llm.report.comparison import (
     render_comparison_markdown,
 )
 from locust_llm.report.console_end import LINES, format_comparison_ending
+from locust_llm.slo.best_limit import format_limit
 from locust_llm.slo.client_verdict import ClientVerdict
 
 
@@ -196,6 +198,49 @@ def test_sweeps_stage_by_stage(tmp_path: Path) -> None:
     assert rows == ["worse", "seen"]
     (run / "stages" / "2" / "profile_export.jsonl").unlink()
     assert "4: " in compare_folders([base, run]).runs[0].alone[2]
+
+
+def compared_limits(path: Path, ttft_ms: dict[int | None, float]) -> Path:
+    """40 rounds of a block of 10 s at each limit, of which 6 s count, with a request each 0.5 s."""
+    blocks, records = list[LimitBlock](), list[Record]()
+    random = np.random.default_rng(len(path.name))
+    for number in range(1, 41):
+        for limit in ttft_ms:
+            at = 10.0 + 10 * len(blocks)
+            blocks.append(
+                LimitBlock(
+                    round=number, limit=limit, began_at=UNIX + at, settled_at=UNIX + at + 2,
+                    counted_until=UNIX + at + 8, ended_at=UNIX + at + 10,
+                )
+            )  # fmt: skip
+            for i in range(12):
+                first_ms = round(ttft_ms[limit] * random.lognormal(0, 0.2), 3)
+                record = answered(first_ms, first_ms + 10, sent_at=at + 2 + i / 2)
+                records.append(replace(record, arm=format_limit(limit), pair=number))
+    run = a_run(sweep="prefill-concurrency=1,2", request_rate=2.0)
+    return a_folder(path, records, replace(run, limit_blocks=tuple(blocks)))
+
+
+def test_prefill_limits_limit_by_limit(tmp_path: Path) -> None:
+    base = compared_limits(tmp_path / "base", {None: 100, 1: 100, 2: 100})
+    run = compared_limits(tmp_path / "other", {None: 100, 1: 200, 4: 100})
+    (pair,) = compare_folders([base, run]).runs
+    assert (pair.axis, pair.lines) == ("prefill-concurrency", ())
+    assert [(stage.value, stage.lines[0].word) for stage in pair.stages] == [
+        (None, "no difference to be seen"), (1, "worse"),
+    ]  # fmt: skip
+    assert pair.alone == (f"2 only in {base}", f"4 only in {run}")
+    text = render_comparison_console(compare_folders([base, run]))
+    assert "TTFT from Due p95 (ms), limit by limit:" in text
+    ending = format_comparison_ending(compare_folders([base, run]), 120)
+    assert "prefill-concurrency none" in ending
+
+
+def test_a_run_that_mixes_limits_is_not_compared_with_one_that_does_not(tmp_path: Path) -> None:
+    base = compared_limits(tmp_path / "base", {None: 100, 1: 100})
+    (pair,) = compare_folders([base, a_folder(tmp_path / "plain", drawn(1))]).runs
+    assert pair.other_work == f"{base} compares prefill limits, and mixes them"
+    assert {line.word for line in pair.lines} == {"-"}
 
 
 def test_sweeps_of_different_things_are_not_compared_by_stage(tmp_path: Path) -> None:

@@ -68,14 +68,14 @@ def test_a_stage_says_something_about_its_neighbours() -> None:
 def test_all_stages_hold_and_nothing_above_was_asked() -> None:
     found = capacity(*(stage(level, 0.0) for level in (1, 2, 4, 8, 16, 32)))
     assert (found.low, found.value, found.reaches_top) == (32, 32, True)
-    assert found.format_interval("users") == "32 users or more"
+    assert found.format_interval("users") == "at least 32 users"
     assert found.predict_interval(2) is None
 
 
 def test_the_lowest_stage_breaks_it() -> None:
     found = capacity(stage(1, 1.0))
     assert (found.low, found.value, found.high, found.safe) == (None, None, None, None)
-    assert found.format_interval("users") == "below 1 users"
+    assert found.format_interval("users") == "below 1 user"
 
 
 def test_all_rules_hold_and_the_first_to_break_is_named() -> None:
@@ -172,7 +172,7 @@ def test_nothing_is_claimed_above_the_highest_level_that_was_measured() -> None:
     """Of 1 to 32 only 1, 2 and 4 were run, and hold for certain: 5 and more are not known."""
     found = capacity(*(stage(level, 0.0, 2000) for level in (1, 2, 4)))
     assert (found.low, found.value, found.high, found.reaches_top) == (4, 4, 4, True)
-    assert found.format_interval("users") == "4 users or more"
+    assert found.format_interval("users") == "at least 4 users"
     assert not found.is_narrow
     assert choose_level(found, [1, 2, 4], LEVELS) == 8
 
@@ -187,6 +187,27 @@ def test_a_rate_is_doubled_until_a_level_certainly_fails() -> None:
     assert found is not None
     assert found.chance_of(1) > 0.1
     assert choose_level(found, [1], levels) == max(level for level in levels if level <= 2)
+
+
+def test_values_far_within_a_limit_say_nothing_of_failures() -> None:
+    """Of 100 requests none is beyond it. All are at a tenth of it, which says more where it is about
+    latency alone; of failures 100 say 100."""
+    beyond, margins = np.zeros(100), np.full(100, 0.1)
+    latency = make_share_evidence("r", beyond, 0.05, margins)
+    attainment = make_share_evidence("r", beyond, 0.05, margins, may_fail=True)
+    assert latency.count == 2000
+    assert attainment.count < 110
+
+
+def test_a_rise_from_one_half_of_a_stage_to_the_other() -> None:
+    """Values of half the limit, then of the limit itself: ln 2."""
+    margins = np.repeat([0.5, 1.0], 50) * np.tile([0.9, 1.1], 50)
+    found = make_share_evidence("r", (margins >= 1).astype(float), 0.05, margins)
+    assert found.rise == pytest.approx(math.log(2))
+    assert 0 < found.rise_error < 0.1
+    assert found.beyond == 0.25
+    assert found.second_half is not None
+    assert (found.second_half.beyond, found.second_half.count) == (0.5, 50)
 
 
 def test_a_step_of_about_twice_the_rate_is_as_short_as_one_of_twice() -> None:

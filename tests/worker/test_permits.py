@@ -41,6 +41,20 @@ class Asks:
         self.count += 1
 
 
+def test_a_user_that_shall_go_waits_no_longer_but_within_a_session() -> None:
+    budget = PermitQueue(lambda: None)
+    first, second = gevent.spawn(budget.take, 1), gevent.spawn(budget.take, 2)
+    later = gevent.spawn(partial(budget.take, 3, later=True))
+    turn()
+    budget.dismiss(1)
+    budget.dismiss(3)
+    turn()
+    assert isinstance(first.exception, GateClosed)
+    budget.grant(PROFILING, 2)
+    turn()
+    assert (second.value.phase, later.value.phase) == (PROFILING, PROFILING)
+
+
 def test_it_asks_once_and_again_when_a_quarter_is_left() -> None:
     asks = Asks()
     user = gevent.spawn(phase, asks.budget)

@@ -180,6 +180,7 @@ class _Run(msgspec.Struct):
     stopped_early: str = ""
     broken_rules: list[_Broken] = []
     stages: list[Any] = []
+    limit_blocks: list[Any] = []
     simulated: bool = False
     imported: str = ""
     model: str = ""
@@ -349,6 +350,8 @@ def _several_loads(run: _Run) -> str:
     settings = run.settings
     if any(settings.get(name) for name in ("candidate", "candidate_set", "aa", "isolate")):
         return "two arms"
+    if run.limit_blocks:
+        return "several prefill limits"
     if settings.get("sweep") and len(run.stages) > 1:
         return format_count(len(run.stages), "stage")
     return ""

@@ -15,6 +15,7 @@ from locust_llm.report.comparison import (
     ComparisonLine,
     RunPair,
     format_line_cells,
+    format_stage_value,
     make_pair_blocks,
 )
 from locust_llm.report.sections.notes import SIMULATED
@@ -125,7 +126,7 @@ def _list_lines(pair: RunPair) -> Iterator[tuple[str, ComparisonLine]]:
     yield from ((line.label, line) for line in pair.lines)
     for stage in pair.stages:
         for line in stage.lines:
-            yield f"{line.label}, {pair.axis} {stage.value:g}", line
+            yield f"{line.label}, {pair.axis} {format_stage_value(stage.value)}", line
 
 
 def _cell(line: ComparisonLine | None) -> Cell:
@@ -149,7 +150,9 @@ def _remarks(comparison: Comparison, names: Sequence[str], loud: bool) -> list[t
             if isinstance(block, TextBlock)
         )
         for text in dict.fromkeys(block.text for block in blocks if block.loud == loud):
-            if not text.startswith("Not compared, as") and not text.endswith("stage by stage:"):
+            if not text.startswith("Not compared, as") and not text.endswith(
+                ("stage by stage:", "limit by limit:")
+            ):
                 texts.setdefault(text, []).append(name)
     return [
         (", ".join(runs), clean_line(text.removeprefix("WARNING: ")))

@@ -6,6 +6,7 @@ How they are compared: locust_llm/slo/best_limit.py; what counts: records/limit_
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import msgspec
@@ -21,6 +22,8 @@ from locust_llm.records.record import Record
 from locust_llm.records.run import Run
 from locust_llm.report.blocks import SCARCE_NOTE, Block, Heading, TableBlock, TextBlock, mark_scarce
 from locust_llm.report.charts.model import Plot, PlotAxis, PlotSeries, detect_doubling, round_values
+from locust_llm.report.rate_window import RateWindow
+from locust_llm.report.slo.observed import Evaluation
 from locust_llm.slo.best_limit import (
     GOODPUT,
     LEAST_ROUNDS,
@@ -55,6 +58,7 @@ ALL: Final = "all"
 BEST: Final = "best"
 AS_GOOD: Final = "as good"
 UNKNOWN: Final = "not distinguished"
+LIKELY_WORSE: Final = "likely worse"
 WORSE: Final = "worse"
 LONGEST_S: Final = 8 * 3600.0
 """More than so much more time is not worth naming."""
@@ -114,7 +118,7 @@ class LimitRow(msgspec.Struct, frozen=True, kw_only=True):
     regret_high: float | None
     """None: nothing bounds it."""
     verdict: str
-    """best, as good, not distinguished or worse."""
+    """best, as good, not distinguished, likely worse or worse."""
     left_open: int
     """Requests that count, and had not ended when the limit changed."""
 
@@ -185,6 +189,22 @@ def compare_limits(run: Run, records: Iterable[Record]) -> LimitComparison | Non
     )
 
 
+def select_limit_requests(seen: Evaluation, limit: Limit) -> Evaluation | None:
+    """The part of a run that is of one limit, its rates over the time that counts; None: there is
+    none."""
+    spans = [
+        (block.settled_at, block.counted_until)
+        for block in seen.run.limit_blocks
+        if block.round and block.limit == limit
+    ]
+    if not spans:
+        return None
+    part = seen.main.only(seen.main.requests["arm"] == format_limit(limit))
+    pauses = tuple((before[1], after[0]) for before, after in pairwise(spans))
+    window = RateWindow((spans[0][0], spans[-1][1]), pauses)
+    return seen._replace(main=part, ended=part, time=window)
+
+
 def _find_best(regrets: Sequence[LimitRegret]) -> LimitRegret | None:
     contenders = [one for one in regrets if not one.is_worse and one.regret is not None]
     return min(contenders, key=lambda one: one.regret or 0.0, default=None)
@@ -205,6 +225,8 @@ def _limit_row(
 ) -> LimitRow:
     if one.is_worse:
         verdict = WORSE
+    elif one.is_likely_worse:
+        verdict = LIKELY_WORSE
     elif not one.is_as_good:
         verdict = UNKNOWN
     else:
@@ -302,7 +324,9 @@ def describe_answer(
     if not known:
         return _describe_too_few(regrets, objective, rounds=rounds, seconds=seconds)
     good = [one.limit for one in regrets if one.is_as_good]
-    open_ = [one.limit for one in regrets if not one.is_worse and not one.is_as_good]
+    likely_worse = [one.limit for one in regrets if one.is_likely_worse]
+    doubtful = [one for one in regrets if not one.is_worse and not one.is_as_good]
+    open_ = [one.limit for one in doubtful if not one.is_likely_worse]
     within = f"within {TOLERANCE:.0%}"
     if len(good) == len(regrets):
         return f"All prefill limits are as good as no limit ({within}): a limit is not needed."
@@ -312,17 +336,20 @@ def describe_answer(
     elif good:
         parts.append(f"{name_limits(good)} are equally good ({within})")
     if open_ and good:
-        verb = "is" if len(open_) == 1 else "are"
-        parts.append(f"{name_limits(open_)} {verb} not distinguished from that")
+        parts.append(f"{name_limits(open_)} {_be(open_)} not distinguished from that")
+    elif len(open_) == 1:
+        parts.append(f"{name_limits(open_)} is likely the best")
     elif open_:
         parts.append(f"{name_limits(open_)} are not distinguished")
+    if likely_worse:
+        parts.append(f"{name_limits(likely_worse)} {_be(likely_worse)} likely worse")
     if (clause := _describe_no_limit(regrets, objective, without)) is not None:
         parts.append(clause)
     advised = [one.limit for one in regrets if one.limit is None and not one.is_worse]
     text = f"{capitalise_sentence('; '.join(parts))}."
     if advised and not (without is not None and without[1] > 1.0):
         text += " A limit is not known to help."
-    if open_ and not good:
+    if doubtful and not good:
         text += _describe_need(regrets, seconds)
     return text
 
@@ -426,6 +453,10 @@ def name_limits(limits: Sequence[Limit]) -> str:
     if None not in limits:
         return named
     return f"{named} and no limit" if known else "no limit"
+
+
+def _be(limits: Sequence[Limit]) -> str:
+    return "is" if len(limits) == 1 else "are"
 
 
 def _join(texts: Sequence[str]) -> str:
@@ -539,7 +570,8 @@ def describe_method(found: LimitComparison) -> str:
         )
     return (
         f"{text}. Best, as good ({TOLERANCE:.0%}) and worse hold for all limits together in 95% of "
-        f"the runs, at whatever look a run ends; not distinguished: neither is known."
+        f"the runs, at whatever look a run ends; likely worse: by the interval of that limit alone; not "
+        f"distinguished: neither is known."
     )
 
 

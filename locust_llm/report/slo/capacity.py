@@ -13,7 +13,7 @@ than that, by one of SPREADS, which the stages that come back to a level show.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import lru_cache
 from operator import mul
 from typing import Final
@@ -23,7 +23,17 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from locust_llm.report.arrays import Floats
-from locust_llm.slo.capacity import CapacityEstimate, RuleEvidence, StageEvidence
+from locust_llm.slo.capacity import (
+    MEAN_SCALE,
+    CapacityEstimate,
+    CapacitySearch,
+    RuleEvidence,
+    StageEvidence,
+)
+from locust_llm.slo.rules import Rule
+
+from .disturbance import weigh_disturbances
+from .settling import weigh_queues, weigh_rises
 
 EXCESS: Final = np.linspace(-9.0, 9.0, 181)
 """Log-odds."""
@@ -47,9 +57,23 @@ MORE: Final = 1.0
 """By how much the geometric mean is too low."""
 NEAR: Final = 0.2
 """Factors of e in the load over which correlation is about the same."""
-MEAN_SCALE: Final = 6.0
 FREEDOM: Final = 8.0
 """Of Student's t, by which the figure of a stage is off."""
+
+
+def find_capacity(search: CapacitySearch, rules: Sequence[Rule]) -> CapacityEstimate | None:
+    """Of these rules, as the stages of a search show it; None: they say nothing about them."""
+    names = {str(rule) for rule in rules}
+    own = [_select_rules(stage, names) for stage in search.stages]
+    if not search.whole:
+        own = weigh_queues(own)
+    evidence = weigh_disturbances(rules, weigh_rises(own))
+    found = estimate_capacity(search.levels, evidence)
+    return None if found is None else found.limit_to([one.level for one in own if one.passes])
+
+
+def _select_rules(stage: StageEvidence, names: Set[str]) -> StageEvidence:
+    return replace(stage, rules=tuple(one for one in stage.rules if one.rule in names))
 
 
 def estimate_capacity(
@@ -141,7 +165,7 @@ def _log_likelihood(evidence: RuleEvidence, spread: float) -> Floats:
         logs: Floats = -(FREEDOM + 1) / 2 * np.log1p(off * off / FREEDOM)
     else:
         odds = math.log(evidence.allowed / (1 - evidence.allowed))
-        size = evidence.count / evidence.inflation
+        size = evidence.weight * evidence.count / evidence.inflation
         some = evidence.beyond * size
         logs = -some * np.logaddexp(0, -(EXCESS + odds)) - (size - some) * np.logaddexp(
             0, EXCESS + odds

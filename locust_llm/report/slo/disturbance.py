@@ -3,18 +3,16 @@ from one to the next, beyond the errors of their figures. It makes the capacity 
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import fmean, pvariance
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from locust_llm.report.rows import LoadLevel
-from locust_llm.report.slo.capacity import MEAN_SCALE
-from locust_llm.slo.capacity import RuleEvidence, StageEvidence
+from locust_llm.slo.capacity import MEAN_SCALE, RuleEvidence, StageEvidence
 from locust_llm.slo.intervals import NORMAL_REACH
-from locust_llm.slo.rules import Rule, SloResult
+from locust_llm.slo.rules import Rule
 
 MIN_TREND: Final = 3
 """Visits of which each is worse than the one before: the earlier ones are about another server."""
@@ -24,7 +22,6 @@ class Visit(NamedTuple):
     """A stage of a level that has others, with the figure of a rule and its interval."""
 
     number: int
-    result: SloResult
     low: float
     value: float
     high: float
@@ -53,34 +50,24 @@ class Disturbance(NamedTuple):
         return MEAN_SCALE * math.sqrt(max(known - error * error, 0.0))
 
     @property
-    def ends(self) -> tuple[SloResult, SloResult]:
-        """The results with the lowest and the highest figure."""
+    def extremes(self) -> tuple[Visit, Visit]:
+        """Those with the lowest and the highest figure."""
         ordered = sorted(self.visits, key=lambda visit: visit.value)
-        return ordered[0].result, ordered[-1].result
+        return ordered[0], ordered[-1]
 
 
-def find_disturbance(rule: Rule, levels: Iterable[LoadLevel]) -> Disturbance | None:
+def find_disturbance(rule: Rule, stages: Sequence[StageEvidence]) -> Disturbance | None:
     """The largest one of a rule; None: visits to no level differ by more than their errors."""
     visits = defaultdict[float, list[Visit]](list)
-    for level in sorted(levels, key=lambda level: level.number):
-        for result in level.slos:
-            visit = _make_visit(level.number, result)
-            if visit is not None and result.rule == str(rule):
-                visits[level.value].append(visit)
+    for stage in sorted(stages, key=lambda stage: stage.number):
+        for evidence in stage.rules:
+            if evidence.rule == str(rule) and evidence.figure is not None:
+                visits[stage.level].append(Visit(stage.number, *evidence.figure))
     found = list[Disturbance]()
-    for value, own in visits.items():
+    for level, own in visits.items():
         if len(own) > 1 and max(visit.low for visit in own) > min(visit.high for visit in own):
-            found.append(Disturbance(value, tuple(own), _worsens(rule, own)))
+            found.append(Disturbance(level, tuple(own), _worsens(rule, own)))
     return max(found, key=lambda one: one.spread, default=None)
-
-
-def _make_visit(number: int, result: SloResult) -> Visit | None:
-    low, value, high = result.low, result.observed, result.high
-    if low is None or value is None or high is None or result.voided:
-        return None
-    if not 0 < low <= value <= high or math.isinf(high):
-        return None
-    return Visit(number, result, low, value, high)
 
 
 def _worsens(rule: Rule, visits: Sequence[Visit]) -> bool:
@@ -89,30 +76,29 @@ def _worsens(rule: Rule, visits: Sequence[Visit]) -> bool:
     return len(values) >= MIN_TREND and rises
 
 
-def collect_stage_evidence(
-    rules: Sequence[Rule], levels: Sequence[LoadLevel]
+def weigh_disturbances(
+    rules: Sequence[Rule], stages: Sequence[StageEvidence]
 ) -> list[StageEvidence]:
-    """What all stages say about these rules, as far as no disturbance makes it doubtful."""
-    disturbed = {str(rule): find_disturbance(rule, levels) for rule in rules}
-    collected = list[StageEvidence]()
-    for level in levels:
-        if level.evidence is not None:
-            own = tuple(_select(level, level.evidence.rules, disturbed))
-            if own:
-                collected.append(replace(level.evidence, rules=own))
-    return collected
+    """What the stages say about these rules, as far as no disturbance makes it doubtful."""
+    disturbed = {str(rule): find_disturbance(rule, stages) for rule in rules}
+    weighed = list[StageEvidence]()
+    for stage in stages:
+        own = tuple(_select(stage, disturbed))
+        if own:
+            weighed.append(replace(stage, rules=own))
+    return weighed
 
 
 def _select(
-    level: LoadLevel, rules: Sequence[RuleEvidence], disturbed: dict[str, Disturbance | None]
+    stage: StageEvidence, disturbed: dict[str, Disturbance | None]
 ) -> Iterator[RuleEvidence]:
-    for evidence in rules:
+    for evidence in stage.rules:
         if evidence.rule not in disturbed:
             continue
         one = disturbed[evidence.rule]
         if one is None:
             yield evidence
             continue
-        outdated = one.worsens and level.value == one.level
-        if not outdated or level.number >= one.visits[-1].number:
+        outdated = one.worsens and stage.level == one.level
+        if not outdated or stage.number >= one.visits[-1].number:
             yield replace(evidence, spread=one.spread)

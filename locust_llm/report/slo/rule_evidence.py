@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
+from locust_llm.records.record import FAILURES, OK
 from locust_llm.records.run import Run, Stage
 from locust_llm.report.arrays import Floats
 from locust_llm.settings.sweep import OVERLOADED
@@ -22,7 +23,7 @@ from locust_llm.slo.metrics import (
     TTFT,
     TTFT_FROM_DUE,
 )
-from locust_llm.slo.rules import Rule, SloResult
+from locust_llm.slo.rules import PASS, Rule, SloResult
 
 from .censoring import bound_share_hits, measure_margins
 from .intervals import MIN_VALUES, estimate_share_interval
@@ -60,8 +61,26 @@ def measure_stage_evidence(seen: Evaluation, results: Sequence[SloResult]) -> St
         if evidence is None:
             evidence = measure_rule_evidence(rule, seen, compute_rule_value(rule, seen))
         if evidence is not None:
-            known.append(evidence)
-    return StageEvidence(level=stage.value, rules=tuple(known)) if known else None
+            passes = result.status == PASS
+            known.append(replace(evidence, passes=passes, figure=_find_figure(result)))
+    if not known:
+        return None
+    measured_s = 0.0 if stage.measured_at is None else stage.ended_at - stage.measured_at
+    saturated_at = None
+    if stage.why == OVERLOADED and measured_s:
+        saturated_at = seen.ended.outcome(OK, *FAILURES).size / measured_s
+    return StageEvidence(
+        level=stage.value, number=stage.number, measured_s=measured_s, saturated_at=saturated_at,
+        rules=tuple(known),
+    )  # fmt: skip
+
+
+def _find_figure(result: SloResult) -> tuple[float, float, float] | None:
+    """None: it has no interval that could be compared with that of another stage."""
+    low, value, high = result.low, result.observed, result.high
+    if low is None or value is None or high is None or math.isinf(high):
+        return None
+    return (low, value, high) if 0 < low <= value <= high else None
 
 
 def _certainly_broken(rule: Rule, run: Run, stage: Stage) -> RuleEvidence | None:
@@ -102,11 +121,11 @@ def measure_rule_evidence(
 
 
 def _of_share(
-    name: str, beyond: Floats, allowed: float, margins: Floats | None
+    name: str, beyond: Floats, allowed: float, margins: Floats | None, *, may_fail: bool = False
 ) -> RuleEvidence | None:
     if not len(beyond) or not 0 < allowed < 1:
         return None
-    return make_share_evidence(name, beyond, allowed, margins)
+    return make_share_evidence(name, beyond, allowed, margins, may_fail=may_fail)
 
 
 def _find_broken(rule: Rule, values: Floats) -> Floats:
@@ -115,12 +134,36 @@ def _find_broken(rule: Rule, values: Floats) -> Floats:
 
 
 def make_share_evidence(
-    name: str, beyond: Floats, allowed: float, margins: Floats | None
+    name: str,
+    beyond: Floats,
+    allowed: float,
+    margins: Floats | None,
+    *,
+    may_fail: bool = False,
 ) -> RuleEvidence:
     """Of requests in the order of their sends: 1 for each ``beyond`` the limit. ``margins``: how far
-    each one is, 1 at the limit; where none is beyond it, they say that it is far."""
-    count = len(beyond)
-    share = float(beyond.mean())
+    each one is, 1 at the limit; where none is beyond it, they say that it is far. ``may_fail``: a
+    failure is beyond it as well, of which they say nothing."""
+    whole = _weigh_share(name, beyond, allowed, None if may_fail else margins)
+    half = len(beyond) // 2
+    if margins is None or half < MIN_VALUES or np.isnan(margins).any():
+        return whole
+    with np.errstate(divide="ignore"):
+        logs = np.clip(np.log(margins), -FAR, FAR)
+    parts = logs[:half], logs[half:]
+    errors = (measure_long_run(part).deviation / math.sqrt(len(part)) for part in parts)
+    return replace(
+        whole,
+        rise=float(parts[1].mean() - parts[0].mean()),
+        rise_error=math.hypot(*errors),
+        second_half=_weigh_share(
+            name, beyond[half:], allowed, None if may_fail else margins[half:]
+        ),
+    )
+
+
+def _weigh_share(name: str, beyond: Floats, allowed: float, margins: Floats | None) -> RuleEvidence:
+    count, share = len(beyond), float(beyond.mean())
     evidence = RuleEvidence(rule=name, beyond=share, allowed=allowed, count=float(count))
     if count < MIN_VALUES:
         # how correlated so few are is not known: those beyond may have one cause

@@ -83,7 +83,9 @@ def test_arms_and_stages_are_not_mixed_into_one_row(tmp_path: Path) -> None:
     run_folder(tmp_path / "ab", START, 1.0, {"candidate": "http://other:8000"})
     run_folder(tmp_path / "sweep", START + 1, 1.0, {"sweep": "concurrency=1..2"}, stages=stages)
     run_folder(tmp_path / "one", START + 2, 1.0, {"sweep": "concurrency=1..2"}, stages=stages[:1])
-    ab, sweep, one = index_runs(tmp_path).entries
+    prefill = {"sweep": "prefill-concurrency=1..2"}
+    run_folder(tmp_path / "limits", START + 3, 1.0, prefill, limit_blocks=[{"round": 1}])
+    ab, sweep, one, limits = index_runs(tmp_path).entries
     assert (ab.figures, ab.plus_minus, ab.note) == (
         {},
         {},
@@ -92,6 +94,8 @@ def test_arms_and_stages_are_not_mixed_into_one_row(tmp_path: Path) -> None:
     assert (sweep.figures, sweep.note) == ({}, "2 stages: its report has the figures of each")
     assert one.figures
     assert one.note == ""
+    assert limits.figures == {}
+    assert limits.note == "several prefill limits: its report has the figures of each"
 
 
 def test_an_imported_run_is_of_its_tool(tmp_path: Path) -> None:

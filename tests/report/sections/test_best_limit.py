@@ -54,6 +54,16 @@ def test_one_is_the_best_and_another_not_told_apart() -> None:
     )
 
 
+def test_a_limit_whose_own_interval_says_that_it_is_worse() -> None:
+    """6 to 140 % is worse by more than 3 %, for this limit, and 0 to 200 % for all of them."""
+    likely = a_regret(1, (0.06, 1.4))._replace(surely_low=0.0, surely_high=2.0)
+    others = [a_regret(None, OPEN), a_regret(2, OPEN)]
+    text = describe_answer([likely, *others], SHORT_TTFT, None, rounds=8, seconds=120.0)
+    assert text.startswith("Limit 2 and no limit are not distinguished; limit 1 is likely worse.")
+    text = describe_answer([likely, a_regret(2, OPEN)], SHORT_TTFT, None, rounds=8, seconds=120.0)
+    assert text.startswith("Limit 2 is likely the best; limit 1 is likely worse.")
+
+
 def test_all_alike_advises_none() -> None:
     assert answer({None: GOOD, 1: GOOD, 8: GOOD}, None) == (
         "All prefill limits are as good as no limit (within 3%): a limit is not needed."

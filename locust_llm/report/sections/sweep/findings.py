@@ -11,15 +11,16 @@ from locust_llm.records.run import Run, Stage
 from locust_llm.report.blocks import format_observed
 from locust_llm.report.rows import Knee, LoadLevel, Row, SweepSummary
 from locust_llm.report.sections.summary import Summary
-from locust_llm.report.slo.capacity import estimate_capacity
-from locust_llm.report.slo.disturbance import collect_stage_evidence, find_disturbance
+from locust_llm.report.slo.capacity import find_capacity
+from locust_llm.report.slo.disturbance import find_disturbance
+from locust_llm.report.slo.settling import find_rise, weigh_rises
 from locust_llm.settings.settings import Settings
 from locust_llm.settings.sweep import AXES, CONCURRENCY, ENDED, RATE, REPEAT, STOPPED, TIME_UP
-from locust_llm.slo.capacity import CapacityEstimate, CapacitySearch
+from locust_llm.slo.capacity import CapacityEstimate, CapacitySearch, StageEvidence, format_load
 from locust_llm.slo.client_verdict import find_uncertain_metrics
 from locust_llm.slo.intervals import NORMAL_REACH
 from locust_llm.slo.metrics import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
-from locust_llm.slo.rules import PASS
+from locust_llm.slo.rules import Rule
 from locust_llm.text.format import (
     capitalise_sentence,
     format_brief,
@@ -27,7 +28,7 @@ from locust_llm.text.format import (
     format_supported,
 )
 
-from .knee import SLO, describe_levels, find_knees, format_load
+from .knee import SLO, describe_levels, find_knees
 
 MAX_EARLY: Final = 8.0
 """Times the lowest stage; the early slope is over the stages up to there."""
@@ -227,10 +228,9 @@ def summarise_sweep(
     safe = None if capacity is None or capacity.is_open else capacity.safe
     knees = find_knees(axis, levels, capacity, run.settings.run_time_s)
     if capacity is not None:
-        disturbed = describe_disturbances(axis, levels, run.settings)
+        doubts = describe_doubts(axis, levels, run.settings)
         knees = tuple(
-            replace(knee, text=knee.text + disturbed) if knee.rule == SLO else knee
-            for knee in knees
+            replace(knee, text=knee.text + doubts) if knee.rule == SLO else knee for knee in knees
         )
     good = next((summary.good for _, summary in stages if summary.good is not None), None)
     return SweepSummary(
@@ -255,22 +255,35 @@ def _find_capacity(run: Run, levels: Sequence[LoadLevel]) -> CapacityEstimate | 
     if asked is None:
         return None
     search = CapacitySearch(
-        lowest=asked.values[0], highest=asked.values[-1], whole=asked.axis != RATE
-    )
-    evidence = collect_stage_evidence(run.settings.rules.readable, levels)
-    found = estimate_capacity(search.levels, evidence)
-    passing = [level.value for level in levels if level.slo_status == PASS]
-    return None if found is None else found.limit_to(passing)
+        lowest=asked.values[0], highest=asked.values[-1], whole=asked.axis != RATE,
+        stages=tuple(_list_evidence(levels)),
+    )  # fmt: skip
+    return find_capacity(search, run.settings.rules.readable)
 
 
-def describe_disturbances(axis: str, levels: Sequence[LoadLevel], settings: Settings) -> str:
-    """A sentence for each rule whose figures differ from visit to visit of a level."""
+def _list_evidence(levels: Sequence[LoadLevel]) -> Iterator[StageEvidence]:
+    for level in levels:
+        if level.evidence is not None:
+            yield level.evidence
+
+
+def describe_doubts(axis: str, levels: Sequence[LoadLevel], settings: Settings) -> str:
+    """A sentence for each rule whose figures rise within the stages, or differ from visit to visit
+    of a level."""
+    stages = list(_list_evidence(levels))
     sentences = list[str]()
     for rule in settings.rules.readable:
-        found = find_disturbance(rule, levels)
+        rise = find_rise(str(rule), stages)
+        if rise is not None:
+            sentences.append(
+                f" Within a stage the values of {rule} get worse, x{rise.factor:.2g} from its first "
+                f"half to its second. So only second halves count, and stages of less than "
+                f"{rise.long_s:.0f} s only where they break the rule."
+            )
+        found = find_disturbance(rule, weigh_rises(stages))
         if found is None:
             continue
-        low, high = map(format_observed, found.ends)
+        low, high = (_format_figure(rule, visit.number, levels) for visit in found.extremes)
         sentences.append(
             f" The {len(found.visits)} visits to {format_load(found.level, AXES[axis])} differ by "
             f"more than their errors ({rule}: {low} to {high})"
@@ -278,6 +291,13 @@ def describe_disturbances(axis: str, levels: Sequence[LoadLevel], settings: Sett
             f"machine was disturbed."
         )
     return "".join(sentences)
+
+
+def _format_figure(rule: Rule, number: int, levels: Sequence[LoadLevel]) -> str:
+    """Of this stage."""
+    (level,) = (level for level in levels if level.number == number)
+    (result,) = (result for result in level.slos if result.rule == str(rule))
+    return format_observed(result)
 
 
 def is_ended_by_time(run: Run, stage: Stage) -> bool:

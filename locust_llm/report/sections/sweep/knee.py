@@ -12,7 +12,7 @@ from locust_llm.report.arrays import Floats
 from locust_llm.report.rate_window import MIN_ANSWERED_SHARE
 from locust_llm.report.rows import Knee, LoadLevel, SweepSummary
 from locust_llm.settings.sweep import AXES, CONCURRENCY, MIN_GAIN, PREFILL, RATE, REPEAT
-from locust_llm.slo.capacity import CapacityEstimate
+from locust_llm.slo.capacity import HALF, CapacityEstimate, format_load
 from locust_llm.slo.intervals import NORMAL_REACH
 from locust_llm.slo.rules import FAIL, PASS
 from locust_llm.text.format import (
@@ -81,11 +81,16 @@ def describe_capacity(
     assert high is not None
     from_ = f"below {format_load(lowest)}" if low is None else format_load(low)
     to = f"{format_load(high)}{' or more' * capacity.reaches_top}"
-    parts = [f"Capacity: {format_load(value, unit)} (95% interval {from_} to {to})."]
+    interval = f"95% interval {from_} to {to}"
+    if from_ == to:
+        interval = "no other level is in the 95% interval"
+    parts = [f"Capacity: {format_load(value, unit)} ({interval})."]
     if capacity.safe is not None:
         parts.append(f"Safe: {format_load(capacity.safe, unit)}.")
     parts.append(rule.strip())
     if capacity.reaches_top and capacity.measured_to < highest:
+        if capacity.chance_of(capacity.measured_to) < HALF:
+            above = "higher stages break the rule, but not for certain: a longer -t tells more"
         parts.append(f"{capitalise_sentence(above)}.")
     if (ends := capacity.predict_interval(2)) is not None and ends != (low, high):
         least, most = map(format_load, ends)
@@ -104,14 +109,6 @@ def _describe_unmeasured(axis: str, capacity: CapacityEstimate, run_time_s: floa
         f"no higher {what} was decided in {run_time_s:g} s: a longer -t, or a sweep that begins "
         f"higher, tells more"
     )
-
-
-def format_load(level: float, unit: str = "") -> str:
-    """``12 users``, ``1 user``, ``3.47 requests/s``."""
-    number = format_plain_number(level) if level == int(level) else format_brief(level, digits=3)
-    what, per, time = unit.partition("/")
-    one = what.removesuffix("s") if level == 1 else what
-    return f"{number} {one}{per}{time}".strip()
 
 
 def _find_knees(axis: str, levels: Sequence[LoadLevel]) -> tuple[Knee, ...]:
@@ -159,7 +156,7 @@ def select_top_knees(sweep: SweepSummary) -> list[Knee]:
 
 def describe_levels(axis: str, *levels: LoadLevel) -> str:
     """``concurrency 16``, ``concurrency 1 and 2``."""
-    values = [format_plain_number(level.value) for level in levels]
+    values = list(dict.fromkeys(format_plain_number(level.value) for level in levels))
     return f"{axis} {' and '.join(filter(None, [', '.join(values[:-1]), values[-1]]))}"
 
 

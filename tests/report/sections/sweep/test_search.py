@@ -10,10 +10,11 @@ from support.stages import a_level
 from locust_llm.records.run import Run
 from locust_llm.report.judge import judge_sweep
 from locust_llm.report.rows import LoadLevel
-from locust_llm.report.sections.sweep.findings import describe_disturbances, summarise_sweep
-from locust_llm.report.sections.sweep.knee import describe_capacity
+from locust_llm.report.sections.sweep.findings import describe_doubts, summarise_sweep
+from locust_llm.report.sections.sweep.knee import describe_capacity, describe_levels
 from locust_llm.report.slo.capacity import estimate_capacity
-from locust_llm.report.slo.disturbance import collect_stage_evidence, find_disturbance
+from locust_llm.report.slo.disturbance import find_disturbance, weigh_disturbances
+from locust_llm.report.slo.settling import find_rise, weigh_queues, weigh_rises
 from locust_llm.slo.capacity import CapacityEstimate, RuleEvidence, StageEvidence
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, SloResult
 
@@ -31,7 +32,7 @@ def estimate(*chances: float, rule: str = "ttft p95 < 1s") -> CapacityEstimate:
     [
         ((1, 1, 1, 0.4, 0), "Capacity: 3 users (95% interval 3 to 4). Safe: 2 users. The rule "
             "ttft p95 < 1s sets it.", (3, 3, 4)),
-        ((1, 0), "Capacity: 1 user (95% interval 1 to 1). The rule ttft p95 < 1s sets it.",
+        ((1, 0), "Capacity: 1 user (no other level is in the 95% interval). The rule ttft p95 < 1s sets it.",
             (1, 1, 1)),
         ((0.9, 0.6, 0), "Capacity: 2 users (95% interval below 1 to 2). The rule ttft p95 < 1s "
             "sets it.", (2, None, 2)),
@@ -75,6 +76,11 @@ def test_a_search_whose_time_is_up_claims_no_more_than_its_highest_stage() -> No
     assert describe_capacity("concurrency", unsure).text == (
         "Capacity: 4 users (95% interval 2 to 4 or more). Safe: 2 users. The rule ttft p95 < 1s "
         "sets it. No higher load was decided."
+    )
+    doubtful = replace(estimate(1, 0.9, 0.6, 0.1), measured_to=4.0)
+    assert describe_capacity("concurrency", doubtful, 100.0).text == (
+        "Capacity: 3 users (95% interval 1 to 4 or more). Safe: 1 user. The rule ttft p95 < 1s "
+        "sets it. Higher stages break the rule, but not for certain: a longer -t tells more."
     )
 
 
@@ -120,7 +126,7 @@ def test_a_rule_fails_where_the_lowest_level_breaks_it() -> None:
 def test_each_rule_has_its_own_capacity() -> None:
     one, other = searched(("ttft p95 < 1s", "itl p95 < 1s"), one=(0, 0, 0, 0), other=(0, 0, 1, 1))
     assert (one.status, other.status) == (PASS, PASS)
-    assert one.reason.startswith("capacity 8 users or more")
+    assert one.reason.startswith("capacity at least 8 users; the figure is at ")
     assert other.reason.startswith("capacity 2")
     assert math.isclose(other.observed or 0.0, 2)
 
@@ -140,16 +146,23 @@ def visited(*figures: tuple[float, float, float]) -> tuple[list[LoadLevel], Run]
     for i, (low, value, high) in enumerate(((0.2, 0.3, 0.5), *figures)):
         level = 16.0 if i else 8.0
         beyond, size = (0.03, 14.0) if i == len(figures) else (0.0, 1000.0)
-        evidence = RuleEvidence(rule=rule, beyond=beyond, allowed=0.05, count=size)
+        evidence = RuleEvidence(
+            rule=rule, beyond=beyond, allowed=0.05, count=size, passes=high < 1,
+            figure=(low, value, high),
+        )  # fmt: skip
         result = SloResult(
             rule=rule, status=PASS if high < 1 else INCONCLUSIVE, observed=value, low=low,
             high=high, limit=1.0, unit="s",
         )  # fmt: skip
+        stage = StageEvidence(level=level, number=i + 1, rules=(evidence,))
         levels.append(
-            a_level(level, number=i + 1, slos=(result,), slo_status=result.status,
-                    evidence=StageEvidence(level=level, rules=(evidence,)))
-        )  # fmt: skip
+            a_level(level, number=i + 1, slos=(result,), slo_status=result.status, evidence=stage)
+        )
     return levels, run
+
+
+def evidence_of(levels: list[LoadLevel]) -> list[StageEvidence]:
+    return [level.evidence for level in levels if level.evidence is not None]
 
 
 WORSENING = ((0.56, 0.592, 0.62), (0.7, 0.758, 0.8), (0.8, 0.882, 0.95), (0.8, 0.961, 1.32))
@@ -159,17 +172,18 @@ def test_visits_that_get_worse_each_time_widen_the_interval() -> None:
     """592 to 961 ms: only the last visit counts, and it may go on as far: 6 x ln(961 / 592)."""
     levels, run = visited(*WORSENING)
     (rule,) = run.settings.rules.readable
-    found = find_disturbance(rule, levels)
+    stages = evidence_of(levels)
+    found = find_disturbance(rule, stages)
     assert found is not None
     assert (found.level, found.worsens) == (16, True)
     assert math.isclose(found.spread, 6 * 0.4845, rel_tol=1e-3)
-    evidence = collect_stage_evidence([rule], levels)
+    evidence = weigh_disturbances([rule], stages)
     assert [(stage.level, stage.rules[0].beyond) for stage in evidence] == [(8, 0), (16, 0.03)]
     capacity = estimate_capacity(tuple(map(float, range(8, 17))), evidence)
     assert capacity is not None
     assert capacity.low is not None
     assert 8 <= capacity.low < 15
-    assert describe_disturbances("concurrency", levels, run.settings) == (
+    assert describe_doubts("concurrency", levels, run.settings) == (
         " The 4 visits to 16 users differ by more than their errors (ttft p95 < 1s: 592ms to "
         "961ms), and each is worse than the one before: the server or the machine was disturbed."
     )
@@ -187,6 +201,59 @@ def test_the_row_of_a_pass_has_a_figure_that_passes() -> None:
 
 def test_visits_within_their_errors_are_no_disturbance() -> None:
     levels, run = visited((0.5, 0.6, 0.8), (0.6, 0.7, 0.8), (0.6, 0.75, 0.9))
-    assert describe_disturbances("concurrency", levels, run.settings) == ""
-    evidence = collect_stage_evidence(run.settings.rules.readable, levels)
+    assert describe_doubts("concurrency", levels, run.settings) == ""
+    evidence = weigh_disturbances(run.settings.rules.readable, evidence_of(levels))
     assert [(one.level, one.rules[0].spread) for one in evidence] == [(8, 0)] + [(16, 0)] * 3
+
+
+def risen(level: float, measured_s: float, beyond: float, rise: float) -> StageEvidence:
+    """Requests beyond the limit, of 5 % that may be; all of them in the second half."""
+    half = RuleEvidence(rule="r", beyond=min(2 * beyond, 1.0), allowed=0.05, count=100)
+    whole = replace(
+        half, beyond=beyond, count=200, rise=rise, rise_error=0.1, second_half=half, passes=True
+    )
+    return StageEvidence(level=level, measured_s=measured_s, rules=(whole,))
+
+
+def test_of_stages_whose_values_rise_the_second_half_counts() -> None:
+    """Short stages pass up to 8 and break at 16; those of 20 s rise by exp(0.4) from half to half.
+    The two of them tell 0.4 to 0.1 / sqrt(2)."""
+    stages = [
+        risen(4, 3.0, 0.0, 0.0), risen(16, 3.0, 0.2, 0.0), risen(8, 20.0, 0.03, 0.5),
+        risen(6, 18.0, 0.0, 0.3),
+    ]  # fmt: skip
+    rise = find_rise("r", stages)
+    assert rise is not None
+    assert math.isclose(rise.factor, math.exp(0.4))
+    assert rise.long_s == 10
+    kept = [(stage.level, stage.rules[0].beyond) for stage in weigh_rises(stages)]
+    assert kept == [(16, 0.2), (8, 0.06), (6, 0.0)]
+    assert all(stage.rules[0].passes for stage in weigh_rises(stages))
+
+
+def test_levels_that_were_visited_twice_are_named_once() -> None:
+    assert describe_levels("concurrency", a_level(1.0), a_level(1.0)) == "concurrency 1"
+    assert describe_levels("concurrency", *map(a_level, (1.0, 2, 2, 4))) == (
+        "concurrency 1, 2 and 4"
+    )
+
+
+@pytest.mark.parametrize("rises", [(0.0, 0.0), (0.05, 0.05), (0.3, -0.3), (0.2, 0.05)])
+def test_a_rise_by_chance_or_of_little_matter_leaves_stages_as_they_are(
+    rises: tuple[float, float],
+) -> None:
+    stages = [risen(4, 3.0, 0.0, 1.0), *(risen(8, 20.0, 0.03, rise) for rise in rises)]
+    assert find_rise("r", stages) is None
+    assert weigh_rises(stages) == stages
+
+
+def test_near_saturation_a_short_stage_of_rates_says_little() -> None:
+    """16 a second is too much, 9 a second were answered. At 4 a second a queue is as long as it gets
+    after 3 / (3 - 2)^2 = 3 s. At 6.25 it takes 3 / (3 - 2.5)^2 = 12 s: 6 s say a quarter. At 9 it
+    never is."""
+    rules = (RuleEvidence(rule="r", beyond=0.0, allowed=0.05, count=100),)
+    stages = [StageEvidence(level=level, measured_s=6.0, rules=rules) for level in (4.0, 6.25, 9.0)]
+    overloaded = StageEvidence(level=16.0, measured_s=6.0, saturated_at=9.0, rules=rules)
+    assert weigh_queues(stages) == stages
+    weights = [stage.rules[0].weight for stage in weigh_queues([*stages, overloaded])]
+    assert weights == pytest.approx([1, 0.25, 0, 1])

@@ -1,0 +1,110 @@
+"""Settling: what the stages of a search say, each of which began with an idle server. Figures may
+rise while a stage lasts, as where the users of a closed loop fall into step with one another. In an
+open loop close to saturation a queue builds up slowly: at the rate r of a server that answers s a
+second it takes about 1 / (sqrt(s) - sqrt(r))^2 seconds (the relaxation time of M/M/1; Morse, Queues,
+Inventories and Maintenance, 1958), and varies as slowly later."""
+
+import math
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from locust_llm.slo.capacity import RuleEvidence, StageEvidence
+
+LONG: Final = 0.5
+"""A stage is long from this share of the longest one on."""
+LEAST_RISE: Final = 0.1
+"""Logarithm of the rise from one half of a stage to the other; a smaller one does not matter."""
+MIN_ERRORS: Final = 2.0
+"""A rise by so many standard errors is no chance."""
+
+QUEUE_TIMES: Final = 3.0
+"""After so many relaxation times a queue is as long as it gets."""
+
+
+class Rise(NamedTuple):
+    """Of the values of one rule, within the long stages."""
+
+    rule: str
+    factor: float
+    """From the first half of a stage to the second."""
+    long_s: float
+    """Shorter stages saw only its begin."""
+
+
+def find_rise(rule: str, stages: Sequence[StageEvidence]) -> Rise | None:
+    """None: none is seen, or it does not matter."""
+    long_s = LONG * max((stage.measured_s for stage in stages), default=0.0)
+    known = [
+        evidence
+        for stage in stages
+        for evidence in stage.rules
+        if evidence.rule == rule
+        and stage.measured_s >= long_s
+        and 0 < evidence.rise_error < math.inf
+    ]
+    weights = [evidence.rise_error**-2 for evidence in known]
+    if not known:
+        return None
+    pairs = zip(known, weights, strict=True)
+    rise = sum(evidence.rise * weight for evidence, weight in pairs) / sum(weights)
+    if rise < LEAST_RISE or rise * math.sqrt(sum(weights)) < MIN_ERRORS:
+        return None
+    return Rise(rule, math.exp(rise), long_s)
+
+
+def weigh_rises(stages: Sequence[StageEvidence]) -> list[StageEvidence]:
+    """What the stages say about their rules. Of a rule whose values rise, the second half of each
+    long stage; and a shorter one only where it breaks the rule, since later it would break it more."""
+    names = dict.fromkeys(rule.rule for stage in stages for rule in stage.rules)
+    rises = {name: find_rise(name, stages) for name in names}
+    weighed = list[StageEvidence]()
+    for stage in stages:
+        own = tuple(
+            kept
+            for evidence in stage.rules
+            if (kept := _weigh_rise(stage, evidence, rises[evidence.rule])) is not None
+        )
+        if own:
+            weighed.append(replace(stage, rules=own))
+    return weighed
+
+
+def _weigh_rise(
+    stage: StageEvidence, evidence: RuleEvidence, rise: Rise | None
+) -> RuleEvidence | None:
+    if rise is None:
+        return evidence
+    if stage.measured_s < rise.long_s:
+        return evidence if _is_broken(evidence) else None
+    if evidence.second_half is None:
+        return evidence
+    return replace(evidence.second_half, passes=evidence.passes, figure=evidence.figure)
+
+
+def _is_broken(evidence: RuleEvidence) -> bool:
+    if evidence.allowed is None:
+        return evidence.excess > 0
+    return evidence.beyond > evidence.allowed
+
+
+def weigh_queues(stages: Sequence[StageEvidence]) -> list[StageEvidence]:
+    """Stages of an open loop say little where they ended before a queue had built up. Where no rate was too
+    high for the server to keep up, nothing is known of that."""
+    saturated = [stage for stage in stages if stage.saturated_at is not None]
+    seconds = sum(stage.measured_s for stage in saturated)
+    if not seconds:
+        return list(stages)
+    most_per_s = (
+        sum((stage.saturated_at or 0.0) * stage.measured_s for stage in saturated) / seconds
+    )
+    return [_weigh_queue(stage, most_per_s) for stage in stages]
+
+
+def _weigh_queue(stage: StageEvidence, most_per_s: float) -> StageEvidence:
+    if stage.saturated_at is not None:
+        return stage
+    room = max(math.sqrt(most_per_s) - math.sqrt(stage.level), 0.0)
+    weight = min(stage.measured_s * room * room / QUEUE_TIMES, 1.0) ** 2
+    return replace(stage, rules=tuple(replace(rule, weight=weight) for rule in stage.rules))
