@@ -57,21 +57,21 @@ from locust_llm.workload.prompts import PromptLengthModel, Prompts
 
 MAX_S: Final = 10.0
 PROMPT_TOKENS: Final = 800.0
-"""Long enough that a prefix cache shows, short enough for a slow server."""
+"""The prompt is long enough to show a prefix cache, and short enough for a slow server."""
 OUTPUT_TOKENS: Final = 32
 MIN_EARLY_S: Final = 0.02
-"""Between an event without content and the first token, for a note: some clients count the event as
-the first token."""
+"""The least time between an event without content and the first token, for a note. Some clients
+count the event as the first token."""
 MAX_CACHED_RATIO: Final = 0.6
-"""TTFT of the second time / first time; a prompt below it was not computed again."""
+"""TTFT of the second time / first time. A prompt below this ratio was not computed again."""
 FAR_RTT_US: Final = 20_000
 MAX_LENGTH_DEVIATION: Final = 0.05
-"""Share by which an output may be shorter than asked for; a report warns beyond it."""
+"""The share by which an output may be shorter than requested. A report warns beyond it."""
 FINE: Final = "ok"
 NOTE: Final = "note"
 PROBLEM: Final = "PROBLEM"
 NOTED: Final = {"context": "lengths", "TLS": "certificate", "model": "models"}
-"""What a note of the discovery is about, by the first of these words in it."""
+"""The subject of a note of the discovery, by the first of these words in it."""
 
 
 class CheckFinding(NamedTuple):
@@ -104,14 +104,14 @@ class Checker:
         self.gate = Gate()
         self.secrets = collect_secrets(headers, headers)
         self.form = RequestForm()
-        """The form of its requests, as the server takes them."""
+        """The form of its requests that the server accepts."""
         self.failed = self.advice = ""
         """Why the last request failed, and what to do about it."""
         self.refused = False
-        """The server has refused it, perhaps for a field of its."""
+        """The server has refused it, perhaps because of one of its fields."""
 
     def ask(self, text: str, tokens: int, **more: Any) -> CheckedRequest | None:
-        """None where there is no time left, or it failed: see ``failed``."""
+        """None: there is no time left, or the request failed (see ``failed``)."""
         left_s = self.until - time.monotonic()
         if left_s <= 0.1:
             self.failed = "there was no time left"
@@ -148,8 +148,8 @@ class Checker:
         return CheckedRequest(record, self._early_s()) if record.outcome == OK else None
 
     def find_form(self) -> tuple[str, list[str]]:
-        """The form of requests that the server takes, from here on: (why it takes none, what the
-        user is to know)."""
+        """Find the form of requests that the server accepts, and use it from here on. Returns (why
+        it accepts none, what the user must know)."""
         s = self.settings
         verify = False if s.insecure else find_trusted_certificates()
         self.form, why, notes = find_request_form(
@@ -185,7 +185,7 @@ class Checker:
 def check_server(
     settings: Settings, headers: Mapping[str, str], files: int | None, seconds: float = MAX_S
 ) -> Iterator[CheckFinding]:
-    """Findings, as soon as they are known. ``files``: how many this process may open."""
+    """The findings, as soon as they are known. ``files``: how many this process may open."""
     try:
         discovery = discover_server(
             replace(settings, probe=False),
@@ -455,8 +455,8 @@ def _length(checker: Checker) -> CheckFinding:
 
 
 def _check_longer_output(checker: Checker, kept: Record) -> CheckFinding:
-    """Whether an output as long as those of a run has its length too: some servers cap them.
-    ``kept``: a shorter one that has it."""
+    """Whether an output as long as a run's keeps its length too, as some servers cap outputs.
+    ``kept`` is a shorter length that works."""
     tokens = round(checker.settings.output_tokens_mean)
     longer = None
     if tokens > LENGTH_TOKENS:
@@ -504,7 +504,7 @@ def _sockets(settings: Settings, files: int | None) -> Iterator[CheckFinding]:
 
 
 def format_finding(finding: CheckFinding) -> str:
-    """For the console, with the advice below."""
+    """The finding for the console, with the advice below."""
     text = f"{finding.level:8}{finding.what:17}{finding.found}"
     return f"{text}\n{'':25}-> {finding.advice}" if finding.advice else text
 
@@ -513,7 +513,7 @@ def format_finding(finding: CheckFinding) -> str:
 
 
 def run_check(words: list[str]) -> int:
-    """0 if a run can start, 1 with a problem."""
+    """Run the check. Returns 0 if a run can start, 1 with a problem."""
     parser = _parser()
     refusal = unknown_options(words, parser._option_string_actions)
     if not refusal:

@@ -1,5 +1,5 @@
-"""Takes a run through its stages: each has a folder of its own, and its reports as soon as it is
-over; or through blocks."""
+"""Stages: take a run through its stages, or through its blocks. Each stage has its own folder, and
+its reports as soon as it is over."""
 
 import logging
 import math
@@ -58,17 +58,17 @@ from .run_store import make_reports
 logger = logging.getLogger("locust_llm")
 
 MIN_REQUESTS: Final = 100
-"""Successful requests of a stage, where no rule needs more: the p99 of fewer is marked."""
+"""The successful requests of a stage where no rule needs more. The p99 of fewer is marked."""
 MEASURED_SHARE: Final = 0.75
-"""Of a stage's share of the time, where no stage before shows it; the rest is for its first and its
-last wave."""
+"""The measured share of a stage's time, where no earlier stage shows it. The rest is for its first
+and its last wave."""
 LEAST_SHARE: Final = 0.25
-"""Of a stage's share of the time is measured at least, and is the most for either wave."""
+"""At least this share of a stage's time is measured, and either wave takes at most as much."""
 LEAST_S: Final = 0.5
 SHORT_S: Final = 20.0
-"""With less time for a stage, its waves included, its reports are made at the end of the sweep."""
+"""With less time for a stage and its waves, its reports are made at the end of the sweep."""
 REQUESTS_A_BLOCK: Final = 2.0
-"""So many times as long as a request the counted part of a block is at least, without a warning."""
+"""Without a warning, the counted part of a block is at least so many times as long as a request."""
 TIME_USED: Final = "its time was used"
 NARROW: Final = "its interval cannot get narrower"
 TOO_SLOW: Final = "the load generator was too slow at the lowest level"
@@ -85,19 +85,19 @@ class StageRunner:
         self.number = 0
         self.value = asked.values[0]
         self.settings = make_stage_settings(settings, asked.axis, self.value)
-        """Of this stage; before the first one those of the first."""
+        """The settings of this stage; before the first one the first stage's."""
         self.finished: list[Stage] = []
         self.end = ""
-        """Why there are no more."""
+        """Why there are no more stages."""
         self.health: list[ProcessHealth] = []
-        """Of the processes, in the stage that is over."""
+        """The health of the processes in the ended stage."""
         self.due: tuple[int, int] = (0, 0)
-        """Arrivals that had been due when the measured part began, and when it ended."""
+        """The arrivals that had been due when the measured part began, and when it ended."""
         self._whole, self._folder = settings, folder
         self._found = StageFindings()
         self._extended = False
         self._step: SearchStage | None = None
-        """Of a search, the stage that is on."""
+        """The present stage of a search."""
         self._stretch: RunningStage | None = None
         self._began_at = 0.0
         self._ended_at: float | None = None
@@ -105,12 +105,12 @@ class StageRunner:
 
     @property
     def folder(self) -> Path:
-        """Of this stage."""
+        """The folder of this stage."""
         return self._folder / "stages" / str(self.number)
 
     @property
     def repeats(self) -> bool:
-        """Each lasts as long as its settings say, and is not looked at meanwhile."""
+        """Each stage lasts as long as its settings require, and is not checked meanwhile."""
         return self.asked.axis in (REPEAT, PAIR)
 
     def __str__(self) -> str:
@@ -124,12 +124,12 @@ class StageRunner:
 
     @property
     def capacity(self) -> CapacityEstimate | None:
-        """The highest load within the rules, as the stages so far show it; None: nothing is known,
-        or asked."""
+        """The highest load within the rules, as the stages so far show it. None: nothing is known,
+        or the run is no search."""
         return self._found.capacity
 
     def next(self) -> bool:
-        """The next stage is to be; False: there is none."""
+        """Choose the next stage. False: there is none."""
         step = (
             self._search() if self._whole.find_max else choose_next_stage(self.asked, self.number)
         )
@@ -175,7 +175,7 @@ class StageRunner:
         )  # fmt: skip
 
     def begin(self, now: float) -> None:
-        """From here on its requests are sent (Unix seconds)."""
+        """Begin: its requests are sent from here on (Unix seconds)."""
         self._began_at, self._ended_at, self.due = now, None, (0, 0)
         at_least_s, at_most_s = parse_duration_range(self._whole.stage_duration)
         users = None if self.settings.open_loop else self.settings.users
@@ -195,7 +195,7 @@ class StageRunner:
 
     def _share_s(self, now: float, total_s: float) -> float:
         """How long this stage may be measured where ``-t`` bounds the sweep, so that time is left
-        for all that were asked for."""
+        for all requested stages."""
         began_at = self.finished[0].began_at if self.finished else now
         left = max(1, len(self.asked.values) - self.number + 1)
         share_s = max(began_at + total_s - now, 0.0) / left
@@ -207,8 +207,8 @@ class StageRunner:
         return max(measured_s, LEAST_SHARE * share_s, LEAST_S)
 
     def add_record(self, record: Record) -> Record:
-        """A record of this stage, with the phase that it counts in: what is sent in the first or
-        the last wave is warmup."""
+        """A record of this stage with the phase in which it counts. A record from the first or the
+        last wave counts as warmup."""
         if self._stretch is not None and record.outcome != RETRIED:
             offset_s = record.clock_offset_s
             measured = self._stretch.ended(
@@ -237,8 +237,8 @@ class StageRunner:
         return over
 
     def extend_last_stage(self) -> float:
-        """Say how many seconds the stage that is on may still take although the time of the sweep
-        is up: as long as one has, once, where no other would come after it. 0: it is over."""
+        """How many seconds the present stage may still take after the sweep's time is up: once, the
+        time of one stage, if no other would follow. 0: it is over."""
         total_s = self._whole.run_time_s
         last = self._whole.find_max or self.number >= len(self.asked.values)
         if total_s is None or self.repeats or self._extended or not last or not self.open:
@@ -247,12 +247,12 @@ class StageRunner:
         return total_s / len(self.asked.values)
 
     def stop(self, now: float) -> None:
-        """Nothing new is sent in it, for whatever reason."""
+        """Nothing new is sent in the stage, for whatever reason."""
         if self._ended_at is None:
             self._ended_at = now
 
     def stage(self) -> Stage:
-        """This one, when it is over."""
+        """The ended stage."""
         stretch = self._stretch
         now = self._ended_at or self._clock()
         if stretch is None:  # a repeat counts from its first request to its last
@@ -283,8 +283,8 @@ class StageRunner:
         offer: OpenLoopSchedule | None,
         missing: int,
     ) -> Run:
-        """The stage that is over as a run of its own. ``run``: the whole one; ``limits``,
-        ``offer``: of this stage; ``missing``: its arrivals that find no user."""
+        """The ended stage as a run of its own. ``run`` is the whole run. ``limits`` and ``offer``
+        are the stage's. ``missing`` counts its arrivals that find no user."""
         measured_at = stage.measured_at or stage.ended_at
         if offer is not None and not self.repeats:
             due = self.due[1] - self.due[0]
@@ -313,7 +313,7 @@ class StageRunner:
 
     @property
     def open(self) -> bool:
-        """One has begun and is not closed."""
+        """A stage has begun and is not closed."""
         return self._file is not None and not self._file.closed
 
     def flush(self) -> None:
@@ -321,8 +321,8 @@ class StageRunner:
             self._file.flush()
 
     def close(self, facts: Callable[[Stage], Run], *, report: bool) -> None:
-        """This stage is over; ``report``: make its reports, else whoever reports on the run
-        does."""
+        """Close the ended stage. ``report``: make its reports; otherwise the report of the run
+        makes them."""
         if self._file is None or not self.open:
             return
         self._file.close()
@@ -343,22 +343,22 @@ class StageRunner:
         logger.info(f"{capitalise_sentence(str(self))}: {came_to} ({why})")
 
     def _makes_reports_at_end(self) -> bool:
-        """Of a sweep whose stages have little time, nothing of which depends on their reports: these
-        would take as long as a stage."""
+        """The stages have little time, and nothing depends on their reports, which would take as
+        long as a stage."""
         total_s = self._whole.run_time_s
         if total_s is None or self._whole.find_max or self.repeats:
             return False
         return total_s < SHORT_S * len(self.asked.values)
 
     def describe_capacity(self) -> str:
-        """Give ``capacity 10 to 14 users so far`` of a search; empty: nothing is known."""
+        """``capacity 10 to 14 users so far`` for a search. Empty: nothing is known."""
         if self.capacity is None:
             return ""
         return f"capacity {self.capacity.format_interval(AXES[self.asked.axis])} so far"
 
 
 class StageFindings:
-    """What the stages that are over came to, for those that are to come."""
+    """The results of ended stages, for the coming ones."""
 
     def __init__(self) -> None:
         self.times: list[StageTime] = []
@@ -367,7 +367,7 @@ class StageFindings:
         self._too_slow_at: list[float] = []
 
     def add(self, time_of: StageTime, result: ReportResult) -> None:
-        """A stage that is over. ``result``: of its report."""
+        """Add an ended stage. ``result`` is its report's."""
         self.times.append(time_of)
         if result.stage_evidence is not None:
             self.evidence.append(result.stage_evidence)
@@ -382,20 +382,20 @@ class StageFindings:
 
 
 class BlockRunner(StageRunner):
-    """Its stages are blocks. Between two of them all that is in flight comes back, and what is due
-    in the washout at the begin of one is not counted: so no arm sees the queue of the other. There
-    are no folders and reports of blocks."""
+    """The stages of the runner are blocks. Between two blocks all open requests come back, and
+    requests that are due in the washout at the begin of a block do not count. So no arm sees the
+    other's queue. Blocks have no folders and reports."""
 
     def __init__(
         self, settings: Settings, asked: Sweep, folder: Path, clock: Callable[[], float] = time.time
     ) -> None:
         super().__init__(settings, asked, folder, clock)
         self._response_times_s = dict[str, list[float]]()
-        """Of the pair that does not count, by arm."""
+        """The response times of the uncounted pair, by arm."""
 
     @property
     def block(self) -> TrialBlock:
-        """That is on, or was last."""
+        """The present block, or the last one."""
         return self._whole.blocks[max(self.number, 1) - 1]
 
     def __str__(self) -> str:
@@ -455,8 +455,8 @@ class BlockRunner(StageRunner):
             self._warn_of_short_blocks()
 
     def _warn_of_short_blocks(self) -> None:
-        """After the pair that does not count: where requests last as long as blocks, many blocks
-        have none that counts."""
+        """Warn after the uncounted pair: where requests last as long as blocks, many blocks have no
+        counted request."""
         means_s = {
             arm: statistics.fmean(times) for arm, times in self._response_times_s.items() if times
         }
@@ -475,7 +475,7 @@ class BlockRunner(StageRunner):
 
 
 def count_requests_needed(s: Settings) -> int:
-    """Successful requests of a stage: as many as the percentiles of the rules need for both ends of
-    their interval."""
+    """The successful requests of a stage: the percentiles of the rules need so many for both ends
+    of their interval."""
     percentiles = [rule.percentile for rule in s.rules.readable if rule.percentile is not None]
     return max([MIN_REQUESTS, *map(count_needed_values, percentiles)])

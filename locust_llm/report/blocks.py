@@ -1,4 +1,4 @@
-"""Blocks: what a document is made of, headings, texts and tables, and how figures are written in
+"""Blocks: the parts of a document (headings, texts and tables), and how values are written in
 them."""
 
 import math
@@ -24,10 +24,10 @@ from locust_llm.text.format import (
 )
 
 LABEL: Final = 30
-"""Longer labels take two lines on the console; where the numbers are wide, shorter ones too."""
+"""A longer label takes two lines on the console. So does a shorter one beside wide numbers."""
 
 CORRELATED: Final = 0.75
-"""The effective sample size of independent requests is estimated at more than this share of their
+"""The effective sample size of independent requests is estimated above this share of their
 number."""
 SCARCE_NOTE: Final = (
     "* too few values for this percentile (10 for p90, 100 for p99: 100 / (100 - p))"
@@ -40,18 +40,18 @@ INEXACT_NOTE: Final = f"{INEXACT} may be off by more than {FINE_SHARE:.0%} and {
 class Heading(NamedTuple):
     text: str
     folded: bool = False
-    """On the page what is under it is folded away until somebody asks for it."""
+    """The page folds its content away until somebody opens it."""
 
 
 class Charts(NamedTuple):
-    """The place of charts, with their heading, on the page; a text has none. A heading comes
+    """The place of charts on the page, with their heading. A text has none. A heading comes
     next."""
 
     heading: str
 
 
 class Headline(NamedTuple):
-    """What it came to, in one sentence."""
+    """The result in one sentence."""
 
     text: str
 
@@ -62,14 +62,14 @@ class TextBlock(NamedTuple):
 
 
 class TableBlock(NamedTuple):
-    """Rows as long as ``head``. The first column is aligned left, the others right if they hold
-    ``numbers``."""
+    """Rows as long as ``head``. The first column is aligned left. The others are aligned right if
+    they hold ``numbers``."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     numbers: bool = True
     label: int = LABEL
-    """How wide the first column may be on the console."""
+    """The greatest width of the first column on the console."""
 
 
 Block = Heading | Headline | TextBlock | TableBlock
@@ -83,7 +83,7 @@ def label_row(row: Row) -> str:
 
 
 def format_flags(flags: Mapping[str, str]) -> str:
-    """Of a server, in one cell: ``block_size 16, cache_dtype auto``."""
+    """The flags of a server in one cell: ``block_size 16, cache_dtype auto``."""
     return ", ".join(f"{name} {value}" for name, value in flags.items())
 
 
@@ -105,8 +105,8 @@ def format_observed(result: SloResult) -> str:
 
 
 def choose_value_digits(result: SloResult) -> int:
-    """So many digits, at least three, that the figure as written is on its side of the limit, and
-    within its interval."""
+    """How many significant digits (at least three) keep the written value on its side of the limit,
+    and within its interval."""
     value = result.observed
     if value is None or not math.isfinite(value):
         return 3
@@ -139,15 +139,15 @@ def format_interval(result: SloResult) -> str:
 
 
 def format_interval_around(value_ms: float, ends_ms: Ends) -> str:
-    """The interval of a time as a rule on it has it."""
+    """The interval of a time, written as for a rule."""
     low, high = (None if end is None else end / 1e3 for end in ends_ms)
     result = SloResult(rule="", status="", observed=value_ms / 1e3, low=low, high=high, unit="s")
     return format_interval(result)
 
 
 def _readable(result: SloResult) -> SloResult:
-    """In milliseconds where the rule is in seconds and what was observed is below one: ``5.9ms``,
-    not ``0.0059s``. Its interval has the same unit; without a figure the ends of it decide."""
+    """The result in milliseconds where the rule is in seconds and the value is below one:
+    ``5.9ms``, not ``0.0059s``. Its interval has the same unit. Without a value, the ends decide."""
     observed = (result.observed, result.worst)
     ends = (result.low, result.high)
     known = observed if result.observed is not None else ends
@@ -171,12 +171,12 @@ def _readable(result: SloResult) -> SloResult:
 
 
 NOTHING: Final = 1e-6
-"""Of the half-width of an interval: an end nearer to 0 is written as 0."""
+"""An end nearer to 0 than this share of the interval's half-width is written as 0."""
 
 
 def _end(end: float | None, reach: float | None, result: SloResult) -> str:
-    """As many digits as the interval is good for; more where these would leave the figure outside
-    of it, or put the end on the limit or beyond it."""
+    """As many digits as the interval supports. There are more where these would put the value
+    outside it, or the end on the limit or beyond it."""
     known = end is not None and reach is not None and math.isfinite(reach)
     is_nothing = known and abs(end or 0.0) < NOTHING * (reach or 0.0)
     text = format_supported(0.0 if is_nothing else end, reach, result.unit, more=1)
@@ -195,7 +195,7 @@ def _end(end: float | None, reach: float | None, result: SloResult) -> str:
 
 
 def _reach(result: SloResult) -> float | None:
-    """Half of its interval; None: an end is not known."""
+    """The half-width of its interval. None: an end is not known."""
     return None if result.low is None or result.high is None else (result.high - result.low) / 2
 
 
@@ -209,7 +209,7 @@ def format_sample_size(result: SloResult) -> str:
 
 
 def choose_row_decimals(row: Row) -> int:
-    """Chooses decimals by the reach of the mean: a percentile is no better known."""
+    """The decimals by the mean's half-width, as a percentile is not known better."""
     size = row.effective or row.count
     if row.std is None or not size:
         return 2
@@ -217,18 +217,18 @@ def choose_row_decimals(row: Row) -> int:
 
 
 def mark_scarce(count: int, percentile: float) -> str:
-    """Behind a percentile of too few values."""
+    """The mark after a percentile with too few values."""
     return "*" if has_too_few_values(count, percentile) else ""
 
 
 def mark_inexact(row: Row, stat: str) -> str:
-    """Before a figure that the load generator may have more wrong than is fine."""
+    """The mark before a value that the load generator may have too wrong."""
     return INEXACT if stat in row.inexact else ""
 
 
 def format_percentile(row: Row, percentile: float, digits: int | None = None, most: int = 2) -> str:
-    """A percentile of a row, with ``*`` where there are too few values for it, ``≥`` before what it
-    is at least, and ``~`` before what may be off. ``digits``, ``most``: see ``number``."""
+    """A percentile of a row. ``*`` marks too few values, ``≥`` a lower bound, and ``~`` a value
+    that may be off. ``digits`` and ``most``: see ``format_number``."""
     value = row.percentiles.get(percentile)
     least = row.at_least.get(percentile)
     few = "" if value is None or row.count is None else mark_scarce(row.count, percentile)

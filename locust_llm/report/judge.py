@@ -106,7 +106,7 @@ def judge_sweep(sweep: SweepSummary, run: Run) -> tuple[SloResult, ...]:
 
 
 def combine_results(results: Sequence[SloResult]) -> str | None:
-    """FAIL if a rule that decides failed, else INCONCLUSIVE if one was, else PASS; None without
+    """FAIL if a deciding rule failed, else INCONCLUSIVE if one was, else PASS. None: there are no
     rules."""
     if not results:
         return None

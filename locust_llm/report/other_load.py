@@ -1,4 +1,4 @@
-"""Other load: requests that the server had beside those of the run, by its own metrics."""
+"""Other load: the requests that the server had beside the run's, by its own metrics."""
 
 import math
 from typing import Final
@@ -14,26 +14,27 @@ from locust_llm.report.occupancy import Occupancy
 MIN_READINGS: Final = 3
 MIN_OTHERS: Final = 0.5
 MIN_SHARE: Final = 0.1
-"""Requests of others, on average and of all in the server; fewer are not named."""
+"""The least mean share of others' requests in the server. A smaller one is not named."""
 STALE_S: Final = 2.0
-"""Some servers write their gauges so rarely."""
+"""Some servers update their gauges only after this time."""
 READING_S: Final = 0.5
-"""How long a reading takes."""
+"""A reading takes so long."""
 
 
 class OtherLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """Means over the readings of one server."""
+    """The means over the readings of one server."""
 
     others: float
-    """Requests in it that this run did not send."""
+    """The requests in it that this run did not send."""
     in_server: float
-    """All of them, running or waiting."""
+    """All requests in it, running or waiting."""
 
 
 def measure_other_load(
     history: EngineHistory, columns: RequestColumns, levels: Occupancy, run: Run
 ) -> OtherLoad | None:
-    """None: there is no such load, or nobody knows, as where requests went to several servers."""
+    """None: there is no such load, or it is not known, as where requests went to several
+    servers."""
     if len(history.engines) != 1 or len(run.settings.hosts) > 1 or run.arms:
         return None
     (name,) = history.engines
@@ -64,7 +65,7 @@ def _count_sequences(columns: RequestColumns) -> int:
 
 
 def _count_own(levels: Occupancy, sample: EngineSample) -> int:
-    """The most requests of the run that were in the server at a time that the reading may be of."""
+    """The most requests of the run that were in the server at a time of the reading."""
     begin = max(int(np.searchsorted(levels.at, sample.at - STALE_S, side="right")) - 1, 0)
     end = int(np.searchsorted(levels.at, sample.at + READING_S, side="right"))
     sent = levels.used[begin:end] + levels.decoding[begin:end]

@@ -62,25 +62,25 @@ Bools = NDArray[np.bool_]
 DIFFERENT: Final = "DIFFERENT"
 SAME: Final = "NO DIFFERENCE TO BE SEEN"
 INCONCLUSIVE: Final = "INCONCLUSIVE"
-"""Verdicts of all figures together."""
+"""The verdicts over all values together."""
 HOLDS: Final = "HOLDS"
 BROKEN: Final = "DOES NOT HOLD"
 INSTANT_S: Final = 1e-9
 ISOLATION_ROOM: Final = 10.0
-"""Percent, by which latencies beside others may be longer than alone."""
+"""Latencies beside others may be longer than alone by so many percent."""
 
 
 class PairedFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure of both arms, in ``unit``. Base and candidate: the mean over the blocks, geometric
-    where the difference is a ratio."""
+    """One value of both arms, in ``unit``. Base and candidate are the mean over the blocks,
+    geometric where the difference is a ratio."""
 
     metric: str
     stat: str
     label: str
     unit: str
     relative: bool
-    """Ratios of the pairs are averaged, and the interval is of their percentage; else differences,
-    in the unit."""
+    """The ratios of the pairs are averaged, and the interval is of their percentage. False:
+    differences, in the unit."""
     base: float | None = None
     candidate: float | None = None
     difference: float | None = None
@@ -90,18 +90,18 @@ class PairedFigure(msgspec.Struct, frozen=True, kw_only=True):
     percent: float | None = None
     low_percent: float | None = None
     high_percent: float | None = None
-    """The same of the base's figure; None: that is 0."""
+    """The ends of the same interval in percent of the base's value. None: the base is 0."""
     word: str = "-"
     """better, worse, no difference to be seen, not concluded, or - for nothing to compare."""
     note: str = ""
     pairs: tuple[tuple[float, float], ...] = ()
-    """(base, candidate) of each pair of which both blocks have the figure."""
+    """(base, candidate) of each pair that has the value in both blocks."""
     left_out: str = ""
-    """Which pairs are not among them, and why; empty: all are."""
+    """Which pairs are missing, and why. Empty: none is."""
 
     @property
     def few(self) -> bool:
-        """A percentile of too few requests a block: the note has how many."""
+        """The percentile has too few requests in a block. The note has their number."""
         return bool(self.note and self.pairs)
 
     @property
@@ -110,58 +110,57 @@ class PairedFigure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PairedComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two arms."""
+    """The comparison of two arms."""
 
     schema: int = 1
     verdict: str
     """DIFFERENT, NO DIFFERENCE TO BE SEEN or INCONCLUSIVE."""
     reason: str = ""
-    """Why it is inconclusive."""
+    """Why the verdict is inconclusive."""
     chance: float | None = None
-    """How often equal arms would show so large a difference in some figure: the p of the
-    verdict."""
+    """How often equal arms would show so large a difference in some value: the p of the verdict."""
     warning: str = ""
     """The arms did not get the same load."""
     aa: bool = False
     """Both arms are the base."""
     isolated: str = ""
-    """The arms are this tenant alone (base) and beside the others (candidate), and the figures are
-    of its requests."""
+    """This tenant is alone in the base, and beside the others in the candidate. The values are of
+    its requests."""
     isolation: str = ""
-    """HOLDS, DOES NOT HOLD or INCONCLUSIVE: is none of its latencies longer by more than
-    ``ISOLATION_ROOM`` percent?"""
+    """HOLDS, DOES NOT HOLD or INCONCLUSIVE: whether none of its latencies is longer by more than
+    ``ISOLATION_ROOM`` percent."""
     pairs: int = 0
-    """That are whole, and counted."""
+    """The whole pairs that count."""
     planned: int = 0
     figures: tuple[PairedFigure, ...] = ()
 
     @property
     def known(self) -> int:
-        """Figures that there are."""
+        """The number of known values."""
         return sum(bool(figure.pairs) for figure in self.figures)
 
     @property
     def different(self) -> int:
-        """Figures that are called better or worse."""
+        """The number of values that are better or worse."""
         return sum(figure.different for figure in self.figures)
 
 
 LONGER_BLOCKS: Final = "longer blocks (--block-duration) have more requests"
 FEW: Final = 20
-"""Of so few requests a block its figures are of little use."""
+"""With so few requests in a block, its values are of little use."""
 
 
 class BlockRequests(NamedTuple):
     """The requests of one block."""
 
     counted: RequestSelection
-    """Those behind the washout."""
+    """The requests after the washout."""
     whole: RequestSelection
-    """All of the block, with the share of each that lies in the time of the load behind the washout
-    (``IN_WINDOW``): rates are of these shares. Whole requests would be too coarse, and where users
-    go in step too few or too many in each block alike."""
+    """All requests of the block, with the share of each that lies in the loaded time after the
+    washout (``IN_WINDOW``). Rates use these shares. Whole requests would be too coarse: where users
+    go in step, each block would have too few or too many."""
     seconds: float
-    """How long that time was."""
+    """The length of that time."""
 
 
 class PairRequests(NamedTuple):
@@ -170,7 +169,7 @@ class PairRequests(NamedTuple):
 
 
 def _find_windows(run: Run) -> dict[tuple[int, str], Span]:
-    """Of the blocks that came to their end, by pair and arm."""
+    """The windows of the blocks that came to their end, by pair and arm."""
     return {
         (stage.pair, stage.arm): window
         for stage in run.stages
@@ -186,7 +185,7 @@ def _find_ended_pairs(run: Run) -> list[int]:
 
 
 def find_complete_pairs(requests: pd.DataFrame, run: Run) -> list[PairRequests]:
-    """The pairs of which both blocks came to their end; where a tenant is isolated, of its
+    """The pairs whose two blocks came to their end. If a tenant is isolated, they have its
     requests."""
     if run.settings.isolate:
         requests = requests[requests["tenant"] == run.settings.isolate]
@@ -205,7 +204,8 @@ def find_complete_pairs(requests: pd.DataFrame, run: Run) -> list[PairRequests]:
 def select_candidate_requests(
     everything: RequestSelection, run: Run
 ) -> tuple[RequestSelection, RequestSelection, RateWindow]:
-    """(its requests that count, all of which its rates count a share, what these are over)."""
+    """(its requests that count, the requests of which its rates count a share, the time for the
+    rates)."""
     requests = everything.requests
     part = everything.only(requests["arm"] == CANDIDATE).only(requests["pair"] > 0)
     stages = [stage for stage in run.stages if stage.arm == CANDIDATE]
@@ -220,8 +220,8 @@ def select_candidate_requests(
 
 
 def compute_pair_values(rule: Rule, pairs: Sequence[PairRequests]) -> Floats:
-    """(base, candidate) of each pair, a row each: seconds, a share of 1, a number a second; NaN
-    where a block has none."""
+    """(base, candidate) of each pair as a row: seconds, a share of 1, or a number a second. NaN:
+    the block has no value."""
     values = [(_figure(rule, pair.base), _figure(rule, pair.candidate)) for pair in pairs]
     return np.array(values, np.float64).reshape(-1, 2)
 
@@ -229,7 +229,7 @@ def compute_pair_values(rule: Rule, pairs: Sequence[PairRequests]) -> Floats:
 def move_pairs(
     pairs: Sequence[PairRequests], sources: ErrorSources, *, most: bool, stamps: bool = False
 ) -> list[PairRequests]:
-    """The same with every value at its least, or at its most: see move_requests."""
+    """The pairs with every value at its least, or at its most: see move_requests."""
 
     def moved(block: BlockRequests) -> BlockRequests:
         counted, whole = (
@@ -244,20 +244,20 @@ def move_pairs(
 
 
 def count_block_requests(rule: Rule, pairs: Sequence[PairRequests]) -> Iterator[int]:
-    """How many requests each block's figure is made of."""
+    """How many requests are behind each block's value."""
     for pair in pairs:
         yield from (select_requests(rule, block.counted).size for block in pair)
 
 
 def _window(stage: Stage) -> Span | None:
-    """None: it is not counted, or did not come to its end."""
+    """None: the stage does not count, or did not come to its end."""
     if not stage.pair or stage.measured_at is None or stage.why != TIME_UP:
         return None
     return stage.measured_at, stage.ended_at
 
 
 def _share_inside(requests: pd.DataFrame, window: Span) -> Floats:
-    """Of the time of each request the share that lies in the window."""
+    """For each request, the share of its time that lies in the window."""
     began = requests["sent_at"].fillna(requests["asked_at"]).to_numpy()
     over = np.fmax(requests["closed_at"].to_numpy(), requests["last_chunk_at"].to_numpy())
     inside_s = np.minimum(over, window[1]) - np.maximum(began, window[0])
@@ -273,8 +273,7 @@ def _block(requests: pd.DataFrame, window: Span) -> BlockRequests:
 
 
 def _figure(rule: Rule, block: BlockRequests) -> float:
-    """As the tables have it, a failure being +infinity; of what is a rate, over the block's
-    time."""
+    """The value as in the tables, with a failure as +infinity. A rate is over the block's time."""
     measure = BY_WORD[rule.metric]
     if measure.metric is not None:
         known = bound_values(
@@ -297,15 +296,15 @@ def _figure(rule: Rule, block: BlockRequests) -> float:
 STATS: Final = ("avg", "p50", "p95", "p99")
 LATENCIES: Final = ("ttft", "itl", "longest_stall", "request_latency")
 FLIPS: Final = 12
-"""Up to so many pairs each way to exchange their signs is tried, of more a part."""
+"""Up to so many pairs, each exchange of their signs is tried. With more pairs a part is tried."""
 CHANCE: Final = 0.05
 MIN_ARRIVALS_RATIO: Final = 0.98
-"""Of the same arrivals each arm gets at least this share of what the other gets."""
+"""With the same arrivals, each arm gets at least this share of the other's."""
 ISOLATED: Final = (
     ("ttft", "p50"), ("ttft", "p95"), ("itl", "p50"), ("request_latency", "p50"),
     ("request_latency", "p95"),
 )  # fmt: skip
-"""Latencies that say whether a tenant is isolated."""
+"""The latencies that show whether a tenant is isolated."""
 BETTER: Final = "better"
 WORSE: Final = "worse"
 EQUAL: Final = "no difference to be seen"
@@ -313,28 +312,28 @@ UNSURE: Final = "not concluded"
 
 
 class ArmDifference(NamedTuple):
-    """Of two arms, from their pairs."""
+    """The difference of two arms, from their pairs."""
 
     base: float
     candidate: float
     ratio: tuple[float, float, float] | None
-    """candidate / base, and the ends of its interval; None: of a base of 0."""
+    """candidate / base, and the ends of its interval. None: the base is 0."""
     difference: tuple[float, float, float]
-    """candidate - base, and its ends."""
+    """candidate - base, and the ends of its interval."""
 
 
 class ArmError(NamedTuple):
-    """What the load generator may have wrong in the figures of both arms."""
+    """The load generator's error in the values of both arms."""
 
     off_s: float = 0.0
-    """By how much their difference may be off either way; infinite: nobody knows."""
+    """How far their difference may be off either way. Infinite: not known."""
     reach: tuple[Floats, Floats] | None = None
-    """The figures of the blocks at their least and at their most, where chunks came merged."""
+    """The blocks' values at their least and at their most, where chunks came merged."""
 
 
 def compute_arm_difference(values: Floats, *, relative: bool) -> ArmDifference:
-    """Of (base, candidate) a row a pair, at least two. ``relative``: by their ratios, of values
-    above 0."""
+    """The difference from (base, candidate) rows, one for each pair, at least two. ``relative``: by
+    their ratios, for values above 0."""
     each = np.log(values) if relative else values
     base, candidate = each.mean(axis=0)
     low, middle, high = _interval(each[:, 1] - each[:, 0])
@@ -357,8 +356,8 @@ def _interval(deltas: Floats) -> tuple[float, float, float]:
 
 
 def familywise_p_value(deltas: Floats) -> float:
-    """How often equal arms would show so large a t in some figure. ``deltas``: a row a pair, a
-    column a figure."""
+    """How often equal arms would show so large a t in some value. ``deltas`` has a row for each
+    pair and a column for each value."""
     n = len(deltas)
     random = np.random.default_rng(1)
     if n <= FLIPS:
@@ -378,7 +377,7 @@ def familywise_p_value(deltas: Floats) -> float:
 def compare_arms(
     everything: RequestSelection, run: Run, verdict: ClientVerdict | None
 ) -> tuple[PairedComparison, list[PairRequests]]:
-    """All figures of the two arms of a run, and the pairs they are made of."""
+    """All values of the two arms of a run, and the pairs behind them."""
     pairs = find_complete_pairs(everything.requests, run)
     few = _too_few(len(pairs), run)
     blame = _blame(verdict)
@@ -419,8 +418,7 @@ def compare_arms(
 
 
 def _isolation(figures: Sequence[PairedFigure], *, decided: bool) -> str:
-    """Of a tenant alone and beside others: holds, if each interval of its latencies ends below the
-    room."""
+    """Whether a tenant is isolated: each interval of its latencies must end below the tolerance."""
     ends = [
         (figure.low_percent, figure.high_percent)
         for figure in figures
@@ -435,7 +433,7 @@ def _isolation(figures: Sequence[PairedFigure], *, decided: bool) -> str:
 
 
 def _too_few(count: int, run: Run) -> str:
-    """Why nothing may be concluded from so few pairs; empty: there are enough."""
+    """Why so few pairs give no conclusion. Empty: there are enough."""
     if count >= LEAST:
         return ""
     ended = len(_find_ended_pairs(run))
@@ -450,7 +448,7 @@ def _too_few(count: int, run: Run) -> str:
 
 
 def _blame(verdict: ClientVerdict | None) -> str:
-    """Why differences within the error of the load generator are not concluded; empty: it has none
+    """Why differences within the load generator's error give no conclusion. Empty: it has no error
     that counts."""
     if verdict is None or verdict.level == OK:
         return ""
@@ -469,7 +467,7 @@ def _within_error(blame: str) -> str:
 
 
 def _error(rule: Rule, pairs: Sequence[PairRequests], seen: Evaluation) -> ArmError:
-    """What the load generator may have wrong in this figure."""
+    """The load generator's error in this value."""
     if seen.verdict is None or seen.verdict.level == OK:
         return ArmError()
     if UNCERTIFIED in seen.verdict.signals:
@@ -498,7 +496,7 @@ def _error(rule: Rule, pairs: Sequence[PairRequests], seen: Evaluation) -> ArmEr
 def ratio_errors(
     base_s: float, ratio: float, base_error_s: float, error_s: float
 ) -> tuple[float, float]:
-    """By how much a ratio to the figure of a base may be lower, and higher, where both may be
+    """How much lower, and how much higher, a ratio to a base's value may be, where both may be
     off."""
     here_s = ratio * base_s
     low = ratio - max(here_s - error_s, 0.0) / (base_s + base_error_s)
@@ -510,9 +508,9 @@ def ratio_errors(
 def _widened(
     arms: ArmDifference, values: Floats, reach: tuple[Floats, Floats] | None
 ) -> ArmDifference:
-    """With each end as much further out as the mean over the pairs may be off: with the candidate
-    at its least beside the base at its most, and the other way round. The spread of the pairs stays
-    as it was measured."""
+    """The difference with each end further out by the mean error over the pairs: with the candidate
+    at its least and the base at its most, and the other way round. The spread of the pairs stays as
+    measured."""
     if reach is None:
         return arms
     least, most = reach
@@ -554,7 +552,7 @@ def _widened(
 
 
 def _uneven(pairs: Sequence[PairRequests]) -> str:
-    """Of an open loop: that one arm got fewer of the same arrivals."""
+    """The warning that one arm of an open loop got fewer of the same arrivals."""
     sizes = {
         BASE: sum(pair.base.counted.size for pair in pairs),
         CANDIDATE: sum(pair.candidate.counted.size for pair in pairs),
@@ -570,7 +568,7 @@ def _uneven(pairs: Sequence[PairRequests]) -> str:
 
 
 def list_compared_figures(run: Run) -> Iterator[Rule]:
-    """About each figure that is shown; their limits say nothing."""
+    """A rule about each value that is shown. Their limits have no meaning."""
     s = run.settings
     latencies = (*LATENCIES, "ttft_from_due") if s.open_loop or run.limits else LATENCIES
     shown = [_rule(word, stat) for word, stat in product(latencies, STATS)]
@@ -601,7 +599,7 @@ def _rule(word: str, stat: str = "", given: tuple[Condition, ...] = ()) -> Rule:
 def _compared(
     rule: Rule, pairs: Sequence[PairRequests], error: ArmError
 ) -> tuple[PairedFigure, Floats | None]:
-    """The figure, and the differences of the pairs."""
+    """The value, and the differences of the pairs."""
     measure = BY_WORD[rule.metric]
     values = compute_pair_values(rule, pairs)
     label = _label(rule)
@@ -663,7 +661,7 @@ def _label(rule: Rule) -> str:
 
 
 def has_both_blocks(values: Floats) -> Bools:
-    """Whether each pair has the figure in both of its blocks."""
+    """Whether each pair has the value in both of its blocks."""
     return np.asarray(~np.isnan(values).any(axis=1))
 
 
@@ -680,7 +678,7 @@ def _absent(values: Floats) -> str:
 
 
 def _describe_pairs_left_out(values: Floats) -> str:
-    """Pairs that a figure lacks; empty: none."""
+    """The pairs that lack a value. Empty: there are none."""
     used = int(has_both_blocks(values).sum())
     if used == len(values):
         return ""
@@ -710,7 +708,7 @@ def _few(rule: Rule, pairs: Sequence[PairRequests]) -> str:
 
 
 def _word(rule: Rule, ends: tuple[float, float], widest: tuple[float, float]) -> str:
-    """``widest``: the ends with what the load generator may have wrong."""
+    """``widest`` are the ends with the load generator's error."""
     low, high = ends
     if widest != ends and widest[0] <= 0 <= widest[1]:
         return UNSURE
@@ -728,7 +726,7 @@ def judge_paired_rules(
     compared: PairedComparison,
     pairs: Sequence[PairRequests],
 ) -> tuple[SloResult, ...]:
-    """The results with those of rules against the base made anew, from the pairs."""
+    """The results, with rules against the base judged anew from the pairs."""
     settings = seen.run.settings
     few = _too_few(compared.pairs, seen.run)
     rules = {text: rule for text, rule in settings.rules.by_text.items() if rule.base == BASE}
@@ -752,7 +750,7 @@ def _judged(
     *,
     by_point: bool,
 ) -> SloResult:
-    """``blame``: why it is not decided where an error reaches the limit."""
+    """``blame`` is the reason for no decision where an error reaches the limit."""
     rule = replace(rule, op="<=" if rule.less_is_better else ">=")
     values = compute_pair_values(rule, pairs)
     if why := _absent(values):
@@ -804,7 +802,7 @@ def _judged(
 
 
 def _worse(rule: Rule, difference: ArmDifference) -> tuple[float, float, float]:
-    """By how much the candidate is worse, and the ends of the interval: a share of the base, or in
+    """How much worse the candidate is, and the ends of the interval: as a share of the base, or in
     the rule's unit."""
     value, low, high = difference.difference
     if rule.unit == "%":
@@ -816,7 +814,7 @@ def _worse(rule: Rule, difference: ArmDifference) -> tuple[float, float, float]:
 
 HEAD: Final = ("Metric", "base", "candidate", "difference", "%", "95% interval", "")
 FIRST: Final = 5
-"""So many figures that differ are named in the sentence."""
+"""The sentence names so many different values."""
 NOTE: Final = (
     "Base and candidate: the mean over the blocks of what a block came to (geometric, where the "
     "interval is one of a "
@@ -830,7 +828,7 @@ NOTE: Final = (
 
 
 def describe_paired_verdict(comparison: PairedComparison) -> str:
-    """In one sentence or two."""
+    """The verdict in one sentence or two."""
     if comparison.isolated:
         return describe_isolation(comparison)
     name = "A/A" if comparison.aa else "A/B"
@@ -851,7 +849,7 @@ def describe_paired_verdict(comparison: PairedComparison) -> str:
 
 
 def describe_isolation(comparison: PairedComparison) -> str:
-    """What the others cost the tenant, in one sentence or two."""
+    """The others' cost for the tenant, in one sentence or two."""
     who = f"Isolation of {comparison.isolated} {comparison.isolation}"
     if comparison.reason:
         return f"{who}: {comparison.reason}."
@@ -875,12 +873,12 @@ def _times(figure: PairedFigure) -> str:
 
 
 def make_paired_head(comparison: PairedComparison) -> tuple[str, ...]:
-    """Of the table of its figures."""
+    """The head of the table of its values."""
     return ("Metric", "alone", "beside", *HEAD[3:]) if comparison.isolated else HEAD
 
 
 def make_paired_table(comparison: PairedComparison) -> Iterator[Block]:
-    """Each figure of both arms."""
+    """The table of each value of both arms."""
     if comparison.isolated:
         yield Heading(f"Isolation: {comparison.isolated} beside the others against alone")
     else:
@@ -908,14 +906,14 @@ def make_paired_table(comparison: PairedComparison) -> Iterator[Block]:
 
 
 def describe_pairs_left_out(figures: Sequence[PairedFigure]) -> Iterator[str]:
-    """A sentence for the figures that are not of all pairs."""
+    """A sentence for the values that lack some pairs."""
     for why in dict.fromkeys(figure.left_out for figure in figures if figure.left_out):
         labels = ", ".join(figure.label for figure in figures if figure.left_out == why)
         yield f"{labels}: {why}."
 
 
 def describe_gaps_of_figures(figures: Sequence[PairedFigure]) -> Iterator[str]:
-    """A sentence for the figures that cannot be compared, and for those that are not of all
+    """A sentence for the values that cannot be compared, and for the values that lack some
     pairs."""
     for why in dict.fromkeys(figure.note for figure in figures if not figure.pairs):
         labels = ", ".join(figure.label for figure in figures if figure.note == why)
@@ -924,7 +922,7 @@ def describe_gaps_of_figures(figures: Sequence[PairedFigure]) -> Iterator[str]:
 
 
 def describe_arms(run: Run) -> Iterator[tuple[str, str]]:
-    """As conditions of the run."""
+    """The arms as conditions of the run."""
     s = run.settings
     for arm in run.arms:
         server = arm.host + (f" ({arm.server})" if arm.server else "")
@@ -949,7 +947,7 @@ def format_paired_difference(figure: PairedFigure) -> str:
 
 
 def format_paired_cells(figure: PairedFigure) -> tuple[str, ...]:
-    """Under ``HEAD``."""
+    """The cells under ``HEAD``."""
     shown = _digits(figure)
     percent = "-" if figure.percent is None else f"{figure.percent:+.1f}%"
     few = "*" * figure.few

@@ -62,22 +62,22 @@ from locust_llm.slo.rules import Rule, parse_rule
 REQUESTS: Final = "requests"
 HISTOGRAMS: Final = "histograms"
 NEITHER: Final = ""
-"""From what the server's time to a first token is divided."""
+"""Where the division of the server's time to a first token comes from."""
 
 
 # -- what is found ---------------------------------------------------------------------------------
 
 
 class LatencyPart(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of a request's time, as means over requests, in ms."""
+    """One part of a request's time in ms, as means over requests."""
 
     name: str
     slow_ms: float
     typical_ms: float
     all_ms: float
     source: str
-    """``measured``, ``reported``, ``measured less reported`` or ``unattributed``: of most of the
-    slow ones."""
+    """``measured``, ``reported``, ``measured less reported`` or ``unattributed``, for most of the
+    slow requests."""
 
 
 class SlowGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,12 +87,12 @@ class SlowGroup(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     count: int
     percentile: float
-    """The highest one, up to that of the breakdown, above which each group of this kind has some
+    """The highest percentile, up to the breakdown's, above which each group of this kind has some
     requests."""
     value_ms: float
-    """At it, of this group alone."""
+    """The value of this group at the percentile."""
     parts: tuple[tuple[str, float, str], ...]
-    """(name, ms, source) of its slow requests, as means, in their order."""
+    """(name, mean ms, source) of its slow requests, in the order of the parts."""
 
     @property
     def longest(self) -> tuple[str, float]:
@@ -101,8 +101,8 @@ class SlowGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LatencyBreakdown(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the requests at or above a percentile spent their time, beside those around the median,
-    and all."""
+    """Where the requests at or above a percentile spent their time, beside the requests around the
+    median, and all."""
 
     metric: str
     """The word of a measure: ``ttft_from_due``."""
@@ -114,15 +114,15 @@ class LatencyBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     """The median."""
     slow: int
     typical: int
-    """So many requests at or above the percentile, and from the 40th to the 60th."""
+    """The requests at or above the percentile, and the ones from the 40th to the 60th."""
     count: int
     parts: tuple[LatencyPart, ...]
-    """In the order in which they come; those of no time are left out. Their means add up to the
-    mean of the slow requests."""
+    """The parts in their order, without empty ones. Their means add up to the mean of the slow
+    requests."""
     groups: tuple[SlowGroup, ...] = ()
     round_trip_ms: float | None = None
-    """The longest that the kernel measured of a slow request's connection; None: not known of each,
-    or segments were lost."""
+    """The longest round trip that the kernel measured of a slow request's connection. None: not all
+    are known, or segments were lost."""
 
 
 class OverlappingRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,11 +132,12 @@ class OverlappingRequest(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int | None
     from_ms: float
     to_ms: float
-    """From its send to its first token, on the axis of the slow one, whose due is 0."""
+    """The time from its send to its first token, on the axis of the slow request, whose due is
+    0."""
 
 
 class SlowRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A slow request by itself."""
+    """A single slow request."""
 
     id: str
     due_s: float
@@ -146,18 +147,18 @@ class SlowRequest(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int | None
     model: str
     parts: tuple[tuple[str, float, str], ...]
-    """(name, ms, source), in their order."""
+    """(name, ms, source), in the order of the parts."""
     overlapping: tuple[OverlappingRequest, ...]
     """The longest ones first."""
     others: int
-    """How many there were in all."""
+    """The number of all overlapping requests."""
 
 
 class ServerClock(msgspec.Struct, frozen=True, kw_only=True):
-    """The server's clock beside this side's, by spans. No part depends on it."""
+    """The server's clock beside this machine's, by spans. No part depends on it."""
 
     ahead_s: float
-    """Below 0: behind."""
+    """Negative: the server's clock is behind."""
     within_s: float
     """The offset lies within so much of ``ahead_s``, to both sides."""
 
@@ -169,10 +170,10 @@ class ServerHistogramMean(msgspec.Struct, frozen=True, kw_only=True):
     """``ttft``, ``queue``, ``prefill``, ``decode`` or ``inference``."""
     server_ms: float
     count: int
-    """Requests that it is the mean of: those that ended in this time, whoever sent them."""
+    """The requests behind the mean: the ones that ended in this time, whoever sent them."""
     here_ms: float | None
-    """The mean of the same over the requests of the run, measured here or reported for single
-    requests; None: neither."""
+    """The same mean over the requests of the run, measured here or reported for single requests.
+    None: neither."""
 
 
 class ServerHistogramMeans(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,37 +186,37 @@ class ServerHistogramMeans(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerTime(msgspec.Struct, frozen=True, kw_only=True):
-    """How the time in the server up to the first token is divided: the one answer that every text
-    prints."""
+    """How the time in the server up to the first token is divided. Every text prints this
+    division."""
 
     basis: str = NEITHER
-    """``requests``: by what the server reported of single ones, as the parts have it;
-    ``histograms``: by its own ones, as means over all that it served; empty: the server reports
-    neither, and its time is one part."""
+    """``requests``: by the server's reports on single requests, as the parts have it.
+    ``histograms``: by the server's own ones, as means over all its requests. Empty: the server
+    reports neither, and its time is one part."""
     server_ms: float
-    """Mean from the send to the first token, less the round trip, measured here."""
+    """The mean from the send to the first token, less the round trip, measured here."""
     engine: str = ""
     count: int = 0
     ttft_ms: float = 0.0
     queue_ms: float = 0.0
     prefill_ms: float = 0.0
-    """Of the histograms: whose they are, of how many requests at most, and the means."""
+    """The histograms' owner, their largest number of requests, and their means."""
     least: int = 0
-    """Requests of the histogram that counted fewest: a server counts some of these times only
-    when a request has ended."""
+    """The requests of the histogram with the fewest: a server counts some of these times only when
+    a request has ended."""
     unsplit_of: int = 0
     unsplit_ms: float = 0.0
-    """First tokens that the server counted, where these are of other requests than its queue and
-    prefill, and their mean; ``ttft_ms`` is then queue and prefill alone."""
+    """The first tokens that the server counted, if they belong to other requests than its queue and
+    prefill, and their mean. ``ttft_ms`` is then queue and prefill alone."""
 
     @property
     def rest_ms(self) -> float:
-        """Neither queue nor prefill."""
+        """The time that is neither queue nor prefill."""
         return max(0.0, self.ttft_ms - self.queue_ms - self.prefill_ms)
 
     @property
     def largest(self) -> tuple[str, float]:
-        """(queue, prefill or neither; its share of the time to a first token), of the
+        """(queue, prefill or neither; its share of the time to a first token), by the
         histograms."""
         parts = {"neither": self.rest_ms, "prefill": self.prefill_ms, "queue": self.queue_ms}
         name = max(parts, key=parts.__getitem__)
@@ -223,35 +224,37 @@ class ServerTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LatencyAttribution(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the requests of the profiling phase that had a first token."""
+    """The attribution over the requests of the profiling phase that had a first token."""
 
     requests: int
     reported: dict[str, int]
-    """By source (spans, timings, headers, metrics): of so many requests the server reported its own
-    times."""
+    """How many requests the server reported its own times for, by source (spans, timings, headers,
+    metrics)."""
     impossible: int
-    """Requests of which it reported more time than there was: left out of ``reported``."""
+    """The requests for which it reported more time than there was. ``reported`` leaves them out."""
     server: ServerTime
     choices: int = 0
-    """Of these requests together: a server counts each choice (the field n) as a request of its
-    own. 0: of an older version."""
+    """The choices of these requests together, as a server counts each choice (the field n) as a
+    request. 0: an older version."""
     means_ms: dict[str, float] = {}
-    """Of the parts and of TTFT, over all these requests."""
+    """The means of the parts and of TTFT, over all these requests."""
     own_means: tuple[ServerHistogramMeans, ...] = ()
     breakdowns: tuple[LatencyBreakdown, ...]
     slowest: tuple[SlowRequest, ...]
     server_clock: ServerClock | None = None
-    """None: no span said when its request arrived."""
+    """None: no span has the arrival of its request."""
     proxy: str = ""
-    """As in Run: the way to the server and back is known of ``reported`` requests alone."""
+    """As in Run. The way to the server and back is known for ``reported`` requests alone."""
     left_out: tuple[str, ...] = ()
-    """Breakdowns that were asked for and cannot be made, and why."""
+    """Requested breakdowns that cannot be made, with the reason."""
 
 
 def find_reported_parts(attribution: LatencyAttribution) -> set[str]:
-    """Which of queue and prefill the server reports, for ``name_latency_part``: all texts and
-    drawings of a run have the same names, whichever parts they show. A queue of no time is no part,
-    but was reported where the network is a rest."""
+    """Which of queue and prefill the server reports, for ``name_latency_part``. All texts and
+    drawings of a run have the same names, whichever parts they show.
+
+    A queue of no time is no part, but it was reported where the network is a rest.
+    """
     parts = set[tuple[str, str]]()
     for breakdown in attribution.breakdowns:
         parts.update((part.name, part.source) for part in breakdown.parts)
@@ -279,31 +282,31 @@ NOTHING: Final = 0
 BOTH: Final = 1
 PREFILL_ONLY: Final = 2
 QUEUE_ONLY: Final = 3
-"""What the server reports of a request: nothing; its queue and prefill; one of them."""
+"""The server's report on a request: nothing; its queue and prefill; one of them."""
 HANDED_ON_S: Final = 0.02
-"""So long after an answer its user may not have begun with the next request."""
+"""The user of an answer may need so long to begin with the next request."""
 LONG_WAIT_S: Final = 0.1
-"""From due to the user's begin; less may be this machine's delay."""
+"""The least time from due to the user's begin. A shorter one may be this machine's delay."""
 FOLLOWED_S: Final = 2.0
-"""Within so much all processes follow a change of the limit."""
+"""All processes follow a change of the limit within this time."""
 
 
 @dataclass(frozen=True)
 class LatencySplit:
-    """The parts of all requests: a row a request."""
+    """The parts of all requests, with a row for each request."""
 
     total_us: Ints
-    """From due to the first token; of a request without one to its end."""
+    """The time from due to the first token, or to the end of a request without one."""
     us: dict[str, Ints]
-    """By part, in the order of TO_FIRST: they add up to the total."""
+    """The parts in the order of TO_FIRST, which add up to the total."""
     known: NDArray[np.int8]
-    """What the server reports: NOTHING, BOTH, ..."""
+    """The server's report: NOTHING, BOTH, ..."""
     impossible: Bools
-    """The server reported more time than there was: what it reports of this request is left out."""
+    """The server reported more time than there was, so its report on this request is left out."""
 
 
 def find_part_source(name: str, known: NDArray[np.int8]) -> str:
-    """Where the figure of a part is from, for most of the requests whose reports these are."""
+    """The source of a part's value, for most of the requests with these reports."""
     if name in (HANDOVER, QUEUE, PREFILL):
         return REPORTED
     if name == UNATTRIBUTED:
@@ -321,9 +324,9 @@ def split_latencies(
     limits: Sequence[LimitChange] = (),
     users: int | None = None,
 ) -> LatencySplit:
-    """``requests`` as of columns.collect; ``limits``: of the gate; where there is one, who was
-    never admitted waited at it. ``users``: of an open loop that may have too few; None: there was
-    always a free one."""
+    """``requests`` are as in ``collect_columns``. ``limits`` are the gate's; with a gate, a request
+    that was never admitted waited at it. ``users`` are of an open loop that may have too few; None:
+    there was always a free one."""
     ours, first, inside = _measure_client_parts(requests, limits, users)
     ttft_us = requests["ttft_s"].to_numpy(np.float64) * 1e6
     whole_us = (requests["closed_at"] - requests["sent_at"]).to_numpy(np.float64) * 1e6
@@ -349,8 +352,8 @@ def split_latencies(
 def _measure_client_parts(
     requests: pd.DataFrame, limits: Sequence[LimitChange], users: int | None
 ) -> tuple[dict[str, Ints], Bools, Ints]:
-    """(the parts that are measured here, whether there was a first token, what lies between send
-    and arrival)."""
+    """(the parts that are measured here, whether there was a first token, the time between send and
+    arrival)."""
 
     def us(name: str) -> Ints:
         return _round_us(requests[name].to_numpy(np.float64) * 1e6)
@@ -416,13 +419,13 @@ def _measure_waits_for_user(requests: pd.DataFrame, users: int | None) -> Ints:
 
 
 def _gate_was_full(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Bools:
-    """Which requests came to a gate that had no slot for them. Without a gate, or with a free slot,
-    the wait for the admission is one for this machine: its event loop was busy.
+    """Which requests came to a gate that had no slot for them. Otherwise the wait for the admission
+    is a wait for this machine's event loop.
 
-    The limit is the lowest one from just before it came, as processes follow changes within
-    FOLLOWED_S, to its admission. Slots are divided among the processes, and a process has at least
-    its share of them. Attempts that were tried again held slots too, and have no row here: with
-    such any gate may have been full.
+    The limit is the lowest one from just before the request came, as processes follow changes
+    within FOLLOWED_S, to its admission. Slots are divided among the processes, and a process has at
+    least its share. Attempts that were tried again held slots too, and have no row here: with them
+    any gate may have been full.
     """
     limit = requests["limit"].to_numpy(np.float64)
     gated = ~np.isnan(limit)
@@ -446,7 +449,7 @@ def _gate_was_full(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Boo
 
 
 def _find_limits_at(at: Floats, limits: Sequence[LimitChange]) -> Floats:
-    """NaN: there was none."""
+    """The limit in force at each moment. NaN: there was none."""
     changes = sorted(limits, key=lambda change: change.at)
     levels = np.array(
         [np.nan, *(np.nan if change.limit is None else change.limit for change in changes)],
@@ -456,8 +459,8 @@ def _find_limits_at(at: Floats, limits: Sequence[LimitChange]) -> Floats:
 
 
 def _find_shortest_round_trips(requests: pd.DataFrame) -> Ints:
-    """In µs, the shortest that a process saw on the way to the server. The kernel's figure of a
-    single request may hold the delays of either side, as an acknowledgement can wait."""
+    """The shortest round trip to the server that a process saw, in µs. The kernel's value of a
+    single request may hold delays of either side, as an acknowledgement can wait."""
     return _round_us(
         requests.groupby("worker", observed=True)["rtt_us"].transform("min").to_numpy(np.float64)
     )
@@ -466,8 +469,7 @@ def _find_shortest_round_trips(requests: pd.DataFrame) -> Ints:
 def _split_server_time(
     q: Floats, p: Floats, ttft: Floats, inside: Ints, rtt: Ints, first: Bools
 ) -> tuple[dict[str, Ints], NDArray[np.int8]]:
-    """(the parts of what lies between send and arrival, which add up to ``inside``; what the server
-    reports)."""
+    """(the parts between send and arrival, which add up to ``inside``; the server's report)."""
     has_q, has_p = ~np.isnan(q), ~np.isnan(p)
     known = np.select([has_q & has_p, has_p, has_q], [BOTH, PREFILL_ONLY, QUEUE_ONLY], NOTHING)
     queue = _round_us(q)
@@ -490,7 +492,7 @@ def _split_server_time(
 
 
 def _round_us(us: Floats) -> Ints:
-    """Unknown is 0; so is what two clocks make negative."""
+    """Whole microseconds. Unknown times are 0, and so are times that two clocks made negative."""
     return np.rint(np.maximum(np.nan_to_num(us), 0.0)).astype(np.int64)
 
 
@@ -498,21 +500,21 @@ def _round_us(us: Floats) -> Ints:
 
 FROM_SEND: Final = tuple(name for name in TO_FIRST[TO_FIRST.index(SEND) :] if name != UNATTRIBUTED)
 TYPICAL: Final = (40.0, 60.0)
-"""Percentiles between which a request is typical."""
+"""A request is typical between these percentiles."""
 MIN_GROUP: Final = 20
 MIN_SLOW: Final = 3
-"""Slow requests of a group."""
+"""The fewest slow requests of a group."""
 LOWER: Final = (95.0, 90.0, 75.0)
-"""Percentiles for small groups; above the last one MIN_GROUP requests have MIN_SLOW."""
+"""The percentiles for small groups. Above the last one MIN_GROUP requests have MIN_SLOW."""
 MAX_GROUPS: Final = 8
 STRETCHES: Final = 4
-"""Of the run, for the groups over time."""
+"""The stretches of the run, for the groups over time."""
 PARTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "ttft_from_due": TO_FIRST,
     "ttft": FROM_SEND,
     "request_latency": (*FROM_SEND, *AFTER_FIRST),
 }
-"""The metrics, and which parts each is made of."""
+"""The metrics and their parts."""
 COLUMN: Final = {
     "ttft_from_due": "ttft_from_due_s",
     "ttft": "ttft_s",
@@ -522,22 +524,22 @@ COLUMN: Final = {
 
 @dataclass(frozen=True)
 class LatencyTable:
-    """A row a request."""
+    """A row for each request."""
 
     requests: pd.DataFrame
     split: LatencySplit
     after_ms: Mapping[str, Floats]
-    """By part of AFTER_FIRST, in ms; NaN of a request without a first token."""
+    """The parts of AFTER_FIRST in ms. NaN: the request has no first token."""
     decode_reported: Bools
     """The server reported the decode."""
     counted: Bools
-    """Profiling, answered, with a first token."""
+    """The request is in the profiling phase, was answered, and has a first token."""
 
     def part_ms(self, name: str) -> Floats:
         return self.after_ms[name] if name in self.after_ms else self.split.us[name] / 1e3
 
     def source(self, name: str, selected: Bools) -> str:
-        """Returns the source of a part, of most of these requests."""
+        """The source of a part for most of these requests."""
         if name not in AFTER_FIRST:
             return find_part_source(name, self.split.known[selected])
         mostly = self.decode_reported[selected].mean() > 0.5
@@ -549,8 +551,8 @@ class LatencyTable:
 def make_latency_breakdown(
     table: LatencyTable, metric: str, percentile: float, where: str, chosen: Bools
 ) -> LatencyBreakdown | None:
-    """``where``: the selectors, as text; ``chosen``: the requests that they select. None below
-    MIN_GROUP requests."""
+    """``where`` has the selectors as text, ``chosen`` the requests that they select. None: there
+    are fewer than MIN_GROUP requests."""
     values = table.requests[COLUMN[metric]].to_numpy(np.float64) * 1e3
     here = table.counted & chosen & ~np.isnan(values)
     count = int(here.sum())
@@ -619,7 +621,7 @@ def _make_slow_groups(
 
 
 def _divide_requests(requests: pd.DataFrame, here: Bools) -> Iterator[tuple[str, dict[str, Bools]]]:
-    """(by what, the requests of each label): only what divides them, and only groups of
+    """(by what, the requests of each label), only with several labels, and only groups of
     MIN_GROUP."""
     length = estimate_input_lengths(RequestSelection(requests, np.ones(len(requests), np.bool_)))
     known = here & (length >= 1)
@@ -665,20 +667,20 @@ def _keep_large_groups(
 MOST: Final = 10
 MOST_OVERLAPPING: Final = 5
 SAME_S: Final = 1e-5
-"""Two stamps are of one moment."""
+"""Two stamps within this time mean one moment."""
 LATE_S: Final = 5.0
-"""The file of the records is in the order of their ends, by and large."""
+"""The records' file is in the order of their ends, to within this time."""
 MOST_READ: Final = 100_000
-"""Records that are read to find ids, in all: two seconds. In a file in good order it takes one or
-two for each."""
+"""So many records are read to find ids: two seconds. In a file in good order, each id takes one or
+two."""
 
 Since = Callable[[float], Iterator[Record]]
 """The records of requests that ended at a moment (Unix seconds) or later."""
 
 
 def find_slowest_requests(table: LatencyTable, run: Run, since: Since) -> tuple[SlowRequest, ...]:
-    """The longest from due to the first token, the slowest first. ``since``: to look up their
-    ids."""
+    """The requests with the longest time from due to the first token, the slowest first. ``since``
+    looks up their ids."""
     rows = np.flatnonzero(table.counted)
     order = rows[np.argsort(-table.split.total_us[rows], kind="stable")][:MOST].tolist()
     beside = {row: _find_overlapping_rows(table, row) for row in order}
@@ -711,7 +713,7 @@ def _make_slow_request(
 
 
 def _find_overlapping_rows(table: LatencyTable, row: int) -> NDArray[np.int64]:
-    """Rows of the requests that waited for their first token while this one did: the longest
+    """The rows of the requests that waited for their first token while this one did, the longest
     overlap first."""
     sent = table.requests["sent_at"].to_numpy(np.float64)
     first = table.requests["first_chunk_at"].to_numpy(np.float64)
@@ -739,8 +741,8 @@ def _read_input_tokens(table: LatencyTable, row: int) -> int | None:
 
 
 def _look_up_ids(table: LatencyTable, rows: Iterable[int], since: Since) -> dict[int, str]:
-    """Their records are looked up by when they were sent and ended; one look finds those that ended
-    near by, too. Those that are not found are missing."""
+    """The ids of these rows, found by the times of their sends and ends. One look also finds
+    records that ended nearby. Ids that are not found are missing."""
     sent, closed = (table.requests[name].to_numpy(np.float64) for name in ("sent_at", "closed_at"))
     rows = sorted(rows, key=closed.__getitem__)
     begun, ended = sent[rows], closed[rows]
@@ -765,11 +767,11 @@ def _look_up_ids(table: LatencyTable, rows: Iterable[int], since: Since) -> dict
 def measure_server_clock(
     requests: pd.DataFrame, reported: ReportedColumns, possible: NDArray[np.bool_]
 ) -> ServerClock | None:
-    """``possible``: the requests whose server times can be. None where no span says when its
-    request arrived.
+    """``possible``: the requests whose server times are possible. None: no span has the arrival of
+    its request.
 
-    Where the clock drifts, or there are several, bounds contradict each other: the offset then lies
-    between these.
+    Bounds contradict each other where the clock drifts, or there are several. The offset then lies
+    between them.
     """
     sent = requests["sent_at"].to_numpy(np.float64)
     first = sent + requests["ttft_s"].to_numpy(np.float64)
@@ -797,27 +799,26 @@ OURS: Final = {
     "ttft": (TTFT,),
     "inference": (),
 }
-"""By what a server calls it, the parts that it amounts to; of an inference (prefill and decode)
-there are none."""
+"""The parts for each of the server's names. An inference (prefill and decode) has none."""
 REPORTED_PARTS: Final = ("queue", "prefill")
-"""Parts that only the server knows."""
+"""The parts that only the server knows."""
 MIN_COUNTED: Final = 0.9
-"""Of the requests of a run: a server that counted fewer has not ended the others, and its means are
-of the first ones."""
+"""The share of a run's requests that a server must have counted. Otherwise it has not ended the
+others, and its means are of the first ones."""
 MIN_SAME: Final = 0.95
-"""Of the larger count: from there on first tokens and queues are of the same requests. First tokens
-are counted when they come, queues when a request ends, and few end where a server is
-overloaded."""
+"""From this share of the larger count on, first tokens and queues belong to the same requests.
+First tokens are counted when they come, queues when a request ends. Few requests end where a server
+is overloaded."""
 
 AFTER_S: Final = 5.0
-"""Seconds after the end of a run in which a reading still counts as its last one."""
+"""A reading so long after the end of a run still counts as its last one."""
 
 
 def add_server_histograms(
     attribution: LatencyAttribution | None, history: EngineHistory, run: Run
 ) -> LatencyAttribution | None:
-    """With those of each server whose metrics were read, and with what they say of queue and
-    prefill, where single requests do not."""
+    """Add the histograms of each server whose metrics were read. They also divide the time where
+    the server reports no queue and prefill for single requests."""
     if attribution is None:
         return None
     own_means = tuple(_measure_histograms(attribution, history, run))
@@ -853,8 +854,8 @@ def _measure_histograms(
 
 
 def _list_run_samples(history: EngineHistory, name: str, run: Run) -> list[EngineSample]:
-    """Those of the run, and the first one after it, whose counters have the last requests; after a
-    stage they have those of the next one."""
+    """The samples of the run, and the first one after it, whose counters have the last requests.
+    After a stage they include the next stage's."""
     ended_at = run.ended_at or run.stopping_at or float("inf")
     last_at = ended_at + (AFTER_S if run.stage is None else 0.0)
     after = (
@@ -868,7 +869,7 @@ def _list_run_samples(history: EngineHistory, name: str, run: Run) -> list[Engin
 def _divide_by_histograms(
     servers: Sequence[ServerHistogramMeans], attribution: LatencyAttribution
 ) -> ServerTime | None:
-    """Of all servers together. None where they lack queue or prefill, or counted too few
+    """The division over all servers together. None: they lack queue or prefill, or counted too few
     requests."""
     (queue_ms, queued), (prefill_ms, prefilled), (ttft_ms, first) = (
         _average_over_servers(servers, what) for what in ("queue", "prefill", "ttft")
@@ -893,7 +894,7 @@ def _divide_by_histograms(
 
 
 def _average_over_servers(servers: Sequence[ServerHistogramMeans], what: str) -> tuple[float, int]:
-    """(mean in ms, of how many requests); 0 of none."""
+    """(mean in ms, number of requests); 0: there are none."""
     every = chain.from_iterable(server.means for server in servers)
     means = [mean for mean in every if mean.name == what]
     count = sum(mean.count for mean in means)
@@ -903,10 +904,10 @@ def _average_over_servers(servers: Sequence[ServerHistogramMeans], what: str) ->
 # -- the whole run ---------------------------------------------------------------------------------
 
 PERCENTILES: Final = (99.0, 95.0, 90.0, 75.0)
-"""The highest one that there are requests enough for is explained."""
+"""The highest of these percentiles with enough requests is explained."""
 MIN_REPORTED: Final = 0.9
-"""Share of the requests for which the server must report its times: below, the mean of its queue
-would be that of a part of them."""
+"""The share of the requests for which the server must report its times. Below it, the mean of its
+queue would cover a part of them."""
 
 
 def attribute_latencies(
@@ -916,8 +917,8 @@ def attribute_latencies(
     since: Since,
     asked: Sequence[str] = (),
 ) -> LatencyAttribution | None:
-    """``spans``: by request; ``since``: looks up records; ``asked``: further breakdowns, as
-    ``ttft{model=a} p95``. None where no request was answered."""
+    """``spans`` are by request. ``since`` looks up records. ``asked`` has further breakdowns, such
+    as ``ttft{model=a} p95``. None: no request was answered."""
     table, reported = _make_latency_table(columns, spans, run, few=False)
     here, cut = table.counted, table.split
     if not here.any():
@@ -964,9 +965,11 @@ def attribute_latencies(
 def make_parts_frame(
     columns: RequestColumns, spans: Mapping[str, ServerTimes], run: Run
 ) -> pd.DataFrame:
-    """A row a request, in the order of ``columns.requests``: each part in seconds, ``total_s`` to
-    the first token (or the end, without one), ``reported`` by what, and ``impossible``. Parts after
-    the first token are NaN of requests without one."""
+    """A row for each request in the order of ``columns.requests``: each part in seconds,
+    ``total_s`` to the first token (or the end), the source in ``reported``, and ``impossible``.
+
+    Parts after the first token are NaN for requests without one.
+    """
     table, reported = _make_latency_table(columns, spans, run, few=True)
     parts: dict[str, object] = {"total_s": table.split.total_us / 1e6}
     for name in (*TO_FIRST, *AFTER_FIRST):
@@ -983,8 +986,7 @@ def _make_latency_table(
     *,
     few: bool,
 ) -> tuple[LatencyTable, ReportedColumns]:
-    """``few``: what the server reports counts, however few requests it
-    reports it for."""
+    """``few``: the server's report counts, however few requests it covers."""
     requests = columns.requests
     offer = run.offer
     may_lack_users = offer is not None and (run.settings.users is not None or offer.out_of_users)
@@ -1013,8 +1015,8 @@ def _make_latency_table(
 def _list_explained_rules(
     table: LatencyTable, run: Run, asked: Sequence[str], left_out: list[str]
 ) -> Iterator[Rule]:
-    """TTFT from due at the highest percentile that there are requests for; the percentiles of
-    rules; what was asked for."""
+    """TTFT from due at the highest percentile with enough requests, the percentiles of rules, and
+    the requested ones."""
     count = int(table.counted.sum())
     highest = next((p for p in PERCENTILES if not has_too_few_values(count, p)), None)
     rules = [] if highest is None else [parse_rule(f"{TO_DUE} p{highest:g} < 1s")]
@@ -1033,8 +1035,8 @@ def _list_explained_rules(
 
 
 def parse_explained_metric(text: str) -> Rule:
-    """The rule whose metric, selectors and percentile are to be explained: ``ttft{model=a} p95``.
-    Raises ValueError."""
+    """The rule with the metric, selectors and percentile to explain: ``ttft{model=a} p95``. Raises
+    ValueError."""
     no_parts = f"{text}: only percentiles of {', '.join(PARTS_OF)} have parts"
     try:
         rule = parse_rule(f"{text} < 1s")

@@ -1,5 +1,4 @@
-"""Metrics of a run as tables: its metrics, how far they may be off, and the same requests
-divided."""
+"""Metrics: a run's metrics as tables, how far they may be off, and the same requests divided."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -57,16 +56,16 @@ WARMUP_TAGS: Final = (
     "inter_token_latency",
     "request_throughput",
 )
-"""Rows of the warmup; profile_export_aiperf.json has all of them."""
+"""The rows of the warmup. profile_export_aiperf.json has all rows."""
 LOW: Final = 5.0
-"""Of figures of which more is better, this percentile is that of the worst requests."""
+"""For values of which more is better, this percentile shows the worst requests."""
 MAIN_PERCENTILES: Final = (50.0, 95.0, 99.0)
-"""They come first in a table."""
+"""The percentiles that come first in a table."""
 SHORT_NAMES: Final = {
     TTFT.tag: "TTFT", ITL.tag: "ITL", GATE_WAIT.tag: "wait", TTFT_FROM_DUE.tag: "from due",
     LATENCY.tag: "latency",
 }  # fmt: skip
-"""Columns of a breakdown."""
+"""The columns of a breakdown."""
 NEAREST_RANK: Final = (
     "With failures a percentile is the nearest rank, as nothing lies between a value and infinity."
 )
@@ -76,7 +75,7 @@ NOTHING: Final = "No request succeeded: there are no latencies, no rates, and no
 
 
 def make_main_tables(summary: Summary, run: Run) -> Iterator[Block]:
-    """What everybody asks for."""
+    """The main tables."""
     chosen = order_percentiles(run)
     yield Heading("Metrics")
     if not summary.conditions.succeeded:
@@ -101,8 +100,8 @@ def make_main_tables(summary: Summary, run: Run) -> Iterator[Block]:
 
 
 def format_survivors_line(summary: Summary, run: Run) -> str | None:
-    """That so many requests failed or were cut that the latencies of the others are not those of
-    all; None where few did."""
+    """The line that so many requests failed or were cut that the others' latencies do not represent
+    all. None: few did."""
     c = summary.conditions
     lost = c.cut + c.failed
     if not c.succeeded or lost < MIN_CUT_SHARE * (c.succeeded + lost):
@@ -148,7 +147,7 @@ def _both_percentiles(row: Row) -> str:
 
 
 def _with_all(row: Row, percentile: float) -> str:
-    """Describes all requests, failed and cut ones included."""
+    """The text for all requests, with failed and cut ones."""
     value = row.percentiles[percentile]
     least = row.at_least.get(percentile)
     if least is not None:
@@ -157,7 +156,7 @@ def _with_all(row: Row, percentile: float) -> str:
 
 
 def make_detail_tables(summary: Summary, run: Run) -> Iterator[Block]:
-    """Tables for those who look further."""
+    """Further tables."""
     chosen = order_percentiles(run)
     yield from _measurement_errors(summary)
     if summary.conditions.succeeded:
@@ -188,7 +187,8 @@ def make_detail_tables(summary: Summary, run: Run) -> Iterator[Block]:
 
 
 def order_latencies(rows: Sequence[Row], run: Run) -> Sequence[Row]:
-    """Where a schedule or a gate held requests, what users waited comes first, then TTFT."""
+    """The rows, with the users' waits first where a schedule or a gate held requests, and then
+    TTFT."""
     first = (TTFT_FROM_DUE.tag, TTFT.tag)
     if not run.has_waits:
         return rows
@@ -212,7 +212,7 @@ def _name_adjusted(c: Conditions) -> str:
 
 
 def _count_failed_waits(summary: Summary) -> Iterator[Block]:
-    """Which rows count other requests beside the successful ones."""
+    """The rows that count other requests beside the successful ones."""
     waits = {metric.tag for metric in METRICS if metric.waits}
     names = [
         row.label
@@ -227,7 +227,7 @@ def _count_failed_waits(summary: Summary) -> Iterator[Block]:
 
 
 def _describe_effective_sizes(rows: Sequence[Row]) -> Iterator[Block]:
-    """How much less the requests say than independent ones would."""
+    """How much less the requests show than independent ones would."""
     known = {SHORT_NAMES[row.tag]: row for row in rows if row.effective is not None and row.count}
     if all((row.effective or 0) >= CORRELATED * (row.count or 0) for row in known.values()):
         return
@@ -267,7 +267,7 @@ def _metrics(rows: Sequence[Row], chosen: Sequence[float]) -> TableBlock:
 
 
 def _measurement_errors(summary: Summary) -> Iterator[Block]:
-    """By how much each figure may be off by the load generator's doing, and why."""
+    """How far each value may be off by the load generator's doing, and why."""
     if not summary.figure_errors:
         return
     yield Heading("Measurement error", folded=True)

@@ -1,5 +1,5 @@
-"""Summary: what a run amounts to, as frozen data; summarise.py makes it, tables, exports and the
-page show it."""
+"""Summary: the results of a run as frozen data. summarise.py makes it; tables, exports and the page
+show it."""
 
 from typing import Any
 
@@ -35,70 +35,70 @@ from locust_llm.slo.rules import INCONCLUSIVE, SloResult
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run amounts to."""
+    """The results of a run."""
 
     conditions: Conditions
     counts: RunCounts
     rows: tuple[Row, ...]
     adjusted: tuple[Row, ...]
-    """Latencies with failures as +infinity; empty without failures."""
+    """The latencies with failures as +infinity. Empty: there are no failures."""
     warmup: tuple[Row, ...]
     failures: tuple[FailureGroup, ...]
     client: ClientVerdict | None
     figure_errors: tuple[FigureError, ...] = ()
-    """By how much each figure may be off, which the client verdict follows from."""
+    """How far each value may be off. The client verdict follows from it."""
     evidence: tuple[ProcessEvidence, ...]
     """What each process measured of itself."""
     uncertified: str = ""
-    """Why no sentinel streams checked the stamps; empty where some did, or where none were to be
-    expected (older runs)."""
+    """Why no reference streams checked the stamps. Empty: some did, or none were expected (older
+    runs)."""
     sentinels: int = 0
     """Chunks with known send times that checked the stamps."""
     gate: GateUse | None
     delivery: Delivery | None = None
     """None: a closed loop."""
     breakdowns: tuple[RequestBreakdown, ...] = ()
-    """Only those that divide: by one input length alone there is none."""
+    """The breakdowns that divide the requests: one input length alone gives none."""
     reading: tuple[Row, ...] = ()
     cancelled: tuple[Row, ...] = ()
-    """What requests that were cancelled on purpose had until then."""
+    """What cancelled requests had before their cancellation."""
     slos: tuple[SloResult, ...] = ()
     slo_status: str | None = None
-    """FAIL if a rule that decides failed, else INCONCLUSIVE if one was, else PASS; None without
+    """FAIL if a deciding rule failed, else INCONCLUSIVE if one was, else PASS. None: there are no
     rules."""
     good: GoodRequests | None = None
     steady: SteadyState | None = None
     outages: tuple[Outage, ...] = ()
-    """When nothing answered."""
+    """The times without any answer."""
     growth: TtftGrowth | None = None
-    """None: too few requests, or prompts too much alike, to tell."""
+    """None: there are too few requests, or their prompts are too much alike."""
     interference: PrefillInterference | None = None
     """None: no request decoded, or it was not computed."""
     examination: Examination | None = None
-    """What an experiment found; None: the run is a load test."""
+    """The result of an experiment. None: the run is a load test."""
     sweep: SweepSummary | None = None
-    """None: no stages."""
+    """None: there are no stages."""
     stage_evidence: StageEvidence | None = None
-    """None: it is no stage, or says nothing about a rule."""
+    """None: it is no stage, or shows nothing about a rule."""
     capacity: CapacityEstimate | None = None
-    """Of a stage of ``--find-max``, with those before it."""
+    """The capacity by a stage of ``--find-max`` and the stages before it."""
     paired: PairedComparison | None = None
     """None: the run has no arms."""
     unread: tuple[str, ...] = ()
-    """Of the first broken lines, which it is and why."""
+    """The first broken lines, with their reasons."""
     prefix_cache: PrefixCache | None = None
     speculation: tuple[Speculation, ...] = ()
     waterfall: LatencyAttribution | None = None
     other_load: OtherLoad | None = None
-    """None: the server had none, or nobody knows."""
+    """None: the server had none, or it is not known."""
     sections: dict[str, Any] = {}
-    """By their name, what the sections of sections/registry.py found."""
+    """The findings of the sections in sections/registry.py, by their names."""
     validity: Validity | None = None
     """None: its scenario has no published rules."""
     energy: Energy | None = None
-    """None: no metrics of the GPUs' power."""
+    """None: there are no metrics of the GPUs' power."""
     unmade: tuple[str, ...] = ()
-    """What could not be made of the reports, and why: one line each."""
+    """The parts of the reports that could not be made, with the reason, one line each."""
 
     @property
     def inconclusive(self) -> tuple[SloResult, ...]:
@@ -120,11 +120,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def staged(self) -> bool:
-        """A sweep of several stages, each with reports of its own."""
+        """The run is a sweep of several stages, each with its own reports."""
         return self.sweep is not None and not self.sweep.repeats
 
     @property
     def swept(self) -> bool:
-        """Its requests were sent under different loads or limits, or to different arms: what they
-        have together says nothing."""
+        """The requests were sent under different loads or limits, or to different arms: their
+        common values mean nothing."""
         return self.paired is not None or self.limits is not None or self.staged
