@@ -1,10 +1,10 @@
 """Bench: compares reported times with true ones, and measures the cost of the load generator:
 ``make bench``. Prints tables, asserts nothing.
 
-A small C server (truth_server.c) sends tokens at set times and writes down when. CPU is that of the
+A small C server (truth_server.c) sends tokens at set times and writes down when. CPU counts the
 Locust process (its reporter is another one): a chunk costs what was spent from the end of the first
 request of every user to the end, over the chunks of that time; with the start, all that was spent
-less that of an idle run, over all chunks. The machine's other load is in every figure; where the
+less the CPU of an idle run, over all chunks. The machine's other load is in every figure; where the
 server's own CPU a token moved between two runs of a row, the machine did.
 """
 
@@ -178,9 +178,9 @@ def show(title: str, headers: list[str], rows: list[list[str]]) -> None:
 
 def tables(rows: list[Row]) -> None:
     names = ["p50", "p90", "p99", "max"]
-    show("TTFT, ms: said / true", names, [[*row.name, *pairs(*row.ttft)] for row in rows])
+    show("TTFT, ms: reported / true", names, [[*row.name, *pairs(*row.ttft)] for row in rows])
     show(
-        "gaps between chunks, ms: said / true",
+        "gaps between chunks, ms: reported / true",
         names,
         [[*row.name, *pairs(*row.gaps)] for row in rows],
     )
@@ -197,7 +197,7 @@ def tables(rows: list[Row]) -> None:
         ],
     )  # fmt: skip
     show(
-        "said minus true, ms, of what its goal allows",
+        "reported minus true, ms, of the limit of its goal",
         [*FIGURES, "chunk p99", "read lag p99", "goal", "verdict rule"],
         [
             [*row.name, *map(str, row.offs), f"{row.chunk_error:.2f}", f"{row.read_lag:.2f}",

@@ -51,8 +51,8 @@ def session(
 
 
 def prompt_s(policy: str, budget: int) -> float:
-    """Returns the time that a prompt takes from a stream: its steps, less those of a decode that
-    they also are."""
+    """Returns the time that a prompt takes from a stream: its steps, less the steps of a decode
+    that they also are."""
     if policy == "prefill-first":
         return step_duration_s(LLAMA_8B_H100, [(0, TOKENS)])
     steps = [(done, min(budget - 1, TOKENS - done)) for done in range(0, TOKENS, budget - 1)]
@@ -93,7 +93,7 @@ if __name__ == "__main__":
         "scheduler, answer",
         "prompts/s",
         "true",
-        "said",
+        "reported",
         "interval",
         "tokens/s",
         "held",

@@ -2,8 +2,8 @@
 truth server: quiet, beside burning programs, and over TLS. It also measures the cost of the
 reference streams. Prints a line per run, then a table, and asserts nothing.
 
-Each run: ``-u STREAMS`` on a server whose send times are known; the plus-minus is that of the run's
-own report. CPU is that of the load generator's process, and of its truth server.
+Each run: ``-u STREAMS`` on a server whose send times are known; the run's own report gives the
+plus-minus. CPU counts the load generator's process and its truth server.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Confusion: makes the confusion matrix of the scheduler's diagnosis, in virtual time: ``make
 confusion``. Prints Markdown, asserts nothing.
 
-A cell is a simulated server, a level of noise and a seed; the probe is carried out on it, and what
-the diagnosis says is compared with what the server is. The seeds were never used while the rule was
+A cell is a simulated server, a level of noise and a seed; the probe is carried out on it, and the
+diagnosis is compared with the scheduler of the server. The seeds were never used while the rule was
 made. A cell is *right* when the scheduler has its name, with its number of slots where there is
 one; a chunked one whose budget is wider than the longest prompt that was tried is also right as
 prefill-first, whose text says that such a budget looks the same. Whether the interval of the budget
@@ -434,7 +434,7 @@ def main() -> None:
         "Schedulers": matrix(seeds),
         "Other traffic": cells(busy(), seeds),
         "Other programs": cells(programs(), seeds),
-        "Nothing can be told": cells(untellable(), seeds),
+        "Nothing can be known": cells(untellable(), seeds),
         "Unusual settings": cells(unusual(), seeds),
         "Several servers behind one address": cells(several(), seeds),
     }

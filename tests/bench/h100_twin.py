@@ -3,7 +3,7 @@ docs/twin.md.
 
     python tests/bench/h100_twin.py h100.toml
 
-Its costs are those of simulator/scheduling/cost.py, which has the form that a twin has, so it is
+Its costs come from simulator/scheduling/cost.py, which has the form that a twin has, so it is
 exactly a twin of the simulator and its error against that is 0. It is no twin of a real H100: its
 intervals carry the RMS log error of the rows that were held out of the simulator's calibration
 (docs/simulator.md), of ITL and throughput; TTFT was not compared, and has the same.

@@ -3,11 +3,11 @@ or missing: ``make intervals``. Prints Markdown.
 
 A cell is a load that makes latencies, failures or rates (interval_loads.py) and a number of
 requests or seconds. Many runs of it are made, and the interval of each figure of each run is held
-against the truth, which is that of TRUTH times as many runs. Limits are set at the truth, where each
-decision is a wrong one, and 10 to 40 % above and below it, where a decision is wanted. (Of a share
-of good requests that is so much more or fewer bad ones.) Beside it is how often an oracle decides,
-who has a normal interval with the true standard error: more than he no method can decide that is
-wrong in 2.5 %.
+against the truth, from TRUTH times as many runs. Limits are set at the truth, where each decision
+is a wrong one, and 10 to 40 % above and below it, where a decision is wanted. (Of a share of good
+requests that is so much more or fewer bad ones.) Beside it is how often an oracle decides, who has
+a normal interval with the true standard error: more than he no method can decide that is wrong in
+2.5 %.
 
 TUNED are the loads and seeds that the constants were chosen on, SEEN those that an earlier rule was
 tested on, HELD_OUT the others (``--which``). With
@@ -181,7 +181,7 @@ def summarise(results: list[Result]) -> str:
         f"A limit at the truth is decided in at most 2.5 % on each side for {sum(one <= 0.025 for one in at_truth)}, in 2.5 "
         f"to 5 % for {sum(0.025 < one <= 0.05 for one in at_truth)}, in more for {sum(one > 0.05 for one in at_truth)}. "
         f"Width, median over all: down {np.median([one.reach_down for one in results]):.2f}, up "
-        f"{np.median([one.reach_up for one in results]):.2f}; of those below, up {np.median([one.reach_up for one in possible]):.2f}.",
+        f"{np.median([one.reach_up for one in results]):.2f}; of loads below, up {np.median([one.reach_up for one in possible]):.2f}.",
         f"A limit 30 % off the oracle decides in 95 % of runs for {len(possible)} of them; there it is decided rightly in "
         f"95 % on both sides for {sum(one >= 0.95 for one in right)}, in 80 to 95 % for "
         f"{sum(0.8 <= one < 0.95 for one in right)}, in fewer for {sum(one < 0.8 for one in right)}.",
@@ -240,7 +240,7 @@ def main() -> None:
     parser.add_argument("--cells", default="", help="only cells whose name has this")
     parser.add_argument("--which", choices=CATALOGUES, default="tuned")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--seed", type=int, help="instead of that of the loads")
+    parser.add_argument("--seed", type=int, help="replaces the seed of the loads")
     parser.add_argument(
         "--abort", action="store_true", help=f"how abort: does, of {ABORTS} runs a cell"
     )

@@ -1,9 +1,9 @@
 """Master: measures its cost: ``python tests/bench/master.py``. Prints, asserts nothing.
 
-A real master, with the prefill gate on, and workers that are none: one process says for all of them
-what they would say, four times a second how they stand, and their finished requests in batches. So
-it takes no more than two cores, and says what a master with more workers than this machine has
-cores costs. A line for each number of ``--workers``.
+A real master, with the prefill gate on, and simulated workers: one process sends the messages of
+all of them, four times a second how they stand, and their finished requests in batches. So it takes
+no more than two cores, and reports what a master with more workers than this machine has cores
+costs. A line for each number of ``--workers``.
 """
 
 import argparse

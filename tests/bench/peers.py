@@ -1,11 +1,11 @@
 """Peers: compares other load testers on the same server, and their costs: ``make peers``. Prints
 tables, asserts nothing.
 
-A row is a load, in which each tool has its turn on the C truth server (truth_server.c). What a tool
-says is read from its own file, by the readers of ``locust-llm compare``. True TTFT: from when the
-kernel had the request to just before the first send. CPU is that of all processes of a tool, memory
-the sum of what they have resident at a time. Each tool is a venv of its own in ``--home``. What was
-measured is kept in ``--keep``, a line each, and not measured again.
+A row is a load, in which each tool has its turn on the C truth server (truth_server.c). The figures
+of a tool are read from its own file, by the readers of ``locust-llm compare``. True TTFT: from when
+the kernel had the request to just before the first send. CPU counts all processes of a tool,
+memory the sum of what they have resident at a time. Each tool is a venv of its own in ``--home``.
+What was measured is kept in ``--keep``, a line each, and not measured again.
 """
 
 import argparse
@@ -175,8 +175,8 @@ def percentile(some: Distribution, p: float) -> float | None:
 # -- tables ----------------------------------------------------------------------------------------
 
 HEAD: Final = (
-    "load", "tool", "CPU µs a token", "less its start", "MB", "TTFT p50: said - true, ms",
-    "p99: said - true (true)",
+    "load", "tool", "CPU µs a token", "less its start", "MB", "TTFT p50: reported - true, ms",
+    "p99: reported - true (true)",
     "gap, mean", "gap p99", "tokens lost", "s",
 )  # fmt: skip
 

@@ -2,8 +2,8 @@
 Markdown, asserts nothing.
 
 Costs are fitted to the means of some rows below saturation; the others, and where the server
-saturates, are what the twin says. The settings are those that were published with the table
-(calibration.py): a table shows no scheduler.
+saturates, come from the twin. The settings were published with the table (calibration.py): a table
+shows no scheduler.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def stage(point: Point) -> ObservedStage:
     return ObservedStage(users=0, rate=point.rate_per_s, requests=tuple(seen))
 
 
-def said(model: ServerModel, point: Point) -> tuple[float, float, float]:
+def predict_point(model: ServerModel, point: Point) -> tuple[float, float, float]:
     """Returns TTFT and TPOT in ms, and requests per second, measured like the table."""
     clock = VirtualClock()
     load = Virtual(clock, make_twin_engine(model, clock), most_open=MOST_OPEN)
@@ -62,7 +62,7 @@ def table(points: Sequence[Point], fitted: Sequence[int]) -> Iterator[list[str]]
     )
     model = fit_cost(begin, [], [stage(points[number]) for number in fitted]).model
     for number, point in enumerate(points):
-        ttft_ms, tpot_ms, done = said(model, point)
+        ttft_ms, tpot_ms, done = predict_point(model, point)
         true = (point.ttft_ms, point.tpot_ms, point.completed_per_s)
         pairs = zip((ttft_ms, tpot_ms, done), true, strict=True)
         cells = (f"{one:,.1f} / {other:,.1f} ({one / other - 1:+.0%})" for one, other in pairs)
@@ -73,7 +73,7 @@ def main() -> None:
     argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     ).parse_args()
-    head = ["requests/s", "", "TTFT, ms: said / measured", "TPOT, ms", "completed/s"]
+    head = ["requests/s", "", "TTFT, ms: predicted / measured", "TPOT, ms", "completed/s"]
     for policy, cached in (("v1", 0), ("v1", 128), ("v0", 0)):
         points = [
             one

@@ -4,8 +4,8 @@ bench-scale``. Prints, asserts nothing.
 Each user sends one request, so all streams are open at once, with a token a second; CPU is counted
 while all are. The server spreads first tokens over a second, as servers do. Streams of 300 tokens
 would take five minutes (``--tokens 300`` does it), so these have fewer, and a third run shows
-memory: 2,000 streams of 300 tokens at ten a second. Memory is the highest of a worker, less that of
-a worker with one such stream, over its streams.
+memory: 2,000 streams of 300 tokens at ten a second. Memory is the highest of a worker, less the
+memory of a worker with one such stream, over its streams.
 """
 
 import argparse
@@ -129,7 +129,7 @@ def cost(done: Load, sent: Sent, records: list[Record]) -> dict[str, str]:
     return figures | {
         "server's CPU µs/token": f"{sent.cpu_us / sent.tokens:.1f}",
         "merged": f"{sum(record.shared for record in records) / late_ms.size:.3%}",
-        "chunk said - true p50 / p99 / max, ms": " / ".join(
+        "chunk reported - true p50 / p99 / max, ms": " / ".join(
             f"{np.percentile(late_ms, q):.2f}" for q in (50, 99, 100)
         ),
     }

@@ -139,7 +139,7 @@ def main(say: Callable[[str], None] = print) -> None:
     say(
         tabulate(
             rows,
-            ["server", "what it is", "client", "what the probe says", "took"],
+            ["server", "what it is", "client", "diagnosis of the probe", "took"],
             tablefmt="github",
         )
     )

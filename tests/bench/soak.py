@@ -7,7 +7,7 @@ Prints whether anything grew, and what was lost.
 The resident memory of the load generator, its reporter's included, must be within 5 % in minute 10
 of what it was in minute 2 (tenths of another duration), and slots, sockets and greenlets over the
 last third of the time within 5 % of the second. Every request that the simulator saw has one record
-and no other, and every record that was sent to it was seen, but for those that were reset before
+and no other, and every record that was sent to it was seen, but for records that were reset before
 they were read.
 """
 

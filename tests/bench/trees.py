@@ -2,8 +2,8 @@
 process, in turns.
 
 A tree is a turn, three side by side and a join; a plain session five turns in a line. Both send to
-the C truth server, and so many requests that their cost is that of requests and chunks. Prints a
-line a pair; asserts nothing.
+the C truth server, and so many requests that requests and chunks cause their cost. Prints a line a
+pair; asserts nothing.
 """
 
 import argparse

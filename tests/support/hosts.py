@@ -2,9 +2,9 @@
 relay connects them.
 
 A host has an address, and a way to the relay only, which listens on the addresses of services as
-all hosts know them (relay.py). Its monotonic clock is that of a time namespace, so the kernel's
+all hosts know them (relay.py). Its monotonic clock belongs to a time namespace, so the kernel's
 timers go by it too; a drift, and a wrong wall clock, are put over Python's. Needs root: ``why_not``
-says what is missing.
+names what is missing.
 """
 
 import ctypes

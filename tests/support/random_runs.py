@@ -813,8 +813,8 @@ def rows_are_in_order(report: Report) -> Iterator[str]:
 
 @check
 def observed_values_go_with_their_results(report: Report) -> Iterator[str]:
-    """Checks the table of rules: values are within the limits of passed rules, beyond those of
-    failed ones, and in their intervals."""
+    """Checks the table of rules: values are within the limits of passed rules, beyond the limits of
+    failed rules, and in their intervals."""
     for cells in report.table("SLO"):
         rule, result, observed, interval = cells[:4]
         limit = re.search(r"(<|>)=? ?([\d.]+) ?(\S*)$", rule.partition(" given ")[0])

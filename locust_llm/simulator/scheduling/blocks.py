@@ -20,8 +20,8 @@ class Blocks:
     """Models vLLM's block pool (0.32, vllm/v1/core/block_pool.py). Blocks without a key are
     interchangeable, so they are only counted. A full block with a key can be shared, and stays
     after its last user has left. It is emptied when no block without a key is left, least recently
-    used first: vLLM puts those at the front of its queue of free blocks. Of two blocks with the
-    same key, computed side by side, the older one is found until it is emptied."""
+    used first: vLLM puts these blocks at the front of its queue of free blocks. Of two blocks with
+    the same key, computed side by side, the older one is found until it is emptied."""
 
     def __init__(self, num_blocks: int, *, caching: bool = False) -> None:
         self.num_blocks = num_blocks

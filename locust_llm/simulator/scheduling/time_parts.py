@@ -17,12 +17,12 @@ class LatencyParts(NamedTuple):
     """Each step with tokens of its prompt adds the time that the step would have taken with them
     alone. If it was preempted before its first token, repeated work counts twice."""
     others: float
-    """This is the rest until the first token: other work in those steps, and steps without its
+    """This is the rest until the first token: other work in its steps, and steps without its
     tokens. With separate prefill engines it includes the transfer."""
     pace: float
     """Each round of decoding adds the time that the step would have taken without any prompt."""
     stalls: float
-    """This is the rest of those steps, and steps of prompts only while it decodes."""
+    """This is the rest of these steps, and steps of prompts only while it decodes."""
     preemption: float
     """After its first token, this time passed from each loss of its blocks to the next token."""
 
