@@ -57,7 +57,7 @@ class SimulatedAnswer:
             max_tokens = max(1, quirks.eos)
             self.finish_reason = "stop"
         # a call is whole at any length
-        self.said_reason = "tool_calls" if asked.tool else self.finish_reason
+        self.reported_reason = "tool_calls" if asked.tool else self.finish_reason
         steps = draw_draft_steps(max_tokens, quirks.draft_tokens, quirks.acceptance, server.random)
         self.max_tokens = max_tokens
         self.accepted = iter(steps)
@@ -150,7 +150,7 @@ class SimulatedAnswer:
         self.server.router.ended(row.backend)
         self.server.truth.done(row, aborted=aborted)
 
-    def said(self) -> tuple[str | None, str]:
+    def text_so_far(self) -> tuple[str | None, str]:
         """Returns reasoning and text so far."""
         words = [
             WORDS[index % len(WORDS)]
@@ -163,7 +163,7 @@ class SimulatedAnswer:
     def keep(self) -> None:
         """Keeps the answer, so that a later request can continue it."""
         if self.asked.keep is not None:
-            _, text = self.said()
+            _, text = self.text_so_far()
             text = api.encode_json({api.ARGUMENT: text}).decode() if self.asked.tool else text
             self.asked.keep(self.row.answer_id, text)
 
@@ -247,13 +247,13 @@ class WholeAnswer(SimulatedAnswer):
     def _body(self) -> dict[str, Any]:
         self.keep()
         self.row.output_tokens = self.count
-        reasoning, content = self.said()
+        reasoning, content = self.text_so_far()
         ended = api.UnstreamedAnswer(
             self.row.answer_id,
             self.server.names[0],
             content,
             reasoning,
-            self.said_reason,
+            self.reported_reason,
             self.usage(),
             self.asked.tool,
         )
@@ -291,7 +291,7 @@ class StreamedAnswer(SimulatedAnswer):
     ) -> None:
         super().__init__(server, connection, asked, row, quirks)
         self.chunks = asked.form.events(
-            row.answer_id, server.names[0], quirks, self.said_reason, asked
+            row.answer_id, server.names[0], quirks, self.reported_reason, asked
         )
         self.call = self.chunks.call()  # until it was sent
         self.continuous = asked.continuous_usage or quirks.continuous_usage

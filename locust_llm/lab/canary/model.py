@@ -31,7 +31,7 @@ from locust_llm.slo.student_t import find_student_t
 
 QUIET_SHARE: Final = 0.25
 """At least this share of the gaps of a round is quiet."""
-ALIKE: Final = 0.05
+MAX_SPREAD_SHARE: Final = 0.05
 """Gaps within this relative width of their median are as dense as equal gaps."""
 STALL: Final = 0.35
 """A stall exceeds the quiet gap by more than this share of it."""
@@ -132,10 +132,10 @@ def measure_round(at: float, chunk_s: Sequence[float]) -> CanaryRound:
     gaps = [after - before for before, after in pairwise(chunk_s)]
     ttft_s = chunk_s[0]
     watched_s = chunk_s[-1] - chunk_s[0]
-    apart = [gap for gap in gaps if gap > TOGETHER_S]
-    if len(apart) < max(MIN_GAPS, QUIET_SHARE * len(gaps)):
+    separate = [gap for gap in gaps if gap > TOGETHER_S]
+    if len(separate) < max(MIN_GAPS, QUIET_SHARE * len(gaps)):
         return CanaryRound(at=at, ttft_s=ttft_s, gaps=len(gaps), watched_s=watched_s)
-    quiet_s, width_s = find_quiet_gap(apart)
+    quiet_s, width_s = find_quiet_gap(separate)
     limit_s = quiet_s + max(STALL * quiet_s, min(SPREADS * width_s, MOST_ABOVE * quiet_s))
     stalls_s = [lost_s for lost_s in _stalls(gaps, quiet_s, limit_s) if lost_s > limit_s - quiet_s]
     return CanaryRound(
@@ -179,7 +179,7 @@ def find_quiet_gap(gaps: Sequence[float]) -> tuple[float, float]:
     ]
     shortest = min(width for width, _ in stretches)
     for width, held in stretches:
-        if width <= max(2 * shortest, ALIKE * median(held)):
+        if width <= max(2 * shortest, MAX_SPREAD_SHARE * median(held)):
             return fmean(held), width
     raise AssertionError("the shortest stretch is at most twice as wide as itself")
 

@@ -22,7 +22,7 @@ TOP, BOTTOM = 22, 160
 TICKS: Final = 4
 """The y axis has about this many ticks."""
 DATES: Final = 4
-APART: Final = 14.0
+MIN_NAME_DISTANCE: Final = 14.0
 """The names of two changes keep this distance, in percent of the width."""
 OUTER: Final = 25
 """One in this many runs at either end does not stretch the y axis. Values far outside are drawn at
@@ -177,7 +177,7 @@ def _describe_dot(entry: HistoryEntry, figure: KeyFigure) -> str:
 
 def _marks(scale: _Scale, turns: Sequence[FigureChange]) -> Iterator[str]:
     """Draws a line before the first run after each change, with its size."""
-    named = -APART
+    named = -MIN_NAME_DISTANCE
     for turn in turns:
         if (place := scale.place(turn.first)) is None:
             continue
@@ -187,7 +187,7 @@ def _marks(scale: _Scale, turns: Sequence[FigureChange]) -> Iterator[str]:
             f'<line x1="{x}%" x2="{x}%" y1={TOP - 4} y2={BOTTOM} stroke="{hue}" stroke-width=1.5 '
             f'stroke-dasharray="4 3"/>'
         )
-        if x - named >= APART:  # else its name would overlap the one before
+        if x - named >= MIN_NAME_DISTANCE:  # else its name would overlap the one before
             named = x
             anchor = "end" if x > 92 else "middle"
             if x < 8:

@@ -107,10 +107,10 @@ def check_token_counts(figures: Figures) -> Iterator[Finding]:
             f"{ours:.4g} tokens an answer by the tool's tokenizer, {theirs:.4g} by the "
             f"server's usage"
         )
-        alike = abs(ours - theirs) <= OFF * max(ours, theirs)
-        if not alike:
+        agree = abs(ours - theirs) <= OFF * max(ours, theirs)
+        if not agree:
             words += ": times a token and tokens/s are of other tokens than the model's"
-        yield Finding("token counts", AuditOutcome.HOLDS if alike else AuditOutcome.DOUBTFUL, words)
+        yield Finding("token counts", AuditOutcome.HOLDS if agree else AuditOutcome.DOUBTFUL, words)
 
 
 def check_decode_time(figures: Figures) -> Iterator[Finding]:
@@ -445,7 +445,7 @@ def check_sample_count(figures: Figures) -> Iterator[Finding]:
         yield Finding("samples", AuditOutcome.DOUBTFUL if few else AuditOutcome.HOLDS, words)
 
 
-def check_chunks_apart(figures: Figures) -> Iterator[Finding]:
+def check_merged_chunks(figures: Figures) -> Iterator[Finding]:
     """Checks whether half of the gaps are nearly 0. Chunks then came together, and ITL describes
     reads instead of tokens."""
     middle = figures.itl.percentiles.get(50.0)
@@ -471,7 +471,7 @@ RULES: Final[tuple[Rule, ...]] = (
     check_token_counts, check_stream_speed,
     check_latency_within_run, check_ttft_within_latency, check_percentile_order,
     check_mean, check_variance, check_schedule, check_goodput, check_failures,
-    check_client, check_chunks_apart, check_sample_count,
+    check_client, check_merged_chunks, check_sample_count,
 )  # fmt: skip
 
 

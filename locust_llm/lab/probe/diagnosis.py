@@ -86,7 +86,7 @@ before."""
 MAX_UNEVEN: Final = 3.0
 """Decoders are on several servers above this ratio of the gaps of the most and the least disturbed
 decoder."""
-MAX_ALIKE: Final = 1.35
+MAX_EVEN: Final = 1.35
 """Above this ratio, undisturbed decoders mean several servers behind one address instead of a
 disaggregated one."""
 MIN_PREFILL_GAPS: Final = 10.0
@@ -252,7 +252,7 @@ def _diagnose_round(measurements: ProbeMeasurements, turn: int) -> tuple[str, st
         return _diagnose_after_decoders(stalls, alone)
     pace_kept = min(large.pace, median(stall.pace for stall in stalls))
     if pace_kept >= MIN_UNDISTURBED_PACE:
-        if (uneven := median(stall.uneven for stall in stalls)) > MAX_ALIKE:
+        if (uneven := median(stall.uneven for stall in stalls)) > MAX_EVEN:
             return CANNOT_TELL, (
                 f"most decoders were undisturbed, but the gaps of one were {uneven:.1f} times "
                 f"the gaps of another: several servers "

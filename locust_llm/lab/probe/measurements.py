@@ -261,18 +261,18 @@ class BurstResult(msgspec.Struct, frozen=True):
         if share_s <= 0:
             return 0
         first = self.ttft_s[0] / share_s
-        apart = [
+        group_starts = [
             i
             for i, (earlier, later) in enumerate(pairwise(self.ttft_s), 1)
             if later - earlier > MIN_GROUP_DISTANCE * share_s
         ]
-        groups = (apart[0],) if apart else (len(self.ttft_s), len(self.ttft_s) - 1)
+        groups = (group_starts[0],) if group_starts else (len(self.ttft_s), len(self.ttft_s) - 1)
         for group in groups:
             spread_s = self.ttft_s[group - 1] - self.ttft_s[min(1, group - 1)]
             together = spread_s < MAX_GROUP_SPREAD * share_s
             if group > 1 and first > MIN_GROUP_DELAY * group and together:
                 return group
-        most = MAX_SERIAL_SHARES if apart else 2
+        most = MAX_SERIAL_SHARES if group_starts else 2
         return 1 if first < most else 0
 
 

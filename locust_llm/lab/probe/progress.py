@@ -44,12 +44,14 @@ class ProbeProgress:
 
     def _takes(self, episode: ProbeEpisode) -> tuple[float, float]:
         """Returns the least and the most time of an episode in seconds."""
-        if alike := self._shares.get(_key(episode)):
-            share = fmean(alike)
+        if same_episodes := self._shares.get(_key(episode)):
+            share = fmean(same_episodes)
             least = 1 - SAME_KIND_SPREAD
             most = 1 + SAME_KIND_SPREAD
-        elif kin := [shares for (kind, _), shares in self._shares.items() if kind == episode.kind]:
-            share = fmean(chain.from_iterable(kin))
+        elif same_kind := [
+            shares for (kind, _), shares in self._shares.items() if kind == episode.kind
+        ]:
+            share = fmean(chain.from_iterable(same_kind))
             least = 1 - LIKE
             most = 1 + LIKE
         else:

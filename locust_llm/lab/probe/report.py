@@ -374,13 +374,13 @@ def _describe_agreement(measurements: ProbeMeasurements) -> Iterator[str]:
         ("longest gaps", longest_gaps),
         ("gaps without a prompt", [[stall.quiet_s for stall in measurements.stalls]]),
     ):
-        apart = []
+        deviations = []
         for values in figures:
             middle = median(values) if len(values) > 1 else 0.0
             if middle > 0:
-                apart += [abs(value / middle - 1) for value in values]
-        if apart:
-            largest.append(f"{what} {max(apart):.0%}")
+                deviations += [abs(value / middle - 1) for value in values]
+        if deviations:
+            largest.append(f"{what} {max(deviations):.0%}")
     if largest:
         yield f"Largest deviation of a round from the median: {', '.join(largest)}."
 

@@ -83,14 +83,14 @@ class LlamaCpp(Stateful):
             last = self._last.get(number)
             if last is None:
                 continue
-            alike = max(common_prefix_tokens, _num_alike(sequence, last))
-            if alike > most:
-                most = alike
+            num_common = max(common_prefix_tokens, _count_common_tokens(sequence, last))
+            if num_common > most:
+                most = num_common
                 chosen = number
         return chosen
 
 
-def _num_alike(sequence: Sequence, other: Sequence) -> int:
+def _count_common_tokens(sequence: Sequence, other: Sequence) -> int:
     """Returns the tokens of the common beginning, in whole blocks."""
     equal = 0
     for key, last in zip(sequence.block_keys, other.block_keys, strict=False):
