@@ -281,9 +281,8 @@ def format_tool_arguments(arguments: Any) -> str:
         return str(arguments)
 
 
-def _parse_message(message: Any, loc: str) -> tuple[str, str]:
-    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-        raise invalid_request_error(loc, "Input should have a role")
+def read_content(message: dict[str, Any], loc: str) -> str:
+    """Returns the text of a message, whose content is a text or a list of parts."""
     content = message.get("content") or ""
     if isinstance(content, list) and all(isinstance(part, dict) for part in content):
         content = "\n".join(map(tokens.part_text, content))
@@ -291,6 +290,13 @@ def _parse_message(message: Any, loc: str) -> tuple[str, str]:
         raise invalid_request_error(
             f"{loc}.content", "Input should be a valid string or list of parts"
         )
+    return content
+
+
+def _parse_message(message: Any, loc: str) -> tuple[str, str]:
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise invalid_request_error(loc, "Input should have a role")
+    content = read_content(message, loc)
     functions = [
         call.get("function") or {}
         for call in message.get("tool_calls") or ()

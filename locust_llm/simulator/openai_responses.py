@@ -7,6 +7,8 @@ import time
 from collections import OrderedDict
 from typing import Any, Final
 
+from locust_llm.simulator.openai_chat import read_content
+
 from . import tokens
 from .behaviours import Quirks
 from .openai_chat import (
@@ -81,14 +83,7 @@ def _parse_item(item: Any, loc: str) -> tuple[str, str]:
         raise invalid_request_error(
             loc, "Input should be a message with a role, a function_call or a function_call_output"
         )
-    content = item.get("content") or ""
-    if isinstance(content, list) and all(isinstance(part, dict) for part in content):
-        content = "\n".join(map(tokens.part_text, content))
-    if not isinstance(content, str):
-        raise invalid_request_error(
-            f"{loc}.content", "Input should be a valid string or list of parts"
-        )
-    return item["role"], content
+    return item["role"], read_content(item, loc)
 
 
 class ResponsesEvents:

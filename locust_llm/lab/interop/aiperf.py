@@ -12,8 +12,6 @@ from typing import Any, Final
 
 import msgspec
 
-from locust_llm.files.json_file import MAX_JSON_BYTES
-from locust_llm.files.regular_file import read_regular
 from locust_llm.lab.interop import imported
 from locust_llm.lab.interop.file_contents import ResultFile
 from locust_llm.lab.interop.imported import ImportedRun, UnusableResult
@@ -23,6 +21,7 @@ from locust_llm.lab.interop.json_fields import (
     nested_value,
     read_distribution,
     read_finite_or_nan,
+    read_json_document,
     read_text,
     read_whole,
 )
@@ -165,7 +164,7 @@ def _read_requests(file: ResultFile) -> list[ImportedRun]:
 
 
 def _make_imported_run(records: list[Record], unread: list[str], path: Path) -> ImportedRun:
-    document = _read_summary(path.with_name(SUMMARY))
+    document = read_json_document(path.with_name(SUMMARY))
     config = nested_value(document, "input_config")
     load = nested_value(config, "loadgen") or nested_value(config, "phases", -1) or {}
     rate = read_finite_or_nan(nested_value(load, "request_rate")) or read_finite_or_nan(
@@ -192,15 +191,6 @@ def _make_imported_run(records: list[Record], unread: list[str], path: Path) -> 
         unread=tuple(unread),
         lacks=imported.list_missing_data(records),
     )
-
-
-def _read_summary(path: Path) -> Document:
-    """Reads the summary, or an empty document if it is unreadable."""
-    try:
-        document = msgspec.json.decode(read_regular(path, MAX_JSON_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}
 
 
 def whole_ns(value: object) -> int:

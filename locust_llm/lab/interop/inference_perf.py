@@ -13,8 +13,6 @@ from typing import Any, Final
 
 import msgspec
 
-from locust_llm.files.json_file import MAX_JSON_BYTES
-from locust_llm.files.regular_file import read_regular
 from locust_llm.lab.interop import imported
 from locust_llm.lab.interop.imported import ImportedRun, UnusableResult
 from locust_llm.lab.interop.json_fields import (
@@ -22,6 +20,7 @@ from locust_llm.lab.interop.json_fields import (
     nested_value,
     read_distribution,
     read_finite_or_nan,
+    read_json_document,
     read_text,
     read_whole,
 )
@@ -109,7 +108,7 @@ def _read_requests(document: Sequence[object], path: Path) -> list[ImportedRun]:
     stage = (
         {}
         if path.with_name("stage_1_lifecycle_metrics.json").exists()
-        else _read_stage(path.with_name(STAGE))
+        else read_json_document(path.with_name(STAGE))
     )
     load = nested_value(stage, "load_summary")
     places = read_whole(nested_value(load, "concurrency"))
@@ -128,14 +127,6 @@ def _read_requests(document: Sequence[object], path: Path) -> list[ImportedRun]:
             lacks=imported.list_missing_data(records, imported.NO_DATE),
         )
     ]
-
-
-def _read_stage(path: Path) -> Document:
-    try:
-        document = msgspec.json.decode(read_regular(path, MAX_JSON_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}
 
 
 def _read_model(document: Sequence[object]) -> str:

@@ -2,13 +2,27 @@
 None."""
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
+from locust_llm.files.json_file import MAX_JSON_BYTES
+from locust_llm.files.regular_file import read_regular
 from locust_llm.lab.interop.load_metrics import Distribution
 
 Document = Mapping[str, Any]
 S_PER: Final = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0, "us": 1e-6, "ns": 1e-9}
 NAMES: Final = {"mean": "avg", "average": "avg", "median": "p50", "stddev": "std", "std_dev": "std"}
+
+
+def read_json_document(path: Path) -> Document:
+    """Reads a file that holds one JSON object. Empty: it is missing or unreadable."""
+    try:
+        document = msgspec.json.decode(read_regular(path, MAX_JSON_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def nested_value(document: object, *path: str | int) -> Any:
