@@ -256,13 +256,17 @@ class PhaseRunner:
         is decided."""
         time, looks = self._time, self._settings.looks
         began = time.monotonic()
+        self._job(self._time_is_up, after_s=looks[-1])  # a look may take longer than is left
         for number, at_s in enumerate(looks[:-1], 1):
             time.sleep(max(0.0, began + at_s - time.monotonic()))
+            looked_s = time.monotonic() - began
             self._store.flush()
             undecided = find_undecided_rules(self._store.folder, self.facts())
+            if self._shutdown.begun:
+                return
             if undecided is not None and not undecided:
                 look = f"at look {number} of at most {len(looks)}"
-                self._store.add_note(f"{DECIDED}{at_s:.0f} s, {look}.")
+                self._store.add_note(f"{DECIDED}{looked_s:.0f} s, {look}.")
                 self._shutdown.begin()
                 return
             why = (
@@ -271,10 +275,8 @@ class PhaseRunner:
                 else "; ".join(map(str, undecided))
             )
             logger.info(
-                f"INCONCLUSIVE after {at_s:.0f} s, the next look is at {looks[number]:.0f} s: {why}"
+                f"INCONCLUSIVE after {looked_s:.0f} s, the next look is at {looks[number]:.0f} s: {why}"
             )
-        time.sleep(max(0.0, began + looks[-1] - time.monotonic()))
-        self._time_is_up()
 
     def _deal_out(self, dues: Iterator[DueArrival], phase: str) -> None:
         """The schedule of an open loop, from its first arrival to its last."""

@@ -28,8 +28,15 @@ from locust_llm.records.jsonl import RecordFile
 from locust_llm.records.message import ControlMessage
 from locust_llm.records.phase_plan import OVER, PROFILING, UNCOUNTED_SHARE, WARMUP
 from locust_llm.records.record import pack_record
-from locust_llm.records.report_result import ReportResult
-from locust_llm.records.run import LimitChange, ProcessHealth, Stage, make_run_folder, read_run
+from locust_llm.records.report_result import ReportResult, UndecidedRule
+from locust_llm.records.run import (
+    LimitChange,
+    ProcessHealth,
+    Run,
+    Stage,
+    make_run_folder,
+    read_run,
+)
 from locust_llm.records.spans import otlp_json
 from locust_llm.records.spans.counts import SpanCounts
 from locust_llm.records.spans.join import sort_spans
@@ -1036,6 +1043,34 @@ def test_a_warmup_of_ten_seconds_then_twenty_of_profiling(begun: Any) -> None:
     assert runner.ended == []
     time.advance(0.2)
     assert runner.ended == ["quit"]
+
+
+@pytest.mark.parametrize(("look_s", "ended_at"), [(15.0, 40.0), (0.5, 15.5)])
+def test_a_look_takes_no_time_from_the_end(
+    begun: Any, monkeypatch: pytest.MonkeyPatch, look_s: float, ended_at: float
+) -> None:
+    """Looks are at 10, 15, 22.5, 33.75 and 40 s; the first one finds a rule open, the second would
+    end the run, when it is over."""
+    runner, time = Master("a"), VirtualTime()
+    found = iter([[UndecidedRule("ttft p95 < 1s", "why")], *[[]] * 9])
+
+    def look(folder: Path, run: Run) -> list[UndecidedRule]:
+        time.sleep(look_s)
+        return next(found)
+
+    monkeypatch.setattr(phases, "find_undecided_rules", look)
+    control = begun(
+        runner, time=time, run_time_s=10.0, until_decided_s=40.0, slo=("ttft p95 < 1s",)
+    )
+    keep_alive(control, time)
+    control.allocator.grant_requests("a")
+    time.advance(ended_at - 0.1)
+    assert runner.ended == []
+    time.advance(0.2)
+    assert runner.ended == ["quit"]
+    assert any(note.startswith("Every rule was decided") for note in control.facts().notes) == (
+        look_s < 1
+    )
 
 
 def test_a_stage_is_closed_in_its_time_and_the_next_one_waits_for_its_last_request(
