@@ -42,9 +42,9 @@ class LLMUser(HttpUser):
 
     abstract = True
     model: str | None = None
-    """Model of this user class, instead of ``--model`` or ``--model-mix``."""
+    """The model of this user class, instead of ``--model`` or ``--model-mix``."""
     tenant: str | None = None
-    """Whose the requests of this user class are, instead of ``--tenant-mix``."""
+    """The tenant of this user class, instead of ``--tenant-mix``."""
     _number: ClassVar[int] = 0
 
     def __init__(self, environment: Environment) -> None:
@@ -192,9 +192,11 @@ class LLMUser(HttpUser):
         return tree.records
 
     def _begin(self) -> tuple[Permit, bytes | None, DatasetSession | None, Conversation]:
-        """The next session, with the permit of its first turn. While one tenant is alone the
-        others' arrivals are drawn as ever, and not sent: so its own have the times and the prompts
-        that they have beside them; the others' users wait."""
+        """The next session, with the permit of its first turn.
+
+        While one tenant is alone, the others' arrivals are drawn and not sent; the others' users
+        wait. So the tenant's requests have the same times and prompts as beside the others.
+        """
         sender = self.sender
         permit = self._branches.main.permit()
         while True:
@@ -225,7 +227,7 @@ class LLMUser(HttpUser):
             permit = self._branches.main.permit()
 
     def _needs_no_isolation(self, what: str) -> None:
-        """Raises StopUser, and the run ends, where only some of the requests may be sent."""
+        """Raises StopUser and ends the run where only some of the requests may be sent."""
         if self.sender.settings.isolate:
             self.sender.failure = (
                 f"--isolate takes tasks that call session(), and {type(self).__name__} calls {what}"
@@ -245,14 +247,15 @@ class LLMUser(HttpUser):
         return self._branches.main.text
 
     def stop(self, force: bool = False) -> bool:
-        """Locust's; who waits for a permit goes at once: with fewer users the next load can begin."""
+        """As Locust's. A user that waits for a permit goes at once: with fewer users the next load
+        can begin."""
         stopped: bool = super().stop(force)
         if not stopped:
             self.sender.permits.dismiss(self.number)
         return stopped
 
     def _leave(self, on_stop: Callable[[], None]) -> None:
-        """``on_stop``, and what each user does at its end."""
+        """Call ``on_stop``, and end the user."""
         try:
             on_stop()
         finally:

@@ -89,7 +89,8 @@ class LimitSweep:
         self._limits = tuple(limits)
         self._contenders = list(limits)
         self._objective, self._longest_s, self._rate_per_s = objective, longest_s, rate_per_s
-        self._order, self._lengths = Random(f"{seed}/limits"), Random(f"{seed}/limit blocks")
+        self._order = Random(f"{seed}/limits")
+        self._lengths = Random(f"{seed}/limit blocks")
         self._began_at: float | None = None
         self._round = 0
         self._left: list[Limit] = []
@@ -253,12 +254,10 @@ class LimitSweep:
     def _look(self, now: float) -> None:
         """After some rounds, find the limits that are certainly worse, and whether the best one is
         known."""
-        done = sum(
-            1
-            for number in range(1, self._round + 1)
-            if all(block.ended_at <= now for block in self.blocks if block.round == number)
-            and (number < self._round or not self._left)
-        )
+        unfinished = {block.round for block in self.blocks if block.ended_at > now}
+        if self._left:
+            unfinished.add(self._round)
+        done = sum(number not in unfinished for number in range(1, self._round + 1))
         if done == self._looked or not is_look(done):
             return
         self._looked = done

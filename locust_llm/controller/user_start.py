@@ -62,7 +62,8 @@ class FirstRequestTimes:
             return None
         self._known.add(user)
         at = record.asked_unix_s
-        self._first_at, self._last_at = min(self._first_at, at), max(self._last_at, at)
+        self._first_at = min(self._first_at, at)
+        self._last_at = max(self._last_at, at)
         self._left -= 1
         return None if self._left else self._last_at - self._first_at
 

@@ -41,7 +41,7 @@ from .render.text import WIDTH, render_markdown_blocks, render_plain_blocks
 
 SCHEMA: Final = 1
 NAME_WIDTH: Final = 16
-"""Characters of the name of a run above its column."""
+"""The characters of a run's name above its column."""
 FIGURES: Final = (
     *(("ttft", p) for p in ("p50", "p95", "p99")),
     *(("itl", p) for p in ("p50", "p95", "p99")),
@@ -54,11 +54,11 @@ WAITS: Final = (
     ("gate_wait", "p50"),
     ("gate_wait", "p99"),
 )
-"""With a gate, or an open loop."""
+"""The waits with a gate, or in an open loop."""
 STAGE_FIGURES: Final = (("ttft", "p95"), ("output_tokens_per_s", ""))
 LIMIT_FIGURES: Final = (("ttft_from_due", "p95"), ("longest_stall", "p95"))
 SHORT_TITLES: Final = ("base", "this run")
-"""Of the columns of two runs."""
+"""The titles of the columns of two runs."""
 HEAD: Final = ("difference", "%", "95% interval", "")
 NOTES: Final = (
     "Difference: this run minus the base. 95% interval: made of the intervals of both runs, each as wide "
@@ -77,7 +77,7 @@ OF_FAILURES: Final = (
 
 
 class ComparisonLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure of two runs, in ``unit``; None where it is absent, and ``note`` says why."""
+    """One value of two runs, in ``unit``. None: it is absent, and ``note`` has the reason."""
 
     metric: str
     stat: str
@@ -87,15 +87,15 @@ class ComparisonLine(msgspec.Struct, frozen=True, kw_only=True):
     value: float | None
     difference: float | None
     difference_percent: float | None
-    """None: the base's is 0, or this is a share."""
+    """None: the base's value is 0, or this is a share."""
     low: float | None
     high: float | None
-    """The ends of the 95 % interval of the difference; None: too few values, or a figure that has
-    none."""
+    """The ends of the 95 % interval of the difference. None: too few values, or a value without an
+    interval."""
     base_open: bool = False
     value_open: bool = False
-    """Cut requests, which count at their best, leave the figure open: a latency is at least so
-    much, a rate at most."""
+    """Cut requests, which count at their best, leave the value open: a latency is a lower bound, a
+    rate an upper one."""
     word: str
     """better, worse, hardly better or hardly worse (by less than 1 %), no difference to be seen,
     too few to tell, or - for nothing to compare."""
@@ -103,7 +103,7 @@ class ComparisonLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StagePair(msgspec.Struct, frozen=True, kw_only=True):
-    """Two stages of one value, or what two comparisons of prefill limits have of one limit."""
+    """Two stages of one value, or the values of one limit in two comparisons of prefill limits."""
 
     value: float | None
     """None: no limit."""
@@ -116,22 +116,22 @@ class RunPair(msgspec.Struct, frozen=True, kw_only=True):
 
     folder: str
     warnings: tuple[str, ...]
-    """Problems of its folder, and each condition in which the two differ."""
+    """The problems of its folder, and each condition in which the two differ."""
     lines: tuple[ComparisonLine, ...]
-    """Empty for two sweeps of the same: they are compared stage by stage."""
+    """Empty for two equal sweeps, which are compared stage by stage."""
     other_work: str = ""
-    """Why there is no difference; empty: there are."""
+    """Why there are no differences. Empty: there are."""
     axis: str = ""
     stages: tuple[StagePair, ...] = ()
     alone: tuple[str, ...] = ()
-    """Stages that only one of them has, in words."""
+    """The stages that only one of them has, in words."""
     between_runs: str = ""
-    """How much runs of one server differ from one another, and which differences are no larger;
-    empty: nobody looked."""
+    """How much runs of one server differ, and which differences are no larger. Empty: this was not
+    examined."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs against the first of them."""
+    """Several runs against the first of them."""
 
     schema: int = SCHEMA
     base: str
@@ -155,7 +155,7 @@ def compare_folders(folders: Sequence[Path]) -> Comparison:
 
 
 def build_comparison_document(compared: Comparison) -> Iterator[Block]:
-    """In reading order. Nothing in it is escaped yet."""
+    """The blocks in reading order, not escaped yet."""
     yield Heading(f"Compared with {compared.base}")
     if compared.simulated:
         yield TextBlock(SIMULATED, loud=True)
@@ -169,7 +169,7 @@ def build_comparison_document(compared: Comparison) -> Iterator[Block]:
 
 
 def may_have_failures(compared: Comparison) -> bool:
-    """Whether a request failed in one of the runs; stages of sweeps do not say."""
+    """Whether a request failed in one of the runs. Stages of sweeps do not show it."""
     if any(pair.axis for pair in compared.runs):
         return True
     lines = chain.from_iterable(pair.lines for pair in compared.runs)
@@ -178,7 +178,7 @@ def may_have_failures(compared: Comparison) -> bool:
 
 
 def make_pair_blocks(pair: RunPair, names: tuple[str, str]) -> Iterator[Block]:
-    """The warnings and figures of one run, under these titles of the two columns."""
+    """The warnings and values of one run, under these titles of the two columns."""
     if pair.other_work:
         yield TextBlock(f"Not compared, as this was other work: {pair.other_work}.", loud=True)
     yield from (TextBlock(f"WARNING: {warning}", loud=True) for warning in pair.warnings)
@@ -228,22 +228,21 @@ def _pair(base: LoadedRun, run: LoadedRun) -> RunPair:
 
 
 def _turned_limit(base: LoadedRun, run: LoadedRun) -> str:
-    """That one of the two turned its prefill limit while it ran, in words; empty: both or none
-    did."""
+    """The sentence that one of the two runs changed its prefill limit. Empty: both or none did."""
     turned = [str(side.folder) for side in (base, run) if side.seen.run.limit_blocks]
     return f"{turned[0]} compares prefill limits, and mixes them" if len(turned) == 1 else ""
 
 
 def _other_work(base: LoadedRun, run: LoadedRun) -> str:
-    """In words; empty where both had the same to do, or where that is not known."""
+    """The difference of the work, in words. Empty: both had the same work, or it is not known."""
     return ", ".join(
         map(str, find_work_differences(describe_work(base.seen), describe_work(run.seen)))
     )
 
 
 def _cache_warmed(base: LoadedRun, run: LoadedRun) -> str:
-    """That the prefix cache knew the words of one of the two runs, in words; empty: it did not, or
-    nobody knows."""
+    """The sentence that the prefix cache knew the words of one of the two runs. Empty: it did not,
+    or it is not known."""
     if not _same_words(base, run):
         return ""
     before = compute_cached_share(base)
@@ -257,7 +256,7 @@ def _cache_warmed(base: LoadedRun, run: LoadedRun) -> str:
 
 
 def _same_words(base: LoadedRun, run: LoadedRun) -> bool:
-    """Both drew all prompts from one seed, or took them from one file."""
+    """Whether both drew all prompts from one seed, or took them from one file."""
     if not (base.known and run.known) or base.seen.run.words_seed or run.seen.run.words_seed:
         return False
     a, b = base.seen.run.settings, run.seen.run.settings
@@ -269,8 +268,7 @@ def _seed_of(side: LoadedRun) -> str:
 
 
 def _cached(base: LoadedRun, run: LoadedRun) -> Iterator[str]:
-    """What the prefix cache had of the words that both runs sent; nothing where it had none of
-    them."""
+    """The prefix cache's share of the words that both runs sent. Nothing: it had none of them."""
     same = f"both runs sent the same words ({_seed_of(run)})"
     before = compute_cached_share(base)
     after = compute_cached_share(run)
@@ -286,8 +284,8 @@ def _same_seed(base: LoadedRun, run: LoadedRun) -> bool:
 
 
 def compute_cached_share(side: LoadedRun) -> float | None:
-    """Of the input tokens, those from the prefix cache, as answers or the server's metrics have it;
-    None: neither does."""
+    """The share of the input tokens from the prefix cache, by answers or the server's metrics.
+    None: neither has it."""
     ok = side.seen.main.outcome(OK)
     share = ratio_of_sums(ok["cached_tokens"], ok["input_tokens"])
     if share is not None:
@@ -298,7 +296,7 @@ def compute_cached_share(side: LoadedRun) -> float | None:
 
 
 def _without_differences(lines: Sequence[ComparisonLine]) -> tuple[ComparisonLine, ...]:
-    """Beside each other, without differences."""
+    """The values side by side, without differences."""
     nothing = {
         "difference": None,
         "difference_percent": None,
@@ -311,7 +309,7 @@ def _without_differences(lines: Sequence[ComparisonLine]) -> tuple[ComparisonLin
 
 
 def _lines(base: LoadedRun, run: LoadedRun) -> Iterator[ComparisonLine]:
-    """The main figures: those that such runs have."""
+    """The main values of such runs."""
     settings = [side.seen.run.settings for side in (base, run)]
     gated = any(side.seen.run.limits for side in (base, run))
     open_loop = any(side.open_loop for side in settings)
@@ -325,7 +323,7 @@ def _lines(base: LoadedRun, run: LoadedRun) -> Iterator[ComparisonLine]:
 
 
 def _rule(word: str, stat: str = "", given: tuple[Condition, ...] = ()) -> Rule:
-    """A rule for this figure; its limit is not used."""
+    """A rule for this value. Its limit is not used."""
     unit = "ms" if BY_WORD[word].units is TIME else next(iter(BY_WORD[word].units))
     return Rule(word, "<=", 0.0, unit, stat, given=given)
 
@@ -424,7 +422,7 @@ def _simulated(side: LoadedRun) -> bool:
 
 
 def _same_sweep(base: LoadedRun, run: LoadedRun) -> str:
-    """The axis of two sweeps of the same; empty if they are none."""
+    """The axis of two equal sweeps. Empty: they are not equal."""
     if base.seen.run.limit_blocks and run.seen.run.limit_blocks:
         return PREFILL
     axes = [find_sweep_axis(side.seen.run) if side.seen.run.stages else "" for side in (base, run)]
@@ -474,7 +472,7 @@ def _limits(base: LoadedRun, run: LoadedRun) -> tuple[tuple[StagePair, ...], tup
 
 
 def _list_limits(run: LoadedRun) -> tuple[Limit, ...]:
-    """No limit first, then the others in rising order."""
+    """The limits: no limit first, then the others in rising order."""
     limits = {block.limit for block in run.seen.run.limit_blocks if block.round}
     return tuple(sorted(limits, key=lambda limit: -1 if limit is None else limit))
 
@@ -512,14 +510,14 @@ def format_stage_value(value: float | None) -> str:
 
 
 def get_bound_mark(line: ComparisonLine) -> str:
-    """Before a figure that cut requests leave open."""
+    """The mark before a value that cut requests leave open."""
     if BY_WORD[line.metric].units is TIME:
         return "\N{GREATER-THAN OR EQUAL TO} "
     return "\N{LESS-THAN OR EQUAL TO} "
 
 
 def format_line_cells(line: ComparisonLine) -> tuple[str, ...]:
-    """Under the names of the two runs and ``HEAD``."""
+    """The cells under the names of the two runs and ``HEAD``."""
     bound = get_bound_mark(line)
     shown = in_same_digits(line.base, line.value, line.low, line.high)
     figures = f"{bound * line.base_open}{shown.base}", f"{bound * line.value_open}{shown.value}"
@@ -538,7 +536,7 @@ def _percent(line: ComparisonLine) -> str:
 
 
 def _notes(lines: Sequence[ComparisonLine], before: str = "") -> Iterator[TextBlock]:
-    """The notes, each once, with the labels of its figures."""
+    """The notes, each once, with the labels of its values."""
     for note in dict.fromkeys(line.note for line in lines if line.note):
         yield TextBlock(
             f"{before}{', '.join(line.label for line in lines if line.note == note)}: {note}."

@@ -91,24 +91,24 @@ from .comparison import (
 
 WIDTH: Final = 120
 LEAST: Final = 40
-"""Characters of a line; a narrower terminal wraps them itself."""
+"""The least characters of a line. A narrower terminal wraps them itself."""
 LINES: Final = 25
 MAX_MISSING: Final = 4
 MAX_HEADLINE: Final = 5
 MAX_REASON: Final = 12
-"""Lines of what is missing and of the headline, more where nothing succeeded: it has the reason in
-full. All other texts are whole, or left out and counted."""
+"""The lines of what is missing and of the headline. There are more where nothing succeeded, as the
+headline has the reason in full. All other texts are whole, or left out and counted."""
 MAX_MESSAGE: Final = 200
-"""Characters of a failure's message."""
+"""The characters of a failure's message."""
 MAX_REMARKS: Final = 3
 MAX_FAILURES: Final = 2
-"""Kinds of failures."""
+"""The kinds of failures that are shown."""
 MAX_RULES: Final = 4
 MAX_STAGES: Final = 8
 MAX_GROUPS: Final = 6
-"""Names of requests, or limits of a ramp."""
+"""The names of requests, or limits of a ramp, that are shown."""
 OF_INPUTS: Final = ("input_throughput",)
-"""Of embeddings and rerank."""
+"""The metrics of embeddings and rerank."""
 ROWS: Final = (
     TTFT_FROM_DUE.tag,
     TTFT.tag,
@@ -125,14 +125,14 @@ CLOSED_ROWS: Final = (
     "output_token_throughput",
     *OF_INPUTS,
 )
-"""The five metrics; where requests had no schedule and no gate, TTFT from Due is TTFT."""
+"""The five metrics. Where requests had no schedule and no gate, TTFT from Due is TTFT."""
 LABELS: Final = {
     TTFT.tag: "TTFT (ms)",
     ITL.tag: "ITL (ms)",
 }
 MORE_RULES: Final = "  and more on rules in the report"
 OF_FAILURES: Final = "Percentiles count each failure as +infinity."
-"""Of tables that compare: those of one run leave failures out."""
+"""The note on tables that compare. The tables of one run leave failures out."""
 ARM_ROWS: Final = (
     ("ttft", "p50"), ("ttft", "p95"), ("itl", "p50"), ("longest_stall", "p95"),
     ("request_latency", "p95"),
@@ -141,13 +141,14 @@ ARM_ROWS: Final = (
 
 
 def find_console_width() -> int:
-    """Characters of a line: those of the terminal, at most ``WIDTH``; of the variable COLUMNS,
-    where there is one."""
+    """The characters of a line: the terminal's, at most ``WIDTH``; or the variable COLUMNS, where
+    it is set."""
     return max(LEAST, min(WIDTH, shutil.get_terminal_size((WIDTH, LINES)).columns))
 
 
 def format_ending(summary: Summary, run: Run, folder: Path | str, width: int = WIDTH) -> str:
-    """Plain text, no line wider than ``width`` characters, control characters harmless."""
+    """The ending as plain text. No line is wider than ``width`` characters, and control characters
+    are harmless."""
     fruitless = bool(summary.conditions.requests) and not summary.conditions.succeeded
     status = f"SLO {summary.slo_status}: " if summary.slo_status else ""
     first = _wrapped(
@@ -183,7 +184,7 @@ def format_ending(summary: Summary, run: Run, folder: Path | str, width: int = W
 
 
 def _last(folder: Path | str, width: int) -> list[str]:
-    """Where the rest is."""
+    """The lines on where the rest is."""
     return _wrapped(
         f"Report: {folder}/report.html; all tables and notes: summary.md beside it, or --verbose",
         width,
@@ -191,7 +192,7 @@ def _last(folder: Path | str, width: int) -> list[str]:
 
 
 def _warnings(summary: Summary, run: Run) -> Iterator[str]:
-    """What a reader must know before any figure."""
+    """The warnings before any value."""
     yield from filter(None, [format_stopped_line(summary, run)])
     if summary.conditions.simulated:
         yield SIMULATED
@@ -227,7 +228,7 @@ def _warnings(summary: Summary, run: Run) -> Iterator[str]:
 
 
 def _rules(summary: Summary, run: Run) -> Iterator[str]:
-    """Those that did not pass, one line for all that have a reason in common."""
+    """The rules that did not pass, with one line for all that share a reason."""
 
     def kind(result: SloResult) -> tuple[str, str]:
         return result.status, result.reason
@@ -265,7 +266,7 @@ def _rule_with_interval(result: SloResult) -> str:
 
 
 def _basis(summary: Summary, run: Run) -> str:
-    """What the verdict rests on."""
+    """The basis of the verdict."""
     c, rows = summary.conditions, {row.tag: row for row in summary.rows}
     answered = f"From {format_count(c.succeeded, 'answered request')}"
     if not c.succeeded:
@@ -292,8 +293,7 @@ def _basis(summary: Summary, run: Run) -> str:
 
 
 def _uncertainty(row: Row) -> list[str]:
-    """One interval that a reader can use, of the slow requests where there are enough; empty: there
-    is none."""
+    """One usable interval, for the slow requests where there are enough. Empty: there is none."""
     for percentile in (95.0, 50.0):
         value = row.percentiles.get(percentile)
         ends = row.intervals.get(percentile)
@@ -304,7 +304,7 @@ def _uncertainty(row: Row) -> list[str]:
 
 
 def _remarks(summary: Summary, run: Run) -> Iterator[str]:
-    """The most important first."""
+    """The remarks, the most important first."""
     if summary.examination is not None:
         yield from summary.examination.advice_lines()
     if (sweep := summary.sweep) is not None and summary.swept:
@@ -332,7 +332,7 @@ def _remarks(summary: Summary, run: Run) -> Iterator[str]:
 
 
 def _table(summary: Summary, run: Run) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
-    """(head, rows) of the main figures; empty without any."""
+    """(head, rows) of the main values. Empty: there are none."""
     if summary.examination is not None:
         examined = summary.examination.main_table()
         return ((), ()) if examined is None else (examined.head, examined.rows)
@@ -365,8 +365,8 @@ def _metrics(summary: Summary, run: Run) -> tuple[Sequence[str], Iterable[Sequen
 
 
 def _groups(summary: Summary) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
-    """By the names of requests, else by the limit or the rate of a ramp, whose figures together say
-    little of any."""
+    """The table by the names of requests, else by the limit or the rate of a ramp, whose common
+    values mean little."""
     by_name = [breakdown for breakdown in summary.breakdowns if breakdown.of_names]
     by_ramp = [breakdown for breakdown in summary.breakdowns if breakdown.of_ramp]
     if not (by_name or by_ramp) or summary.swept or summary.examination is not None:
@@ -403,7 +403,7 @@ def _mean_and_greatest(row: Row) -> tuple[str, str]:
 def _stages(
     sweep: SweepSummary, token_rate_unit: str
 ) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
-    """Those around where it turns."""
+    """The stages around the knee."""
     values = [level.value for level in sweep.levels]
     knee = next(
         (knee.value for knee in sweep.knees if knee.value is not None),
@@ -439,8 +439,8 @@ def _arms(paired: PairedComparison) -> Iterator[Sequence[str]]:
 
 
 def _aligned(head: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> Iterator[str]:
-    """The first column left, the others right, as many of them as there is room for; a mark behind
-    a figure hangs over."""
+    """The first column is aligned left, the others right, as many as there is room for. A mark
+    after a value hangs over."""
     lines = [head, *rows]
     if len(lines) < 2:
         return
@@ -458,14 +458,14 @@ def _aligned(head: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> 
 
 
 def _hang_marks(column: list[str]) -> list[str]:
-    """A mark ``*`` hangs over to the right of the figures of its column."""
+    """The column with its marks ``*`` hanging over to the right of the values."""
     if not any(text.endswith("*") for text in column):
         return column
     return [text if text.endswith("*") else f"{text} " for text in column]
 
 
 def _explain_marks(table: list[str], width: int) -> list[str]:
-    """The table, with a line on the marks beside its figures."""
+    """The table, with a line on the marks beside its values."""
     marks = ((r"\d\*( |$)", SCARCE_NOTE), (rf"(^| ){INEXACT}\d", INEXACT_NOTE))
     notes = [note for mark, note in marks if any(re.search(mark, line) for line in table)]
     return [*table, *_wrapped("; ".join(notes), width)]
@@ -475,7 +475,7 @@ def _explain_marks(table: list[str], width: int) -> list[str]:
 
 
 def format_comparison_ending(compared: Comparison, width: int) -> str:
-    """Of ``locust-llm compare``: what differs, in as many lines."""
+    """The differences for ``locust-llm compare``, in as many lines."""
     of_failures = f" {OF_FAILURES}" if may_have_failures(compared) else ""
     last = _wrapped(
         "These runs came one after the other: what changed in between looks like a difference "
@@ -494,7 +494,7 @@ def format_comparison_ending(compared: Comparison, width: int) -> str:
 
 
 def _list_runs(compared: Comparison, width: int, room: int) -> list[str]:
-    """Several runs, a line each: what of the main figures differs from the base."""
+    """A line for each of several runs, with the main values that differ from the base."""
     names = [Path(pair.folder).name or pair.folder for pair in compared.runs]
     table, keys = _fit_runs(compared, names, width)
     warnings = [SIMULATED] * compared.simulated
@@ -513,7 +513,7 @@ def _list_runs(compared: Comparison, width: int, room: int) -> list[str]:
 def _fit_runs(
     compared: Comparison, names: Sequence[str], width: int
 ) -> tuple[list[str], set[tuple[str, str]]]:
-    """(a table of the base and the runs, the figures that it has room for)."""
+    """(a table of the base and the runs, the values that it has room for)."""
     lines = [line for line in compared.runs[0].lines if (line.metric, line.stat) in ARM_ROWS]
     table = list[str]()
     while True:
@@ -531,7 +531,7 @@ def _fit_runs(
 
 
 def _summarise_run(pair: RunPair, keys: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """How many of its figures differ, and these figures with a word where they do."""
+    """How many of its values differ, and these values with a word where they do."""
     differing = [line for line in pair.lines if _is_different(line)]
     yield "other work" if pair.other_work else f"{len(differing)} of {len(pair.lines)}"
     by_key = {(line.metric, line.stat): line for line in pair.lines}
@@ -546,7 +546,7 @@ def _summarise_run(pair: RunPair, keys: Sequence[tuple[str, str]]) -> Iterator[s
 
 
 def _list_other_changes(pair: RunPair, keys: Collection[tuple[str, str]]) -> Iterator[str]:
-    """Those of figures that have no column, and why there are none."""
+    """The changes of values that have no column, and why there are none."""
     if pair.other_work:
         yield f"not compared, as this was other work ({pair.other_work})"
     for end in ("better", "worse"):
@@ -564,7 +564,7 @@ def _is_different(line: ComparisonLine) -> bool:
 
 
 def _name_runs(names: Sequence[str], pairs: Sequence[RunPair]) -> Iterator[str]:
-    """Each warning once, with the runs that it is about."""
+    """Each warning once, with its runs."""
     runs_of = dict[str, list[str]]()
     for name, pair in zip(names, pairs, strict=True):
         for text in pair.warnings:
@@ -619,8 +619,8 @@ def _select_cells(line: Sequence[str], places: Sequence[int]) -> list[str]:
 def _fit_comparison(
     titles: tuple[str, str], rows: Sequence[Sequence[str]], width: int
 ) -> list[str]:
-    """A table whose last column, the word, is always there: the names of the runs get shorter, then
-    the difference, its interval, its percentage and the base are left out, as far as needed."""
+    """A table that always keeps its last column, the word. As far as needed, the names of the runs
+    get shorter. Then the difference, its interval, its percentage and the base are left out."""
     lines = [("", *titles, *HEAD_OF_RUNS), *rows]
     table = _align_all(lines)
     for left_out in (set[int](), {3}, {3, 5}, {3, 4, 5}, {1, 3, 4, 5}):
@@ -633,7 +633,7 @@ def _fit_comparison(
 
 
 def _align_all(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Returns all columns, however wide they are."""
+    """All columns, however wide they are."""
     return list(_aligned(lines[0], lines[1:], sys.maxsize))
 
 
@@ -641,7 +641,7 @@ def _align_all(lines: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _fitting(texts: Iterable[str], width: int, room: int) -> list[str]:
-    """Lines of those texts for which there is room, whole and in their order."""
+    """The lines of these texts as far as there is room, whole and in order."""
     lines: list[str] = []
     for text in texts:
         wrapped = _wrapped(text, width)
@@ -651,7 +651,7 @@ def _fitting(texts: Iterable[str], width: int, room: int) -> list[str]:
 
 
 def _fitting_rules(texts: Sequence[str], width: int, room: int) -> list[str]:
-    """The same, with a last line where some are left out and one is not."""
+    """The lines of the rules that fit, with a last line for any that are left out."""
     lines = _fitting(texts, width, room)
     if len(lines) == sum(len(_wrapped(text, width)) for text in texts):
         return lines
@@ -660,7 +660,8 @@ def _fitting_rules(texts: Sequence[str], width: int, room: int) -> list[str]:
 
 
 def _wrapped(text: str, width: int, most: int | None = None) -> list[str]:
-    """At most so many lines; an ellipsis where there would be more. What is indented stays so."""
+    """At most ``most`` lines, with an ellipsis where there would be more. Indented text stays
+    indented."""
     text = clean_line(text)
     indent = " " * (len(text) - len(text.lstrip()))
     return textwrap.wrap(

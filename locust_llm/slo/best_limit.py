@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import lru_cache
+from itertools import chain, permutations
 from random import Random
 from typing import Final, NamedTuple
 
@@ -24,44 +25,45 @@ from locust_llm.slo.percentile import find_percentile
 from .student_t import find_student_t
 
 Limit = int | None
-"""None: no limit."""
+"""None: there is no limit."""
 NO_LIMIT: Final = "none"
 TOLERANCE: Final = 0.03
-"""Limits that are worse than the best one by less are as good."""
+"""A limit that is worse than the best one by less is as good."""
 ERROR: Final = 0.05
-"""How often an interval may be wrong, and how often a word of a run."""
+"""The probability that an interval, or a statement of a run, is wrong."""
 LAST_SHARE: Final = 0.6
-"""Of the errors of words, for the end of a run; the looks before share the rest evenly."""
+"""The end of a run gets this share of the statements' errors. The looks before share the rest
+evenly."""
 LOOKS: Final = (4, 7, 12, 20)
-"""Rounds after which a run looks whether it knows enough; it looks once more at its end."""
+"""After so many rounds a run checks whether it knows enough. It checks once more at its end."""
 DRAWS: Final = 200
-"""Of rounds."""
+"""The draws of rounds."""
 LEAST_ROUNDS: Final = 3
-"""Of fewer rounds nothing is concluded."""
+"""Fewer rounds give no conclusion."""
 LEAST_VALUES: Final = 20
-"""So many values of a limit at least; of fewer a percentile is little more than the slowest."""
+"""The fewest values of a limit. With fewer, a percentile is little more than the slowest value."""
 
 
 class BlockSample(NamedTuple):
-    """What one block came to."""
+    """The result of one block."""
 
     values: Sequence[float]
-    """Of its requests: infinite where one failed."""
+    """The values of its requests. Infinite: the request failed."""
     seconds: float
 
 
 Samples = Mapping[Limit, Mapping[int, BlockSample]]
-"""By limit and round."""
+"""The samples by limit and round."""
 
 
 class Objective(NamedTuple):
-    """What makes a limit good."""
+    """The measure of a good limit."""
 
     percentile: float | None
-    """Of the values; None: their sum per second."""
+    """The percentile of the values. None: their sum per second."""
     less_is_better: bool
     counts: bool = False
-    """Values are 1 of a request that is good, else 0."""
+    """The value is 1 for a good request, else 0."""
 
 
 GOODPUT: Final = "goodput"
@@ -74,7 +76,7 @@ OBJECTIVES: Final = {
     STALL: Objective(percentile=95.0, less_is_better=True),
     TOKENS: Objective(percentile=None, less_is_better=False),
 }
-"""What ``--objective`` takes."""
+"""The values of ``--objective``."""
 
 
 class LimitRegret(NamedTuple):
@@ -82,67 +84,68 @@ class LimitRegret(NamedTuple):
 
     limit: Limit
     figure: float | None
-    """Over all its blocks; None: it has no values."""
+    """The value over all its blocks. None: there are no values."""
     rounds: int
     regret: float | None
     low: float
     high: float
-    """Ends of its 95 % interval; infinite above where nothing bounds it."""
+    """The ends of its 95 % interval. The upper one is infinite where nothing bounds it."""
     surely_low: float
     surely_high: float
-    """Ends between which all regrets lie in 95 % of the runs, at all looks."""
+    """The ends between which all regrets lie in 95 % of the runs, at all looks."""
     left_out: bool = False
-    """A run tried it no more, before its end."""
+    """The run dropped the limit before its end."""
     values: int = 0
-    """Requests that its figure is of."""
+    """The requests behind its value."""
 
     @property
     def is_as_good(self) -> bool:
-        """For certain not worse than the best one by more than the tolerance."""
+        """The limit is certainly not worse than the best one by more than the tolerance."""
         return self.surely_high <= TOLERANCE and not self.left_out
 
     @property
     def is_worse(self) -> bool:
-        """For certain worse than the best one by more than the tolerance."""
+        """The limit is certainly worse than the best one by more than the tolerance."""
         return self.surely_low > TOLERANCE or self.left_out
 
     @property
     def is_likely_worse(self) -> bool:
-        """By its own interval alone."""
+        """The limit is worse by its own interval alone."""
         return self.low > TOLERANCE and not self.is_worse
 
 
 class LogRatio(NamedTuple):
-    """Of two figures, how much worse the first one is, and its standard error."""
+    """How much worse the first of two values is, and its standard error."""
 
     middle: float
     error: float
     freedom: int
     known: bool = True
-    """False: too few rounds or values."""
+    """False: there are too few rounds or values."""
 
     def reach(self, tail: float) -> float:
-        """Half of the interval that leaves out ``tail`` at either end."""
+        """The half-width of the interval that leaves out ``tail`` at either end."""
         return find_student_t(max(2, self.freedom), tail) * self.error if self.known else math.inf
 
 
 Ends = Mapping[tuple[Limit, Limit], tuple[float, float]]
-"""Of how much worse the first limit of each pair is, as a logarithm."""
+"""The ends of how much worse the first limit of each pair is, as a logarithm."""
 
 
 def compare_with_best(
     samples: Samples, objective: Objective, *, last: bool = True
 ) -> tuple[LimitRegret, ...]:
-    """Each limit against the best one, in the order of ``samples``. ``last``: at the end of a run,
-    not at a look before. Limits that a run has left out are worse for certain."""
+    """Each limit against the best one, in the order of ``samples``. Limits that a run has left out
+    are certainly worse.
+
+    ``last``: at the end of a run, not at a look before.
+    """
     limits = list(samples)
     left_out = find_left_out(samples)
     figures = {limit: _Figure(samples[limit], objective) for limit in limits}
     ratios = {
         (one, other): compare_figures(figures[one], figures[other])
-        for one in limits
-        for other in limits
-        if one != other
+        for one, other in permutations(limits, 2)
     }
     others = max(1, len(limits) - 1)
     each = _bound_regrets(limits, left_out, _find_ends(ratios, ERROR / 2))
@@ -172,7 +175,7 @@ def compare_with_best(
 def compare_two(
     samples: Samples, objective: Objective, one: Limit, other: Limit
 ) -> tuple[float, float, float] | None:
-    """How many times as bad the first one is, and the ends of its 95 % interval; None: not
+    """How many times as bad the first limit is, and the ends of its 95 % interval. None: not
     known."""
     ratio = compare_figures(_Figure(samples[one], objective), _Figure(samples[other], objective))
     reach = ratio.reach(ERROR / 2)
@@ -190,7 +193,7 @@ def _find_ends(ratios: "Mapping[tuple[Limit, Limit], LogRatio]", tail: float) ->
 
 
 def find_left_out(samples: Samples) -> set[Limit]:
-    """Limits with two rounds less than others: the last round may have been cut short."""
+    """The limits with two rounds fewer than others, as the last round may have been cut short."""
     most = max((len(blocks) for blocks in samples.values()), default=0)
     return {limit for limit, blocks in samples.items() if len(blocks) < most - 1}
 
@@ -199,9 +202,8 @@ def _bound_regrets(
     limits: Sequence[Limit], left_out: Set[Limit], ends: Ends
 ) -> dict[Limit, tuple[float, float]]:
     tried = [limit for limit in limits if limit not in left_out]
-    may_be_best = [
-        one for one in tried if all(ends[one, other][0] <= 0 for other in tried if other != one)
-    ]
+    worse = {one for one, other in permutations(tried, 2) if not ends[one, other][0] <= 0}
+    may_be_best = [limit for limit in tried if limit not in worse]
     found = {}
     for limit in limits:
         better = [ends[limit, other] for other in may_be_best if other != limit]
@@ -218,26 +220,26 @@ def _from_log(value: float) -> float:
 
 
 def _add(middle: float, reach: float) -> float:
-    """Infinitely worse is not less so for an error that nobody knows."""
+    """An infinitely worse limit stays so, whatever the unknown error is."""
     if math.isnan(middle) or (math.isinf(middle) and math.isinf(reach) and middle != reach):
         return math.copysign(math.inf, reach)
     return middle + reach
 
 
 class _Figure:
-    """Of one limit: over all rounds, or over rounds that are drawn."""
+    """The value of one limit: over all rounds, or over drawn rounds."""
 
     def __init__(self, blocks: Mapping[int, BlockSample], objective: Objective) -> None:
         self.rounds = frozenset(blocks)
         self._blocks, self._objective = blocks, objective
-        self._falling = sorted(
-            ((value, number) for number, block in blocks.items() for value in block.values),
-            reverse=True,
-        )
+        self._falling = list[tuple[float, int]]()
+        for number, block in blocks.items():
+            self._falling += ((value, number) for value in block.values)
+        self._falling.sort(reverse=True)
         self.whole = self._find_whole()
 
     def _find_whole(self) -> float | None:
-        """Over all its blocks; None: they have no values."""
+        """The value over all its blocks. None: there are no values."""
         if self._objective.percentile is None:
             seconds = sum(block.seconds for block in self._blocks.values())
             return sum(value for value, _ in self._falling) / seconds if seconds > 0 else None
@@ -245,7 +247,7 @@ class _Figure:
         return find_percentile(rising, self._objective.percentile) if rising else None
 
     def cost(self, times: Mapping[int, int]) -> float:
-        """A logarithm, more being worse: with each round taken so many times."""
+        """A logarithm (more is worse), with each round taken so many times."""
         figure = self._over(times)
         if math.isnan(figure):
             return figure
@@ -276,22 +278,22 @@ class _Figure:
         return sum(len(self._blocks[number].values) for number in rounds)
 
     def least_variance(self, rounds: Iterable[int]) -> float:
-        """Of a ratio with it: a few rounds may be alike by chance, and of requests that are good or
-        not a quarter of those that are not, and one more, may be otherwise."""
+        """The least variance of a ratio with it. A few rounds may be alike by chance. For good and
+        bad requests, a quarter of the bad ones, and one more, may be otherwise."""
         if not self._objective.counts:
             return 0.0
-        values = [value for number in rounds for value in self._blocks[number].values]
+        values = list(chain.from_iterable(self._blocks[number].values for number in rounds))
         good = sum(values)
         return (1 + (len(values) - good) / 4) / good**2 if good else math.inf
 
     @property
     def least_values(self) -> int:
-        """That tell a figure."""
+        """The number of values that give a result."""
         return 1 if self._objective.percentile is None else LEAST_VALUES
 
 
 def compare_figures(one: _Figure, other: _Figure) -> LogRatio:
-    """By how much the first one is worse."""
+    """How much worse the first limit is."""
     rounds = tuple(sorted(one.rounds & other.rounds))
     freedom = len(rounds) - 1
     if not rounds:
@@ -318,18 +320,18 @@ def compare_figures(one: _Figure, other: _Figure) -> LogRatio:
 
 @lru_cache(maxsize=32)
 def draw_rounds(rounds: tuple[int, ...]) -> tuple[Mapping[int, int], ...]:
-    """How many times each is taken, in each draw; always the same ones."""
+    """How many times each round is taken in each draw. The draws are always the same."""
     random = Random(len(rounds))
     return tuple(Counter(random.choices(rounds, k=len(rounds))) for _ in range(DRAWS))
 
 
 def _less(cost: float, of_other: float) -> float:
-    """Two that fail alike are alike."""
+    """Two limits that fail in the same way are equal."""
     return 0.0 if cost == of_other else cost - of_other
 
 
 def is_look(rounds: int) -> bool:
-    """Whether a run looks after so many rounds what it knows."""
+    """Whether a run checks after so many rounds what it knows."""
     place = bisect_right(LOOKS, rounds) - 1
     return place >= 0 and LOOKS[place] == rounds
 

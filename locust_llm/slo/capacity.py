@@ -11,90 +11,94 @@ import msgspec
 from locust_llm.text.format import format_brief, format_plain_number
 
 TAIL: Final = 0.025
-"""Chance that the capacity lies beyond either end of its interval."""
+"""The probability that the capacity lies beyond either end of its interval."""
 HALF: Final = 0.5
 MEAN_SCALE: Final = 6.0
-"""Log-odds of a request beyond the limit, for each factor of e in a figure over its limit."""
+"""The log-odds of a request beyond the limit, for each factor of e in a value over its limit."""
 UNLIKELY: Final = 0.1
-"""A search goes up until the rules hold with less than this chance."""
+"""A search goes up until the rules hold with a probability below this."""
 MOST_GROWTH: Final = 2.0
-"""Of the load, from the highest stage so far to the next one: no server is asked for more at once."""
+"""The largest factor from the highest stage so far to the next one: no server gets more load at
+once."""
 FINEST: Final = 0.02
-"""Share between two levels that a search tells apart, where no whole number lies between."""
+"""The share between two levels that a search distinguishes, where no whole number lies between."""
 ASIDE: Final = 0.35
-"""How far from the middle to the farther end of the interval every second stage runs."""
+"""Every second stage runs so far from the middle to the farther end of the interval."""
 CLIMB_SHARE: Final = 0.02
-"""Of the time of a search: so long a stage is measured that only looks for the limit from below."""
+"""A stage that only looks for the limit from below is measured for this share of the search's
+time."""
 CLIMB_MOST: Final = 3.0
-"""So many times as long at most, until it has CLIMB_REQUESTS."""
+"""Such a stage is measured at most so many times as long, until it has CLIMB_REQUESTS."""
 CLIMB_REQUESTS: Final = 20
 NEVER_ENOUGH: Final = 10**9
-"""Requests: a stage around the limit lasts its time, unless its load is overloaded."""
+"""A number of requests that ends no stage: a stage around the limit lasts its time, unless its load
+is too high."""
 SEARCH_STAGES: Final = 8
-"""Of all its time a search gives about this part to each stage around the limit."""
+"""A search gives each stage around the limit about this part of all its time."""
 MOST_STAGES: Final = 40
-"""Of a search without a bound in time."""
+"""The stages of a search without a bound in time."""
 MIN_MEASURED: Final = 0.6
-"""Of a stage's whole time is measured at least: the rest goes to its first and its last wave."""
+"""At least this share of a stage's whole time is measured. The rest goes to its first and its last
+wave."""
 
 
 class RuleEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What one stage says about one rule: either requests that are for and against it, or by how
-    much its figure is off the limit."""
+    """What one stage shows about one rule: requests for and against it, or how far its value is off
+    the limit."""
 
     rule: str
     beyond: float = 0.0
-    """Share of requests that are beyond the limit."""
+    """The share of requests that are beyond the limit."""
     allowed: float | None = None
-    """Share that may be; None: the rule is about no share of requests."""
+    """The allowed share. None: the rule is about no share of requests."""
     count: float = 0.0
-    """Requests; where none is beyond the limit, or all are, the effective sample size."""
+    """The requests. Where none is beyond the limit, or all are, it is the effective sample size."""
     inflation: float = 1.0
-    """So many of them say as much of the share as one independent one."""
+    """So many requests show as much about the share as one independent request."""
     excess: float = 0.0
-    """Logarithm of the figure over its limit, above 0 where the rule is broken."""
+    """The logarithm of the value over its limit, above 0 where the rule is broken."""
     error: float = 0.0
-    """Its standard error."""
+    """The standard error of the excess."""
     weight: float = 1.0
-    """Of what its requests say: a queue that has not built up yet says little."""
+    """The weight of its requests. A queue that has not built up yet shows little."""
     spread: float = 0.0
-    """Standard deviation, in log-odds, from visit to visit of a level where these are seen to differ
-    by more than their errors."""
+    """The standard deviation, in log-odds, between visits to a level, where these differ by more
+    than their errors."""
     needs_load: bool = False
-    """It is about a throughput, which a low load cannot reach: below the level with the highest one
-    it says nothing."""
+    """The rule is about a throughput, which a low load cannot reach. Below the level with the
+    highest throughput it shows nothing."""
     passes: bool = False
     """The stage passes the rule by itself."""
     figure: tuple[float, float, float] | None = None
-    """The figure of the rule between the ends of its 95 % interval: low, value, high."""
+    """(low, value, high): the value of the rule between the ends of its 95 % interval."""
     rise: float = 0.0
-    """Logarithm of how many times as near to the limit the values of its second half are as those of
-    its first, on average."""
+    """How much nearer to the limit the values of the second half are than the first half's, as a
+    mean logarithm of the ratio."""
     rise_error: float = math.inf
-    """Its standard error."""
+    """The standard error of the rise."""
     second_half: "RuleEvidence | None" = None
-    """The same of the second half of the stage alone."""
+    """The evidence of the second half of the stage alone."""
 
 
 class StageEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What one stage says about all rules."""
+    """What one stage shows about all rules."""
 
     level: float
     number: int = 0
     measured_s: float = 0.0
     saturated_at: float | None = None
-    """Requests a second that the server answered where more were due than it could; None: it kept
-    up, or the load was a closed loop."""
+    """The requests a second that the server answered where more were due than it could answer.
+    None: it kept up, or the load was a closed loop."""
     rules: tuple[RuleEvidence, ...] = ()
 
     @property
     def passes(self) -> bool:
-        """By itself, all its rules."""
+        """The stage by itself passes all its rules."""
         return bool(self.rules) and all(rule.passes for rule in self.rules)
 
 
 class CapacitySearch(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the capacity is looked for, and what the stages so far say."""
+    """The range of a capacity search, and what the stages so far show."""
 
     lowest: float
     highest: float
@@ -108,48 +112,48 @@ class CapacitySearch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CapacityEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """The highest level at which all rules hold, in the range that was asked for."""
+    """The highest level at which all rules hold, in the requested range."""
 
     levels: tuple[float, ...]
-    """In rising order."""
+    """The levels in rising order."""
     chances: tuple[float, ...]
-    """Of each level: how likely the capacity is this level or more."""
+    """For each level, the probability that the capacity is this level or more."""
     rule: str = ""
-    """That limits it first."""
+    """The rule that limits it first."""
     measured_to: float = math.inf
-    """The highest level with a stage, or with one that passes by itself where none fails. Beyond it nothing is claimed: chances there only say where a
-    search goes next."""
+    """The highest level with a stage, or with one that passes by itself where none fails. Beyond it
+    nothing is claimed: chances there only guide the search."""
 
     @property
     def value(self) -> float | None:
-        """The median; None: below the lowest level."""
+        """The median. None: it is below the lowest level."""
         return self._highest(HALF)
 
     @property
     def low(self) -> float | None:
-        """Of its 95 % interval; None: it may be below the lowest level."""
+        """The low end of its 95 % interval. None: it may be below the lowest level."""
         return self._highest(1 - TAIL)
 
     @property
     def high(self) -> float | None:
-        """Of its 95 % interval; None: it is below the lowest level for certain."""
+        """The high end of its 95 % interval. None: it is certainly below the lowest level."""
         return self._highest(TAIL)
 
     def limit_to(self, passing: Sequence[float]) -> "CapacityEstimate":
-        """``passing``: levels with a stage that passes by itself. Above the highest of them a
-        capacity takes a level that fails above: it is between the two then."""
+        """``passing`` has the levels with a stage that passes by itself. Above the highest of them,
+        a capacity requires a level that fails above; it then lies between the two."""
         if not passing or self.chance_of(min(self.measured_to, self.levels[-1])) < HALF:
             return self
         return msgspec.structs.replace(self, measured_to=min(self.measured_to, max(passing)))
 
     def chance_of(self, level: float) -> float:
-        """How likely the capacity is this level or more."""
+        """The probability that the capacity is this level or more."""
         return self.chances[self.levels.index(level)] if level in self.levels else 0.0
 
     @property
     def safe(self) -> float | None:
-        """The next level below, or the low end of the interval where that is lower still; None:
-        there is none."""
+        """The next level below, or the low end of the interval where that is lower. None: there is
+        none."""
         if self.value is None or self.low is None:
             return None
         below = [level for level in self.levels if level < self.value]
@@ -157,12 +161,12 @@ class CapacityEstimate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_open(self) -> bool:
-        """The rules hold for certain at all that was measured, or asked for."""
+        """The rules certainly hold at all levels that were measured, or requested."""
         return self.low == min(self.levels[-1], self.measured_to)
 
     @property
     def reaches_top(self) -> bool:
-        """It may lie above the range, or above all that was measured of it."""
+        """The capacity may lie above the range, or above all measured levels."""
         above = [
             chance
             for level, chance in zip(self.levels, self.chances, strict=True)
@@ -172,14 +176,14 @@ class CapacityEstimate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_narrow(self) -> bool:
-        """Nothing is left to find out: the interval is one level, or two neighbours."""
+        """Nothing is left to find: the interval is one level, or two neighbours."""
         if self.low is None or self.high is None:
             return self.high is None
         inside = [level for level in self.levels if self.low <= level <= self.high]
         return len(inside) <= 2 and not (self.reaches_top and self.low < self.levels[-1])
 
     def predict_interval(self, times: float) -> tuple[float, float] | None:
-        """What the interval is about after a search of so many times as long; None: it has no two
+        """The likely interval after a search of so many times as long. None: it does not have two
         ends that could come nearer."""
         low, value, high = self.low, self.value, self.high
         if low is None or value is None or high is None or self.reaches_top:
@@ -205,7 +209,7 @@ class CapacityEstimate(msgspec.Struct, frozen=True, kw_only=True):
         return f"{format_load(self.low)} to {high}"
 
     def _highest(self, chance: float) -> float | None:
-        """The highest level that was measured and that the capacity reaches with this chance."""
+        """The highest measured level that the capacity reaches with this probability."""
         reached = [
             level
             for level, known in zip(self.levels, self.chances, strict=True)
@@ -228,23 +232,23 @@ class SearchStage(NamedTuple):
     level: float
     at_least_s: float
     at_most_s: float
-    """How long it is measured, after its first wave."""
+    """The seconds for which it is measured, after its first wave."""
     requests: int = 0
-    """It may end with so many before ``at_most_s``."""
+    """It may end with so many requests before ``at_most_s``."""
 
 
 class StageTime(NamedTuple):
-    """How long a finished stage took."""
+    """The time of a finished stage."""
 
     level: float
     measured_s: float
     whole_s: float
-    """Its waves, and its report, included."""
+    """The time with its waves and its report."""
 
 
 def list_levels(low: float, high: float, *, whole: bool) -> tuple[float, ...]:
-    """What the capacity can be: from ``low`` to ``high`` in steps of FINEST, or of 1 where these are
-    larger and levels are whole numbers."""
+    """The possible capacities: from ``low`` to ``high`` in steps of FINEST. For whole levels, a
+    step is at least 1."""
     levels = [low]
     while levels[-1] < high:
         raised = float(f"{levels[-1] * (1 + FINEST):.4g}")
@@ -255,10 +259,11 @@ def list_levels(low: float, high: float, *, whole: bool) -> tuple[float, ...]:
 def choose_level(
     estimate: CapacityEstimate | None, done: Sequence[float], levels: Sequence[float]
 ) -> float:
-    """The level of the next stage. ``done``: those of the stages so far.
+    """The level of the next stage. ``done`` has the levels of the stages so far.
 
-    Upwards until a level is likely too high. Then by turns at the middle of what is possible, and
-    between it and the farther end of the interval."""
+    It goes up until a level is likely too high. Then it alternates between the middle of the
+    possible range, and a level towards the farther end of the interval.
+    """
     if estimate is None or not done:
         return levels[0]
     highest = max(done)
@@ -294,7 +299,7 @@ def plan_stage(
     left_s: float,
     total_s: float,
 ) -> SearchStage | None:
-    """The next stage of a search with a bound in time, of which ``left_s`` are left; None: there is
+    """The next stage of a search with a bound in time, of which ``left_s`` are left. None: there is
     no time for one."""
     level = choose_level(estimate, [stage.level for stage in done], levels)
     waves_s = _predict_waves_s(done, level)
@@ -323,8 +328,11 @@ def plan_unbounded_stage(
     duration_s: tuple[float, float],
     requests: int,
 ) -> SearchStage | None:
-    """The same without a bound in time; None: nothing is left to find out. ``done``: the levels of
-    the stages so far; ``duration_s``: at least and at most of each."""
+    """The next stage of a search without a bound in time. None: nothing is left to find.
+
+    ``done`` has the levels of the stages so far. ``duration_s`` has the least and the most seconds
+    of each stage.
+    """
     if estimate is not None and (estimate.is_narrow or len(done) >= MOST_STAGES):
         return None
     level = choose_level(estimate, done, levels)
@@ -333,7 +341,8 @@ def plan_unbounded_stage(
 
 
 def _predict_waves_s(done: Sequence[StageTime], level: float) -> float:
-    """Of a stage, all but what is measured: as of the last one, in proportion to the load."""
+    """The time of a stage beside its measured part, from the last one's in proportion to the
+    load."""
     if not done:
         return 0.0
     latest = done[-1]

@@ -36,33 +36,34 @@ from .disturbance import weigh_disturbances
 from .settling import weigh_queues, weigh_rises
 
 EXCESS: Final = np.linspace(-9.0, 9.0, 181)
-"""Log-odds."""
+"""The grid of log-odds."""
 STEP: Final = float(EXCESS[1] - EXCESS[0])
 HALF: Final = 0.5
 SLOPES: Final = np.geomspace(0.3, 300.0, 14)
-"""Of the excess, for each factor of e in the load."""
+"""The slopes of the excess, for each factor of e in the load."""
 FLAT: Final = 1.2
-"""A slope below that is FLAT_WEIGHT times as likely as another one: past its full use a server's
+"""A slope below this is FLAT_WEIGHT times as likely as another one. Past its full use a server's
 latency grows as the load does, and its log-odds faster."""
 FLAT_WEIGHT: Final = 0.3
 DOUBTFUL: Final = 0.3
-"""How likely a rule is broken at the lowest level, in proportion to that it holds."""
+"""The probability that a rule is broken at the lowest level, over the probability that it holds."""
 ANEW: Final = 0.3
-"""How often the slope is another one, for each factor of e in the load."""
+"""The rate at which the slope changes to another one, for each factor of e in the load."""
 WANDERS: Final = 0.6
-"""By how much its logarithm changes beside that (standard deviation over a factor of e)."""
+"""The change of its logarithm beside that (standard deviation over a factor of e)."""
 SPREADS: Final = {0.03: 0.75, 0.15: 0.17, 0.4: 0.06, 1.0: 0.02}
-"""Standard deviations of a level's excess from stage to stage, and how likely each is."""
+"""The standard deviations of a level's excess from stage to stage, with their probabilities."""
 MORE: Final = 1.0
-"""By how much the geometric mean is too low."""
+"""The error by which the geometric mean is too low."""
 NEAR: Final = 0.2
-"""Factors of e in the load over which correlation is about the same."""
+"""Correlation is about the same within so many factors of e in the load."""
 FREEDOM: Final = 8.0
-"""Of Student's t, by which the figure of a stage is off."""
+"""The freedom of Student's t for the error of a stage's value."""
 
 
 def find_capacity(search: CapacitySearch, rules: Sequence[Rule]) -> CapacityEstimate | None:
-    """Of these rules, as the stages of a search show it; None: they say nothing about them."""
+    """The capacity for these rules, by the stages of a search. None: they show nothing about the
+    rules."""
     names = {str(rule) for rule in rules}
     own = [_select_rules(stage, names) for stage in search.stages]
     if not search.whole:
@@ -79,7 +80,7 @@ def _select_rules(stage: StageEvidence, names: Set[str]) -> StageEvidence:
 def estimate_capacity(
     levels: Sequence[float], stages: Sequence[StageEvidence]
 ) -> CapacityEstimate | None:
-    """None: no stage says anything about a rule. ``levels``: what the capacity can be."""
+    """``levels`` are the possible capacities. None: no stage shows anything about a rule."""
     names: dict[str, None] = {}
     for stage in stages:
         names.update(dict.fromkeys(rule.rule for rule in stage.rules))
@@ -106,7 +107,7 @@ def estimate_capacity(
 
 
 def _select(name: str, stages: Sequence[StageEvidence]) -> list[tuple[float, RuleEvidence]]:
-    """What the stages say about one rule."""
+    """What the stages show about one rule."""
     known: list[tuple[float, RuleEvidence]] = []
     for stage in stages:
         known += ((stage.level, rule) for rule in stage.rules if rule.rule == name)
@@ -120,7 +121,7 @@ def _select(name: str, stages: Sequence[StageEvidence]) -> list[tuple[float, Rul
 
 
 def compute_chances(levels: Sequence[float], known: Sequence[tuple[float, RuleEvidence]]) -> Floats:
-    """That a rule holds at each level, and below."""
+    """The probability that a rule holds at each level, and below."""
     points = np.array(sorted({*levels, *(level for level, _ in known)}))
     known = _pool_inflation(known)
     found, weights = [], []
@@ -142,8 +143,8 @@ def compute_chances(levels: Sequence[float], known: Sequence[tuple[float, RuleEv
 def _pool_inflation(
     known: Sequence[tuple[float, RuleEvidence]],
 ) -> list[tuple[float, RuleEvidence]]:
-    """Requests of neighbouring levels are about as correlated, and a short stage shows badly how
-    much: each has the mean of those near it."""
+    """The evidence with the mean inflation of near levels. Requests of near levels are about
+    equally correlated, and a short stage shows badly how much."""
     shown = [(level, rule.count, rule.inflation) for level, rule in known if 0 < rule.beyond < 1]
     pooled = []
     for level, rule in known:
@@ -159,7 +160,7 @@ def _pool_inflation(
 
 
 def _log_likelihood(evidence: RuleEvidence, spread: float) -> Floats:
-    """Of each excess."""
+    """The log-likelihood of each excess."""
     if evidence.allowed is None:
         off = (EXCESS - MEAN_SCALE * evidence.excess) / (MEAN_SCALE * max(evidence.error, 1e-3))
         logs: Floats = -(FREEDOM + 1) / 2 * np.log1p(off * off / FREEDOM)
@@ -226,8 +227,8 @@ Move = tuple[Floats, NDArray[np.int64], Floats]
 
 @lru_cache(maxsize=4096)
 def _move(step: float) -> Move:
-    """From one level to the next, whose logarithm is ``step`` higher: (how slopes change, by how
-    many whole STEPs each raises the excess, and the share of a STEP beyond)."""
+    """A step to the next level, whose logarithm is ``step`` higher: (how slopes change, how many
+    whole STEPs each slope raises the excess, and the share of a STEP beyond)."""
     size = len(SLOPES)
     ratio = math.log(SLOPES[1] / SLOPES[0])
     parts = max(1, math.ceil(step / 0.1))
@@ -250,7 +251,7 @@ def _indices(low: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int6
 
 
 def _pull(after: Floats, low: NDArray[np.int64], share: Floats) -> Floats:
-    """What each state before can expect of those after it."""
+    """The expectation of each state before, from the states after it."""
     near, far = _indices(low)
     pulled: Floats = (1 - share) * np.take_along_axis(after, near, 0) + share * np.take_along_axis(
         after, far, 0
@@ -259,7 +260,7 @@ def _pull(after: Floats, low: NDArray[np.int64], share: Floats) -> Floats:
 
 
 def _shift(before: Floats, low: NDArray[np.int64], share: Floats) -> Floats:
-    """Each slope raises the excess; what would be above the highest stays there."""
+    """The excess after each slope has raised it. What would be above the highest stays there."""
     near, far = _indices(low)
     columns = np.broadcast_to(np.arange(before.shape[1]), before.shape)
     flat = (near * before.shape[1] + columns).ravel(), (far * before.shape[1] + columns).ravel()

@@ -15,11 +15,12 @@ from locust_llm.slo.intervals import NORMAL_REACH
 from locust_llm.slo.rules import Rule
 
 MIN_TREND: Final = 3
-"""Visits of which each is worse than the one before: the earlier ones are about another server."""
+"""If each of so many visits is worse than the one before, the earlier ones describe another
+server."""
 
 
 class Visit(NamedTuple):
-    """A stage of a level that has others, with the figure of a rule and its interval."""
+    """A stage of a level that has others, with the value of a rule and its interval."""
 
     number: int
     low: float
@@ -32,14 +33,14 @@ class Disturbance(NamedTuple):
 
     level: float
     visits: tuple[Visit, ...]
-    """In the order of time."""
+    """The visits in the order of time."""
     worsens: bool
-    """From each to the next."""
+    """Each visit is worse than the one before."""
 
     @property
     def spread(self) -> float:
-        """Standard deviation, in log-odds, beyond the errors. What got worse with each visit may go
-        on as far."""
+        """The standard deviation in log-odds beyond the errors. What got worse with each visit may
+        go on as far."""
         if self.worsens:
             drift = abs(math.log(self.visits[-1].value / self.visits[0].value))
             return MEAN_SCALE * drift
@@ -51,13 +52,14 @@ class Disturbance(NamedTuple):
 
     @property
     def extremes(self) -> tuple[Visit, Visit]:
-        """Those with the lowest and the highest figure."""
+        """(visit with the lowest value, visit with the highest value)."""
         ordered = sorted(self.visits, key=lambda visit: visit.value)
         return ordered[0], ordered[-1]
 
 
 def find_disturbance(rule: Rule, stages: Sequence[StageEvidence]) -> Disturbance | None:
-    """The largest one of a rule; None: visits to no level differ by more than their errors."""
+    """The largest disturbance of a rule. None: visits to no level differ by more than their
+    errors."""
     visits = defaultdict[float, list[Visit]](list)
     for stage in sorted(stages, key=lambda stage: stage.number):
         for evidence in stage.rules:
@@ -79,7 +81,8 @@ def _worsens(rule: Rule, visits: Sequence[Visit]) -> bool:
 def weigh_disturbances(
     rules: Sequence[Rule], stages: Sequence[StageEvidence]
 ) -> list[StageEvidence]:
-    """What the stages say about these rules, as far as no disturbance makes it doubtful."""
+    """What the stages show about these rules, without evidence that a disturbance makes
+    doubtful."""
     disturbed = {str(rule): find_disturbance(rule, stages) for rule in rules}
     weighed = list[StageEvidence]()
     for stage in stages:

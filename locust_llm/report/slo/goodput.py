@@ -10,7 +10,7 @@ from .observed import Evaluation, compute_rule_value
 
 
 def measure_goodput(seen: Evaluation) -> GoodRequests | None:
-    """Attainment and goodput of these requests; None without a definition or a value."""
+    """The attainment and goodput of these requests. None: there is no definition or no value."""
     conditions, source = define_good_request(seen.run.settings.rules)
     if not conditions:
         return None
@@ -32,8 +32,10 @@ def measure_goodput(seen: Evaluation) -> GoodRequests | None:
 
 def make_goodput_rows(seen: Evaluation) -> list[Row]:
     """AIPerf's goodput, good_request_count and good_request_fraction for its ``--goodput``; nothing
-    without one. A request that was cut is not known to be good; where it may be, ``min`` and
-    ``max`` say between which values they lie."""
+    without one.
+
+    A cut request is not known to be good. Where it may be, ``min`` and ``max`` bound the values.
+    """
     if not (given := seen.run.settings.rules.good):
         return []
     rule = Rule("goodput", ">=", 0.0, "/s", given=given)

@@ -37,18 +37,21 @@ from .observed import (
 )
 
 UNSURE: Final = 0.3
-"""Standard error of the logarithm of a figure that has no interval: a fact of a short stage."""
+"""The standard error of a value's logarithm without an interval: a fact of a short stage."""
 CERTAIN: Final = 0.02
-"""The least one: a figure is not known better than a server comes back to it."""
+"""The least standard error, as a server does not come back to a value more exactly."""
 MOST_SURE: Final = 20.0
-"""So many times as much as they are, requests far within a limit may say."""
+"""Requests far within a limit may count as at most so many times their number."""
 FAR: Final = 3.0
-"""Logarithm of a figure over its limit where one of them is 0 or infinite."""
+"""The logarithm of a value over its limit where one of them is 0 or infinite."""
 
 
 def measure_stage_evidence(seen: Evaluation, results: Sequence[SloResult]) -> StageEvidence | None:
-    """Of the rules that are about all stages of a sweep; None: it says nothing. ``results``: what
-    the stage decides of its rules; where the load generator may have it wrong it says nothing."""
+    """The evidence on the rules about all stages of a sweep. None: there is none.
+
+    ``results`` are the stage's decisions. Where the load generator may have them wrong, the stage
+    shows nothing.
+    """
     stage = seen.run.stage
     if stage is None:
         return None
@@ -76,7 +79,7 @@ def measure_stage_evidence(seen: Evaluation, results: Sequence[SloResult]) -> St
 
 
 def _find_figure(result: SloResult) -> tuple[float, float, float] | None:
-    """None: it has no interval that could be compared with that of another stage."""
+    """None: it has no interval that could be compared with another stage's."""
     low, value, high = result.low, result.observed, result.high
     if low is None or value is None or high is None or math.isinf(high):
         return None
@@ -84,7 +87,8 @@ def _find_figure(result: SloResult) -> tuple[float, float, float] | None:
 
 
 def _certainly_broken(rule: Rule, run: Run, stage: Stage) -> RuleEvidence | None:
-    """By what was seen while it ran: it was ended early, or arrivals queue up without end."""
+    """The evidence that was seen while the stage ran: it was ended early, or arrivals queue up
+    without end."""
     ended = any(
         broken.rule == str(rule) and broken.stage == stage.number for broken in run.broken_rules
     )
@@ -97,7 +101,7 @@ def _certainly_broken(rule: Rule, run: Run, stage: Stage) -> RuleEvidence | None
 def measure_rule_evidence(
     rule: Rule, seen: Evaluation, found: ObservedValue
 ) -> RuleEvidence | None:
-    """``found``: its figure. None: the stage says nothing about it."""
+    """``found`` is the rule's value. None: the stage shows nothing about the rule."""
     measure = BY_WORD[rule.metric]
     if rule.base or rule.metric in OF_SCHEDULE or measure.tag == POOLED or measure.units is RATE:
         return _of_figure(rule, found)
@@ -141,9 +145,12 @@ def make_share_evidence(
     *,
     may_fail: bool = False,
 ) -> RuleEvidence:
-    """Of requests in the order of their sends: 1 for each ``beyond`` the limit. ``margins``: how far
-    each one is, 1 at the limit; where none is beyond it, they say that it is far. ``may_fail``: a
-    failure is beyond it as well, of which they say nothing."""
+    """The evidence of requests in the order of their sends: 1 for each ``beyond`` the limit.
+
+    ``margins``: how far each request is, 1 at the limit. Where none is beyond it, they show the
+    distance. ``may_fail``: a failure is beyond the limit as well, and they show nothing about
+    failures.
+    """
     whole = _weigh_share(name, beyond, allowed, None if may_fail else margins)
     half = len(beyond) // 2
     if margins is None or half < MIN_VALUES or np.isnan(margins).any():
@@ -163,7 +170,8 @@ def make_share_evidence(
 
 
 def _weigh_share(name: str, beyond: Floats, allowed: float, margins: Floats | None) -> RuleEvidence:
-    count, share = len(beyond), float(beyond.mean())
+    count = len(beyond)
+    share = float(beyond.mean())
     evidence = RuleEvidence(rule=name, beyond=share, allowed=allowed, count=float(count))
     if count < MIN_VALUES:
         # how correlated so few are is not known: those beyond may have one cause

@@ -6,6 +6,7 @@ Inventories and Maintenance, 1958), and varies as slowly later."""
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -15,34 +16,33 @@ from locust_llm.slo.capacity import RuleEvidence, StageEvidence
 LONG: Final = 0.5
 """A stage is long from this share of the longest one on."""
 LEAST_RISE: Final = 0.1
-"""Logarithm of the rise from one half of a stage to the other; a smaller one does not matter."""
+"""The least logarithm of the rise from one half of a stage to the other. A smaller rise does not
+matter."""
 MIN_ERRORS: Final = 2.0
 """A rise by so many standard errors is no chance."""
 
 QUEUE_TIMES: Final = 3.0
-"""After so many relaxation times a queue is as long as it gets."""
+"""After so many relaxation times a queue has its final length."""
 
 
 class Rise(NamedTuple):
-    """Of the values of one rule, within the long stages."""
+    """The rise of the values of one rule within the long stages."""
 
     rule: str
     factor: float
-    """From the first half of a stage to the second."""
+    """The factor from the first half of a stage to the second."""
     long_s: float
-    """Shorter stages saw only its begin."""
+    """Shorter stages saw only the begin of the rise."""
 
 
 def find_rise(rule: str, stages: Sequence[StageEvidence]) -> Rise | None:
-    """None: none is seen, or it does not matter."""
+    """None: there is no rise, or it does not matter."""
     long_s = LONG * max((stage.measured_s for stage in stages), default=0.0)
+    long_stages = [stage.rules for stage in stages if stage.measured_s >= long_s]
     known = [
         evidence
-        for stage in stages
-        for evidence in stage.rules
-        if evidence.rule == rule
-        and stage.measured_s >= long_s
-        and 0 < evidence.rise_error < math.inf
+        for evidence in chain.from_iterable(long_stages)
+        if evidence.rule == rule and 0 < evidence.rise_error < math.inf
     ]
     weights = [evidence.rise_error**-2 for evidence in known]
     if not known:
@@ -55,9 +55,11 @@ def find_rise(rule: str, stages: Sequence[StageEvidence]) -> Rise | None:
 
 
 def weigh_rises(stages: Sequence[StageEvidence]) -> list[StageEvidence]:
-    """What the stages say about their rules. Of a rule whose values rise, the second half of each
-    long stage; and a shorter one only where it breaks the rule, since later it would break it more."""
-    names = dict.fromkeys(rule.rule for stage in stages for rule in stage.rules)
+    """What the stages show about their rules. If a rule's values rise, the second half of each long
+    stage counts. A shorter stage counts only where it breaks the rule, as it would break it more
+    later."""
+    every = chain.from_iterable(stage.rules for stage in stages)
+    names = dict.fromkeys(evidence.rule for evidence in every)
     rises = {name: find_rise(name, stages) for name in names}
     weighed = list[StageEvidence]()
     for stage in stages:
@@ -90,8 +92,8 @@ def _is_broken(evidence: RuleEvidence) -> bool:
 
 
 def weigh_queues(stages: Sequence[StageEvidence]) -> list[StageEvidence]:
-    """Stages of an open loop say little where they ended before a queue had built up. Where no rate was too
-    high for the server to keep up, nothing is known of that."""
+    """The stages of an open loop show little where they ended before a queue had built up. Where
+    the server kept up with every rate, nothing is known of that."""
     saturated = [stage for stage in stages if stage.saturated_at is not None]
     seconds = sum(stage.measured_s for stage in saturated)
     if not seconds:

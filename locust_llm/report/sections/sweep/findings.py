@@ -31,10 +31,10 @@ from locust_llm.text.format import (
 from .knee import SLO, describe_levels, find_knees
 
 MAX_EARLY: Final = 8.0
-"""Times the lowest stage; the early slope is over the stages up to there."""
+"""The early slope covers the stages up to so many times the lowest one."""
 MAX_LOWEST: Final = 2.0
-"""Users; from a higher lowest stage no early slope is reported, as a busy server is slower whatever
-the prompts."""
+"""From a higher lowest stage (users) no early slope is reported, as a busy server is slower
+whatever the prompts."""
 MIN_STEEP: Final = 0.25
 MAX_FLAT: Final = 0.1
 """Of the slope of log request latency (p50) over log concurrency. In the simulator (Llama-3.1-8B on
@@ -42,7 +42,7 @@ an H100, from 1 to 8) it is 0.78 for prompts of 16,000 tokens with 60 out, 0.52 
 0.29 for 3,000 / 100, 0.17 for 1,500 / 100, 0.05 for 550 / 128, 0.02 for 200 / 64. TTFT shows less
 of it: a prefill is as fast as alone, and the decoding requests get slower."""
 MIN_KEPT: Final = 0.9
-"""Share of the best; goodput below it has fallen, throughput above it has not."""
+"""The share of the best. A goodput below it has fallen; a throughput above it has not."""
 
 
 def describe_sweep_findings(
@@ -52,8 +52,8 @@ def describe_sweep_findings(
     settings: Settings,
     safe: float | None = None,
 ) -> Iterator[str]:
-    """``levels``: in rising order of their values; only valid ones are used. ``safe``: of a search,
-    which limits the load instead of the knee."""
+    """``levels`` are in rising order of their values; only valid ones are used. ``safe`` is of a
+    search, and limits the load instead of the knee."""
     sound = [level for level in levels if level.sound]
     if axis == CONCURRENCY:
         yield from describe_latency_slope(sound)
@@ -73,8 +73,8 @@ def describe_sweep_findings(
 
 
 def describe_latency_slope(sound: Sequence[LoadLevel]) -> Iterator[str]:
-    """How fast the median latency grows with the first users: the longer the prompts, the more each
-    prefill delays the other requests. Nothing where that was not measured."""
+    """How fast the median latency grows with the first users. The longer the prompts, the more each
+    prefill delays the other requests. There is nothing where that was not measured."""
     early = [
         (level, p50)
         for level in sound
@@ -114,7 +114,7 @@ def describe_latency_slope(sound: Sequence[LoadLevel]) -> Iterator[str]:
 
 
 def _wasted(axis: str, sound: Sequence[LoadLevel]) -> Iterator[str]:
-    """Where more load keeps the throughput and costs goodput."""
+    """The levels at which more load keeps the throughput and costs goodput."""
     known = [(level, good) for level in sound if (good := level.goodput_per_s) is not None]
     if not known:
         return
@@ -144,7 +144,7 @@ def _change(before: float, after: float) -> str:
 
 
 def _gateway(level: LoadLevel, where: str) -> Iterator[str]:
-    """Rates of the highest stage within the SLO: what a gateway may let through."""
+    """The rates of the highest stage within the SLO, which a gateway may let through."""
     if level.requests_per_s is None:
         return
     tokens = [
@@ -183,7 +183,8 @@ def _cost(level: LoadLevel, where: str, settings: Settings) -> Iterator[str]:
 
 
 def _known(value: float, level: LoadLevel) -> str:
-    """A rate of a stage, or what follows from one, as well as its requests a second are known."""
+    """A rate of a stage, or a value that follows from one, with the precision of its requests a
+    second."""
     rate, error = level.requests_per_s, level.requests_per_s_error
     return format_supported(
         value, None if error is None or not rate else NORMAL_REACH * error / rate * value, digits=3
@@ -210,16 +211,16 @@ LATENCIES: Final = (
     GATE_WAIT.tag,
     PER_USER.tag,
 )
-"""Rows of a stage."""
+"""The latency rows of a stage."""
 SPREAD: Final = (("TTFT", TTFT.tag, (50.0, 95.0, 99.0)), ("ITL", ITL.tag, (50.0, 95.0)))
-"""Percentiles whose spread over repeats is shown."""
+"""The percentiles whose spread over repeats is shown."""
 
 
 def summarise_sweep(
     run: Run, stages: Sequence[tuple[Run, Summary]], missing: Sequence[str] = ()
 ) -> SweepSummary:
-    """``run``: the whole; ``stages``: those of its stages that could be read, each as a run of its
-    own (``Run.stage`` is set); ``missing``: a sentence for each other one."""
+    """``run`` is the whole run. ``stages`` are the readable stages, each as a run of its own
+    (``Run.stage`` is set). ``missing`` has a sentence for each other stage."""
     axis = find_sweep_axis(run)
     levels = [make_load_level(stage, summary) for stage, summary in stages]
     levels.sort(key=lambda level: level.value)
@@ -268,8 +269,8 @@ def _list_evidence(levels: Sequence[LoadLevel]) -> Iterator[StageEvidence]:
 
 
 def describe_doubts(axis: str, levels: Sequence[LoadLevel], settings: Settings) -> str:
-    """A sentence for each rule whose figures rise within the stages, or differ from visit to visit
-    of a level."""
+    """A sentence for each rule whose values rise within the stages, or differ between visits to a
+    level."""
     stages = list(_list_evidence(levels))
     sentences = list[str]()
     for rule in settings.rules.readable:
@@ -294,7 +295,7 @@ def describe_doubts(axis: str, levels: Sequence[LoadLevel], settings: Settings) 
 
 
 def _format_figure(rule: Rule, number: int, levels: Sequence[LoadLevel]) -> str:
-    """Of this stage."""
+    """The value as written for this stage."""
     (level,) = (level for level in levels if level.number == number)
     (result,) = (result for result in level.slos if result.rule == str(rule))
     return format_observed(result)
@@ -307,7 +308,7 @@ def is_ended_by_time(run: Run, stage: Stage) -> bool:
 
 
 def _ended(run: Run, levels: Sequence[LoadLevel]) -> str:
-    """Why the sweep ended, and in which stage where its time did not reach for the stage."""
+    """Why the sweep ended, and in which stage where its time was too short for it."""
     last = next((stage for stage in run.stages if is_ended_by_time(run, stage)), None)
     if last is None:
         return run.sweep_end
@@ -371,7 +372,8 @@ def make_load_level(run: Run, summary: Summary) -> LoadLevel:
 
 
 def compute_repeat_spread(levels: Sequence[LoadLevel]) -> tuple[Row, ...]:
-    """The spread of the main figures over the repeats: a row per figure, a value per repeat."""
+    """The spread of the main values over the repeats: a row for each value, a value for each
+    repeat."""
     figures: list[tuple[str, str, str, list[float | None]]] = []
     for name, tag, percentiles in SPREAD:
         latencies = [level.latencies.get(tag) for level in levels]

@@ -31,14 +31,14 @@ SATURATION: Final = "saturation"
 BEST: Final = "best limit"
 
 MIN_COMPARED: Final = 2
-"""Valid stages, or limits, of which one can be the best."""
+"""The valid stages, or limits, among which one can be the best."""
 MIN_STAGES: Final = 5
-"""Stages that a fit of the Universal Scalability Law takes."""
+"""The stages that a fit of the Universal Scalability Law requires."""
 MIN_R2: Final = 0.95
-"""Below this R2 it does not describe what was measured."""
+"""Below this R2 the law does not describe the measurements."""
 MIN_ERRORS: Final = 3.0
-"""So many standard errors of a difference are more than chance, where the best of several stages
-was picked."""
+"""A difference of so many standard errors is more than chance, where the best of several stages was
+picked."""
 MIN_FALL: Final = 0.02
 """A smaller share of throughput is no fall."""
 
@@ -49,9 +49,11 @@ def find_knees(
     capacity: CapacityEstimate | None = None,
     run_time_s: float | None = None,
 ) -> tuple[Knee, ...]:
-    """By each rule that there is for this axis. ``levels``: in rising order of their values. None
-    of repeats. ``capacity``: of a search, which is the knee of the SLO then; ``run_time_s``: its
-    time."""
+    """A knee for each rule of this axis. Repeats have none. ``levels`` are in rising order of their
+    values.
+
+    ``capacity`` is of a search, and then the knee of the SLO. ``run_time_s`` is the search's time.
+    """
     knees = _find_knees(axis, levels)
     if capacity is None:
         return knees
@@ -146,8 +148,8 @@ def _decided(levels: Sequence[LoadLevel]) -> bool:
 
 
 def select_top_knees(sweep: SweepSummary) -> list[Knee]:
-    """Of the rules first, where there are any, also if they found none: they were asked for. Then
-    those that were found."""
+    """The knees of the rules first, where there are any, also if they found none. Then the other
+    knees that were found."""
     ruled = any(level.slo_status for level in sweep.levels)
     return sorted(
         sweep.knees, key=lambda knee: (not (ruled and knee.rule == SLO), knee.value is None)
@@ -161,13 +163,12 @@ def describe_levels(axis: str, *levels: LoadLevel) -> str:
 
 
 def is_client_distorted(level: LoadLevel) -> bool:
-    """The load generator may have wrong what conclusions are made of, or what its rules are
-    about."""
+    """The load generator may have the basis of conclusions, or of the stage's rules, wrong."""
     return level.distorted or any(result.voided for result in level.slos)
 
 
 def explain_unsound(axis: str, level: LoadLevel) -> str:
-    """Why no conclusion uses a stage."""
+    """Why conclusions do not use a stage."""
     if not is_client_distorted(level):
         return f"at {describe_levels(axis, level)} no request succeeded"
     voided = [result.rule for result in level.slos if result.voided]
@@ -184,21 +185,21 @@ def explain_unsound(axis: str, level: LoadLevel) -> str:
 
 
 class PassingStages(NamedTuple):
-    """Which stages hold a rule."""
+    """The stages by whether they hold a rule."""
 
     highest: LoadLevel | None
-    """The last that holds it below the first that breaks it; None: none holds it. Rules on
-    throughput need some load, so what lies below the first that holds it is no limit."""
+    """The last stage that holds it below the first that breaks it. None: none holds it. Rules on
+    throughput need some load, so no limit lies below the first stage that holds it."""
     beyond: LoadLevel | None
-    """The next one, which breaks it or is not decided; None: the highest stage holds it."""
+    """The next stage, which breaks the rule or is not decided. None: the highest stage holds it."""
     broken: LoadLevel | None = None
-    """The first that breaks it above those that hold it, or of all where none does."""
+    """The first stage that breaks it above the ones that hold it, or of all where none does."""
     again: tuple[LoadLevel, ...] = ()
-    """Those above that one that hold it nevertheless."""
+    """Later stages that hold it nevertheless."""
     before: tuple[LoadLevel, ...] = ()
-    """Those below the first that holds it which break it."""
+    """Stages below the first that holds it, which break it."""
     undecided: tuple[LoadLevel, ...] = ()
-    """Those up to the first that breaks it which are not decided, ``beyond`` aside."""
+    """Undecided stages up to the first that breaks it, without ``beyond``."""
 
 
 def find_passing_stages(
@@ -207,9 +208,12 @@ def find_passing_stages(
     *,
     distorted_too: bool = False,
 ) -> PassingStages:
-    """``status_of``: PASS, FAIL, INCONCLUSIVE, or None for a stage that the rule is not about. A
-    stage that is not decided, below one that holds the rule, decides nothing; nor does one that the
-    load generator distorted, but ``distorted_too``."""
+    """``status_of`` gives PASS, FAIL, INCONCLUSIVE, or None for a stage that the rule does not
+    cover.
+
+    An undecided stage below one that holds the rule decides nothing. Neither does one that the load
+    generator distorted, except with ``distorted_too``.
+    """
 
     def decided(level: LoadLevel) -> bool | None:
         status = status_of(level)
@@ -242,7 +246,7 @@ def find_passing_stages(
 def describe_neighbours(
     axis: str, passing: PassingStages, status_of: Callable[[LoadLevel], str | None]
 ) -> str:
-    """What lies above and below the highest stage that holds a rule."""
+    """The stages above and below the highest one that holds a rule."""
     notes = []
     if (beyond := passing.beyond) is None:
         notes.append("no higher stage was run")
@@ -275,8 +279,7 @@ def _open(
     status_of: Callable[[LoadLevel], str | None],
     too: str = "",
 ) -> Iterator[str]:
-    """Stages that decide nothing: those whose rules are open, and those whose results, as in the
-    table, do not count."""
+    """The stages that decide nothing: with open rules, or with results that do not count."""
     unused = [level for level in undecided if status_of(level) in (PASS, FAIL)]
     if still_open := [level for level in undecided if level not in unused]:
         yield f"INCONCLUSIVE at {describe_levels(axis, *still_open)}{too}"
@@ -331,7 +334,7 @@ def find_slo_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
 
 
 def _because(level: LoadLevel | None) -> str:
-    """Which rules a stage does not pass."""
+    """The rules that a stage does not pass."""
     if level is None or (is_client_distorted(level) and level.slo_status not in (PASS, FAIL)):
         return ""
     broken = [r for r in level.slos if r.decides and r.status != PASS]
@@ -395,7 +398,7 @@ def find_asymptotic_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
 
 
 def _known(value: float, error: float | None) -> str:
-    """``error``: its standard error."""
+    """``error`` is its standard error."""
     return format_supported(value, None if error is None else NORMAL_REACH * error, digits=3)
 
 
@@ -406,7 +409,7 @@ def _fitted(value: float, reach: float | None) -> str:
 
 
 def format_knee(knee: Knee) -> str:
-    """Its value: that of a stage, or the figure of a fit with the digits that are known."""
+    """The value of a stage, or of a fit with its known digits."""
     if knee.value is None:
         return "none"
     return (
@@ -417,9 +420,11 @@ def format_knee(knee: Knee) -> str:
 
 
 def find_scalability_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
-    """The peak of the Universal Scalability Law fitted to throughput over users. A curve that stays
-    flat at capacity fits it with a kappa above 0 too, so a peak takes that kappa's interval is
-    above 0 and that throughput is seen to fall."""
+    """The peak of the Universal Scalability Law fitted to throughput over users.
+
+    A curve that stays flat at capacity also fits it with a kappa above 0. So a peak requires an
+    interval of kappa above 0, and a visible fall of throughput.
+    """
     known = _measured(levels)
     if (different := _count_different(known)) < MIN_STAGES:
         text = _too_few("A fit", different, least=MIN_STAGES, of="level")
@@ -475,7 +480,7 @@ def find_scalability_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
 
 
 def _errors(known: Sequence[tuple[LoadLevel, float]]) -> Floats | None:
-    """Standard errors of the throughput of each stage; None if one is not known."""
+    """The standard errors of each stage's throughput. None: one is not known."""
     errors = [level.requests_per_s_error for level, _ in known]
     return None if None in errors else np.array(errors, np.float64)
 
@@ -586,7 +591,7 @@ def find_best_limit(axis: str, levels: Sequence[LoadLevel]) -> Knee:
 def _overlap(
     ends: tuple[float | None, float | None], other: tuple[float | None, float | None]
 ) -> bool:
-    """Unknown ends overlap with everything."""
+    """Whether two intervals overlap. Unknown ends overlap with everything."""
     (low, high), (least, most) = ends, other
     return (low is None or most is None or most >= low) and (
         high is None or least is None or least <= high
@@ -594,19 +599,20 @@ def _overlap(
 
 
 def _measured(levels: Sequence[LoadLevel]) -> list[tuple[LoadLevel, float]]:
-    """Sound stages that have a throughput, with it: requests a second."""
+    """(stage, requests a second) of the sound stages that have a throughput."""
     return [
         (level, level.requests_per_s) for level in levels if level.sound and level.requests_per_s
     ]
 
 
 def _count_different(known: Sequence[tuple[LoadLevel, float]]) -> int:
-    """Levels that were visited: several visits to one say nothing of how the load matters."""
+    """The number of different levels, as several visits to one show nothing of how the load
+    matters."""
     return len({level.value for level, _ in known})
 
 
 def _too_few(what: str, count: int, *, least: int = MIN_COMPARED, of: str = "stage") -> str:
-    """Why there is none: with a throughput, or a goodput, there are only ``count`` valid stages."""
+    """Why there is no knee: only ``count`` valid stages have a throughput, or a goodput."""
     return f"{what} takes {least} valid {of}s, and there {'is' if count == 1 else 'are'} {count}."
 
 
