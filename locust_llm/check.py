@@ -116,23 +116,23 @@ class Checker:
         if left_s <= 0.1:
             self.failed = "there was no time left"
             return None
-        s = self.settings
-        own = PROTOCOLS[s.endpoint_type]
+        settings = self.settings
+        own = PROTOCOLS[settings.endpoint_type]
         data = encode_request_body(
-            s.endpoint_type, self.model, [{"role": "user", "content": text}] * own.least_texts,
+            settings.endpoint_type, self.model, [{"role": "user", "content": text}] * own.least_texts,
             tokens,
-            **self.form.fields(s), **more,
+            **self.form.fields(settings), **more,
         )  # fmt: skip
         prepared = self._prepared(data)
         where = make_target(
-            prepared.url or "", False if s.insecure else find_trusted_certificates(), None
+            prepared.url or "", False if settings.insecure else find_trusted_certificates(), None
         )
         request = Request(
             target=where,
             data=format_request_head(prepared) + b"\r\n" + data,
             labels={"id": "check"},
             timeout_s=left_s,
-            kind=s.endpoint_type,
+            kind=settings.endpoint_type,
         )
         record = exchange_request(self.line, self.gate, request, 0.0)
         failure = sanitise_text(
@@ -143,17 +143,17 @@ class Checker:
         self.advice = (
             ""
             if record.outcome == OK
-            else advise_on_error(record.status, failure, s, key=has_key(self.headers))
+            else advise_on_error(record.status, failure, settings, key=has_key(self.headers))
         )
         return CheckedRequest(record, self._early_s()) if record.outcome == OK else None
 
     def find_form(self) -> tuple[str, list[str]]:
         """Find the form of requests that the server accepts, and use it from here on. Returns (why
         it accepts none, what the user must know)."""
-        s = self.settings
-        verify = False if s.insecure else find_trusted_certificates()
+        settings = self.settings
+        verify = False if settings.insecure else find_trusted_certificates()
         self.form, why, notes = find_request_form(
-            s, self.headers, self.model, self.until, verify=verify
+            settings, self.headers, self.model, self.until, verify=verify
         )
         return why, notes
 
@@ -326,10 +326,10 @@ def _answers(checker: Checker, prompt_tokens: float) -> Iterator[CheckFinding]:
 
 
 def _check_endpoint_types(checker: Checker) -> Iterator[CheckFinding]:
-    s = checker.settings
-    verify = False if s.insecure else find_trusted_certificates()
+    settings = checker.settings
+    verify = False if settings.insecure else find_trusted_certificates()
     if names := find_spoken_protocols(
-        s, checker.headers, checker.model, checker.until, verify=verify
+        settings, checker.headers, checker.model, checker.until, verify=verify
     ):
         yield CheckFinding(FINE, "endpoint types", f"also {', '.join(names)} (--endpoint-type)")
 

@@ -474,8 +474,10 @@ class BlockRunner(StageRunner):
         )
 
 
-def count_requests_needed(s: Settings) -> int:
+def count_requests_needed(settings: Settings) -> int:
     """The successful requests of a stage: the percentiles of the rules need so many for both ends
     of their interval."""
-    percentiles = [rule.percentile for rule in s.rules.readable if rule.percentile is not None]
+    percentiles = [
+        rule.percentile for rule in settings.rules.readable if rule.percentile is not None
+    ]
     return max([MIN_REQUESTS, *map(count_needed_values, percentiles)])

@@ -44,88 +44,91 @@ _FRAMING: Final = (
 )  # fmt: skip
 
 
-def validate_settings(s: Settings) -> Iterator[str]:
+def validate_settings(settings: Settings) -> Iterator[str]:
     """Each reason why this run cannot start, as one line with what to do."""
-    yield from find_out_of_range(s, declared_options(Settings))
-    yield from _limits(s)
-    yield from _contradictions(s)
-    yield from _dataset(s)
-    yield from _prompts(s)
-    yield from _stages(s)
-    yield from _limit_sweep(s)
-    yield from _until_decided(s)
-    yield from _tenants(s)
-    yield from _arms(s)
-    yield from slo.validate_rules(s.rules, (s.sweep or "").partition("=")[0].strip())
-    if "@" in urlsplit(s.candidate).netloc:
+    yield from find_out_of_range(settings, declared_options(Settings))
+    yield from _limits(settings)
+    yield from _contradictions(settings)
+    yield from _dataset(settings)
+    yield from _prompts(settings)
+    yield from _stages(settings)
+    yield from _limit_sweep(settings)
+    yield from _until_decided(settings)
+    yield from _tenants(settings)
+    yield from _arms(settings)
+    yield from slo.validate_rules(settings.rules, (settings.sweep or "").partition("=")[0].strip())
+    if "@" in urlsplit(settings.candidate).netloc:
         yield (
             "--candidate must not hold a user and a password: use --candidate-set "
             "'header:Authorization=Basic ...'"
         )
-    if any("@" in urlsplit(host).netloc for host in s.addresses):
+    if any("@" in urlsplit(host).netloc for host in settings.addresses):
         yield (
             "--host must not hold a user and a password, as reports show it: use --header "
             "'Authorization: Basic ...'"
         )
     for flag, url in (
-        ("--endpoint", s.endpoint),
-        *(("--host", address) for address in s.addresses),
-        ("--candidate", s.candidate),
+        ("--endpoint", settings.endpoint),
+        *(("--host", address) for address in settings.addresses),
+        ("--candidate", settings.candidate),
     ):
         for name in find_secret_fields(url):
             yield (
                 f"{flag} must not hold a key ({name}), as reports show it: use --header, or "
                 f"--api-key-file"
             )
-    yield from _routers(s)
-    yield from _metrics_urls(s)
-    if not has_jsonschema() and any(rule.metric == SCHEMA_VALID for rule in s.rules.readable):
+    yield from _routers(settings)
+    yield from _metrics_urls(settings)
+    if not has_jsonschema() and any(
+        rule.metric == SCHEMA_VALID for rule in settings.rules.readable
+    ):
         yield f"a rule on {SCHEMA_VALID} cannot be judged: {MISSING}"
     try:
-        parse_labels(s.label)
-        parse_token_deadlines(s.token_deadline)
+        parse_labels(settings.label)
+        parse_token_deadlines(settings.token_deadline)
     except ValueError as error:
         yield str(error)
-    if len(s.percentiles) > MAX_PERCENTILES:
-        yield f"--percentiles takes at most {MAX_PERCENTILES}, got {len(s.percentiles)}"
-    for p in s.percentiles:
+    if len(settings.percentiles) > MAX_PERCENTILES:
+        yield f"--percentiles takes at most {MAX_PERCENTILES}, got {len(settings.percentiles)}"
+    for p in settings.percentiles:
         if not 0 < p <= 99.9:
             yield f"--percentiles must be above 0 and at most 99.9, got {p:g}"
 
 
-def _routers(s: Settings) -> Iterator[str]:
+def _routers(settings: Settings) -> Iterator[str]:
     """Check replicas and the headers by which requests find them."""
-    if s.hosts and s.compares:
+    if settings.hosts and settings.compares:
         yield "two arms have one address each: give one --host (--base) and one --candidate"
     flags = {
-        "--session-header": s.session_header, "--echo-header": s.echo_header,
-        "--backend-header": s.backend_header,
+        "--session-header": settings.session_header, "--echo-header": settings.echo_header,
+        "--backend-header": settings.backend_header,
     }  # fmt: skip
     for flag, name in flags.items():
         if name is not None and not HEADER_NAME.fullmatch(name):
             yield f"{flag} takes the name of a header, and {name!r} is none"
         elif name is not None and flag != "--backend-header" and name.lower() in _FRAMING:
             yield f"{flag} {name}: requests have that header of their own"
-    if s.backend_header and (
-        s.backend_header.lower() == (s.echo_header or "").lower() or is_secret(s.backend_header)
+    if settings.backend_header and (
+        settings.backend_header.lower() == (settings.echo_header or "").lower()
+        or is_secret(settings.backend_header)
     ):
         yield (
-            f"--backend-header {s.backend_header} may hold a secret, and backends are written "
+            f"--backend-header {settings.backend_header} may hold a secret, and backends are written "
             f"down: give another header"
         )
 
 
-def _metrics_urls(s: Settings) -> Iterator[str]:
-    if s.metrics_url and not s.server_metrics:
+def _metrics_urls(settings: Settings) -> Iterator[str]:
+    if settings.metrics_url and not settings.server_metrics:
         yield (
             "--metrics-url names what to read, and --no-server-metrics reads nothing: leave one "
             "of them out"
         )
-    if len(s.metrics_url) > MAX_METRICS_URLS:
+    if len(settings.metrics_url) > MAX_METRICS_URLS:
         yield (
-            f"--metrics-url can be given {MAX_METRICS_URLS} times at most, got {len(s.metrics_url)}"
+            f"--metrics-url can be given {MAX_METRICS_URLS} times at most, got {len(settings.metrics_url)}"
         )
-    for url in s.metrics_url:
+    for url in settings.metrics_url:
         try:
             parts = urlsplit(url)
         except ValueError as error:
@@ -137,57 +140,63 @@ def _metrics_urls(s: Settings) -> Iterator[str]:
             yield "--metrics-url must not hold a key or a password, as reports show it"
 
 
-def _limits(s: Settings) -> Iterator[str]:
+def _limits(settings: Settings) -> Iterator[str]:
     """Check the prefill limits."""
     limits = (
-        ("--prefill-concurrency", s.prefill_concurrency, "--prefill-concurrency-ramp-duration",
-         s.prefill_concurrency_ramp_duration),
-        ("--warmup-prefill-concurrency", s.warmup_prefill_concurrency,
+        ("--prefill-concurrency", settings.prefill_concurrency, "--prefill-concurrency-ramp-duration",
+         settings.prefill_concurrency_ramp_duration),
+        ("--warmup-prefill-concurrency", settings.warmup_prefill_concurrency,
             "--warmup-prefill-concurrency-ramp-duration",
-         s.warmup_prefill_concurrency_ramp_duration),
+         settings.warmup_prefill_concurrency_ramp_duration),
     )  # fmt: skip
-    most_users = s.users if s.users is not None or not s.open_loop else s.max_users
+    most_users = (
+        settings.users
+        if settings.users is not None or not settings.open_loop
+        else settings.max_users
+    )
     for flag, limit, ramp_flag, ramp_s in limits:
         if limit is not None and most_users is not None and limit > most_users:
-            users = f"the {most_users} users ({'-u' if s.users is not None else '--max-users'})"
+            users = (
+                f"the {most_users} users ({'-u' if settings.users is not None else '--max-users'})"
+            )
             yield (
                 f"{flag} {limit} is above {users}: at most {most_users} requests can run at a time"
             )
-        if limit is not None and not s.streaming and s.generates:
+        if limit is not None and not settings.streaming and settings.generates:
             yield f"{flag} needs --streaming: without a stream there is no time of the first token"
         # which the warmup uses then
-        if ramp_s is not None and limit is None and s.prefill_concurrency is None:
+        if ramp_s is not None and limit is None and settings.prefill_concurrency is None:
             yield f"{ramp_flag} has nothing to ramp: give {flag} too"
 
 
-def _contradictions(s: Settings) -> Iterator[str]:
+def _contradictions(settings: Settings) -> Iterator[str]:
     """Find settings that exclude each other, or need another one."""
-    yield from _modes(s)
-    yield from _requests(s)
-    yield from _arrivals(s)
-    yield from _prompt_parts(s)
-    yield from _warmup(s)
-    if s.responses_state == "server" and s.endpoint_type != "responses":
+    yield from _modes(settings)
+    yield from _requests(settings)
+    yield from _arrivals(settings)
+    yield from _prompt_parts(settings)
+    yield from _warmup(settings)
+    if settings.responses_state == "server" and settings.endpoint_type != "responses":
         yield (
-            f"--responses-state server needs --endpoint-type responses: {s.endpoint_type} has no "
+            f"--responses-state server needs --endpoint-type responses: {settings.endpoint_type} has no "
             f"state"
         )
-    if s.responses_state == "server" and s.candidate:
+    if settings.responses_state == "server" and settings.candidate:
         yield (
             "--responses-state server and --candidate exclude each other: one server does not "
             "have the other's answers"
         )
 
 
-def _modes(s: Settings) -> Iterator[str]:
+def _modes(settings: Settings) -> Iterator[str]:
     """Find a run with more than one source of its send times."""
     modes = [
         flag
         for flag, given in (
-            ("--fixed-schedule", s.fixed_schedule),
-            ("--user-centric-rate", s.user_centric_rate),
-            ("--request-rate-series", s.request_rate_series),
-            ("--request-rate", s.request_rate),
+            ("--fixed-schedule", settings.fixed_schedule),
+            ("--user-centric-rate", settings.user_centric_rate),
+            ("--request-rate-series", settings.request_rate_series),
+            ("--request-rate", settings.request_rate),
         )
         if given
     ]
@@ -195,112 +204,115 @@ def _modes(s: Settings) -> Iterator[str]:
         yield f"{' and '.join(modes)} exclude each other: give one of them"
 
 
-def _requests(s: Settings) -> Iterator[str]:
+def _requests(settings: Settings) -> Iterator[str]:
     """Check what a request asks for and how it ends."""
-    if s.model and s.model_mix:
+    if settings.model and settings.model_mix:
         yield "--model and --model-mix exclude each other: give one of them"
-    if s.per_chunk_usage and s.endpoint_type in (*POOLING, "responses", "messages"):
-        yield f"--per-chunk-usage is of chat and completions: {s.endpoint_type} has no such count"
-    elif s.per_chunk_usage and not s.streaming:
+    if settings.per_chunk_usage and settings.endpoint_type in (*POOLING, "responses", "messages"):
+        yield f"--per-chunk-usage is of chat and completions: {settings.endpoint_type} has no such count"
+    elif settings.per_chunk_usage and not settings.streaming:
         yield "--per-chunk-usage needs --streaming: an answer in one piece has no chunks"
-    if s.otlp_receiver and not s.traceparent:
+    if settings.otlp_receiver and not settings.traceparent:
         yield (
             "--otlp-receiver joins spans to requests by their traceparent: leave out "
             "--no-traceparent"
         )
-    if s.request_cancellation_delay and s.request_cancellation_rate is None:
+    if settings.request_cancellation_delay and settings.request_cancellation_rate is None:
         yield "--request-cancellation-delay needs --request-cancellation-rate"
 
 
-def _arrivals(s: Settings) -> Iterator[str]:
+def _arrivals(settings: Settings) -> Iterator[str]:
     """Check the times at which requests are sent."""
-    if s.user_centric_rate and s.users is None:
+    if settings.user_centric_rate and settings.users is None:
         yield "--user-centric-rate needs the number of users (-u)"
-    if s.fixed_schedule and not s.input_file:
+    if settings.fixed_schedule and not settings.input_file:
         yield "--fixed-schedule needs a trace (--input-file)"
-    if s.fixed_schedule and s.dataset_sampling_strategy != "sequential":
+    if settings.fixed_schedule and settings.dataset_sampling_strategy != "sequential":
         yield (
             "--fixed-schedule follows the times of its trace: leave out --dataset-sampling-strategy"
         )
-    start, end = s.fixed_schedule_start_offset, s.fixed_schedule_end_offset
+    start, end = settings.fixed_schedule_start_offset, settings.fixed_schedule_end_offset
     if start is not None and end is not None and end <= start:
         yield (
             f"--fixed-schedule-end-offset {end:g} must be above --fixed-schedule-start-offset "
             f"{start:g}"
         )
-    if s.arrival_smoothness is not None and s.arrival_pattern != "gamma":
-        yield f"--arrival-smoothness needs --arrival-pattern gamma, got {s.arrival_pattern}"
-    if s.request_rate_ramp_duration is not None and not s.request_rate:
+    if settings.arrival_smoothness is not None and settings.arrival_pattern != "gamma":
+        yield f"--arrival-smoothness needs --arrival-pattern gamma, got {settings.arrival_pattern}"
+    if settings.request_rate_ramp_duration is not None and not settings.request_rate:
         yield "--request-rate-ramp-duration has nothing to ramp: give --request-rate too"
 
 
-def _prompt_parts(s: Settings) -> Iterator[str]:
+def _prompt_parts(settings: Settings) -> Iterator[str]:
     """Check the parts that prompts share."""
-    if bool(s.num_prefix_prompts) != bool(s.prefix_prompt_length):
+    if bool(settings.num_prefix_prompts) != bool(settings.prefix_prompt_length):
         yield "--num-prefix-prompts and --prefix-prompt-length need each other"
-    if s.user_context_prompt_length:
+    if settings.user_context_prompt_length:
         try:
-            parse_length(s.user_context_prompt_length)
+            parse_length(settings.user_context_prompt_length)
         except ValueError as error:
             yield f"--user-context-prompt-length: {error}"
 
 
-def _warmup(s: Settings) -> Iterator[str]:
+def _warmup(settings: Settings) -> Iterator[str]:
     """Find warmup options that have no effect."""
     for flag, given in (
-        ("--warmup-concurrency", s.warmup_concurrency),
-        ("--warmup-request-rate", s.warmup_request_rate),
+        ("--warmup-concurrency", settings.warmup_concurrency),
+        ("--warmup-request-rate", settings.warmup_request_rate),
     ):
-        if given and not s.warms_up:
+        if given and not settings.warms_up:
             yield (
                 f"{flag} has nothing to apply to: give --warmup-request-count or "
                 f"--warmup-duration too"
             )
-    if s.warmup_concurrency and s.users is None:
+    if settings.warmup_concurrency and settings.users is None:
         yield "--warmup-concurrency needs the number of users after it (-u)"
 
 
-def _dataset(s: Settings) -> Iterator[str]:
-    if (s.dataset_columns or s.custom_dataset_type) and not s.input_file:
+def _dataset(settings: Settings) -> Iterator[str]:
+    if (settings.dataset_columns or settings.custom_dataset_type) and not settings.input_file:
         yield (
-            f"{'--dataset-columns' if s.dataset_columns else '--custom-dataset-type'} needs "
+            f"{'--dataset-columns' if settings.dataset_columns else '--custom-dataset-type'} needs "
             f"--input-file"
         )
-    for flag, asked in (("--idle-cap", s.idle_cap), ("--trajectory-start", s.trajectory_start)):
-        if asked is not None and not s.input_file:
+    for flag, asked in (
+        ("--idle-cap", settings.idle_cap),
+        ("--trajectory-start", settings.trajectory_start),
+    ):
+        if asked is not None and not settings.input_file:
             yield f"{flag} needs --input-file"
-    if s.trajectory_start is not None:
+    if settings.trajectory_start is not None:
         try:
-            parse_start_shares(s.trajectory_start)
+            parse_start_shares(settings.trajectory_start)
         except ValueError as error:
-            yield f"--trajectory-start {s.trajectory_start}: {error}"
-        if s.fixed_schedule:
+            yield f"--trajectory-start {settings.trajectory_start}: {error}"
+        if settings.fixed_schedule:
             yield (
                 "--trajectory-start and --fixed-schedule exclude each other: a trace's times are "
                 "of its beginnings"
             )
 
 
-def find_rules_that_cannot_pass(s: Settings) -> Iterator[str]:
+def find_rules_that_cannot_pass(settings: Settings) -> Iterator[str]:
     """Find rules that no run passes, and rules for which this run has too few requests. Each is a
     sentence."""
-    if s.slo_mode != slo.POINT:
-        for rule in s.rules.readable:
+    if settings.slo_mode != slo.POINT:
+        for rule in settings.rules.readable:
             if rule.is_at_edge:
                 yield f"{rule} cannot pass: no number of requests shows exactly that; {slo.AT_EDGE}"
-    yield from _too_few_requests(s)
+    yield from _too_few_requests(settings)
 
 
-def _too_few_requests(s: Settings) -> Iterator[str]:
+def _too_few_requests(settings: Settings) -> Iterator[str]:
     """Find rules whose percentile has an extrapolated interval in this run. Each is a sentence."""
-    if s.staged is not None:
+    if settings.staged is not None:
         return  # stages go on until they have enough
-    asked = f"--request-count {s.request_count}"
-    most: float | None = s.request_count
-    if most is None and s.request_rate and s.longest_s:
-        most = s.request_rate * s.longest_s
-        asked = f"{s.request_rate:g} requests/s for {s.longest_s:g} s"
-    for rule in s.rules.readable if most is not None else ():
+    asked = f"--request-count {settings.request_count}"
+    most: float | None = settings.request_count
+    if most is None and settings.request_rate and settings.longest_s:
+        most = settings.request_rate * settings.longest_s
+        asked = f"{settings.request_rate:g} requests/s for {settings.longest_s:g} s"
+    for rule in settings.rules.readable if most is not None else ():
         if (
             most is not None
             and rule.percentile is not None
@@ -313,116 +325,119 @@ def _too_few_requests(s: Settings) -> Iterator[str]:
             )
 
 
-def _until_decided(s: Settings) -> Iterator[str]:
+def _until_decided(settings: Settings) -> Iterator[str]:
     """A run that goes on until it is decided has a first look, rules, and no other end."""
-    if s.until_decided_s is None:
+    if settings.until_decided_s is None:
         return
-    if s.run_time_s is None:
+    if settings.run_time_s is None:
         yield (
             "--until-decided needs -t: how long the run is before its rules are looked at for "
             "the first time"
         )
-    elif s.until_decided_s <= s.run_time_s:
+    elif settings.until_decided_s <= settings.run_time_s:
         yield (
-            f"--until-decided {s.until_decided_s:g} must be longer than -t {s.run_time_s:g}: it "
+            f"--until-decided {settings.until_decided_s:g} must be longer than -t {settings.run_time_s:g}: it "
             f"is the most in all"
         )
-    if not s.rules.entries:
+    if not settings.rules.entries:
         yield "--until-decided needs a rule (--slo)"
     others = {
-        "--sweep": s.sweep, "--repeats": s.repeats > 1, "--request-count": s.request_count,
-        "--num-sessions": s.num_sessions, "--fixed-schedule": s.fixed_schedule,
+        "--sweep": settings.sweep, "--repeats": settings.repeats > 1, "--request-count": settings.request_count,
+        "--num-sessions": settings.num_sessions, "--fixed-schedule": settings.fixed_schedule,
     }  # fmt: skip
     for flag, given in others.items():
         if given:
             yield f"--until-decided and {flag} exclude each other: leave {flag} out"
 
 
-def _stages(s: Settings) -> Iterator[str]:
+def _stages(settings: Settings) -> Iterator[str]:
     """Check a sweep or repeats: the options that exclude it, and its first and last stage as
     runs."""
     try:
-        parse_duration_range(s.stage_duration)
-        stages = None if s.compares else s.staged
+        parse_duration_range(settings.stage_duration)
+        stages = None if settings.compares else settings.staged
     except ValueError as error:
         yield str(error)
         return
-    if s.find_max and not s.sweep:
+    if settings.find_max and not settings.sweep:
         yield ("--find-max needs --sweep: it searches in the range of its values")
-    if s.find_max and not s.rules.entries:
+    if settings.find_max and not settings.rules.entries:
         yield "--find-max needs a rule (--slo): it searches for the highest load within the rules"
-    if s.gpu_hour is not None and s.gpus is None:
+    if settings.gpu_hour is not None and settings.gpus is None:
         yield "--gpu-hour needs the number of GPUs (--gpus)"
     if stages is None:
         return
-    if s.sweep and s.repeats > 1:
+    if settings.sweep and settings.repeats > 1:
         yield "--sweep and --repeats exclude each other: run the whole sweep again, and compare"
-    elif s.repeats > 1 and not (
-        s.request_count or s.num_sessions or s.run_time_s or s.fixed_schedule
+    elif settings.repeats > 1 and not (
+        settings.request_count
+        or settings.num_sessions
+        or settings.run_time_s
+        or settings.fixed_schedule
     ):
         yield "--repeats needs an end of each repeat: give -t, --request-count or --num-sessions"
     excluded: dict[str, list[tuple[str, object]]] = {
-        CONCURRENCY: [("-u", s.users), ("a request rate", s.open_loop)],
+        CONCURRENCY: [("-u", settings.users), ("a request rate", settings.open_loop)],
         RATE: [
-            ("--request-rate", s.request_rate),
-            ("--request-rate-series", s.request_rate_series),
+            ("--request-rate", settings.request_rate),
+            ("--request-rate-series", settings.request_rate_series),
         ],
-        INPUT: [("--seq-dist", s.seq_dist), ("--input-file", s.input_file)],
+        INPUT: [("--seq-dist", settings.seq_dist), ("--input-file", settings.input_file)],
     }
     others = excluded.get(stages.axis, [])
-    if s.sweep:
+    if settings.sweep:
         others += [
-            ("--prefill-concurrency-ramp-duration", s.prefill_concurrency_ramp_duration),
-            ("--request-count", s.request_count), ("--num-sessions", s.num_sessions),
-            ("--fixed-schedule", s.fixed_schedule),
-            ("--user-centric-rate", s.user_centric_rate),
-            ("--warmup-concurrency", s.warmup_concurrency),
-            ("--request-rate-ramp-duration", s.request_rate_ramp_duration),
+            ("--prefill-concurrency-ramp-duration", settings.prefill_concurrency_ramp_duration),
+            ("--request-count", settings.request_count), ("--num-sessions", settings.num_sessions),
+            ("--fixed-schedule", settings.fixed_schedule),
+            ("--user-centric-rate", settings.user_centric_rate),
+            ("--warmup-concurrency", settings.warmup_concurrency),
+            ("--request-rate-ramp-duration", settings.request_rate_ramp_duration),
         ]  # fmt: skip
     for flag, given in others:
         if given:
             yield f"--sweep {stages.axis}=... and {flag} exclude each other: leave out {flag}"
             return
-    for value in {stages.values[0], stages.values[-1]} if s.sweep else ():
-        for mistake in validate_settings(make_stage_settings(s, stages.axis, value)):
+    for value in {stages.values[0], stages.values[-1]} if settings.sweep else ():
+        for mistake in validate_settings(make_stage_settings(settings, stages.axis, value)):
             yield f"--sweep {stages.axis}={value:g}: {mistake}"
             return
 
 
-def _limit_sweep(s: Settings) -> Iterator[str]:
+def _limit_sweep(settings: Settings) -> Iterator[str]:
     """Check a comparison of prefill limits: the options that exclude it, and the highest limit as a
     run."""
-    if not s.sweeps(PREFILL):
-        if s.objective is not None:
+    if not settings.sweeps(PREFILL):
+        if settings.objective is not None:
             yield (
                 "--objective belongs to a comparison of prefill limits: give --sweep "
                 "prefill-concurrency=1..8"
             )
         return
     try:
-        limits = s.swept_limits
+        limits = settings.swept_limits
     except ValueError:
         return  # the error is in the list already
     excluded = (
-        ("--prefill-concurrency", s.prefill_concurrency),
-        ("--prefill-concurrency-ramp-duration", s.prefill_concurrency_ramp_duration),
-        ("--find-max", s.find_max), ("--repeats", s.repeats > 1),
-        ("--request-count", s.request_count), ("--num-sessions", s.num_sessions),
-        ("--fixed-schedule", s.fixed_schedule), ("--user-centric-rate", s.user_centric_rate),
-        ("--request-rate-series", s.request_rate_series),
-        ("--request-rate-ramp-duration", s.request_rate_ramp_duration),
-        ("--warmup-concurrency", s.warmup_concurrency),
+        ("--prefill-concurrency", settings.prefill_concurrency),
+        ("--prefill-concurrency-ramp-duration", settings.prefill_concurrency_ramp_duration),
+        ("--find-max", settings.find_max), ("--repeats", settings.repeats > 1),
+        ("--request-count", settings.request_count), ("--num-sessions", settings.num_sessions),
+        ("--fixed-schedule", settings.fixed_schedule), ("--user-centric-rate", settings.user_centric_rate),
+        ("--request-rate-series", settings.request_rate_series),
+        ("--request-rate-ramp-duration", settings.request_rate_ramp_duration),
+        ("--warmup-concurrency", settings.warmup_concurrency),
     )  # fmt: skip
     for flag, given in excluded:
         if given:
             yield f"--sweep {PREFILL}=... and {flag} exclude each other: leave out {flag}"
             return
-    if s.chosen_objective == GOODPUT and not slo.define_good_request(s.rules)[0]:
+    if settings.chosen_objective == GOODPUT and not slo.define_good_request(settings.rules)[0]:
         yield (
             "--objective goodput needs a limit on a latency: give --goodput or a rule such as "
             "--slo 'ttft p95 < 1s'"
         )
-    for rule in s.rules.readable:
+    for rule in settings.rules.readable:
         if rule.kind == ABORT:
             yield (
                 f"SLO {str(rule)!r}: limits are compared in one load, which no limit may end: "
@@ -433,32 +448,34 @@ def _limit_sweep(s: Settings) -> Iterator[str]:
                 f"SLO {str(rule)!r}: rules are held against the best limit, and name none: leave "
                 f"out the braces"
             )
-    highest = msgspec.structs.replace(s, sweep=None, objective=None, prefill_concurrency=limits[-1])
+    highest = msgspec.structs.replace(
+        settings, sweep=None, objective=None, prefill_concurrency=limits[-1]
+    )
     for mistake in validate_settings(highest):
         yield f"--sweep {PREFILL}={limits[-1]}: {mistake}"
         return
 
 
-def _tenants(s: Settings) -> Iterator[str]:
+def _tenants(settings: Settings) -> Iterator[str]:
     """Check the tenant mix, and that all other options name its tenants."""
-    if s.isolate and not s.tenant_mix:
+    if settings.isolate and not settings.tenant_mix:
         yield "--isolate needs --tenant-mix: the others whose load is beside this tenant's"
     try:
-        mix = parse_tenant_weights(s.tenant_mix) if s.tenant_mix else {}
+        mix = parse_tenant_weights(settings.tenant_mix) if settings.tenant_mix else {}
         named = {
-            "--tenant-header": [text.partition(":")[0] for text in s.tenant_header],
-            "--tenant-priority": [*parse_tenant_priorities(s.tenant_priority)]
-            if s.tenant_priority
+            "--tenant-header": [text.partition(":")[0] for text in settings.tenant_header],
+            "--tenant-priority": [*parse_tenant_priorities(settings.tenant_priority)]
+            if settings.tenant_priority
             else [],
-            "--tenant-weight": [*parse_tenant_weights(s.tenant_weight, "--tenant-weight")]
-            if s.tenant_weight
+            "--tenant-weight": [*parse_tenant_weights(settings.tenant_weight, "--tenant-weight")]
+            if settings.tenant_weight
             else [],
-            "--isolate": [s.isolate] if s.isolate else [],
+            "--isolate": [settings.isolate] if settings.isolate else [],
         }
     except ValueError as error:
         yield str(error)
         return
-    for rule in s.rules.readable:
+    for rule in settings.rules.readable:
         named.setdefault(f"SLO {str(rule)!r}", []).extend(
             value for key, value in rule.where if key == "tenant"
         )
@@ -468,106 +485,110 @@ def _tenants(s: Settings) -> Iterator[str]:
                 f"{flag}: there is no tenant {unknown}{find_nearest_names(unknown, mix)}; "
                 f"--tenant-mix has {', '.join(mix)}"
             )
-    if s.tenant_priority and s.endpoint_type not in ("chat", "completions"):
+    if settings.tenant_priority and settings.endpoint_type not in ("chat", "completions"):
         yield (
-            f"--tenant-priority is a field of vLLM's chat and completions: {s.endpoint_type} has "
+            f"--tenant-priority is a field of vLLM's chat and completions: {settings.endpoint_type} has "
             f"none"
         )
-    share = mix.get(s.isolate or "", 0.0) / sum(mix.values()) if mix else 0.0
-    if s.isolate and len(mix) < 2:
+    share = mix.get(settings.isolate or "", 0.0) / sum(mix.values()) if mix else 0.0
+    if settings.isolate and len(mix) < 2:
         yield "--isolate needs a second tenant in --tenant-mix"
     elif (
-        s.isolate
-        and s.users
-        and not s.open_loop
-        and not 1 <= (own := round(s.users * share)) < s.users
+        settings.isolate
+        and settings.users
+        and not settings.open_loop
+        and not 1 <= (own := round(settings.users * share)) < settings.users
     ):
         yield (
-            f"--isolate {s.isolate}: {own} of {s.users} users (-u) are its own, and both need "
+            f"--isolate {settings.isolate}: {own} of {settings.users} users (-u) are its own, and both need "
             f"one at least"
         )
-    elif s.isolate and 0 < share < LEAST_SHARE:
+    elif settings.isolate and 0 < share < LEAST_SHARE:
         yield (
-            f"--isolate {s.isolate}: it has {share:.2%} of the load, too little to compare: "
+            f"--isolate {settings.isolate}: it has {share:.2%} of the load, too little to compare: "
             f"{LEAST_SHARE:.0%} at least"
         )
 
 
-def check_dataset_tenants(s: Settings, named: Sequence[str]) -> str:
+def check_dataset_tenants(settings: Settings, named: Sequence[str]) -> str:
     """Why a dataset whose rows name these tenants cannot be in this run. Empty: it can."""
-    if s.tenant_mix and (
-        others := [name for name in named if name not in parse_tenant_weights(s.tenant_mix)]
+    if settings.tenant_mix and (
+        others := [name for name in named if name not in parse_tenant_weights(settings.tenant_mix)]
     ):
         return f"its rows name the tenant {others[0]}, which is not in --tenant-mix: add it there"
-    if s.isolate and named and (s.isolate not in named or not s.open_loop):
-        why = "a rate is needed" if s.isolate in named else f"none of them is of {s.isolate}"
-        return f"its rows name their tenants, and with --isolate {s.isolate} {why}"
+    if settings.isolate and named and (settings.isolate not in named or not settings.open_loop):
+        why = (
+            "a rate is needed"
+            if settings.isolate in named
+            else f"none of them is of {settings.isolate}"
+        )
+        return f"its rows name their tenants, and with --isolate {settings.isolate} {why}"
     return ""
 
 
-def _arms(s: Settings) -> Iterator[str]:
+def _arms(settings: Settings) -> Iterator[str]:
     """Check base and candidate in pairs of blocks."""
-    if not s.compares:
-        if s.washout is not None:
+    if not settings.compares:
+        if settings.washout is not None:
             yield "--washout belongs to locust-llm ab"
         return
-    name = "--isolate" if s.isolate else "two arms"
-    if s.isolate and (s.candidate or s.candidate_set or s.aa):
+    name = "--isolate" if settings.isolate else "two arms"
+    if settings.isolate and (settings.candidate or settings.candidate_set or settings.aa):
         yield (
             "--isolate and locust-llm ab exclude each other: its arms are the tenant alone and "
             "beside the others"
         )
-    elif s.tenant_mix and not s.isolate:
+    elif settings.tenant_mix and not settings.isolate:
         yield (
             "two arms and --tenant-mix exclude each other: compare the arms without tenants, or "
             "give --isolate to a run"
         )
-    if s.aa and (s.candidate or s.candidate_set):
+    if settings.aa and (settings.candidate or settings.candidate_set):
         yield "--aa compares the base with itself: leave --candidate and --candidate-set out"
-    if s.candidate == s.host and not (s.candidate_set or s.same_server):
+    if settings.candidate == settings.host and not (settings.candidate_set or settings.same_server):
         yield (
             "the candidate is the base: to see how often equal ones are called different, give "
             "--aa in its place"
         )
     contradicting = (
-        ("--sweep", s.sweep), ("--repeats", s.repeats > 1), ("--find-max", s.find_max),
-        ("--request-count", s.request_count),
-        ("--until-decided", s.until_decided_s),
-        ("--num-sessions", s.num_sessions), ("--fixed-schedule", s.fixed_schedule),
-        ("--user-centric-rate", s.user_centric_rate),
-        ("--request-rate-series", s.request_rate_series),
-        ("--request-rate-ramp-duration", s.request_rate_ramp_duration),
-        ("--prefill-concurrency-ramp-duration", s.prefill_concurrency_ramp_duration),
-        ("--warmup-request-count and --warmup-duration", s.warms_up),
-        ("--request-cancellation-rate", s.request_cancellation_rate),
+        ("--sweep", settings.sweep), ("--repeats", settings.repeats > 1), ("--find-max", settings.find_max),
+        ("--request-count", settings.request_count),
+        ("--until-decided", settings.until_decided_s),
+        ("--num-sessions", settings.num_sessions), ("--fixed-schedule", settings.fixed_schedule),
+        ("--user-centric-rate", settings.user_centric_rate),
+        ("--request-rate-series", settings.request_rate_series),
+        ("--request-rate-ramp-duration", settings.request_rate_ramp_duration),
+        ("--prefill-concurrency-ramp-duration", settings.prefill_concurrency_ramp_duration),
+        ("--warmup-request-count and --warmup-duration", settings.warms_up),
+        ("--request-cancellation-rate", settings.request_cancellation_rate),
     )  # fmt: skip
     for flag, given in contradicting:
         if given:
             yield f"{name} and {flag} exclude each other: leave {flag} out"
-    if s.washout_s >= s.block_duration:
+    if settings.washout_s >= settings.block_duration:
         yield (
-            f"--washout {s.washout_s:g} leaves nothing of a block of {s.block_duration:g} s "
+            f"--washout {settings.washout_s:g} leaves nothing of a block of {settings.block_duration:g} s "
             f"(--block-duration)"
         )
-    if s.pairs < LEAST:
-        takes = 2 * (LEAST + 1) * s.block_duration
+    if settings.pairs < LEAST:
+        takes = 2 * (LEAST + 1) * settings.block_duration
         yield (
-            f"-t has room for {max(0, s.pairs)} pairs of blocks of {s.block_duration:g} s beside "
+            f"-t has room for {max(0, settings.pairs)} pairs of blocks of {settings.block_duration:g} s beside "
             f"the first, which is not "
             f"counted, and {LEAST} are needed: -t {math.ceil(takes)}s, or a shorter "
             f"--block-duration"
         )
-    if limit := s.changes.prefill_concurrency:
+    if limit := settings.changes.prefill_concurrency:
         yield from (
             f"the candidate: {why}"
-            for why in _limits(msgspec.structs.replace(s, prefill_concurrency=limit))
+            for why in _limits(msgspec.structs.replace(settings, prefill_concurrency=limit))
         )
-    yield from _paired_rules(s)
+    yield from _paired_rules(settings)
 
 
-def _paired_rules(s: Settings) -> Iterator[str]:
+def _paired_rules(settings: Settings) -> Iterator[str]:
     """Find rules that a comparison of two arms cannot judge."""
-    for rule in s.rules.readable:
+    for rule in settings.rules.readable:
         if rule.kind == ABORT:
             yield f"SLO {str(rule)!r}: arms are compared when the run is over: leave out abort:"
         if rule.base and rule.base != BASE:
@@ -579,66 +600,66 @@ def _paired_rules(s: Settings) -> Iterator[str]:
             yield f"SLO {str(rule)!r}: {rule.metric} is not compared in pairs"
 
 
-def _prompts(s: Settings) -> Iterator[str]:
+def _prompts(settings: Settings) -> Iterator[str]:
     """Check prompts, images and prefixes against each other and the protocol."""
-    yield from _pooling(s)
-    yield from _media(s)
-    yield from _prefix_cache(s)
+    yield from _pooling(settings)
+    yield from _media(settings)
+    yield from _prefix_cache(settings)
 
 
-def _pooling(s: Settings) -> Iterator[str]:
+def _pooling(settings: Settings) -> Iterator[str]:
     """Check embeddings and rerank, which have no output."""
-    kind = f"--endpoint-type {s.endpoint_type}"
+    kind = f"--endpoint-type {settings.endpoint_type}"
     usual = Settings()
-    if s.generates:
-        if s.batch_size_text != usual.batch_size_text:
+    if settings.generates:
+        if settings.batch_size_text != usual.batch_size_text:
             yield (
                 f"--batch-size-text is of --endpoint-type embeddings or rerank, and "
-                f"{s.endpoint_type} has one prompt"
+                f"{settings.endpoint_type} has one prompt"
             )
         return
-    if s.streaming:
+    if settings.streaming:
         yield f"{kind} answers in one piece: leave out --streaming"
     for flag, given in (
-        ("--output-tokens-mean", s.output_tokens_mean != usual.output_tokens_mean),
-        ("--output-tokens-stddev", s.output_tokens_stddev),
-        ("--first-token-timeout", s.first_token_timeout_s != usual.first_token_timeout_s),
-        ("--gpu-hour", s.gpu_hour),
-        ("--tools", s.tools),
+        ("--output-tokens-mean", settings.output_tokens_mean != usual.output_tokens_mean),
+        ("--output-tokens-stddev", settings.output_tokens_stddev),
+        ("--first-token-timeout", settings.first_token_timeout_s != usual.first_token_timeout_s),
+        ("--gpu-hour", settings.gpu_hour),
+        ("--tools", settings.tools),
     ):
         if given:
             yield f"{kind} generates no tokens: leave out {flag}"
     for flag, given in (
-        ("--session-turns-mean", s.session_turns_mean > 1),
-        ("--shared-system-prompt-length", s.shared_system_prompt_length),
-        ("--user-context-prompt-length", s.user_context_prompt_length),
+        ("--session-turns-mean", settings.session_turns_mean > 1),
+        ("--shared-system-prompt-length", settings.shared_system_prompt_length),
+        ("--user-context-prompt-length", settings.user_context_prompt_length),
     ):
         if given:
             yield f"{kind} has no conversation: leave out {flag}"
-    if s.input_file and s.batch_size_text > 1:
+    if settings.input_file and settings.batch_size_text > 1:
         yield (
             "--batch-size-text is of synthetic inputs: with --input-file each message of a row "
             "is an input"
         )
     used = list[tuple[str, str]]()
-    for rule in s.rules.readable:
+    for rule in settings.rules.readable:
         metrics = [rule.metric, *(condition.metric for condition in rule.given)]
         used += [(f"SLO {str(rule)!r}", metric) for metric in metrics]
-    used += [("--goodput", condition.metric) for condition in s.rules.good]
+    used += [("--goodput", condition.metric) for condition in settings.rules.good]
     for what, metric in dict.fromkeys(used):
         if instead := BY_WORD[metric].instead:
             yield (
-                f"{what}: {s.endpoint_type} has no {metric}, as nothing is generated: use {instead}"
+                f"{what}: {settings.endpoint_type} has no {metric}, as nothing is generated: use {instead}"
             )
 
 
-def _media(s: Settings) -> Iterator[str]:
+def _media(settings: Settings) -> Iterator[str]:
     """Check synthetic images and audio."""
-    if bool(s.image_width_mean) != bool(s.image_height_mean):
+    if bool(settings.image_width_mean) != bool(settings.image_height_mean):
         yield "--image-width-mean and --image-height-mean need each other"
     for kind, mean, usual in (
-        ("image", s.image_width_mean, Settings()),
-        ("audio", s.audio_length_mean, Settings()),
+        ("image", settings.image_width_mean, Settings()),
+        ("audio", settings.audio_length_mean, Settings()),
     ):
         others = (
             option.field
@@ -646,7 +667,7 @@ def _media(s: Settings) -> Iterator[str]:
             if option.field.startswith(f"{kind}_")
         )
         for name in others if not mean else ():
-            if "mean" not in name and getattr(s, name) != getattr(usual, name):
+            if "mean" not in name and getattr(settings, name) != getattr(usual, name):
                 first = (
                     "--image-width-mean and --image-height-mean"
                     if kind == "image"
@@ -654,12 +675,12 @@ def _media(s: Settings) -> Iterator[str]:
                 )
                 yield f"--{name.replace('_', '-')} has nothing to apply to: give {first} too"
     try:
-        kinds = s.media.kinds
+        kinds = settings.media.kinds
     except ValueError as error:
         yield str(error)
         return
-    pixels = s.image_width_mean * s.image_height_mean
-    samples = s.audio_length_mean * max(s.media.rates) * 1000
+    pixels = settings.image_width_mean * settings.image_height_mean
+    samples = settings.audio_length_mean * max(settings.media.rates) * 1000
     if pixels > MAX_PIXELS:
         yield (
             f"pictures of {pixels / 1e6:.0f} megapixels are too large: at most "
@@ -670,68 +691,72 @@ def _media(s: Settings) -> Iterator[str]:
             f"sounds of {samples / 1e6:.0f} million samples are too long: at most "
             f"{MAX_SAMPLES / 1e6:.0f} are made"
         )
-    if kinds and s.input_file:
+    if kinds and settings.input_file:
         yield (
             "--image-... and --audio-... are of synthetic prompts: with --input-file a row names "
             "its own (image, audio)"
         )
 
 
-def _prefix_cache(s: Settings) -> Iterator[str]:
+def _prefix_cache(settings: Settings) -> Iterator[str]:
     """Check prompts that share a given part with earlier ones."""
     flag = "--prefix-cache-hit-rate"
-    if s.prefix_cache_hit_rate is None:
+    if settings.prefix_cache_hit_rate is None:
         of_it = {
-            "--working-set": s.working_set,
-            "--cache-block-size": s.cache_block_size,
-            "--cache-tokens": s.cache_tokens,
+            "--working-set": settings.working_set,
+            "--cache-block-size": settings.cache_block_size,
+            "--cache-tokens": settings.cache_tokens,
         }
         for other, tokens in of_it.items():
             if tokens:
                 yield f"{other} has nothing to apply to: give {flag} too"
         return
-    if not s.prefix_cache_hit_rate and s.working_set:
+    if not settings.prefix_cache_hit_rate and settings.working_set:
         yield f"{flag} 0 repeats nothing: leave out --working-set"
     for other, given, why in (
-        ("--input-file", s.input_file, "the prompts of a file are what they are"),
+        ("--input-file", settings.input_file, "the prompts of a file are what they are"),
         (
             "--shared-system-prompt-length",
-            s.shared_system_prompt_length,
+            settings.shared_system_prompt_length,
             "it would add to the share",
         ),
-        ("--num-prefix-prompts", s.num_prefix_prompts, "they would add to the share"),
+        ("--num-prefix-prompts", settings.num_prefix_prompts, "they would add to the share"),
         (
             "--session-turns-mean",
-            s.session_turns_mean > 1 or s.session_turns_stddev,
+            settings.session_turns_mean > 1 or settings.session_turns_stddev,
             "each turn repeats those before it",
         ),
-        ("--model-mix", s.model_mix, "each model has a cache of its own"),
-        (f"--endpoint-type {s.endpoint_type}", not s.generates, "it has no prefix cache"),
+        ("--model-mix", settings.model_mix, "each model has a cache of its own"),
+        (
+            f"--endpoint-type {settings.endpoint_type}",
+            not settings.generates,
+            "it has no prefix cache",
+        ),
         (
             "--image-... and --audio-...",
-            s.image_width_mean or s.audio_length_mean,
+            settings.image_width_mean or settings.audio_length_mean,
             "their tokens are not counted here",
         ),
         (
             "--warmup-duration",
-            s.warmup_duration,
+            settings.warmup_duration,
             "it may end before every prefix was sent; --warmup-request-count adds",
         ),
-        ("--sweep input-tokens", s.sweeps(INPUT), "its stages need other prefixes"),
-        ("two arms", s.compares, "the two may have one cache or two"),
+        ("--sweep input-tokens", settings.sweeps(INPUT), "its stages need other prefixes"),
+        ("two arms", settings.compares, "the two may have one cache or two"),
     ):
         if given:
             yield f"{flag} and {other} exclude each other: {why}"
-    block = s.cache_block_size or 1
-    mean = round(s.synthetic_input_tokens_mean)
+    block = settings.cache_block_size or 1
+    mean = round(settings.synthetic_input_tokens_mean)
     most = max_cached_blocks(mean, block) * block / mean
     if (
-        not s.seq_dist
-        and not s.synthetic_input_tokens_stddev
-        and s.prefix_cache_hit_rate > 100 * most
+        not settings.seq_dist
+        and not settings.synthetic_input_tokens_stddev
+        and settings.prefix_cache_hit_rate > 100 * most
     ):
         of = f" of blocks of {block}" if block > 1 else ""
         yield (
-            f"{flag} {s.prefix_cache_hit_rate:g} is more than prompts of {mean} tokens can "
+            f"{flag} {settings.prefix_cache_hit_rate:g} is more than prompts of {mean} tokens can "
             f"repeat{of}: {most:.0%} at most"
         )

@@ -236,8 +236,12 @@ def judge_figures(
     return ClientVerdict(level, tuple(reasons), advise(evidence, signals), signals)
 
 
-def _has_measured(e: ProcessEvidence) -> bool:
-    return e.merged_share is not None or e.send_lag_p99_ms is not None or e.cpu_share is not None
+def _has_measured(evidence: ProcessEvidence) -> bool:
+    return (
+        evidence.merged_share is not None
+        or evidence.send_lag_p99_ms is not None
+        or evidence.cpu_share is not None
+    )
 
 
 def _own_cause(figure: FigureError) -> str:

@@ -569,11 +569,11 @@ def _uneven(pairs: Sequence[PairRequests]) -> str:
 
 def list_compared_figures(run: Run) -> Iterator[Rule]:
     """A rule about each value that is shown. Their limits have no meaning."""
-    s = run.settings
-    latencies = (*LATENCIES, "ttft_from_due") if s.open_loop or run.limits else LATENCIES
+    settings = run.settings
+    latencies = (*LATENCIES, "ttft_from_due") if settings.open_loop or run.limits else LATENCIES
     shown = [_rule(word, stat) for word, stat in product(latencies, STATS)]
     shown += [_rule(word) for word in ("requests_per_s", "output_tokens_per_s", "error_rate")]
-    good, _ = define_good_request(s.rules)
+    good, _ = define_good_request(settings.rules)
     if good:
         shown += [_rule(word, given=good) for word in ("attainment", "goodput")]
     # what a rule compares is compared: else the rule could call better what the arms do not differ
@@ -581,7 +581,7 @@ def list_compared_figures(run: Run) -> Iterator[Rule]:
     known = {(rule.metric, rule.stat, rule.where, rule.given) for rule in shown}
     compared = (
         rule
-        for rule in s.rules.by_text.values()
+        for rule in settings.rules.by_text.values()
         if rule.base == BASE and BY_WORD[rule.metric].tag != POOLED
     )
     for rule in compared:
@@ -923,7 +923,7 @@ def describe_gaps_of_figures(figures: Sequence[PairedFigure]) -> Iterator[str]:
 
 def describe_arms(run: Run) -> Iterator[tuple[str, str]]:
     """The arms as conditions of the run."""
-    s = run.settings
+    settings = run.settings
     for arm in run.arms:
         server = arm.host + (f" ({arm.server})" if arm.server else "")
         yield arm.name, ", ".join((server, arm.model or "-", *arm.changes))
@@ -935,8 +935,8 @@ def describe_arms(run: Run) -> Iterator[tuple[str, str]]:
     lengths = f" of {min(ended_s):.3g} to {max(ended_s):.3g} s" if ended_s else ""
     yield (
         "pairs",
-        f"{done} of {s.pairs}, of two blocks{lengths} in random order; in no figure: the first "
-        f"pair, and the first {s.washout_s:g} s of each block (washout)",
+        f"{done} of {settings.pairs}, of two blocks{lengths} in random order; in no figure: the first "
+        f"pair, and the first {settings.washout_s:g} s of each block (washout)",
     )
 
 

@@ -84,14 +84,14 @@ def make_headline(summary: Summary, run: Run) -> str:
 
 
 def _load_test(summary: Summary, run: Run) -> Iterator[str]:
-    c = summary.conditions
-    if not c.requests:
+    conditions = summary.conditions
+    if not conditions.requests:
         yield "No request has a record" if run.records_lost else "No request was sent"
         return
     overload = describe_overload(summary.delivery)
-    if not c.succeeded:
+    if not conditions.succeeded:
         none = (
-            f"one of {format_count(c.requests, 'request')} succeeded: "
+            f"one of {format_count(conditions.requests, 'request')} succeeded: "
             f"{'; '.join(_reasons(summary, run))}"
         )
         yield f"N{none}" if overload is None else f"Overloaded: {overload}; n{none}"
@@ -104,17 +104,19 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
         trouble = f"Overloaded: {overload}"
     elif less is not None:
         trouble = f"Not delivered: {less}"
-    elif c.cut > c.requests / 2:
+    elif conditions.cut > conditions.requests / 2:
         trouble = (
-            f"{c.cut:,} of {c.requests:,} requests were cut by the end: too much load, or "
+            f"{conditions.cut:,} of {conditions.requests:,} requests were cut by the end: too much load, or "
             f"too short a run"
         )
     invalid = summary.client is not None and summary.client.level == INVALID
-    load = "" if trouble or (invalid and not _of_ramp(summary)) else _load(c, run, summary)
+    load = "" if trouble or (invalid and not _of_ramp(summary)) else _load(conditions, run, summary)
     if trouble:
         yield trouble
-    if not rules and ((trouble and c.cut) or format_survivors_line(summary, run) is not None):
-        load = f"{load}{', ' * bool(load)}of the {c.succeeded:,} that were answered"
+    if not rules and (
+        (trouble and conditions.cut) or format_survivors_line(summary, run) is not None
+    ):
+        load = f"{load}{', ' * bool(load)}of the {conditions.succeeded:,} that were answered"
     if invalid or run.stream_was_buffered:
         why = PARTLY_INEXACT if list_fine_metrics(summary.figure_errors) else TOO_INEXACT
         why = BUFFERED_STREAMS if run.stream_was_buffered else why
@@ -128,30 +130,32 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
     yield from others
     if summary.outages:
         yield f"{describe_outages(summary.outages)}, and rates count that time"
-    if c.failed:
-        yield f"{c.failed:,} of {c.succeeded + c.failed:,} requests failed"
+    if conditions.failed:
+        yield f"{conditions.failed:,} of {conditions.succeeded + conditions.failed:,} requests failed"
 
 
 def _reasons(summary: Summary, run: Run) -> Iterator[str]:
     """Why no request succeeded, in full: the kinds of failures, the most frequent first, and the
     advice where the run had one."""
-    c = summary.conditions
+    conditions = summary.conditions
     note = next((note for note in run.notes if note.startswith(FIRST_FAILED)), "")
     for failure in summary.failures[:MAX_KINDS]:
-        several = f"{failure.count} x " * (len(summary.failures) > 1 or failure.count < c.requests)
+        several = f"{failure.count} x " * (
+            len(summary.failures) > 1 or failure.count < conditions.requests
+        )
         reason = failure.message or failure.outcome
         todo = re.search(rf"{re.escape(reason)} \((.+?)\)(?:; \d+ x |$)", note)
         yield f"{several}{reason.rstrip('.')}{f' ({todo[1]})' if todo else ''}"
     if rest := sum(failure.count for failure in summary.failures[MAX_KINDS:]):
         yield f"{rest} others failed"
-    if c.cut:
+    if conditions.cut:
         yield (
             "all were cut when the run ended"
-            if c.cut == c.requests
-            else f"{c.cut} were cut when the run ended"
+            if conditions.cut == conditions.requests
+            else f"{conditions.cut} were cut when the run ended"
         )
-    if c.cancelled:
-        yield f"{c.cancelled} were cancelled on purpose"
+    if conditions.cancelled:
+        yield f"{conditions.cancelled} were cancelled on purpose"
 
 
 def _of_ramp(summary: Summary) -> str:
@@ -159,20 +163,26 @@ def _of_ramp(summary: Summary) -> str:
     return next((found.by for found in summary.breakdowns if found.of_ramp), "")
 
 
-def _load(c: Conditions, run: Run, summary: Summary) -> str:
+def _load(conditions: Conditions, run: Run, summary: Summary) -> str:
     """``With 30 users,``. A ramp has all of its values, as the results are of all of it."""
     ramp = _of_ramp(summary)
-    limit = format_limit_range(c.limit_in_force)
-    if c.loop == "open":
-        of_ramp = f"rates from 0 to {format_brief(c.rate_per_s, '/s', 3)} together, a ramp:"
-        if c.rate_per_s is None:
+    limit = format_limit_range(conditions.limit_in_force)
+    if conditions.loop == "open":
+        of_ramp = (
+            f"rates from 0 to {format_brief(conditions.rate_per_s, '/s', 3)} together, a ramp:"
+        )
+        if conditions.rate_per_s is None:
             load = ""
         elif "rate" in ramp:
             load = of_ramp
         else:
-            load = f"At {format_brief(c.rate_per_s, '/s', 3)}{_on_average(run)}"
+            load = f"At {format_brief(conditions.rate_per_s, '/s', 3)}{_on_average(run)}"
     else:
-        load = "" if c.users is None else f"With {describe_users(c.users, c.users_in_force)}"
+        load = (
+            ""
+            if conditions.users is None
+            else f"With {describe_users(conditions.users, conditions.users_in_force)}"
+        )
     if "limit" in ramp and limit:
         load = f"{load or 'With'}{' and' * bool(load)} prefill limits {limit} together (a ramp)"
     return f"{load[:1].upper()}{load[1:]}"

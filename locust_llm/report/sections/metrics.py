@@ -102,15 +102,19 @@ def make_main_tables(summary: Summary, run: Run) -> Iterator[Block]:
 def format_survivors_line(summary: Summary, run: Run) -> str | None:
     """The line that so many requests failed or were cut that the others' latencies do not represent
     all. None: few did."""
-    c = summary.conditions
-    lost = c.cut + c.failed
-    if not c.succeeded or lost < MIN_CUT_SHARE * (c.succeeded + lost):
+    conditions = summary.conditions
+    lost = conditions.cut + conditions.failed
+    if not conditions.succeeded or lost < MIN_CUT_SHARE * (conditions.succeeded + lost):
         return None
-    missing = [f"{c.failed:,} failed"] * bool(c.failed)
-    missing += [f"{c.cut:,} {_was(c.cut)} cut before {_its(c.cut)} end"] * bool(c.cut)
-    missing += [f"{c.cancelled:,} {_was(c.cancelled)} cancelled"] * bool(c.cancelled)
+    missing = [f"{conditions.failed:,} failed"] * bool(conditions.failed)
+    missing += [
+        f"{conditions.cut:,} {_was(conditions.cut)} cut before {_its(conditions.cut)} end"
+    ] * bool(conditions.cut)
+    missing += [f"{conditions.cancelled:,} {_was(conditions.cancelled)} cancelled"] * bool(
+        conditions.cancelled
+    )
     line = (
-        f"These latencies are of the {format_count(c.succeeded, 'answered request')} alone: "
+        f"These latencies are of the {format_count(conditions.succeeded, 'answered request')} alone: "
         f"{' and '.join(missing)}."
     )
     by_tag = {row.tag: row for row in summary.adjusted}
@@ -124,9 +128,7 @@ def format_survivors_line(summary: Summary, run: Run) -> str | None:
         known = [f"{' and '.join(labels)}{ON_A_FAILURE}"]
     elif all(" are " in text for text in known):  # the verb stands once
         known = [known[0], *(text.replace(" are ", " ", 1) for text in known[1:])]
-    return (
-        f"{line} With {'them' if lost + c.cancelled > 1 else 'it'}, p50 and p95 {', '.join(known)}."
-    )
+    return f"{line} With {'them' if lost + conditions.cancelled > 1 else 'it'}, p50 and p95 {', '.join(known)}."
 
 
 def _was(count: int) -> str:
@@ -162,13 +164,13 @@ def make_detail_tables(summary: Summary, run: Run) -> Iterator[Block]:
     if summary.conditions.succeeded:
         yield from _breakdowns(summary.breakdowns)
     if summary.reading:
-        s = run.settings
+        settings = run.settings
         yield Heading("What a reader feels", folded=True)
         yield _metrics(summary.reading, [LOW, *(p for p in chosen if p != LOW)])
         yield TextBlock(
             f"More Fluidity and Quality of Experience is better. Token deadlines: "
-            f"{s.token_deadline} (the first, then "
-            f"each); reading pace: {s.reading_pace:g} tokens/s."
+            f"{settings.token_deadline} (the first, then "
+            f"each); reading pace: {settings.reading_pace:g} tokens/s."
         )
     if summary.cancelled:
         cancelled = format_count(summary.conditions.cancelled, "request")
@@ -203,11 +205,11 @@ def order_percentiles(run: Run) -> Sequence[float]:
     return sorted(run.settings.columns, key=lambda p: p not in MAIN_PERCENTILES)
 
 
-def _name_adjusted(c: Conditions) -> str:
+def _name_adjusted(conditions: Conditions) -> str:
     """The title of the table of all requests: what it has beside the successful ones."""
-    beside = ["every failure as +infinity"] * bool(c.failed)
-    beside += ["cut requests with their age (≥: at least)"] * bool(c.cut)
-    beside += ["cancelled requests with what they had"] * bool(c.cancelled)
+    beside = ["every failure as +infinity"] * bool(conditions.failed)
+    beside += ["cut requests with their age (≥: at least)"] * bool(conditions.cut)
+    beside += ["cancelled requests with what they had"] * bool(conditions.cancelled)
     return f"Latencies with {'; '.join(beside)}"
 
 
