@@ -60,6 +60,7 @@ class Allocator:
         None: a closed loop."""
         self.missed = 0
         """Arrivals that found no user, or went with a process that had not sent them."""
+        self._goes_on = settings.warmup_goes_on
         self._profiled = 0
         """Records of the profiling phase."""
         self._workers, self._users, self._send = workers, users, context.send
@@ -69,16 +70,21 @@ class Allocator:
             context.send, lambda: len(workers.active()), self._sessions_over, context.store.add_note
         )
 
-    def begin(self, phase: str, s: Settings) -> Iterator[DueArrival] | None:
+    def begin(
+        self, phase: str, s: Settings, *, goes_on: bool = False
+    ) -> Iterator[DueArrival] | None:
         """This phase begins, and ``s`` are its settings. Where arrivals come by a schedule, all of
-        them: to be dealt out."""
+        them: to be dealt out. ``goes_on``: it takes the sessions of the phase before."""
         self.phase_over.clear()
         self.closed_at = None
-        items = list_phase_sessions(s, phase, self._reuse)
+        items = None if goes_on else list_phase_sessions(s, phase, self._reuse)
         dues = schedule_phase(s, phase, (item for item in items or () if item is not None))
         self.open = dues is not None
-        self._sessions.begin(phase, items)
+        if not goes_on:
+            self._sessions.begin(phase, items)
         self.paused = False
+        if goes_on and self.exhausted:
+            self.close(phase)
         return dues
 
     def close(self, phase: str) -> None:
@@ -95,6 +101,17 @@ class Allocator:
         else:
             self._send(PhaseOver(phase))
 
+    def go_on(self, phase: str) -> None:
+        """The time of this warmup is over, and its load goes on: what is under way of it is its
+        own."""
+        if self.plan.phase != phase:
+            return
+        self.plan.go_on()
+        self.paused = True
+        if not self.open:  # what is left of its shares comes back; arrivals are sent when due
+            self._send(PhaseOver(phase))
+        self.phase_over.set()
+
     def _end_phase(self) -> None:
         self.paused = True
         self.phase_over.set()
@@ -102,7 +119,8 @@ class Allocator:
     def _sessions_over(self) -> None:
         """The last one has ended; the next phase may be on by now, as records come before the count
         of sessions."""
-        self.close(self._sessions.phase)
+        phase = self._sessions.phase
+        self.close(self.plan.phase if self._goes_on and phase == WARMUP else phase)
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -152,6 +170,9 @@ class Allocator:
             OSError,
         ) as error:  # a row of the dataset, far behind those that were looked at before
             self._store.add_note(f"WARNING: the schedule ends early: {error}")
+
+    def end_schedule(self, phase: str) -> None:
+        """Its last arrival is dealt out: the phase ends when all are back."""
         if self.plan.phase == phase and self.plan.close():
             self._end_phase()
 

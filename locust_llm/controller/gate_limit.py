@@ -65,6 +65,10 @@ class GateLimit:
             logger.info(f"{name} concurrency ramping from 1 to {limit} over {ramp_s:g} seconds")
             self._follow(make_limit_ramp(limit, ramp_s))
 
+    def go_on(self, phase: str) -> None:
+        """The limit of the phase before, with its ramp, holds in this one too."""
+        self._store.limits.append(LimitChange(self._time.now(), self.now, label_phase(phase)))
+
     def change_limit(self, limit: int | None, ramp_s: float | None, asked: Settings) -> str:
         """By hand: the limit, at once or from where it is in so many seconds. ``asked``: the
         settings of the phase, with the users and processes that there are. What was done; raises

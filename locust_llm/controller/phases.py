@@ -2,7 +2,7 @@
 ends it.
 
 One greenlet goes through them (``_run``). A phase ends when all its requests are back
-(``Allocator.phase_over``); the other greenlets of a phase only close it: then nothing new starts in
+(``Allocator.phase_over``), but a warmup whose load goes on when its time is over; the other greenlets of a phase only close it: then nothing new starts in
 it.
 """
 
@@ -39,6 +39,7 @@ from locust_llm.workload.arrivals import draw_arrivals
 
 from .allocator import Allocator
 from .context import RunContext
+from .dispatcher import AHEAD_S
 from .early_stop import EarlyStop
 from .gate_limit import GateLimit
 from .in_flight import RequestsInFlight
@@ -74,7 +75,8 @@ class PhaseRunner:
         self._settings, self._store, self._time = context.settings, context.store, context.time
         settings, stages = context.settings, context.settings.staged
         self.sends = RequestsInFlight()
-        first_wave = 0 if settings.open_loop or stages else settings.users or 0
+        starts_anew = not (settings.open_loop or stages or settings.warmup_goes_on)
+        first_wave = (settings.users or 0) if starts_anew else 0
         self.abort = EarlyStop(self.rules(), first_wave, self.sends, overdue=stages is None)
         """The rules of the run; in a sweep those of its stage, of which only what is measured
         counts."""
@@ -96,7 +98,9 @@ class PhaseRunner:
         self._phase_begun = "", 0.0
         """The phase whose clock runs, and when it began or begins (monotonic seconds)."""
         self._start: StartSpread | None = None
-        """Of this phase; None: its users start as they come."""
+        """Of this load; None: its users start as they come."""
+        self._warm_until = 0.0
+        """When the warmup is over whose load goes on (monotonic seconds)."""
         self._responses = ResponseTimes()
         self._first_requests = FirstRequestTimes(0)
         self._stage_limits = 0
@@ -123,15 +127,16 @@ class PhaseRunner:
     def _begin(self, phase: str) -> None:
         """The users of this phase, its limit, then its requests."""
         self._phase_begun = phase, self._time.monotonic()
-        if (users := self._users_of(phase)) is not None:
-            self._users.become(users)
-        known = self.asked.users or ("as many as needed" if self._users.grows else "from the form")
-        self.limit.begin(self.asked, warm=phase == WARMUP, users=str(known))
-        dues = self.allocator.begin(phase, self.asked)
-        self._start = None
+        goes_on = phase == PROFILING and self._settings.warmup_goes_on
+        if goes_on:
+            self.limit.go_on(phase)
+        else:
+            self._begin_load(phase)
+        dues = self.allocator.begin(phase, self.asked, goes_on=goes_on)
         sweeps = self.limit_sweep is not None and phase == PROFILING
         if dues is None:
-            self._spread_start(phase)
+            if not goes_on:
+                self._spread_start(phase)
             self._begin_clock(phase)
             if sweeps:
                 self._job(self._turn_limits, phase)
@@ -142,6 +147,14 @@ class PhaseRunner:
                 self._job(self._turn_limits, phase)
             self._job(self._deal_out, dues, phase)
         self._context.send(AskAgain(phase))
+
+    def _begin_load(self, phase: str) -> None:
+        """The users of this phase, and its limit."""
+        if (users := self._users_of(phase)) is not None:
+            self._users.become(users)
+        known = self.asked.users or ("as many as needed" if self._users.grows else "from the form")
+        self.limit.begin(self.asked, warm=phase == WARMUP, users=str(known))
+        self._start = None
 
     def _spread_start(self, phase: str) -> None:
         """How fast the users of a closed loop begin to send: in its first phase Locust does what
@@ -206,6 +219,12 @@ class PhaseRunner:
                 )
                 logger.info(f"Profiling for {s.run_time_s:g} s{until}")
                 self._job(self._watch_time, after_s=lead_s)
+        elif s.warmup_goes_on:
+            assert s.warmup_duration is not None
+            lasts_s = lead_s + s.warmup_duration
+            self._warm_until = self._time.monotonic() + lasts_s
+            if not self.allocator.open:  # else its schedule ends it
+                self._job(self.allocator.go_on, phase, after_s=lasts_s)
         elif s.warmup_duration:
             self._job(self.allocator.close, phase, after_s=lead_s + s.warmup_duration)
 
@@ -279,10 +298,20 @@ class PhaseRunner:
             )
 
     def _deal_out(self, dues: Iterator[DueArrival], phase: str) -> None:
-        """The schedule of an open loop, from its first arrival to its last."""
+        """The schedule of an open loop, from its first arrival to its last. That of a load that goes
+        on begins when the warmup is over, and is dealt out before."""
+        time, goes_on = self._time, self._settings.warmup_goes_on
         self._users.wait()
-        self._begin_clock(phase, LEAD_S)
-        self.allocator.deal_out(dues, phase, LEAD_S, self._lasts_s(phase))
+        lead_s = LEAD_S
+        if goes_on and phase == PROFILING:
+            lead_s = max(0.0, self._warm_until - time.monotonic())
+        self._begin_clock(phase, lead_s)
+        self.allocator.deal_out(dues, phase, lead_s, self._lasts_s(phase))
+        if goes_on and phase == WARMUP:
+            time.sleep(max(0.0, self._warm_until - AHEAD_S - time.monotonic()))
+            self.allocator.go_on(phase)
+        else:
+            self.allocator.end_schedule(phase)
 
     def _lasts_s(self, phase: str) -> float | None:
         """How long a schedule lasts that ends in time; None: it ends with its last arrival."""
@@ -308,19 +337,22 @@ class PhaseRunner:
         self._jobs.append(self._context.spawn(run, *args, after_s=after_s))
 
     def _end(self, phase: str) -> None:
-        """All its requests are back."""
+        """All its requests are back, or its load goes on."""
+        goes_on = phase == WARMUP and self._settings.warmup_goes_on
+        if not goes_on:
+            self.limit.stop()
         self._kill_jobs()
         if self.limit_sweep is not None and phase == PROFILING:
             logger.info(f"The comparison of prefill limits is over: {self._sweep_end()}")
         if self.stages is not None and self.allocator.closed_at is not None:
             self.stages.stop(self.allocator.closed_at)
         if phase == WARMUP and not self._shutdown.begun:
-            logger.info("Warmup is over, profiling begins")
+            on = ", and the load goes on" if goes_on else ""
+            logger.info(f"Warmup is over, profiling begins{on}")
             self._store.profiling_at = self._time.now()
 
     def _kill_jobs(self) -> None:
         """They are over when this returns: none acts in the next phase."""
-        self.limit.stop()
         gevent.killall(self._jobs)
         self._jobs.clear()
 
@@ -328,6 +360,7 @@ class PhaseRunner:
         """The run is ending: nothing new starts."""
         if self._running is not None:
             self._running.kill()
+        self.limit.stop()
         self._kill_jobs()
         if self.limit_sweep is not None:
             self.limit_sweep.end = self.limit_sweep.end or "the run was stopped"

@@ -381,6 +381,7 @@ class RunStore:
             "health": tuple(self.health),
             "limits": select_known_limits(self.limits),
             "users": tuple(self.users),
+            "warmup_went_on": self.settings.warmup_goes_on,
             "starts": tuple(self.starts),
             "arms": list_variants(self.settings, s),
             "turned_away": self.turned_away,

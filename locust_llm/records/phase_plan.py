@@ -3,7 +3,8 @@ and no greenlets.
 
 It lives in one place (the master, or the only process). A request that is granted to a process, or
 dealt out as an arrival, is out until its record comes or it is put back. A phase is over when
-nothing is left to grant and nothing is out.
+nothing is left to grant and nothing is out. A warmup whose load goes on is over when its time is
+(``go_on``).
 
 In a sweep each stage is a profiling phase of its own, ``profiling 3`` for the third. Between two of
 them nothing is sent.
@@ -96,6 +97,12 @@ class PhasePlan:
         self._left[phase] = 0
         self._closed.add(phase)
         return self.returned(phase, 0)
+
+    def go_on(self) -> None:
+        """Profiling begins, while requests of the warmup are under way."""
+        self._left[WARMUP] = 0
+        self._closed.add(WARMUP)
+        self.phase = PROFILING
 
     def returned(self, phase: str, count: int) -> bool:
         """Count ``count`` requests of ``phase`` as done, however they ended. True: that began the

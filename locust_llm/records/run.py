@@ -64,7 +64,8 @@ class UserChange(msgspec.Struct, frozen=True):
 
 
 class ResponseTime(msgspec.Struct, frozen=True, kw_only=True):
-    """The response time of a request before the load, while the server had no other."""
+    """The response time of a request before the load, while the server had no other: the shorter
+    one of two."""
 
     seconds: float
     cut: bool = False
@@ -83,7 +84,7 @@ mean response time of the phase before; over a tenth of the time, as one respons
 a second, as no response time is known.
 """
 _START_REASONS: Final = {
-    BY_RESPONSE_TIME: ", one response time as measured before the load",
+    BY_RESPONSE_TIME: ", one response time of a request alone, as measured before the load",
     BY_EARLIER_PHASE: ", the mean response time of the phase before",
     BY_RUN_TIME: ", a tenth of the time, as one response takes longer",
     UNMEASURED: ", as no response time is known from before the load",
@@ -292,6 +293,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     users: tuple[UserChange, ...] = ()
     """The users over time from the first one on, as the processes reported them four times a
     second. Empty: an older version."""
+    warmup_went_on: bool = False
+    """The load of the warmup went on into profiling. Else it ended before, or there was none."""
     starts: tuple[UserStart, ...] = ()
     """The start of users in each phase and stage of a closed loop. Empty: an open loop, a load
     shape, one user, or an older version."""

@@ -326,7 +326,7 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     between = ", without the pauses between repeats" if axis == REPEAT else ""
     span = (
         ", while the load was on"
-        if find_measured_span(run)
+        if find_measured_span(run) or run.warmup_went_on
         else f", first send to last end{between}"
     )
     yield "duration", "-" if c.duration_s is None else f"{c.duration_s:.2f} s{span}"

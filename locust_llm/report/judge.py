@@ -39,6 +39,7 @@ from locust_llm.report.sections.sweep.knee import (
 )
 from locust_llm.report.slo.capacity import find_capacity
 from locust_llm.report.slo.intervals import RISES
+from locust_llm.report.slo.load_start import describe_decided_rest, describe_start_burst
 from locust_llm.report.slo.measurement_error import (
     RuleError,
     combine_rule_errors,
@@ -252,7 +253,7 @@ def _decided(
             and seen.delivery.cause == CLIENT
         ):
             return INCONCLUSIVE, "the load generator held the load back, not the server", None
-        return FAIL, reasons, None
+        return FAIL, "; ".join(filter(None, (reasons, describe_start_burst(rule, seen)))), None
     if lost := seen.run.records_lost:
         return INCONCLUSIVE, f"records of workers that never arrived: {lost}", None
     if _could_reach_limit(rule, found, seen):
@@ -355,12 +356,15 @@ def _explain_open_rule(
     if rule.is_at_edge and rule.holds(found.value or 0.0):
         edge = format_brief(rule.limit * rule.factor, rule.unit)
         return f"no number of requests shows exactly {edge}: {AT_EDGE}", None
+    burst = ""
+    if not (found.never_sent or found.undecided or seen.silent_end):
+        burst = describe_start_burst(rule, seen) or describe_decided_rest(rule, found, seen)
     longer = (
         None
-        if found.never_sent or found.undecided or rule.base
+        if found.never_sent or found.undecided or rule.base or burst
         else estimate_longer_s(rule, found, seen.time.seconds)
     )
-    more, note = "a longer run may tell", found.note
+    more, note = burst or "a longer run may tell", found.note
     if rule.base:  # the interval of the base does not narrow with this run
         more = "a longer run and a longer base may tell"
     if longer is not None:
@@ -379,7 +383,8 @@ def _explain_open_rule(
     why = f"{INTERVAL_CROSSES} (likely {likely})" if likely else INTERVAL_CROSSES
     if found.ends is None:
         why = "its ends lie on both sides of the limit"
-    return "; ".join(filter(None, (f"{why}, {more}", note, _cut(found)))), longer
+    why = f"{why}; {more}" if burst else f"{why}, {more}"
+    return "; ".join(filter(None, (why, note, _cut(found)))), longer
 
 
 def _foretell(rule: Rule, found: ObservedValue) -> str:

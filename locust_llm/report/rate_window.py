@@ -4,14 +4,22 @@ throughput in it.
 A stage of a sweep is measured while its load is on: before and after, requests of the first and the
 last wave keep the server as busy. Over its measured requests alone, from the first send to the last
 end, a rate would be too low by the time in which the last ones come back and no new ones go out; so
-rates are those of what ended within the measured time.
+rates are those of what ended within the measured time. So are those of a run whose load went on from
+the warmup.
+
+A rate of any other run is over all of it, its start and its end too. How far that rate may be off is
+seen from the part between them (``find_settled_window``): that a load begins and ends is no change
+of the server.
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from locust_llm.records.phase_plan import PROFILING
 from locust_llm.records.record import CANCELLED, FAILURES, OK
 from locust_llm.records.run import Run
 from locust_llm.report.arrays import Floats
@@ -29,6 +37,11 @@ of a queue."""
 
 STRETCHES: Final = 10
 """Of the measured time of a stage, for the error of its rate."""
+
+ANSWERED: Final = 90
+"""Percentile of the time for an answer, after which a load that was sent evenly is answered evenly."""
+MIN_SETTLED: Final = 0.25
+"""Of the time with the load on; where less is left without its start, the start is not left out."""
 
 Span = tuple[float, float]
 """Unix seconds."""
@@ -51,6 +64,24 @@ class RateWindow(NamedTuple):
         seconds: Floats = at - self.span[0] - sum(pauses)
         return seconds
 
+    @property
+    def stretches(self) -> list[Span]:
+        """What is left of its span without the pauses."""
+        begins = [self.span[0], *(end for _, end in self.pauses)]
+        ends = [*(start for start, _ in self.pauses), self.span[1]]
+        return list(zip(begins, ends, strict=True))
+
+    def holds(self, at: Floats) -> NDArray[np.bool_]:
+        """Which of these moments lie in it."""
+        return (at >= self.span[0]) & (at <= self.span[1]) & ~self.pauses_at(at)
+
+    def pauses_at(self, at: Floats) -> NDArray[np.bool_]:
+        """Which of these moments lie in a pause."""
+        paused = np.zeros(len(at), np.bool_)
+        for start, end in self.pauses:
+            paused |= (at > start) & (at < end)
+        return paused
+
 
 def find_measured_span(run: Run) -> Span | None:
     """The measured time of a stage of a sweep; None of anything else (a repeat is measured like any
@@ -59,6 +90,17 @@ def find_measured_span(run: Run) -> Span | None:
     if stage is None or stage.measured_at is None or stage.measured_at <= stage.began_at:
         return None
     return stage.measured_at, stage.ended_at
+
+
+def find_loaded_span(main: RequestSelection, run: Run) -> Span | None:
+    """The time with the load on of a run whose load went on from the warmup: as many requests end in
+    it as are sent. None of any other."""
+    if not run.warmup_went_on or run.stopping_at is None or not main.size:
+        return None
+    end = run.stopping_at
+    if run.settings.request_count:  # the stop comes when the last answer is back
+        end = float(np.nanmax(np.fmax(main["asked_at"], main["sent_at"])))
+    return (run.profiling_at, end) if end > run.profiling_at else None
 
 
 def select_ended_in(part: RequestSelection, span: Span) -> RequestSelection:
@@ -77,6 +119,43 @@ def find_pauses(main: RequestSelection, run: Run) -> Iterator[Span]:
         before, after = over[tried < stage.began_at], tried[tried >= stage.began_at]
         if len(before) and len(after) and after.min() > before.max():
             yield float(before.max()), float(after.min())
+
+
+def find_settled_window(main: RequestSelection, time: RateWindow, run: Run) -> RateWindow | None:
+    """The part of ``time`` in which as many requests end as are sent: without the start of the load,
+    until all users have started and have had time for an answer, and without its end, when nothing
+    is sent any more. None: too little is left."""
+    tried = np.where(np.isnan(main["sent_at"]), main["asked_at"], main["sent_at"])
+    answered = main.outcome(OK)
+    if not answered.size:
+        return None
+    over = np.fmax(answered["closed_at"], answered["last_chunk_at"])
+    answer_s = float(np.percentile(over - answered["asked_at"], ANSWERED))
+    settled = list[Span]()
+    for begin, end in time.stretches:
+        sent = tried[(tried >= begin) & (tried <= end)]
+        if not len(sent):
+            continue
+        last = float(sent.max())
+        first = find_users_started(run, begin) + answer_s
+        if last - first < MIN_SETTLED * (last - begin):
+            return None
+        settled.append((first, last))
+    if not settled:
+        return None
+    pauses = tuple((before[1], after[0]) for before, after in pairwise(settled))
+    return RateWindow((settled[0][0], settled[-1][1]), pauses)
+
+
+def find_users_started(run: Run, begin: float) -> float:
+    """When the last user sent its first request, of a load that began at ``begin``; where nobody
+    knows, then."""
+    begun = sum(stage.began_at <= begin for stage in run.stages)
+    stage = begun if run.stage is None else run.stage.number
+    own = [start for start in run.starts if (start.phase, start.stage) == (PROFILING, stage)]
+    if not own:
+        return begin
+    return begin + (own[-1].over_s if own[-1].took_s is None else own[-1].took_s)
 
 
 def measure_steady_state(

@@ -76,6 +76,8 @@ class RunCounts(msgspec.Struct, frozen=True, kw_only=True):
     cut_without_chunk: int = 0
     """Requests that were cut before their first chunk."""
     warmup: int
+    in_flight_at_profiling: int = 0
+    """Requests of the warmup that were in flight when profiling began, where its load went on."""
     never_sent: int
     turned_away: int
     records_lost: int

@@ -60,8 +60,10 @@ from .gaps import GapCounts
 from .occupancy import Occupancy, compute_occupancy, measure_gate_use, permit_lag_s
 from .rate_window import (
     RateWindow,
+    find_loaded_span,
     find_measured_span,
     find_pauses,
+    find_settled_window,
     measure_steady_state,
     select_ended_in,
 )
@@ -107,8 +109,9 @@ def summarise_run(
         everything.only(columns.requests["phase"] == phase) for phase in ("warmup", "profiling")
     )
     within = find_measured_span(run)
+    loaded = find_loaded_span(main, run) if within is None else within
     span, ended = (
-        (main.span(), main) if within is None else (within, select_ended_in(everything, within))
+        (main.span(), main) if loaded is None else (loaded, select_ended_in(everything, loaded))
     )
     repeats = sweep is not None and sweep.repeats
     swept = None if repeats else sweep
@@ -116,7 +119,8 @@ def summarise_run(
     percentiles = tuple(sorted({*EXPORTED, *run.settings.columns}))
     gaps = {name: columns.gaps.get(name, GapCounts()) for name in ("profiling", "warmup")}
     found = _evidence_of_run(main, run)
-    seen = Evaluation(main, run, None, None, records, ended, time)
+    settled = find_settled_window(main, time, run) if loaded is None else None
+    seen = Evaluation(main, run, None, None, records, ended, time, settled=settled)
     rates = [*_throughputs(ended, time), *make_goodput_rows(seen)]
     looks = len(run.settings.looks) or 1
     rows = _rows(main, gaps["profiling"], percentiles, rates, looks)
@@ -133,7 +137,7 @@ def summarise_run(
     seen = seen._replace(verdict=verdict, delivery=delivered, silent_end=silent_end)
     seen, slos, compared = _of_rules(seen, everything, swept)
     evidence = None if within is None else measure_stage_evidence(seen, slos)
-    counts = _counts(main, warm.size, run, broken_lines, gaps["profiling"])
+    counts = _counts(main, warm, run, broken_lines, gaps["profiling"])
     certified = describe_certificates(run)
     if certified.errors is not None:
         rows = _with_plus_minus(rows, errors)
@@ -259,7 +263,7 @@ def _of_arms(
     """(the candidate's part, its rules and those of the pairs, the comparison)."""
     compared, pairs = compare_arms(everything, seen.run, seen.verdict)
     part, through, window = select_candidate_requests(everything, seen.run)
-    seen = seen._replace(main=part, ended=through, time=window)
+    seen = seen._replace(main=part, ended=through, time=window, settled=None)
     return seen, judge_paired_rules(judge_rules(seen), seen, compared, pairs), compared
 
 
@@ -585,15 +589,17 @@ def _clock(ok: RequestSelection) -> str:
 
 
 def _counts(
-    part: RequestSelection, warmup: int, run: Run, broken_lines: int, gaps: GapCounts
+    part: RequestSelection, warm: RequestSelection, run: Run, broken_lines: int, gaps: GapCounts
 ) -> RunCounts:
     ok = part.outcome(OK)
     cut = part.outcome(CUT)
     ages_s = cut["closed_at"] - find_send_times(cut)
+    in_flight = int((warm["closed_at"] > run.profiling_at).sum()) if run.warmup_went_on else 0
     return RunCounts(
         cut_ages_s=(float(ages_s.min()), float(ages_s.max())) if len(ages_s) else None,
         cut_without_chunk=int((cut["chunks"] == 0).sum()),
-        warmup=warmup,
+        warmup=warm.size,
+        in_flight_at_profiling=in_flight,
         never_sent=int(np.isnan(part["sent_at"]).sum()),
         turned_away=run.turned_away,
         records_lost=run.records_lost,

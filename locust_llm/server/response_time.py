@@ -24,6 +24,8 @@ from locust_llm.workload.prompts import PromptLengthModel, Prompts, format_promp
 from .probe_requests import ProbeRequests
 from .refusals import PROBE_TIMEOUT_S, list_lengths
 
+MAX_COLD_S: Final = 10.0
+"""Of a response that takes longer, what a cold server adds is small."""
 SAMPLED_ROWS: Final = 21
 """The first sessions of a dataset, of which the middle one by length is typical."""
 
@@ -37,13 +39,28 @@ def measure_response_time(
     """Send a typical request of the load, and wait for its answer at most as long as its users may
     take to start. None: it failed.
 
-    Its words are its own, so that no cache is warmer for the load.
+    The server may have been cold, so a second one follows, and the faster of the two counts. Their
+    words are their own, so that no cache is warmer for the load.
     """
+    longest_s = min(PROBE_TIMEOUT_S, probes.settings.longest_start_s or PROBE_TIMEOUT_S)
+    first = _time_request(probes, lengths, length_way, longest_s, clock)
+    if first is None or first.cut or first.seconds > MAX_COLD_S:
+        return first
+    second = _time_request(probes, lengths, length_way, longest_s, clock)
+    return first if second is None or second.seconds > first.seconds else second
+
+
+def _time_request(
+    probes: ProbeRequests,
+    lengths: PromptLengthModel,
+    length_way: tuple[str, ...],
+    longest_s: float,
+    clock: Callable[[], float],
+) -> ResponseTime | None:
     s = probes.settings
     ask = choose_typical_request(s, lengths)
     from_settings = not s.input_file
     fields = make_length_fields(length_way, ask.output_tokens) if from_settings else {}
-    longest_s = min(PROBE_TIMEOUT_S, s.longest_start_s or PROBE_TIMEOUT_S)
     began = clock()
     try:
         answered = probes.send_as_load(

@@ -1316,6 +1316,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         return bool(self.warmup_request_count or self.warmup_duration or self.prefix_cache_hit_rate)
 
     @property
+    def warmup_goes_on(self) -> bool:
+        """Its load goes on into the profiling phase: the warmup is bounded by time alone, has the
+        same load, and nothing is counted or replayed from the begin of profiling on."""
+        other_load = (
+            self.warmup_concurrency not in (None, self.users)
+            or self.warmup_request_rate not in (None, self.request_rate)
+            or self.warmup_limit != self.prefill_concurrency
+            or self.warmup_ramp_s != self.prefill_concurrency_ramp_duration
+            or self.request_rate_series
+            or self.user_centric_rate
+            or self.fixed_schedule
+        )
+        counted = (
+            self.warmup_request_count
+            or self.num_sessions
+            or self.prefix_cache_hit_rate is not None
+            or (self.input_file and not (self.longest_s or self.request_count))
+        )
+        staged = self.sweep or self.compares or self.repeats > 1
+        return bool(self.warmup_duration) and not (other_load or counted or staged)
+
+    @property
     def warmup_limit(self) -> int | None:
         """The prefill limit of the warmup phase: its own, else the main one."""
         if self.warmup_prefill_concurrency is not None:

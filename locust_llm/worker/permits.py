@@ -15,7 +15,7 @@ from typing import NamedTuple
 from gevent.event import Event
 
 from locust_llm.gate.gate import GateClosed
-from locust_llm.records.phase_plan import PROFILING
+from locust_llm.records.phase_plan import PROFILING, WARMUP
 from locust_llm.wire.messages import SessionCounts
 
 
@@ -126,7 +126,7 @@ class PermitQueue:
         self._hand_out()
 
     def grant(self, phase: str, count: int) -> None:
-        """``count`` more of ``phase``; what was left of an earlier phase is void. 0: ask again
+        """``count`` more of ``phase``; what was left of an earlier share is void. 0: ask again
         after AskAgain."""
         self._asked = count == 0
         self._enter(phase)
@@ -142,9 +142,11 @@ class PermitQueue:
         self._hand_out()
 
     def _enter(self, phase: str) -> None:
-        if phase != self.phase:
-            self.phase, self._left = phase, 0
+        if phase == self.phase:
+            return
+        if self.phase != WARMUP:  # the last ones of a warmup whose load goes on are still to come
             self._due.clear()
+        self.phase, self._left = phase, 0
 
     def ask_again(self) -> None:
         """Something changed at the plan: whoever waits may ask anew."""

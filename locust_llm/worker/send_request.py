@@ -140,9 +140,10 @@ class RequestSender:
         """Wait: users of a closed loop begin a phase one after the other. Raises StopUser when the
         run ends."""
         sender, user = self.sender, self._user.number
+        phase = sender.begun_in(permit.phase)
         if later:
-            sender.starts.note_start(user, permit.phase)
-        if sender.starts.has_started(user, permit.phase):
+            sender.starts.note_start(user, phase)
+        if sender.starts.has_started(user, phase):
             return
         gate = sender.gate
         try:

@@ -103,7 +103,8 @@ class SessionTree:
         # its prompt was made meanwhile
         gevent.sleep(max(0.0, ended_at + ask.delay_s - time.monotonic()))
         following = branch.permit(later=True)
-        if following.phase == permit.phase:
+        begun_in = self._sender.begun_in
+        if begun_in(following.phase) == begun_in(permit.phase):
             return following
         self._sender.permits.put_back(following)
         return None

@@ -38,7 +38,7 @@ from locust_llm.locust_adapter.parsed_options import build_settings
 from locust_llm.records.failures import FailureKinds
 from locust_llm.records.machine import Machine, detect_machine
 from locust_llm.records.message import ControlMessage
-from locust_llm.records.phase_plan import PROFILING, label_phase, stage_of_phase
+from locust_llm.records.phase_plan import PROFILING, WARMUP, label_phase, stage_of_phase
 from locust_llm.records.record import Record
 from locust_llm.records.run import ProcessHealth
 from locust_llm.server.request_form import (
@@ -154,6 +154,8 @@ class WorkerContext:
         self.tenants = TenantAssigner()
         self._place = 0
         self._salt = ""
+        self._goes_on = False
+        """The load of the warmup goes on into profiling."""
         self.trace = ""
         self.closed = False
         self.turned_away = 0
@@ -222,6 +224,7 @@ class WorkerContext:
         self._machine = detect_machine()
         self.settings = s = order.settings
         self._watch = HealthMonitor(servers=partial(find_local_servers, s.addresses))
+        self._goes_on = s.warmup_goes_on
         self.trace, self._place, self._salt = order.trace, order.worker, order.salt
         self.starts = StartTimes(order.worker, s.processes)
         self.answers.unchecked = 0
@@ -397,7 +400,7 @@ class WorkerContext:
         if not self.counts_sessions:
             return None
         begin = self.tickets.take()
-        while begin.phase != phase:  # of the warmup, and it is over
+        while begin.phase != self.begun_in(phase):  # of the warmup, and it is over
             begin = self.tickets.take()
         return begin.item
 
@@ -407,7 +410,11 @@ class WorkerContext:
             if left:  # the schedule had counted them
                 self.send(RequestsReturned(permit.phase, left))
         elif dealt:
-            self.tickets.end(permit.phase)
+            self.tickets.end(self.begun_in(permit.phase))
+
+    def begun_in(self, phase: str) -> str:
+        """The phase in which the load of this one began: its users, and its sessions."""
+        return WARMUP if phase == PROFILING and self._goes_on else phase
 
     def cancel_after_s(self, phase: str) -> float | None:
         """The seconds after which a request is cancelled on purpose, drawn for each request."""
@@ -609,7 +616,7 @@ def _handle_message(sender: WorkerContext, message: ToSender) -> bool:
             sender.starts.spread(message.phase, message.spacing_s, message.longest_spacing_s)
         case AskAgain():
             sender.permits.ask_again()
-            sender.tickets.ask_again(message.phase)
+            sender.tickets.ask_again(sender.begun_in(message.phase))
         case Arrivals():
             sender.add_arrivals(message)
         case Sessions():

@@ -1019,9 +1019,84 @@ def keep_alive(control: Controller, time: VirtualTime) -> None:
     gevent.spawn(report)
 
 
-def test_a_warmup_of_ten_seconds_then_twenty_of_profiling(begun: Any) -> None:
+def test_the_load_of_a_warmup_of_ten_seconds_goes_on_for_twenty(begun: Any) -> None:
     runner, time = Master("a"), VirtualTime()
-    control = begun(runner, time=time, warmup_duration=10.0, run_time_s=20.0)
+    control = begun(runner, time=time, warmup_duration=10.0, run_time_s=20.0, prefill_concurrency=3)
+    keep_alive(control, time)
+    control.allocator.grant_requests("a")
+    time.advance(9.9)
+    assert PhaseOver not in kinds_sent(runner)
+    runner.what_was_sent()
+    time.advance(0.2)
+    sent = runner.what_was_sent()  # again what is not acknowledged
+    assert Sent(PhaseOver(WARMUP), "a") in sent
+    assert Sent(AskAgain(PROFILING), "a") in sent
+    spread = [one.message for one in sent if isinstance(one.message, StartSpread)]
+    assert {start.phase for start in spread} == {WARMUP}
+    assert control.plan.phase == PROFILING
+    control.allocator.grant_requests("a")
+    assert last_count(runner) == UNCOUNTED_SHARE
+    control.allocator.put_back("a", WARMUP, UNCOUNTED_SHARE - 2)
+    control.add_record(answered(100, phase=WARMUP))
+    control.add_record(answered(100))
+    time.advance(5.0)
+    facts = control.facts()
+    assert (control.plan.phase, facts.warmup_went_on) == (PROFILING, True)
+    assert facts.profiling_at == UNIX + 10
+    assert [(change.at - UNIX, change.limit, change.phase) for change in facts.limits] == [
+        (0, 3, WARMUP),
+        (10, 3, PROFILING),
+    ]
+    assert [start.phase for start in facts.starts] == [WARMUP]
+    time.advance(14.8)
+    assert runner.ended == []
+    time.advance(0.2)
+    assert runner.ended == ["quit"]
+
+
+def test_the_arrivals_of_a_warmup_go_on_without_a_gap(begun: Any) -> None:
+    """One each half second, by two schedules: of 4 s, and then of 3 s."""
+    runner, time = Master("a"), VirtualTime()
+    control = begun(
+        runner, time=time, warmup_duration=4.0, run_time_s=3.0, request_rate=2.0,
+        arrival_pattern="constant", users=5,
+    )  # fmt: skip
+    keep_alive(control, time)
+    runner.user_count = 5
+    time.advance(12.0)
+    dealt = [sent.message for sent in runner.sent if isinstance(sent.message, Arrivals)]
+    due = {  # what is not acknowledged is sent again
+        round(arrivals.started_at + at_s, 6): arrivals.phase
+        for arrivals in dealt
+        for at_s, *_ in arrivals.arrivals
+    }
+    first = min(due)
+    assert [at - first for at in sorted(due)] == pytest.approx([i / 2 for i in range(14)])
+    assert [due[at] for at in sorted(due)] == [WARMUP] * 8 + [PROFILING] * 6
+    assert control.facts().profiling_at == UNIX + 4.5  # half a second for the first requests
+    assert PhaseOver not in [type(sent.message) for sent in runner.sent]
+
+
+def test_a_ramp_of_the_limit_goes_on_with_the_load(begun: Any) -> None:
+    runner, time = Master("a"), VirtualTime()
+    control = begun(
+        runner, time=time, warmup_duration=10.0, prefill_concurrency=5,
+        prefill_concurrency_ramp_duration=20.0,
+    )  # fmt: skip
+    keep_alive(control, time)
+    time.advance(11.0)
+    assert control.plan.phase == PROFILING
+    assert 1 < control.limit < 5
+    time.advance(10.0)
+    assert control.limit == 5
+
+
+def test_a_warmup_of_another_load_ends_before_profiling_begins(begun: Any) -> None:
+    runner, time = Master("a"), VirtualTime()
+    control = begun(
+        runner, time=time, warmup_duration=10.0, run_time_s=20.0, prefill_concurrency=3,
+        warmup_prefill_concurrency=1,
+    )  # fmt: skip
     keep_alive(control, time)
     control.allocator.grant_requests("a")
     time.advance(9.9)

@@ -38,7 +38,8 @@ def test_users_start_over_one_response_time() -> None:
     start = plan(2.125, run_time_s=60)
     assert start == UserStart(users=32, over_s=2.125, by="response_time")
     assert (
-        str(start) == "32 users started over 2.12 s, one response time as measured before the load."
+        str(start) == "32 users started over 2.12 s, one response time of a request alone, as "
+        "measured before the load."
     )
 
 
@@ -122,7 +123,7 @@ def test_a_start_that_took_longer_is_described_as_it_was() -> None:
     assert str(replace(planned, took_s=2.4)) == str(planned)
     assert str(replace(planned, took_s=5.5)) == (
         "32 users started over 5.5 s: the next one when no request awaited its first token. "
-        "2 s were planned, one response time as measured before the load."
+        "2 s were planned, one response time of a request alone, as measured before the load."
     )
 
 

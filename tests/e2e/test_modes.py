@@ -433,8 +433,54 @@ def test_the_run_time_bounds_what_comes_after_a_warmup_by_time(
     assert due_s(warm) == exactly(n / 40 for n in range(20))
     # what was due before the second was over; the last ones may have been too late on a busy
     # machine
-    assert due_s(main) == exactly(n / 40 for n in range(len(main)))
+    # the second schedule begins where the first one ends, as exactly as two looks at the clock
+    assert due_s([*warm, *main]) == pytest.approx(
+        [n / 40 for n in range(20 + len(main))], abs=0.005
+    )
     assert 24 <= len(main) <= 40 == offer(tmp_path / "r")["due"]
+
+
+WARMED: Final = ("-u", "4", "--warmup-duration", "1.5", "-t", "2s", "--output-tokens-mean", "60")
+
+
+def unix(record: Record, at: float) -> float:
+    return at + record.clock_offset_s
+
+
+@pytest.mark.parametrize("processes", BOTH)
+@pytest.mark.parametrize(
+    "words", [("--prefill-concurrency", "1"), TURNS], ids=["at a gate", "sessions"]
+)
+def test_users_go_on_from_the_warmup_into_profiling(
+    server: Server, tmp_path: Path, words: tuple[str, ...], processes: tuple[str, ...]
+) -> None:
+    """Answers of 0.4 s: some are on their way when the warmup is over, and none of their users
+    waits for the others."""
+    got = ran(server, tmp_path / "r", *WARMED, "--no-probe", *words, *processes)
+    facts = json.loads((tmp_path / "r" / "run.json").read_text())["run"]
+    profiling_at = facts["profiling_at"]
+    warm, main = phases(got)
+    in_flight = [record for record in warm if unix(record, record.closed_at) > profiling_at]
+    assert 1 <= len(in_flight) <= 4
+    assert max(unix(record, record.asked_at) for record in warm) < profiling_at + 0.1
+    assert min(unix(record, record.asked_at) for record in main) > profiling_at - 0.1
+    last, first = {}, {}
+    for record in sorted(got, key=lambda record: unix(record, record.asked_at)):
+        user = record.worker, record.user
+        if record.phase == "warmup":
+            last[user] = record
+        else:
+            first.setdefault(user, record)
+    assert len(first) == len(last) == 4
+    for user, record in first.items():
+        assert record.asked_at - last[user].closed_at < 0.2
+    note = "in flight when profiling began"
+    assert f"{len(in_flight)} request" in (tmp_path / "r" / "summary.md").read_text()
+    assert note in (tmp_path / "r" / "summary.md").read_text()
+    assert [start["phase"] for start in facts["starts"]] == ["warmup"]
+    if words is TURNS:
+        both = {record.session for record in warm} & {record.session for record in main}
+        assert both
 
 
 # -- what ends a request early ---------------------------------------------------------------------

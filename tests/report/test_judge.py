@@ -13,7 +13,7 @@ from support.stages import a_level, a_stage
 
 from locust_llm.records.accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.records.record import Record
-from locust_llm.records.run import BrokenRule, OpenLoopSchedule, ProcessHealth, Run
+from locust_llm.records.run import BrokenRule, OpenLoopSchedule, ProcessHealth, Run, UserStart
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.judge import combine_results, estimate_longer_s
 from locust_llm.report.rows import SweepSummary
@@ -210,8 +210,8 @@ def test_of_a_run_that_is_short_for_its_correlation_little_is_known() -> None:
 
 
 def test_rates() -> None:
-    """400 requests, the first sent at 11, the last over at 410.03: four in each hundredth of the
-    399.03 s."""
+    """400 requests, the first sent at 11, the last over at 410.03. Between the start and the end of
+    the load four or five end in each stretch: a stretch has one too few that the next has."""
     duration = 399.03
     for rule, per_request in (
         ("requests_per_s > 0.5", 1), ("output_tokens_per_s > 1", 3),
@@ -221,7 +221,7 @@ def test_rates() -> None:
         found = judged(rule, even(400))
         assert (found.status, found.unit, found.count) == ("PASS", "/s", 400)
         assert found.observed == pytest.approx(400 * per_request / duration)
-        assert (found.low, found.high) == pytest.approx((found.observed, found.observed))
+        assert (found.low, found.high) == pytest.approx((found.observed,) * 2, rel=0.015)
     assert judged("requests_per_s >= 2", even(400)).status == "FAIL"
 
 
@@ -267,6 +267,41 @@ def test_a_rate_of_few_requests_decides_clear_cases(rule: str, count: int, statu
     assert found.observed is not None
     assert found.low == pytest.approx(found.observed * math.exp(-4 / count**0.5))
     assert found.high == pytest.approx(found.observed * math.exp(4 / count**0.5))
+
+
+def twenty_users(seconds: float = 30.0, **other: object) -> list[Record]:
+    """Each sends again when its answer is there, 0.8 s later; they start over 0.76 s. So a request
+    is sent and one ends each 0.04 s, but for the first and the last 0.8 s."""
+    sends = [0.04 * i for i in range(round(seconds / 0.04))]
+    return [answered(400, 800, sent_at=10.0 + at, **other) for at in sends]
+
+
+STARTED_SLOWLY = UserStart(users=20, over_s=0.76, took_s=0.76, by="response_time")
+
+
+@pytest.mark.parametrize(
+    ("rule", "status"),
+    [
+        ("requests_per_s >= 20", "PASS"),
+        ("output_tokens_per_s >= 45", "PASS"),
+        ("requests_per_s >= 24.7", "INCONCLUSIVE"),
+        ("requests_per_s >= 26", "FAIL"),
+    ],
+)
+def test_the_start_of_the_users_makes_no_rate_uncertain(rule: str, status: str) -> None:
+    """750 requests in 29.96 + 0.8 s are 24.38 a second, with the first 0.8 s, in which none ends,
+    and the last: 25 a second end between them."""
+    found = judged(rule, twenty_users(), replace(a_run(slo=(rule,)), starts=(STARTED_SLOWLY,)))
+    assert found.status == status
+    if rule.startswith("requests"):
+        assert found.observed == pytest.approx(750 / 30.76)
+        assert found.low == pytest.approx(24.38, abs=0.25)
+        assert found.high == pytest.approx(25, abs=0.25)
+    if status == "INCONCLUSIVE":
+        assert found.reason.endswith(
+            "; without the start and the end of the load it is 25/s: --warmup-duration 5 leaves the "
+            "start out"
+        )
 
 
 def test_a_rate_that_falls_does_not_pass() -> None:

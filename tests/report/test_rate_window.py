@@ -7,9 +7,14 @@ from support.records import UNIX, a_run, answered, failed
 from support.stages import a_stage
 
 from locust_llm.records.record import Record
-from locust_llm.records.run import OpenLoopSchedule, Run
+from locust_llm.records.run import OpenLoopSchedule, Run, UserStart
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.rate_window import RateWindow, find_measured_span, find_pauses
+from locust_llm.report.rate_window import (
+    RateWindow,
+    find_measured_span,
+    find_pauses,
+    find_settled_window,
+)
 from locust_llm.report.rows import SweepSummary
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.selection import RequestSelection
@@ -162,6 +167,70 @@ def test_the_seconds_of_a_time_with_pauses() -> None:
     time = RateWindow((10.0, 50.0), ((20.0, 25.0), (40.0, 45.0)))
     assert time.seconds == 30
     assert time.of(np.array([10.0, 20, 23, 25, 30, 42, 50])).tolist() == [0, 10, 10, 10, 15, 25, 30]
+
+
+def test_what_lies_in_a_time_with_pauses() -> None:
+    time = RateWindow((10.0, 50.0), ((20.0, 25.0), (40.0, 45.0)))
+    assert time.stretches == [(10.0, 20.0), (25.0, 40.0), (45.0, 50.0)]
+    assert time.holds(np.array([9.0, 10, 20, 22, 25, 42, 50, 51])).tolist() == [
+        False, True, True, False, True, False, True, False,
+    ]  # fmt: skip
+
+
+def settled(run: Run, *sent_at: float, seconds: float = 2.0) -> RateWindow | None:
+    """Of requests that all take so long."""
+    records = [asked(at, seconds, phase="profiling") for at in sent_at]
+    frame = collect_columns(records).requests
+    main = RequestSelection(frame, np.ones(len(frame), np.bool_))
+    found = find_settled_window(main, RateWindow(main.span(), tuple(find_pauses(main, run))), run)
+    if found is None:
+        return None
+    begin, end = found.span
+    pauses = tuple((before - UNIX, after - UNIX) for before, after in found.pauses)
+    return RateWindow((begin - UNIX, end - UNIX), pauses)
+
+
+def start(took_s: float | None, over_s: float = 1.0, **other: object) -> UserStart:
+    return UserStart(users=4, over_s=over_s, took_s=took_s, by="rate", **other)  # type: ignore[arg-type]
+
+
+def test_a_load_that_went_on_from_the_warmup_has_its_rate_from_the_first_moment_on() -> None:
+    """A request each half second, of 1.9 s, until second 30: from the end of the warmup on, at 10, two
+    end a second, the first of them sent in the warmup. From the first send to the last end it would
+    be 40 in 21.4 s."""
+    sends = [asked(at / 2, 1.9, phase="warmup" if at < 20 else "profiling") for at in range(60)]
+    run = replace(
+        a_run(warmup_duration=10.0, run_time_s=20.0), warmup_went_on=True,
+        profiling_at=UNIX + 10, stopping_at=UNIX + 30,
+    )  # fmt: skip
+    summary = summed_up(*sends, run=run)
+    assert (summary.conditions.requests, summary.conditions.duration_s) == (40, 20)
+    assert rate(summary, "request_throughput") == 2.0
+    assert summary.counts.in_flight_at_profiling == 3  # sent at 8.5, 9 and 9.5
+    counted = replace(run, settings=replace(run.settings, run_time_s=None, request_count=40))
+    assert summed_up(*sends, run=counted).conditions.duration_s == 19.5
+
+
+def test_a_load_has_settled_when_all_users_have_started_and_have_an_answer() -> None:
+    """Sends from second 10 to 40, of 2 s each: nothing ends before 12, and nothing is sent after
+    40. The last user starts at 15 (or is to, at 11)."""
+    sends = range(10, 41)
+    assert settled(a_run(request_rate=1.0), *sends) == ((12, 40), ())
+    assert settled(replace(a_run(), starts=(start(5.0),)), *sends) == ((17, 40), ())
+    assert settled(replace(a_run(), starts=(start(None),)), *sends) == ((13, 40), ())
+    warmed = replace(a_run(), starts=(start(5.0, phase="warmup"),))
+    assert settled(warmed, *sends) == ((12, 40), ())
+    assert settled(replace(a_run(), starts=(start(25.0),)), *sends) is None  # 3 of 30 s are left
+    assert settled(a_run(), *range(10, 13)) is None
+
+
+def test_each_repeat_has_a_start_and_an_end() -> None:
+    stages = tuple(
+        replace(stage().stage, number=i, began_at=UNIX + at) for i, at in ((1, 9), (2, 49))
+    )  # type: ignore[type-var]
+    run = replace(a_run(), stages=stages, starts=(start(1.0, stage=1), start(3.0, stage=2)))
+    found = settled(run, *range(10, 31), *range(50, 71))
+    assert found == ((13, 70), ((30, 55),))
 
 
 def test_repeats_that_overlap_have_no_pause() -> None:

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from support.tiny_server import Asked, TinyServer, tiny_server
 
 from locust_llm.records.run import ResponseTime
 from locust_llm.server.discovery import discover_server
-from locust_llm.server.response_time import choose_typical_request
+from locust_llm.server.response_time import choose_typical_request, measure_response_time
 from locust_llm.settings.settings import Settings
 from locust_llm.workload.prompts import PromptLengthModel
 
@@ -58,9 +59,32 @@ def timed(server: TinyServer) -> list[Asked]:
 def test_one_request_of_the_lengths_of_the_load_is_timed(server: TinyServer) -> None:
     server.count = lambda text: len(text.split())
     assert measure(server) == ResponseTime(seconds=1.0)
-    (asked,) = timed(server)
-    assert len(asked.body["messages"][0]["content"].split()) == 550
-    assert asked.body["stream"] is True
+    first, second = timed(server)
+    for asked in (first, second):
+        assert len(asked.body["messages"][0]["content"].split()) == 550
+        assert asked.body["stream"] is True
+    assert first.body["messages"] != second.body["messages"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "found", "count"),
+    [
+        ((0.98, 0.24), 0.24, 2),  # the server was cold
+        ((0.24, 0.24), 0.24, 2),
+        ((11.0,), 11.0, 1),
+    ],
+)
+def test_the_shorter_one_of_two_counts(
+    seconds: tuple[float, ...], found: float, count: int
+) -> None:
+    looks = iter([at for one in seconds for at in (0.0, one)])
+    asked = list[object]()
+    probes: Any = SimpleNamespace(
+        settings=Settings(users=4), send_as_load=lambda *what, **fields: asked.append(what) or True
+    )
+    measured = measure_response_time(probes, LINE, clock=lambda: next(looks))
+    assert measured == ResponseTime(seconds=found)
+    assert len(asked) == count
 
 
 @pytest.mark.parametrize(

@@ -422,9 +422,18 @@ def test_arrivals_that_nobody_here_can_have_are_given_up() -> None:
     assert [budget.take(7).due_at] == [1.5]
 
 
-def test_arrivals_of_an_earlier_phase_are_void_and_release_all_gives_them_up() -> None:
+def test_the_last_arrivals_of_a_warmup_come_before_those_of_the_load_that_goes_on() -> None:
     budget = Asks().budget
-    budget.arrive([Permit(WARMUP, 1.0), Permit(WARMUP, 2.0), arrival(3.0), arrival(4.0)])
+    budget.arrive([Permit(WARMUP, 1.0), Permit(WARMUP, 2.0), arrival(3.0)])
+    assert [budget.take() for _ in range(3)] == [
+        Permit(WARMUP, 1.0), Permit(WARMUP, 2.0), arrival(3.0)
+    ]  # fmt: skip
+
+
+def test_arrivals_of_an_earlier_stage_are_void_and_release_all_gives_them_up() -> None:
+    budget = Asks().budget
+    earlier = "profiling 1"
+    budget.arrive([Permit(earlier, 1.0), Permit(earlier, 2.0), arrival(3.0), arrival(4.0)])
     assert budget.take() == arrival(3.0)
     assert (budget.release_all(), budget.unreserved(9.0)) == (0, 1)
     assert (budget.release_all(arrivals=True), budget.unreserved(9.0)) == (1, 0)

@@ -27,8 +27,10 @@ from locust_llm.report.compare.same_workload import (
 from locust_llm.report.delivery import describe_arrivals, measure_delivery
 from locust_llm.report.rate_window import (
     RateWindow,
+    find_loaded_span,
     find_measured_span,
     find_pauses,
+    find_settled_window,
     select_ended_in,
 )
 from locust_llm.report.readability import load_reading_pace
@@ -343,16 +345,20 @@ def load_run(folder: Path) -> LoadedRun:
     notes += run.unread
     if run.records_lost:
         notes.append(run.lost_in_words)
-    if (within := find_measured_span(run)) is None:
+    within = find_measured_span(run)
+    if (loaded := within or find_loaded_span(main, run)) is None:
         time = RateWindow(
             main.span(), tuple(find_pauses(main, run)) if run.settings.repeats > 1 else ()
         )
         ended = main
+        settled = find_settled_window(main, time, run)
     else:
-        time = RateWindow(within)
-        ended = select_ended_in(everything, within)
+        time = RateWindow(loaded)
+        ended = select_ended_in(everything, loaded)
+        settled = None
     schedule = measure_delivery(main, run, facts.client, None if within is None else ended)
-    seen = Evaluation(main, run, facts.client, schedule, RecordFile(file.path), ended, time)
+    records = RecordFile(file.path)
+    seen = Evaluation(main, run, facts.client, schedule, records, ended, time, settled=settled)
     return LoadedRun(folder, seen, known, tuple(notes))
 
 

@@ -86,6 +86,16 @@ def measure_change(rule: Rule, base: Evaluation, here: Evaluation) -> MetricChan
 
 
 def difference_ends(old: ObservedValue, new: ObservedValue) -> Ends:
+    """Of ``new`` minus ``old``. Of two rates it holds both the difference with the start and the end
+    of the load and the one without them."""
+    if old.settled is None or new.settled is None:
+        return _difference_ends(old, new)
+    low, high = _difference_ends(old.settled, new.settled)
+    beside = _known(new) - _known(old) - (_known(new.settled) - _known(old.settled))
+    return min(low, low + beside), max(high, high + beside)
+
+
+def _difference_ends(old: ObservedValue, new: ObservedValue) -> tuple[float, float]:
     """Of ``new`` minus ``old``; where cut requests leave a figure open, from the least to the most
     that it may be."""
     old_low, old_least, old_most, old_high = _reach(old)
@@ -110,6 +120,18 @@ def possible_ends(ends: Ends, base: float, rule: Rule) -> Ends:
 
 
 def ratio_ends(old: ObservedValue, new: ObservedValue) -> Ends:
+    """Of ``new`` over ``old``; of two rates as ``difference_ends`` has it."""
+    if old.settled is None or new.settled is None:
+        return _ratio_ends(old, new)
+    low, high = _ratio_ends(old.settled, new.settled)
+    own = _over(_known(new.settled), _known(old.settled))
+    if not 0 < own < math.inf:
+        return _ratio_ends(old, new)
+    beside = _over(_known(new), _known(old)) / own
+    return min(low, low * beside), max(high, high * beside)
+
+
+def _ratio_ends(old: ObservedValue, new: ObservedValue) -> tuple[float, float]:
     """Returns the ends of ``new`` over ``old``, on a scale of logarithms."""
     old_low, old_least, old_most, old_high = _reach(old)
     low, least, most, high = _reach(new)
@@ -126,6 +148,12 @@ def ratio_ends(old: ObservedValue, new: ObservedValue) -> Ends:
         / old_least
         * math.exp(math.hypot(math.log(high / most), math.log(old_least / old_low))),
     )
+
+
+def _known(observed: ObservedValue) -> float:
+    """The figure of one that has ends."""
+    assert observed.value is not None
+    return observed.value
 
 
 def _reach(observed: ObservedValue) -> tuple[float, float, float, float]:

@@ -202,7 +202,7 @@ def select_limit_requests(seen: Evaluation, limit: Limit) -> Evaluation | None:
     part = seen.main.only(seen.main.requests["arm"] == format_limit(limit))
     pauses = tuple((before[1], after[0]) for before, after in pairwise(spans))
     window = RateWindow((spans[0][0], spans[-1][1]), pauses)
-    return seen._replace(main=part, ended=part, time=window)
+    return seen._replace(main=part, ended=part, time=window, settled=None)
 
 
 def _find_best(regrets: Sequence[LimitRegret]) -> LimitRegret | None:

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from locust_llm.exit_status import tolerates_inconclusive
-from locust_llm.records.phase_plan import PROFILING
+from locust_llm.records.phase_plan import PROFILING, WARMUP
 from locust_llm.records.record import NOT_STREAMED
 from locust_llm.records.run import DECIDED, LOST_WORKER, NO_RECORD, Run
 from locust_llm.report.blocks import format_interval
@@ -95,7 +95,7 @@ def make_remarks(summary: Summary, run: Run) -> Iterator[str]:
             generates=run.settings.generates,
             by_arm=describe_arm_limits(run),
         )
-        yield from _started(run)
+        yield from _started(summary, run)
     yield from _others(summary)
     yield from _read_as_open(summary, run)
     yield from _missing(summary, run)
@@ -375,8 +375,11 @@ def make_loop_remark(conditions: Conditions, *, generates: bool = True, by_arm: 
     )
 
 
-def _started(run: Run) -> Iterator[str]:
+def _started(summary: Summary, run: Run) -> Iterator[str]:
     """How fast the users began to send what is measured here."""
+    if run.warmup_went_on:
+        yield from _went_on(summary.counts.in_flight_at_profiling, run)
+        return
     stage = 0 if run.stage is None else run.stage.number
     yield from (
         str(start) for start in run.starts if (start.phase, start.stage) == (PROFILING, stage)
@@ -396,6 +399,18 @@ def _others(summary: Summary) -> Iterator[str]:
         f"{load.others:.1f} on average, of {load.in_server:.1f} by its own metrics. Its latencies are "
         f"those under both loads.{gone_on}"
     )
+
+
+def _went_on(in_flight: int, run: Run) -> Iterator[str]:
+    """Of a warmup whose load went on."""
+    yield (
+        f"The load went on from the warmup. {format_count(in_flight, 'request')} in flight when "
+        f"profiling began {'is' if in_flight == 1 else 'are'} left out."
+    )
+    start = next((start for start in run.starts if start.phase == WARMUP), None)
+    took_s = 0.0 if start is None else start.took_s
+    if took_s is None or took_s > (run.settings.warmup_duration or 0.0):
+        yield "WARNING: the warmup was over before all users had started."
 
 
 def _missing(summary: Summary, run: Run) -> Iterator[str]:

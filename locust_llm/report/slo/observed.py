@@ -46,6 +46,10 @@ THIRDS: Final = 3
 MAX_BINS: Final = 512
 PER_BIN: Final = 4
 """Of time, for rates: at most so many, of so many requests each."""
+ENOUGH: Final = PER_BIN * MIN_VALUES
+"""Of fewer requests nothing is left out of a rate's interval, and it is widened."""
+DECIMALS: Final = 6
+"""Of interpolated rates: their rounding errors are no trend."""
 GAP_LEVELS: Final = 400
 """Between so many values of all gaps the ends of a percentile's interval are looked for, half of
 them in the largest tenth."""
@@ -91,6 +95,9 @@ class ObservedValue:
     """Failed requests that count as +infinity in a percentile."""
     cancelled: int = 0
     """Requests among them that were cancelled on purpose."""
+    settled: "ObservedValue | None" = None
+    """Of a rate: the same without the start and the end of the load. None: of any other figure, or
+    where these are not left out."""
 
     def decides(self, rule: Rule) -> bool | None:
         """Whether the rule holds, at the figure and at both ends alike; None if they differ."""
@@ -123,6 +130,9 @@ class Evaluation(NamedTuple):
     """What these rates are over."""
     silent_end: bool = False
     """Nothing answered from some time on to the end of the run."""
+    settled: RateWindow | None = None
+    """``time`` without the start and the end of the load. None: they are not in it, or too little is
+    left without them."""
 
 
 def compute_rule_value(rule: Rule, seen: Evaluation) -> ObservedValue:
@@ -155,7 +165,7 @@ def compute_rule_value(rule: Rule, seen: Evaluation) -> ObservedValue:
         )
     if measure.units is RATE:
         return _find_unanswered(rule, part, seen) or _rate(
-            rule, select_requests(rule, seen.ended), seen.time, looks
+            rule, select_requests(rule, seen.ended), seen, looks
         )
     return _share(rule, part, looks)
 
@@ -277,6 +287,7 @@ def _between(
         cut=cut,
         undecided=undecided,
         later=worst.later,
+        settled=best.settled if low.value == high.value else None,
         size=min(sizes, default=None),
         extrapolated=(
             high if rule.percentile is not None and rule.percentile >= 50 else low
@@ -402,17 +413,14 @@ def _fit_margins(margins: Floats, ones: Floats) -> Floats:
     return good
 
 
-def _rate(rule: Rule, part: RequestSelection, time: RateWindow, looks: int) -> ObservedValue:
+def _rate(rule: Rule, part: RequestSelection, seen: Evaluation, looks: int) -> ObservedValue:
     """What successful requests amount to a second of the phase; in its stretches each counts where
-    it was over."""
+    it was over. Its interval is made of what it was between the start and the end of the load, and
+    holds that rate too."""
     ok = part.outcome(OK)
-    seconds = time.seconds
-    count = (
-        part.outcome(*COUNTED).size
-        if rule.metric == "goodput"
-        else part.outcome(OK, *FAILURES).size
-    )
-    if not seconds > 0:
+    time = seen.time
+    counted = part.outcome(*COUNTED) if rule.metric == "goodput" else part.outcome(OK, *FAILURES)
+    if not time.seconds > 0:
         return ObservedValue(None, note="the phase took no time")
     if absent := _absent(part, rule.given):
         return ObservedValue(None, note=absent)
@@ -421,26 +429,70 @@ def _rate(rule: Rule, part: RequestSelection, time: RateWindow, looks: int) -> O
     ):
         return ObservedValue(None, note="no request has a count of its tokens")
     known = bound_rate_amounts(rule, part)
+    count, settled = counted.size, seen.settled
+    if settled is not None:
+        inside = settled.holds(np.fmax(counted["closed_at"], counted["last_chunk_at"]))
+        if (within := int(inside.sum())) >= ENOUGH:
+            count, time = within, settled
+        else:
+            settled = None
     bins = min(MAX_BINS, max(count // PER_BIN, min(count, MIN_VALUES)))
 
     def found(through: Floats) -> ObservedValue:
-        value = float(through.sum()) / seconds
+        value = float(through.sum()) / seen.time.seconds
         if bins < MIN_VALUES:
             return ObservedValue(value, count=count, note=_few(count))
-        bin_of = np.clip((time.of(known.at) / seconds * bins).astype(np.int64), 0, bins - 1)
-        rates = np.bincount(bin_of, through, bins) / (seconds / bins)
-        trend = intervals.detect_trend(rates)
+        make_rates = _count_rates if settled is None else _interpolate_rates
+        rates = make_rates(through, known.at, time, bins)
         interval = intervals.estimate_rate_interval(rates, looks=looks)
-        if count < PER_BIN * MIN_VALUES:
+        own = float(rates.mean())
+        if count < ENOUGH:
             interval = intervals.widen_rate_of_few(interval, value, ok.size)
-        return replace(
-            _with(value, interval, count),
+        measured = replace(
+            _with(value, interval, counted.size),
             size=None,
-            trend=trend,
+            trend=intervals.detect_trend(rates),
             later=_extrapolate_values(rule, rates, np.mean),
         )
+        if settled is None:
+            return measured
+        return _reach_settled(measured, replace(measured, value=own, ends=interval.ends))
 
     return _at_both(rule, known, found)
+
+
+def _count_rates(through: Floats, at: Floats, time: RateWindow, bins: int) -> Floats:
+    """Of equal stretches of ``time``, one after the other."""
+    bin_of = np.clip((time.of(at) / time.seconds * bins).astype(np.int64), 0, bins - 1)
+    rates: Floats = np.bincount(bin_of, through, bins) / (time.seconds / bins)
+    return rates
+
+
+def _interpolate_rates(through: Floats, at: Floats, time: RateWindow, bins: int) -> Floats:
+    """The same of a part of the run. What each request adds is spread over the time since the one
+    before: of one a second a stretch of 4.5 s has 4.5, and not 4 or 5."""
+    there = ~time.pauses_at(at)
+    order = np.argsort(at[there], kind="stable")
+    seconds = time.of(at[there][order])
+    total = np.cumsum(through[there][order])
+    reached = np.interp(np.linspace(0.0, time.seconds, bins + 1), seconds, total, left=0.0)
+    rates: Floats = np.round(np.diff(reached) / (time.seconds / bins), DECIMALS)
+    return rates
+
+
+def _reach_settled(found: ObservedValue, settled: ObservedValue) -> ObservedValue:
+    """A rate with the interval of what it was between the start and the end of the load. It reaches
+    as far from either of the two."""
+    assert found.value is not None
+    assert settled.value is not None
+    assert settled.ends is not None
+    low, high = settled.ends
+    beside = found.value - settled.value
+    ends = (
+        None if low is None else max(0.0, min(low, low + beside)),
+        None if high is None else max(high, high + beside),
+    )
+    return replace(found, ends=ends, settled=settled)
 
 
 def _pooled(rule: Rule, part: RequestSelection, seen: Evaluation, looks: int) -> ObservedValue:

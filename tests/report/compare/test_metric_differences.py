@@ -160,6 +160,27 @@ def test_what_cut_requests_leave_open_is_open_in_the_difference() -> None:
     assert ratio_ends(nothing, nothing) == (0.0, math.inf)
 
 
+def by_users(path: Path, seconds: float) -> Evaluation:
+    """20 users, 0.8 s a request: one is sent each 0.04 s."""
+    sends = [0.04 * i for i in range(round(seconds / 0.04))]
+    return seen(path, [answered(400, 800, sent_at=10.0 + at) for at in sends])
+
+
+def test_rates_of_like_runs_are_alike_whatever_their_start(tmp_path: Path) -> None:
+    """Both are 24.4 a second with their start and their end, 25 between them; of 120 s it is 24.8
+    with them."""
+    one, same = by_users(tmp_path / "a", 30.0), by_users(tmp_path / "b", 30.0)
+    longer = by_users(tmp_path / "c", 120.0)
+    for other in (same, longer):
+        change = found("requests_per_s", one, other)
+        assert change.ratio_ends is not None
+        assert change.ratio_ends == pytest.approx((1.0, 1.0), abs=0.03)
+        assert change.ends == pytest.approx((0.0, 0.0), abs=0.7)
+    assert found("requests_per_s", one, longer).ratio == pytest.approx(
+        (3000 / 120.76) / (750 / 30.76)
+    )
+
+
 def test_less_is_worse_of_rates_and_shares(tmp_path: Path) -> None:
     """One of two tokens is missing, and then one of two requests fails."""
     base, short = (
@@ -168,7 +189,7 @@ def test_less_is_worse_of_rates_and_shares(tmp_path: Path) -> None:
     )
     less = found("output_tokens_per_s", base, short)
     assert less.ratio == pytest.approx(1 / 3)
-    assert less.ratio_ends == pytest.approx((1 / 3, 1 / 3))
+    assert less.ratio_ends == pytest.approx((1 / 3, 1 / 3), rel=0.06)
     assert less.word(parse_rule("output_tokens_per_s > 1")) == WORSE
     broken = seen(
         tmp_path / "c", [r if i % 2 else failed(sent_at=10.0 + i) for i, r in enumerate(steps(100))]

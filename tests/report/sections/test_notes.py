@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.records.record import Record
-from locust_llm.records.run import Run
+from locust_llm.records.run import Run, UserStart
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.sections.notes import make_remarks, select_top_remarks
 from locust_llm.report.summarise import summarise_run
@@ -49,6 +49,25 @@ def test_a_rule_that_was_decided_at_a_look_and_is_open_at_the_end_is_named() -> 
         summary = summarise_run(collect_columns(records), run, 0, records)
         assert f"{look}{more}" in make_remarks(summary, run)
         assert f"{look}{more}" in select_top_remarks(summary, run)
+
+
+# -- how the load began ----------------------------------------------------------------------------
+
+
+def test_a_load_that_went_on_from_the_warmup_is_named_with_what_is_left_out() -> None:
+    """Of two requests of the warmup one ends at 11, when profiling has begun at 10.5."""
+    records = [
+        answered(100, 400, phase="warmup"), answered(100, 1000, phase="warmup"),
+        *(answered(100, 400, sent_at=11.0 + i) for i in range(9)),
+    ]  # fmt: skip
+    run = replace(a_run(warmup_duration=2.0), warmup_went_on=True, profiling_at=UNIX + 10.5)
+    told = "The load went on from the warmup. 1 request in flight when profiling began is left out."
+    assert told in said(records, run)
+    late = "WARNING: the warmup was over before all users had started."
+    for took_s, warned in ((1.9, False), (2.1, True), (None, True)):
+        start = UserStart(phase="warmup", users=2, over_s=1.0, took_s=took_s, by="rate")
+        assert (late in said(records, replace(run, starts=(start,)))) == warned
+    assert "went on" not in said(records, replace(run, warmup_went_on=False))
 
 
 # -- what was cut ----------------------------------------------------------------------------------
