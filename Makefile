@@ -145,7 +145,7 @@ confusion: $(VENV)/.installed-tests  ## which scheduler the probe says a simulat
 twins: $(VENV)/.installed-tests  ## twins of 24 hidden servers and of six outside of every model: parameters, predictions, intervals
 	PYTHONPATH=tests $(BIN)/python tests/bench/twins.py
 
-other-twins: $(VENV)/.installed-tests  ## twins of servers that share nothing with the simulator (roofline, overhead a request, padded batches): errors, intervals
+other-twins: $(VENV)/.installed-tests  ## twins of servers that share nothing with the simulator (other laws of cost; with VLLM_PYTHON vLLM's scheduler): errors, intervals
 	PYTHONPATH=tests $(BIN)/python tests/bench/other_twins.py
 
 capacity: $(VENV)/.installed-tests  ## how often the interval of --find-max holds the capacity of simulated servers, and how wide it is; two hours

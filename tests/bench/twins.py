@@ -18,6 +18,7 @@ from random import Random
 from statistics import median
 from typing import Final, NamedTuple
 
+from support.predictions import predict_figures
 from support.probing import FIXED, Noise, Server, probed
 from support.sweeping import chat, stage, swept
 from tabulate import tabulate
@@ -27,7 +28,7 @@ from locust_llm.lab.probe.measurements import measure_probe
 from locust_llm.lab.twin.fit import fit_twin
 from locust_llm.lab.twin.model import FIGURES, Twin, step_work
 from locust_llm.lab.twin.observations import collect_episodes, stage_figures
-from locust_llm.lab.twin.predict import PredictedValue, WhatIf, predict_figures
+from locust_llm.lab.twin.predict import PredictedValue, WhatIf
 from locust_llm.lab.twin.replay import OfferedLoad
 from locust_llm.simulator.scheduling.cost import GPUS, MODELS, StepCostConstants
 from locust_llm.simulator.scheduling.policies import WHOLE_PROMPTS

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 from schedulers import Config, serving
+from support.predictions import predict_figures
 from tabulate import tabulate
 
 from locust_llm.lab.twin import file
@@ -31,7 +32,6 @@ from locust_llm.lab.twin.observations import stage_figures
 from locust_llm.lab.twin.predict import (
     WhatIf,
     lengths_apart,
-    predict_figures,
     settings_apart,
     standard_error_of,
 )

@@ -2,13 +2,17 @@
 of what a step costs. What a client sees of them shows how far off a twin is."""
 
 import heapq
+import json
 import math
+import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
+from pathlib import Path
 from random import Random
-from typing import Final
+from subprocess import PIPE, Popen
+from typing import ClassVar, Final
 
 from locust_llm.lab.probe.experiments import ProbeBounds, schedule_episodes
 from locust_llm.lab.probe.requests import ProbeEpisode, ProbeResult
@@ -181,6 +185,92 @@ class PerRequestOverhead(Chunking):
         pairs = sum(new * (job.ready + new / 2) for job, new in chunks)
         linear_s = 0.0085 + max(0, tokens - 120) * 4.2e-5
         return cpu_s + (linear_s + 6e-8 * read + pairs * 2.6e-9) / self.speed
+
+
+class Experts(Chunking):
+    """A mixture of experts: the more tokens a step has, the more experts it reads, until all of
+    them are read; and a message between chips for each step and each token."""
+
+    NUM_EXPERTS, CHOSEN = 64, 6
+
+    def __init__(self, seed: int, budget: int, most_running: int, speed: float) -> None:
+        super().__init__(seed, budget, most_running)
+        self.speed = speed
+
+    def front_s(self, job: Job) -> float:
+        return 0.003 + 3e-6 * job.prompt
+
+    def step_s(self, chunks: Sequence[tuple[Job, int]], decoding: Sequence[Job]) -> float:
+        tokens = len(decoding) + sum(new for _, new in chunks)
+        read = sum(job.context for job in decoding) + sum(job.ready + new for job, new in chunks)
+        pairs = sum(new * (job.ready + new / 2) for job, new in chunks)
+        read_share = 1 - (1 - self.CHOSEN / self.NUM_EXPERTS) ** tokens
+        weights_s = (4e9 + 24e9 * read_share) / 2.4e12
+        compute_s = tokens * 1.4e10 / 300e12 + pairs * 4e5 / 200e12
+        between_s = 0.0008 + 2.5e-6 * tokens
+        return 0.0015 + between_s + (max(weights_s, compute_s) + read * 6e-8) / self.speed
+
+
+class VllmScheduled(OtherServer):
+    """vLLM's own scheduler, in a process of a Python that has vLLM, with steps that cost what
+    those of ``PerRequestOverhead`` do. One process has one such server at a time."""
+
+    PROGRAM: Final = Path(__file__).parents[1] / "real" / "vllm_steps_server.py"
+    _process: ClassVar[Popen[str] | None] = None
+
+    def __init__(self, seed: int, budget: int, most_running: int, speed: float) -> None:
+        super().__init__(seed)
+        self.cost = PerRequestOverhead(seed, budget, most_running, speed)
+        self._jobs: dict[str, Job] = {}
+        self._ids = count()
+        settings = {
+            "max_num_batched_tokens": budget,
+            "max_num_seqs": most_running,
+            "max_model_len": 65_000,
+            "num_blocks": 200_000,
+            "enable_prefix_caching": False,
+        }
+        self._write({"settings": settings})
+
+    def _write(self, value: object) -> None:
+        process = VllmScheduled._process
+        if process is None:
+            quiet = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_TARGET_DEVICE": "cpu"}
+            process = VllmScheduled._process = Popen(
+                [os.environ["VLLM_PYTHON"], str(self.PROGRAM)],
+                stdin=PIPE,
+                stdout=PIPE,
+                text=True,
+                env=os.environ | quiet,
+            )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(value) + "\n")
+        process.stdin.flush()
+
+    def front_s(self, job: Job) -> float:
+        return self.cost.front_s(job)
+
+    def step(self) -> tuple[float, list[Job]]:
+        came = {str(next(self._ids)): job for job in self.waiting}
+        self.waiting = []
+        self.running += came.values()
+        self._jobs |= came
+        self._write([[number, job.prompt, job.output] for number, job in came.items()])
+        assert self._process is not None
+        assert self._process.stdout is not None
+        work = json.loads(self._process.stdout.readline())
+        chunks = list[tuple[Job, int]]()
+        decoding = list[Job]()
+        for number, tokens in work.items():
+            job = self._jobs[number]
+            if job.ready < job.prompt:
+                chunks.append((job, tokens))
+            else:
+                decoding.append(job)
+        took_s = self.cost.step_s(chunks, decoding)
+        for job, new in chunks:
+            job.ready += new
+        return took_s, decoding + [job for job, _ in chunks if job.ready >= job.prompt]
 
 
 class PaddedBatches(OtherServer):

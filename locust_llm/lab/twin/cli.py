@@ -85,14 +85,14 @@ def show_counted_progress(
     out = sys.stderr if out is None else out
     lives = out.isatty() and os.environ.get("TERM") != "dumb"
 
-    def told(done: int, most: int) -> None:
+    def show_progress(done: int, most: int) -> None:
         if lives:
             said = f"{done:,} of {most:,} {what}"
             out.write(CLEAR + said[: shutil.get_terminal_size().columns - 1])
             out.flush()
 
     try:
-        yield told
+        yield show_progress
     finally:
         if lives:
             out.write(CLEAR)
@@ -151,9 +151,9 @@ def _fitted(options: argparse.Namespace, folders: Sequence[Path]) -> int:
     if unnamed := _unnamed(seen.said, folders):
         raise SchedulerUnnamed(unnamed)
     try:
-        with show_counted_progress("schedulers tried") as told:
+        with show_counted_progress("schedulers tried") as show_progress:
             twin = fitting.fit_twin(
-                seen.said, seen.episodes, seen.stages, _origin(seen), on_progress=told
+                seen.said, seen.episodes, seen.stages, _origin(seen), on_progress=show_progress
             )
         twin = msgspec.structs.replace(twin, reference=measure_reference(twin.model, seen.stages))
     except SystemExit:
@@ -397,14 +397,14 @@ def run_drift(words: list[str]) -> int:
     names = describe_other_server(twin.origin, folder)
     known = {one.users for one in twin.reference}
     stages = [stage for stage in found.stages if stage.users in known]
-    told = [f"Note: {note}." for note in found.notes]
+    notes = [f"Note: {note}." for note in found.notes]
     if not stages:
         undecided = f"INCONCLUSIVE: no load of {folder.path} can be held against the twin."
-        print_safely("\n".join([*names, undecided, *told]) + "\n")
+        print_safely("\n".join([*names, undecided, *notes]) + "\n")
         return ExitStatus.RULE_FAILED if names else ExitStatus.INCONCLUSIVE
     unchanged = drift.simulate_unchanged_server(twin, stages, drift.REPLAYS)
     result = drift.check_drift(unchanged, stages)
-    print_safely("\n".join([*format_drift_lines(result, unchanged, stages, names), *told]) + "\n")
+    print_safely("\n".join([*format_drift_lines(result, unchanged, stages, names), *notes]) + "\n")
     return ExitStatus.RULE_FAILED if result.drifted or names else ExitStatus.OK
 
 
@@ -588,18 +588,18 @@ def run_predict(words: list[str]) -> int:
     add_predict_arguments(parser)
     options = parser.parse_args(words)
     try:
-        asked = _asked(options)
+        report = _predict(options)
         if options.html:
             from locust_llm.lab.twin.whatif.chart import render_whatif_page
 
-            replace_file(options.html, render_whatif_page(asked).encode())
+            replace_file(options.html, render_whatif_page(report).encode())
     except (OSError, ValueError) as error:
         return fail(str(error))
     if options.json:
-        print_json(text.what_ifs_as_json(asked))
+        print_json(text.what_ifs_as_json(report))
     else:
-        print_document(text.whatif_document(asked))
-    return _status(asked)
+        print_document(text.whatif_document(report))
+    return _status(report)
 
 
 def print_json(value: object) -> None:
@@ -657,7 +657,7 @@ def parse_rules(options: argparse.Namespace) -> tuple[Rule, ...]:
     return tuple(parse_predicted_rule(rule) for rule in (*options.slo, *named))
 
 
-def _asked(options: argparse.Namespace) -> text.WhatIfReport:
+def _predict(options: argparse.Namespace) -> text.WhatIfReport:
     """Raises ValueError of one sentence."""
     rules = parse_rules(options)
     choices = [grid.parse_setting_choice(one) for one in options.set]
@@ -676,16 +676,16 @@ def _asked(options: argparse.Namespace) -> text.WhatIfReport:
         grid.make_grid(at, choices, fitted), fitted, sent.lengths
     )
     far = [why for load in at if (why := grid.too_much(load, twin.ranges))]
-    cases = [case for case in cases if not grid.too_much(case.asked.load, twin.ranges)]
+    cases = [case for case in cases if not grid.too_much(case.what_if.load, twin.ranges)]
     if not cases:
         raise ValueError(f"nothing is left to predict: {[*left_out, *far][0]}")
-    asker = WhatIfPredictor(twin, sent.lengths, rules)
+    predictor = WhatIfPredictor(twin, sent.lengths, rules)
     with show_counted_progress("what-ifs") as on_progress:
-        rows = asker.rows(cases, on_progress)
-    rivals = None if asker.shape or not rules else find_rival(rows, rules, twin)
+        rows = predictor.rows(cases, on_progress)
+    rivals = None if predictor.shape or not rules else find_rival(rows, rules, twin)
     name = str(options.twin)
     return text.WhatIfReport(
-        twin, name, str(sent), rules, rows, left_out, far, rivals, sent.words, asker.shape
+        twin, name, str(sent), rules, rows, left_out, far, rivals, sent.words, predictor.shape
     )
 
 
@@ -693,12 +693,12 @@ def _measured_loads(users: tuple[int, int]) -> list[OfferedLoad]:
     return grid.parse_load_values(f"concurrency={max(1, users[0])}..{users[1]}") if users[1] else []
 
 
-def _status(asked: text.WhatIfReport) -> int:
-    if asked.twin.trust.verdict == SHAPE and asked.rules:
+def _status(report: text.WhatIfReport) -> int:
+    if report.twin.trust.verdict == SHAPE and report.rules:
         return ExitStatus.INCONCLUSIVE
-    if not asked.rules:
+    if not report.rules:
         return ExitStatus.OK
-    first = best_what_if(asked.rows)
+    first = best_what_if(report.rows)
     if first is None:
         return ExitStatus.RULE_FAILED
     return ExitStatus.OK if first.status == MET else ExitStatus.INCONCLUSIVE

@@ -36,7 +36,7 @@ ABOUT: Final = {
     "unknown": "What could not be identified, and what is assumed.",
     "reference": "How loads of the sweep were beside the twin's replay of them, as logarithms: "
     "what drift is held against.",
-    "checks": "What was kept out of the fit, and what the twin says of it (95%: low to high). "
+    "checks": "What was kept out of the fit, and what the twin predicts of it (95%: low to high). "
     "Seconds, or tokens a second.",
 }
 

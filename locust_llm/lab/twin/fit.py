@@ -41,8 +41,8 @@ from locust_llm.lab.twin.observations import (
 from locust_llm.lab.twin.predict import (
     SEED,
     WIDTH,
-    answer_of_run,
     cost_interval,
+    interval_of_run,
     logarithms_by_stage,
 )
 from locust_llm.lab.twin.replay import Lengths, resend_stage
@@ -56,11 +56,11 @@ MIN_GROWTH: Final = 1.1
 
 
 def fit_twin(
-    said: Diagnosis, episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage],
+    diagnosis: Diagnosis, episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage],
     origin: Origin = UNKNOWN_ORIGIN,
     *, on_progress: Progress = lambda done, most: None,
 ) -> Twin:  # fmt: skip
-    """``said``: the probe's diagnosis; ``episodes``: of the probe; ``stages``: of a sweep on the
+    """``diagnosis``, ``episodes``: of the probe; ``stages``: of a sweep on the
     same server. Raises ValueError of one sentence where there is no twin to be had."""
     if not stages:
         raise ValueError(
@@ -69,7 +69,7 @@ def fit_twin(
         )
     used, out = held_out(stages)
     measured = measure_ranges(episodes, stages)
-    found = fit_model(said, episodes, used, origin, on_progress=on_progress)
+    found = fit_model(diagnosis, episodes, used, origin, on_progress=on_progress)
     models = [apply_draw(found.model, draw) for draw in found.draws]
     checks = check_predictions(models, out)
     fitted = check_predictions(models, used)
@@ -196,14 +196,12 @@ def check_predictions(
     requests are the same, so only the noise is left to chance."""
     found = list[HeldOutCheck]()
     for stage in stages:
-        replays = [
-            resend_stage(model, stage, SEED + number // 2) for number, model in enumerate(models)
-        ]
+        replays = [resend_stage(model, stage, SEED + number) for number, model in enumerate(models)]
         logs_by_figure = logarithms_by_stage(replays, NAMES)
-        said = {figure: answer_of_run(logs) for figure, logs in logs_by_figure.items()}
+        predicted = {figure: interval_of_run(logs) for figure, logs in logs_by_figure.items()}
         for figure, measured in stage_figures(stage).items():
-            if figure in said:
-                low, about, high = said[figure]
+            if figure in predicted:
+                low, about, high = predicted[figure]
                 found.append(
                     HeldOutCheck(
                         load=stage.label,
@@ -238,7 +236,7 @@ def judge_trust(
         return Trust(verdict=NOT_TO_BE_USED, error=None, reasons=why, errors=errors)
     error = median(abs(one.error) for one in checks)
     worst = max(typical, key=lambda figure: typical[figure])
-    said = (
+    reason = (
         f"on loads that were kept out of the fit, {worst} was off by {typical[worst]:.0%} "
         f"(median), "
         f"all figures by {error:.0%}"
@@ -251,7 +249,7 @@ def judge_trust(
             if error <= MAX_SHAPE_ERROR and typical[worst] <= 2 * MAX_SHAPE_ERROR
             else NOT_TO_BE_USED
         )
-    reasons = [said]
+    reasons = [reason]
     doubtful = max(errors, key=lambda figure: errors[figure])
     if verdict == FIGURES and errors[doubtful] > MAX_SHAPE_ERROR:
         verdict = SHAPE
@@ -309,11 +307,11 @@ CONTEXT: Final = 1000
 """Tokens, of which the time that their attention takes is told."""
 
 
-def format_fit_report(twin: Twin, said: Diagnosis) -> str:
-    return "\n".join(_lines(twin, said)) + "\n"
+def format_fit_report(twin: Twin, diagnosis: Diagnosis) -> str:
+    return "\n".join(_lines(twin, diagnosis)) + "\n"
 
 
-def _lines(twin: Twin, said: Diagnosis) -> Iterator[str]:
+def _lines(twin: Twin, diagnosis: Diagnosis) -> Iterator[str]:
     origin = twin.origin
     server = f" ({origin.server})" if origin.server else ""
     yield (
@@ -323,7 +321,7 @@ def _lines(twin: Twin, said: Diagnosis) -> Iterator[str]:
     yield from (f"Why: {why}." for why in twin.trust.reasons)
     yield ""
     yield f"Scheduler: {format_scheduler_settings(twin.model.settings)}."
-    yield from (f"Because: {why}." for why in said.reasons)
+    yield from (f"Because: {why}." for why in diagnosis.reasons)
     yield ""
     yield from describe_costs(twin)
     if twin.unknown:
@@ -335,7 +333,7 @@ def _lines(twin: Twin, said: Diagnosis) -> Iterator[str]:
     if twin.checks:
         yield ""
         yield (
-            "Loads that were kept out of the fit, as the twin says them and as they were measured:"
+            "Loads that were kept out of the fit, as the twin predicts them and as they were measured:"
         )
         yield format_check_table(twin.checks)
 
@@ -373,14 +371,14 @@ def describe_costs(twin: Twin) -> Iterator[str]:
     most = twin.ranges.prompt_tokens[1] if whole else budget
     many_streams = max(2, min(64, twin.ranges.users[1] or 16))
 
-    def told(what: str, of: Callable[[ServerModel], float]) -> str:
+    def line(what: str, of: Callable[[ServerModel], float]) -> str:
         return f"{what}: {format_time(of(twin.model), [of(model) for model in twin.models()])}"
 
-    yield told("A step of one stream takes", lambda model: predict_step_s(model, 0, 1))
-    yield told(
+    yield line("A step of one stream takes", lambda model: predict_step_s(model, 0, 1))
+    yield line(
         f"A step of {many_streams} streams", lambda model: predict_step_s(model, 0, many_streams)
     )
-    yield told("Each token of a prompt", lambda model: model.cost.token_s)
+    yield line("Each token of a prompt", lambda model: model.cost.token_s)
     if twin.model.cost.free_tokens:
         yield (
             f"The first {twin.model.cost.free_tokens:,.0f} tokens of a step cost nothing more: "
@@ -391,21 +389,21 @@ def describe_costs(twin: Twin) -> Iterator[str]:
         if whole
         else f"A full step of {most:,} tokens"
     )
-    yield told(step, lambda model: predict_step_s(model, most, 0))
-    yield told(
+    yield line(step, lambda model: predict_step_s(model, most, 0))
+    yield line(
         f"Reading {CONTEXT:,} tokens of context", lambda model: CONTEXT * model.cost.context_s
     )
-    yield told(
+    yield line(
         f"Attention within a prompt of {CONTEXT:,} tokens",
         lambda model: CONTEXT**2 / 2 * (model.cost.pair_s + model.cost.own_pair_s),
     )
     if twin.model.cost.admission_s:
-        yield told(
+        yield line(
             "Each request holds up all others, when it is taken, by",
             lambda model: model.cost.admission_s,
         )
-    yield told("Before the scheduler has a request", lambda model: model.front.request_s)
-    yield told(
+    yield line("Before the scheduler has a request", lambda model: model.front.request_s)
+    yield line(
         f"and for each {CONTEXT:,} tokens of its prompt",
         lambda model: CONTEXT * model.front.token_s,
     )
@@ -454,7 +452,7 @@ def format_check_table(checks: Sequence[HeldOutCheck]) -> str:
         for number, one in enumerate(some)
     ]  # fmt: skip
     return tabulate(
-        rows, headers=["load", "figure", "said", "95%", "measured", "error"], disable_numparse=True,
+        rows, headers=["load", "figure", "predicted", "95%", "measured", "error"], disable_numparse=True,
         colalign=("left", "left", "right", "right", "right", "right"),
     )  # fmt: skip
 

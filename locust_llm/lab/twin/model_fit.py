@@ -478,8 +478,7 @@ class ModelFit(NamedTuple):
 def fit_model(
     said: Diagnosis, episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage],
     origin: Origin = UNKNOWN_ORIGIN,
-    *, num_draws: int = NUM_DRAWS, seed: int = SEED, on_progress: Progress = lambda done,
-    most: None,
+    *, num_draws: int = NUM_DRAWS, on_progress: Progress = lambda done, most: None,
 ) -> ModelFit:  # fmt: skip
     """Raises ValueError of one sentence where the simulator has no such scheduler."""
     longest = max(
@@ -501,7 +500,7 @@ def fit_model(
     )
     if model.settings != fitted.model.settings:
         fitted = _best(model, episodes, stages, reading=reading)
-    drawn = tuple(_draw(one) for one in draw_costs(fitted, num_draws, seed))
+    drawn = tuple(_draw(one) for one in draw_costs(fitted, num_draws, SEED))
     return ModelFit(fitted.model, drawn, tuple(scores), fitted.solved.loss)
 
 

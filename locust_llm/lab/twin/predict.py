@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from statistics import fmean, stdev, variance
 from typing import Final, NamedTuple
 
@@ -9,7 +10,6 @@ import numpy as np
 
 from locust_llm.lab.twin.model import SchedulerSettings, ServerModel
 from locust_llm.lab.twin.observations import (
-    FIGURES,
     IN_FLIGHT,
     REQUESTS_PER_S,
     SERVED,
@@ -25,93 +25,104 @@ from locust_llm.lab.twin.replay import (
     simulate_load,
 )
 
-WIDTH: Final = 2.45
-"""Standard errors to each side: 95% by Student's t with six degrees of freedom, the pairs of a
-dozen draws."""
+WIDTH: Final = 2.2
+"""Standard errors to each side: 95% by Student's t with the eleven degrees of freedom of a dozen
+draws."""
 ERROR_WIDTH: Final = 2.0
-"""The same of the error of the model, which dozens of checks tell."""
+"""Standard errors to each side of the error of the model, which is known from dozens of checks."""
+RUNS: Final = 2
+"""Simulations of each model, with other requests and other noise: by how much they differ is
+chance, which says nothing about the costs."""
 SEED: Final = 20_000
+RESAMPLING_SEED: Final = 40_000
 LEAST: Final = 1e-9
-"""Of a figure, so that it has a logarithm."""
+"""A figure counts as at least this much, so that it has a logarithm."""
+Logarithms = Sequence[Sequence[float]]
+"""The logarithms of a figure: for each model those of its simulations."""
 
 
 class PredictedValue(NamedTuple):
-    """Seconds, or tokens a second."""
+    """Seconds, or tokens a second, with the 95% interval."""
 
     low: float
     about: float
     high: float
 
+    @property
+    def plus_minus(self) -> float:
+        """Half of the interval, as a share of the value."""
+        return math.sqrt(self.high / self.low) - 1
+
 
 class WhatIf(NamedTuple):
-    """A what-if."""
+    """A load on a server with these settings, behind a gate that lets so many prompts through."""
 
     load: OfferedLoad
     prefill_limit: float = math.inf
     settings: SchedulerSettings | None = None
-    """None: as they were fitted."""
-
-
-def predict_figures(
-    models: Sequence[ServerModel],
-    asked: WhatIf,
-    lengths: Lengths,
-    errors: Mapping[str, float],
-    *,
-    seed: int = SEED,
-) -> dict[str, PredictedValue]:
-    """By figure. ``errors``: of the model itself, as shares."""
-    found = simulate_logarithms(models, asked, lengths, FIGURES, seed=seed)
-    return {
-        figure: interval_of_logarithms(logs, errors.get(figure, 0.0))
-        for figure, logs in found.items()
-    }
+    """None: the settings are as they were fitted."""
 
 
 def simulate_logarithms(
     models: Sequence[ServerModel],
-    asked: WhatIf,
+    what_if: WhatIf,
     lengths: Lengths,
     wanted: Sequence[str],
     *,
-    seed: int = SEED,
     count: int = 0,
+    runs: int = RUNS,
     sampled: bool = False,
-) -> dict[str, list[float]]:
-    """By figure, one of each model: ``interval_of_logarithms`` makes an interval of them. Each is
-    simulated once, neighbours with the same requests. What was asked with the same seed has the
-    same requests and models, so two can be compared in pairs: see ``log_ratios``. ``sampled``: the
-    lengths are some of the requests of a workload, so others might have come as well: each model
-    has lengths drawn from them with replacement."""
-    stages = [
-        simulate_load(
-            model if asked.settings is None else model.with_settings(asked.settings), asked.load,
-            resample_lengths(lengths, seed + number) if sampled else lengths,
-            seed + number // 2, prefill_limit=asked.prefill_limit, count=count,
+) -> dict[str, Logarithms]:
+    """Simulates each model ``runs`` times, and returns the logarithms by figure. Two what-ifs of the
+    same models have the same requests, so they can be compared in pairs: see ``log_ratios``.
+    ``sampled``: the lengths are some of the requests of a workload, so others might have come as
+    well: each model has lengths drawn from them with replacement."""
+    stages = list[list[ObservedStage]]()
+    for number, model in enumerate(models):
+        changed = model if what_if.settings is None else model.with_settings(what_if.settings)
+        here = resample_lengths(lengths, RESAMPLING_SEED + number) if sampled else lengths
+        stages.append(
+            [
+                simulate_load(
+                    changed,
+                    what_if.load,
+                    here,
+                    SEED + number * runs + run,
+                    prefill_limit=what_if.prefill_limit,
+                    count=count,
+                )
+                for run in range(runs)
+            ]
         )
-        for number, model in enumerate(models)
-    ]  # fmt: skip
     return pool_logarithms(stages, wanted)
 
 
 def pool_logarithms(
-    stages: Sequence[ObservedStage], wanted: Sequence[str]
-) -> dict[str, list[float]]:
-    """Of one load, a stage of each model. A high percentile of few requests is too low on average,
-    so percentiles are moved, all alike, to have the mean that all requests together have."""
-    found = logarithms_by_stage(stages, wanted)
-    together = latency_figures([one for stage in stages for one in steady_requests(stage)], wanted)
-    for figure, value in together.items():
-        if figure in found:
-            moved = math.log(max(value, LEAST)) - fmean(found[figure])
-            found[figure] = [one + moved for one in found[figure]]
+    stages: Sequence[Sequence[ObservedStage]], wanted: Sequence[str]
+) -> dict[str, Logarithms]:
+    """Returns the logarithms of one load, by figure. A high percentile of few requests is too low on
+    average, so percentiles are moved, all alike, to have the mean that all requests together
+    have."""
+    every = list(chain.from_iterable(stages))
+    together = latency_figures([one for stage in every for one in steady_requests(stage)], wanted)
+    runs = len(stages[0])
+    found = dict[str, Logarithms]()
+    for figure, logs in logarithms_by_stage(every, wanted).items():
+        moved = 0.0
+        if figure in together:
+            moved = math.log(max(together[figure], LEAST)) - fmean(logs)
+        found[figure] = [
+            [one + moved for one in logs[begin : begin + runs]]
+            for begin in range(0, len(logs), runs)
+        ]
     return found
 
 
 def logarithms_by_stage(
     stages: Sequence[ObservedStage], wanted: Sequence[str]
 ) -> dict[str, list[float]]:
-    """The same, each as it is: what a run of so many requests is held against."""
+    """Returns the logarithm of each figure of each stage, as they are: a run of so many requests is
+    compared with these."""
     each = [stage_figures(stage, wanted) for stage in stages]
     logs_by_figure = {}
     for figure in wanted:
@@ -121,48 +132,52 @@ def logarithms_by_stage(
     return logs_by_figure
 
 
-def log_ratios(logs: Sequence[float], base: Sequence[float]) -> list[float]:
-    """How many times as much, as logarithms, model by model."""
-    return [one - other for one, other in zip(logs, base, strict=False)]
+def log_ratios(logs: Logarithms, base: Logarithms) -> Logarithms:
+    """Subtracts the logarithms of a base, simulation by simulation."""
+    ratios = list[list[float]]()
+    for here, there in zip(logs, base, strict=True):
+        ratios.append([one - other for one, other in zip(here, there, strict=True)])
+    return ratios
 
 
-def interval_of_logarithms(
-    logs: Sequence[float], error: float, width: float = WIDTH
-) -> PredictedValue:
+def mean_of_logarithms(logs: Logarithms) -> float:
+    return fmean(chain.from_iterable(logs))
+
+
+def interval_of_logarithms(logs: Logarithms, error: float, width: float = WIDTH) -> PredictedValue:
     """``width``: standard errors of the simulated mean to each side."""
-    wide = math.hypot(width * math.sqrt(variance_of_logarithms(logs)), ERROR_WIDTH * error)
-    return _around(fmean(logs), wide)
+    half_width = math.hypot(width * math.sqrt(variance_of_logarithms(logs)), ERROR_WIDTH * error)
+    return _around(mean_of_logarithms(logs), half_width)
 
 
-def answer_of_run(logs: Sequence[float]) -> PredictedValue:
-    """Where one more run is: with its own chance beside what is uncertain about the mean."""
-    return _around(
-        fmean(logs), WIDTH * math.sqrt(variance_of_logarithms(logs) + _variances(logs)[1])
+def interval_of_run(logs: Sequence[float]) -> PredictedValue:
+    """Predicts one more run, which has its own chance beside what is uncertain about the mean.
+    ``logs``: one of each model."""
+    variance_of_run = variance(logs) * (1 + 1 / len(logs)) if len(logs) > 1 else 0.0
+    return _around(fmean(logs), WIDTH * math.sqrt(variance_of_run))
+
+
+def _around(about: float, half_width: float) -> PredictedValue:
+    return PredictedValue(
+        math.exp(about - half_width), math.exp(about), math.exp(about + half_width)
     )
 
 
-def _around(about: float, wide: float) -> PredictedValue:
-    return PredictedValue(math.exp(about - wide), math.exp(about), math.exp(about + wide))
-
-
-def variance_of_logarithms(logs: Sequence[float]) -> float:
-    """Variance of their mean: what the costs of the models make of it, which more of them do not
-    lessen, and the chance of the requests, which they do."""
-    of_costs, of_requests = _variances(logs)
-    return of_costs + of_requests / max(1, len(logs) // 2)
-
-
-def _variances(logs: Sequence[float]) -> tuple[float, float]:
-    """Of one run, by its costs and by the chance of its requests. Neighbours had the same requests:
-    by how much they differ is their costs', and half of that is in the means of two."""
-    pairs = list(zip(logs[::2], logs[1::2], strict=False))
-    of_costs = fmean([(one - other) ** 2 / 2 for one, other in pairs]) if pairs else 0.0
-    of_means = variance([(one + other) / 2 for one, other in pairs]) if len(pairs) > 1 else 0.0
-    return of_costs, max(0.0, of_means - of_costs / 2)
+def variance_of_logarithms(logs: Logarithms) -> float:
+    """Estimates the variance of their mean. Costs that differ from model to model stay uncertain
+    however much is simulated; chance averages out. The simulations of one model differ by chance
+    alone, which separates the two (analysis of variance of a nested design). With one simulation
+    of each model, all of the variance counts as the costs'."""
+    runs = len(logs[0])
+    chance = fmean(variance(some) for some in logs) if runs > 1 else 0.0
+    of_costs = 0.0
+    if len(logs) > 1:
+        of_costs = max(0.0, variance([fmean(some) for some in logs]) - chance / runs)
+    return of_costs * (1 + 1 / len(logs)) + chance / (runs * len(logs))
 
 
 def cost_interval(drawn: Sequence[float]) -> tuple[float, float]:
-    """95% of a cost, which is not below 0, from its draws."""
+    """Returns the 95% interval of a cost, which is not below 0, from its draws."""
     about = fmean(drawn)
     wide = WIDTH * stdev(drawn)
     return max(0.0, about - wide), about + wide
@@ -173,9 +188,13 @@ def cost_interval(drawn: Sequence[float]) -> tuple[float, float]:
 # away settings and lengths are from those of the fit.
 
 PER_OCTAVE: Final = {"ttft": 0.04, "itl": 0.03, "stall": 0.05, "throughput": 0.025}
-"""Standard errors, as shares, that come with a factor of two between what is asked and what was
+"""Standard errors, as shares, that come with a factor of two between a what-if and what was
 measured; their squares add up over further ones. Chosen for servers of other cost laws
 (tests/bench/other_twins.py)."""
+FAR_UP: Final = 98.0
+FAR_UP_FACTOR: Final = 1.5
+"""From this percentile on the error counts so many times: it hangs on rare meetings of requests,
+of which a model knows less than of usual ones. Chosen for the same servers."""
 OTHER_POLICY: Final = 3.0
 """Factors of two, for which another policy counts."""
 QUANTILES: Final = 50
@@ -197,7 +216,9 @@ def standard_error_of(figure: str, errors: Mapping[str, float], octaves: float =
     metrics = ALIKE.get(metric, (metric,))
     alike = [error for name, error in errors.items() if name.partition(" ")[0] in metrics]
     checked = errors.get(figure, max(alike, default=0.0))
-    return math.hypot(checked, math.sqrt(octaves) * max(PER_OCTAVE[one] for one in metrics))
+    error = math.hypot(checked, math.sqrt(octaves) * max(PER_OCTAVE[one] for one in metrics))
+    _, _, percentile = figure.partition(" p")
+    return FAR_UP_FACTOR * error if percentile and float(percentile) >= FAR_UP else error
 
 
 def settings_apart(one: SchedulerSettings, other: SchedulerSettings) -> float:

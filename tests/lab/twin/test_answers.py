@@ -6,6 +6,7 @@ from statistics import stdev
 
 import msgspec
 import pytest
+from support.predictions import predict_figures
 
 from locust_llm.lab.twin.model import Noise, SchedulerSettings
 from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
@@ -13,9 +14,9 @@ from locust_llm.lab.twin.predict import (
     ERROR_WIDTH,
     WIDTH,
     WhatIf,
-    answer_of_run,
-    predict_figures,
+    interval_of_run,
     simulate_logarithms,
+    variance_of_logarithms,
 )
 from locust_llm.lab.twin.replay import (
     OfferedLoad,
@@ -39,14 +40,31 @@ def test_a_user_alone_waits_a_step_for_each_token() -> None:
 
 
 def test_costs_that_differ_by_ten_percent_are_the_width() -> None:
-    """Draws of 10 and 11 ms: half the square of the difference of their logarithms is the
-    variance."""
+    """Draws of 10 and 11 ms, three of each: the variance of the six is 6 / 5 of the square of half
+    the difference of their logarithms; beside it their mean has a sixth of that."""
     said = predict_figures(
         [plain(0.010), plain(0.011)] * 3, WhatIf(OfferedLoad(users=1)), LENGTHS, {}
     )
     assert math.log(said["itl p50"].high / said["itl p50"].about) == pytest.approx(
-        WIDTH * math.log(1.1) / math.sqrt(2), rel=0.01
+        WIDTH * math.log(1.1) / 2 * math.sqrt(6 / 5 * 7 / 6), rel=0.01
     )
+
+
+def test_chance_is_not_taken_for_costs_that_are_not_known() -> None:
+    """Three models, each -0.3 and 0.3 in its two simulations, whose variance is 0.18: their means
+    are alike, so all of it is chance, of which the mean of the six has a sixth."""
+    assert variance_of_logarithms([[-0.3, 0.3]] * 3) == pytest.approx(0.18 / 6)
+
+
+def test_costs_that_are_not_known_stay_however_often_they_are_simulated() -> None:
+    """Means of 0 and 0.4, variance 0.08; chance of 0.02, half of which is in the means."""
+    one, other = [-0.1, 0.1], [0.3, 0.5]
+    assert variance_of_logarithms([one, other]) == pytest.approx(0.07 * 1.5 + 0.02 / 4)
+
+
+def test_of_single_simulations_all_counts_as_the_costs() -> None:
+    assert variance_of_logarithms([[0.0], [0.4]]) == pytest.approx(0.08 * 1.5)
+    assert variance_of_logarithms([[0.0, 0.4]]) == pytest.approx(0.08 / 2)  # one model: chance
 
 
 def test_the_error_of_the_model_is_carried() -> None:
@@ -57,9 +75,8 @@ def test_the_error_of_the_model_is_carried() -> None:
 
 
 def test_one_more_run_has_its_own_chance() -> None:
-    """Two pairs, 0.2 apart, alike within: the variance of a run is 0.04 / 2, half of that for the
-    mean of the two."""
-    low, about, high = answer_of_run([0.0, 0.0, 0.2, 0.2])
+    """Two runs, 0.2 apart: the variance of a run is 0.04 / 2, and their mean has half of it."""
+    low, about, high = interval_of_run([0.0, 0.2])
     assert about == pytest.approx(math.exp(0.1))
     assert math.log(high / about) == pytest.approx(WIDTH * math.sqrt(0.02 * 1.5))
     assert low * high == pytest.approx(about**2)
@@ -146,11 +163,12 @@ def test_lengths_that_happened_to_come_are_uncertain_themselves() -> None:
     lengths = [(100, 10), (100, 20)] * 30
     wanted = ["request_latency avg"]
     asked = WhatIf(OfferedLoad(users=1))
-    same = simulate_logarithms([plain()] * 80, asked, lengths, wanted)[wanted[0]]
-    others = simulate_logarithms([plain()] * 80, asked, lengths, wanted, sampled=True)[wanted[0]]
-    assert same[::2] == same[1::2]  # neighbours have the same requests
-    apart = [one - other for one, other in zip(others[::2], others[1::2], strict=True)]
-    assert stdev(apart) == pytest.approx(math.sqrt(2) * 5 / 15 / math.sqrt(60), rel=0.3)
+    models = [plain()] * 80
+    same = simulate_logarithms(models, asked, lengths, wanted, runs=1)[wanted[0]]
+    others = simulate_logarithms(models, asked, lengths, wanted, runs=1, sampled=True)[wanted[0]]
+    of_chance, of_both = (stdev(one for (one,) in logs) for logs in (same, others))
+    of_lengths = math.sqrt(of_both**2 - of_chance**2)
+    assert of_lengths == pytest.approx(5 / 15 / math.sqrt(60), rel=0.25)
 
 
 def test_noise_is_seen_at_the_client() -> None:

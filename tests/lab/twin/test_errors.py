@@ -19,6 +19,7 @@ def test_the_error_of_another_percentile_is_the_largest_of_its_metric() -> None:
     assert standard_error_of("ttft p50", errors) == 0.1
     assert standard_error_of("ttft p95", errors) == 0.3
     assert standard_error_of("ttft_from_due p50", errors) == 0.3
+    assert standard_error_of("ttft p99", errors) == pytest.approx(1.5 * 0.3)
     assert standard_error_of("ttft p50", {}) == 0.0
 
 
@@ -34,7 +35,7 @@ def test_the_square_of_an_error_grows_with_the_distance() -> None:
         2.6 * per_octave
     )  # 10 and 24 as 26
     assert standard_error_of("ttft avg", {}, 9.0) == 3 * per_octave
-    assert standard_error_of("request_latency p99", {}, 4.0) == 2 * per_octave
+    assert standard_error_of("request_latency p90", {}, 4.0) == 2 * per_octave
 
 
 def plain(budget: int = 1024, **more: int) -> SchedulerSettings:

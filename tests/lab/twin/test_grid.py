@@ -82,9 +82,9 @@ def test_none_is_no_limit():
     ]
     cases = grid.make_grid([OfferedLoad(users=4)], choices, FITTED)
     assert len(cases) == 6
-    assert cases[0].asked == (OfferedLoad(users=4), math.inf, None)
+    assert cases[0].what_if == (OfferedLoad(users=4), math.inf, None)
     assert cases[0].name == "prefill-concurrency=none max-num-seqs=none"
-    limited = cases[3].asked
+    limited = cases[3].what_if
     assert limited.prefill_limit == 1
     assert limited.settings == msgspec.structs.replace(FITTED, max_num_seqs=64)
 
@@ -95,13 +95,13 @@ def test_the_loads_of_one_combination_stand_together():
         [grid.parse_setting_choice("max-num-batched-tokens=512,2048")],
         FITTED,
     )
-    assert [(case.values, case.asked.load.users) for case in cases] == [
+    assert [(case.values, case.what_if.load.users) for case in cases] == [
         ("512", 1),
         ("512", 2),
         ("2048", 1),
         ("2048", 2),
     ]
-    assert cases[2].asked.settings is None, "as it was fitted"
+    assert cases[2].what_if.settings is None, "as it was fitted"
 
 
 def test_a_grid_has_an_end():

@@ -1,6 +1,8 @@
 """What a twin cannot tell: refused far outside of its fit, marked with the range where it is
 near."""
 
+import math
+
 import msgspec
 import pytest
 from support.made_twins import made
@@ -45,17 +47,17 @@ def test_longer_than_measured_is_marked_with_the_range():
 
 
 def test_more_users_than_measured_are_marked():
-    assert [*grid.beyond_load(WhatIf(OfferedLoad(users=17)), {}, TWIN.ranges)] == [
-        "17 users (up to 16 were measured)"
-    ]
-    assert [*grid.beyond_load(WhatIf(OfferedLoad(users=16)), {}, TWIN.ranges)] == []
+    further = grid.find_further_load(OfferedLoad(users=24), {}, TWIN.ranges)
+    assert further == ("24 users (up to 16 were measured)", 1.5)
+    assert grid.find_further_load(OfferedLoad(users=16), {}, TWIN.ranges) is None
 
 
 def test_a_rate_is_held_against_the_users_of_the_fit_by_what_is_open():
-    answers = {"in flight": PredictedValue(10, 20, 40)}
-    assert [*grid.beyond_load(WhatIf(OfferedLoad(rate=3.0)), answers, TWIN.ranges)] == [
-        "20 requests open at once (up to 16 were measured)"
-    ]
+    logs = {"in flight": [[math.log(10)], [math.log(40)]]}
+    further = grid.find_further_load(OfferedLoad(rate=3.0), logs, TWIN.ranges)
+    assert further is not None
+    assert further.text == "20 requests open at once (up to 16 were measured)"
+    assert further.times == pytest.approx(20 / 16)
 
 
 @pytest.mark.parametrize(

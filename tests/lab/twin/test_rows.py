@@ -12,6 +12,7 @@ from locust_llm.lab.twin.replay import OfferedLoad
 from locust_llm.lab.twin.whatif import grid
 from locust_llm.lab.twin.whatif import rows as whatif_rows
 from locust_llm.lab.twin.whatif.rows import WhatIfPredictor, select_frontier, top_rows
+from locust_llm.lab.twin.whatif.text import describe_extrapolations
 from locust_llm.lab.twin.whatif.worker_processes import SharedWork, simulate_what_ifs
 from locust_llm.slo.rules import parse_rule
 
@@ -56,12 +57,13 @@ def test_a_twin_for_shape_gives_no_seconds():
 
 
 def test_costs_that_are_not_known_make_an_interval():
-    """Logarithms of 0.9 and 1.1: the variance of one is half the square of their difference."""
+    """Logarithms of 0.9 and 1.1, six of each: twelve elevenths of the square of half their
+    difference, and a twelfth of that for the mean."""
     (row,) = rows_of(made(draws=draws(0.9, 1.1) * 6, lengths=DECODER), OfferedLoad(users=1))
     low, about, high = row.answers["itl p50"]
     assert about == pytest.approx(STEP_S, rel=0.01)
     assert high / about == pytest.approx(
-        math.exp(WIDTH * math.log(1.1 / 0.9) / math.sqrt(2)), rel=1e-3
+        math.exp(WIDTH * math.log(1.1 / 0.9) / 2 * math.sqrt(12 / 11 * 13 / 12)), rel=1e-3
     )
     assert low / about == pytest.approx(about / high)
 
@@ -110,13 +112,30 @@ def test_processes_give_the_same():
     assert told[-1] == (10, 10)
 
 
-def test_many_are_asked_roughly_and_the_foremost_of_every_model():
+def test_many_are_simulated_roughly_and_the_top_ones_again():
     loads, sets = [OfferedLoad(users=n) for n in range(1, 17)], ["max-num-batched-tokens=50,60,100"]
     rows = rows_of(made(draws=draws(*[1.0] * 6)), *loads, sets=sets, rules=["ttft p95 < 1s"])
     assert len(rows) == 48
-    assert sum(row.models == 6 for row in rows) == 20
-    assert {row.models for row in top_rows(rows)[:20]} == {6}
+    assert sum(not row.rough for row in rows) == 20
+    assert not any(row.rough for row in top_rows(rows)[:20])
     assert all(row.answers["itl p50"].about == pytest.approx(STEP_S) for row in rows)
+
+
+def test_a_load_beyond_what_was_measured_is_an_octave_away_when_it_is_twice_as_much():
+    """Fitted up to 16 users, without an error of its own."""
+    inside, beyond = rows_of(made(lengths=DECODER), OfferedLoad(users=16), OfferedLoad(users=32))
+    assert inside.answers["itl p50"] == pytest.approx((STEP_S,) * 3)
+    off = math.exp(ERROR_WIDTH * PER_OCTAVE["itl"])
+    assert beyond.answers["itl p50"] == pytest.approx((STEP_S / off, STEP_S, STEP_S * off))
+    assert beyond.beyond == ("32 users (up to 16 were measured)",)
+
+
+def test_an_extrapolation_says_how_wide_it_is():
+    _, beyond = rows_of(made(lengths=DECODER), OfferedLoad(users=16), OfferedLoad(users=32))
+    off = math.exp(ERROR_WIDTH * PER_OCTAVE["itl"]) - 1
+    assert describe_extrapolations([beyond], ("itl p50",)) == [
+        f"32 users (up to 16 were measured), ITL p50 ±{off:.0%}"
+    ]
 
 
 def test_a_frontier_has_what_nothing_is_better_than():
@@ -127,6 +146,6 @@ def test_a_frontier_has_what_nothing_is_better_than():
         lengths=SINGLE,
     )
     found = select_frontier(rows, "ttft p95")
-    assert found[0].case.asked.load.users == 1
+    assert found[0].case.what_if.load.users == 1
     waits = [row.answers["ttft p95"].about for row in found]
     assert waits == sorted(waits)

@@ -117,7 +117,7 @@ def test_settings_that_cannot_be_told_apart_name_the_run_that_decides(written, c
         predict(path, "--load", "concurrency=1,2", *sets, "--slo", "ttft p95 < 1s") == ExitStatus.OK
     )
     out = " ".join(capsys.readouterr().out.split())
-    assert "cannot be told apart" in out
+    assert "are not distinguished" in out
     assert "server --kv-tokens 20000: locust-llm run --headless --host HOST -u" in out
     assert (
         "--prefill-concurrency 2 --synthetic-input-tokens-mean 100 --output-tokens-mean 10" in out

@@ -86,5 +86,5 @@ def _plan(options: argparse.Namespace) -> plan.CapacityPlan:
         return plan.plan_capacity(
             WhatIfPredictor(twin, sent.lengths, rules), str(options.twin), str(sent), coming,
             options.gpus_per_replica,
-            options.gpu_hour, lambda asked: on_progress(asked, plan.ASKED),
+            options.gpu_hour, lambda done: on_progress(done, plan.ASKED),
         )  # fmt: skip

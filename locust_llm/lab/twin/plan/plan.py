@@ -310,62 +310,63 @@ def only_shape(twin: Twin) -> str:
 
 
 def plan_capacity(
-    asker: WhatIfPredictor, name: str, workload: str, arrivals: PlannedArrivals, gpus_per_replica: int = 1,
+    predictor: WhatIfPredictor, name: str, workload: str, arrivals: PlannedArrivals, gpus_per_replica: int = 1,
     gpu_hour: float | None = None,
-    on_progress: Progress = lambda asked: None, processes: int = 0,
+    on_progress: Progress = lambda done: None, processes: int = 0,
 ) -> CapacityPlan:  # fmt: skip
     """Requests are spread evenly over the replicas, each of which then has arrivals by chance
     (Poisson)."""
-    asked = _Rates(asker, on_progress, processes)
+    rows_at = _Rates(predictor, on_progress, processes)
     begun = CapacityPlan(
-        asker.twin,
+        predictor.twin,
         name,
         workload,
-        asker.lengths,
-        tuple(asker.rules),
+        predictor.lengths,
+        tuple(predictor.rules),
         arrivals,
-        only_shape(asker.twin),
+        only_shape(predictor.twin),
     )
     if begun.only_shape:
         falls = find_highest_rate(
-            lambda rates: [not row.falls_behind for row in asked(rates)], arrivals.peak
+            lambda rates: [not row.falls_behind for row in rows_at(rates)], arrivals.peak
         )
         return begun._replace(
-            rows=tuple(asked([share * falls for share in SHARES])) if falls else ()
+            rows=tuple(rows_at([share * falls for share in SHARES])) if falls else ()
         )
     per_replica = find_highest_rate(
-        lambda rates: [_holds(row) for row in asked(rates)], arrivals.peak
+        lambda rates: [_holds(row) for row in rows_at(rates)], arrivals.peak
     )
     if not per_replica:
-        return begun._replace(rows=tuple(asked([1e-3 * arrivals.peak])))
+        return begun._replace(rows=tuple(rows_at([1e-3 * arrivals.peak])))
     found = size_fleet(per_replica, arrivals.peak)
     middle = find_highest_rate(
-        lambda rates: [_holds_by_middle(row, asker.rules) for row in asked(rates)], arrivals.peak
+        lambda rates: [_holds_by_middle(row, predictor.rules) for row in rows_at(rates)],
+        arrivals.peak,
     )
     working = sorted({max(1, found.working - 1), found.working, found.replicas})
-    rows = asked([arrivals.peak / count for count in working])
-    add, remove = asked([found.add_above, found.remove_below or found.add_above])
+    rows = rows_at([arrivals.peak / count for count in working])
+    add, remove = rows_at([found.add_above, found.remove_below or found.add_above])
     return begun._replace(
         fleet=found, by_middle=size_fleet(middle, arrivals.peak) if middle else None, rows=tuple(rows),
-        limited=next(_limited(asked, per_replica), ""), add_in_flight=add.answers[IN_FLIGHT].about,
+        limited=next(_limited(rows_at, per_replica), ""), add_in_flight=add.answers[IN_FLIGHT].about,
         remove_in_flight=remove.answers[IN_FLIGHT].about if found.remove_below else 0.0,
-        cost=None if gpu_hour is None else price_fleet(found, arrivals, asker.lengths, gpus_per_replica,
+        cost=None if gpu_hour is None else price_fleet(found, arrivals, predictor.lengths, gpus_per_replica,
             gpu_hour),
     )  # fmt: skip
 
 
 class _Rates:
-    """Rows of one replica at rates, each asked once."""
+    """Rows of one replica at rates, each simulated once."""
 
-    def __init__(self, asker: WhatIfPredictor, on_progress: Progress, processes: int) -> None:
-        self.asker, self.on_progress, self.processes = asker, on_progress, processes
+    def __init__(self, predictor: WhatIfPredictor, on_progress: Progress, processes: int) -> None:
+        self.predictor, self.on_progress, self.processes = predictor, on_progress, processes
         self.known: dict[float, WhatIfRow] = {}
 
     def __call__(self, rates: Sequence[float]) -> list[WhatIfRow]:
         new = [rate for rate in dict.fromkeys(rates) if rate not in self.known]
         begun = len(self.known)
         cases = [Case(WhatIf(OfferedLoad(rate=rate)), ()) for rate in new]
-        rows = self.asker.rows(
+        rows = self.predictor.rows(
             cases, lambda done, _: self.on_progress(begun + done), self.processes
         )
         self.known |= zip(new, rows, strict=True)
@@ -383,8 +384,8 @@ def _holds_by_middle(row: WhatIfRow, rules: Sequence[Rule]) -> bool:
     return status_of_answers(rules, middle) == MET and not row.falls_behind and not row.beyond_load
 
 
-def _limited(asked: _Rates, per_replica: float) -> Iterator[str]:
+def _limited(rows_at: _Rates, per_replica: float) -> Iterator[str]:
     """Of the next rate above, where the rules were met, but nothing like it was measured."""
-    above = min((rate for rate in asked.known if rate > per_replica), default=None)
-    if above is not None and asked.known[above].status == MET:
-        yield from asked.known[above].beyond_load
+    above = min((rate for rate in rows_at.known if rate > per_replica), default=None)
+    if above is not None and rows_at.known[above].status == MET:
+        yield from rows_at.known[above].beyond_load

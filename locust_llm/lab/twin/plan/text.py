@@ -13,7 +13,11 @@ from locust_llm.lab.twin.predict import (
     standard_error_of,
 )
 from locust_llm.lab.twin.whatif.rows import THROUGHPUT, WhatIfRow, figure_of_rule
-from locust_llm.lab.twin.whatif.text import figure_title, format_predicted
+from locust_llm.lab.twin.whatif.text import (
+    describe_extrapolations,
+    figure_title,
+    format_predicted,
+)
 from locust_llm.report.blocks import Block, Heading, Headline, TableBlock, TextBlock
 from locust_llm.text.format import format_brief, format_count
 
@@ -117,15 +121,15 @@ def plan_notes(plan: CapacityPlan) -> Iterator[str]:
             f"with more load may show "
             "that fewer replicas do."
         )
-    for what in dict.fromkeys(what for row in plan.rows for what in row.beyond):
-        yield f"Extrapolated, outside of what the twin was fitted to: {what}."
+    for what in describe_extrapolations(plan.rows, (_columns(plan)[0], THROUGHPUT)):
+        yield f"Extrapolated, outside of the fitted range (the widest 95% interval): {what}."
     for what in dict.fromkeys(what for row in plan.rows for what in row.unknown):
         yield f"Unknown of this server, and it matters here: {what}."
     yield ASSUMED
 
 
 def _replica_cells(plan: CapacityPlan, row: WhatIfRow, figures: Sequence[str]) -> tuple[str, ...]:
-    rate_per_s = row.case.asked.load.rate
+    rate_per_s = row.case.what_if.load.rate
     cells = [
         str(round(plan.arrivals.peak / rate_per_s)) if plan.fleet else "any",
         format_brief(rate_per_s, digits=3),
@@ -274,7 +278,7 @@ def _row_as_json(plan: CapacityPlan, row: WhatIfRow, share: float | None) -> dic
             answers[name] = list(answer)
     return {
         "load_share": share,
-        "requests_per_s": row.case.asked.load.rate if share is None else None,
+        "requests_per_s": row.case.what_if.load.rate if share is None else None,
         "status": row.status or None,
         "falls_behind": row.falls_behind,
         "extrapolated": list(row.beyond),

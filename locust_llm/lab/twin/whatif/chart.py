@@ -152,7 +152,7 @@ def _about(row: WhatIfRow, figure: str) -> str:
     marked = [f"extrapolated: {'; '.join(row.beyond)}"] if row.beyond else []
     return ", ".join(
         [
-            f"{row.case.name} at {row.case.asked.load.label}",
+            f"{row.case.name} at {row.case.what_if.load.label}",
             *said,
             *([row.status] if row.status else []),
             *marked,
@@ -215,18 +215,18 @@ KEY: Final = (
 )
 
 
-def render_whatif_page(asked: WhatIfReport) -> str:
-    shown = text.select_shown_rows(asked)
+def render_whatif_page(report: WhatIfReport) -> str:
+    shown = text.select_shown_rows(report)
     drawn = (
         ""
-        if asked.shape
-        else draw_whatif_chart(asked.rows, choose_frontier_axis(asked), asked.rules)
+        if report.shape
+        else draw_whatif_chart(report.rows, choose_frontier_axis(report), report.rules)
     )
-    runs = [block.text for block in text.decision_blocks(asked) if isinstance(block, TextBlock)]
+    runs = [block.text for block in text.decision_blocks(report) if isinstance(block, TextBlock)]
     return rendered(
-        "whatif.html", OWN, title=f"What if: {asked.name}", headline=text.whatif_headline(asked),
-        about=text.whatif_subtitle(asked),
-        drawn=Markup(drawn), key=KEY, table=text.whatif_table(asked, shown),
+        "whatif.html", OWN, title=f"What if: {report.name}", headline=text.whatif_headline(report),
+        about=text.whatif_subtitle(report),
+        drawn=Markup(drawn), key=KEY, table=text.whatif_table(report, shown),
         statuses=[text.STATUS_CLASSES.get(row.status, "") for row in shown],
-        notes=list(text.whatif_notes(asked)), runs=runs,
+        notes=list(text.whatif_notes(report)), runs=runs,
     )  # fmt: skip

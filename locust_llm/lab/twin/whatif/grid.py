@@ -18,7 +18,7 @@ import msgspec
 
 from locust_llm.lab.twin.model import NOT_TO_BE_USED, Ranges, SchedulerSettings, Twin
 from locust_llm.lab.twin.observations import IN_FLIGHT, REQUESTS_PER_S
-from locust_llm.lab.twin.predict import PredictedValue, WhatIf
+from locust_llm.lab.twin.predict import Logarithms, WhatIf, mean_of_logarithms
 from locust_llm.lab.twin.replay import Lengths, OfferedLoad
 from locust_llm.settings.sweep import (
     CONCURRENCY,
@@ -60,7 +60,7 @@ class SettingChoice(NamedTuple):
 class Case(NamedTuple):
     """A what-if: a load, and what is set."""
 
-    asked: WhatIf
+    what_if: WhatIf
     chosen: tuple[tuple[str, str], ...]
     """Keys and values as texts, in the order in which they were given."""
 
@@ -177,7 +177,7 @@ def _text(value: Value) -> str:
 
 def as_fitted(case: Case) -> Case:
     """The same load on the server as it was fitted, without a gate."""
-    return Case(WhatIf(case.asked.load), ())
+    return Case(WhatIf(case.what_if.load), ())
 
 
 def explain_impossible(settings: SchedulerSettings, lengths: Lengths) -> str:
@@ -213,7 +213,7 @@ def drop_impossible(
     found = list[Case]()
     why = dict[str, dict[str, None]]()
     for case in cases:
-        if reason := explain_impossible(case.asked.settings or fitted, lengths):
+        if reason := explain_impossible(case.what_if.settings or fitted, lengths):
             why.setdefault(reason, {})[case.name] = None
         else:
             found.append(case)
@@ -286,28 +286,41 @@ def _of_lengths(ranges: Ranges) -> tuple[tuple[str, int, tuple[int, int]], ...]:
     return ("prompts", 0, ranges.prompt_tokens), ("answers", 1, ranges.output_tokens)
 
 
-def beyond_load(
-    asked: WhatIf, answers: Mapping[str, PredictedValue], ranges: Ranges
-) -> Iterator[str]:
+class FurtherLoad(NamedTuple):
+    """A load above the highest that was measured."""
+
+    text: str
+    times: float
+    """As many times as much."""
+
+
+def find_further_load(
+    load: OfferedLoad, logs: Mapping[str, Logarithms], ranges: Ranges
+) -> FurtherLoad | None:
     """A load by another measure than the sweep's is held against it by what comes of it: users as
     the requests that are open at once, a rate as those that are completed. Less than the sweep's
-    least load is no extrapolation, as the probe measured requests alone."""
-    load, users, rate = asked.load, ranges.users[1], ranges.rate[1]
-    open_at_once = answers[IN_FLIGHT].about if IN_FLIGHT in answers else 0.0
-    completed = answers[REQUESTS_PER_S].about if REQUESTS_PER_S in answers else 0.0
-    if load.users and users and load.users > users:
-        yield f"{load.label} (up to {users:,} were measured)"
-    elif load.rate and rate and load.rate > rate:
-        yield f"{load.label} (up to {rate:g} were measured)"
-    elif load.rate and not rate and users and open_at_once > users:
-        yield f"{open_at_once:.0f} requests open at once (up to {users:,} were measured)"
-    elif load.users and not users and rate and completed > rate:
-        yield f"{completed:.2g} requests/s (up to {rate:g} were measured)"
+    least load is no extrapolation, as the probe measured requests alone. None: it was measured."""
+    users, rate = ranges.users[1], ranges.rate[1]
+    if load.users and users:
+        here, measured, text = float(load.users), float(users), load.label
+    elif load.rate and rate:
+        here, measured, text = load.rate, rate, load.label
+    elif load.rate and users and IN_FLIGHT in logs:
+        here, measured = math.exp(mean_of_logarithms(logs[IN_FLIGHT])), float(users)
+        text = f"{here:.0f} requests open at once"
+    elif load.users and rate and REQUESTS_PER_S in logs:
+        here, measured = math.exp(mean_of_logarithms(logs[REQUESTS_PER_S])), rate
+        text = f"{here:.2g} requests/s"
+    else:
+        return None
+    if here <= measured:
+        return None
+    return FurtherLoad(f"{text} (up to {measured:,g} were measured)", here / measured)
 
 
-def beyond_settings(asked: WhatIf, fitted: SchedulerSettings) -> Iterator[str]:
+def beyond_settings(what_if: WhatIf, fitted: SchedulerSettings) -> Iterator[str]:
     """Steps that are larger than those of the fit, or of another kind."""
-    settings = asked.settings or fitted
+    settings = what_if.settings or fitted
     if settings.policy != fitted.policy:
         yield f"policy {settings.policy} (the server ran {fitted.policy})"
     if settings.max_num_batched_tokens > LARGER * fitted.max_num_batched_tokens:
@@ -327,13 +340,13 @@ def beyond_settings(asked: WhatIf, fitted: SchedulerSettings) -> Iterator[str]:
 
 
 def list_unknowns(
-    twin: Twin, asked: WhatIf, chosen: Sequence[str], beyond: Sequence[str]
+    twin: Twin, what_if: WhatIf, chosen: Sequence[str], beyond: Sequence[str]
 ) -> Iterator[str]:
     """What could not be identified and matters here: under more load or longer requests than were
     measured, or with other settings, which change how many run at once. ``chosen``: what the asker
     set, and so knows."""
-    if not beyond and asked.settings is None:
+    if not beyond and what_if.settings is None:
         return
     for name, why in twin.unknown.items():
-        if name not in chosen and (name in OF_LOAD or asked.settings is not None):
+        if name not in chosen and (name in OF_LOAD or what_if.settings is not None):
             yield f"{name}: {why}"

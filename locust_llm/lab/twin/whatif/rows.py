@@ -7,14 +7,16 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from locust_llm.lab.twin.model import SHAPE, ServerModel, Twin
+from locust_llm.lab.twin.model import SHAPE, Twin
 from locust_llm.lab.twin.observations import IN_FLIGHT, REQUESTS_PER_S, SERVED
 from locust_llm.lab.twin.predict import (
+    RUNS,
     WIDTH,
     PredictedValue,
     interval_of_logarithms,
     lengths_apart,
     log_ratios,
+    mean_of_logarithms,
     settings_apart,
     standard_error_of,
     variance_of_logarithms,
@@ -24,12 +26,12 @@ from locust_llm.lab.twin.whatif.grid import (
     Case,
     as_fitted,
     beyond_lengths,
-    beyond_load,
     beyond_settings,
+    find_further_load,
     list_unknowns,
 )
 from locust_llm.lab.twin.whatif.worker_processes import (
-    Logarithms,
+    LogarithmsByFigure,
     Progress,
     SharedWork,
     simulate_what_ifs,
@@ -44,11 +46,11 @@ METRICS: Final = {
     "longest_stall": "stall",
     "request_latency": "request_latency",
 }
-"""Of the grammar, as the figures call them."""
+"""The metrics of rules, by the names that figures have for them."""
 RATES: Final = {"output_tokens_per_s": "throughput", "requests_per_s": REQUESTS_PER_S}
 PREDICTED: Final = f"{', '.join(METRICS)} with avg, med or pNN, and {' and '.join(RATES)}"
 MIN_SERVED: Final = 0.97
-"""Of what comes, the share that a server completes that keeps up."""
+"""A server keeps up that completes at least this share of the requests that come."""
 
 
 def parse_predicted_rule(text: str) -> Rule:
@@ -78,7 +80,7 @@ def figure_of_rule(rule: Rule) -> str:
 
 
 def judge_answer(rule: Rule, answers: Mapping[str, PredictedValue]) -> str:
-    """By both ends of the interval."""
+    """A rule is met or not met where both ends of the interval agree on it."""
     answer = answers.get(figure_of_rule(rule))
     if answer is None:
         return OPEN
@@ -91,14 +93,14 @@ def judge_answer(rule: Rule, answers: Mapping[str, PredictedValue]) -> str:
 
 
 def status_of_answers(rules: Sequence[Rule], answers: Mapping[str, PredictedValue]) -> str:
-    """Of all rules that decide; empty without any."""
+    """Returns the worst status of the rules that decide; empty without any."""
     found = {judge_answer(one, answers) for one in rules if one.decides}
     return next((one for one in (NOT_MET, OPEN, MET) if one in found), "")
 
 
 def falls_behind(answers: Mapping[str, PredictedValue]) -> bool:
-    """Of a load at a rate: more comes than is completed, so waits grow as long as it lasts, and
-    have no percentile."""
+    """More comes than is completed, so waits grow as long as the load lasts and have no
+    percentile."""
     return SERVED in answers and answers[SERVED].about < MIN_SERVED
 
 
@@ -106,21 +108,21 @@ def falls_behind(answers: Mapping[str, PredictedValue]) -> bool:
 # A grid of what-ifs with their answers: all of them roughly, then those that matter of every model.
 
 ROUGH: Final = 4
-"""Models that a what-if is asked of at first,"""
+"""Simulations of a what-if at first, of as many models as there are up to these,"""
 ROUGH_WIDTH: Final = 3.18
 """and standard errors to each side then: 95% of Student's t with 3 degrees of freedom."""
-ALONE: Final = 12
-"""Times that the only model of a twin is asked."""
+ALONE: Final = 24
+"""Simulations of the only model of a twin that was written without draws."""
 SMALL: Final = 40
-"""What-ifs that are all asked of every model at once."""
+"""What-ifs that are all simulated with every model at once."""
 SHOWN: Final = 20
-"""Rows that are asked a second time, of every model, and printed."""
+"""Rows that are simulated a second time, with every model, and printed."""
 THROUGHPUT: Final = "throughput"
 DEFAULT: Final = (
     "ttft p50", "ttft p95", "ttft_from_due p50", "ttft_from_due p95", "itl p50", "itl p99",
     "stall p95", THROUGHPUT,
 )  # fmt: skip
-"""Of every answer, beside those of the rules."""
+"""Each row has these figures, beside those of the rules."""
 WAIT: Final = "ttft_from_due p95"
 """What a frontier has beside the throughput, where no rule says what matters: with the wait at the
 gate."""
@@ -131,7 +133,7 @@ class WhatIfRow(NamedTuple):
     """A what-if with what a twin says of it."""
 
     case: Case
-    logs: Logarithms
+    logs: LogarithmsByFigure
     answers: Mapping[str, PredictedValue]
     """By figure: seconds, and a second. Of a twin that is good for shape only: times as much as
     with the fitted settings."""
@@ -140,9 +142,10 @@ class WhatIfRow(NamedTuple):
     beyond: tuple[str, ...]
     """In what it is an extrapolation, each with the range that was measured."""
     unknown: tuple[str, ...]
-    models: int
+    rough: bool
+    """It was simulated a few times only, with few requests."""
     beyond_load: tuple[str, ...] = ()
-    """Of ``beyond``, what its load is the reason of."""
+    """The part of ``beyond`` that comes from its load."""
     falls_behind: bool = False
     """More comes than is completed: its waits have no percentile."""
 
@@ -157,7 +160,7 @@ def figures_to_ask(rules: Sequence[Rule]) -> tuple[str, ...]:
 
 
 class WhatIfPredictor(NamedTuple):
-    """What all rows share."""
+    """Predicts rows for one twin, one workload and one set of rules."""
 
     twin: Twin
     lengths: Lengths
@@ -167,70 +170,76 @@ class WhatIfPredictor(NamedTuple):
     def shape(self) -> bool:
         return self.twin.trust.verdict == SHAPE
 
-    @property
-    def models(self) -> Sequence[ServerModel]:
-        """A twin that was written without draws has one: it is asked again and again, as requests
-        come by chance."""
-        found = self.twin.models()
-        return found if len(found) > 1 else found * ALONE
-
     def rows(
         self, cases: Sequence[Case], on_progress: Progress, processes: int = 0
     ) -> list[WhatIfRow]:
-        """Of all cases, in their order."""
-        models = self.models
-        figures = figures_to_ask(self.rules)
-        few = len(cases) <= SMALL or len(models) <= ROUGH
+        """Predicts all cases, in their order."""
+        few = len(cases) <= SMALL
         most = len(cases) + (0 if few else SHOWN)
-        asked = list(dict.fromkeys([*cases, *(map(as_fitted, cases) if self.shape else ())]))
-        sampled = self.lengths == self.twin.lengths
-        first = SharedWork(
-            models if few else models[:ROUGH], self.lengths, figures, not few, sampled
-        )
+        every = list(dict.fromkeys([*cases, *(map(as_fitted, cases) if self.shape else ())]))
         found = simulate_what_ifs(
-            first, [case.asked for case in asked], processes=processes, on_progress=lambda done,
+            self._work(rough=not few), [case.what_if for case in every], processes=processes, on_progress=lambda done,
             _: on_progress(done, most)
         )  # fmt: skip
-        rows = self._judged(dict(zip(asked, found, strict=True)), cases, len(first.models))
+        rows = self._judged(dict(zip(every, found, strict=True)), cases, rough=not few)
         if few:
             return rows
         again = sorted(rows, key=_hope)[:SHOWN] if self.rules else top_rows(rows)[:SHOWN]
         second = list(dict.fromkeys(row.case for row in again))
         second = list(dict.fromkeys([*second, *(map(as_fitted, second) if self.shape else ())]))
         found = simulate_what_ifs(
-            SharedWork(models, self.lengths, figures, sampled=sampled),
-            [case.asked for case in second],
+            self._work(rough=False),
+            [case.what_if for case in second],
             processes=processes,
             on_progress=lambda done, _: on_progress(len(cases) + min(done, SHOWN), most),
         )  # fmt: skip
         better = self._judged(
-            dict(zip(second, found, strict=True)), [row.case for row in again], len(models)
+            dict(zip(second, found, strict=True)), [row.case for row in again], rough=False
         )
         by_case = {row.case: row for row in better}
         return [by_case.get(row.case, row) for row in rows]
 
+    def _work(self, *, rough: bool) -> SharedWork:
+        models = self.twin.models()
+        runs = RUNS if len(models) > 1 else ALONE
+        if rough:
+            models = models[:ROUGH]
+            runs = ROUGH // len(models)
+        return SharedWork(
+            models=models,
+            lengths=self.lengths,
+            figures=figures_to_ask(self.rules),
+            runs=runs,
+            rough=rough,
+            sampled=self.lengths == self.twin.lengths,
+        )
+
     def _judged(
-        self, found: Mapping[Case, Logarithms], cases: Sequence[Case], models: int
+        self, found: Mapping[Case, LogarithmsByFigure], cases: Sequence[Case], *, rough: bool
     ) -> list[WhatIfRow]:
         lengths = tuple(beyond_lengths(self.twin.ranges, self.lengths))
         return [
-            self._row(case, found[case], found.get(as_fitted(case)), models, lengths)
+            self._row(case, found[case], found.get(as_fitted(case)), lengths, rough=rough)
             for case in cases
         ]
 
     def _row(
         self,
         case: Case,
-        logs: Logarithms,
-        fitted: Logarithms | None,
-        models: int,
+        logs: LogarithmsByFigure,
+        fitted: LogarithmsByFigure | None,
         lengths: tuple[str, ...],
+        *,
+        rough: bool,
     ) -> WhatIfRow:
-        twin, asked = self.twin, case.asked
-        width = ROUGH_WIDTH if models == ROUGH else WIDTH
+        twin, what_if = self.twin, case.what_if
+        width = ROUGH_WIDTH if rough else WIDTH
         octaves = lengths_apart(self.lengths, twin.lengths)
-        if asked.settings is not None:
-            octaves += settings_apart(asked.settings, twin.model.settings)
+        if what_if.settings is not None:
+            octaves += settings_apart(what_if.settings, twin.model.settings)
+        further = find_further_load(what_if.load, logs, twin.ranges)
+        if further is not None:
+            octaves += math.log2(further.times)
         errors = {name: standard_error_of(name, twin.trust.errors, octaves) for name in logs}
         absolute = {
             name: interval_of_logarithms(one, errors[name], width) for name, one in logs.items()
@@ -242,15 +251,15 @@ class WhatIfPredictor(NamedTuple):
                 for name, one in logs.items()
                 if name in fitted and name not in OF_FLOW
             }
-        of_load = tuple(beyond_load(asked, absolute, twin.ranges))
+        of_load = () if further is None else (further.text,)
         beyond = (
-            *of_load, *beyond_settings(asked, twin.model.settings), *lengths,
+            *of_load, *beyond_settings(what_if, twin.model.settings), *lengths,
         )  # fmt: skip
         chosen = [key.replace("-", "_") for key, _ in case.chosen]
         return WhatIfRow(
             case=case, logs=logs, answers=relative,
             status="" if self.shape else status_of_answers(self.rules, absolute), beyond=beyond,
-            unknown=tuple(list_unknowns(twin, asked, chosen, beyond)), models=models, beyond_load=of_load,
+            unknown=tuple(list_unknowns(twin, what_if, chosen, beyond)), rough=rough, beyond_load=of_load,
             falls_behind=falls_behind(absolute),
         )  # fmt: skip
 
@@ -264,14 +273,14 @@ def _hope(row: WhatIfRow) -> tuple[bool, float]:
 
 
 def top_rows(rows: Sequence[WhatIfRow]) -> list[WhatIfRow]:
-    """Those that were asked of every model, if some were; within the rules before those that may
+    """Those that were simulated with every model, if some were; within the rules before those that may
     be, before others; of these the ones with the most throughput. Without rules those of the
     frontier, then the rest."""
     if any(row.status for row in rows):
         order = {MET: 0, OPEN: 1, NOT_MET: 2}
-        return sorted(rows, key=lambda row: (-row.models, order[row.status], -row.throughput))
+        return sorted(rows, key=lambda row: (row.rough, order[row.status], -row.throughput))
     best = {row.case for row in select_frontier(rows, WAIT)}
-    return sorted(rows, key=lambda row: (-row.models, row.case not in best, -row.throughput))
+    return sorted(rows, key=lambda row: (row.rough, row.case not in best, -row.throughput))
 
 
 def select_frontier(rows: Sequence[WhatIfRow], figure: str) -> list[WhatIfRow]:
@@ -303,7 +312,7 @@ ROOM: Final = 4
 
 
 class Rival(NamedTuple):
-    """Two settings that cannot be told apart, and where they could be."""
+    """Two settings that are not distinguished, and where they could be."""
 
     best: WhatIfRow
     other: WhatIfRow
@@ -334,14 +343,14 @@ def find_rival(rows: Sequence[WhatIfRow], rules: Sequence[Rule], twin: Twin) -> 
         for row in top_rows(rows)
         if row.case.chosen != first.case.chosen and row.status in (MET, OPEN)
     ]
-    other = max(others, key=lambda row: (row.models, row.throughput), default=None)
+    other = max(others, key=lambda row: (not row.rough, row.throughput), default=None)
     if other is None or (
         other.throughput < first.throughput and _apart(first, other, THROUGHPUT, twin)[1] > WIDTH
     ):
         return None
     at = dict[OfferedLoad, dict[tuple[tuple[str, str], ...], WhatIfRow]]()
     for row in rows:
-        at.setdefault(row.case.asked.load, {})[row.case.chosen] = row
+        at.setdefault(row.case.what_if.load, {})[row.case.chosen] = row
     figures = (
         tuple(dict.fromkeys((*map(figure_of_rule, rules), THROUGHPUT)))
         if rules
@@ -369,13 +378,13 @@ def find_rival(rows: Sequence[WhatIfRow], rules: Sequence[Rule], twin: Twin) -> 
 
 
 def _apart(one: WhatIfRow, other: WhatIfRow, figure: str, twin: Twin) -> tuple[float, float]:
-    """(other / one - 1, how many standard errors that is): pair by pair, as both were asked of the
-    same models."""
-    logs = log_ratios(other.logs.get(figure, ()), one.logs.get(figure, ()))
-    if not logs:
+    """(other / one - 1, how many standard errors that is): pair by pair, as both have the same
+    models and requests."""
+    if figure not in one.logs or figure not in other.logs or one.rough != other.rough:
         return 0.0, 0.0
-    difference = sum(logs) / len(logs)
-    settings = [row.case.asked.settings or twin.model.settings for row in (one, other)]
+    logs = log_ratios(other.logs[figure], one.logs[figure])
+    difference = mean_of_logarithms(logs)
+    settings = [row.case.what_if.settings or twin.model.settings for row in (one, other)]
     octaves = settings_apart(*settings)
     error = math.sqrt(
         variance_of_logarithms(logs) + standard_error_of(figure, twin.trust.errors, octaves) ** 2
@@ -397,7 +406,7 @@ def make_run_commands(found: Rival, workload: Sequence[str]) -> Iterator[tuple[s
 
 
 def _words(row: WhatIfRow, found: Rival, workload: Sequence[str]) -> Iterator[str]:
-    load, limit = found.load, row.case.asked.prefill_limit
+    load, limit = found.load, row.case.what_if.prefill_limit
     yield "locust-llm run --headless --host HOST"
     if load.users:
         yield f"-u {load.users}"

@@ -1,4 +1,4 @@
-"""Text: what-ifs as a document and as JSON: the foremost, the best, the run that would decide."""
+"""Text: what-ifs as a document and as JSON: the top rows, the best, the run that would decide."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ MOST_NOTES: Final = 6
 
 
 class WhatIfReport(NamedTuple):
-    """What was asked, and what came of it."""
+    """What was report, and what came of it."""
 
     twin: Twin
     name: str
@@ -57,95 +57,95 @@ class WhatIfReport(NamedTuple):
     shape: bool
 
 
-def whatif_document(asked: WhatIfReport) -> Iterator[Block]:
-    yield Heading(f"What if: {asked.name}")
-    yield Headline(whatif_headline(asked))
-    yield TextBlock(whatif_subtitle(asked))
-    yield whatif_table(asked, select_shown_rows(asked))
-    for note in whatif_notes(asked):
+def whatif_document(report: WhatIfReport) -> Iterator[Block]:
+    yield Heading(f"What if: {report.name}")
+    yield Headline(whatif_headline(report))
+    yield TextBlock(whatif_subtitle(report))
+    yield whatif_table(report, select_shown_rows(report))
+    for note in whatif_notes(report):
         yield TextBlock(note)
-    yield from decision_blocks(asked)
+    yield from decision_blocks(report)
 
 
-def select_shown_rows(asked: WhatIfReport) -> Sequence[WhatIfRow]:
-    return asked.rows[:SHOWN] if asked.shape else top_rows(asked.rows)[:SHOWN]
+def select_shown_rows(report: WhatIfReport) -> Sequence[WhatIfRow]:
+    return report.rows[:SHOWN] if report.shape else top_rows(report.rows)[:SHOWN]
 
 
-def whatif_headline(asked: WhatIfReport) -> str:
-    if asked.shape:
+def whatif_headline(report: WhatIfReport) -> str:
+    if report.shape:
         return (
             "This twin is good for shape, not for figures: each figure is given as times what it "
             "is with the fitted "
             "settings at the same load, and no rule is judged."
         )
-    if not asked.rules:
+    if not report.rules:
         return (
-            "No rule was given (--slo), so no what-if is the best; the foremost have most "
-            "throughput for their TTFT."
+            "No rule was given (--slo), so no what-if is the best; the top rows have the "
+            "most throughput for their TTFT."
         )
-    first = best_what_if(asked.rows)
+    first = best_what_if(report.rows)
     if first is None:
         return "No what-if is within the SLO."
     sure = "" if first.status == MET else ", where it is open whether the SLO is met"
     marked = f" ({MARK}: {'; '.join(first.beyond)})" if first.beyond else ""
     return (
-        f"Best within the SLO: {first.case.name} at {first.case.asked.load.label}, "
+        f"Best within the SLO: {first.case.name} at {first.case.what_if.load.label}, "
         f"{format_predicted('throughput', first.answers[THROUGHPUT])} tokens/s{sure}{marked}."
     )
 
 
-def whatif_subtitle(asked: WhatIfReport) -> str:
-    trust = asked.twin.trust
+def whatif_subtitle(report: WhatIfReport) -> str:
+    trust = report.twin.trust
     error = (
         ""
         if trust.error is None
         else f", off by {trust.error:.0%} (median) on loads kept out of its fit"
     )
-    rules = f" SLO: {'; '.join(map(str, asked.rules))}." if asked.rules else ""
-    keys = asked.rows[0].case.keys
+    rules = f" SLO: {'; '.join(map(str, report.rules))}." if report.rules else ""
+    keys = report.rows[0].case.keys
     settings = f" Settings: {', '.join(keys)}." if keys else ""
     return (
         f"The twin is {VERDICTS.get(trust.verdict, trust.verdict)}{error}. "
-        f"{format_count(len(asked.rows), 'what-if')}, "
-        f"{asked.workload}.{rules}{settings} In brackets: 95% intervals, of the fit and of the "
+        f"{format_count(len(report.rows), 'what-if')}, "
+        f"{report.workload}.{rules}{settings} In brackets: 95% intervals, of the fit and of the "
         f"model's own error."
     )
 
 
-def whatif_columns(asked: WhatIfReport) -> tuple[str, ...]:
+def whatif_columns(report: WhatIfReport) -> tuple[str, ...]:
     """The figures of the rules first. Where a gate holds requests back, TTFT with the wait at the
     gate."""
-    gated = any(row.case.asked.prefill_limit < float("inf") for row in asked.rows)
+    gated = any(row.case.what_if.prefill_limit < float("inf") for row in report.rows)
     usual = [figure.replace("ttft ", "ttft_from_due ") if gated else figure for figure in USUAL]
-    found = dict.fromkeys((*map(figure_of_rule, asked.rules), *usual))
+    found = dict.fromkeys((*map(figure_of_rule, report.rules), *usual))
     found.pop(THROUGHPUT, None)
     return (*tuple(found)[: COLUMNS - 1], THROUGHPUT)
 
 
-def whatif_table_head(asked: WhatIfReport) -> tuple[str, ...]:
+def whatif_table_head(report: WhatIfReport) -> tuple[str, ...]:
     return (
         "Settings",
         "Load",
-        *(figure_title(figure, asked.shape) for figure in whatif_columns(asked)),
+        *(figure_title(figure, report.shape) for figure in whatif_columns(report)),
         "SLO",
     )
 
 
-def whatif_table(asked: WhatIfReport, rows: Sequence[WhatIfRow]) -> TableBlock:
-    return TableBlock(whatif_table_head(asked), tuple(whatif_cells(asked, row) for row in rows))
+def whatif_table(report: WhatIfReport, rows: Sequence[WhatIfRow]) -> TableBlock:
+    return TableBlock(whatif_table_head(report), tuple(whatif_cells(report, row) for row in rows))
 
 
-def whatif_cells(asked: WhatIfReport, row: WhatIfRow) -> tuple[str, ...]:
+def whatif_cells(report: WhatIfReport, row: WhatIfRow) -> tuple[str, ...]:
     figures = []
-    for figure in whatif_columns(asked):
+    for figure in whatif_columns(report):
         if row.falls_behind and figure != THROUGHPUT:
             figures.append("grows")
         elif figure in row.answers:
-            figures.append(format_predicted(figure, row.answers[figure], asked.shape))
+            figures.append(format_predicted(figure, row.answers[figure], report.shape))
         else:
             figures.append("-")
     marked = ", ".join(filter(None, (row.status, MARK if row.beyond else "")))
-    return row.case.values, row.case.asked.load.label, *figures, marked or "-"
+    return row.case.values, row.case.what_if.load.label, *figures, marked or "-"
 
 
 def figure_title(figure: str, shape: bool) -> str:
@@ -171,14 +171,14 @@ def format_predicted(figure: str, answer: PredictedValue, shape: bool = False) -
     return f"{middle:,.{digits}f} [{low:,.{digits}f}, {high:,.{digits}f}]"
 
 
-def whatif_notes(asked: WhatIfReport) -> Iterator[str]:
+def whatif_notes(report: WhatIfReport) -> Iterator[str]:
     """What must be known of these answers: extrapolations, what is unknown, what was left out."""
-    rows = select_shown_rows(asked)
-    beyond = list(dict.fromkeys(what for row in rows for what in row.beyond))
+    rows = select_shown_rows(report)
+    beyond = describe_extrapolations(rows, (whatif_columns(report)[0], THROUGHPUT))
     if beyond:
         more = f"; and {len(beyond) - MOST_NOTES} more" if len(beyond) > MOST_NOTES else ""
         yield (
-            f"Extrapolated, outside of what the twin was fitted to: "
+            f"Extrapolated, outside of the fitted range (the widest 95% intervals): "
             f"{'; '.join(beyond[:MOST_NOTES])}{more}."
         )
     for what in dict.fromkeys(what for row in rows for what in row.unknown):
@@ -188,33 +188,56 @@ def whatif_notes(asked: WhatIfReport) -> Iterator[str]:
             "'grows': more requests come than are completed, so waits grow as long as the load "
             "lasts."
         )
-    if any(row.case.asked.prefill_limit < float("inf") for row in rows):
+    if any(row.case.what_if.prefill_limit < float("inf") for row in rows):
         yield (
             "TTFT from due begins before the wait at the load generator's gate; TTFT at the "
             "send, as run reports it."
         )
-    if len(asked.rows) > len(rows):
-        yield f"The foremost {len(rows)} of {len(asked.rows):,} what-ifs; --json has all of them."
-    if asked.left_out:
-        reasons = [f"{_named(names)}: {why}" for why, names in asked.left_out.items()]
+    if len(report.rows) > len(rows):
+        yield f"The top {len(rows)} of {len(report.rows):,} what-ifs; --json has all of them."
+    if report.left_out:
+        reasons = [f"{_named(names)}: {why}" for why, names in report.left_out.items()]
         more = f"; and {len(reasons) - MOST_NOTES} more" if len(reasons) > MOST_NOTES else ""
         yield f"Left out, as no server runs so: {'; '.join(reasons[:MOST_NOTES])}{more}."
-    if asked.too_far:
-        yield f"Left out, as too far from what was measured: {'; '.join(asked.too_far)}."
+    if report.too_far:
+        yield f"Left out, as too far from what was measured: {'; '.join(report.too_far)}."
+
+
+def describe_extrapolations(rows: Sequence[WhatIfRow], figures: Sequence[str]) -> list[str]:
+    """Where these rows are outside of the fitted range, and how wide the intervals are there:
+    ``64 users (up to 32 were measured), TTFT p95 ±24%, tokens/s ±9%``."""
+    widest = dict[str, dict[str, float]]()
+    for row in rows:
+        for what in row.beyond:
+            widths = widest.setdefault(what, {})
+            for figure in figures:
+                if figure in row.answers and not row.falls_behind:
+                    width = row.answers[figure].plus_minus
+                    widths[figure] = max(width, widths.get(figure, 0.0))
+    found = list[str]()
+    for what, widths in widest.items():
+        words = [f"{_name(figure)} ±{width:.0%}" for figure, width in widths.items()]
+        found.append(", ".join([what, *words]))
+    return found
+
+
+def _name(figure: str) -> str:
+    """Without its unit."""
+    return figure_title(figure, False).partition(" (")[0]
 
 
 def _named(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
-def decision_blocks(asked: WhatIfReport) -> Iterator[Block]:
-    """Which run to do next, where two settings cannot be told apart."""
-    found = asked.rival
+def decision_blocks(report: WhatIfReport) -> Iterator[Block]:
+    """Which run to do next, where it is open which of two settings is better."""
+    found = report.rival
     if found is None:
         return
     yield Heading("Which run to do next")
     yield TextBlock(explain_rival(found))
-    for server, line in make_run_commands(found, asked.words):
+    for server, line in make_run_commands(found, report.words):
         yield TextBlock(f"server {server}: {line}")
 
 
@@ -222,12 +245,12 @@ def explain_rival(found: Rival) -> str:
     one, other = found.best, found.other
     more = "more" if found.difference > 0 else "less"
     return (
-        f"{one.case.name} at {one.case.asked.load.label} and {other.case.name} at "
-        f"{other.case.asked.load.label} cannot be "
-        f"told apart: {format_predicted(THROUGHPUT, one.answers[THROUGHPUT])} and "
+        f"{one.case.name} at {one.case.what_if.load.label} and {other.case.name} at "
+        f"{other.case.what_if.load.label} are not "
+        f"distinguished: {format_predicted(THROUGHPUT, one.answers[THROUGHPUT])} and "
         f"{format_predicted(THROUGHPUT, other.answers[THROUGHPUT])} tokens/s"
         f"{_open(one, other)}. They differ most against their uncertainty at {found.load.label}: "
-        f"{figure_title(found.figure, False).partition(' (')[0]} of {other.case.name} is "
+        f"{_name(found.figure)} of {other.case.name} is "
         f"{abs(found.difference):.0%} {more}, "
         f"{found.sigmas:.1f} standard errors. Measure both there:"
     )
@@ -247,57 +270,57 @@ STATUS_CLASSES: Final = {MET: "pass", NOT_MET: "loud", OPEN: "open"}
 SCHEMA: Final = 1
 
 
-def what_ifs_as_json(asked: WhatIfReport) -> dict[str, Any]:
-    """Every what-if, in the order in which it was asked, with every answer as (low, about, high):
+def what_ifs_as_json(report: WhatIfReport) -> dict[str, Any]:
+    """Every what-if, in the order in which it was report, with every answer as (low, about, high):
     seconds, or a second; of a twin good for shape only times as much as with the fitted
     settings."""
     on = (
         set()
-        if asked.shape
-        else {row.case for row in select_frontier(asked.rows, choose_frontier_axis(asked))}
+        if report.shape
+        else {row.case for row in select_frontier(report.rows, choose_frontier_axis(report))}
     )
-    first = None if asked.shape else best_what_if(asked.rows)
+    first = None if report.shape else best_what_if(report.rows)
     return {
         "schema": SCHEMA,
-        "twin": {"file": asked.name, "verdict": asked.twin.trust.verdict,
-            "error": asked.twin.trust.error},
-        "relative_to_fitted": asked.shape,
-        "rules": [str(rule) for rule in asked.rules],
-        "what_ifs": [_row(asked, row, row.case in on) for row in asked.rows],
+        "twin": {"file": report.name, "verdict": report.twin.trust.verdict,
+            "error": report.twin.trust.error},
+        "relative_to_fitted": report.shape,
+        "rules": [str(rule) for rule in report.rules],
+        "what_ifs": [_row(report, row, row.case in on) for row in report.rows],
         "best": None if first is None else next(i for i,
-            row in enumerate(asked.rows) if row.case == first.case),
+            row in enumerate(report.rows) if row.case == first.case),
         "left_out": [
-            *(f"{name}: {why}" for why, names in asked.left_out.items() for name in names),
-            *asked.too_far
+            *(f"{name}: {why}" for why, names in report.left_out.items() for name in names),
+            *report.too_far
         ],
         "next_runs": [
             {"server": server, "command": line}
-            for server, line in (make_run_commands(asked.rival, asked.words) if asked.rival else ())
+            for server, line in (make_run_commands(report.rival, report.words) if report.rival else ())
         ],
     }  # fmt: skip
 
 
-def choose_frontier_axis(asked: WhatIfReport) -> str:
+def choose_frontier_axis(report: WhatIfReport) -> str:
     """What a frontier has beside the throughput: the figure of the first rule on a latency."""
-    figures = (figure_of_rule(rule) for rule in asked.rules if rule.less_is_better)
+    figures = (figure_of_rule(rule) for rule in report.rules if rule.less_is_better)
     return next(figures, WAIT)
 
 
-def _row(asked: WhatIfReport, row: WhatIfRow, on_frontier: bool) -> dict[str, Any]:
-    load = row.case.asked.load
+def _row(report: WhatIfReport, row: WhatIfRow, on_frontier: bool) -> dict[str, Any]:
+    load = row.case.what_if.load
     return {
         "load": {"concurrency": load.users} if load.users else {"request-rate": load.rate},
         "set": dict(row.case.chosen),
         "answers": {name: [_number(one) for one in answer] for name, answer in row.answers.items()},
         "rules": {}
-        if asked.shape
-        else {str(rule): judge_answer(rule, row.answers) for rule in asked.rules},
+        if report.shape
+        else {str(rule): judge_answer(rule, row.answers) for rule in report.rules},
         "status": row.status or None,
         "falls_behind": row.falls_behind,
         "extrapolated": list(row.beyond),
         "unknown": list(row.unknown),
         "frontier": on_frontier,
-        "models": row.models,
+        "rough": row.rough,
     }
 
 

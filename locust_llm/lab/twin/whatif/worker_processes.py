@@ -1,5 +1,4 @@
-"""Worker processes: what-ifs simulated over all cores, in processes; Ctrl-C ends them without a
-word of theirs."""
+"""Worker processes simulate what-ifs over all cores. Ctrl-C ends them without a word of theirs."""
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -9,16 +8,16 @@ from multiprocessing import get_context
 from typing import Final, NamedTuple
 
 from locust_llm.lab.twin.model import ServerModel
-from locust_llm.lab.twin.predict import WhatIf, simulate_logarithms
+from locust_llm.lab.twin.predict import RUNS, Logarithms, WhatIf, simulate_logarithms
 from locust_llm.lab.twin.replay import Lengths, OfferedLoad
 from locust_llm.records.machine import usable_cores
 
 FEW: Final = 24
-"""Simulations, up to which processes are not worth their start."""
+"""Up to so many simulations, processes take longer to start than they save."""
 CHUNK: Final = 2
 """What-ifs that a process gets at a time, at most: what it has begun it ends, also after Ctrl-C."""
-Logarithms = dict[str, list[float]]
-"""By figure, one of each model."""
+LogarithmsByFigure = dict[str, Logarithms]
+"""Of a what-if."""
 Progress = Callable[[int, int], None]
 
 
@@ -28,8 +27,10 @@ class SharedWork(NamedTuple):
     models: Sequence[ServerModel]
     lengths: Lengths
     figures: tuple[str, ...]
+    runs: int = RUNS
+    """Simulations of each model."""
     rough: bool = False
-    """With fewer requests."""
+    """Simulations have fewer requests."""
     sampled: bool = False
     """The lengths are those that happened to come in the sweep."""
 
@@ -49,44 +50,44 @@ class Size(NamedTuple):
 
 
 ROUGH: Final = Size(6, 60, 300)
-EXACT: Final = Size(6, 150, 600)
+EXACT: Final = Size(6, 300, 600)
 
 
 def simulate_what_ifs(
     work: SharedWork,
-    asked: Sequence[WhatIf],
+    what_ifs: Sequence[WhatIf],
     *,
     processes: int = 0,
     on_progress: Progress = lambda done, most: None,
-) -> list[Logarithms]:
-    """In the order of ``asked``. ``processes``: 0: as many as there are cores."""
-    processes = min(processes or usable_cores(), len(asked))
-    if processes < 2 or len(asked) * len(work.models) <= FEW:
-        found = list[Logarithms]()
-        for number, one in enumerate(asked):
+) -> list[LogarithmsByFigure]:
+    """In the order of ``what_ifs``. ``processes``: 0: as many as there are cores."""
+    processes = min(processes or usable_cores(), len(what_ifs))
+    if processes < 2 or len(what_ifs) * len(work.models) * work.runs <= FEW:
+        found = list[LogarithmsByFigure]()
+        for number, one in enumerate(what_ifs):
             found.append(_one(work, one))
-            on_progress(number + 1, len(asked))
+            on_progress(number + 1, len(what_ifs))
         return found
-    return _over(processes, work, asked, on_progress)
+    return _over(processes, work, what_ifs, on_progress)
 
 
 def _over(
-    processes: int, work: SharedWork, asked: Sequence[WhatIf], on_progress: Progress
-) -> list[Logarithms]:
-    size = max(1, min(CHUNK, len(asked) // (4 * processes)))
-    found = dict[int, list[Logarithms]]()
+    processes: int, work: SharedWork, what_ifs: Sequence[WhatIf], on_progress: Progress
+) -> list[LogarithmsByFigure]:
+    size = max(1, min(CHUNK, len(what_ifs) // (4 * processes)))
+    found = dict[int, list[LogarithmsByFigure]]()
     done = 0
     executor = ProcessPoolExecutor(processes, get_context("spawn"), _begin, (work,))
     try:
         with _without_interrupts():  # what is started here ignores Ctrl-C: this process ends it
-            futures: dict[Future[list[Logarithms]], int] = {
-                executor.submit(_several, asked[begin : begin + size]): begin
-                for begin in range(0, len(asked), size)
+            futures: dict[Future[list[LogarithmsByFigure]], int] = {
+                executor.submit(_several, what_ifs[begin : begin + size]): begin
+                for begin in range(0, len(what_ifs), size)
             }
         for future in as_completed(futures):
             found[futures[future]] = future.result()
             done += len(found[futures[future]])
-            on_progress(done, len(asked))
+            on_progress(done, len(what_ifs))
     finally:
         executor.shutdown(cancel_futures=True)
     return [one for begin in sorted(found) for one in found[begin]]
@@ -110,13 +111,19 @@ def _begin(work: SharedWork) -> None:
     _work = work
 
 
-def _several(asked: Sequence[WhatIf]) -> list[Logarithms]:
+def _several(what_ifs: Sequence[WhatIf]) -> list[LogarithmsByFigure]:
     assert _work is not None
-    return [_one(_work, one) for one in asked]
+    return [_one(_work, one) for one in what_ifs]
 
 
-def _one(work: SharedWork, asked: WhatIf) -> Logarithms:
-    count = work.count(asked.load)
+def _one(work: SharedWork, what_ifs: WhatIf) -> LogarithmsByFigure:
+    count = work.count(what_ifs.load)
     return simulate_logarithms(
-        work.models, asked, work.lengths, work.figures, count=count, sampled=work.sampled
+        work.models,
+        what_ifs,
+        work.lengths,
+        work.figures,
+        count=count,
+        runs=work.runs,
+        sampled=work.sampled,
     )

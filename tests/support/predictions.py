@@ -1,0 +1,24 @@
+"""Predictions in seconds of each figure, whatever the verdict on the twin."""
+
+from collections.abc import Mapping, Sequence
+
+from locust_llm.lab.twin.model import ServerModel
+from locust_llm.lab.twin.observations import FIGURES
+from locust_llm.lab.twin.predict import (
+    PredictedValue,
+    WhatIf,
+    interval_of_logarithms,
+    simulate_logarithms,
+)
+from locust_llm.lab.twin.replay import Lengths
+
+
+def predict_figures(
+    models: Sequence[ServerModel], asked: WhatIf, lengths: Lengths, errors: Mapping[str, float]
+) -> dict[str, PredictedValue]:
+    """``errors``: of the model itself, as shares."""
+    found = simulate_logarithms(models, asked, lengths, FIGURES)
+    return {
+        figure: interval_of_logarithms(logs, errors.get(figure, 0.0))
+        for figure, logs in found.items()
+    }
