@@ -42,7 +42,7 @@ from locust_llm.lab.twin.predict import PredictedValue, WhatIf
 from locust_llm.lab.twin.replay import OfferedLoad
 from locust_llm.lab.twin.whatif.grid import Case
 from locust_llm.lab.twin.whatif.rows import DEFAULT, WhatIfPredictor
-from locust_llm.slo.grammar import parse_rule
+from locust_llm.slo.rules import parse_rule
 
 SWEEP: Final = (1, 2, 4, 8, 16, 32)
 TRUTH_REQUESTS: Final = 4000
