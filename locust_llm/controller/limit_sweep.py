@@ -7,8 +7,10 @@ the server does over time, it does as often at each limit, and no period of it c
 that are certainly worse are left out of later rounds, so that time goes to those that may be best.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, takewhile
 from random import Random
 from typing import Final
 
@@ -88,6 +90,7 @@ class LimitSweep:
         """The regrets at the last look."""
         self._limits = tuple(limits)
         self._contenders = list(limits)
+        self._seed = seed
         self._objective, self._longest_s, self._rate_per_s = objective, longest_s, rate_per_s
         self._order = Random(f"{seed}/limits")
         self._lengths = Random(f"{seed}/limit blocks")
@@ -286,12 +289,25 @@ class LimitSweep:
             place = len(self.blocks)
             name = f"round {block.round}" if block.round else f"first block {place}"
             self._due_at.clear()
-            for number, at_s in enumerate(draw(name)):
-                if at_s >= block.ended_at - block.began_at:
-                    break
+            for number, at_s in enumerate(self._fit_arrivals(name, block, draw(name))):
                 self._due_at.append(block.began_at + at_s)
                 yield block.began_at - start + at_s, f"{name}/{number}"
             block = self.next_block(clock())
+
+    def _fit_arrivals(
+        self, name: str, block: LimitBlock, drawn: Iterator[float]
+    ) -> Iterator[float]:
+        """Yields as many arrivals as the rate asks for in a block, in seconds from its begin: those
+        that are drawn, with all their distances longer or shorter. All blocks of a round have the
+        same, so one with too many by chance would overload the server in each of them in turn."""
+        seconds = block.ended_at - block.began_at
+        if not self._rate_per_s:
+            yield from takewhile(lambda at_s: at_s < seconds, drawn)
+            return
+        chance = Random(f"{self._seed}/{name}/count").random()
+        count = math.floor(self._rate_per_s * seconds + chance)
+        times = list(islice(drawn, count + 1))
+        yield from (at_s * seconds / times[-1] for at_s in times[:count])
 
 
 def make_limit_sweep(settings: Settings) -> LimitSweep | None:

@@ -133,7 +133,10 @@ class RequestSender:
         self._wait_its_start(permit, later=later)
         self._wait_its_turn(permit)
         if permit.draws:
-            self.sender.prompts.begin_draws(f"{self.sender.settings.random_seed}/{permit.draws}")
+            sequence, _, number = permit.draws.rpartition("/")
+            self.sender.prompts.begin_even_draws(
+                f"{self.sender.settings.random_seed}/{sequence}", int(number)
+            )
         return permit
 
     def _wait_its_start(self, permit: Permit, *, later: bool) -> None:

@@ -24,6 +24,29 @@ Sizes = Callable[[Random], tuple[int, int]]
 LENGTHS: Final = "550, 550|50 (mean|stddev), uniform:100..2000 or lognormal:550|300 (mean|stddev)"
 MIXES: Final = "ISL,OSL:PROBABILITY pairs separated by ;, as in 64|10,32|8:70;1024,512:30"
 _LARGEST: Final = 10**9
+GOLDEN: Final = (math.sqrt(5) - 1) / 2
+"""Multiples of it, less their whole part, lie evenly between 0 and 1."""
+
+
+class EvenRandom(Random):
+    """Random numbers of which the first one is chosen: a place in an even sequence."""
+
+    first: float | None = None
+
+    def random(self) -> float:
+        if self.first is None:
+            return super().random()
+        first, self.first = self.first, None
+        return first
+
+
+def make_even_random(sequence: str, number: int) -> EvenRandom:
+    """Returns the random numbers of one request of a sequence. The first numbers of the requests
+    are multiples of the golden ratio from a random start, so any stretch of the sequence has about
+    the mix of lengths that was asked for."""
+    made = EvenRandom(f"{sequence}/{number}/lengths")
+    made.first = (Random(f"{sequence}/lengths").random() + number * GOLDEN) % 1
+    return made
 
 
 # -- one length ------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from .lengths import Length, Sizes, combine_lengths, normal_length
+from .lengths import Length, Sizes, combine_lengths, make_even_random, normal_length
 from .pictures import MediaGenerator
 from .tokens import Tokenizer, count_corpus_words, cut_corpus_text
 
@@ -286,6 +286,10 @@ class Prompts:
     def begin_draws(self, seed: str) -> None:
         """Draw lengths and prefixes from this seed from now on. All else goes on."""
         self._draws = random.Random(f"{seed}/lengths")
+
+    def begin_even_draws(self, sequence: str, number: int) -> None:
+        """Draw lengths and prefixes as this request of a sequence does."""
+        self._draws = make_even_random(sequence, number)
 
     def output_tokens(self) -> int:
         """The output tokens for a given prompt."""

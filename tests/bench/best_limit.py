@@ -22,6 +22,7 @@ from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest, Vir
 from locust_llm.slo.best_limit import OBJECTIVES, TOLERANCE, Limit, compare_with_best, format_limit
 from locust_llm.slo.percentile import find_percentile
 from locust_llm.slo.rules import Condition
+from locust_llm.workload.lengths import make_even_random
 
 LIMITS: Final[tuple[Limit, ...]] = (None, 1, 2, 4, 8)
 GOOD: Final = (
@@ -173,7 +174,8 @@ def run_sweep(server: Server, objective: str, seed: int, longest_s: float) -> Li
         if one is None:
             return
         at, name = one
-        request = draw_request(server, Random(f"{seed}/{name}/lengths"))
+        sequence, _, number = name.rpartition("/")
+        request = draw_request(server, make_even_random(f"{seed}/{sequence}", int(number)))
         clock.call_at(at, lambda: virtual.ask(request))
         clock.call_at(max(clock.now, at - 1.0), deal)
 

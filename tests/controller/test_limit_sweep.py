@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from itertools import count
 from random import Random
 
 import pytest
@@ -109,6 +110,23 @@ def test_blocks_of_a_round_have_the_same_arrivals() -> None:
     for number in whole:
         assert offsets[number, None] == offsets[number, 1] == offsets[number, 2]
     assert offsets[1, None][0][1] == "round 1/0"
+
+
+def test_a_block_has_as_many_arrivals_as_the_rate_asks_for() -> None:
+    """A round whose arrivals are twice as close by chance would overload the server in each block."""
+    sweep = LimitSweep((None, 1), objective=SHORT_TTFT, seed=3, rate_per_s=RATE, longest_s=200.0)
+    now = 0.0
+    counts = dict[LimitBlock, int]()
+    drawn = sweep.arrivals(0.0, lambda name: (i / (2 * RATE) for i in count(1)), lambda: now)
+    for at_s, _ in drawn:
+        now = at_s
+        sweep.add_record(answered(at_s, 0.2))
+        block = sweep.blocks[-1]
+        counts[block] = counts.get(block, 0) + 1
+        assert block.began_at < at_s < block.ended_at
+    assert len(counts) > 8
+    for block, number in counts.items():
+        assert abs(number - RATE * (block.ended_at - block.began_at)) <= 1
 
 
 def test_limits_alike_end_at_the_first_look() -> None:

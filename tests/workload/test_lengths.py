@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from locust_llm.report.breakdowns import choose_bucket_edges, label_bucket
 from locust_llm.workload.lengths import (
+    GOLDEN,
     combine_lengths,
     lognormal_length,
+    make_even_random,
     normal_length,
     parse_length,
     parse_length_mix,
@@ -286,3 +288,24 @@ def test_buckets_are_few_in_order_and_hold_everything(lengths: list[int], at_mos
     # each label is one run: the table's rows are in order, and no two buckets share a label
     runs = [label for at, label in enumerate(found) if at == 0 or found[at - 1] != label]
     assert len(runs) == len(set(runs))
+
+
+def test_requests_of_a_sequence_have_an_even_mix() -> None:
+    """Of any ten in a row two are long, one more or less; by chance none are in one of ten cases.
+    Each request alone is long in one of five sequences."""
+    mix = parse_length_mix("100,1:80;2000,1:20")
+    long = [
+        [mix(make_even_random(f"round {i}", number))[0] == 2000 for number in range(40)]
+        for i in range(400)
+    ]
+    windows = [sum(row[start : start + 10]) for row in long for start in range(30)]
+    assert {1, 2, 3} >= set(windows)
+    assert sum(row[7] for row in long) / len(long) == pytest.approx(0.2, abs=0.06)
+
+
+def test_only_the_first_number_of_an_even_sequence_is_chosen() -> None:
+    again, other = (make_even_random("a", 3) for _ in range(2))
+    assert [again.random() for _ in range(4)] == [other.random() for _ in range(4)]
+    first, second = make_even_random("a", 4), make_even_random("a", 5)
+    assert (second.random() - first.random()) % 1 == pytest.approx(GOLDEN)
+    assert first.random() != second.random()
