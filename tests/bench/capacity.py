@@ -284,10 +284,10 @@ RATES: Final = {
         None, 12.0, (1, 32), open_load=_partial_open(queue_arrivals, 8, lognormal(0.5, 1.0))
     ),
     "rates, chunked batching": Server(
-        None, 12.0, (1, 40), 12_000, _partial_open(batch_arrivals, varied, "ttft_s", CHUNKED)
+        None, 12.0, (1, 40), 80_000, _partial_open(batch_arrivals, varied, "ttft_s", CHUNKED)
     ),
     "rates, chunked batching, decode": Server(
-        None, 10.0, (1, 40), 12_000, _partial_open(batch_arrivals, alike, "itl_s", CHUNKED)
+        None, 10.0, (1, 40), 80_000, _partial_open(batch_arrivals, alike, "itl_s", CHUNKED)
     ),
 }
 SETTLING: Final = {"users fall into step": Server(fall_into_step, 7, (1, 32))}

@@ -149,6 +149,7 @@ def test_a_build_gets_the_statuses_0_1_3_4_and_5(tmp_path: Path, names: tuple[st
     )  # where the client is crowded out, or 40 alike are worth too few
 
 
+@pytest.mark.full
 @pytest.mark.serial
 def test_a_search_finds_how_many_a_server_takes_at_a_time(tmp_path: Path) -> None:
     """Of four places each is taken for 0.9 s: a fifth user waits for about 220 ms, and first tokens
