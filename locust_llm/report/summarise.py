@@ -125,8 +125,8 @@ def summarise_run(
     looks = len(run.settings.looks) or 1
     rows = _rows(main, gaps["profiling"], percentiles, rates, looks)
     errors = tuple(_figure_errors(rows, main, run, columns, experiment))
-    rows = _mark_inexact(rows, errors)
     judged = tuple(error for error in errors if error.judged)
+    rows = _mark_inexact(rows, judged)  # those that the client verdict is of
     # an experiment is about gaps
     words = MAIN if experiment is None else (*MAIN, BY_NAME[POOLED].word)
     verdict = judge_figures(judged, found, words)
