@@ -103,7 +103,7 @@ def test_many_requests_are_sampled_and_it_says_so() -> None:
     found = drawn(*records, stalled, *prefills)
     assert len(found.rows) == MAX_ROWS
     assert (
-        "60 of the 531 requests that were in flight at some time in it, a sample; those first that "
+        "60 of the 531 requests that were in flight at some time in it, a sample; first the ones that "
         "awaited their first token longest during the stall" in found.caption
     )
     assert sum(row.text.startswith("the one") for row in found.rows) == 1
