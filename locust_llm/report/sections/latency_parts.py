@@ -236,6 +236,9 @@ class LatencyAttribution(msgspec.Struct, frozen=True, kw_only=True):
     choices: int = 0
     """The choices of these requests together, as a server counts each choice (the field n) as a
     request. 0: an older version."""
+    sent: int = 0
+    """The choices of all requests that were sent, of a warmup, cancelled or cut ones too: a server
+    may count these as well."""
     means_ms: dict[str, float] = {}
     """The means of the parts and of TTFT, over all these requests."""
     own_means: tuple[ServerHistogramMeans, ...] = ()
@@ -942,9 +945,11 @@ def attribute_latencies(
     sources = np.bincount(reported.source[here & ~cut.impossible], minlength=len(SOURCES))
     means_ms = {name: float(table.part_ms(name)[here].mean()) for name in (*TO_FIRST, *AFTER_FIRST)}
     means_ms[TTFT] = float(table.requests["ttft_s"].to_numpy(np.float64)[here].mean()) * 1e3
+    choices = table.requests["choices"].to_numpy(np.int64)
     return LatencyAttribution(
         requests=int(here.sum()),
-        choices=int(table.requests["choices"].to_numpy(np.int64)[here].sum()),
+        choices=int(choices[here].sum()),
+        sent=int(choices[table.requests["sent_at"].notna().to_numpy()].sum()),
         reported={
             name: int(count) for name, count in zip(SOURCES[1:], sources[1:], strict=True) if count
         },

@@ -228,7 +228,8 @@ def _outside_ms(attribution: LatencyAttribution) -> float:
 
 
 def _has_served_others(attribution: LatencyAttribution) -> bool:
-    return attribution.server.count > MORE * (attribution.choices or attribution.requests)
+    own = max(attribution.choices or attribution.requests, attribution.sent)
+    return attribution.server.count > MORE * own
 
 
 def _beyond_means(attribution: LatencyAttribution) -> str:

@@ -496,6 +496,8 @@ def test_a_server_that_served_others_too_is_named_one() -> None:
     assert describe_server_time(made).endswith(
         f"means of 56 requests. It served other requests too.{FAR}"
     )
+    own = with_(replace(UNKNOWN, means_ms=MEANS, sent=52), history_of(56, queue=0.6, prefill=0.2))
+    assert "served other" not in describe_server_time(own)  # cancelled ones, or a warmup's
 
 
 def test_of_a_server_that_parts_no_prefill_from_decode_the_sum_is_shown() -> None:
