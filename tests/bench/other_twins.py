@@ -1,5 +1,5 @@
-"""Twins of servers that share nothing with the simulator, in virtual time: ``make other-twins``.
-Prints Markdown, asserts nothing.
+"""Other twins: fits twins to servers that share nothing with the simulator, in virtual time: ``make
+other-twins``. Prints Markdown, asserts nothing.
 
 Each server (support/other_servers.py) is probed and swept once, a twin is fitted, and what it
 predicts is compared with long runs of the server: at loads of the sweep, between them and beyond,
@@ -19,6 +19,7 @@ from statistics import fmean, median
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from locust_llm.slo.grammar import parse_rule
 from support.other_servers import (
     Experts,
     Lengths,
@@ -48,7 +49,7 @@ SWEEP: Final = (1, 2, 4, 8, 16, 32)
 TRUTH_REQUESTS: Final = 4000
 """A p99 is known to about 3% by so many."""
 POPULATION: Final = 2000
-"""Lengths of the true work, each of which is sent as often as any other."""
+"""The true work has these lengths, and each is sent equally often."""
 ROOFLINE, OVERHEAD, EXPERTS = "roofline", "overhead a request", "mixture of experts"
 VLLM, PADDED = "vLLM's scheduler", "padded batches"
 CHUNKING: Final = {
@@ -60,7 +61,7 @@ FIGURES_COMPARED: Final = (*DEFAULT, "ttft p99")
 
 
 class Built(NamedTuple):
-    """A server as it is set, ``budget`` 0 where it has none."""
+    """Describes a server's settings. ``budget`` is 0 if it has none."""
 
     kind: str
     speed: float
@@ -92,13 +93,13 @@ def mild(random: Random) -> tuple[int, int]:
 
 
 def hard(random: Random) -> tuple[int, int]:
-    """The longest prompts are longer than any of the sweep."""
+    """Draws prompts of which the longest exceed the sweep's."""
     return random.choice((100, 100, 100, 4000)), round(random.gauss(80, 8))
 
 
 def equal(random: Random) -> tuple[int, int]:
-    """Users whose answers are equally long fall into step, some in one run, others in another:
-    after a thousand requests TTFT p95 may be 0.15 or 0.24 s, and stays so."""
+    """Draws answers of equal length. Their users fall into step, in each run in another way: after
+    a thousand requests TTFT p95 may stay at 0.15 or at 0.24 s."""
     return random.choice((200, 200, 200, 2000)), 80
 
 
@@ -112,7 +113,7 @@ class Question(NamedTuple):
 
 
 def questions(built: Built, twin: Twin, capacity: float) -> Iterator[Question]:
-    """``capacity``: requests a second that the server completes at most."""
+    """Yields questions. ``capacity`` is the most requests per second that the server completes."""
     eight = OfferedLoad(users=8)
     yield Question("as fitted", eight, built)
     yield from (Question("other users", OfferedLoad(users=users), built) for users in (6, 24))
@@ -138,7 +139,7 @@ def questions(built: Built, twin: Twin, capacity: float) -> Iterator[Question]:
 def _scaled(
     built: Built, fitted: SchedulerSettings, factor: float
 ) -> tuple[Built, SchedulerSettings]:
-    """Of the tokens of a step, or of the places of a batch."""
+    """Scales the tokens of a step, or the places of a batch."""
     if not built.budget:
         places = max(1, round(factor * built.most_running))
         return built._replace(most_running=places), msgspec.structs.replace(
@@ -151,7 +152,7 @@ def _scaled(
 
 
 def again_and_again(work: Lengths, seed: int) -> Lengths:
-    """Of one population, all as often."""
+    """Draws from one population, each length equally often."""
     drawing = Random(12_345)
     population = [work(drawing) for _ in range(POPULATION)]
 
@@ -165,7 +166,8 @@ def again_and_again(work: Lengths, seed: int) -> Lengths:
 
 
 def measure(one: Question, seed: int, spread_s: float) -> ObservedStage:
-    server, work = one.server.make(seed), again_and_again(one.work, seed)
+    server = one.server.make(seed)
+    work = again_and_again(one.work, seed)
     if one.load.rate:
         return open_loop(server, one.load.rate, work, seed, TRUTH_REQUESTS)
     return closed_loop(server, one.load.users, work, seed, TRUTH_REQUESTS, one.limit, spread_s)
@@ -188,7 +190,7 @@ class Answer(NamedTuple):
 
     @property
     def apart(self) -> float:
-        """The ends, as a share of the value."""
+        """Returns the width of the interval as a share of the value."""
         return (self.said.high - self.said.low) / self.said.about
 
 

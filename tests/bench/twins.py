@@ -1,7 +1,8 @@
-"""Twins of hidden servers, in virtual time: ``make twins``. Prints Markdown, asserts nothing.
+"""Twins: fits twins to hidden servers, in virtual time: ``make twins``. Prints Markdown, asserts
+nothing.
 
 Servers of random policy, limits and costs, with the noise of ``make confusion``: each is probed and
-swept, a twin is fitted, and what the twin says of loads that nobody measured is compared with long
+swept, a twin is fitted, and its predictions of loads that nobody measured are compared with long
 runs of the server. Some more have what is outside of every model: their twins must say that they
 are not to be trusted.
 """
@@ -13,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from itertools import count
+from itertools import chain, count
 from random import Random
 from statistics import median
 from typing import Final, NamedTuple
@@ -42,7 +43,7 @@ NOISES: Final = (
 SWEEP: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 UNSEEN: Final = (3, 6, 12, 24, 48, 96)
 TRUTH_REQUESTS: Final = 10_000
-"""And at least 40 of each user."""
+"""A long run has this many requests, and at least 40 of each user."""
 CLOSE: Final = 0.1
 """A parameter is right within this share."""
 
@@ -54,10 +55,10 @@ STEPS: Final = {
     "a prompt's 1,000 tokens": (((0, 1000),), 0, 0),
     "400 tokens beside 16 streams": (((400, 400),), 16, 16_000),
 }
-"""Segments, streams and tokens in their contexts. Of a segment a server has what its budget leaves
-for it."""
+"""Each entry has segments, streams and tokens in their contexts. A server has the part of a segment
+that its budget permits."""
 APART: Final = ("static", "prefill-first")
-"""Policies that have no step with both prompts and streams."""
+"""These policies have no step with both prompts and streams."""
 
 
 class Hidden(NamedTuple):
@@ -74,16 +75,18 @@ class Hidden(NamedTuple):
 
     @property
     def label(self) -> str:
-        s = self.server
-        limits = [f"budget {s.budget}"] if s.budget else []
-        limits += [f"threshold {s.threshold}"] if s.threshold and s.partial == 1 else []
-        limits += [f"places {s.partial}"] if s.partial > 1 else []
-        limits += [f"seqs {s.num_seqs}"] if s.num_seqs else []
-        return ", ".join([self.about or s.policy, *limits, f"noise {self.noise}"])
+        server = self.server
+        limits = [f"budget {server.budget}"] if server.budget else []
+        limits += (
+            [f"threshold {server.threshold}"] if server.threshold and server.partial == 1 else []
+        )
+        limits += [f"places {server.partial}"] if server.partial > 1 else []
+        limits += [f"seqs {server.num_seqs}"] if server.num_seqs else []
+        return ", ".join([self.about or server.policy, *limits, f"noise {self.noise}"])
 
 
 def hidden(seed: int, count: int) -> Iterator[Hidden]:
-    """Of each policy in turn, at each noise in turn."""
+    """Yields servers of each policy in turn, at each noise in turn."""
     random = Random(seed)
     kinds = (
         "chunked",
@@ -96,7 +99,8 @@ def hidden(seed: int, count: int) -> Iterator[Hidden]:
         "static",
     )
     for number in range(count):
-        kind, noise = kinds[number % len(kinds)], (number // 2) % len(NOISES)
+        kind = kinds[number % len(kinds)]
+        noise = (number // 2) % len(NOISES)
         seqs = random.choice((None, random.randint(12, 100)))
         budget = random.choice((random.choice((512, 1024, 2048, 4096)), random.randint(400, 4000)))
         shared = {"cost": costs(random), "num_seqs": seqs}
@@ -122,7 +126,7 @@ def hidden(seed: int, count: int) -> Iterator[Hidden]:
 
 
 def costs(random: Random) -> StepCostConstants:
-    """Between half and twice of what the parts of a GPU take."""
+    """Draws costs between half and twice of what the parts of a GPU take."""
     gpu = GPUS[random.choice(("h100", "a100-40", "a40"))]
 
     def about(value: float) -> float:
@@ -137,7 +141,7 @@ def costs(random: Random) -> StepCostConstants:
 
 
 def outside() -> Iterator[Hidden]:
-    """What no model here has."""
+    """Yields servers with properties that no model has."""
     server = Server(budget=1024, num_seqs=64)
     yield Hidden(server, 1, Noise(guessed=0.5), "speculative decoding, 1.5 tokens a step")
     yield Hidden(replace(server, replicas=2), 1, about="two replicas behind one address")
@@ -153,7 +157,7 @@ class Result(NamedTuple):
     why: str
     took_s: float
     answers: list[tuple[str, PredictedValue, float]]
-    """Figure, said, true."""
+    """Each entry has figure, prediction, truth."""
 
     @property
     def trusted(self) -> bool:
@@ -161,7 +165,7 @@ class Result(NamedTuple):
 
     @property
     def wrong(self) -> list[str]:
-        """Parameters that are said, and are not so."""
+        """These parameters are predicted wrongly."""
         if self.twin is None:
             return []
         said, true = self.twin.model.settings, self.hidden.server
@@ -192,12 +196,13 @@ class Result(NamedTuple):
 
     @property
     def steps(self) -> dict[str, float]:
-        """How far off the time of a step is that the server may well have: a share. What is beyond
-        its budget it never has, and nothing is seen of it."""
+        """Returns the relative error of step times that the server can have. It never has steps
+        beyond its budget, and they stay unobserved."""
         if self.twin is None:
             return {}
         said = self.twin.model
-        true, noise = self.hidden.server.costs.step_time(), self.hidden.seen_noise
+        true = self.hidden.server.costs.step_time()
+        noise = self.hidden.seen_noise
         times = math.exp(noise.steps**2 / 2)  # the mean of its factor
         off = {}
         for name, (segments, decodes, tokens) in STEPS.items():
@@ -230,7 +235,8 @@ class Result(NamedTuple):
 
 
 def study(one: Hidden, seed: int) -> Result:
-    began, noise = time.process_time(), one.seen_noise
+    began = time.process_time()
+    noise = one.seen_noise
     results = probed(one.server, noise, seed)
     stages = swept(one.server, noise, seed + 1000, SWEEP)
     try:
@@ -239,13 +245,13 @@ def study(one: Hidden, seed: int) -> Result:
         )
     except ValueError as error:
         return Result(one, None, str(error), time.process_time() - began, [])
-    took_s, answers = time.process_time() - began, []
-    lengths = [chat(random) for random in [Random(seed)] for _ in range(2000)]
+    took_s = time.process_time() - began
+    answers = []
+    random = Random(seed)
+    lengths = [chat(random) for _ in range(2000)]
     for users in UNSEEN:
-        rounds, mix = (
-            max(40, TRUTH_REQUESTS // users),
-            again_and_again(lengths, Random(seed + users)),
-        )
+        rounds = max(40, TRUTH_REQUESTS // users)
+        mix = again_and_again(lengths, Random(seed + users))
         true = stage_figures(
             stage(
                 one.server, noise, seed + 5000 + users, users, lambda _, mix=mix: next(mix), rounds
@@ -260,8 +266,8 @@ def study(one: Hidden, seed: int) -> Result:
 def again_and_again(
     lengths: Sequence[tuple[int, int]], random: Random
 ) -> Iterator[tuple[int, int]]:
-    """All of them, each time in another order: long prompts are as frequent as in what the twin is
-    asked for, not by chance more."""
+    """Draws all of them, each time in another order, so long prompts are as frequent as in the
+    workload, not by chance more."""
     while True:
         yield from random.sample(lengths, len(lengths))
 
@@ -282,7 +288,7 @@ def report(title: str, results: Sequence[Result]) -> str:
 
 
 def summary(results: Sequence[Result]) -> str:
-    every = [answer for one in results if one.trusted for answer in one.answers]
+    every = list(chain.from_iterable(one.answers for one in results if one.trusted))
     right = sum(not one.wrong and not one.missing for one in results)
     lines = [
         f"right: {right} of {len(results)}; wrong: {sum(bool(one.wrong) for one in results)}; "

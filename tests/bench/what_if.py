@@ -1,7 +1,7 @@
-"""What a twin says of servers with other flags, written down before these are started, and what
-they do: ``make what-if``.
+"""What-ifs: predicts servers with other flags before they start, then measures them:
+``make what-if``.
 
-    what_if.py fit llamacpp FOLDER      the server as it is: probe, sweep, twin, and FOLDER/what_if.json with what it says
+    what_if.py fit llamacpp FOLDER      the server as it is: probe, sweep, twin, and FOLDER/what_if.json with its predictions
     what_if.py measure llamacpp FOLDER  each server of what_if.json, when that is committed
     what_if.py table FILE...            such files as the tables of docs/twin.md
 
@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import date
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -52,9 +52,9 @@ SWEEP: Final = (
     "--output-tokens-mean", "80", "--output-tokens-stddev", "40",
 )  # fmt: skip
 DRAWN: Final = 400
-"""Lengths that a prediction draws from."""
+"""A prediction draws from this many lengths."""
 AIM: Final = 0.25
-"""Of stalls and the TTFT of short requests, how far off a prediction may be."""
+"""Predictions of stalls and the TTFT of short requests may be off by this share."""
 
 
 class Other(NamedTuple):
@@ -63,8 +63,8 @@ class Other(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """A server, the loads that are predicted and measured, and what is set otherwise than it was
-    fitted."""
+    """Describes a server, the predicted and measured loads, and the settings that differ from the
+    fit."""
 
     about: str
     config: Config
@@ -121,26 +121,22 @@ def fit(subject: Subject, folder: Path) -> None:
 
 
 def said(subject: Subject, twin: Twin) -> dict[str, Any]:
-    random, sizes = Random(1), parse_length_mix(subject.mix)
+    random = Random(1)
+    sizes = parse_length_mix(subject.mix)
     lengths = {OWN: twin.lengths, MIX: [sizes(random) for _ in range(DRAWN)]}
+    predictions = []
+    settings = {AS_IT_WAS: None, **subject.others}
+    for work, name, users in product((OWN, MIX), settings, subject.users):
+        said = answered(twin, users, lengths[work], settings[name])
+        predictions.append({"workload": work, "set": name, "users": users, "said": said})
     return {
-        "about": f"What a twin of {subject.about} says of servers with other flags: low, about, "
-        f"high. Written before those "
-        "servers were started; `measured` and `requests` are added after.",
+        "about": f"Predictions by a twin of {subject.about} for servers with other flags: low, about, "
+        f"high. Written before these "
+        "servers started; `measured` and `requests` are added after.",
         "date": date.today().isoformat(),
         "verdict": twin.trust.verdict,
         "workloads": {OWN: f"of the sweep: {' '.join(SWEEP)}", MIX: f"--seq-dist '{subject.mix}'"},
-        "predictions": [
-            {
-                "workload": work,
-                "set": name,
-                "users": users,
-                "said": answered(twin, users, lengths[work], other),
-            }
-            for work in (OWN, MIX)
-            for name, other in {AS_IT_WAS: None, **subject.others}.items()
-            for users in subject.users
-        ],
+        "predictions": predictions,
     }
 
 
@@ -155,7 +151,10 @@ def answered(
     found = predict_figures(
         twin.models(), WhatIf(OfferedLoad(users=users), settings=settings), lengths, errors
     )
-    return {name: [rounded(value) for value in found[name]] for name in SHOWN}
+    answers = {}
+    for name in SHOWN:
+        answers[name] = [rounded(value) for value in found[name]]
+    return answers
 
 
 def rounded(value: float) -> float:
@@ -166,8 +165,7 @@ def rounded(value: float) -> float:
 
 
 def measure(subject: Subject, folder: Path, seconds: int) -> None:
-    """Of each server all loads, one after the other; what is measured already is not measured
-    again."""
+    """Measures all loads of each server in turn, and skips finished ones."""
     known = json.loads((folder / "what_if.json").read_text())
     for name, rows in groupby(
         sorted(known["predictions"], key=lambda row: row["set"]), lambda row: row["set"]
@@ -239,14 +237,15 @@ def write(folder: Path, known: dict[str, Any]) -> None:
 
 
 def table(known: dict[str, Any]) -> Iterator[str]:
-    rows = [
-        [row["workload"], row["set"], row["users"], *(cell(row, name) for name in SHOWN)]
-        for row in known["predictions"]
-    ]  # fmt: skip
+    rows = []
+    for row in known["predictions"]:
+        cells = [cell(row, name) for name in SHOWN]
+        rows.append([row["workload"], row["set"], row["users"], *cells])
     yield tabulate(
         rows, ["work", "server", "users", *SHOWN.values()], tablefmt="github", disable_numparse=True
     )
-    every = [(row, name) for row in known["predictions"] if "measured" in row for name in SHOWN]
+    measured = [row for row in known["predictions"] if "measured" in row]
+    every = list(product(measured, SHOWN))
     held = sum(
         row["said"][name][0] <= row["measured"][name] <= row["said"][name][2] for row, name in every
     )
@@ -290,7 +289,8 @@ def main() -> None:
                 "\n\n".join((f"## {path.name}", *table(json.loads(path.read_text())))), end="\n\n"
             )
         return
-    subject, folder = SUBJECTS[options.server], options.folder.absolute()
+    subject = SUBJECTS[options.server]
+    folder = options.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     if options.kind == "fit":
         fit(subject, folder)

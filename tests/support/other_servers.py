@@ -1,5 +1,8 @@
-"""Servers that share nothing with the simulator: another event loop, other schedulers, other laws
-of what a step costs. What a client sees of them shows how far off a twin is."""
+"""Other servers: share nothing with the simulator. They have another event loop, other schedulers,
+and other laws of a step's cost.
+
+A client's view of them shows the errors of a twin.
+"""
 
 import heapq
 import json
@@ -20,20 +23,20 @@ from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
 from locust_llm.records.record import OK
 
 STEP_SIGMA: Final = 0.03
-"""Standard deviation of the logarithm of a step's time,"""
+"""The logarithm of a step's time has this standard deviation."""
 NETWORK_S: Final = 0.0002
-"""and mean time by which a chunk is late."""
+"""A chunk is late by this mean time."""
 
 
 class Job:
-    """A request inside of a server."""
+    """Is a request inside a server."""
 
     __slots__ = ("on_done", "on_first", "output", "prompt", "ready", "sent_at", "token_at")
 
     def __init__(self, prompt: int, output: int, sent_at: float) -> None:
         self.prompt, self.output, self.sent_at = prompt, output, sent_at
         self.ready = 0
-        """Tokens of the prompt that are computed."""
+        """This many prompt tokens are computed."""
         self.token_at: list[float] = []
         self.on_first: Callable[[float], None] = lambda at: None
         self.on_done: Callable[[float], None] = lambda at: None
@@ -48,7 +51,7 @@ class Job:
 
 
 class OtherServer(ABC):
-    """A step loop: who is ready waits, a step takes some of them further."""
+    """Runs a step loop: ready requests wait, and a step advances some of them."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -60,11 +63,12 @@ class OtherServer(ABC):
 
     @abstractmethod
     def front_s(self, job: Job) -> float:
-        """From the send until the scheduler has it."""
+        """Returns the time from the send until the scheduler has it."""
 
     @abstractmethod
     def step(self) -> tuple[float, list[Job]]:
-        """Chooses the work of a step. Returns its time, and who has a token at its end."""
+        """Chooses the work of a step. Returns its time, and the requests with a token at its
+        end."""
 
     def call_at(self, at: float, call: Callable[[], None]) -> None:
         heapq.heappush(self._timers, (at, next(self._numbers), call))
@@ -73,7 +77,7 @@ class OtherServer(ABC):
         self.call_at(job.sent_at + self.front_s(job), lambda: self.waiting.append(job))
 
     def run(self) -> None:
-        """Until nothing is left to do."""
+        """Runs until nothing is left to do."""
         while self._timers or self.waiting or self.running:
             if not self.waiting and not self.running:
                 self.now = max(self.now, self._timers[0][0])
@@ -102,7 +106,8 @@ class OtherServer(ABC):
 
 
 class Chunking(OtherServer):
-    """One budget of tokens a step: first for who runs, then for who waits, prompts in chunks."""
+    """Has one budget of tokens per step: first for running requests, then for waiting ones, with
+    prompts in chunks."""
 
     def __init__(self, seed: int, budget: int, most_running: int) -> None:
         super().__init__(seed)
@@ -133,19 +138,19 @@ class Chunking(OtherServer):
 
     @abstractmethod
     def step_s(self, chunks: Sequence[tuple[Job, int]], decoding: Sequence[Job]) -> float:
-        """Before its noise."""
+        """Returns the time without noise."""
 
 
 class Roofline(Chunking):
-    """A step takes as long as all its arithmetic, or all its memory traffic, whichever is longer;
-    arithmetic in whole tiles of 64 tokens."""
+    """Takes as long as all arithmetic of a step, or all its memory traffic, whichever is longer.
+    Arithmetic is in whole tiles of 64 tokens."""
 
     TILE: Final = 64
 
     def __init__(self, seed: int, budget: int, most_running: int, speed: float) -> None:
         super().__init__(seed, budget, most_running)
         self.speed = speed
-        """Of the chip, against an H100."""
+        """This is the chip's speed relative to an H100."""
 
     def front_s(self, job: Job) -> float:
         return 0.006 + 2e-6 * job.prompt
@@ -162,9 +167,9 @@ class Roofline(Chunking):
 
 
 class PerRequestOverhead(Chunking):
-    """As vLLM V1 on a machine with a slow CPU: each step prepares its batch request by request,
-    decodes run in batches of recorded sizes, and each new token is made text before the next step
-    begins."""
+    """Resembles vLLM V1 on a machine with a slow CPU. Each step prepares its batch request by
+    request, decodes run in batches of recorded sizes, and each new token becomes text before the
+    next step."""
 
     SIZES: Final = (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 128, 256)
 
@@ -212,8 +217,8 @@ class Experts(Chunking):
 
 
 class VllmScheduled(OtherServer):
-    """vLLM's own scheduler, in a process of a Python that has vLLM, with steps that cost what
-    those of ``PerRequestOverhead`` do. One process has one such server at a time."""
+    """Runs vLLM's own scheduler in a process of a Python that has vLLM. Its steps have the costs
+    of ``PerRequestOverhead``. One process has one such server at a time."""
 
     PROGRAM: Final = Path(__file__).parents[1] / "real" / "vllm_steps_server.py"
     _process: ClassVar[Popen[str] | None] = None
@@ -274,9 +279,9 @@ class VllmScheduled(OtherServer):
 
 
 class PaddedBatches(OtherServer):
-    """Static batches: as many as wait, up to a number, begin together, their prompts as long as
-    the longest of them; the next batch begins when the last has ended. Who ends sooner goes on
-    being computed."""
+    """Runs static batches: waiting requests, up to a number, begin together, with prompts as long
+    as the longest of them. The next batch begins when the last has ended. Requests that end sooner
+    are still computed."""
 
     def __init__(self, seed: int, most_running: int, speed: float) -> None:
         super().__init__(seed)
@@ -290,7 +295,8 @@ class PaddedBatches(OtherServer):
         if not self.running:
             self.running = self.waiting[: self.most_running]
             del self.waiting[: self.most_running]
-            self._size, self._rounds = len(self.running), 0
+            self._size = len(self.running)
+            self._rounds = 0
             self._longest = max(job.prompt for job in self.running)
             for job in self.running:
                 job.ready = job.prompt
@@ -308,12 +314,12 @@ class PaddedBatches(OtherServer):
 Lengths = Callable[[Random], tuple[int, int]]
 FEWEST: Final = 48
 ROUNDS: Final = 6
-"""Requests of a stage: so many of each user, and at least so many."""
+"""A stage has this many requests of each user."""
 STAGGER_S: Final = 0.01
 
 
 def see(job: Job, random: Random, zero: float = 0.0) -> ObservedRequest:
-    """With late chunks, of which none comes before an earlier one."""
+    """Returns requests with late chunks, of which none overtakes an earlier one."""
     last = 0.0
     times = list[float]()
     for at in job.token_at:
@@ -331,8 +337,8 @@ def closed_loop(
     limit: float = math.inf,
     spread_s: float = 0.0,
 ) -> ObservedStage:
-    """``limit``: of a gate: at most so many wait for their first token, the others are held.
-    ``spread_s``: over which the users begin; 0: a moment apart."""
+    """Runs a closed loop. ``limit`` is a gate's: at most so many requests await their first token.
+    ``spread_s`` is the time over which the users begin. 0: a moment apart."""
     random = Random(seed)
     most = requests or max(FEWEST, ROUNDS * users)
     held = deque[float]()
@@ -368,7 +374,7 @@ def closed_loop(
 def open_loop(
     server: OtherServer, rate: float, lengths: Lengths, seed: int, requests: int
 ) -> ObservedStage:
-    """So many Poisson arrivals in the time that they take on average."""
+    """Sends so many Poisson arrivals in the time that they take on average."""
     random = Random(seed)
     sent = list[Job]()
     for at in sorted(random.uniform(0.0, requests / rate) for _ in range(requests)):
@@ -381,7 +387,7 @@ def open_loop(
 def probe(
     server: Callable[[int], OtherServer], seed: int, most_len: int = 32_000
 ) -> list[ProbeResult]:
-    """The episodes of a probe, each on an idle server."""
+    """Runs the episodes of a probe, each on an idle server."""
     random = Random(seed)
     schedule = schedule_episodes(ProbeBounds(longest_tokens=most_len))
     found = list[ProbeResult]()

@@ -1,4 +1,4 @@
-"""Predictions in seconds of each figure, whatever the verdict on the twin."""
+"""Predictions: predicts each figure in seconds, whatever the verdict on the twin."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,7 +16,7 @@ from locust_llm.lab.twin.replay import Lengths
 def predict_figures(
     models: Sequence[ServerModel], asked: WhatIf, lengths: Lengths, errors: Mapping[str, float]
 ) -> dict[str, PredictedValue]:
-    """``errors``: of the model itself, as shares."""
+    """``errors`` are of the model itself, as shares."""
     found = simulate_logarithms(models, asked, lengths, FIGURES)
     return {
         figure: interval_of_logarithms(logs, errors.get(figure, 0.0))
