@@ -13,13 +13,12 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from itertools import product
+from itertools import chain, product
 from random import Random
 from statistics import fmean, median
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from locust_llm.slo.grammar import parse_rule
 from support.other_servers import (
     Experts,
     Lengths,
@@ -272,7 +271,7 @@ def main() -> None:
             held = [answer.holds for answer in one.answers]
             trust = "" if one.trusted else ", not good for figures"
             print(f"- {one.name}: holds {sum(held)} of {len(held)}{trust}", flush=True)
-    every = [answer for one in results if one.trusted for answer in one.answers]
+    every = list(chain.from_iterable(one.answers for one in results if one.trusted))
     for kind in kinds:
         answers = [answer for answer in every if answer.kind == kind]
         print(f"\n## {kind}\n\n{table(answers, lambda one: one.group)}")

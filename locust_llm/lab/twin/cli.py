@@ -1,4 +1,4 @@
-"""Command: ``locust-llm twin fit | predict | drift``: each has a section here, with its options."""
+"""Command ``locust-llm twin fit | predict | drift``: each has a section here, with its options."""
 
 import argparse
 import os
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date
+from itertools import chain
 from pathlib import Path
 from random import Random
 from statistics import fmean, pstdev
@@ -60,11 +61,11 @@ from locust_llm.workload.lengths import Length, normal_length, parse_length_mix
 
 
 class TwinRefused(ValueError):
-    """There can be no twin, or no check of one. Its text says why."""
+    """There can be no twin, or no check of one. The message explains why."""
 
 
 class _TwinParser(argparse.ArgumentParser):
-    """A parser whose errors are raised as TwinRefused, so that each command ends in one place."""
+    """Raises errors as TwinRefused, so that each command ends in one place."""
 
     def error(self, message: str) -> NoReturn:
         raise TwinRefused(f"{message}: {self.prog} --help has all options")
@@ -80,8 +81,8 @@ CLEAR = "\r\x1b[K"
 def show_counted_progress(
     what: str, out: TextIO | None = None
 ) -> Iterator[Callable[[int, int], None]]:
-    """To be told how many are done, and of how many. Writes nothing where ``out``, standard error,
-    is no terminal."""
+    """Returns a function that shows how many of a number are done. It writes nothing if ``out``,
+    standard error, is not a terminal."""
     out = sys.stderr if out is None else out
     lives = out.isatty() and os.environ.get("TERM") != "dumb"
 
@@ -108,11 +109,11 @@ LENGTHS: Final = {
     "output-tokens-mean": 80.0,
     "output-tokens-stddev": 40.0,
 }
-"""Options of the sweep's requests, which differ: equal ones do not tell one cost from another."""
+"""The sweep's requests have these options. Equal lengths would not distinguish the costs."""
 MOST_USERS: Final = 128
 SWEEP_S: Final = 360.0
 STAGE_S: Final = (10.0, 60.0)
-"""Of a stage, at least and at most; ``--time`` is shared out among the stages that are left."""
+"""A stage takes at least and at most these times. The remaining stages share ``--time``."""
 REQUESTS_A_USER: Final = 4
 TO_PROBE: Final = ("longest", "rounds", "decoders")
 UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
@@ -123,7 +124,8 @@ class SchedulerUnnamed(Exception):
 
 
 def run_fit(words: list[str]) -> int:
-    """0: a twin; 4: none that can be used, or the probe cannot tell; 5: refused."""
+    """Returns 0 for a twin, 4 if it is unusable or the probe cannot name the scheduler, 5 if
+    refused."""
     folders = list[Path]()
     try:
         options = _fit_parser().parse_args(words)
@@ -171,8 +173,8 @@ def _origin(seen: MeasuredServer) -> Origin:
 
 
 def _out(options: argparse.Namespace, folders: Sequence[Path]) -> Path:
-    """A file, or one in a folder. Without --out beside the two runs that were made here, else in
-    the folder of the sweep."""
+    """Returns a file, or one in a folder. Without --out it is beside runs that were made here, else
+    in the folder of the sweep."""
     if options.out:
         out: Path = options.out
         return out / file.NAME if out.is_dir() else out
@@ -185,7 +187,7 @@ def _tell(line: str) -> None:
 
 
 def _go_on(folders: Sequence[Path]) -> None:
-    """Where a run was stopped: what is there, and how to go on."""
+    """Explains the state after a stopped run, and how to continue."""
     if len(folders) > 1:
         _tell(
             f"Stopped. What was measured stays; this goes on: locust-llm twin fit "
@@ -202,8 +204,8 @@ def _go_on(folders: Sequence[Path]) -> None:
 
 
 def _measure(options: argparse.Namespace, folders: list[Path]) -> None:
-    """The probe and the sweep, as far as ``folders`` has none; they are added to it. Raises
-    ValueError, Unnamed, Stopped."""
+    """Runs the probe and the sweep that ``folders`` lacks, and adds them to it. Raises ValueError,
+    SchedulerUnnamed and RunStopped."""
     kinds = [Folder(path).is_probe for path in folders]
     session = make_session_folder(
         options.report_dir or Path("reports") / time.strftime("twin-%Y%m%d-%H%M%S")
@@ -248,8 +250,8 @@ def _child(words: Sequence[str], env: dict[str, str], folder: Path, folders: lis
 
 
 def _sweep(options: argparse.Namespace) -> list[str]:
-    """Words of a sweep that doubles its users until the throughput stays flat, in ``options.time``
-    at most."""
+    """Returns the words of a sweep that doubles its users until the throughput is flat, in at most
+    ``options.time``."""
     least, most = STAGE_S
     return [
         "--headless", f"--sweep=concurrency=1..{options.most_users}",
@@ -261,12 +263,12 @@ def _sweep(options: argparse.Namespace) -> list[str]:
 
 
 def _unnamed(said: Diagnosis, folders: Sequence[Path]) -> str:
-    """Why no twin follows from the probe, and what to do; empty: one may."""
+    """Explains why the probe gives no twin, and what to do. Empty: it gives one."""
     where = next((path for path in folders if Folder(path).is_probe), folders[0])
     if said.name == CANNOT_TELL:
         why = "; ".join(said.missing)
         return (
-            f"The probe cannot tell which scheduler the server has, so there is no twin: {why}.\n"
+            f"The probe cannot identify the scheduler of the server, so there is no twin: {why}.\n"
             f"Make a new probe when that is gone: locust-llm twin fit --host URL. The old one "
             f"stays in {where}."
         )
@@ -283,7 +285,7 @@ def _unnamed(said: Diagnosis, folders: Sequence[Path]) -> str:
 
 
 def parse_duration_s(text: str) -> float:
-    """``90``, ``90s``, ``6m``: a minute to a day."""
+    """Parses ``90``, ``90s`` or ``6m``, from a minute to a day."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)?", text)
     value = float(found[1]) * UNITS[found[2] or ""] if found else 0.0
     if not 10 <= value <= 86_400:
@@ -313,11 +315,9 @@ def _fit_parser() -> argparse.ArgumentParser:
     parser = _TwinParser(
         prog="locust-llm twin fit", allow_abbrev=False,
         usage="locust-llm twin fit (--host URL | DIR DIR...) [options]",
-        description="Fit a model to a server: its scheduler, what a step of it costs, and how far "
-            "the model is off. With "
-        "--host a probe and a sweep are made, five to ten minutes together; else those of the "
-            "folders are taken. With both, "
-        "what is missing is made.",
+        description="Fits a model to a server: its scheduler, the cost of a step, and the errors of "
+            "the model. --host makes a probe and a sweep, five to ten minutes together; folders give "
+            "a probe and a sweep that exist. With both, the command makes what is missing.",
         epilog="example: locust-llm twin fit --host localhost:8000",
     )  # fmt: skip
     add_fit_arguments(parser)
@@ -326,7 +326,7 @@ def _fit_parser() -> argparse.ArgumentParser:
 
 
 def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its own; those that reach the server come beside them."""
+    """Adds its own options. Options of the server are added separately."""
     add = parser.add_argument
     add(
         "folders",
@@ -363,7 +363,7 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_run_arguments(
     parser: argparse.ArgumentParser, seconds: float, of_what: str, name: str
 ) -> None:
-    """Of what is measured: for how long, and where it goes."""
+    """Adds options for the duration and the folder of the measurement."""
     parser.add_argument(
         "--time", type=parse_duration_s, default=seconds, metavar="TIME", help=of_what
     )
@@ -381,8 +381,8 @@ LEAST_STAGE_S: Final = 5.0
 
 
 def run_drift(words: list[str]) -> int:
-    """0: the same server; 3: it has drifted, or is another one by name; 4: not one load can be
-    used; 5: refused."""
+    """Returns 0 for the same server, 3 if it has drifted or has another name, 4 if no load is
+    usable, 5 if refused."""
     try:
         options = _drift_parser().parse_args(words)
         twin = file.read_twin(options.twin)
@@ -409,10 +409,11 @@ def run_drift(words: list[str]) -> int:
 
 
 def _measure_loads(options: argparse.Namespace, twin: Twin, users: Sequence[int]) -> Path:
-    """The folder of a short sweep over these. Raises ValueError, RunStopped, OSError."""
+    """Runs a short sweep over these loads, and returns its folder. Raises ValueError, RunStopped
+    and OSError."""
     options.host = options.host or twin.origin.host
     if not options.host:
-        raise TwinRefused("twin drift takes --host URL: the twin does not say of what server it is")
+        raise TwinRefused("twin drift takes --host URL: the twin does not name its server")
     folder = make_session_folder(
         options.report_dir or Path("reports") / time.strftime("drift-%Y%m%d-%H%M%S")
     )
@@ -452,7 +453,7 @@ def _drift_parser() -> argparse.ArgumentParser:
 
 
 def add_drift_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its own; those that reach the server come beside them."""
+    """Adds its own options. Options of the server are added separately."""
     add = parser.add_argument
     add("twin", type=Path, metavar="TWIN", help="of locust-llm twin fit")
     add(
@@ -469,7 +470,7 @@ def add_drift_arguments(parser: argparse.ArgumentParser) -> None:
 # twin.
 
 DRAWN: Final = 4000
-"""Requests, of which a prediction draws: their mean length is known to 1%."""
+"""A prediction draws from this many requests, so their mean length is known to 1%."""
 SEED: Final = 30_000
 OPTIONS: Final = {
     "--synthetic-input-tokens-mean": "mean length of the prompts, in tokens (default: the twin's)",
@@ -483,7 +484,7 @@ MOST: Final = 10**7
 class PredictedWorkload(NamedTuple):
     lengths: Lengths
     words: tuple[str, ...]
-    """The options of ``run`` that send it, or the nearest that there are."""
+    """These options of ``run`` send the workload, or the nearest one."""
 
     def __str__(self) -> str:
         prompts = [tokens for tokens, _ in self.lengths]
@@ -502,7 +503,7 @@ def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def choose_workload(options: argparse.Namespace, twin: Twin) -> PredictedWorkload:
-    """Raises ValueError of one sentence."""
+    """Chooses the workload. Raises ValueError."""
     given = [options.synthetic_input_tokens_mean, options.output_tokens_mean]
     for number, option in (
         (given[0], "--synthetic-input-tokens-mean"),
@@ -582,8 +583,8 @@ limit. What lies outside of what the twin was fitted to is marked as extrapolate
 
 
 def run_predict(words: list[str]) -> int:
-    """0: a what-if is surely within the rules, or there are none; 3: none is; 4: it is open; 5:
-    refused."""
+    """Returns 0 if a what-if is surely within the rules or there are none, 3 if none is, 4 if it is
+    inconclusive, 5 if refused."""
     parser = make_twin_parser("twin predict", DESCRIPTION, EPILOG)
     add_predict_arguments(parser)
     options = parser.parse_args(words)
@@ -611,7 +612,7 @@ def print_document(blocks: Iterable[Block]) -> None:
 
 
 def make_twin_parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """Of a command that asks a twin, whose texts are printed as they are."""
+    """Makes the parser of a command that uses a twin. Its texts are printed unchanged."""
     return argparse.ArgumentParser(
         prog=f"locust-llm {name}", description=description, epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -652,18 +653,16 @@ def add_rules(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_rules(options: argparse.Namespace) -> tuple[Rule, ...]:
-    """Raises ValueError of one sentence."""
+    """Parses the rules. Raises ValueError."""
     named = expand_preset(options.slo_preset) if options.slo_preset else ()
     return tuple(parse_predicted_rule(rule) for rule in (*options.slo, *named))
 
 
 def _predict(options: argparse.Namespace) -> text.WhatIfReport:
-    """Raises ValueError of one sentence."""
+    """Predicts and prints. Raises ValueError."""
     rules = parse_rules(options)
     choices = [grid.parse_setting_choice(one) for one in options.set]
-    at = list(
-        dict.fromkeys(load for one in options.load or () for load in grid.parse_load_values(one))
-    )
+    at = list(dict.fromkeys(chain.from_iterable(map(grid.parse_load_values, options.load or ()))))
     twin = file.read_twin(options.twin)
     sent = choose_workload(options, twin)
     if why := grid.refuse_extrapolation(twin, sent.lengths):
@@ -720,11 +719,11 @@ COMMANDS: Final[dict[str, tuple[Callable[[list[str]], int], str]]] = {
         "one minute on the server: is it still the one that was fitted, and what has moved",
     ),
 }
-"""The function of each command, and what it does."""
+"""Each command has its function and description."""
 
 
 def run_twin(words: list[str]) -> int:
-    """Runs the command of the first word; exit status 5 where there is no such command."""
+    """Runs the command of the first word. An unknown command gives status 5."""
     rows = [f"  {name:9}{what}\n" for name, (_, what) in COMMANDS.items()]
     usage = "usage: locust-llm twin COMMAND ...\n\n" + "".join(rows)
     if words and words[0] in ("-h", "--help", "help"):

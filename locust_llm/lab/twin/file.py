@@ -1,8 +1,9 @@
-"""File: a twin as TOML that people can read and change, and back."""
+"""File: writes a twin as TOML that people can read and change, and reads it."""
 
 import math
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,12 +23,12 @@ ABOUT: Final = {
     "trust.errors": "By figure, what the uncertainty of the fit does not explain; predictions "
     "carry it.",
     "origin": "Of what server, when, and from what.",
-    "ranges": "What was measured. Outside of it a prediction is an extrapolation, and says so.",
+    "ranges": "What was measured. A prediction outside of it is marked as an extrapolation.",
     "model.settings": "The scheduler, by the names of vLLM's flags. What is not here was not seen.",
     "model.cost": "Seconds of a step: fixed + token x (tokens above free_tokens) + stream x "
     "sequences + context x tokens"
-    " read + pair x pairs of a prompt's new token and one before it + own_pair x those of them "
-    "that are both new; and"
+    " read + pair x pairs of a prompt's new token and one before it + own_pair x pairs of two "
+    "new tokens; and"
     " admission for each request, before a step.",
     "model.front": "Before the scheduler has a request: seconds, and seconds for each token of its "
     "prompt.",
@@ -42,7 +43,7 @@ ABOUT: Final = {
 
 
 def write_twin(twin: Twin, path: Path) -> None:
-    """Whole or not at all. Raises OSError."""
+    """Writes the whole file or nothing. Raises OSError."""
     replace_file(path, format_twin(twin).encode())
 
 
@@ -124,7 +125,7 @@ def _value(value: Any) -> str:
 
 
 def _text(value: str) -> str:
-    """A basic string of TOML: what is not printable as escapes."""
+    """Encodes a basic string of TOML, with escapes for unprintable characters."""
     plain = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{"".join(map(_escape_character, plain))}"'
 
@@ -137,7 +138,7 @@ def _escape_character(character: str) -> str:
 
 
 def read_twin(path: Path) -> Twin:
-    """A file, or a folder that has one. Raises ValueError of one sentence."""
+    """Reads a file, or the one in a folder. Raises ValueError."""
     file = path / NAME if path.is_dir() else path
     try:
         found = decode_toml(decode_utf8(read_regular(file, MOST_BYTES)))
@@ -160,13 +161,10 @@ def read_twin(path: Path) -> Twin:
 
 
 def _wrong(twin: Twin) -> str:
-    """Why nothing could be simulated; empty: it can."""
+    """Explains why a twin cannot be simulated. Empty: it can."""
     model, settings = twin.model, twin.model.settings
-    numbers = [
-        value
-        for part in (model.cost, model.front, model.noise, *twin.draws)
-        for value in msgspec.structs.astuple(part)
-    ]
+    parts = (model.cost, model.front, model.noise, *twin.draws)
+    numbers = list(chain.from_iterable(map(msgspec.structs.astuple, parts)))
     if settings.policy not in POLICIES:
         return f"there is no policy {settings.policy!r}: {', '.join(POLICIES)}"
     if not all(math.isfinite(one) and one >= 0 for one in numbers):

@@ -1,11 +1,11 @@
-"""Fit: from what was seen of a server to its twin, how far to trust it, and the report of both.
+"""Fit: makes a twin from a server's measurements, rates its accuracy, and reports both.
 
-The twin is the model, what is uncertain in it, and what is unknown of the server.
+The twin holds the model, its uncertainty, and unknown properties of the server.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from itertools import chain
 from statistics import fmean, median
 from typing import Final
 
@@ -50,9 +50,9 @@ from locust_llm.text.format import format_brief, format_count
 
 NUM_LENGTHS: Final = 1000
 MAX_FAILED_SHARE: Final = 0.05
-"""Of the requests of a sweep."""
+"""At most this share of a sweep's requests may fail."""
 MIN_GROWTH: Final = 1.1
-"""Of the throughput, at the last load of a sweep against the one before; less is saturation."""
+"""The throughput must grow by this share at the last load of a sweep. Less growth is saturation."""
 
 
 def fit_twin(
@@ -60,8 +60,8 @@ def fit_twin(
     origin: Origin = UNKNOWN_ORIGIN,
     *, on_progress: Progress = lambda done, most: None,
 ) -> Twin:  # fmt: skip
-    """``diagnosis``, ``episodes``: of the probe; ``stages``: of a sweep on the
-    same server. Raises ValueError of one sentence where there is no twin to be had."""
+    """``diagnosis`` and ``episodes`` come from the probe, ``stages`` from a sweep on the same
+    server. Raises ValueError if no twin is possible."""
     if not stages:
         raise ValueError(
             "a twin needs a sweep beside the probe: some loads, from one user to as many as the "
@@ -99,15 +99,14 @@ def _doubts(stages: Sequence[ObservedStage]) -> Iterator[str]:
 def _requests(
     episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage]
 ) -> list[ObservedRequest]:
-    return [
-        *(one for some in episodes for one in some.requests),
-        *(one for some in stages for one in some.requests),
-    ]
+    of_probe = chain.from_iterable(episode.requests for episode in episodes)
+    of_sweep = chain.from_iterable(stage.requests for stage in stages)
+    return [*of_probe, *of_sweep]
 
 
 def measure_ranges(episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage]) -> Ranges:
     requests = _requests(episodes, stages)
-    of_sweep = [one for stage in stages for one in stage.requests]
+    of_sweep = list(chain.from_iterable(stage.requests for stage in stages))
     users = [one.users for one in stages if one.users]
     rates = [one.rate for one in stages if one.rate]
     return Ranges(
@@ -134,7 +133,7 @@ def _saturated(stages: Sequence[ObservedStage]) -> bool:
 
 
 def cost_intervals(found: ModelFit) -> dict[str, tuple[float, float]]:
-    """95% of each cost, from the draws."""
+    """Returns the 95% interval of each cost, from the draws."""
     intervals: dict[str, tuple[float, float]] = {}
     if found.draws:
         for name in found.draws[0].__struct_fields__:
@@ -162,26 +161,28 @@ def _unknown(settings: SchedulerSettings, measured: Ranges) -> Iterator[tuple[st
 
 
 def sample_lengths(stages: Sequence[ObservedStage]) -> Lengths:
-    """Of the sweep, at most NUM_LENGTHS, evenly."""
-    every = [(one.prompt_tokens, one.output_tokens) for stage in stages for one in stage.requests]
-    return every[:: max(1, -(-len(every) // NUM_LENGTHS))]
+    """Returns at most NUM_LENGTHS lengths, evenly over the sweep."""
+    requests = chain.from_iterable(stage.requests for stage in stages)
+    lengths = [(request.prompt_tokens, request.output_tokens) for request in requests]
+    return lengths[:: max(1, -(-len(lengths) // NUM_LENGTHS))]
 
 
 # -- trust -----------------------------------------------------------------------------------------
 # What a twin says of loads that were kept out of its fit, beside what was measured there.
 
 MAX_ERROR: Final = 0.1
-"""Median of a figure's errors, up to which a twin is good for figures,"""
+"""Up to this median error a twin is good for figures."""
 MAX_SHAPE_ERROR: Final = 0.25
-"""and up to which it is good for shape."""
+"""Up to this median error a twin is good for shape."""
 LEAST_ERRORS: Final = {"ttft": 0.02, "itl": 0.015, "stall": 0.02, "throughput": 0.01}
-"""Standard errors of every model, as shares: a check of few loads may find none by chance."""
+"""Every model has at least these standard errors, as shares, since a check of few loads may find
+none by chance."""
 HALVINGS: Final = 60
 
 
 def held_out(stages: Sequence[ObservedStage]) -> tuple[list[ObservedStage], list[ObservedStage]]:
-    """(for the fit, for the check): every second one between the first and the last, so that a
-    check is never an extrapolation."""
+    """Splits the stages for the fit and for the check: every second one between the first and the
+    last, so that a check is never an extrapolation."""
     ordered = sorted(stages, key=lambda one: (one.rate, one.users))
     out = [stage for number, stage in enumerate(ordered[:-1]) if number % 2]
     return [stage for stage in ordered if stage not in out], out
@@ -190,10 +191,10 @@ def held_out(stages: Sequence[ObservedStage]) -> tuple[list[ObservedStage], list
 def check_predictions(
     models: Sequence[ServerModel], stages: Sequence[ObservedStage]
 ) -> list[HeldOutCheck]:
-    """Each figure of each stage, as measured and as the models have it of the same requests: like
-    with like, so a percentile of few requests is held against those of as few. ``low``, ``high``:
-    where such a run is, if nothing is wrong with the model but what is uncertain in its costs. The
-    requests are the same, so only the noise is left to chance."""
+    """Compares each figure of each stage with the models' figures for the same requests, so
+    percentiles of few requests are compared with percentiles of as few. ``low`` and ``high`` bound
+    such a run, if only the costs are uncertain. The requests are equal, so only the noise is
+    random."""
     found = list[HeldOutCheck]()
     for stage in stages:
         replays = [resend_stage(model, stage, SEED + number) for number, model in enumerate(models)]
@@ -221,8 +222,8 @@ def judge_trust(
     doubts: Sequence[str] = (),
     fitted: Sequence[HeldOutCheck] = (),
 ) -> Trust:
-    """``doubts``: why it cannot be used whatever the checks say; ``fitted``: the same of the loads
-    of the fit. Medians of the errors decide: a single p99 of few requests is chance."""
+    """Rates the twin. ``doubts`` rule it out, whatever the checks show. ``fitted`` has checks of
+    the fitted loads. Medians of the errors decide, since a single p99 of few requests is chance."""
     typical = {}
     for figure in NAMES:
         offs = [abs(check.error) for check in checks if check.figure == figure]
@@ -261,10 +262,9 @@ def judge_trust(
 
 
 def model_errors(checks: Sequence[HeldOutCheck]) -> dict[str, float]:
-    """By figure: the error that neither the uncertainty of the fit nor the chance of the
-    measurement explains, a share, and at least LEAST_ERRORS. A figure has few checks, so all of a
-    metric have one error together. Loads of the fit count with those that were kept out: a law of
-    costs that the model has not is wrong about both."""
+    """Returns the errors by figure, as shares, that neither the fit's uncertainty nor chance
+    explains, at least LEAST_ERRORS. A figure has few checks, so all figures of a metric share one
+    error. Fitted loads count like held-out ones, as a wrong form of the costs affects both."""
     offs: dict[str, list[tuple[float, float]]] = {}
     for one in checks:
         if one.measured > 0 and one.low > 0:
@@ -284,10 +284,9 @@ def _metric(figure: str) -> str:
 
 
 def _variance_beyond(offs: Sequence[tuple[float, float]]) -> float:
-    """``offs``: each with the variance that is known of it. What has to be added to these for the
-    squares to be as large as they should be, 1 on average, so that those that are hardly known
-    hardly count (Paule & Mandel, "Consensus Values and Weighting Factors", 1982; their mean is 0
-    here)."""
+    """Returns the variance that must be added to the known variances of ``offs``, so that the
+    squares have their expected mean of 1. Uncertain values then hardly count (Paule & Mandel,
+    "Consensus Values and Weighting Factors", 1982; their mean is 0 here)."""
     least = 0.0
     most = max(off * off for off, _ in offs)
     for _ in range(HALVINGS if most else 0):
@@ -304,7 +303,7 @@ def _variance_beyond(offs: Sequence[tuple[float, float]]) -> float:
 
 THROUGHPUT: Final = "throughput"
 CONTEXT: Final = 1000
-"""Tokens, of which the time that their attention takes is told."""
+"""The report shows the attention time of this many tokens."""
 
 
 def format_fit_report(twin: Twin, diagnosis: Diagnosis) -> str:
@@ -338,16 +337,21 @@ def _lines(twin: Twin, diagnosis: Diagnosis) -> Iterator[str]:
         yield format_check_table(twin.checks)
 
 
-def format_scheduler_settings(s: SchedulerSettings) -> str:
-    """In one sentence, without its end."""
-    whole = s.policy in ("static", "prefill-first", "mixed")
-    words = [s.policy, f"{'at least ' if whole else ''}{s.max_num_batched_tokens:,} tokens a step"]
-    if s.long_prefill_token_threshold:
-        words.append(f"at most {s.long_prefill_token_threshold:,} of one prompt")
-    if s.max_num_partial_prefills > 1:
-        words.append(f"{s.max_num_partial_prefills} prompts at a time")
-    words += [f"at most {s.max_num_seqs:,} requests at a time"] if s.max_num_seqs else []
-    words += [f"{s.kv_tokens:,} tokens in the KV cache"] if s.kv_tokens else []
+def format_scheduler_settings(settings: SchedulerSettings) -> str:
+    """Formats the settings as one sentence without its end."""
+    whole = settings.policy in ("static", "prefill-first", "mixed")
+    words = [
+        settings.policy,
+        f"{'at least ' if whole else ''}{settings.max_num_batched_tokens:,} tokens a step",
+    ]
+    if settings.long_prefill_token_threshold:
+        words.append(f"at most {settings.long_prefill_token_threshold:,} of one prompt")
+    if settings.max_num_partial_prefills > 1:
+        words.append(f"{settings.max_num_partial_prefills} prompts at a time")
+    words += (
+        [f"at most {settings.max_num_seqs:,} requests at a time"] if settings.max_num_seqs else []
+    )
+    words += [f"{settings.kv_tokens:,} tokens in the KV cache"] if settings.kv_tokens else []
     return ", ".join(words)
 
 
@@ -355,7 +359,8 @@ def format_scheduler_settings(s: SchedulerSettings) -> str:
 
 
 def predict_step_s(model: ServerModel, tokens: int, streams: int) -> float:
-    """Of a step with so many tokens of a prompt beside so many streams, without attention."""
+    """Returns the time of a step with so many prompt tokens beside so many streams, without
+    attention."""
     cost = model.cost
     every = tokens + streams
     sequences = streams + (tokens > 0)
@@ -365,7 +370,7 @@ def predict_step_s(model: ServerModel, tokens: int, streams: int) -> float:
 
 
 def describe_costs(twin: Twin) -> Iterator[str]:
-    """What a step takes, a line each, with 95% intervals."""
+    """Describes the costs of a step, a line each, with 95% intervals."""
     budget = twin.model.settings.max_num_batched_tokens
     whole = twin.model.settings.policy in ("static", "prefill-first", "mixed")
     most = twin.ranges.prompt_tokens[1] if whole else budget
@@ -421,7 +426,7 @@ def describe_costs(twin: Twin) -> Iterator[str]:
 
 
 def format_time(seconds: float, drawn: Sequence[float] = ()) -> str:
-    """``12.3 ms (12.1 to 12.5)``"""
+    """Formats a time, such as ``12.3 ms (12.1 to 12.5)``."""
     scale = 1.0
     unit = "s"
     if seconds < 1e-3:
@@ -443,14 +448,23 @@ def format_time(seconds: float, drawn: Sequence[float] = ()) -> str:
 
 
 def format_check_table(checks: Sequence[HeldOutCheck]) -> str:
-    rows = [
-        [label if number == 0 else "", one.figure, format_checked_value(one, one.said),
-            f"{format_checked_value(one, one.low)} to {format_checked_value(one, one.high)}",
-         format_checked_value(one, one.measured), f"{one.error:+.0%}"]
-        for label, some in groupby(checks,
-            key=lambda one: f"{one.load} ({format_count(one.requests, 'request')})")
-        for number, one in enumerate(some)
-    ]  # fmt: skip
+    rows = []
+    shown = ""
+    for check in checks:
+        label = f"{check.load} ({format_count(check.requests, 'request')})"
+        low = format_checked_value(check, check.low)
+        high = format_checked_value(check, check.high)
+        rows.append(
+            [
+                "" if label == shown else label,
+                check.figure,
+                format_checked_value(check, check.said),
+                f"{low} to {high}",
+                format_checked_value(check, check.measured),
+                f"{check.error:+.0%}",
+            ]
+        )
+        shown = label
     return tabulate(
         rows, headers=["load", "figure", "predicted", "95%", "measured", "error"], disable_numparse=True,
         colalign=("left", "left", "right", "right", "right", "right"),
@@ -458,7 +472,7 @@ def format_check_table(checks: Sequence[HeldOutCheck]) -> str:
 
 
 def format_checked_value(check: HeldOutCheck, value: float) -> str:
-    """Milliseconds, or tokens a second."""
+    """Formats milliseconds, or tokens per second."""
     if check.figure == THROUGHPUT:
         return f"{format_brief(value, digits=3)}/s"
     return f"{format_brief(value * 1e3, digits=3)} ms"

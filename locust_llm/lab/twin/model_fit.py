@@ -1,12 +1,13 @@
-"""Model fit: the settings that replay best what a client saw of a server, their costs, the noise.
+"""Model fit: finds the settings whose replay matches a client's measurements best, with costs and
+noise.
 
-The settings that a server may have by its diagnosis come first; then the limits, and the noise.
+The settings that fit the diagnosis come first, then the limits, then the noise.
 """
 
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import fmean, median
 from typing import Final, NamedTuple
 
@@ -39,12 +40,13 @@ from locust_llm.simulator.scheduling.cost import BLOCK_SIZE
 from locust_llm.simulator.scheduling.policies import WHOLE_PROMPTS
 
 TRIED_BUDGETS: Final = 9
-"""Evenly over the range of the diagnosis, beside round ones."""
+"""This many values are tried, evenly over the range of the diagnosis, and round ones besides."""
 ROUND: Final = 128
 """Flags are mostly multiples of this, or powers of two."""
 MOST_ROUND: Final = 12
 WIDER: Final = (1, 2, 4, 8, 16)
-"""Budgets of servers that compute whole prompts, in longest prompts of the probe."""
+"""Servers that compute whole prompts have budgets of these multiples of the probe's longest
+prompt."""
 
 
 def list_candidate_settings(
@@ -52,8 +54,8 @@ def list_candidate_settings(
     longest: int,
     origin: Origin = UNKNOWN_ORIGIN,
 ) -> list[SchedulerSettings]:
-    """``longest``: tokens of the longest prompt seen. ``origin``: whether it is llama.cpp. Empty:
-    the simulator has none, or the probe cannot tell."""
+    """``longest`` is the longest observed prompt in tokens. ``origin`` shows whether it is
+    llama.cpp. Empty: the simulator has no such scheduler, or the probe cannot name it."""
     return list(_candidates(said, longest + 1, origin))
 
 
@@ -91,7 +93,7 @@ def _candidates(said: Diagnosis, widest: int, origin: Origin) -> Iterator[Schedu
 
 
 def list_budgets(low: float, high: float) -> list[int]:
-    """To be tried between these: some evenly, and the round ones."""
+    """Lists budgets between these: some evenly, and the round ones."""
     first = max(1, math.ceil(low))
     last = math.floor(min(high, 4 * max(low, 1.0)))
     if last <= first:
@@ -114,27 +116,28 @@ def list_budgets(low: float, high: float) -> list[int]:
 # beyond it.
 
 BEYOND: Final = 1.2
-"""Users / sequences that ran at once, in a stage that shows a limit."""
+"""A stage shows a limit if the users exceed the concurrent sequences by this factor."""
 MORE_SEQS: Final = (0, 1, 2, 4)
 MORE_TOKENS: Final = (0.95, 1.0, 1.05, 1.1, 1.2)
-"""Tried, beside what was seen to run: those in prefill are not seen."""
+"""These additions to the observed running tokens are tried, as prefills are not observed."""
 BETTER: Final = 0.5
-"""A limit is taken where it leaves at most this share of the distance that there is without."""
+"""A limit is accepted if the remaining distance is at most this share of the distance without
+it."""
 KV_GAIN: Final = 0.8
-"""A KV cache must leave less than this share of what a limit on sequences leaves: that is a flag of
-every server, and noise makes either look better."""
+"""A KV cache must leave less than this share of the distance that a limit on sequences leaves.
+Every server has that flag, and noise makes either look better."""
 LEAST: Final = 0.05
-"""And where that distance is more than this, and more than at the loads that no limit touches: mean
-of the logarithms of said / measured TTFT. Users who wait for the prompts before theirs look as if
-they waited for a place, and a limit then mends what a model is off by anyway."""
+"""The distance must exceed this, and the distance at loads below the limit. It is the mean of the
+logarithms of predicted / measured TTFT. Users who wait for earlier prompts look as if they waited
+for a place, and a limit would then hide another error of the model."""
 
 
 def fit_limits(
     model: ServerModel, stages: Sequence[ObservedStage], longest: int = 0
 ) -> SchedulerSettings:
-    """The settings, with the limit that explains the waits of the stages best; as they are, where
-    none is needed, or the server has told its own. ``longest``: tokens of the longest sequence that
-    was answered, which its KV cache holds."""
+    """Returns the settings with the limit that explains the waits of the stages best. They stay
+    unchanged if none is needed, or if the server reported its own. ``longest`` is the longest
+    answered sequence in tokens, which the KV cache holds."""
     if model.settings.max_num_seqs:
         return model.settings
     users = [stage for stage in stages if stage.users]
@@ -157,7 +160,7 @@ def fit_limits(
 def list_limits(
     settings: SchedulerSettings, loaded: Sequence[ObservedStage], longest: int
 ) -> Iterator[SchedulerSettings]:
-    """Settings to be tried: limits a little above what ran at once."""
+    """Lists settings with limits slightly above the observed concurrency."""
     seqs = max(_running(stage)[0] for stage in loaded)
     tokens = max(_running(stage)[1] for stage in loaded)
     for more in MORE_SEQS:
@@ -168,17 +171,15 @@ def list_limits(
 
 
 def longest_sequence(episodes: Sequence[IdleEpisode]) -> int:
-    """Tokens, of a prompt and its answer, in whole blocks of the KV cache."""
-    most = max(
-        (one.prompt_tokens + one.output_tokens for episode in episodes for one in episode.requests),
-        default=0,
-    )
+    """Returns the tokens of a prompt and its answer, in whole blocks of the KV cache."""
+    requests = chain.from_iterable(episode.requests for episode in episodes)
+    most = max((request.prompt_tokens + request.output_tokens for request in requests), default=0)
     return -(-most // BLOCK_SIZE) * BLOCK_SIZE
 
 
 def _running(stage: ObservedStage) -> tuple[int, float]:
-    """How many decoded, and with how many tokens in all of their contexts: above it for a tenth of
-    the time only."""
+    """Returns how many sequences decoded, and their context tokens. The counts were higher for a
+    tenth of the time only."""
     moments = np.linspace(stage.requests[0].sent_at, stage.requests[-1].sent_at, 400)
     counts = np.zeros(len(moments))
     tokens = np.zeros(len(moments))
@@ -210,31 +211,30 @@ def _ttft_distance(model: ServerModel, loaded: Sequence[ObservedStage]) -> float
 # How unlike equal steps of a server are at the client, from the gaps of decoders.
 
 USUAL: Final = (0.4, 1.6)
-"""Gap / median of a single step; above it two tokens came in one chunk, or the server paused."""
+"""A single step is at most this ratio of gap to median. Above it two tokens came in one chunk, or
+the server paused."""
 PAUSE: Final = 3.5
-"""The same, above which it is a pause."""
+"""Above this ratio a gap is a pause."""
 MIN_PAUSES: Final = 3
-"""With fewer nothing can be said of them."""
+"""Fewer pauses give no estimate."""
 LONG: Final = 0.5
-"""Of the longest gap beside a prompt: a step of the prompt."""
+"""A prompt's step is at least this share of the longest gap beside it."""
 MIN_LONG: Final = 8
-"""Steps of prompts, to tell how unlike these are,"""
+"""The spread of prompt steps needs this many of them."""
 MORE_ALIKE: Final = 1.5
-"""and by what factor they must be more alike than those of decoders."""
+"""Prompt steps must vary less than decode steps by this factor."""
 
 
 def fit_noise(episodes: Sequence[IdleEpisode], model: ServerModel | None = None) -> Noise:
-    """``model``: what a step of a prompt is held against; None: all steps are taken for as unlike
-    as those of decoders.
-
-    A gap is a step, and by how much its chunk is later than the one before: ``g_k = s_k + e_k -
-    e_(k-1)``. So twice the covariance of neighbours is taken from the variance to have that of the
-    steps, and what was taken is the chunks'."""
+    """``model`` predicts the steps of prompts. None: prompt steps vary as much as decode steps. A
+    gap is a step plus the difference in the lateness of its chunks: ``g_k = s_k + e_k - e_(k-1)``.
+    So the variance plus twice the covariance of neighbours is the variance of the steps, and the
+    difference comes from the chunks."""
     every = list(_quiet(episodes))
-    streams = [gaps for stream in every for gaps in stream]
+    streams = list(chain.from_iterable(every))
     if not any(len(gaps) > 2 for gaps in streams):
         return Noise()
-    usual = median(gap for gaps in streams for gap in gaps)
+    usual = median(chain.from_iterable(streams))
     single = []
     pairs = []
     for gaps in streams:
@@ -247,11 +247,10 @@ def fit_noise(episodes: Sequence[IdleEpisode], model: ServerModel | None = None)
     middle = fmean(single)
     chunks = min(max(0.0, middle**2 - fmean(pairs)), variance / 2) if pairs else 0.0
     alone = [stream[0] for stream in every]  # a pause is everybody's
-    pauses = [gap - usual for gaps in alone for gap in gaps if gap > PAUSE * usual]
+    pauses = [gap - usual for gap in chain.from_iterable(alone) if gap > PAUSE * usual]
     enough = len(pauses) >= MIN_PAUSES
-    quiet = [
-        one for episode in episodes if episode.kind in ("quiet", "warm") for one in episode.requests
-    ]
+    quiet_episodes = [episode for episode in episodes if episode.kind in ("quiet", "warm")]
+    quiet = list(chain.from_iterable(episode.requests for episode in quiet_episodes))
     short = math.sqrt(math.log1p(variance - 2 * chunks))
     long = _long(episodes, model) if model else None
     sigma = long if long is not None and long * MORE_ALIKE < short else short
@@ -267,8 +266,9 @@ def fit_noise(episodes: Sequence[IdleEpisode], model: ServerModel | None = None)
 
 
 def _long(episodes: Sequence[IdleEpisode], model: ServerModel) -> float | None:
-    """Standard deviation of the logarithm of a prompt's step: measured / replayed, step by step, by
-    their median absolute deviation, as some meet a pause. None: there are too few."""
+    """Returns the standard deviation of the logarithm of a prompt's step: measured / replayed, step
+    by step, by their median absolute deviation, as some include a pause. None: there are too
+    few."""
     replay = replay_episodes(model, episodes)
     at = 0
     off = list[float]()
@@ -293,7 +293,7 @@ def _long(episodes: Sequence[IdleEpisode], model: ServerModel) -> float | None:
 
 
 def _long_gaps(token_at: Sequence[float], begin: float, end: float) -> list[float]:
-    """The gaps of a decoder that end in this time and are as long as a prompt's step."""
+    """Returns the gaps of a decoder that end in this time and are as long as a prompt's step."""
     gaps = [
         later - sooner
         for sooner, later in pairwise(token_at)
@@ -307,7 +307,8 @@ def _is_single(off: float) -> bool:
 
 
 def _quiet(episodes: Sequence[IdleEpisode]) -> Iterator[list[list[float]]]:
-    """The gaps of the decoders of each episode, while all decode and no prompt is computed."""
+    """Returns the gaps of the decoders of each episode, while all decode and no prompt is
+    computed."""
     for episode in episodes:
         decoders = episode.requests[: len(episode.requests) - episode.beside]
         if episode.kind in ("quiet", "stall", "pair") and decoders:
@@ -327,36 +328,38 @@ def _gaps(one: ObservedRequest, begin: float, end: float) -> list[float]:
 # The settings that replay what was seen of a server best, their costs, the noise.
 
 MAX_OFF: Final = 1.0
-"""A logarithm of said / measured counts at most so much in the score of a candidate."""
+"""A logarithm of predicted / measured counts at most this much in the score of a candidate."""
 FEW: Final = 3
-"""Tokens that are added to a count of them: one that came at the very end may be counted or not."""
+"""This many tokens are added to a count of them, as one at the very end may be counted or not."""
 FINALISTS: Final = 3
 READING_GAIN: Final = 0.98
-"""A front that reads must lower the score to this share,"""
+"""A front that reads must lower the score to this share."""
 ODD_GAIN: Final = 0.9
-"""and tokens of a step that are no power of two to this one: flags mostly are."""
+"""A budget that is no power of two must lower the score to this share, as flags mostly are."""
 OWN_PAIRS_GAIN: Final = 0.95
-"""A cost of own pairs must lower the loss of the fit to this share: of some hundred equations any
-cost more explains a hundredth."""
+"""A cost of own pairs must lower the loss of the fit to this share. With some hundred equations,
+any further cost explains a hundredth."""
 MOST_OWN_PAIRS: Final = 1.5
-"""Times the cost of a pair: a kernel that computes the other half of the square too takes twice as
-long for them. More is something else, and would grow with the square of the tokens of a step."""
+"""Own pairs cost at most this multiple of a pair. A kernel that also computes the other half of the
+square takes twice as long for them. A larger cost has another cause, and would grow with the square
+of a step's tokens."""
 NUM_DRAWS: Final = 12
 SEED: Final = 10_000
 Progress = Callable[[int, int], None]
-"""Is told how many are done, and of how many."""
+"""The function gets how many are done, and of how many."""
 
 
 class Scored(NamedTuple):
     score: float
-    """Mean distance of said from measured, a share: half of it over TTFT, decode and longest gap of
-    the requests of the probe, half over the steps that decoders had beside long prompts."""
+    """This is the mean distance of predicted from measured values, as a share. One half covers
+    TTFT, decode and longest gap of the probe's requests, the other half the decoders' steps beside
+    long prompts."""
     model: ServerModel
     reading: bool
 
 
 def score_model(model: ServerModel, episodes: Sequence[IdleEpisode]) -> float:
-    """0: every request of the probe is replayed as it was."""
+    """Returns 0 if every request of the probe is replayed exactly."""
     replay = replay_episodes(model, episodes)
     requests = as_replayed(replay, episodes)
     seconds = [
@@ -392,11 +395,11 @@ def _distance(said: Array, measured: Array) -> Array:
 
 
 def _meanwhile(requests: Sequence[tuple[float, Sequence[float], float]], beside: int) -> float:
-    """Steps that the median decoder saw while the prompts were computed, by its gaps: (sum of the
-    gaps)^2 / sum of their squares, which is their number where they are equal, and hardly counts
-    the short ones from before the scheduler had the prompt. A token that came half a gap after the
-    last prompt's first token came with it. 0 where no decoder lasted. Each request: send, chunks,
-    tokens a chunk."""
+    """Returns the steps of the median decoder while the prompts were computed, by its gaps: (sum of
+    the gaps)^2 / sum of their squares. That is their number if they are equal, and it hardly counts
+    short ones from before the scheduler had the prompt. A token half a gap after the last prompt's
+    first token came with it. 0: no decoder lasted. Each request has its send, chunks, and tokens
+    per chunk."""
     prompts, decoders = requests[-beside:], requests[:-beside]
     begin = prompts[0][0]
     first = max((times[0] if len(times) else math.inf) for _, times, _ in prompts)
@@ -415,11 +418,11 @@ def choose_settings(
     episodes: Sequence[IdleEpisode],
     on_progress: Progress = lambda done, most: None,
 ) -> list[Scored]:
-    """Candidates with the costs that suit each best, the best first: all of them roughly, then the
-    best few exactly, and beside these the powers of two, which the rough costs of their neighbours
-    may not suit: with a front that reads the prompts' tokens before the scheduler has them, and with
-    one that takes no time for them. Times of single prompts hardly tell the two apart; what decoders
-    got meanwhile does."""
+    """Returns candidates with the costs that suit each best, the best first. All are scored
+    roughly, then the best few exactly, with the powers of two beside them, as the rough costs of
+    their neighbours may not suit. Each is tried with a front that reads prompts before the
+    scheduler, and with one that takes no time. Times of single prompts hardly distinguish the two,
+    but the decoders' steps meanwhile do."""
     rough = list[Scored]()
     cost = begin
     free: Sequence[float] = FREE_TOKENS
@@ -444,14 +447,14 @@ def choose_settings(
 
 
 def _unlikely(one: Scored) -> float:
-    """Its score, higher where it needs what servers seldom have."""
+    """Returns its score, increased for properties that servers seldom have."""
     settings = one.model.settings
     odd = not _is_power(settings) and settings.policy not in WHOLE_PROMPTS
     return one.score / (READING_GAIN if one.reading else 1.0) / (ODD_GAIN if odd else 1.0)
 
 
 def _is_power(settings: SchedulerSettings) -> bool:
-    """Its policy cuts prompts, and the tokens of a step are a power of two."""
+    """Returns whether its policy cuts prompts and the tokens of a step are a power of two."""
     tokens = settings.long_prefill_token_threshold or settings.max_num_batched_tokens
     return settings.policy not in WHOLE_PROMPTS and tokens.bit_count() == 1
 
@@ -471,7 +474,7 @@ class ModelFit(NamedTuple):
     model: ServerModel
     draws: tuple[Draw, ...]
     scores: tuple[Scored, ...]
-    """Of the candidates that were looked at closely, the best first."""
+    """The candidates with exact scores are sorted, the best first."""
     loss: float
 
 
@@ -480,10 +483,9 @@ def fit_model(
     origin: Origin = UNKNOWN_ORIGIN,
     *, num_draws: int = NUM_DRAWS, on_progress: Progress = lambda done, most: None,
 ) -> ModelFit:  # fmt: skip
-    """Raises ValueError of one sentence where the simulator has no such scheduler."""
-    longest = max(
-        (one.prompt_tokens for episode in episodes for one in episode.requests), default=0
-    )
+    """Fits a model. Raises ValueError if the simulator has no such scheduler."""
+    requests = chain.from_iterable(episode.requests for episode in episodes)
+    longest = max((request.prompt_tokens for request in requests), default=0)
     among = list_candidate_settings(said, longest, origin)
     if not among:
         raise ValueError(
@@ -511,9 +513,9 @@ def _best(
     *,
     reading: bool,
 ) -> Fitted:
-    """From several beginnings, as the turns of a fit may end at a cost that only its neighbours are
-    worse than: as the probe has it, and as one stream's gaps and one prompt have it. With a cost of
-    own pairs only where that explains more."""
+    """Fits from several initial values, as the turns of a fit may end in a local minimum: from the
+    probe, and from one stream's gaps and one prompt. A cost of own pairs is used only if it
+    explains more."""
     begin = _begin(episodes)
     costs = (
         model.cost,
@@ -531,16 +533,13 @@ def _best(
 
 
 def _begin(episodes: Sequence[IdleEpisode]) -> StepCosts:
-    """Where to begin: a step of one stream as long as its gaps, a prompt's token as long as in the
-    longest prompt."""
-    requests = [one for episode in episodes for one in episode.requests]
-    gap_s = median(
-        one.itl_s
-        for episode in episodes
-        if not episode.beside
-        for one in episode.requests
-        if one.itl_s
+    """Returns initial costs: a step of one stream as long as its gaps, a prompt token as long as in
+    the longest prompt."""
+    requests = list(chain.from_iterable(episode.requests for episode in episodes))
+    undisturbed = chain.from_iterable(
+        episode.requests for episode in episodes if not episode.beside
     )
+    gap_s = median(request.itl_s for request in undisturbed if request.itl_s)
     longest = max(requests, key=lambda one: one.prompt_tokens)
     return StepCosts(fixed_s=gap_s, token_s=longest.ttft_s / longest.prompt_tokens)
 

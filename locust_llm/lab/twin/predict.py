@@ -1,4 +1,4 @@
-"""Predict: the figures of a load as a twin predicts them, each with its interval and error."""
+"""Predict: computes the figures of a load by a twin, each with its interval and error."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,23 +26,24 @@ from locust_llm.lab.twin.replay import (
 )
 
 WIDTH: Final = 2.2
-"""Standard errors to each side: 95% by Student's t with the eleven degrees of freedom of a dozen
-draws."""
+"""An interval reaches this many standard errors to each side: 95% by Student's t with the eleven
+degrees of freedom of a dozen draws."""
 ERROR_WIDTH: Final = 2.0
-"""Standard errors to each side of the error of the model, which is known from dozens of checks."""
+"""The model's error reaches this many standard errors to each side, as dozens of checks measured
+it."""
 RUNS: Final = 2
-"""Simulations of each model, with other requests and other noise: by how much they differ is
-chance, which says nothing about the costs."""
+"""Each model has this many simulations with other requests and other noise. Their differences are
+chance, and independent of the costs."""
 SEED: Final = 20_000
 RESAMPLING_SEED: Final = 40_000
 LEAST: Final = 1e-9
-"""A figure counts as at least this much, so that it has a logarithm."""
+"""A figure counts as at least this value, so that it has a logarithm."""
 Logarithms = Sequence[Sequence[float]]
-"""The logarithms of a figure: for each model those of its simulations."""
+"""Each model has the logarithms of a figure in its simulations."""
 
 
 class PredictedValue(NamedTuple):
-    """Seconds, or tokens a second, with the 95% interval."""
+    """Holds seconds, or tokens per second, with the 95% interval."""
 
     low: float
     about: float
@@ -50,12 +51,13 @@ class PredictedValue(NamedTuple):
 
     @property
     def plus_minus(self) -> float:
-        """Half of the interval, as a share of the value."""
+        """Returns half of the interval as a share of the value."""
         return math.sqrt(self.high / self.low) - 1
 
 
 class WhatIf(NamedTuple):
-    """A load on a server with these settings, behind a gate that lets so many prompts through."""
+    """Describes a load on a server with these settings, behind a gate that admits so many
+    prompts."""
 
     load: OfferedLoad
     prefill_limit: float = math.inf
@@ -104,17 +106,16 @@ def pool_logarithms(
     average, so percentiles are moved, all alike, to have the mean that all requests together
     have."""
     every = list(chain.from_iterable(stages))
-    together = latency_figures([one for stage in every for one in steady_requests(stage)], wanted)
+    steady = list(chain.from_iterable(map(steady_requests, every)))
+    together = latency_figures(steady, wanted)
     runs = len(stages[0])
     found = dict[str, Logarithms]()
     for figure, logs in logarithms_by_stage(every, wanted).items():
         moved = 0.0
         if figure in together:
             moved = math.log(max(together[figure], LEAST)) - fmean(logs)
-        found[figure] = [
-            [one + moved for one in logs[begin : begin + runs]]
-            for begin in range(0, len(logs), runs)
-        ]
+        shifted = [log + moved for log in logs]
+        found[figure] = [shifted[begin : begin + runs] for begin in range(0, len(shifted), runs)]
     return found
 
 
@@ -145,7 +146,8 @@ def mean_of_logarithms(logs: Logarithms) -> float:
 
 
 def interval_of_logarithms(logs: Logarithms, error: float, width: float = WIDTH) -> PredictedValue:
-    """``width``: standard errors of the simulated mean to each side."""
+    """Returns the interval. ``width`` is the number of standard errors of the simulated mean to
+    each side."""
     half_width = math.hypot(width * math.sqrt(variance_of_logarithms(logs)), ERROR_WIDTH * error)
     return _around(mean_of_logarithms(logs), half_width)
 
@@ -188,15 +190,15 @@ def cost_interval(drawn: Sequence[float]) -> tuple[float, float]:
 # away settings and lengths are from those of the fit.
 
 PER_OCTAVE: Final = {"ttft": 0.04, "itl": 0.03, "stall": 0.05, "throughput": 0.025}
-"""Standard errors, as shares, that come with a factor of two between a what-if and what was
-measured; their squares add up over further ones. Chosen for servers of other cost laws
+"""A factor of two between a what-if and the measurements adds these standard errors, as shares, and
+squares add up over further ones. They were chosen on servers of other cost laws
 (tests/bench/other_twins.py)."""
 FAR_UP: Final = 98.0
 FAR_UP_FACTOR: Final = 1.5
 """From this percentile on the error counts so many times: it hangs on rare meetings of requests,
 of which a model knows less than of usual ones. Chosen for the same servers."""
 OTHER_POLICY: Final = 3.0
-"""Factors of two, for which another policy counts."""
+"""Another policy counts as this many factors of two."""
 QUANTILES: Final = 50
 ALIKE: Final = {
     "ttft_from_due": ("ttft",),
@@ -205,13 +207,13 @@ ALIKE: Final = {
     REQUESTS_PER_S: ("throughput",),
     SERVED: ("throughput",),
 }
-"""Metrics that no check has, and what they are made of."""
+"""Metrics without checks consist of these."""
 
 
 def standard_error_of(figure: str, errors: Mapping[str, float], octaves: float = 0.0) -> float:
-    """A standard error, as a share. ``errors``: of the check, by figure; of another percentile the
-    largest of its metric, of a metric without a check the largest of what it is made of.
-    ``octaves``: how far it is from what was measured."""
+    """Returns a standard error as a share. ``errors`` come from the check, by figure. Another
+    percentile has the largest of its metric, a metric without a check the largest of its
+    components. ``octaves`` is the distance from the measurements."""
     metric = figure if figure in ALIKE else figure.partition(" ")[0]
     metrics = ALIKE.get(metric, (metric,))
     alike = [error for name, error in errors.items() if name.partition(" ")[0] in metrics]
@@ -222,8 +224,8 @@ def standard_error_of(figure: str, errors: Mapping[str, float], octaves: float =
 
 
 def settings_apart(one: SchedulerSettings, other: SchedulerSettings) -> float:
-    """Factors of two between two settings: of the one that differs most. A limit that only one of
-    them has is one factor."""
+    """Returns the factors of two between two settings, for the one that differs most. A limit that
+    only one of them has counts as one factor."""
     if one.policy != other.policy:
         return OTHER_POLICY
     apart = [0.0]
@@ -240,14 +242,14 @@ def settings_apart(one: SchedulerSettings, other: SchedulerSettings) -> float:
 
 
 def _most_of_prompt(settings: SchedulerSettings) -> float:
-    """Tokens of one prompt that a step may have."""
+    """Returns the most tokens of one prompt in a step."""
     budget = settings.max_num_batched_tokens / settings.max_num_partial_prefills
     return min(budget, settings.long_prefill_token_threshold or math.inf)
 
 
 def lengths_apart(one: Lengths, other: Lengths) -> float:
-    """Factors of two between two workloads: the mean over their prompts from the shortest to the
-    longest, or over their answers."""
+    """Returns the factors of two between two workloads: the mean over their prompts from the
+    shortest to the longest, or over their answers."""
     if not one or not other:
         return 0.0
     shares = (np.arange(QUANTILES) + 0.5) / QUANTILES

@@ -1,4 +1,4 @@
-"""Command: ``locust-llm plan TWIN``."""
+"""Command ``locust-llm plan TWIN`` plans replicas."""
 
 import argparse
 from typing import Final
@@ -24,8 +24,8 @@ shape of a load, and no number of replicas.
 
 
 def run_plan(words: list[str]) -> int:
-    """0: there is a number of replicas; 3: none is surely within the rules; 4: a shape only; 5:
-    refused."""
+    """Returns 0 with a number of replicas, 3 if none is surely within the rules, 4 for a shape
+    only, 5 if refused."""
     parser = cli.make_twin_parser("plan", DESCRIPTION, EPILOG)
     add_plan_arguments(parser)
     options = parser.parse_args(words)
@@ -58,14 +58,14 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
         "--gpu-hour",
         type=float,
         metavar="PRICE",
-        help="of a GPU; without it nothing is said of costs",
+        help="price of a GPU for one hour; without it the plan has no costs",
     )
     parser.add_argument("--gpus-per-replica", type=int, default=1, metavar="N", help="(default: 1)")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
 
 
 def _plan(options: argparse.Namespace) -> plan.CapacityPlan:
-    """Raises ValueError of one sentence."""
+    """Plans and prints. Raises ValueError."""
     rules = cli.parse_rules(options)
     if not any(rule.decides for rule in rules):
         raise ValueError("a plan needs a rule that the replicas are to hold: --slo 'ttft p95 < 1s'")

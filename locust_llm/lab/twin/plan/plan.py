@@ -1,6 +1,7 @@
-"""Plan: from the requests of a day to the replicas that hold the rules, their cost and their hours.
+"""Plan: computes from the requests of a day the replicas that meet the rules, their cost and their
+hours.
 
-The requests a second come from a trace with times, a rate, or requests a day and a shape.
+The requests per second come from a trace with times, a rate, or requests per day and a shape.
 """
 
 import math
@@ -25,29 +26,28 @@ SECONDS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0, "day": 86_400.0}
 HOUR_S: Final = 3600.0
 DAY: Final = 24
 WINDOW_S: Final = 300.0
-"""Of a trace the busiest such window is its peak."""
+"""The busiest window of a trace with this length is its peak."""
 SWING, PEAK_HOUR = 0.8, 15
 FLAT, DIURNAL = "flat", "diurnal"
 SHAPES: Final = f"{FLAT}, {DIURNAL}, or 24 numbers with commas, one for each hour"
 KEPT: Final = 400
-"""Lengths of a trace, evenly over it."""
+"""This many lengths of a trace are kept, evenly over it."""
 _RATE: Final = re.compile(r"(\d+(?:\.\d+)?(?:[eE][+-]?\d{1,2})?)\s*/\s*(s|min|h|day)")
 
 
 class PlannedArrivals(NamedTuple):
     hours: tuple[float, ...]
-    """Requests a second of each hour."""
+    """Each hour has its requests per second."""
     peak: float
-    """Requests a second that the replicas must hold."""
+    """The replicas must serve this many requests per second."""
     mean: float
     what: str
     lengths: Lengths = ()
-    """Of a trace: (prompt, output) tokens, where each row has them."""
+    """A trace has (prompt, output) tokens if each row has them."""
 
 
 def parse_planned_arrivals(text: str, shape: str = FLAT) -> PlannedArrivals:
-    """``text``: ``1.4/s``, ``5000/h``, ``120000/day``, or the file of a trace. Raises ValueError of
-    one sentence."""
+    """Parses ``1.4/s``, ``5000/h``, ``120000/day``, or the file of a trace. Raises ValueError."""
     match = _RATE.fullmatch(text.strip())
     if match is None:
         if shape != FLAT:
@@ -67,7 +67,7 @@ def parse_planned_arrivals(text: str, shape: str = FLAT) -> PlannedArrivals:
 
 
 def parse_day_factors(shape: str) -> list[float]:
-    """Of each hour, of mean 1. Raises ValueError of one sentence."""
+    """Parses a factor for each hour, with mean 1. Raises ValueError."""
     if shape == FLAT:
         return [1.0] * DAY
     if shape == DIURNAL:
@@ -85,7 +85,7 @@ def parse_day_factors(shape: str) -> list[float]:
 
 
 def arrivals_of_trace(path: str) -> PlannedArrivals:
-    """Raises ValueError of one sentence."""
+    """Reads a trace. Raises ValueError."""
     if not Path(path).is_file():
         raise ValueError(
             f"--arrivals {path[:200]}: there is no such file; for a rate write 1.4/s, 5000/h or "
@@ -97,8 +97,7 @@ def arrivals_of_trace(path: str) -> PlannedArrivals:
         for turn in item.turns:
             if turn.at_s is None:
                 raise ValueError(
-                    f"{path}: row {turn.row or item.row} has no time, so it says nothing of "
-                    f"arrivals"
+                    f"{path}: row {turn.row or item.row} has no time, so its arrivals are unknown"
                 )
             times.append(turn.at_s)
             if turn.input_tokens and turn.output_tokens:
@@ -110,8 +109,8 @@ def arrivals_of_trace(path: str) -> PlannedArrivals:
 
 
 def arrivals_of_times(times: Sequence[float], name: str) -> PlannedArrivals:
-    """``times``: in order. Hours from the first one on, days above each other. Raises ValueError of
-    one sentence."""
+    """Counts sorted ``times`` by hours from the first one on, with all days added up. Raises
+    ValueError."""
     if len(times) < 2 or times[-1] <= times[0]:
         raise ValueError(f"{name}: a trace needs requests at two times or more")
     span = times[-1] - times[0]
@@ -142,18 +141,18 @@ def arrivals_of_times(times: Sequence[float], name: str) -> PlannedArrivals:
 # The most that one replica holds within the rules, and how many the peak needs with one lost.
 
 ROUNDS: Final = (9, 6, 5)
-"""Rates that are tried at once, each time between the last that holds and the next."""
+"""Rates are tried in this many rounds, each between the last rate that holds and the next."""
 LEAST, MOST = 1e-3, 8.0
-"""Of the peak, what is tried for one replica."""
+"""One replica is tried with rates between these shares of the peak."""
 HYSTERESIS: Final = 0.9
-"""Of the rate at which a replica would be added again, below which one is removed."""
+"""A replica is removed below this share of the rate at which it would be added again."""
 Holds = Callable[[Sequence[float]], Sequence[bool]]
-"""Of each rate, in requests a second, whether a replica holds it."""
+"""The function returns whether a replica holds each rate, in requests per second."""
 
 
 def find_highest_rate(holds: Holds, peak: float) -> float:
-    """The highest rate of one replica that holds, within 3%, as far as up to MOST times the peak;
-    0: none does. A rate holds only where all lower ones that are tried do."""
+    """Returns the highest rate that one replica holds, within 3%, up to MOST times the peak. 0:
+    none holds. A rate holds only if all tried lower ones do."""
     low = 0.0
     high = MOST * peak
     for number, count in enumerate(ROUNDS):
@@ -173,39 +172,39 @@ def find_highest_rate(holds: Holds, peak: float) -> float:
 
 
 def space_rates(low: float, high: float, count: int, ends: bool) -> list[float]:
-    """Rates with equal ratios, with both ends or with neither."""
+    """Returns rates with equal ratios, with both ends or with neither."""
     if ends:
         return [low * (high / low) ** (i / (count - 1)) for i in range(count)]
     return [low * (high / low) ** (i / (count + 1)) for i in range(1, count + 1)]
 
 
 class Fleet(NamedTuple):
-    """Replicas for a peak."""
+    """Computes the replicas for a peak."""
 
     per_replica: float
-    """Requests a second that one holds."""
+    """One replica holds this many requests per second."""
     working: int
-    """That hold the peak."""
+    """This many replicas hold the peak."""
 
     @property
     def replicas(self) -> int:
-        """With one more, so that the rest holds it when one is lost."""
+        """Returns one more, so that the rest holds the peak when one is lost."""
         return self.working + 1
 
     def needed(self, rate: float) -> int:
-        """At this rate, with one that may be lost."""
+        """Returns the replicas at this rate, including one that may be lost."""
         return max(1, math.ceil(rate / self.per_replica - 1e-9)) + 1
 
     @property
     def add_above(self) -> float:
-        """Requests a second of each replica: with more, the rest would not hold it when one is
-        lost."""
+        """Returns the requests per second of each replica above which the rest would not hold them
+        with one lost."""
         return self.per_replica * self.working / self.replicas
 
     @property
     def remove_below(self) -> float:
-        """Requests a second of each replica, where one fewer would do, with some room; 0: there are
-        no fewer than two."""
+        """Returns the requests per second of each replica below which one fewer is enough, with
+        some margin. 0: there are fewer than two."""
         return HYSTERESIS * self.per_replica * (self.working - 1) / self.replicas
 
 
@@ -217,20 +216,20 @@ def size_fleet(per_replica: float, peak: float) -> Fleet:
 # What replicas cost a month and a million tokens.
 
 MONTH_H: Final = 730
-"""Hours: a year / 12."""
+"""A month has these hours: a year / 12."""
 MILLION: Final = 1e6
 
 
 class PlanCost(NamedTuple):
-    """In the currency of the price."""
+    """Holds costs in the currency of the price."""
 
     gpus: int
     month: float
     month_scaled: float
-    """With as many replicas each hour as it needs."""
+    """Each hour has as many replicas as it needs."""
     million_output: float
     million_all: float
-    """Of prompts and answers together."""
+    """The tokens are of prompts and answers together."""
 
 
 def price_fleet(
@@ -261,9 +260,9 @@ def price_fleet(
 # change them.
 
 SHARES: Final = (0.1, 0.25, 0.5, 0.75, 0.9)
-"""Of the rate at which a server falls behind, for the shape of a load."""
+"""A shape has these shares of the rate at which a server falls behind."""
 ASKED: Final = 2 * sum(ROUNDS)
-"""Rates, about."""
+"""About this many rates are tried."""
 Progress = Callable[[int], None]
 
 
@@ -275,23 +274,25 @@ class CapacityPlan(NamedTuple):
     rules: tuple[Rule, ...]
     arrivals: PlannedArrivals
     only_shape: str
-    """Why there is no number of replicas; empty: there is."""
+    """This explains why there is no number of replicas. Empty: there is one."""
     fleet: Fleet | None = None
-    """None: only a shape, or no number of replicas holds the rules."""
+    """None: there is only a shape, or no number of replicas holds the rules."""
     by_middle: Fleet | None = None
-    """By the middle of the answers instead of their intervals."""
+    """The middle of the answers decides instead of their intervals."""
     rows: tuple[WhatIfRow, ...] = ()
-    """Of one replica: with one fewer that works, with those that work, with all; or of a shape."""
+    """The rows are of one replica: with one working replica fewer, with all working ones, with all.
+    Otherwise they are of a shape."""
     limited: str = ""
-    """Why a replica is not given more: it would be an extrapolation. Empty: the rules are why."""
+    """This explains why a replica does not get more: it would be an extrapolation. Empty: the rules
+    limit it."""
     add_in_flight: float = 0.0
     remove_in_flight: float = 0.0
-    """Requests open at once in each replica, at the rates at which one is added and removed."""
+    """Each replica has these open requests at the rates at which one is added and removed."""
     cost: PlanCost | None = None
 
 
 def only_shape(twin: Twin) -> str:
-    """Why a twin is not good enough for a number of replicas, one sentence; empty: it is."""
+    """Explains why a twin gives no number of replicas. Empty: it gives one."""
     trust = twin.trust
     if trust.verdict != FIGURES:
         why = "; ".join(trust.reasons) or "its file gives no reason"
@@ -314,7 +315,7 @@ def plan_capacity(
     gpu_hour: float | None = None,
     on_progress: Progress = lambda done: None, processes: int = 0,
 ) -> CapacityPlan:  # fmt: skip
-    """Requests are spread evenly over the replicas, each of which then has arrivals by chance
+    """Makes a plan. Requests are spread evenly over the replicas, so each has random arrivals
     (Poisson)."""
     rows_at = _Rates(predictor, on_progress, processes)
     begun = CapacityPlan(
@@ -356,7 +357,7 @@ def plan_capacity(
 
 
 class _Rates:
-    """Rows of one replica at rates, each simulated once."""
+    """Holds rows of one replica at rates, each simulated once."""
 
     def __init__(self, predictor: WhatIfPredictor, on_progress: Progress, processes: int) -> None:
         self.predictor, self.on_progress, self.processes = predictor, on_progress, processes
@@ -385,7 +386,7 @@ def _holds_by_middle(row: WhatIfRow, rules: Sequence[Rule]) -> bool:
 
 
 def _limited(rows_at: _Rates, per_replica: float) -> Iterator[str]:
-    """Of the next rate above, where the rules were met, but nothing like it was measured."""
+    """Explains the next higher rate, if the rules were met but nothing similar was measured."""
     above = min((rate for rate in rows_at.known if rate > per_replica), default=None)
     if above is not None and rows_at.known[above].status == MET:
         yield from rows_at.known[above].beyond_load

@@ -1,6 +1,7 @@
-"""Text: a plan as a document, and as data for machines."""
+"""Text: formats a plan as a document, and as data for machines."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from locust_llm.lab.twin.model import VERDICTS
@@ -26,9 +27,9 @@ from .plan import SHARES, CapacityPlan
 SCHEMA: Final = 1
 USUAL: Final = ("ttft p50", "ttft p95", "itl p99")
 COLUMNS: Final = 4
-"""Figures of a table."""
+"""The table has these figures."""
 BAR: Final = 30
-"""Characters of the busiest hour."""
+"""The busiest hour has a bar of this many characters."""
 ASSUMED: Final = (
     "Requests are spread evenly over the replicas, and come to each by chance (Poisson): a router "
     "that looks at the load "
@@ -93,7 +94,7 @@ def format_rate(per_s: float) -> str:
 
 
 def _replicas(plan: CapacityPlan) -> TableBlock:
-    """Of the peak, over so many replicas."""
+    """Returns the share of the peak for each of so many replicas."""
     figures = _columns(plan)
     rows = tuple(_replica_cells(plan, row, figures) for row in plan.rows)
     return TableBlock(
@@ -123,7 +124,7 @@ def plan_notes(plan: CapacityPlan) -> Iterator[str]:
         )
     for what in describe_extrapolations(plan.rows, (_columns(plan)[0], THROUGHPUT)):
         yield f"Extrapolated, outside of the fitted range (the widest 95% interval): {what}."
-    for what in dict.fromkeys(what for row in plan.rows for what in row.unknown):
+    for what in dict.fromkeys(chain.from_iterable(row.unknown for row in plan.rows)):
         yield f"Unknown of this server, and it matters here: {what}."
     yield ASSUMED
 
@@ -146,7 +147,7 @@ def _replica_cells(plan: CapacityPlan, row: WhatIfRow, figures: Sequence[str]) -
 
 
 def _shape(plan: CapacityPlan) -> Iterator[Block]:
-    """Against the lowest load."""
+    """Shows the shape relative to the lowest load."""
     if not plan.rows:
         return
     figures = _columns(plan)
@@ -216,7 +217,7 @@ def _cost(plan: CapacityPlan) -> Iterator[Block]:
 
 
 def _day(plan: CapacityPlan) -> Iterator[Block]:
-    """Hour by hour; one line where all are alike."""
+    """Shows the day hour by hour, or in one line if all hours are equal."""
     hours = plan.arrivals.hours
     if len(set(hours)) == 1:
         return
@@ -235,7 +236,7 @@ def _day(plan: CapacityPlan) -> Iterator[Block]:
 
 
 def plan_as_json(plan: CapacityPlan) -> dict[str, Any]:
-    """Seconds, and a second. Of a shape no figure: how many times what it is at the first row's
+    """Encodes times in seconds and rates per second. A shape has multiples of the first row's
     load."""
     found = plan.fleet
     shares: Sequence[float | None] = SHARES if plan.only_shape else [None] * len(plan.rows)
@@ -270,7 +271,8 @@ def plan_as_json(plan: CapacityPlan) -> dict[str, Any]:
 
 
 def _row_as_json(plan: CapacityPlan, row: WhatIfRow, share: float | None) -> dict[str, Any]:
-    """``share``: of the rate at which a replica falls behind; None: the answers are figures."""
+    """Encodes a row. ``share`` is relative to the rate at which a replica falls behind. None: the
+    answers are figures."""
     answers = {}
     for name in row.answers:
         answer = row.answers[name] if share is None else relative_to_lowest_load(plan, row, name)

@@ -1,4 +1,4 @@
-"""Chart: what-ifs as SVG, as wide as its page, and the page around it.
+"""Chart: draws what-ifs as SVG, as wide as its page, and the page around it.
 
 The chart has throughput over a wait, the frontier with intervals, and the limit of a rule.
 """
@@ -6,7 +6,7 @@ The chart has throughput over a wait, the frontier with intervals, and the limit
 import math
 from collections.abc import Iterator, Sequence
 from html import escape
-from itertools import pairwise
+from itertools import chain, pairwise, product
 from typing import Final
 
 from markupsafe import Markup
@@ -34,16 +34,16 @@ from locust_llm.text.format import clean_line, format_brief, format_duration
 
 HEIGHT: Final = 340
 TOP, BOTTOM = 26, 300
-"""Of the plot within it, pixels."""
+"""The plot lies between these heights, in pixels."""
 DOTS: Final = 1_500
-"""Of those that are not on the frontier, at most."""
+"""At most this many dots are off the frontier."""
 TICKS: Final = (1, 2, 5)
 HUES: Final = {MET: "var(--ok)", NOT_MET: "var(--fail)"}
 
 
 def draw_whatif_chart(rows: Sequence[WhatIfRow], figure: str, rules: Sequence[Rule]) -> str:
-    """Across is ``figure``, a wait in seconds, on a logarithmic axis. Empty where nothing has
-    it."""
+    """Draws the chart over ``figure``, a wait in seconds, on a logarithmic axis. Empty: no what-if
+    has it."""
     known = [
         row
         for row in rows
@@ -58,7 +58,7 @@ def draw_whatif_chart(rows: Sequence[WhatIfRow], figure: str, rules: Sequence[Ru
     parts = [
         *scale.axis(), *_limit(scale, rules),
         *(_dot(scale, row, 2.5) for row in rest[:: max(1, len(rest) // DOTS)]),
-        *_line(scale, best), *(part for row in best for part in _marked(scale, row)),
+        *_line(scale, best), *chain.from_iterable(_marked(scale, row) for row in best),
     ]  # fmt: skip
     label = (
         f"Throughput over {figure_title(figure, False)}: {len(known)} what-ifs, {len(best)} of "
@@ -70,7 +70,7 @@ def draw_whatif_chart(rows: Sequence[WhatIfRow], figure: str, rules: Sequence[Ru
 
 
 class _Scale:
-    """Where waits and throughputs are: a share of the width, and pixels from above."""
+    """Maps waits to a share of the width, and throughputs to pixels from the top."""
 
     def __init__(self, rows: Sequence[WhatIfRow], figure: str) -> None:
         self.figure = figure
@@ -95,11 +95,8 @@ class _Scale:
         yield f'<text class=axis x=-54 y="{TOP - 12}">output tokens/s</text>'
         least = math.exp(self._low)
         most = math.exp(self._low + self._wide)
-        steps = [
-            m * 10.0**e
-            for e in range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
-            for m in TICKS
-        ]
+        exponents = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
+        steps = [tick * 10.0**exponent for exponent, tick in product(exponents, TICKS)]
         here = [value for value in steps if least <= value <= most]
         for i, value in enumerate(here):
             fine = " fine" if len(here) > 5 and i % 2 else ""
@@ -144,7 +141,7 @@ def _dot(scale: _Scale, row: WhatIfRow, size: float) -> str:
 
 
 def _about(row: WhatIfRow, figure: str) -> str:
-    """Of the dot that somebody points at."""
+    """Describes a dot for its tooltip."""
     said = [
         f"{figure_title(name, False)} {format_predicted(name, row.answers[name])}"
         for name in (figure, THROUGHPUT)
@@ -161,7 +158,7 @@ def _about(row: WhatIfRow, figure: str) -> str:
 
 
 def _line(scale: _Scale, best: Sequence[WhatIfRow]) -> Iterator[str]:
-    """Between neighbours of the frontier; a line each, as a path has no percents."""
+    """Connects neighbours of the frontier, with a line each, as a path has no percents."""
     for one, other in pairwise(best):
         x1, y1 = _middle_of(scale, one)
         x2, y2 = _middle_of(scale, other)
@@ -178,7 +175,7 @@ def _middle_of(scale: _Scale, row: WhatIfRow) -> tuple[float, float]:
 
 
 def _marked(scale: _Scale, row: WhatIfRow) -> Iterator[str]:
-    """A dot of the frontier with its intervals."""
+    """Draws a dot of the frontier with its intervals."""
     wait, tokens = row.answers[scale.figure], row.answers[THROUGHPUT]
     x = scale.x(wait.about)
     y = scale.y(tokens.about)
@@ -210,7 +207,7 @@ code { font-size: .86rem; overflow-wrap: anywhere; }
 KEY: Final = (
     "A dot is a what-if: green within the SLO, red not, blue open or not judged; hollow where it "
     "is an extrapolation. The "
-    "line joins those of which no other has more throughput and less of the wait, with their 95% "
+    "line joins what-ifs that no other beats in both throughput and wait, with their 95% "
     "intervals."
 )
 

@@ -1,5 +1,5 @@
-"""Grid: what ``--load`` and ``--set`` mean: every load with every combination of settings, and
-which of them cannot be.
+"""Grid: parses ``--load`` and ``--set``, combines every load with every combination of settings,
+and drops impossible ones.
 
 concurrency=1..128                  1, 2, 4, ... 128, as --sweep has it
 concurrency=8..64+8                 from 8 in steps of 8
@@ -33,13 +33,13 @@ from locust_llm.simulator.scheduling.policies import POLICIES, WHOLE_PROMPTS
 from locust_llm.text.format import find_nearest_names
 
 MOST: Final = 20_000
-"""What-ifs of a grid."""
+"""A grid has at most this many what-ifs."""
 NONE: Final = "none"
 POLICY: Final = "policy"
 WITHOUT: Final = {"max_num_seqs": None, "kv_tokens": None, "long_prefill_token_threshold": 0}
-"""What ``none`` means, where a setting can be without a limit."""
+"""``none`` means this value, if a setting can have no limit."""
 OF_THE_WORK: Final = "common_prefix_tokens"
-"""A setting that is not the server's."""
+"""This setting is not the server's."""
 FIELDS: Final = {
     name.replace("_", "-"): name
     for name in SchedulerSettings.__struct_fields__
@@ -47,26 +47,26 @@ FIELDS: Final = {
 }
 KEYS: Final = (*FIELDS, PREFILL)
 Value = float | str | None
-"""None: ``none``."""
+"""None stands for ``none``."""
 
 
 class SettingChoice(NamedTuple):
-    """A key of ``--set`` and the values that it may have."""
+    """Holds a key of ``--set`` and its possible values."""
 
     key: str
     values: tuple[Value, ...]
 
 
 class Case(NamedTuple):
-    """A what-if: a load, and what is set."""
+    """Is a what-if: a load, and settings."""
 
     what_if: WhatIf
     chosen: tuple[tuple[str, str], ...]
-    """Keys and values as texts, in the order in which they were given."""
+    """Keys and values are texts in the given order."""
 
     @property
     def name(self) -> str:
-        """Of its settings, without its load."""
+        """Names its settings, without its load."""
         return " ".join(f"{key}={value}" for key, value in self.chosen) or "as fitted"
 
     @property
@@ -75,12 +75,12 @@ class Case(NamedTuple):
 
     @property
     def values(self) -> str:
-        """For a table, where the keys are given once."""
+        """Returns the values for a table whose head has the keys."""
         return ", ".join(value for _, value in self.chosen) or "as fitted"
 
 
 def parse_load_values(text: str) -> list[OfferedLoad]:
-    """Of a ``--load``. Raises ValueError of one sentence."""
+    """Parses a ``--load``. Raises ValueError."""
     axis, equals, values = map(str.strip, text.partition("="))
     if axis not in LOADS or not equals:
         raise ValueError(f"--load {text[:200]!r}: write {CONCURRENCY}=1..64, or {RATE}=0.5..8")
@@ -93,7 +93,7 @@ def parse_load_values(text: str) -> list[OfferedLoad]:
 
 
 def parse_setting_choice(text: str) -> SettingChoice:
-    """Of a ``--set``. Raises ValueError of one sentence."""
+    """Parses a ``--set``. Raises ValueError."""
     key, equals, values = map(str.strip, text.partition("="))
     key = key.removeprefix("--").replace("_", "-")
     if key not in KEYS or not equals:
@@ -132,8 +132,8 @@ def _numbers(option: str, text: str, values: str) -> Sequence[float]:
 def make_grid(
     at: Sequence[OfferedLoad], choices: Sequence[SettingChoice], fitted: SchedulerSettings
 ) -> list[Case]:
-    """Every load with every combination, the loads of one combination together. Raises ValueError
-    of one sentence."""
+    """Combines every load with every combination of settings, with the loads of one combination
+    together. Raises ValueError."""
     keys = [one.key for one in choices]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
         raise ValueError(
@@ -176,12 +176,12 @@ def _text(value: Value) -> str:
 
 
 def as_fitted(case: Case) -> Case:
-    """The same load on the server as it was fitted, without a gate."""
+    """Returns the same load on the fitted server without a gate."""
     return Case(WhatIf(case.what_if.load), ())
 
 
 def explain_impossible(settings: SchedulerSettings, lengths: Lengths) -> str:
-    """Why no server runs with these, one clause; empty: it may."""
+    """Explains in a clause why no server runs with these. Empty: one may."""
     budget, seqs = settings.max_num_batched_tokens, settings.max_num_seqs
     longest = max(prompt for prompt, _ in lengths)
     most = max(prompt + output for prompt, output in lengths)
@@ -209,7 +209,7 @@ def explain_impossible(settings: SchedulerSettings, lengths: Lengths) -> str:
 def drop_impossible(
     cases: Iterable[Case], fitted: SchedulerSettings, lengths: Lengths
 ) -> tuple[list[Case], dict[str, list[str]]]:
-    """(those that can be, why others cannot: by reason, their names)."""
+    """Returns the possible cases, and the names of the others by reason."""
     found = list[Case]()
     why = dict[str, dict[str, None]]()
     for case in cases:
@@ -225,17 +225,17 @@ def drop_impossible(
 # with the range.
 
 FAR_LOAD: Final = 10
-"""Times the highest load that was measured: from there on nothing is said;"""
+"""Loads from this multiple of the highest measured load on have no prediction."""
 FAR_LENGTH: Final = 5
-"""and times the longest prompt or answer."""
+"""Lengths beyond this multiple of the longest prompt or answer have no prediction."""
 LARGER: Final = 1.25
-"""Times the fitted budget, which is known only so well: steps above that are extrapolated."""
+"""Steps beyond this multiple of the fitted budget are extrapolated, as it is only known so well."""
 OF_LOAD: Final = ("max_num_seqs", "kv_tokens", "capacity")
-"""What could be unknown of a twin and matters under more load than was measured."""
+"""These unknowns of a twin matter under more load than was measured."""
 
 
 def refuse_extrapolation(twin: Twin, lengths: Lengths) -> str:
-    """Why nothing is said of this twin and these lengths, one sentence; empty: something is."""
+    """Explains why there is no prediction for this twin and these lengths. Empty: there is one."""
     if twin.trust.verdict == NOT_TO_BE_USED:
         why = "; ".join(twin.trust.reasons) or "its file gives no reason"
         return f"this twin is not to be used: {why}"
@@ -256,13 +256,13 @@ def refuse_extrapolation(twin: Twin, lengths: Lengths) -> str:
 
 
 def explain_unfit_lengths(twin: Twin, lengths: Lengths) -> str:
-    """Why the server, as it was fitted, cannot serve these lengths, one sentence; empty: it can."""
+    """Explains why the fitted server cannot serve these lengths. Empty: it can."""
     why = explain_impossible(twin.model.settings, lengths)
     return f"this server cannot serve such requests: {why}" if why else ""
 
 
 def too_much(load: OfferedLoad, ranges: Ranges) -> str:
-    """Why nothing is said of this load, one clause; empty: something is."""
+    """Explains in a clause why there is no prediction for this load. Empty: there is one."""
     if load.users and ranges.users[1] and load.users >= FAR_LOAD * ranges.users[1]:
         return f"{load.label}, where the twin was fitted up to {ranges.users[1]:,} users"
     if load.rate and ranges.rate[1] and load.rate >= FAR_LOAD * ranges.rate[1]:
@@ -271,8 +271,8 @@ def too_much(load: OfferedLoad, ranges: Ranges) -> str:
 
 
 def beyond_lengths(ranges: Ranges, lengths: Lengths) -> Iterator[str]:
-    """In what the lengths lie outside: the longest one above, or their mean below what was
-    measured."""
+    """Describes how the lengths exceed the measured ones: the longest one is above, or their mean
+    below."""
     for what, column, (least, most) in _of_lengths(ranges):
         tokens = [one[column] for one in lengths]
         if most and (max(tokens) > most or fmean(tokens) < least):
@@ -287,29 +287,33 @@ def _of_lengths(ranges: Ranges) -> tuple[tuple[str, int, tuple[int, int]], ...]:
 
 
 class FurtherLoad(NamedTuple):
-    """A load above the highest that was measured."""
+    """Describes a load above the highest measured one."""
 
     text: str
     times: float
-    """As many times as much."""
+    """The load is this multiple of the measured one."""
 
 
 def find_further_load(
     load: OfferedLoad, logs: Mapping[str, Logarithms], ranges: Ranges
 ) -> FurtherLoad | None:
-    """A load by another measure than the sweep's is held against it by what comes of it: users as
-    the requests that are open at once, a rate as those that are completed. Less than the sweep's
-    least load is no extrapolation, as the probe measured requests alone. None: it was measured."""
+    """Compares a load with the sweep. A load of the other kind is compared by its effect: users by
+    the open requests, a rate by the completed ones. A load below the sweep's least is no
+    extrapolation, as the probe measured requests alone. None: it was measured."""
     users, rate = ranges.users[1], ranges.rate[1]
     if load.users and users:
-        here, measured, text = float(load.users), float(users), load.label
+        here = float(load.users)
+        measured = float(users)
+        text = load.label
     elif load.rate and rate:
         here, measured, text = load.rate, rate, load.label
     elif load.rate and users and IN_FLIGHT in logs:
-        here, measured = math.exp(mean_of_logarithms(logs[IN_FLIGHT])), float(users)
+        here = math.exp(mean_of_logarithms(logs[IN_FLIGHT]))
+        measured = float(users)
         text = f"{here:.0f} requests open at once"
     elif load.users and rate and REQUESTS_PER_S in logs:
-        here, measured = math.exp(mean_of_logarithms(logs[REQUESTS_PER_S])), rate
+        here = math.exp(mean_of_logarithms(logs[REQUESTS_PER_S]))
+        measured = rate
         text = f"{here:.2g} requests/s"
     else:
         return None
@@ -319,7 +323,7 @@ def find_further_load(
 
 
 def beyond_settings(what_if: WhatIf, fitted: SchedulerSettings) -> Iterator[str]:
-    """Steps that are larger than those of the fit, or of another kind."""
+    """Describes steps that are larger than in the fit, or of another kind."""
     settings = what_if.settings or fitted
     if settings.policy != fitted.policy:
         yield f"policy {settings.policy} (the server ran {fitted.policy})"
@@ -342,9 +346,8 @@ def beyond_settings(what_if: WhatIf, fitted: SchedulerSettings) -> Iterator[str]
 def list_unknowns(
     twin: Twin, what_if: WhatIf, chosen: Sequence[str], beyond: Sequence[str]
 ) -> Iterator[str]:
-    """What could not be identified and matters here: under more load or longer requests than were
-    measured, or with other settings, which change how many run at once. ``chosen``: what the asker
-    set, and so knows."""
+    """Lists unknowns that matter here: under more load or longer requests than were measured, or
+    with other settings, which change the concurrency. ``chosen`` settings are known."""
     if not beyond and what_if.settings is None:
         return
     for name, why in twin.unknown.items():

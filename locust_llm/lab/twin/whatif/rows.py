@@ -1,6 +1,6 @@
-"""Rows: what-ifs with their answers, held against the rules of an SLO, and the best of them.
+"""Rows: compare what-ifs and their answers with the rules of an SLO, and find the best of them.
 
-A rule is met, not met, or open where the interval holds its limit.
+A rule is met, not met, or inconclusive if the interval holds its limit.
 """
 
 import math
@@ -46,28 +46,28 @@ METRICS: Final = {
     "longest_stall": "stall",
     "request_latency": "request_latency",
 }
-"""The metrics of rules, by the names that figures have for them."""
+"""Figures have these names for the metrics of rules."""
 RATES: Final = {"output_tokens_per_s": "throughput", "requests_per_s": REQUESTS_PER_S}
 PREDICTED: Final = f"{', '.join(METRICS)} with avg, med or pNN, and {' and '.join(RATES)}"
 MIN_SERVED: Final = 0.97
-"""A server keeps up that completes at least this share of the requests that come."""
+"""A server keeps up if it completes at least this share of the arriving requests."""
 
 
 def parse_predicted_rule(text: str) -> Rule:
-    """Raises ValueError of one sentence, also for a rule that no twin can tell."""
+    """Parses a rule. Raises ValueError, also for a rule that no twin can predict."""
     found = parse_rule(text)
     figure_of_rule(found)
     return found
 
 
 def figure_of_rule(rule: Rule) -> str:
-    """The name of the figure that a rule is about. Raises ValueError of one sentence."""
+    """Returns the name of the rule's figure. Raises ValueError."""
     if rule.base or rule.given or rule.where:
         what = "with conditions" if rule.given else "for some of the requests"
         if rule.base:
             what = "of another run"
         raise ValueError(
-            f"SLO {str(rule)!r}: a twin cannot tell a rule {what}; it predicts {PREDICTED}"
+            f"SLO {str(rule)!r}: a twin cannot judge a rule {what}; it predicts {PREDICTED}"
         )
     if rule.metric in RATES:
         return RATES[rule.metric]
@@ -80,7 +80,7 @@ def figure_of_rule(rule: Rule) -> str:
 
 
 def judge_answer(rule: Rule, answers: Mapping[str, PredictedValue]) -> str:
-    """A rule is met or not met where both ends of the interval agree on it."""
+    """Judges a rule: it is met or not met if both ends of the interval agree on it."""
     answer = answers.get(figure_of_rule(rule))
     if answer is None:
         return OPEN
@@ -99,8 +99,8 @@ def status_of_answers(rules: Sequence[Rule], answers: Mapping[str, PredictedValu
 
 
 def falls_behind(answers: Mapping[str, PredictedValue]) -> bool:
-    """More comes than is completed, so waits grow as long as the load lasts and have no
-    percentile."""
+    """Returns whether more requests arrive than are completed, so that waits grow with the load's
+    duration and have no percentile."""
     return SERVED in answers and answers[SERVED].about < MIN_SERVED
 
 
@@ -108,46 +108,48 @@ def falls_behind(answers: Mapping[str, PredictedValue]) -> bool:
 # A grid of what-ifs with their answers: all of them roughly, then those that matter of every model.
 
 ROUGH: Final = 4
-"""Simulations of a what-if at first, of as many models as there are up to these,"""
+"""A first pass simulates up to this many of the models."""
 ROUGH_WIDTH: Final = 3.18
-"""and standard errors to each side then: 95% of Student's t with 3 degrees of freedom."""
+"""Its interval reaches this many standard errors to each side: 95% of Student's t with 3 degrees of
+freedom."""
 ALONE: Final = 24
-"""Simulations of the only model of a twin that was written without draws."""
+"""The only model of a twin without draws is simulated this many times."""
 SMALL: Final = 40
-"""What-ifs that are all simulated with every model at once."""
+"""Up to this many what-ifs are simulated with every model at once."""
 SHOWN: Final = 20
-"""Rows that are simulated a second time, with every model, and printed."""
+"""This many rows are simulated a second time, with every model, and printed."""
 THROUGHPUT: Final = "throughput"
 DEFAULT: Final = (
     "ttft p50", "ttft p95", "ttft_from_due p50", "ttft_from_due p95", "itl p50", "itl p99",
     "stall p95", THROUGHPUT,
 )  # fmt: skip
-"""Each row has these figures, beside those of the rules."""
+"""Each row has these figures besides the figures of the rules."""
 WAIT: Final = "ttft_from_due p95"
-"""What a frontier has beside the throughput, where no rule says what matters: with the wait at the
+"""The frontier compares throughput with this figure without a rule. It includes the wait at the
 gate."""
 OF_FLOW: Final = (REQUESTS_PER_S, IN_FLIGHT, SERVED)
 
 
 class WhatIfRow(NamedTuple):
-    """A what-if with what a twin says of it."""
+    """Holds a what-if with its prediction."""
 
     case: Case
     logs: LogarithmsByFigure
     answers: Mapping[str, PredictedValue]
-    """By figure: seconds, and a second. Of a twin that is good for shape only: times as much as
-    with the fitted settings."""
+    """Figures are in seconds and per second. A twin that is good for shape only gives multiples of
+    the fitted settings' figures."""
     status: str
-    """Of the rules; empty without any, and of a twin that is good for shape only."""
+    """The rules have this status. It is empty without rules, and for a twin that is good for shape
+    only."""
     beyond: tuple[str, ...]
-    """In what it is an extrapolation, each with the range that was measured."""
+    """Each text names an extrapolation with the measured range."""
     unknown: tuple[str, ...]
     rough: bool
-    """It was simulated a few times only, with few requests."""
+    """The row was simulated only a few times, with few requests."""
     beyond_load: tuple[str, ...] = ()
-    """The part of ``beyond`` that comes from its load."""
+    """The load causes this part of ``beyond``."""
     falls_behind: bool = False
-    """More comes than is completed: its waits have no percentile."""
+    """More requests arrive than are completed, so its waits have no percentile."""
 
     @property
     def throughput(self) -> float:
@@ -155,7 +157,7 @@ class WhatIfRow(NamedTuple):
 
 
 def figures_to_ask(rules: Sequence[Rule]) -> tuple[str, ...]:
-    """The figures to ask for: those of the rules, and those of every answer."""
+    """Returns the figures of the rules, and the figures of every answer."""
     return tuple(dict.fromkeys((*map(figure_of_rule, rules), *DEFAULT, *OF_FLOW)))
 
 
@@ -265,17 +267,16 @@ class WhatIfPredictor(NamedTuple):
 
 
 def _hope(row: WhatIfRow) -> tuple[bool, float]:
-    """Those that may be within the rules first, and of these the ones with the most that their
-    throughput may be."""
+    """Sorts rows by their chance to be within the rules, then by their possible throughput."""
     return row.status == NOT_MET, -row.answers[
         THROUGHPUT
     ].high if THROUGHPUT in row.answers else 0.0
 
 
 def top_rows(rows: Sequence[WhatIfRow]) -> list[WhatIfRow]:
-    """Those that were simulated with every model, if some were; within the rules before those that may
-    be, before others; of these the ones with the most throughput. Without rules those of the
-    frontier, then the rest."""
+    """Returns the rows with every model simulated, if there are some. Rows within the rules come
+    first, then possible ones, then others, each by throughput. Without rules the frontier comes
+    first."""
     if any(row.status for row in rows):
         order = {MET: 0, OPEN: 1, NOT_MET: 2}
         return sorted(rows, key=lambda row: (row.rough, order[row.status], -row.throughput))
@@ -284,8 +285,8 @@ def top_rows(rows: Sequence[WhatIfRow]) -> list[WhatIfRow]:
 
 
 def select_frontier(rows: Sequence[WhatIfRow], figure: str) -> list[WhatIfRow]:
-    """Those of which no other has more throughput and less of ``figure``, by rising throughput;
-    rows that fall behind have none of it."""
+    """Returns rows by rising throughput of which no other has more throughput and less of
+    ``figure``. Rows that fall behind are excluded."""
     known = [
         row
         for row in rows
@@ -304,37 +305,36 @@ def select_frontier(rows: Sequence[WhatIfRow], figure: str) -> list[WhatIfRow]:
 # The best what-if within the rules, and the run that would decide where another may be better.
 
 REQUESTS: Final = 500
-"""Of a run that is to decide,"""
+"""A deciding run has this many requests."""
 MIN_MINUTES: Final = 2
-"""and at least so long."""
+"""A deciding run takes at least this long."""
 ROOM: Final = 4
-"""Sessions of an open loop, as times as many as are open on the mean."""
+"""An open loop has this multiple of its mean open sessions."""
 
 
 class Rival(NamedTuple):
-    """Two settings that are not distinguished, and where they could be."""
+    """Holds two settings that are not distinguished, and the load that could distinguish them."""
 
     best: WhatIfRow
     other: WhatIfRow
     load: OfferedLoad
     figure: str
     difference: float
-    """At that load, other / best - 1 of that figure, as predicted,"""
+    """At that load the prediction is other / best - 1 of that figure."""
     sigmas: float
-    """and how many standard errors that is."""
+    """The difference is this many standard errors."""
     minutes: int
 
 
 def best_what_if(rows: Sequence[WhatIfRow]) -> WhatIfRow | None:
-    """The most output tokens a second within the rules, else where it is open whether they are met;
-    None: neither."""
+    """Returns the what-if with the most output tokens per second within the rules, else among
+    inconclusive ones. None: there is neither."""
     return next((row for row in top_rows(rows) if row.status in (MET, OPEN)), None)
 
 
 def find_rival(rows: Sequence[WhatIfRow], rules: Sequence[Rule], twin: Twin) -> Rival | None:
-    """The best of other settings, where it may be as good: its throughput is not surely less, or it
-    is open whether one of the two is within the rules. None: the best is, or there are no other
-    settings."""
+    """Returns the best other setting that may be as good: its throughput is not surely less, or the
+    rules are inconclusive for one of the two. None: there is none."""
     first = best_what_if(rows)
     if first is None:
         return None
@@ -378,8 +378,8 @@ def find_rival(rows: Sequence[WhatIfRow], rules: Sequence[Rule], twin: Twin) -> 
 
 
 def _apart(one: WhatIfRow, other: WhatIfRow, figure: str, twin: Twin) -> tuple[float, float]:
-    """(other / one - 1, how many standard errors that is): pair by pair, as both have the same
-    models and requests."""
+    """Returns other / one - 1 and its standard errors, pair by pair, as both have the same models
+    and requests."""
     if figure not in one.logs or figure not in other.logs or one.rough != other.rough:
         return 0.0, 0.0
     logs = log_ratios(other.logs[figure], one.logs[figure])
@@ -396,7 +396,7 @@ def _apart(one: WhatIfRow, other: WhatIfRow, figure: str, twin: Twin) -> tuple[f
 
 
 def make_run_commands(found: Rival, workload: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(what the server is to run with, the command line), one for each of the two. ``workload``:
+    """Returns the server's settings and the command line for each of the two. ``workload`` has
     options of run."""
     for row in (found.best, found.other):
         server = " ".join(

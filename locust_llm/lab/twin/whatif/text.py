@@ -1,7 +1,9 @@
-"""Text: what-ifs as a document and as JSON: the top rows, the best, the run that would decide."""
+"""Text: formats what-ifs as a document and as JSON: the top rows, the best, the run that would
+decide."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from locust_llm.lab.twin.model import VERDICTS, Twin
@@ -27,7 +29,7 @@ from locust_llm.slo.rules import Rule
 from locust_llm.text.format import decimal_places, format_count
 
 COLUMNS: Final = 4
-"""Figures of the table."""
+"""The table has these figures."""
 USUAL: Final = ("ttft p50", "ttft p95", "itl p99", "stall p95")
 NAMES: Final = {
     "ttft": "TTFT", "ttft_from_due": "TTFT from due", "itl": "ITL", "stall": "longest stall",
@@ -38,22 +40,22 @@ MOST_NOTES: Final = 6
 
 
 class WhatIfReport(NamedTuple):
-    """What was report, and what came of it."""
+    """Holds the questions and the results of a prediction."""
 
     twin: Twin
     name: str
-    """Of the twin's file."""
+    """This is the name of the twin's file."""
     workload: str
     rules: tuple[Rule, ...]
     rows: Sequence[WhatIfRow]
-    """All of them."""
+    """The list has all rows."""
     left_out: Mapping[str, Sequence[str]]
-    """Why what-ifs cannot be: the names of the settings of each reason."""
+    """Each reason has the names of the impossible settings."""
     too_far: Sequence[str]
-    """Loads of which the twin says nothing."""
+    """The twin has no prediction for these loads."""
     rival: Rival | None
     words: tuple[str, ...]
-    """The workload as options of run."""
+    """These options of run describe the workload."""
     shape: bool
 
 
@@ -113,8 +115,8 @@ def whatif_subtitle(report: WhatIfReport) -> str:
 
 
 def whatif_columns(report: WhatIfReport) -> tuple[str, ...]:
-    """The figures of the rules first. Where a gate holds requests back, TTFT with the wait at the
-    gate."""
+    """Returns the columns with the figures of the rules first. Behind a gate, TTFT includes the
+    wait at the gate."""
     gated = any(row.case.what_if.prefill_limit < float("inf") for row in report.rows)
     usual = [figure.replace("ttft ", "ttft_from_due ") if gated else figure for figure in USUAL]
     found = dict.fromkeys((*map(figure_of_rule, report.rules), *usual))
@@ -149,7 +151,7 @@ def whatif_cells(report: WhatIfReport, row: WhatIfRow) -> tuple[str, ...]:
 
 
 def figure_title(figure: str, shape: bool) -> str:
-    """``TTFT p95 (ms)``."""
+    """Formats a title, such as ``TTFT p95 (ms)``."""
     metric, _, statistic = figure.partition(" ")
     unit = "" if figure == THROUGHPUT or "/s" in figure else "ms"
     if shape:
@@ -159,7 +161,7 @@ def figure_title(figure: str, shape: bool) -> str:
 
 
 def format_predicted(figure: str, answer: PredictedValue, shape: bool = False) -> str:
-    """``482 [450, 520]``: ms, or a second; of a shape times as much."""
+    """Formats a value, such as ``482 [450, 520]``, in ms or per second. A shape has multiples."""
     factor = 1.0 if shape or figure == THROUGHPUT or "/s" in figure else 1e3
     low = answer.low * factor
     middle = answer.about * factor
@@ -172,7 +174,7 @@ def format_predicted(figure: str, answer: PredictedValue, shape: bool = False) -
 
 
 def whatif_notes(report: WhatIfReport) -> Iterator[str]:
-    """What must be known of these answers: extrapolations, what is unknown, what was left out."""
+    """Yields notes on these answers: extrapolations, unknowns, and omitted what-ifs."""
     rows = select_shown_rows(report)
     beyond = describe_extrapolations(rows, (whatif_columns(report)[0], THROUGHPUT))
     if beyond:
@@ -181,7 +183,7 @@ def whatif_notes(report: WhatIfReport) -> Iterator[str]:
             f"Extrapolated, outside of the fitted range (the widest 95% intervals): "
             f"{'; '.join(beyond[:MOST_NOTES])}{more}."
         )
-    for what in dict.fromkeys(what for row in rows for what in row.unknown):
+    for what in dict.fromkeys(chain.from_iterable(row.unknown for row in rows)):
         yield f"Unknown of this server, and it matters here: {what}."
     if any(row.falls_behind for row in rows):
         yield (
@@ -204,8 +206,8 @@ def whatif_notes(report: WhatIfReport) -> Iterator[str]:
 
 
 def describe_extrapolations(rows: Sequence[WhatIfRow], figures: Sequence[str]) -> list[str]:
-    """Where these rows are outside of the fitted range, and how wide the intervals are there:
-    ``64 users (up to 32 were measured), TTFT p95 ±24%, tokens/s ±9%``."""
+    """Describes where these rows exceed the fitted range, and their intervals there: ``64 users (up
+    to 32 were measured), TTFT p95 ±24%, tokens/s ±9%``."""
     widest = dict[str, dict[str, float]]()
     for row in rows:
         for what in row.beyond:
@@ -222,7 +224,7 @@ def describe_extrapolations(rows: Sequence[WhatIfRow], figures: Sequence[str]) -
 
 
 def _name(figure: str) -> str:
-    """Without its unit."""
+    """Names a figure without its unit."""
     return figure_title(figure, False).partition(" (")[0]
 
 
@@ -231,7 +233,7 @@ def _named(names: Sequence[str]) -> str:
 
 
 def decision_blocks(report: WhatIfReport) -> Iterator[Block]:
-    """Which run to do next, where it is open which of two settings is better."""
+    """Suggests the next run if two settings are not distinguished."""
     found = report.rival
     if found is None:
         return
@@ -271,28 +273,26 @@ SCHEMA: Final = 1
 
 
 def what_ifs_as_json(report: WhatIfReport) -> dict[str, Any]:
-    """Every what-if, in the order in which it was report, with every answer as (low, about, high):
-    seconds, or a second; of a twin good for shape only times as much as with the fitted
-    settings."""
-    on = (
-        set()
-        if report.shape
-        else {row.case for row in select_frontier(report.rows, choose_frontier_axis(report))}
-    )
+    """Encodes every what-if in the given order, with each answer as (low, about, high), in seconds
+    or per second. A twin good for shape only gives multiples of the fitted settings' figures."""
+    on_frontier = set()
+    if not report.shape:
+        frontier = select_frontier(report.rows, choose_frontier_axis(report))
+        on_frontier = {row.case for row in frontier}
     first = None if report.shape else best_what_if(report.rows)
+    cases = [row.case for row in report.rows]
+    left_out: list[str] = []
+    for why, names in report.left_out.items():
+        left_out += [f"{name}: {why}" for name in names]
     return {
         "schema": SCHEMA,
         "twin": {"file": report.name, "verdict": report.twin.trust.verdict,
             "error": report.twin.trust.error},
         "relative_to_fitted": report.shape,
         "rules": [str(rule) for rule in report.rules],
-        "what_ifs": [_row(report, row, row.case in on) for row in report.rows],
-        "best": None if first is None else next(i for i,
-            row in enumerate(report.rows) if row.case == first.case),
-        "left_out": [
-            *(f"{name}: {why}" for why, names in report.left_out.items() for name in names),
-            *report.too_far
-        ],
+        "what_ifs": [_row(report, row, row.case in on_frontier) for row in report.rows],
+        "best": None if first is None else cases.index(first.case),
+        "left_out": [*left_out, *report.too_far],
         "next_runs": [
             {"server": server, "command": line}
             for server, line in (make_run_commands(report.rival, report.words) if report.rival else ())
@@ -301,17 +301,21 @@ def what_ifs_as_json(report: WhatIfReport) -> dict[str, Any]:
 
 
 def choose_frontier_axis(report: WhatIfReport) -> str:
-    """What a frontier has beside the throughput: the figure of the first rule on a latency."""
+    """Returns the figure that the frontier compares with throughput: the one of the first rule on a
+    latency."""
     figures = (figure_of_rule(rule) for rule in report.rules if rule.less_is_better)
     return next(figures, WAIT)
 
 
 def _row(report: WhatIfReport, row: WhatIfRow, on_frontier: bool) -> dict[str, Any]:
     load = row.case.what_if.load
+    answers = {}
+    for name, answer in row.answers.items():
+        answers[name] = [_number(end) for end in answer]
     return {
         "load": {"concurrency": load.users} if load.users else {"request-rate": load.rate},
         "set": dict(row.case.chosen),
-        "answers": {name: [_number(one) for one in answer] for name, answer in row.answers.items()},
+        "answers": answers,
         "rules": {}
         if report.shape
         else {str(rule): judge_answer(rule, row.answers) for rule in report.rules},

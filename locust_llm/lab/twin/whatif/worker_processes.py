@@ -1,9 +1,10 @@
-"""Worker processes simulate what-ifs over all cores. Ctrl-C ends them without a word of theirs."""
+"""Worker processes simulate what-ifs on all cores. Ctrl-C ends them silently."""
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
+from itertools import chain
 from multiprocessing import get_context
 from typing import Final, NamedTuple
 
@@ -13,36 +14,36 @@ from locust_llm.lab.twin.replay import Lengths, OfferedLoad
 from locust_llm.records.machine import usable_cores
 
 FEW: Final = 24
-"""Up to so many simulations, processes take longer to start than they save."""
+"""Up to this many simulations, processes take longer to start than they save."""
 CHUNK: Final = 2
-"""What-ifs that a process gets at a time, at most: what it has begun it ends, also after Ctrl-C."""
+"""A process gets at most this many what-ifs at a time, and completes them even after Ctrl-C."""
 LogarithmsByFigure = dict[str, Logarithms]
-"""Of a what-if."""
+"""Each figure of a what-if has its logarithms."""
 Progress = Callable[[int, int], None]
 
 
 class SharedWork(NamedTuple):
-    """What all what-ifs share."""
+    """Holds the parts that all what-ifs share."""
 
     models: Sequence[ServerModel]
     lengths: Lengths
     figures: tuple[str, ...]
     runs: int = RUNS
-    """Simulations of each model."""
+    """Each model has this many simulations."""
     rough: bool = False
-    """Simulations have fewer requests."""
+    """Rough simulations have fewer requests."""
     sampled: bool = False
-    """The lengths are those that happened to come in the sweep."""
+    """The lengths are a random sample from the sweep."""
 
     def count(self, load: OfferedLoad) -> int:
-        """Requests of one simulation."""
+        """Returns the requests of one simulation."""
         size = ROUGH if self.rough else EXACT
         return max(size.fewest, size.rounds * load.users) if load.users else size.open
 
 
 class Size(NamedTuple):
-    """Requests of a closed loop: so many of each user, and at least so many; of an open one, where
-    a queue must show."""
+    """Sets the requests of a closed loop, per user and at least, and of an open loop, which must
+    show a queue."""
 
     rounds: int
     fewest: int
@@ -60,7 +61,7 @@ def simulate_what_ifs(
     processes: int = 0,
     on_progress: Progress = lambda done, most: None,
 ) -> list[LogarithmsByFigure]:
-    """In the order of ``what_ifs``. ``processes``: 0: as many as there are cores."""
+    """Simulates in the order of ``what_ifs``. ``processes`` 0 uses all cores."""
     processes = min(processes or usable_cores(), len(what_ifs))
     if processes < 2 or len(what_ifs) * len(work.models) * work.runs <= FEW:
         found = list[LogarithmsByFigure]()
@@ -90,7 +91,7 @@ def _over(
             on_progress(done, len(what_ifs))
     finally:
         executor.shutdown(cancel_futures=True)
-    return [one for begin in sorted(found) for one in found[begin]]
+    return list(chain.from_iterable(found[begin] for begin in sorted(found)))
 
 
 @contextmanager
@@ -103,7 +104,7 @@ def _without_interrupts() -> Iterator[None]:
 
 
 _work: SharedWork | None = None
-"""Of a process of the pool."""
+"""Each process of the pool has its work."""
 
 
 def _begin(work: SharedWork) -> None:
