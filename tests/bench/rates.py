@@ -205,7 +205,8 @@ def find_load_rate(load: Load, random: Random) -> float:
     """Of the middle of a long run."""
     seconds = LONGER * load.seconds
     over = np.array([over for _, _, over in load.make(random, seconds)])
-    low, high = load.start_s + 0.1 * seconds, 0.95 * seconds
+    low = load.start_s + 0.1 * seconds
+    high = 0.95 * seconds
     return float(((over > low) & (over < high)).sum() / (high - low))
 
 
@@ -218,7 +219,8 @@ def describe(found: list[ObservedValue], run: float, load: float | None) -> list
     shown = [f"-{np.median(1 - low / value):.0%} +{np.median(high / value - 1):.0%}"]
     for truth in (run, load):
         shown.append("" if truth is None else f"{((low <= truth) & (truth <= high)).mean():.1%}")
-    least, most = min(run, load or run), max(run, load or run)
+    least = min(run, load or run)
+    most = max(run, load or run)
     decided = ((low > (1 - OFF) * least) & (high < (1 + OFF) * most)).mean()
     return [*shown, f"{decided:.0%}"]
 
