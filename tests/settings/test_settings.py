@@ -159,8 +159,8 @@ MISTAKES = [
     (
         {"trajectory_start": "0.2", "input_file": "x", "fixed_schedule": True},
         [
-            "--trajectory-start and --fixed-schedule exclude each other: a trace's times are those "
-            "of its beginnings"
+            "--trajectory-start and --fixed-schedule exclude each other: a trace's times are of "
+            "its beginnings"
         ],
     ),
     (
