@@ -57,16 +57,16 @@ from .users import UserPool
 logger = logging.getLogger("locust_llm")
 
 LEAD_S: Final = 0.5
-"""From when its users are there to the start of a schedule: they make their first requests ready,
-and connect."""
+"""The time from the users' start to the start of a schedule, for preparing their first requests and
+connecting."""
 RULES_S: Final = 1.0
-"""Between two checks of the rules that may end the run."""
+"""The interval of checks of the rules that may end the run."""
 LOOK_S: Final = 0.25
-"""Between two checks whether a stage has lasted long enough."""
+"""The interval of checks whether a stage has lasted long enough."""
 NEARLY_S: Final = 0.5
-"""A run that is stopped so soon before its end has come to it."""
+"""A run that is stopped so soon before its end counts as complete."""
 HEALTH_S: Final = 2.0
-"""Longest wait for the processes' health in a stage that is over."""
+"""The longest wait for the processes' health in an ended stage."""
 
 
 class PhaseRunner:
@@ -78,7 +78,7 @@ class PhaseRunner:
         starts_anew = not (settings.open_loop or stages or settings.warmup_goes_on)
         first_wave = (settings.users or 0) if starts_anew else 0
         self.abort = EarlyStop(self.rules(), first_wave, self.sends, overdue=stages is None)
-        """The rules of the run; in a sweep those of its stage, of which only what is measured
+        """The rules of the run. In a sweep they are the stage's, and only its measured part
         counts."""
         kind = BlockRunner if settings.compares else StageRunner
         self.stages = (
@@ -88,23 +88,23 @@ class PhaseRunner:
         self.limit_sweep = make_limit_sweep(settings)
         """None: the run compares no prefill limits."""
         self.asked = settings if self.stages is None else self.stages.settings
-        """The settings of this phase: in a sweep those of its stage."""
+        """The settings of this phase. In a sweep they are the stage's."""
         self.allocator = Allocator(context, users)
         self.plan = self.allocator.plan
         self.limit = GateLimit(context, self.plan)
         self._running: gevent.Greenlet | None = None
         self._jobs: list[gevent.Greenlet] = []
-        """Of this phase: the schedule, the clock."""
+        """The greenlets of this phase: the schedule, the clock."""
         self._phase_begun = "", 0.0
         """The phase whose clock runs, and when it began or begins (monotonic seconds)."""
         self._start: StartSpread | None = None
-        """Of this load; None: its users start as they come."""
+        """The start of this load's users. None: they start as they come."""
         self._warm_until = 0.0
         """When the warmup is over whose load goes on (monotonic seconds)."""
         self._responses = ResponseTimes()
         self._first_requests = FirstRequestTimes(0)
         self._stage_limits = 0
-        """How many changes of the limit there had been before this stage."""
+        """The number of limit changes before this stage."""
 
     # -- phases ------------------------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class PhaseRunner:
             self._context.spawn(self._watch_rules)
 
     def _run(self) -> None:
-        """The greenlet of the phases, from the first to the last, unless the run ends before."""
+        """Run the phases in a greenlet, from the first to the last, unless the run ends before."""
         while self.plan.phase != OVER and not self._shutdown.begun:
             if self.plan.phase == BETWEEN and not self._next_stage():
                 break
@@ -125,7 +125,7 @@ class PhaseRunner:
         self._shutdown.begin()
 
     def _begin(self, phase: str) -> None:
-        """The users of this phase, its limit, then its requests."""
+        """Begin the users of this phase, its limit, then its requests."""
         self._phase_begun = phase, self._time.monotonic()
         goes_on = phase == PROFILING and self._settings.warmup_goes_on
         if goes_on:
@@ -149,7 +149,7 @@ class PhaseRunner:
         self._context.send(AskAgain(phase))
 
     def _begin_load(self, phase: str) -> None:
-        """The users of this phase, and its limit."""
+        """Begin the users of this phase, and its limit."""
         if (users := self._users_of(phase)) is not None:
             self._users.become(users)
         known = self.asked.users or ("as many as needed" if self._users.grows else "from the form")
@@ -157,8 +157,8 @@ class PhaseRunner:
         self._start = None
 
     def _spread_start(self, phase: str) -> None:
-        """How fast the users of a closed loop begin to send: in its first phase Locust does what
-        was asked for."""
+        """Set how fast the users of a closed loop begin to send. In its first phase Locust follows
+        the options."""
         users = self._users_of(phase) or self.asked.users or 0
         earlier_s = self._responses.end_phase()
         if users < 2 or self._users.shaped:
@@ -175,12 +175,12 @@ class PhaseRunner:
             self.send_start()
 
     def send_start(self, worker: str | None = None) -> None:
-        """To one process, or to all."""
+        """Send the start to one process, or to all."""
         if self._start is not None:
             self._context.send(self._start, worker)
 
     def add_response(self, record: Record) -> None:
-        """Of a request that is over."""
+        """Add a finished request."""
         self._responses.add(record)
         start_s = self._first_requests.add(record)
         if start_s is not None and self._store.starts:
@@ -188,7 +188,7 @@ class PhaseRunner:
             self._store.starts[-1] = last
 
     def _users_of(self, phase: str) -> int | None:
-        """How many there shall be; None: those that there are."""
+        """The number of users for this phase. None: it stays."""
         s, stages = self.asked, self.stages
         if phase == WARMUP:
             return s.warmup_concurrency
@@ -229,7 +229,7 @@ class PhaseRunner:
             self._job(self.allocator.close, phase, after_s=lead_s + s.warmup_duration)
 
     def _due_in_blocks(self) -> Iterator[DueArrival]:
-        """Arrivals of blocks at different prefill limits."""
+        """The arrivals of blocks at different prefill limits."""
         assert self.limit_sweep is not None
         s = self.asked
         rate = parse_request_rate(s)
@@ -245,7 +245,7 @@ class PhaseRunner:
             yield DueArrival(at_s, draws=draws)
 
     def _turn_limits(self, phase: str) -> None:
-        """The greenlet that sets the prefill limit of each block when it begins."""
+        """Set the prefill limit of each block when it begins, in a greenlet."""
         sweep, time = self.limit_sweep, self._time
         assert sweep is not None
         turned = 0
@@ -271,8 +271,8 @@ class PhaseRunner:
         self.allocator.close(phase)
 
     def _watch_time(self) -> None:
-        """The greenlet that ends the profiling phase: when its time is up, or as soon as every rule
-        is decided."""
+        """End the profiling phase, in a greenlet: when its time is up, or as soon as every rule is
+        decided."""
         time, looks = self._time, self._settings.looks
         began = time.monotonic()
         self._job(self._time_is_up, after_s=looks[-1])  # a look may take longer than is left
@@ -298,8 +298,8 @@ class PhaseRunner:
             )
 
     def _deal_out(self, dues: Iterator[DueArrival], phase: str) -> None:
-        """The schedule of an open loop, from its first arrival to its last. That of a load that goes
-        on begins when the warmup is over, and is dealt out before."""
+        """Deal out the schedule of an open loop, from its first arrival to its last. The schedule
+        of a load that goes on begins when the warmup is over, and is dealt out before."""
         time, goes_on = self._time, self._settings.warmup_goes_on
         self._users.wait()
         lead_s = LEAD_S
@@ -314,7 +314,7 @@ class PhaseRunner:
             self.allocator.end_schedule(phase)
 
     def _lasts_s(self, phase: str) -> float | None:
-        """How long a schedule lasts that ends in time; None: it ends with its last arrival."""
+        """The length of a schedule that ends in time. None: it ends with its last arrival."""
         s = self.asked
         if phase == WARMUP or s.fixed_schedule or s.request_count or self.limit_sweep is not None:
             return None
@@ -337,7 +337,7 @@ class PhaseRunner:
         self._jobs.append(self._context.spawn(run, *args, after_s=after_s))
 
     def _end(self, phase: str) -> None:
-        """All its requests are back, or its load goes on."""
+        """End the phase: all its requests are back, or its load goes on."""
         goes_on = phase == WARMUP and self._settings.warmup_goes_on
         if not goes_on:
             self.limit.stop()
@@ -352,12 +352,12 @@ class PhaseRunner:
             self._store.profiling_at = self._time.now()
 
     def _kill_jobs(self) -> None:
-        """They are over when this returns: none acts in the next phase."""
+        """Kill the phase's greenlets. When this returns, none acts in the next phase."""
         gevent.killall(self._jobs)
         self._jobs.clear()
 
     def stop(self) -> None:
-        """The run is ending: nothing new starts."""
+        """Start nothing new, as the run ends."""
         if self._running is not None:
             self._running.kill()
         self.limit.stop()
@@ -373,19 +373,19 @@ class PhaseRunner:
 
     @property
     def phase_s(self) -> float:
-        """Seconds since this phase began; 0 until it does."""
+        """The seconds since this phase began; 0 until it does."""
         phase, began_at = self._phase_begun
         return max(0.0, self._time.monotonic() - began_at) if phase == self.plan.phase else 0.0
 
     @property
     def limit_block(self) -> LimitBlock | None:
-        """The block that is on, of a comparison of prefill limits; None: there is none."""
+        """The present block of a comparison of prefill limits. None: there is none."""
         if self.limit_sweep is None:
             return None
         return find_block(self.limit_sweep.blocks, self._time.now())
 
     def progress_when_stopped(self) -> str:
-        """How far a run is that somebody stops before its end; empty where it is at its end, or has
+        """How far a run is that somebody stops before its end. Empty: it is at its end, or has
         none."""
         s, stages = self._settings, self.stages
         if stages is not None:
@@ -414,7 +414,7 @@ class PhaseRunner:
     # -- stages ------------------------------------------------------------------------------------
 
     def _next_stage(self) -> bool:
-        """The stage before gets its reports, and nothing is sent meanwhile; then the next one.
+        """Make the reports of the stage before, while nothing is sent, and begin the next one.
         False: there is none."""
         stages = self.stages
         assert stages is not None
@@ -443,14 +443,14 @@ class PhaseRunner:
         return True
 
     def send_stage(self, number: int, worker: str | None = None) -> None:
-        """The stage that is on; 0: none. To one process, or to all."""
+        """Send the present stage (0: none) to one process, or to all."""
         stages = self.stages
         assert stages is not None
         tokens = stages.value if number and stages.asked.axis == INPUT else None
         self._context.send(StageBegin(number, tokens), worker)
 
     def _watch_stage(self, phase: str) -> None:
-        """The greenlet that closes a stage when it has lasted long enough."""
+        """Close a stage in a greenlet when it has lasted long enough."""
         assert self.stages is not None
         while True:
             self._time.sleep(LOOK_S)
@@ -460,7 +460,7 @@ class PhaseRunner:
                 return
 
     def end_stage(self, *, report: bool) -> None:
-        """All of it is back: its records and what is known of it go into its folder."""
+        """End the stage when all of it is back: write its records and facts into its folder."""
         assert self.stages is not None
         if not self.stages.open:
             return
@@ -477,7 +477,7 @@ class PhaseRunner:
         self.stages.close(self._facts_of, report=report)
 
     def add_health(self, health: ProcessHealth) -> None:
-        """Of a process, in the stage that is over."""
+        """Add the health of a process in the ended stage."""
         if self.stages is not None:
             self.stages.health.append(health)
 
@@ -501,7 +501,7 @@ class PhaseRunner:
         return "" if self.stages is None else self.stages.end
 
     def _facts_of(self, stage: Stage) -> Run:
-        """Of the stage that is over, as of a run of its own."""
+        """The ended stage as a run of its own."""
         assert self.stages is not None
         limits = select_known_limits(self._store.limits[self._stage_limits :])
         return self.stages.facts(
@@ -511,12 +511,11 @@ class PhaseRunner:
     # -- rules -------------------------------------------------------------------------------------
 
     def rules(self) -> tuple[Rule, ...]:
-        """Of the run, those of its stages among them."""
+        """The rules of the run, with the rules of its stages."""
         return self._settings.rules.readable
 
     def count(self, worker: str, at: float, status: Status) -> None:
-        """A process reports what it has sent (in_flight.py): the rules look at its records up to
-        then."""
+        """Count what a process has sent (in_flight.py). The rules check its records up to then."""
         for record in self.sends.report(
             worker,
             at,
@@ -528,7 +527,7 @@ class PhaseRunner:
             self._hold_rules_against(record)
 
     def end_count(self, worker: str) -> None:
-        """A process has ended: nothing of it is under way."""
+        """A process has ended, and has nothing under way."""
         for record in self.sends.end(worker):
             self._hold_rules_against(record)
 
@@ -537,8 +536,8 @@ class PhaseRunner:
             self.abort.add(record)
 
     def _watch_rules(self) -> None:
-        """The greenlet that ends the run, or a stage of it, as soon as an ``abort:`` rule is
-        certainly broken."""
+        """End the run, or a stage of it, in a greenlet as soon as an ``abort:`` rule is certainly
+        broken."""
         while not self._shutdown.begun:
             self._time.sleep(RULES_S)
             if (broken := self.abort.broken()) is None:
@@ -559,9 +558,12 @@ class PhaseRunner:
 
 
 def find_undecided_rules(folder: Path, run: Run) -> list[UndecidedRule] | None:
-    """The rules that are open by the records so far (--until-decided), judged in a process of its
-    own, as pandas and all the records would weigh on the load generator. None: nobody could
-    tell."""
+    """The rules that the records so far do not decide (--until-decided). None: it could not be
+    found out.
+
+    A process of its own judges them, as pandas and all the records would weigh on the load
+    generator.
+    """
     try:
         done = subprocess.run(
             [sys.executable, "-m", "locust_llm.report.inconclusive_rules", str(folder)],

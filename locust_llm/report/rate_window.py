@@ -29,19 +29,18 @@ from .rows import SteadyState
 from .selection import RequestSelection
 
 MIN_ANSWERED_SHARE: Final = 0.95
-"""Of the arrivals; above it the server kept up."""
+"""Above this share of the arrivals the server kept up."""
 CHANCE_FACTOR: Final = 3.0
-"""The number in flight varies by the root of its mean, if arrivals are random and do not wait for
-each other (M/G/infinity): so many roots more at the end of a stretch than at its begin are no sign
-of a queue."""
+"""The number in flight varies by the root of its mean, if arrivals are random and independent
+(M/G/infinity). So many roots more at the end of a stretch than at its begin show no queue."""
 
 STRETCHES: Final = 10
-"""Of the measured time of a stage, for the error of its rate."""
+"""The stretches of a stage's measured time, for the error of its rate."""
 
 ANSWERED: Final = 90
-"""Percentile of the time for an answer, after which a load that was sent evenly is answered evenly."""
+"""The percentile of the time for an answer, after which an evenly sent load is answered evenly."""
 MIN_SETTLED: Final = 0.25
-"""Of the time with the load on; where less is left without its start, the start is not left out."""
+"""The share of the loaded time. If less is left without its start, the start is not left out."""
 
 Span = tuple[float, float]
 """Unix seconds."""
@@ -52,27 +51,27 @@ class RateWindow(NamedTuple):
 
     span: Span
     pauses: tuple[Span, ...] = ()
-    """Between repeats, when nothing was sent: they do not count."""
+    """The pauses between repeats, when nothing was sent. They do not count."""
 
     @property
     def seconds(self) -> float:
         return self.span[1] - self.span[0] - sum(end - start for start, end in self.pauses)
 
     def of(self, at: Floats) -> Floats:
-        """The seconds of it that are over at these moments."""
+        """The seconds of the window that are over at these moments."""
         pauses = [np.clip(at, *pause) - pause[0] for pause in self.pauses]
         seconds: Floats = at - self.span[0] - sum(pauses)
         return seconds
 
     @property
     def stretches(self) -> list[Span]:
-        """What is left of its span without the pauses."""
+        """The span without its pauses."""
         begins = [self.span[0], *(end for _, end in self.pauses)]
         ends = [*(start for start, _ in self.pauses), self.span[1]]
         return list(zip(begins, ends, strict=True))
 
     def holds(self, at: Floats) -> NDArray[np.bool_]:
-        """Which of these moments lie in it."""
+        """Which of these moments lie in the window."""
         return (at >= self.span[0]) & (at <= self.span[1]) & ~self.pauses_at(at)
 
     def pauses_at(self, at: Floats) -> NDArray[np.bool_]:
@@ -84,8 +83,8 @@ class RateWindow(NamedTuple):
 
 
 def find_measured_span(run: Run) -> Span | None:
-    """The measured time of a stage of a sweep; None of anything else (a repeat is measured like any
-    run)."""
+    """The measured time of a stage of a sweep. None: anything else, as a repeat is measured like
+    any run."""
     stage = run.stage
     if stage is None or stage.measured_at is None or stage.measured_at <= stage.began_at:
         return None
@@ -93,8 +92,8 @@ def find_measured_span(run: Run) -> Span | None:
 
 
 def find_loaded_span(main: RequestSelection, run: Run) -> Span | None:
-    """The time with the load on of a run whose load went on from the warmup: as many requests end in
-    it as are sent. None of any other."""
+    """The loaded time of a run whose load went on from the warmup: as many requests end in it as
+    are sent. None: any other run."""
     if not run.warmup_went_on or run.stopping_at is None or not main.size:
         return None
     end = run.stopping_at
@@ -112,7 +111,7 @@ def select_ended_in(part: RequestSelection, span: Span) -> RequestSelection:
 
 
 def find_pauses(main: RequestSelection, run: Run) -> Iterator[Span]:
-    """From the last end in one stage of the run to the first send in the next."""
+    """The time from the last end in one stage of the run to the first send in the next."""
     tried = np.where(np.isnan(main["sent_at"]), main["asked_at"], main["sent_at"])
     over = np.fmax(main["closed_at"], main["last_chunk_at"])
     for stage in run.stages:
@@ -148,8 +147,8 @@ def find_settled_window(main: RequestSelection, time: RateWindow, run: Run) -> R
 
 
 def find_users_started(run: Run, begin: float) -> float:
-    """When the last user sent its first request, of a load that began at ``begin``; where nobody
-    knows, then."""
+    """When the last user sent its first request, for a load that began at ``begin``. If it is not
+    known, ``begin``."""
     begun = sum(stage.began_at <= begin for stage in run.stages)
     stage = begun if run.stage is None else run.stage.number
     own = [start for start in run.starts if (start.phase, start.stage) == (PROFILING, stage)]
@@ -161,8 +160,8 @@ def find_users_started(run: Run, begin: float) -> float:
 def measure_steady_state(
     everything: RequestSelection, ended: RequestSelection, span: Span, run: Run
 ) -> SteadyState | None:
-    """Of a stage. ``everything``: its requests, those of the first and the last wave too;
-    ``ended``: those that ended in ``span``."""
+    """The steady state of a stage. ``everything`` has its requests, with the first and the last
+    wave. ``ended`` has the ones that ended in ``span``."""
     seconds = span[1] - span[0]
     if run.stage is None or not seconds > 0:
         return None
@@ -191,8 +190,8 @@ def measure_steady_state(
 
 
 def estimate_rate_error(ok: RequestSelection, span: Span) -> float | None:
-    """Standard error of the requests a second that ended in ``span``: by how much STRETCHES equal
-    stretches of it differ."""
+    """The standard error of the requests a second that ended in ``span``, from the differences of
+    STRETCHES equal stretches."""
     over = np.fmax(ok["closed_at"], ok["last_chunk_at"])
     if len(over) < STRETCHES:
         return None

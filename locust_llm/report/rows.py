@@ -17,73 +17,73 @@ from locust_llm.slo.percentile import find_percentile
 from locust_llm.slo.rules import SloResult
 
 MIN_TOKENS_PER_MERGED_CHUNK: Final = 1.05
-"""Tokens per chunk, on average, above which it is said what is of chunks and what of tokens."""
+"""Above so many mean tokens a chunk, the report names what is of chunks and what of tokens."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric of one phase. Values are in ``unit``; None where nothing was measured."""
+    """One metric of one phase. Values are in ``unit``. None: nothing was measured."""
 
     label: str
     tag: str
     unit: str
     count: int | None = None
-    """How many values it is made of; None: a single number (in ``avg``), no distribution."""
+    """The number of its values. None: it is a single number (in ``avg``), no distribution."""
     per: str = ""
-    """What it is of, where chunks hold several tokens: ``per token``, ``per chunk of 3.2``."""
+    """The base of its values where chunks hold several tokens: ``per token``, ``per chunk of
+    3.2``."""
     effective: float | None = None
-    """Effective sample size: so many independent values would say as much of its mean rank; None:
-    not asked."""
+    """The effective sample size for its mean rank. None: not computed."""
     avg: float | None = None
     min: float | None = None
     max: float | None = None
     std: float | None = None
-    """Of the sample (ddof=1); None below two values."""
+    """The standard deviation of the sample (ddof=1). None: there are fewer than two values."""
     sum: float | None = None
     percentiles: dict[float, float] = {}
-    """Linear interpolation (numpy's default); in an ``adj_`` row with failures nearest rank, and
-    +infinity is a failure, or a request that was cut: then it is in ``at_least``."""
+    """The percentiles by linear interpolation (numpy's default). An ``adj_`` row with failures uses
+    nearest rank. There +infinity is a failure, or a cut request, which is also in ``at_least``."""
     at_least: dict[float, float] = {}
-    """Of an ``adj_`` row: percentiles that land on a request which was cut, and the age that says
-    how long at least."""
+    """For an ``adj_`` row: the percentiles at a cut request, and its age, which is a lower
+    bound."""
     plus_minus: dict[float, tuple[float, float]] = {}
-    """By how much the true percentile may be lower, and by how much higher: see
-    report/slo/measurement_error.py. Empty: nobody knows."""
+    """How much lower, and how much higher, the true percentile may be: see
+    report/slo/measurement_error.py. Empty: not known."""
     intervals: dict[float, tuple[float, float]] = {}
-    """95 % intervals of percentiles, of TTFT: how far chance alone may have moved them in this
-    run. A rule on the same figure has the same interval."""
+    """The 95 % intervals of TTFT percentiles: how far chance alone may have moved them in this run.
+    A rule on the same value has the same interval."""
     inexact: tuple[str, ...] = ()
-    """Statistics (``p95``, ``avg``; empty: that of a rate) that the load generator may have more
-    wrong than is fine."""
+    """The statistics (``p95``, ``avg``; empty: a rate) that the load generator may have too
+    wrong."""
 
 
 class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Failures of one kind: equal but for the words of their message that have digits in them."""
+    """Failures of one kind, which differ only in words with digits in their messages."""
 
     outcome: str
     name: str
     status: int | None
     count: int
     message: str
-    """The first one's."""
+    """The first message."""
 
 
 class RunCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What else was counted; of the profiling phase where nothing else is said."""
+    """Further counts, of the profiling phase where nothing else is named."""
 
     cut_ages_s: tuple[float, float] | None = None
-    """The shortest and the longest time after its send at which a request was cut; None: none
-    was."""
+    """The shortest and the longest time after its send at which a request was cut. None: none was
+    cut."""
     cut_without_chunk: int = 0
     """Requests that were cut before their first chunk."""
     warmup: int
     in_flight_at_profiling: int = 0
-    """Requests of the warmup that were in flight when profiling began, where its load went on."""
+    """The warmup's requests that were in flight when profiling began, where its load went on."""
     never_sent: int
     turned_away: int
     records_lost: int
     broken_lines: int
     chunks: int
-    """Of successful requests."""
+    """The chunks of successful requests."""
     merged_chunks: int
     ttft_upper_bounds: int
     """Successful requests whose first chunk came together with others: it may have arrived
@@ -95,17 +95,17 @@ class RunCounts(msgspec.Struct, frozen=True, kw_only=True):
     without_itl: dict[str, int] = {}
     """How many successful requests have no Inter Token Latency, by the reason."""
     rejected_counts: dict[str, tuple[int, str]] = {}
-    """By the field of the record: in how many successful requests a count of the server's
-    contradicted the answer and was not taken, and what the server wrote in one of them."""
+    """By the field of the record: in how many successful requests the server's count contradicted
+    the answer and was rejected, and one such count."""
     gaps_left_out: int
-    """Gaps next to a chunk that may have come sooner than its stamp, for something else came in the
+    """Gaps beside a chunk that may have come sooner than its stamp, as something else came in the
     same read."""
     gaps_exact: bool
     tokens_per_chunk: float | None = None
     chunks_counted: int = 0
     """Successful requests with a count of tokens in each chunk."""
     retransmits: int = 0
-    """TCP segments that had to be sent again to the server."""
+    """TCP segments that were sent again to the server."""
 
     @property
     def token_rate_unit(self) -> str:
@@ -113,15 +113,15 @@ class RunCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What the gate did in a stretch of time."""
+    """The gate's use in a stretch of time."""
 
     mean_used: float
-    """Time-weighted mean of ``used``."""
+    """The time-weighted mean of ``used``."""
     max_used: int
     waited_s: float
-    """For how long at least one request waited while there was a limit."""
+    """How long at least one request waited while there was a limit."""
     utilisation: float | None
-    """Time-weighted mean of used / limit over those seconds: 1.0 if no slot was free while a
+    """The time-weighted mean of used / limit over that time. It is 1.0 if no slot was free while a
     request waited."""
 
 
@@ -133,43 +133,43 @@ class RequestGroup(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     failure_rate: float | None
     rows: tuple[Row, ...]
-    """TTFT and ITL, where requests had waits TTFT from Due before them. Each has p50, p90, p95,
-    p99. ITL by the limit or rate of a ramp is of requests that decoded under it alone."""
+    """TTFT and ITL, with TTFT from Due before them where requests had waits. Each has p50, p90,
+    p95, p99. By the limit or rate of a ramp, ITL covers requests that decoded under it alone."""
     input_tokens: float | None = None
-    """Mean as delivered; only by turn."""
+    """The mean input tokens as delivered, only by turn."""
     cached_share: float | None = None
 
 
 class RequestBreakdown(msgspec.Struct, frozen=True, kw_only=True):
-    """The requests of the profiling phase divided; a group may be all of them."""
+    """The requests of the profiling phase, divided into groups. A group may be all of them."""
 
     by: str
     groups: tuple[RequestGroup, ...]
 
     @property
     def of_ramp(self) -> bool:
-        """Returns whether it divides by the limit, or the rate, of a ramp."""
+        """It divides by the limit, or the rate, of a ramp."""
         return self.by.endswith(" of the ramp")
 
     @property
     def of_names(self) -> bool:
-        """Returns whether it divides by names of requests, which may be other work each."""
+        """It divides by names of requests, whose work may differ."""
         return "name" in self.by.split(" / ")
 
 
 CHUNKS_AS_TOKENS: Final = "each chunk counts as a token"
-"""In the reason of a rule on tokens that the server did not count."""
+"""The words in the reason of a rule on tokens that the server did not count."""
 
 
 class GoodRequests(msgspec.Struct, frozen=True, kw_only=True):
-    """How many requests met every condition. Its rate has a 95 % interval. A cut request is none
-    for certain."""
+    """The number of requests that met every condition. Its rate has a 95 % interval. A cut request
+    is certainly not among them."""
 
     conditions: str  # in words, and where they come from
     attainment: float
-    """Their share; failures and cut requests are in the denominator."""
+    """Their share. Failures and cut requests are in the denominator."""
     attainment_most: float | None = None
-    """Were each cut request good that may be; None: there is none."""
+    """The attainment if each cut request were good that may be. None: there is none."""
     goodput_per_s: float
     low: float | None
     high: float | None
@@ -180,27 +180,28 @@ class SteadyState(msgspec.Struct, frozen=True, kw_only=True):
     sent."""
 
     in_flight: float
-    """Time-weighted mean of requests at the gate, in prefill or decoding."""
+    """The time-weighted mean of requests at the gate, in prefill or decoding."""
     residual: float | None = None
-    """Share off Little's law, from the records; None: nothing ended, or the stage has no waves that
-    are left out."""
+    """The deviation from Little's law by the records. None: nothing ended, or the stage leaves out
+    no waves."""
     per_s_error: float | None = None
-    """Standard error of the requests answered a second; None with too few."""
+    """The standard error of the requests answered a second. None: there are too few."""
     delivered: float | None = None
-    """Of an open loop: requests answered in this time, over those that were due in it."""
+    """For an open loop: the requests answered in this time, over the ones that were due in it."""
     kept_up: bool | None = None
-    """Of an open loop: that is 95 % and more, or what is missing may be inside by chance."""
+    """For an open loop: at least 95 % was delivered, or the missing requests may be inside by
+    chance."""
 
 
 class LoadLevel(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage of a sweep or of repeats, as a row of its table. Figures are of what was measured
-    of it."""
+    """One stage of a sweep or of repeats, as a row of its table. Its values are of the measured
+    part."""
 
     number: int
     value: float
     """The value that the sweep changes."""
     users: int | None
-    """Concurrent sessions asked for; None: as many as the arrivals needed."""
+    """The requested concurrent sessions. None: as many as the arrivals needed."""
     duration_s: float | None
     requests: int
     succeeded: int
@@ -208,40 +209,40 @@ class LoadLevel(msgspec.Struct, frozen=True, kw_only=True):
     """The requests that had ended before it was measured."""
     failure_rate: float | None
     residual: float | None
-    """Of Little's law: above 5 % the stage was not stationary."""
+    """The residual of Little's law. Above 5 % the stage was not stationary."""
     why: str  # why it ended
     client: str | None  # the client verdict
     client_reasons: tuple[str, ...] = ()
     uncertain: tuple[str, ...] = ()
-    """Words of the metrics whose median, mean or rate the load generator may have wrong."""
+    """The metrics whose median, mean or rate the load generator may have wrong."""
     requests_per_s: float | None
     input_tokens_per_s: float | None
     output_tokens_per_s: float | None
     requests_per_s_error: float | None = None
-    """Its standard error; None: unknown."""
+    """The standard error of requests a second. None: unknown."""
     latencies: dict[str, Row]
-    """By tag: time_to_first_token, inter_token_latency, time_to_first_token_from_due,
+    """The rows by tag: time_to_first_token, inter_token_latency, time_to_first_token_from_due,
     request_latency, prefill_gate_wait, output_token_throughput_per_user, as in its own summary."""
     in_flight: float | None = None
     delivered: float | None = None
     kept_up: bool | None = None
-    """These three as in Steady."""
+    """These three fields are as in SteadyState."""
     completed: float | None = None
-    """The same as ``delivered``, by the word that runs without stages have for it."""
+    """The same as ``delivered``, by the name for runs without stages."""
     attainment: float | None = None
-    """Share of its requests that meet every condition; None where no rule gives any."""
+    """The share of its requests that meet every condition. None: no rule has any."""
     goodput_per_s: float | None = None
     goodput_low: float | None = None
     goodput_high: float | None = None
     """The ends of its 95 % interval."""
     slowdown: float | None = None
-    """Of gaps with another request in prefill."""
+    """The slowdown of gaps with another request in prefill."""
     lost_share: float | None = None
-    """Of the decode time, to prefills. Both as in Interference."""
+    """The share of the decode time lost to prefills. Both are as in PrefillInterference."""
     slos: tuple[SloResult, ...] = ()
     slo_status: str | None = None
     evidence: StageEvidence | None = None
-    """What it says about the rules; None: nothing."""
+    """What it shows about the rules. None: nothing."""
 
     @property
     def distorted(self) -> bool:
@@ -251,57 +252,58 @@ class LoadLevel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sound(self) -> bool:
-        """Conclusions may use it: requests succeeded, and their figures are not distorted."""
+        """Conclusions may use it: requests succeeded, and their values are not distorted."""
         return self.succeeded > 0 and not self.distorted
 
 
 class Knee(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a sweep turns, by one named rule."""
+    """A knee of a sweep, by one named rule."""
 
     rule: str
-    """Its name: see report/sections/sweep/knee.py."""
+    """The name of the rule: see report/sections/sweep/knee.py."""
     value: float | None
-    """Of what the sweep changes; None: this rule finds none, and ``text`` says why."""
+    """The value of the swept axis. None: this rule finds no knee, and ``text`` has the reason."""
     low: float | None = None
     high: float | None = None
-    """Between which values it lies; None: open on that side, or this rule has no bounds."""
+    """The values between which it lies. None: open on that side, or this rule has no bounds."""
     reach: float | None = None
-    """How far the truth may lie from a value that is no stage (95 %); None: unknown."""
+    """How far the truth may lie from a value that is no stage (95 %). None: unknown."""
     text: str  # what was found and how, one or two sentences
 
 
 class SweepSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sweep, or repeats of one load, amount to."""
+    """The results of a sweep, or of repeats of one load."""
 
     axis: str
     """concurrency, request-rate, prefill-concurrency, input-tokens or repeat."""
     unit: str
     levels: tuple[LoadLevel, ...]
-    """In the order of their values; of repeats in that of time."""
+    """The levels in the order of their values; for repeats in the order of time."""
     ended: str
-    """Why there are no more."""
+    """Why there are no more stages."""
     conditions: str = ""
-    """What a good request is, in words; empty: nothing says so."""
+    """The conditions of a good request, in words. Empty: there are none."""
     knees: tuple[Knee, ...] = ()
     findings: tuple[str, ...] = ()
-    """What follows from it, one sentence or two each: slope, limits for a gateway, cost."""
+    """The consequences, in one sentence or two each: slope, limits for a gateway, cost."""
     spread: tuple[Row, ...] = ()
-    """Of repeats: a figure over all of them; ``count`` is how many had it."""
+    """For repeats: a value over all of them. ``count`` is how many had it."""
     missing: tuple[str, ...] = ()
-    """Stages that are not among the levels, and why: one sentence each."""
+    """The stages that are not among the levels, with the reason, one sentence each."""
     searched: bool = False
-    """By ``--find-max``: stages are where they tell most, and a level may have several."""
+    """``--find-max`` chose the stages, and a level may have several."""
     capacity: CapacityEstimate | None = None
-    """Of a search, the highest load within all rules; None: there was none, or nothing is known."""
+    """For a search: the highest load within all rules. None: there was none, or nothing is
+    known."""
 
     @property
     def repeats(self) -> bool:
-        """Of one load: all of them together are as good as one long run."""
+        """The stages have one load: all of them together are as good as one long run."""
         return self.axis == REPEAT
 
 
 class TtftGrowth(msgspec.Struct, frozen=True, kw_only=True):
-    """How the time to the first token goes with the length of the prompt, over successful
+    """How the time to the first token grows with the length of the prompt, over successful
     requests."""
 
     short_tokens: float
@@ -309,9 +311,9 @@ class TtftGrowth(msgspec.Struct, frozen=True, kw_only=True):
     """The quartiles of the input lengths."""
     short_ttft_ms: float
     long_ttft_ms: float
-    """The median of TTFT of the quarter with the shortest, and of that with the longest prompts."""
+    """The medians of TTFT in the quarters with the shortest and the longest prompts."""
     ms_per_1k: float
-    """By how much TTFT is longer for each 1,000 tokens."""
+    """How much longer TTFT is for each 1,000 tokens."""
     low: float
     high: float
     """The ends of its 95 % interval."""
@@ -323,16 +325,16 @@ class ModelShare(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     asked: float
-    """Of the sessions, each of which keeps its model."""
+    """The share of the sessions, each of which keeps its model."""
     sent: float | None
-    """Of the requests; None: there were none."""
+    """The share of the requests. None: there were none."""
 
 
 # -- of a metric, from its values ------------------------------------------------------------------
 
 
 def make_distribution_row(metric: Metric, values: Floats, percentiles: Sequence[float]) -> Row:
-    """The row of one metric; NaN are no values."""
+    """The row of one metric. NaN is no value."""
     values = values[~np.isnan(values)] * metric.scale
     row = Row(label=metric.label, tag=metric.tag, unit=metric.unit, count=len(values))
     if not len(values):
@@ -351,7 +353,7 @@ def make_distribution_row(metric: Metric, values: Floats, percentiles: Sequence[
 
 
 def make_readability_rows(ok: RequestSelection, percentiles: Sequence[float]) -> tuple[Row, ...]:
-    """The rows of what a reader feels; those without values are left out."""
+    """The readability rows. Rows without values are left out."""
     rows = (make_distribution_row(metric, ok[metric.column], percentiles) for metric in FELT)
     return tuple(row for row in rows if row.count)
 
@@ -392,7 +394,8 @@ def adjust_for_failures(
 
 
 def relabel_chunk_rows(rows: Sequence[Row], tokens: float | None) -> tuple[Row, ...]:
-    """What latencies are of, where chunks hold several ``tokens`` on average."""
+    """The rows with the base of their latencies, where chunks hold several ``tokens`` on
+    average."""
     if tokens is None or tokens <= MIN_TOKENS_PER_MERGED_CHUNK:
         return tuple(row for row in rows if row.tag != "tokens_per_chunk")
     per = {ITL.tag: "per token", POOLED: f"per chunk of {tokens:.1f}"}

@@ -177,7 +177,7 @@ def summarise_run(
 
 
 def _find_capacity(run: Run, evidence: StageEvidence | None) -> CapacityEstimate | None:
-    """As the stages of a search show it, up to this one; None: it is none of a search."""
+    """The capacity by the stages of a search up to this one. None: it is no stage of a search."""
     if run.search is None:
         return None
     own = () if evidence is None else (evidence,)
@@ -205,7 +205,7 @@ def _figure_errors(
 
 
 def _mark_inexact(rows: Sequence[Row], errors: Sequence[FigureError]) -> tuple[Row, ...]:
-    """Each row with its figures that the load generator may have more wrong than is fine."""
+    """Each row with its values that the load generator may have too wrong."""
     inexact = dict[str, tuple[str, ...]]()
     for error in errors:
         if error.level != FINE:
@@ -240,8 +240,8 @@ def _evidence_of_run(main: RequestSelection, run: Run) -> tuple[ProcessEvidence,
 def _with_permits(
     process: ProcessEvidence, main: RequestSelection, permit_s: Floats
 ) -> ProcessEvidence:
-    """``permit_s``: how long each request waited at the gate while a permit was free, of all
-    processes."""
+    """``permit_s``: how long each request of all processes waited at the gate while a permit was
+    free."""
     part = main.only(main.requests["worker"] == process.worker)
     return replace(process, permit_lag_p99_ms=_p99_ms(permit_s[part.chosen]))
 
@@ -249,7 +249,7 @@ def _with_permits(
 def _of_rules(
     seen: Evaluation, everything: RequestSelection, swept: SweepSummary | None
 ) -> tuple[Evaluation, tuple[SloResult, ...], PairedComparison | None]:
-    """(what the rules were held against, their results, of two arms the comparison)."""
+    """(what the rules were judged by, their results, the comparison of two arms)."""
     if seen.run.settings.compares:
         return _of_arms(seen, everything)
     if seen.run.limit_blocks and seen.run.settings.rules.entries:
@@ -260,7 +260,7 @@ def _of_rules(
 def _of_arms(
     seen: Evaluation, everything: RequestSelection
 ) -> tuple[Evaluation, tuple[SloResult, ...], PairedComparison]:
-    """(the candidate's part, its rules and those of the pairs, the comparison)."""
+    """(the candidate's part, its rules and the pairs' rules, the comparison)."""
     compared, pairs = compare_arms(everything, seen.run, seen.verdict)
     part, through, window = select_candidate_requests(everything, seen.run)
     seen = seen._replace(main=part, ended=through, time=window, settled=None)
@@ -268,15 +268,15 @@ def _of_arms(
 
 
 def _of_best_limit(seen: Evaluation) -> Evaluation:
-    """The part of the limit that is to be used."""
+    """The part of the recommended limit."""
     comparison = compare_limits(seen.run, seen.records)
     limit = None if comparison is None else comparison.best
     return select_limit_requests(seen, limit) or seen
 
 
 def _had(run: Run, rows: tuple[Row, ...]) -> tuple[Row, ...]:
-    """Without those of output, where the endpoint has none, and those that an imported result
-    lacks: they would be empty, or zero."""
+    """The rows without the ones that would be empty or zero: output where the endpoint has none,
+    and what an imported result lacks."""
     known = tuple(row for row in rows if not run.imported or row.count or row.avg is not None)
     return tuple(
         row
@@ -315,7 +315,7 @@ def _rows(
 
 
 def _in_order(ok: RequestSelection, metric: Metric) -> Floats:
-    """Values by the time of the send."""
+    """The values by the time of the send."""
     values = ok[metric.column][np.argsort(ok["sent_at"], kind="stable")]
     known: Floats = values[~np.isnan(values)]
     return known
@@ -324,8 +324,8 @@ def _in_order(ok: RequestSelection, metric: Metric) -> Floats:
 def _intervals(
     ok: RequestSelection, metric: Metric, looks: int
 ) -> dict[float, tuple[float, float]]:
-    """Those that have both ends, in the unit of the metric. ``looks``: as of the rules, so that one
-    figure has one interval."""
+    """The intervals that have both ends, in the metric's unit. ``looks`` is the rules' number of
+    looks, so that one value has one interval."""
     values = _in_order(ok, metric)
     intervals = dict[float, tuple[float, float]]()
     for percentile in (50.0, 95.0):
@@ -351,7 +351,7 @@ def _warmup_rows(
 
 
 def _latencies(ok: RequestSelection) -> Iterator[Metric]:
-    """TTFO only where some answer began with reasoning: else it is TTFT again."""
+    """TTFO is present only where some answer began with reasoning: otherwise it equals TTFT."""
     ttft, ttfo = ok["ttft_s"], ok["ttfo_s"]
     reasoned = bool((ttft != ttfo)[~np.isnan(ttft)].any())
     return (metric for metric in LATENCIES if reasoned or not metric.optional)
@@ -403,8 +403,8 @@ def _amount(ok: RequestSelection, columns: Sequence[str]) -> float | None:
 
 
 def _adjusted(part: RequestSelection, percentiles: Sequence[float]) -> tuple[Row, ...]:
-    """What the percentiles of rules are of: all requests, also those that failed, were cut or were
-    cancelled."""
+    """The rows behind the percentiles of rules: all requests, also failed, cut and cancelled
+    ones."""
     ok = part.outcome(OK)
     failures = part.outcome(*FAILURES).size
 
@@ -419,7 +419,7 @@ def _adjusted(part: RequestSelection, percentiles: Sequence[float]) -> tuple[Row
 
 
 def _given_up(part: RequestSelection, percentiles: Sequence[float]) -> tuple[Row, ...]:
-    """Figures of requests that were cancelled on purpose; empty without any."""
+    """The values of cancelled requests. Empty: there are none."""
     columns = (part["ttft_s"], part["closed_at"] - part["sent_at"], part["output_tokens"])
     rows = zip(CANCELLED_METRICS, columns, strict=True)
     return (
@@ -430,7 +430,7 @@ def _given_up(part: RequestSelection, percentiles: Sequence[float]) -> tuple[Row
 
 
 def _failures(part: RequestSelection) -> tuple[FailureGroup, ...]:
-    """Most frequent first."""
+    """The failures, the most frequent first."""
     failed = part.requests.loc[
         part.outcome(*FAILURES).chosen, ["outcome", "name", "status", "error"]
     ]
@@ -522,7 +522,7 @@ def collect_evidence(
 
 
 def _host(worker: str) -> str:
-    """Of a process, by its name in a distributed run: host, underscore, digits."""
+    """The host of a process, by its name in a distributed run: host, underscore, digits."""
     return worker.rpartition("_")[0]
 
 
@@ -563,15 +563,15 @@ def _p99_ms(seconds: Floats) -> float | None:
 
 
 def _counted_output(ok: RequestSelection) -> Floats:
-    """Output tokens where the server counted them: a chunk may hold several, so a number of chunks
-    is no length."""
+    """The output tokens where the server counted them. A chunk may hold several, so a number of
+    chunks is no length."""
     of_chunks = (ok.requests["tokens_from"] == "chunks").to_numpy(np.bool_)[ok.chosen]
     return np.where(of_chunks, np.nan, ok["output_tokens"])
 
 
 def _where_asked(ok: RequestSelection, column: str) -> Floats:
-    """Of the requests that asked for a length, where there are any: as the mean is shown beside the
-    length asked for."""
+    """The values of the requests that asked for a length, where there are any, as the mean is shown
+    beside the requested length."""
     asked = ~np.isnan(ok[f"asked_{column}"])
     return ok[column][asked] if asked.any() else ok[column]
 
@@ -622,7 +622,7 @@ def _counts(
 
 
 def _rejected(texts: dict[str, int]) -> dict[str, tuple[int, str]]:
-    """By the name of the count: how many requests, and one of its values."""
+    """By the name of the count: (how many requests, one of its values)."""
     rejected: dict[str, tuple[int, str]] = {}
     for text, requests in texts.items():
         for line in text.split("\n"):
@@ -635,7 +635,7 @@ def _rejected(texts: dict[str, int]) -> dict[str, tuple[int, str]]:
 def _gate(
     columns: RequestColumns, run: Run, levels: Occupancy | None, span: tuple[float, float]
 ) -> GateUse | None:
-    """None: the run had no gate. ``levels``: the occupancy, where it is known already."""
+    """None: the run had no gate. ``levels`` is the occupancy, where it is known already."""
     if not run.limits:
         return None
     levels = levels or compute_occupancy(columns.requests, run.limits)

@@ -54,25 +54,25 @@ from .sweep import (
 
 INPUT_TOKENS: Final = 550.0
 OUTPUT_TOKENS: Final = 128.0
-"""Mean lengths that nobody asked for."""
+"""The default mean lengths."""
 LENGTH_SHARE: Final = 0.1
-"""Their standard deviation: users whose requests are all alike go on in step."""
+"""Their standard deviation, as users whose requests are all equal go on in step."""
 UNASKED_STDDEV: Final = "10% of the default mean, else 0"
 START_SHARE: Final = 0.1
-"""Of its time a run, a stage or a block spends at most this on the start of its users."""
+"""A run, a stage or a block spends at most this share of its time on the start of its users."""
 LOOK_STEP: Final = 1.5
 """Each look comes after so many times the time of the one before."""
 SESSION_HEADERS: Final = {
     "aiperf": "X-Session-Affinity", "mlperf": "X-Session-ID", "dynamo": "X-Dynamo-Session-ID",
 }  # fmt: skip
-"""By whose it is: in each of these goes the id of the session."""
+"""The headers with the session's id, by the system that reads them."""
 OUR_LOCUSTFILES: Final = ("", "run.py")
-"""What they send the settings say; others may have prompts of their own."""
+"""The settings describe what these locustfiles send. Others may have their own prompts."""
 MAX_COLUMNS: Final = 50
-"""Percentiles in a table."""
+"""The percentiles in a table."""
 MAX_RESPONSE_BYTES: Final = 1 << 26
-"""Default for a whole answer, with headers and framing: 200,000 chunks of 300 bytes, more than any
-model writes."""
+"""The default for a whole answer, with headers and framing: 200,000 chunks of 300 bytes, more than
+any model writes."""
 PIXELS: Final = OptionRange(0, 16_384)
 AUDIO_S: Final = OptionRange(0, 600)
 
@@ -97,9 +97,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         ),
     ] = None
     scenario_changed: tuple[str, ...] = ()
-    """The options of the scenario that this run has otherwise."""
+    """The scenario's options that this run changes."""
     published: PublishedRules | None = None
-    """The rules of the benchmark that the scenario is of; None: it is of none."""
+    """The rules of the scenario's benchmark. None: it belongs to none."""
     published_rules: Annotated[
         str,
         Option(
@@ -120,7 +120,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
             repeated=True,
         ),
     ] = ()
-    """Rules as text, as run.json has them; ``rules`` has the objects."""
+    """The rules as text, as run.json has them. ``rules`` has the objects."""
     slo_preset: Annotated[
         str | None,
         Option("rules", "Preset rules: chat, or MLPerf's", "mlperf-llama3.1-8b", "NAME"),
@@ -239,7 +239,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         ),
     ] = ""
     candidate_set: tuple[str, ...] = ()
-    """In what it differs beside its address; never the value of a header."""
+    """Its differences beside its address, never with the value of a header."""
     aa: Annotated[
         bool,
         Option(
@@ -592,9 +592,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     # The server, the load, the gate, the stages and the cost
 
     host: str = ""
-    """Base URL, scheme included, without ``/v1``; the first of several."""
+    """The base URL with its scheme, without ``/v1``; the first of several."""
     hosts: tuple[str, ...] = ()
-    """All of them, where there are several: a session stays with one."""
+    """All addresses, where there are several. A session stays with one."""
     endpoint: Annotated[
         str,
         Option(
@@ -640,7 +640,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         ),
     ] = None
     tenant_header: tuple[str, ...] = ()
-    """Headers of tenants, never with a value."""
+    """The headers of tenants, never with a value."""
     tenant_priority: Annotated[
         str | None,
         Option(
@@ -700,8 +700,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     users: Annotated[int | None, Option("locust", flag="-u", range=USERS)] = None
     """Concurrent sessions. None: as many as the arrivals need, up to ``max_users``."""
     spawn_rate: Annotated[float | None, Option("locust", flag="-r", range=POSITIVE)] = None
-    """Users started a second, as asked. None: those of a closed loop send their first requests
-    evenly over one response time."""
+    """The requested users started a second. None: the users of a closed loop send their first
+    requests evenly over one response time."""
     max_users: Annotated[
         int,
         Option("load", "Maximum number of users that a rate adds without -u", "5000", range=USERS),
@@ -726,7 +726,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     run_time_s: Annotated[
         float | None, Option("locust", flag="-t", range=OptionRange(1, DELAY.most))
     ] = None
-    """Of the profiling phase."""
+    """The seconds of the profiling phase."""
     stop_timeout_s: Annotated[float, Option("locust", range=DELAY)] = 30.0
 
     request_rate: Annotated[
@@ -1014,7 +1014,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
             "AXIS=VALUES",
         ),
     ] = None
-    """Stages: see sweep.py."""
+    """The stages: see sweep.py."""
     objective: Annotated[
         str | None,
         Option(
@@ -1098,8 +1098,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
 
     @cached_property
     def looks(self) -> tuple[float, ...]:
-        """When the rules are judged, in seconds of profiling; the last one is when the run ends at
-        the latest."""
+        """When the rules are judged, in seconds of profiling. At the last one the run ends at the
+        latest."""
         return interim_analysis_times(self.run_time_s, self.until_decided_s)
 
     @property
@@ -1114,12 +1114,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
 
     @cached_property
     def rules(self) -> Rules:
-        """Of ``slo``, ``slo_preset`` and ``goodput``, parsed once."""
+        """The rules of ``slo``, ``slo_preset`` and ``goodput``, parsed once."""
         return slo_rules.resolve_rules(self.slo, self.slo_preset, self.goodput)
 
     @property
     def reader(self) -> ReadingPace:
-        """Whom tokens are in time for. Raises ValueError."""
+        """The pace and deadlines of tokens. Raises ValueError."""
         return parse_reading_pace(self.reading_pace, self.token_deadline)
 
     @property
@@ -1129,30 +1129,30 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
 
     @cached_property
     def models(self) -> tuple[str, ...]:
-        """Asked for by name: of the mix, else the one; none: the server's first is taken. Raises
-        ValueError."""
+        """The models by name: of the mix, or the one. Empty: the server's first model is taken.
+        Raises ValueError."""
         if self.model_mix:
             return tuple(parse_weights(self.model_mix))
         return (self.model,) if self.model else ()
 
     @property
     def generates(self) -> bool:
-        """Answers have tokens of output, streamed or not."""
+        """Answers have output tokens, streamed or not."""
         return self.endpoint_type not in POOLING
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Of the server, or of its replicas."""
+        """The addresses of the server, or of its replicas."""
         return self.hosts or (self.host,)
 
     @property
     def texts(self) -> int:
-        """Of a synthetic request: prompts, or inputs with the query of rerank."""
+        """The texts of a synthetic request: prompts, or inputs with the query of rerank."""
         return self.batch_size_text + (self.endpoint_type == "rerank")
 
     @property
     def media(self) -> GeneratedMediaSettings:
-        """Of synthetic pictures and sounds. Raises ValueError."""
+        """The synthetic images and audio. Raises ValueError."""
         return GeneratedMediaSettings(
             width=(self.image_width_mean, self.image_width_stddev),
             height=(self.image_height_mean, self.image_height_stddev),
@@ -1166,7 +1166,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
 
     @property
     def open_loop(self) -> bool:
-        """Requests come by a schedule, whatever the server does."""
+        """Requests follow a schedule, whatever the server does."""
         rates = (
             self.request_rate
             or self.request_rate_series
@@ -1177,7 +1177,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
 
     @property
     def max_users_asked(self) -> int | None:
-        """Largest number of users of the run; None: not given."""
+        """The largest number of users of the run. None: not given."""
         stages = self.staged
         return (
             int(stages.values[-1])
@@ -1187,7 +1187,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
 
     @property
     def first_users(self) -> int | None:
-        """Users at the start: a warmup or a first stage may have its own number. None: not
+        """The users at the start, as a warmup or a first stage may have its own number. None: not
         given."""
         if self.warmup_concurrency:
             return self.warmup_concurrency
@@ -1198,14 +1198,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
 
     @property
     def spreads_start(self) -> bool:
-        """Nobody asked how fast users start: those of a closed loop start over one response
-        time."""
+        """No option sets how fast users start: a closed loop's start over one response time."""
         return not self.open_loop and self.spawn_rate is None and (self.max_users_asked or 1) > 1
 
     @property
     def longest_start_s(self) -> float | None:
-        """The start of users takes at most this share of the time in which they send; None: that
-        is not bounded."""
+        """The longest start of users: a share of the time in which they send. None: it has no
+        bound."""
         if self.compares:
             return START_SHARE * self.block_duration
         if self.sweep:
@@ -1218,7 +1217,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
 
     @property
     def staged(self) -> Sweep | None:
-        """The stages that were asked for; None without any. Raises ValueError."""
+        """The requested stages. None: there are none. Raises ValueError."""
         if self.sweep:
             swept = parse_sweep(self.sweep)
             return None if swept.axis == PREFILL else swept
@@ -1232,47 +1231,47 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
 
     @cached_property
     def swept_limits(self) -> tuple[int | None, ...]:
-        """Prefill limits that are compared in short blocks of one load, no limit being the first;
-        empty: none are. Raises ValueError."""
+        """The prefill limits that are compared in short blocks of one load; no limit is the first.
+        Empty: none are compared. Raises ValueError."""
         if not self.sweeps(PREFILL):
             return ()
         return (None, *map(int, parse_sweep(self.sweep or "").values))
 
     @property
     def chosen_objective(self) -> str:
-        """What makes a prefill limit the best one."""
+        """The measure of the best prefill limit."""
         if self.objective is not None:
             return self.objective
         return GOODPUT if slo_rules.define_good_request(self.rules)[0] else SHORT_TTFT
 
     @property
     def traced_share(self) -> float:
-        """Of the requests, those that ask the server to trace them; the receiver of its spans wants
-        all."""
+        """The share of the requests that ask the server to trace them. The receiver of its spans
+        wants all."""
         return 1.0 if self.otlp_receiver else self.otel_sample
 
     @property
     def compares(self) -> bool:
-        """It has two arms, and its stages are blocks of either."""
+        """The run has two arms, and its stages are blocks of either."""
         return bool(self.candidate or self.candidate_set or self.same_server)
 
     @property
     def same_server(self) -> bool:
-        """Of both arms, without any change: the base against itself, or a tenant alone and beside
-        the others."""
+        """Both arms have the same server without changes: the base against itself, or a tenant
+        alone and beside the others."""
         return self.aa or self.isolate is not None
 
     @property
     def pairs(self) -> int:
-        """Of blocks that are counted: as many as the time has room for beside the first, which is
-        not."""
+        """The counted pairs of blocks: as many as the time allows beside the first, which does not
+        count."""
         return (
             PAIRS if not self.run_time_s else int(self.run_time_s // (2 * self.block_duration)) - 1
         )
 
     @cached_property
     def blocks(self) -> tuple[TrialBlock, ...]:
-        """In the order of time; empty without arms."""
+        """The blocks in the order of time. Empty: there are no arms."""
         if not self.compares:
             return ()
         return order_blocks(
@@ -1280,19 +1279,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         )
 
     def block(self, stage: int) -> TrialBlock | None:
-        """Of the stage of this number (from 1); None: there are no arms, or it is 0."""
+        """The block of the stage with this number (from 1). None: there are no arms, or it is 0."""
         return self.blocks[stage - 1] if 0 < stage <= len(self.blocks) else None
 
     def stage_s(self, stage: int) -> float | None:
-        """How long requests begin in the stage of this number (0: the run has none): of a run with
-        arms each block is bounded in time, else the run. None: nothing bounds it."""
+        """How long requests begin in the stage with this number (0: the run has none). With arms
+        each block is bounded in time, else the run. None: nothing bounds it."""
         block = self.block(stage)
         return self.longest_s if block is None else block.load_s
 
     @property
     def sends_fresh_words(self) -> bool:
-        """Its prompts begin as no earlier run's: as asked, or since it is compared. A dataset is
-        changed only if asked."""
+        """Its prompts begin unlike any earlier run's: as requested, or because it is compared. A
+        dataset is changed only on request."""
         compared = self.compares or any(
             entry.rule is not None and entry.rule.base for entry in self.rules.entries
         )
@@ -1308,7 +1307,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
 
     @cached_property
     def changes(self) -> CandidateChanges:
-        """Of the candidate, without the values of its headers. Raises ValueError."""
+        """The candidate's changes, without the values of its headers. Raises ValueError."""
         return parse_candidate_changes(self.candidate_set)
 
     @property
@@ -1317,8 +1316,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
 
     @property
     def warmup_goes_on(self) -> bool:
-        """Its load goes on into the profiling phase: the warmup is bounded by time alone, has the
-        same load, and nothing is counted or replayed from the begin of profiling on."""
+        """The warmup's load goes on into the profiling phase. The warmup is bounded by time alone,
+        has the same load, and nothing is counted or replayed from the begin of profiling on."""
         other_load = (
             self.warmup_concurrency not in (None, self.users)
             or self.warmup_request_rate not in (None, self.request_rate)

@@ -30,25 +30,25 @@ WORSE: Final = "worse"
 SAME: Final = "no difference to be seen"
 FEW: Final = "too few to tell"
 HARDLY: Final = 0.01
-"""A smaller difference, as a share of the base's figure, is hardly one, however sure it is."""
+"""A certain difference below this share of the base's value is called hardly one."""
 
 
 class MetricChange(NamedTuple):
-    """From one run to another, in seconds, a share of 1, or a number a second."""
+    """The change from one run to another, in seconds, a share of 1, or a number a second."""
 
     base: ObservedValue
     here: ObservedValue
     difference: float | None = None
-    """None: there is nothing to compare, and ``note`` says why."""
+    """None: there is nothing to compare, and ``note`` has the reason."""
     ends: Ends | None = (None, None)
-    """Of its 95 % interval; None: a fact of the runs, which has none."""
+    """The ends of its 95 % interval. None: a fact of the runs, which has none."""
     ratio: float | None = None
-    """here / base; infinite if only that of the base is 0."""
+    """here / base. Infinite: only the base's value is 0."""
     ratio_ends: Ends | None = (None, None)
     note: str = ""
 
     def word(self, rule: Rule) -> str:
-        """Whether the figure of the rule became better or worse, as far as can be told."""
+        """Whether the rule's value became better or worse, as far as it is known."""
         if self.difference is None:
             return "-"
         low, high = (self.difference, self.difference) if self.ends is None else self.ends
@@ -65,7 +65,7 @@ class MetricChange(NamedTuple):
 
 
 def measure_change(rule: Rule, base: Evaluation, here: Evaluation) -> MetricChange:
-    """Of the figure that a rule is about; its limit plays no part."""
+    """The change of a rule's value. Its limit plays no part."""
     rule = replace(rule, op="<=" if rule.less_is_better else ">=")
     old = compute_rule_value(rule, base)
     new = compute_rule_value(rule, here)
@@ -86,8 +86,8 @@ def measure_change(rule: Rule, base: Evaluation, here: Evaluation) -> MetricChan
 
 
 def difference_ends(old: ObservedValue, new: ObservedValue) -> Ends:
-    """Of ``new`` minus ``old``. Of two rates it holds both the difference with the start and the end
-    of the load and the one without them."""
+    """The ends of ``new`` minus ``old``. For two rates they hold both the difference with the
+    load's start and end, and the one without."""
     if old.settled is None or new.settled is None:
         return _difference_ends(old, new)
     low, high = _difference_ends(old.settled, new.settled)
@@ -96,8 +96,8 @@ def difference_ends(old: ObservedValue, new: ObservedValue) -> Ends:
 
 
 def _difference_ends(old: ObservedValue, new: ObservedValue) -> tuple[float, float]:
-    """Of ``new`` minus ``old``; where cut requests leave a figure open, from the least to the most
-    that it may be."""
+    """The ends of ``new`` minus ``old``. Where cut requests leave a value open, they go from the
+    least to the most possible."""
     old_low, old_least, old_most, old_high = _reach(old)
     low, least, most, high = _reach(new)
     if not all(map(math.isfinite, (old_low, old_high, low, high))):
@@ -109,8 +109,7 @@ def _difference_ends(old: ObservedValue, new: ObservedValue) -> tuple[float, flo
 
 
 def possible_ends(ends: Ends, base: float, rule: Rule) -> Ends:
-    """As a reader sees them beside a figure of the base: none takes the other figure below 0, or a
-    share above 1."""
+    """The ends beside a base's value: no end takes the other value below 0, or a share above 1."""
     low, high = ends
     if low is not None:
         low = max(low, -base)
@@ -120,7 +119,7 @@ def possible_ends(ends: Ends, base: float, rule: Rule) -> Ends:
 
 
 def ratio_ends(old: ObservedValue, new: ObservedValue) -> Ends:
-    """Of ``new`` over ``old``; of two rates as ``difference_ends`` has it."""
+    """The ends of ``new`` over ``old``; for two rates as in ``difference_ends``."""
     if old.settled is None or new.settled is None:
         return _ratio_ends(old, new)
     low, high = _ratio_ends(old.settled, new.settled)
@@ -132,7 +131,7 @@ def ratio_ends(old: ObservedValue, new: ObservedValue) -> Ends:
 
 
 def _ratio_ends(old: ObservedValue, new: ObservedValue) -> tuple[float, float]:
-    """Returns the ends of ``new`` over ``old``, on a scale of logarithms."""
+    """The ends of ``new`` over ``old``, on a logarithmic scale."""
     old_low, old_least, old_most, old_high = _reach(old)
     low, least, most, high = _reach(new)
     if not all(
@@ -151,13 +150,13 @@ def _ratio_ends(old: ObservedValue, new: ObservedValue) -> tuple[float, float]:
 
 
 def _known(observed: ObservedValue) -> float:
-    """The figure of one that has ends."""
+    """The value of one with ends."""
     assert observed.value is not None
     return observed.value
 
 
 def _reach(observed: ObservedValue) -> tuple[float, float, float, float]:
-    """(lower end, the least and the most that the figure may be, upper end)."""
+    """(lower end, least possible value, most possible value, upper end)."""
     assert observed.value is not None
     assert observed.ends is not None
     least, most = sorted(
@@ -170,9 +169,8 @@ def _reach(observed: ObservedValue) -> tuple[float, float, float, float]:
 
 
 def measure_worsening(rule: Rule, base: Evaluation, here: Evaluation) -> ObservedValue:
-    """By how much the figure of a rule is worse than its base's: a share of that, or in the unit of
-    the figure; negative if it is better. Nothing where the runs differ in what is reason enough for
-    it."""
+    """How much worse a rule's value is than its base's: a share of the base, or in the value's
+    unit; negative if it is better. Nothing where the runs differ in a relevant condition."""
     if decisive := [
         f"{d.what} ({d.base} in {rule.base}, {d.here} here)"
         for d in find_condition_differences(base, here)
@@ -225,7 +223,7 @@ def measure_worsening(rule: Rule, base: Evaluation, here: Evaluation) -> Observe
 
 
 def _few(rule: Rule, observed: ObservedValue, where: str) -> str:
-    """Why there is no interval, if there are too few values for one."""
+    """Why there is no interval, if there are too few values."""
     if observed.ends is None or None not in observed.ends:
         return ""
     if observed.note:
@@ -234,7 +232,7 @@ def _few(rule: Rule, observed: ObservedValue, where: str) -> str:
 
 
 def _unsettled(old: ObservedValue, new: ObservedValue) -> str:
-    """What makes either figure less than that of a steady run."""
+    """Why either value is not a steady run's."""
     sides = [
         f"{observed.trend} over the run {where}"
         for observed, where in ((old, "in the base"), (new, "here"))
@@ -244,7 +242,7 @@ def _unsettled(old: ObservedValue, new: ObservedValue) -> str:
 
 
 def _cut(old: ObservedValue, new: ObservedValue) -> str:
-    """Which of two figures cut requests leave open."""
+    """Which of two values cut requests leave open."""
     sides = [
         f"{observed.cut} {where}"
         for observed, where in ((old, "in the base"), (new, "here"))
@@ -258,12 +256,12 @@ def _cut(old: ObservedValue, new: ObservedValue) -> str:
 
 
 def _minus(this: float, that: float) -> float:
-    """What is equal differs by 0, if both land on a failure too."""
+    """Equal values differ by 0, also if both are at a failure."""
     return 0.0 if this == that else this - that
 
 
 def _over(this: float, that: float) -> float:
-    """1 where both are equal, 0 as well."""
+    """1 where both are equal, also at 0."""
     if this == that:
         return 1.0
     if not that:
