@@ -15,6 +15,7 @@ from locust_llm.records.run import (
     BY_RATE,
     BY_RESPONSE_TIME,
     BY_RUN_TIME,
+    BY_WARMUP,
     UNMEASURED,
     ResponseTime,
     UserStart,
@@ -78,7 +79,8 @@ def find_longest_start_s(settings: Settings, start: UserStart) -> float:
 
 
 def _longest_start_s(settings: Settings, label: str) -> float:
-    if label == WARMUP and settings.warmup_duration is not None:
+    ends_first = label == WARMUP and not settings.warmup_goes_on
+    if ends_first and settings.warmup_duration is not None:
         return START_SHARE * settings.warmup_duration
     return math.inf if settings.longest_start_s is None else settings.longest_start_s
 
@@ -105,6 +107,8 @@ def plan_user_start(
     if over_s > longest_s:
         over_s = longest_s
         by = by if by == UNMEASURED else BY_RUN_TIME
+    if by == BY_RUN_TIME and settings.warmup_goes_on:
+        by = BY_WARMUP
     return UserStart(phase=label, stage=stage, users=users, over_s=over_s, by=by)
 
 

@@ -76,17 +76,19 @@ BY_RATE: Final = "rate"
 BY_RESPONSE_TIME: Final = "response_time"
 BY_EARLIER_PHASE: Final = "earlier_phase"
 BY_RUN_TIME: Final = "run_time"
+BY_WARMUP: Final = "warmup"
 UNMEASURED: Final = "unmeasured"
 """Why users start at their rate.
 
-The five reasons are: as requested (-r); over one response time, measured before the load; over the
-mean response time of the phase before; over a tenth of the time, as one response takes longer; over
-a second, as no response time is known.
+The six reasons are: as requested (-r); over one response time, measured before the load; over the
+mean response time of the phase before; over a tenth of the time, or over half of a warmup whose
+load goes on, as one response takes longer; over a second, as no response time is known.
 """
 _START_REASONS: Final = {
     BY_RESPONSE_TIME: ", one response time of a request alone, as measured before the load",
     BY_EARLIER_PHASE: ", the mean response time of the phase before",
     BY_RUN_TIME: ", a tenth of the time, as one response takes longer",
+    BY_WARMUP: ", half of the warmup, as one response takes longer",
     UNMEASURED: ", as no response time is known from before the load",
 }
 
@@ -108,7 +110,7 @@ class UserStart(msgspec.Struct, frozen=True, kw_only=True):
     """The seconds from the first user's first request to the last user's. None: some users sent
     none."""
     by: str
-    """One of rate, response_time, earlier_phase, run_time and unmeasured."""
+    """One of rate, response_time, earlier_phase, run_time, warmup and unmeasured."""
     rate_per_s: float | None = None
     """Users a second, where -r gave it."""
 

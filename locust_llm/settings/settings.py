@@ -60,6 +60,8 @@ LENGTH_SHARE: Final = 0.1
 UNASKED_STDDEV: Final = "10% of the default mean, else 0"
 START_SHARE: Final = 0.1
 """A run, a stage or a block spends at most this share of its time on the start of its users."""
+WARMUP_START_SHARE: Final = 0.5
+"""A warmup whose load goes on spends at most this share of its time on the start of its users."""
 LOOK_STEP: Final = 1.5
 """Each look comes after so many times the time of the one before."""
 SESSION_HEADERS: Final = {
@@ -1209,6 +1211,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
             return START_SHARE * self.block_duration
         if self.sweep:
             return START_SHARE * parse_duration_range(self.stage_duration)[0]
+        if self.warmup_goes_on and self.warmup_duration is not None:
+            return WARMUP_START_SHARE * self.warmup_duration
         return None if self.run_time_s is None else START_SHARE * self.run_time_s
 
     def sweeps(self, axis: str) -> bool:

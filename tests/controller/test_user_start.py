@@ -58,7 +58,17 @@ def test_over_at_most_a_tenth_of_a_stage_of_a_block_and_of_a_warmup() -> None:
     of_stage = plan(9.0, phase="profiling 2", sweep="concurrency=1..4", stage_duration="20..60")
     assert of_stage.over_s == 2.0
     assert plan(9.0, aa=True, block_duration=15.0).over_s == 1.5
-    assert plan(9.0, phase="warmup", warmup_duration=30.0, run_time_s=600).over_s == 3.0
+    own = {"warmup_duration": 30.0, "run_time_s": 600}
+    assert plan(9.0, phase="warmup", warmup_concurrency=4, **own).over_s == 3.0
+
+
+def test_over_at_most_half_of_a_warmup_whose_load_goes_on() -> None:
+    own = {"phase": "warmup", "warmup_duration": 30.0, "run_time_s": 60}
+    assert plan(9.0, **own).over_s == 9.0
+    start = plan(20.0, **own)
+    assert (start.over_s, start.by) == (15.0, "warmup")
+    assert str(start).endswith("over 15 s, half of the warmup, as one response takes longer.")
+    assert plan(15.0, cut=True, **own) == start
 
 
 def test_without_a_measurement_over_a_second() -> None:
