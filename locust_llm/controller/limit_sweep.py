@@ -289,25 +289,26 @@ class LimitSweep:
             place = len(self.blocks)
             name = f"round {block.round}" if block.round else f"first block {place}"
             self._due_at.clear()
-            for number, at_s in enumerate(self._fit_arrivals(name, block, draw(name))):
+            times = self._fit_arrivals(name, block, draw(name))
+            numbers = list(range(len(times)))
+            # each number has its place in an even mix of lengths; what follows what is chance
+            Random(f"{self._seed}/{name}/order").shuffle(numbers)
+            for number, at_s in zip(numbers, times, strict=True):
                 self._due_at.append(block.began_at + at_s)
                 yield block.began_at - start + at_s, f"{name}/{number}"
             block = self.next_block(clock())
 
-    def _fit_arrivals(
-        self, name: str, block: LimitBlock, drawn: Iterator[float]
-    ) -> Iterator[float]:
-        """Yields as many arrivals as the rate asks for in a block, in seconds from its begin: those
+    def _fit_arrivals(self, name: str, block: LimitBlock, drawn: Iterator[float]) -> list[float]:
+        """Finds as many arrivals as the rate asks for in a block, in seconds from its begin: those
         that are drawn, with all their distances longer or shorter. All blocks of a round have the
         same, so one with too many by chance would overload the server in each of them in turn."""
         seconds = block.ended_at - block.began_at
         if not self._rate_per_s:
-            yield from takewhile(lambda at_s: at_s < seconds, drawn)
-            return
+            return list(takewhile(lambda at_s: at_s < seconds, drawn))
         chance = Random(f"{self._seed}/{name}/count").random()
         count = math.floor(self._rate_per_s * seconds + chance)
         times = list(islice(drawn, count + 1))
-        yield from (at_s * seconds / times[-1] for at_s in times[:count])
+        return [at_s * seconds / times[-1] for at_s in times[:count]]
 
 
 def make_limit_sweep(settings: Settings) -> LimitSweep | None:

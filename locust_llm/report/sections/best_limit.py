@@ -368,9 +368,9 @@ def _describe_too_few(
         factor = LEAST_ROUNDS / max(rounds, 1)
     elif OBJECTIVES[objective].percentile is not None and fewest and fewest.values < LEAST_VALUES:
         requests = "requests with short prompts" if objective == SHORT_TTFT else "requests"
-        name = "no limit" if fewest.limit is None else f"limit {fewest.limit}"
+        where = "without a limit" if fewest.limit is None else f"at limit {fewest.limit}"
         missing = (
-            f"a p95 takes {LEAST_VALUES} {requests} at each limit, and {name} had "
+            f"a p95 takes {LEAST_VALUES} {requests} at each limit, and {where} there were "
             f"{fewest.values} in {format_count(fewest.rounds, 'round')}"
         )
         factor = LEAST_VALUES / max(fewest.values, 1)

@@ -105,7 +105,7 @@ def test_too_few_requests() -> None:
     text = describe_answer(regrets, SHORT_TTFT, None, rounds=3, seconds=60.0)
     assert text == (
         "The prefill limits are not distinguished: a p95 takes 20 requests with short prompts at each "
-        "limit, and limit 1 had 14 in 3 rounds. Run for about 3 min or compare fewer limits."
+        "limit, and at limit 1 there were 14 in 3 rounds. Run for about 3 min or compare fewer limits."
     )
 
 
