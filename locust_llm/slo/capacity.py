@@ -74,8 +74,8 @@ class RuleEvidence(msgspec.Struct, frozen=True, kw_only=True):
     rise: float = 0.0
     """How much nearer to the limit the values of the second half are than the first half's, as a
     mean logarithm of the ratio."""
-    rise_error: float = math.inf
-    """The standard error of the rise."""
+    rise_error: float = 0.0
+    """The standard error of the rise. 0: the rise is not known."""
     second_half: "RuleEvidence | None" = None
     """The evidence of the second half of the stage alone."""
 

@@ -4,9 +4,11 @@ time."""
 import math
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import pytest
 
+from locust_llm.records.report_result import ReportResult
 from locust_llm.report.slo.capacity import estimate_capacity
 from locust_llm.report.slo.rule_evidence import make_share_evidence
 from locust_llm.slo.capacity import (
@@ -197,6 +199,16 @@ def test_values_far_within_a_limit_say_nothing_of_failures() -> None:
     attainment = make_share_evidence("r", beyond, 0.05, margins, may_fail=True)
     assert latency.count == 2000
     assert attainment.count < 110
+
+
+@pytest.mark.parametrize("margins", [None, np.full(40, 0.5)])
+def test_evidence_gets_to_the_control_as_it_is(margins: np.ndarray | None) -> None:
+    """The report is another process, and JSON has no infinity."""
+    rule = make_share_evidence("r", np.zeros(40), 0.05, margins)
+    few = make_share_evidence("few", np.zeros(3), 0.05, None)
+    evidence = StageEvidence(level=2, rules=(rule, few, RuleEvidence(rule="avg", excess=0.1)))
+    sent = msgspec.json.encode(ReportResult(stage_evidence=evidence))
+    assert msgspec.json.decode(sent, type=ReportResult).stage_evidence == evidence
 
 
 def test_a_rise_from_one_half_of_a_stage_to_the_other() -> None:

@@ -42,7 +42,7 @@ def find_rise(rule: str, stages: Sequence[StageEvidence]) -> Rise | None:
     known = [
         evidence
         for evidence in chain.from_iterable(long_stages)
-        if evidence.rule == rule and 0 < evidence.rise_error < math.inf
+        if evidence.rule == rule and evidence.rise_error > 0
     ]
     weights = [evidence.rise_error**-2 for evidence in known]
     if not known:
