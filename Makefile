@@ -137,6 +137,7 @@ soak: $(VENV)/.installed-tests    ## ten minutes of faults and firehoses: whethe
 intervals: $(VENV)/.installed-tests  ## how often SLO intervals hold the truth and verdicts are wrong or missing: 250 runs of each kind of load, then of those held out
 	PYTHONPATH=tests $(BIN)/python tests/bench/intervals.py
 	PYTHONPATH=tests $(BIN)/python tests/bench/intervals.py --which seen
+	PYTHONPATH=tests $(BIN)/python tests/bench/intervals.py --which seen-later
 	PYTHONPATH=tests $(BIN)/python tests/bench/intervals.py --which held-out
 
 confusion: $(VENV)/.installed-tests  ## which scheduler the probe says a simulated server has, and which it has: 750 probes

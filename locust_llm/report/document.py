@@ -31,7 +31,7 @@ from locust_llm.report.time_course import describe_arm_limits, describe_limit
 from locust_llm.settings.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
 from locust_llm.settings.sweep import parse_sweep as parse_sweep
 from locust_llm.slo.client_verdict import OK, find_uncertain_metrics
-from locust_llm.slo.rules import PASS, Rules, SloResult
+from locust_llm.slo.rules import FAIL, PASS, Rules, SloResult
 from locust_llm.text.format import (
     format_count,
     format_duration_rounded_up,
@@ -69,9 +69,12 @@ from .sections.notes import (
 from .sections.published import format_energy, make_validity_table
 from .sections.registry import REPORT_SECTIONS
 from .sections.sweep.text import make_sweep_tables, make_sweep_warnings
+from .slo.intervals import SHORT
 
 RULE_WIDTH: Final = 60
 """Characters of an SLO rule on the console."""
+FEW_PHASES: Final = 10
+"""Of an effective sample size that is smaller, the report says what that means."""
 MESSAGE_WIDTH: Final = 200
 MAX_FAILURE_ROWS: Final = 20
 LATENCY: Final = "TTFT and ITL over time"
@@ -231,18 +234,31 @@ def make_rules_table(summary: Summary, run: Run) -> Iterator[Block]:
             if (result.status, result.reason) == (status, reason)
         )
         yield TextBlock(f"{'; '.join(rules)}: {status}, {reason}.")
-    if (missed := _describe_unseen(summary)) is not None:
-        yield TextBlock(missed)
+    yield from map(TextBlock, _describe_unseen(summary))
 
 
-def _describe_unseen(summary: Summary) -> str | None:
-    """What no rule that passed can vouch for: of phases that come at random a run sees none in one
-    of twenty cases where three are expected in it. None: no rule passed by an interval."""
+def _describe_unseen(summary: Summary) -> Iterator[str]:
+    """What decided rules cannot vouch for. Of phases that come at random a run sees none in one of
+    twenty cases where three are expected in it."""
     seconds = summary.conditions.duration_s
-    passed = any(result.status == PASS and result.high is not None for result in summary.slos)
-    if not passed or seconds is None or summary.sweep is not None:
-        return None
-    return f"This run may have missed a slow phase that occurs less than once in {format_duration_rounded_up(seconds / 3)}."
+    if seconds is None or summary.sweep is not None:
+        return
+    decided = [result for result in summary.slos if result.status in (PASS, FAIL)]
+    passed = [result for result in decided if result.status == PASS and result.high is not None]
+    if passed:
+        failing = [result.rule.startswith("error_rate") for result in passed]
+        kind = "failing" if all(failing) else "slow or failing" if any(failing) else "slow"
+        rare = format_duration_rounded_up(seconds / 3)
+        yield f"This run may have missed a {kind} phase that occurs less than once in {rare}."
+    wandering = [
+        result
+        for result in decided
+        if result.effective is not None and result.effective < FEW_PHASES
+    ]
+    slowest = min(wandering, key=lambda result: result.effective or 0.0, default=None)
+    if slowest is not None and (slowest.count or 0) >= SHORT:
+        some = f"{slowest.count:,} requests say as much as {slowest.effective:.0f} independent ones"
+        yield f"{slowest.rule}: its values vary slowly, so {some}. No run shows a phase longer than itself."
 
 
 def _failures(summary: Summary) -> Iterator[Block]:

@@ -1,8 +1,8 @@
 """Interval loads have known truth, for ``make intervals``. Each makes many runs at once, as an
 array (runs, requests) in send order.
 
-TUNED are the loads that the constants of the intervals were chosen on. SEEN were held out of an
-earlier rule, HELD_OUT of this one.
+TUNED are the loads that the constants of the intervals were chosen on. SEEN and SEEN_LATER were held
+out of the two rules before, HELD_OUT of this one.
 """
 
 import math
@@ -68,6 +68,20 @@ def hyperexponential(random: np.random.Generator, shape: tuple[int, ...]) -> Run
     return random.exponential(size=shape) * np.where(random.random(shape) < 0.1, 10, 1) / 1.9
 
 
+def weibull(shape_of: float, random: np.random.Generator, shape: tuple[int, ...]) -> Runs:
+    return random.weibull(shape_of, shape)
+
+
+def pareto(random: np.random.Generator, shape: tuple[int, ...]) -> Runs:
+    """A tail that falls with the fourth power."""
+    return 1 + random.pareto(4.0, shape)
+
+
+def rounded(random: np.random.Generator, shape: tuple[int, ...]) -> Runs:
+    """Whole steps of a server, mostly 3 to 8."""
+    return 3.0 + random.poisson(2.5, shape)
+
+
 def independent(draw: Draw, random: np.random.Generator, runs: int, count: int) -> Runs:
     return draw(random, (runs, count))
 
@@ -97,6 +111,35 @@ def retries(random: np.random.Generator, runs: int, count: int) -> Runs:
     """Draws latencies where one in twelve is retried after a second, once or more often."""
     again = random.geometric(1 - 1 / 12, (runs, count)) - 1
     return lognormal(0.3, random, (runs, count)) + 2 * again
+
+
+def mixed_prompts(random: np.random.Generator, runs: int, count: int) -> Runs:
+    """Three short prompts and a long one by turns, as a script sends them."""
+    long = (np.arange(count) + random.integers(0, 4, runs)[:, None]) % 4 == 0
+    return np.where(long, 2.5, 1.0) * lognormal(0.2, random, (runs, count))
+
+
+def collected_at_random(random: np.random.Generator, runs: int, count: int) -> Runs:
+    """A pause of the server after 60 requests on average, of which the next five or so have what is
+    left."""
+    pauses = random.random((runs, count + 8)) < 1 / 60
+    left = sum(
+        2 * (1 - age / 6) * pauses[:, 8 - age : 8 - age + count].astype(np.float64)
+        for age in range(6)
+    )
+    values: Runs = lognormal(0.3, random, (runs, count)) + left
+    return values
+
+
+def filled(random: np.random.Generator, runs: int, count: int) -> Runs:
+    """A cache that fills over 70 requests or so and is emptied: up to 40 % slower, by turns."""
+    lengths = random.integers(50, 90, (runs, count // 50 + 3))
+    found = np.empty((runs, count))
+    for run, some in zip(found, lengths.tolist(), strict=True):
+        levels = np.concatenate([np.linspace(1.0, 1.4, length) for length in some])
+        begin = int(random.integers(0, some[0]))
+        run[:] = levels[begin : begin + count]
+    return found * lognormal(0.25, random, (runs, count))
 
 
 # -- correlated values
@@ -168,6 +211,27 @@ def padded(random: np.random.Generator, runs: int, count: int) -> Runs:
     return each * random.uniform(0.98, 1.02, each.shape)
 
 
+def oscillating(random: np.random.Generator, runs: int, count: int) -> Runs:
+    """Autoregressive of order 2: swings of 25 requests or so that come and go."""
+    damped, turn = 0.95, 2 * math.pi / 25
+    first, second = 2 * damped * math.cos(turn), -damped * damped
+    warmup = 200
+    noise = random.normal(size=(warmup + count, runs))
+    for i in range(2, warmup + count):
+        noise[i] += first * noise[i - 1] + second * noise[i - 2]
+    swings = noise[warmup:].T
+    return np.exp(0.25 * swings / swings.std()) * lognormal(0.2, random, (runs, count))
+
+
+def reflected(random: np.random.Generator, runs: int, count: int) -> Runs:
+    """A level that walks at random between 0.8 and 1.3."""
+    level = random.uniform(0, 1, (runs, 1)) + 0.06 * np.cumsum(
+        random.normal(size=(runs, count)), axis=1
+    )
+    folded = np.abs((level + 1) % 2 - 1)
+    return (0.8 + 0.5 * folded) * lognormal(0.2, random, (runs, count))
+
+
 # -- queues of an open loop
 # --------------------------------------------------------------------------------------------
 
@@ -205,6 +269,21 @@ def many(
         free[every, slot] = start + service
         if i >= 0:
             found[i] = start - now + service * weight
+    return found.T.copy()
+
+
+def in_batches(load: float, random: np.random.Generator, runs: int, count: int) -> Runs:
+    """Sojourn times of a server with one place where requests arrive in groups of one to five."""
+    wait, found = np.zeros(runs), np.empty((count, runs))
+    left, warmup = np.zeros(runs, np.int64), int(20 / (1 - load) ** 2)
+    for i in range(-warmup, count):
+        last = left == 0
+        gap = np.where(last, random.exponential(3 / load, runs), 0.0)
+        left = np.where(last, random.integers(0, 5, runs), left - 1)
+        wait = np.maximum(wait - gap, 0.0)
+        wait += random.gamma(2.0, 0.5, runs)
+        if i >= 0:
+            found[i] = wait
     return found.T.copy()
 
 
@@ -368,26 +447,47 @@ def drifting_rate(random: np.random.Generator, runs: int, seconds: int) -> Runs:
     return random.poisson(8 * np.maximum(level, 0.05)).astype(np.float64)
 
 
+def swinging_rate(random: np.random.Generator, runs: int, seconds: int) -> Runs:
+    """An arrival rate that swings by 40 %, with a period of 15 s."""
+    turns = np.arange(seconds) / 15 + random.random((runs, 1))
+    return random.poisson(7 * (1 + 0.4 * np.sin(2 * np.pi * turns))).astype(np.float64)
+
+
+def batched_rate(random: np.random.Generator, runs: int, seconds: int) -> Runs:
+    """Sixteen requests that end together, every 1.5 to 2.5 s."""
+    found = np.zeros((runs, seconds))
+    for run in found:
+        ends = np.cumsum(random.uniform(1.5, 2.5, seconds)) - random.uniform(0, 2.5)
+        ends = ends[(ends >= 0) & (ends < seconds)]
+        run += 16 * np.bincount(ends.astype(np.int64), minlength=seconds)[:seconds]
+    return found
+
+
 # -- the simulator ---------------------------------------------------------------------------------
 
 
 def simulated(
-    rate_per_s: float, users: int, random: np.random.Generator, runs: int, count: int
+    rate_per_s: float,
+    users: int,
+    random: np.random.Generator,
+    runs: int,
+    count: int,
+    policy: str = "chunked",
 ) -> Runs:
-    """Returns TTFTs of a simulated H100 with an 8B model and chunked prefill, in an open loop or a
-    closed one of so many users. A tenth of the requests is warmup."""
+    """Returns TTFTs of a simulated H100 with an 8B model, in an open loop or a closed one of so
+    many users. A tenth of the requests is warmup."""
     return np.array(
         [
-            _simulated(rate_per_s, users, int(seed), count)
+            _simulated(rate_per_s, users, int(seed), count, policy)
             for seed in random.integers(1 << 40, size=runs)
         ]
     )
 
 
-def _simulated(rate_per_s: float, users: int, seed: int, count: int) -> list[float]:
+def _simulated(rate_per_s: float, users: int, seed: int, count: int, policy: str) -> list[float]:
     random = Random(seed)
     clock = VirtualClock()
-    scheduler = Scheduler(SERVER, POLICIES["chunked"], record=True)
+    scheduler = Scheduler(SERVER, POLICIES[policy], record=True)
     load = Virtual(clock, BatchEngine(scheduler, LLAMA_8B_H100, clock))
     warmup = count // 2 if rate_per_s else users
     requests = [
@@ -471,7 +571,7 @@ SEEN: Final = (
     *cells("two-state Markov rate, slower", partial(modulated, 8.0), (120,), RATE),
     *cells("drifting rate", drifting_rate, (100,), RATE),
 )
-HELD_OUT: Final = (
+SEEN_LATER: Final = (
     *cells("uniform", partial(independent, uniform), (100, 400)),
     *cells("independent, spread 50 %", partial(independent, gamma), (100, 400)),
     *cells("independent, lognormal 0.8", partial(independent, partial(lognormal, 0.8)), (150, 600)),
@@ -496,5 +596,45 @@ HELD_OUT: Final = (
     *cells("outages, longer", outages, (2000,), OUTCOME),
     *cells("two-state Markov rate, faster", partial(modulated, 3.0), (120,), RATE),
     *cells("drifting rate, shorter", drifting_rate, (60,), RATE),
+)
+HELD_OUT: Final = (
+    *cells("Weibull 0.7", partial(independent, partial(weibull, 0.7)), (120, 500)),
+    *cells("Pareto 4", partial(independent, pareto), (100, 400)),
+    *cells("whole steps", partial(independent, rounded), (100, 400)),
+    *cells("long and short by turns", mixed_prompts, (100, 400)),
+    *cells("pauses at random", collected_at_random, (150, 600)),
+    *cells("a cache that fills", filled, (200, 800)),
+    *cells("AR(2), swings of 25", oscillating, (200, 800)),
+    *cells("a level between walls", reflected, (400, 1200)),
+    *cells("AR(1) 0.7", partial(autoregressive, 0.7), (150, 600)),
+    *cells("drift of 8 % over 60", partial(drifting, 0.08, 60), (400, 1200)),
+    *cells("fractional noise, d = 0.15", partial(fractional, 0.15), (400,)),
+    *cells("groups of one to five, 60 %", partial(in_batches, 0.6), (400, 2000)),
+    *cells(
+        "M/G/2 70 %, lognormal 0.8", partial(many, 0.7, 2, partial(lognormal, 0.8), 1.0), (600,)
+    ),
+    *cells("M/G/16 70 %, gamma", partial(many, 0.7, 16, gamma, 1.0), (500,)),
+    *cells(
+        "closed, 10 users, 3 servers, gamma",
+        partial(closed, 10, 3, partial(thinks, 1.0), gamma),
+        (150, 600),
+    ),
+    *cells(
+        "closed, 64 users, 16 servers",
+        partial(closed, 64, 16, partial(thinks, 3.5), exponential),
+        (400,),
+    ),
+    *cells("closed, sharing, 8 users", partial(shared, 8, 6.0), (250,)),
+    *cells(
+        "simulator as SGLang, open, 9/s",
+        partial(simulated, 9.0, 0, policy="sglang"),
+        (300,),
+    ),
+    *cells("simulator, 20 users", partial(simulated, 0.0, 20), (300,)),
+    *cells("errors of 5 %", partial(errors, 0.05), (150, 600), OUTCOME),
+    *cells("outages, shorter", outages, (3000,), OUTCOME),
+    *cells("swinging rate", swinging_rate, (60, 150), RATE),
+    *cells("batches' rate", batched_rate, (60,), RATE),
+    *cells("two-state Markov rate, fast", partial(modulated, 2.0), (60,), RATE),
 )
 """These were evaluated once, after the last change of the rule."""

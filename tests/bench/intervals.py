@@ -9,9 +9,8 @@ requests that is so much more or fewer bad ones.) Beside it is how often an orac
 a normal interval with the true standard error: more than he no method can decide that is wrong in
 2.5 %.
 
-TUNED are the loads and seeds that the constants were chosen on, SEEN those that an earlier rule was
-tested on, HELD_OUT the others (``--which``). With
-``--abort``: how often a run is ended by an ``abort:`` rule whose limit is the truth, and after how
+TUNED are the loads and seeds that the constants were chosen on, SEEN and SEEN_LATER those that the
+two rules before were tested on, HELD_OUT the others (``--which``). With ``--abort``: how often a run is ended by an ``abort:`` rule whose limit is the truth, and after how
 many requests by one whose limit is half of it.
 """
 
@@ -25,7 +24,7 @@ from statistics import NormalDist
 from typing import Final, NamedTuple
 
 import numpy as np
-from interval_loads import HELD_OUT, SEEN, TUNED, Cell, Runs
+from interval_loads import HELD_OUT, SEEN, SEEN_LATER, TUNED, Cell, Runs
 from tabulate import tabulate
 
 from locust_llm.controller.early_stop import MeanMonitor, ShareMonitor
@@ -42,7 +41,12 @@ GOOD: Final = 0.9
 """``share`` is the share of requests within a limit that truly holds for this share."""
 OFF: Final = (0.1, 0.2, 0.3, 0.4)
 CLEAR: Final = OFF.index(0.3)
-CATALOGUES: Final = {"tuned": (TUNED, 1), "seen": (SEEN, 1001), "held-out": (HELD_OUT, 2001)}
+CATALOGUES: Final = {
+    "tuned": (TUNED, 1),
+    "seen": (SEEN, 1001),
+    "seen-later": (SEEN_LATER, 2001),
+    "held-out": (HELD_OUT, 3001),
+}
 """Each catalogue has cells and their seed."""
 TRUTH: Final = 2
 """There are this many times as many runs as evaluated ones. The others show the truth."""

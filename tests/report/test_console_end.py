@@ -60,7 +60,7 @@ def test_the_verdict_is_first_and_the_report_last() -> None:
     assert lines[0] == "SLO PASS: With 2 users p50 of TTFT is 100 ms, within 3 s."
     assert (
         lines[1]
-        == "From 199 answered requests in 198 s, TTFT p95 183ms to 195ms (95% interval), client verdict OK."
+        == "From 199 answered requests in 198 s, TTFT p95 183ms to 200.1ms (95% interval), client verdict OK."
     )
     assert lines[3].split() == ["p50", "p95", "p99", "avg", "max"]
     assert [line.split("  ")[0] for line in lines[4:9]] == [

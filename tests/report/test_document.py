@@ -1,9 +1,10 @@
-"""Report document: its table of conditions."""
+"""Report document: its table of conditions, and what its rules cannot vouch for."""
 
 import pytest
 from support.records import a_run, answered
 
-from locust_llm.report.blocks import TableBlock
+from locust_llm.records.record import Record
+from locust_llm.report.blocks import TableBlock, TextBlock
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.document import build_report_document
 from locust_llm.report.summarise import summarise_run
@@ -27,3 +28,31 @@ def test_answers_in_one_piece_have_no_chunks_and_no_first_token(
     (conditions,) = (one for one in tables if one.head == ("Condition", "Value"))
     known = {"awaiting first token", "chunks"}
     assert {row[0] for row in conditions.rows} & known == rows
+
+
+def unseen(records: list[Record], *rules: str) -> list[str]:
+    run = a_run(slo=rules)
+    summary = summarise_run(collect_columns(records), run)
+    texts = [one.text for one in build_report_document(summary, run) if isinstance(one, TextBlock)]
+    return [text for text in texts if "phase" in text]
+
+
+def test_what_a_rule_that_passed_may_have_missed() -> None:
+    """Three phases are expected in three times as long as they come once in: a run of 90 s sees one
+    that comes every 30 s in 19 of 20 cases."""
+    steady = [answered(20 + i % 7, sent_at=10.0 + i * 0.3) for i in range(300)]
+    missed = "This run may have missed a {} phase that occurs less than once in 30 s."
+    assert unseen(steady, "ttft p95 < 1s") == [missed.format("slow")]
+    assert unseen(steady, "error_rate < 5%") == [missed.format("failing")]
+    assert unseen(steady, "ttft p95 < 1s", "error_rate < 5%") == [missed.format("slow or failing")]
+    assert unseen(steady, "ttft p95 < 1ms") == []
+
+
+def test_values_that_vary_slowly_are_named() -> None:
+    """Two phases of 150 requests: no more than a few independent values, whatever is decided."""
+    phases = [answered(20 + 10 * (i >= 150) + i % 3, sent_at=10.0 + i * 0.3) for i in range(300)]
+    (text,) = unseen(phases, "ttft p50 < 1ms")
+    assert text.startswith(
+        "ttft p50 < 1ms: its values vary slowly, so 300 requests say as much as "
+    )
+    assert text.endswith(" independent ones. No run shows a phase longer than itself.")

@@ -75,8 +75,8 @@ NONE_OF_400 = 100 * (1 - 0.025 ** (1 / 400))
             0.5 + 0.025 * HIGH),
         ("attainment > 50% given ttft <= 10ms and itl < 15ms", "FAIL", 0, 0, NONE_OF_400),
         ("ttft{input=100} p50 < 222ms", "PASS", 200.5, 200.5 - 10 * LOW, 200.5 + 10 * HIGH),
-        ("ttft avg < 213ms", "PASS", 200.5, 200.5 / 1.05644, 200.5 + 11.316 * 1.01274),
-        ("ttft avg < 211ms", "INCONCLUSIVE", 200.5, 200.5 / 1.05644, 200.5 + 11.316 * 1.01274),
+        ("ttft avg < 213ms", "PASS", 200.5, 200.5 / 1.05806, 200.5 * 1.05806),
+        ("ttft avg < 211ms", "INCONCLUSIVE", 200.5, 200.5 / 1.05806, 200.5 * 1.05806),
     ],
 )  # fmt: skip
 def test_four_hundred_requests(
@@ -84,8 +84,8 @@ def test_four_hundred_requests(
 ) -> None:
     """Of 400 independent requests the number below the median has a standard deviation of sqrt(400)
     / 2 = 10, their share one of 2.5 %; the mean of 1 ... 400 one of 400 / sqrt(12) / sqrt(400) =
-    5.7735, so an end of its interval is off by 11.316, 5.644 % of it, and the upper one by 4
-    x 5.644 %^2 = 1.274 % of that more. The ends of a percentile are values, whole milliseconds."""
+    5.7735, so the ends of its interval are 11.316 / 200.5 = 5.644 % off, as many times above it as
+    below. The ends of a percentile are values, whole milliseconds."""
     found = judged(rule, steps(400))
     assert (found.status, found.count) == (status, 400)
     assert found.effective == (None if low is None and high is None else 400)
@@ -184,11 +184,11 @@ def test_requests_that_come_in_groups_of_equals_are_worth_as_many_as_there_are_g
         for at, ms in enumerate(drawn)
         for k in range(10)
     ]
-    found = judged("ttft p50 < 230ms", grouped)
+    found = judged("ttft p50 < 240ms", grouped)
     assert (found.status, found.count, found.observed) == ("PASS", 4000, 200.5)
     assert found.effective == pytest.approx(400, rel=0.25)
     assert found.low == pytest.approx(200.5 - 10 * LOW, abs=10)
-    assert found.high == pytest.approx(200.5 + 10 * HIGH, abs=10)
+    assert found.high == pytest.approx(200.5 + 10 * HIGH, abs=12)
 
 
 def test_of_a_run_that_is_short_for_its_correlation_little_is_known() -> None:
@@ -400,7 +400,7 @@ def test_a_percentile_beyond_all_values_goes_by_their_spread() -> None:
     assert found.reason == f"at most {found.high:.3g}ms, beyond all values, by their spread"
     assert judged("ttft p50 < 0.2s", turns).reason == found.reason  # in the unit of the table
     assert judged("ttft p99 < 500ms", steps(300)).status == "PASS"
-    assert judged("ttft p99 < 1s", steps(600)).reason == ""
+    assert judged("ttft p99 < 9s", steps(2400)).reason == ""
     failed_rule = judged(
         "ttft p99 < 10ms", steps(50)
     )  # 48 of 50 and more are above: that is decided

@@ -15,18 +15,21 @@ order of the sends, and long_run.py says how far such a mean may be off:
 - a rate, of the amounts in equal stretches of time; a ratio, of what each stretch adds to its
   error.
 
-What a run has too few of, the large values, is taken to be correlated as much as its other values
-foretell (LargeValues). Where fewer than some twenty independent values are beyond a percentile, its
-upper end goes by how the values fall off there, and not by ranks alone: their mean excess is that
-of an exponential tail, and the share that may truly be above the percentile of the run says how far
-along it the true one may be (``bound_above``).
+How correlated the values beyond a level are, a run shows by few of them. What all values show
+counts too (``measure_long_run``), so that neighbouring percentiles have about the same error.
+
+Where few independent values are beyond a percentile, the upper end goes at least as far as an
+exponential tail may: from a level with more of them beyond, by their mean excess, with the errors
+of their number and of that excess (``bound_tail``). In a queue a run of few excursions shows too
+little of its tail, so it counts as a shorter one (``ValueLevels.few_excursions``).
 
 What a percentile passes, a lower one passes; what a lower one fails, a higher one fails.
 """
 
 import math
 from collections.abc import Callable
-from functools import cache, lru_cache
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache
 from statistics import NormalDist
 from typing import Final, NamedTuple
 
@@ -44,39 +47,44 @@ from locust_llm.slo.intervals import (
 )
 from locust_llm.slo.student_t import find_student_t
 
-from .long_run import LongRunError, cosine_coefficients, measure_long_run
+from .long_run import LongRunError, cosine_coefficients, measure_long_run, weigh_shapes
 
 MIN_VALUES: Final = 8
 """Of fewer values nothing can be said of their correlation."""
 HALF: Final = 0.5
-UPPER: Final = (0.75, 0.9)
-"""Shares of values whose levels show how correlated the larger ones are."""
-QUEUE: Final = (0.8, 1.6)
-"""Where larger values are that many times as correlated as the upper half of all: no queue, and
+LARGE: Final = 0.9
+"""The values above the level of this share are called large."""
+SLOW_POWERS: Final = (0.0, 0.35, 0.7)
+"""A level has as much of the slow part of the values as the variance of its ones and zeros to such a
+power: all of it in a queue; at the highest power what a normal level that wanders leaves."""
+QUEUE: Final = (0.8, 1.0)
+"""Where large values are that many times as correlated as the upper half of all: no queue, and
 certainly one."""
+EXCURSIONS: Final = 40.0
+"""So many independent values of a queue are twice as uncertain as they look."""
 SHORT: Final = 25.0
 """Fewer requests do not show how they are correlated."""
-FEW: Final = 20.0
-"""What a queue's correlation is underestimated by with few effective requests: by about 1 + FEW
-over their number."""
-RARER: Final = 0.75
-"""By at least this power of how rare they are, large values are less correlated than the larger
-half of all."""
 PERCENTILES: Final = (0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 """No upper end lies above that of a higher one of these."""
 TAIL_VALUES: Final = 20.0
-"""Where fewer independent values are beyond a percentile, its upper end goes by how so many fall
+"""Where fewer independent values are beyond a percentile, its upper end goes by how values fall
 off."""
+TAIL_SHARES: Final = (0.02, 0.05, 0.1, 0.25, 0.5)
+LEAST_BEYOND: Final = 5.0
+MEAN_BEYOND: Final = 20.0
+"""Shares of values that may show how: from the smallest with so many independent ones on, as fast
+as the smallest with so many values do."""
+LEAST_TAIL: Final = 1.0
+"""Of no fewer independent values the ends are made: a limit far beyond all values is kept."""
 TAIL_PLACES: Final = (np.arange(32) + 0.5) / 32
-CORRELATED: Final = 0.5
-"""By how much it reaches further where values are correlated: few phases show a tail too."""
 LEAST_OUTSIDE: Final = 1e-4
 CLOSE: Final = 1.02
 """Down to which share outside of a limit the bound of a share is looked for, and how exactly."""
-FURTHER_UP: Final = 4.0
-"""By how much an end above reaches further, times the square of its reach as a share of the figure:
-of a load that varies much, runs with a small figure have a small spread too."""
-MOST_FURTHER: Final = 2.0
+STEADY: Final = 0.003
+"""No mean is known better than to such a share of it: a server does not come back to it more
+exactly."""
+MOST_FOLDS: Final = 100.0
+"""How far above a mean its end may lie: nobody knows, and it is a number."""
 LEAST_SIZE: Final = 6.0
 MOST_ERRORS: Final = 2.5
 """What a run shows often, it shows as well as so many independent requests, with an end so many
@@ -116,22 +124,44 @@ class ShareEvidence(NamedTuple):
     """How many standard errors an end of its interval is off."""
 
 
-class LargeValues(NamedTuple):
-    """How the large values of a run are correlated, from all of them: in a queue they are the more
-    correlated ones, and a run has too few of them to show it."""
+@dataclass(frozen=True)
+class ValueLevels:
+    """The values of a run, as one looks at them from a level."""
 
-    queue: float
-    """From 0 (they are less correlated than the others, as where a level wanders) to 1 (certainly a
-    queue)."""
-    inflation: float
-    """Of the mean of all values, which large ones of a queue have too."""
-    half: float
-    """Of the larger half of all values."""
-    errors: float
+    count: int
+    weigh: Callable[[float], ShareEvidence]
+    """Of the share of values within a level."""
+    level_at: Callable[[float], float]
+    """That so large a share of them is within."""
+
+    def weigh_at(self, share: float) -> ShareEvidence:
+        return self.weigh(self.level_at(share))._replace(share=share)
+
+    @cached_property
+    def half_size(self) -> float:
+        """As many independent values are in the upper half."""
+        return HALF * self.count / self.weigh_at(HALF).inflation
+
+    @property
+    def few_in_half(self) -> float:
+        return self.few_excursions(self.half_size)
+
+    @cached_property
+    def queue(self) -> float:
+        """From 0 (no queue) to 1: in a queue large values come together."""
+        half, large = (self.weigh_at(share).inflation for share in (HALF, LARGE))
+        none, certain = QUEUE
+        queue = math.log(large / half / none) / math.log(certain / none)
+        # independent values are in none
+        return min(max(queue, 0.0), 1.0) * (1 - 1 / large) ** 2
+
+    def few_excursions(self, size: float) -> float:
+        """How many times too many ``size`` independent values of a queue may be, which come in
+        excursions of which a run shows few."""
+        return 1 + EXCURSIONS * self.queue / size
 
 
 NONE: Final = ConfidenceInterval(None, None)
-NO_QUEUE: Final = LargeValues(0.0, 1.0, 1.0, 0.0)
 INDEPENDENT: Final = ShareEvidence(1.0, 1.0, NormalDist().inv_cdf(1 - TAIL))
 
 
@@ -148,11 +178,12 @@ def estimate_mean_interval(values: Floats, *, looks: int = 1) -> ConfidenceInter
     if not math.isfinite(mean) or _constant(values):
         return ConfidenceInterval(mean, mean, float(n))
     error, size = _error_of_mean(values, looks)
-    error, size = (
-        max(error, _normal_quantile(TAIL / looks) * float(values.std()) / math.sqrt(n)),
-        min(size, float(n)),
+    independent = _normal_quantile(TAIL / looks) * float(values.std()) / math.sqrt(n)
+    reach = max(error, independent, STEADY * mean) / mean
+    up = reach * math.sqrt(_make_levels(values, looks).few_in_half)
+    return ConfidenceInterval(
+        mean * math.exp(-reach), mean * math.exp(min(up, MOST_FOLDS)), min(size, float(n))
     )
-    return ConfidenceInterval(mean / (1 + error / mean), mean + _reach_up(error, mean), size)
 
 
 def estimate_rate_interval(amounts: Floats, *, looks: int = 1) -> ConfidenceInterval:
@@ -202,10 +233,6 @@ def estimate_effective_size(values: Floats) -> float:
     return min(_error_of_mean(values, 1)[1], float(len(values)))
 
 
-def _reach_up(reach: float, figure: float) -> float:
-    return reach * min(1 + FURTHER_UP * (reach / figure) ** 2, MOST_FURTHER) if figure else math.inf
-
-
 def _error_of_mean(series: Floats, looks: int) -> tuple[float, float]:
     """(how far an end of its interval is off, the effective sample size)."""
     n = len(series)
@@ -228,60 +255,54 @@ def estimate_share_interval(
     near = weigh_share(ones, looks)
     if margins is None or n < MIN_VALUES or near.share < HALF:
         return ConfidenceInterval(*share_ends(near, n), n / near.inflation)
-    shown = near
-    if near.share > UPPER[-1]:  # too few are above 1 to show their correlation
-        tenth = _weigh_level(margins, UPPER[-1], looks)
-        shown = near._replace(
-            inflation=max(near.inflation, tenth.inflation), errors=max(near.errors, tenth.errors)
-        )
-    large = describe_large_values(margins, looks)
-    low, _ = share_ends(expect_large(shown, large, near.share), n)
-    _, high = share_ends(near, n)
-    spread = _bound_share_within(margins, large, looks)
-    return ConfidenceInterval(max(low, spread), high, n / near.inflation)
+    levels = _make_levels(margins, looks)
+    if 0 < near.share < 1:
+        near = levels.weigh(1.0)
+    low, high = share_ends(near, n)
+    within = _bound_share_within(levels)
+    return ConfidenceInterval(within or min(low, HALF), high, n / near.inflation)
 
 
-def _bound_share_within(margins: Floats, large: LargeValues, looks: int) -> float:
+def _bound_share_within(levels: ValueLevels) -> float:
     """The largest share whose percentile is surely within 1; 0: not even the median is."""
-    ordered, n = np.sort(margins), len(margins)
-
-    def is_within(outside: float) -> bool:
-        high = bound_above(
-            1 - outside,
-            lambda level: weigh_share((margins <= level).astype(np.float64), looks),
-            lambda some: level_of_share(ordered, some),
-            large,
-            n,
-        )
-        return high < 1
-
-    most, least = _few_beyond(large, n), LEAST_OUTSIDE
-    if not is_within(most):
+    most, least = HALF, LEAST_OUTSIDE
+    if bound_above(levels, 1 - most) >= 1:
         return 0.0
     while most > CLOSE * least:
         middle = math.sqrt(most * least)
-        most, least = (middle, least) if is_within(middle) else (most, middle)
+        within = bound_above(levels, 1 - middle) < 1
+        most, least = (middle, least) if within else (most, middle)
     return 1 - most
 
 
-def weigh_share(ones: Floats, looks: int = 1) -> ShareEvidence:
+def weigh_share(ones: Floats, looks: int = 1, shown: Floats | None = None) -> ShareEvidence:
+    """``shown``: what the values show that made them ones (``weigh_shapes``)."""
     share = float(ones.mean())
     if len(ones) < MIN_VALUES or share in (0.0, 1.0):
         return INDEPENDENT._replace(share=share, errors=_normal_quantile(TAIL / looks))
-    found = measure_long_run(ones)
+    found = measure_long_run(ones, shown=shown, slow_parts=_slow_parts(share, shown))
     independent = math.sqrt(share * (1 - share))
     return _evidence(share, found, independent, looks)
 
 
-def weigh_ratio(ones: Floats, counts: Floats, looks: int = 1) -> ShareEvidence:
+def weigh_ratio(
+    ones: Floats, counts: Floats, looks: int = 1, shown: Floats | None = None
+) -> ShareEvidence:
     """The same of so many ones among so many of each stretch of a run."""
     whole = float(counts.sum())
     share = float(ones.sum()) / whole
     off = ones - share * counts
     if share in (0.0, 1.0) or _constant(off):
         return INDEPENDENT._replace(share=share, errors=_normal_quantile(TAIL / looks))
-    found = measure_long_run(off)
+    found = measure_long_run(off, shown=shown, slow_parts=_slow_parts(share, shown))
     return _evidence(share, found, math.sqrt(share * (1 - share) * whole / len(counts)), looks)
+
+
+def _slow_parts(share: float, shown: Floats | None) -> tuple[float, ...]:
+    if shown is None:
+        return (1.0,)
+    variance = round(4 * share * (1 - share), 2)
+    return tuple(max(variance, 0.01) ** power for power in SLOW_POWERS)
 
 
 def _evidence(share: float, found: LongRunError, independent: float, looks: int) -> ShareEvidence:
@@ -317,51 +338,6 @@ def _effective(evidence: ShareEvidence, count: int) -> float:
     return max(count / evidence.inflation, 1.0)
 
 
-# -- large values ----------------------------------------------------------------------------------
-
-
-def describe_large_values(values: Floats, looks: int = 1) -> LargeValues:
-    finite = values[np.isfinite(values)]
-    if not len(finite):
-        return NO_QUEUE
-    capped = np.clip(values, finite.min(), finite.max())
-    if _constant(capped):
-        return NO_QUEUE
-    half, *upper = (_weigh_level(values, share, looks) for share in (HALF, *UPPER))
-    ratio = max(evidence.inflation for evidence in upper) / half.inflation
-    none, certain = QUEUE
-    queue = min(max(math.log(ratio / none) / math.log(certain / none), 0.0), 1.0)
-    size = min(_error_of_mean(capped, looks)[1], len(values) / half.inflation)
-    queue *= max(1 - size / len(values), 0.0)  # independent values are in no queue
-    inflation = len(values) / size * _few_excursions(queue, size, len(values))
-    return LargeValues(queue, inflation, half.inflation, max(half.errors, upper[0].errors))
-
-
-def _few_excursions(queue: float, size: float, count: int) -> float:
-    """By how much a queue of few excursions looks less correlated than it is."""
-    return 1 + queue * FEW / size * max(1 - size / count, 0.0)
-
-
-def expect_large(evidence: ShareEvidence, large: LargeValues, share: float) -> ShareEvidence:
-    """Of a level beyond the percentile of ``share``: as correlated as the run shows there, or would
-    if it were long."""
-    far = min((share - HALF) / (UPPER[-1] - HALF), 1.0)
-    inflation = max(evidence.inflation, large.half * (2 * max(1 - share, 0.0)) ** RARER)
-    if (queue := large.queue * far) <= 0:
-        return evidence._replace(inflation=inflation)
-    mixed = inflation ** (1 - queue) * large.inflation**queue
-    errors = evidence.errors + queue * max(large.errors - evidence.errors, 0.0)
-    return evidence._replace(inflation=max(inflation, mixed), errors=errors)
-
-
-def _weigh_level(values: Floats, share: float, looks: int) -> ShareEvidence:
-    """Of the values within the level that ``share`` of them are within."""
-    place = math.ceil(share * len(values)) - 1
-    level = np.partition(values, place)[place]
-    within = values <= level
-    return weigh_share((within if not within.all() else values < level).astype(np.float64), looks)
-
-
 # -- percentiles -----------------------------------------------------------------------------------
 
 
@@ -381,15 +357,24 @@ def estimate_percentile_interval(
     at = max(math.ceil(round(share * n, 9)), 1) - 1
     if _constant(ordered):
         return ConfidenceInterval(float(ordered[0]), float(ordered[0]), float(n))
-    large = describe_large_values(values, looks)
+    levels = _make_levels(values, looks)
+    return search_percentile(ordered, at, share, levels)
+
+
+def _make_levels(values: Floats, looks: int) -> ValueLevels:
+    ordered = np.sort(values)
+    finite = ordered[np.isfinite(ordered)]
+    capped = np.clip(values, finite[0], finite[-1]) if len(finite) else np.zeros(len(values))
+    shown = None if _constant(capped) else weigh_shapes(capped)
 
     @cache
     def weigh(level: float) -> ShareEvidence:
-        return weigh_share((values <= level).astype(np.float64), looks)
+        within = values <= level
+        if within.all():
+            within = values < level
+        return weigh_share(within.astype(np.float64), looks, shown)
 
-    return search_percentile(
-        ordered, at, share, weigh, lambda some: level_of_share(ordered, some), large, n
-    )
+    return ValueLevels(len(values), weigh, lambda share: level_of_share(ordered, share))
 
 
 def level_of_share(ordered: Floats, share: float) -> float:
@@ -401,49 +386,27 @@ def level_of_share(ordered: Floats, share: float) -> float:
 
 
 def search_percentile(
-    levels: Floats,
-    at: int,
-    share: float,
-    weigh: Callable[[float], ShareEvidence],
-    level_at: Callable[[float], float],
-    large: LargeValues,
-    count: int,
+    ordered: Floats, at: int, share: float, levels: ValueLevels
 ) -> ConfidenceInterval:
     """The levels, in order, of which it is not decided whether the percentile of ``share`` (a half
-    and more) is above or below. ``levels[at]`` is that of the run. ``weigh`` tells of the share of
-    ``count`` values within a level, ``level_at`` the level of a share."""
-    here = weigh(float(levels[at]))
-    if here.share >= 1:
-        below = levels[levels < levels[at]]
-        here = weigh(float(below[-1])) if len(below) else here
-
-    higher = [share, *(some for some in PERCENTILES if some > share)]
+    and more) is above or below. ``ordered[at]`` is that of the run."""
+    count = levels.count
+    here = levels.weigh(float(ordered[at]))
     lower = [share, *(some for some in PERCENTILES if some < share)]
 
     def is_exceeded(place: int) -> bool:
         """Whether this percentile is surely above the level, or a lower one is."""
-        evidence = weigh(float(levels[place]))
-        return any(_side(evidence, count, some) < 0 for some in lower)
+        evidence = levels.weigh(float(ordered[place]))
+        return any(is_below(evidence, count, some) for some in lower)
 
-    def is_kept(place: int) -> bool:
-        """Whether this percentile is surely within the level, or a higher one is."""
-        evidence = weigh(float(levels[place]))
-        if evidence.share >= 1:
-            evidence = here._replace(share=1.0)
-        return any(
-            evidence.share > some and _side(expect_large(evidence, large, some), count, some) > 0
-            for some in higher
-        )
-
-    lowest = _find_first(len(levels), lambda place: not is_exceeded(place))
-    highest = _find_first(len(levels), is_kept)
-    upper = float(levels[max(highest, at)]) if highest < len(levels) else math.inf
-    for some in higher:
-        if 1 - some <= _few_beyond(large, count) and level_at(some) < upper:
-            upper = min(upper, bound_above(some, weigh, level_at, large, count))
-    bounded = lowest > 0 or _side(here._replace(share=0.0), count, share) < 0
-    low = float(levels[min(lowest, at)]) if bounded else None
-    extrapolated = bool(math.isfinite(upper) and upper > levels[-1])
+    lowest = _find_first(at + 1, lambda place: not is_exceeded(place))
+    bounded = lowest > 0 or is_below(here._replace(share=0.0), count, share)
+    low = float(ordered[min(lowest, at)]) if bounded else None
+    upper = max(bound_above(levels, share), float(ordered[at]))
+    for some in PERCENTILES:
+        if some > share and levels.level_at(some) < upper:
+            upper = min(upper, bound_above(levels, some))
+    extrapolated = bool(math.isfinite(upper) and upper > ordered[-1])
     return ConfidenceInterval(low, upper, count / here.inflation, extrapolated)
 
 
@@ -457,58 +420,108 @@ def _find_first(count: int, is_true: Callable[[int], bool]) -> int:
     return at
 
 
-def _side(evidence: ShareEvidence, count: int, share: float) -> int:
-    """1: the true share within a level is above ``share``, -1: below, 0: either may be."""
-    evidence = evidence if evidence.share > share else assume_least(evidence, count)
-    size = round(_effective(evidence, count), 2)
-    some, tail = evidence.share * size, normal_tail(evidence.errors)
+def is_below(evidence: ShareEvidence, count: int, share: float) -> bool:
+    """Whether the true share within a level is surely below ``share``."""
     if evidence.share > share:
-        return int(1 - _at_most(round(some, 4), size, share, 1) < tail)
-    return -int(_at_most(round(some, 4), size, share, -1) < tail)
+        return False
+    evidence = assume_least(evidence, count)
+    size = round(_effective(evidence, count), 2)
+    return _at_most(round(evidence.share * size, 4), size, share) < normal_tail(evidence.errors)
 
 
 @lru_cache(maxsize=4096)
-def _at_most(some: float, size: float, share: float, side: int) -> float:
-    """That so many or fewer (fewer, for side 1) of ``size`` are within. Of MIN_OF_BOTH on either
-    side on the outcome itself counts half (mid-P), of fewer in proportion less."""
+def _at_most(some: float, size: float, share: float) -> float:
+    """The probability that so many or fewer of ``size`` are within. Of MIN_OF_BOTH on either side on
+    the outcome itself counts half (mid-P), of fewer in proportion less."""
     half = HALF * min(some, size - some, MIN_OF_BOTH) / MIN_OF_BOTH
-    return (
-        binomial_cdf(some - 1 + half, size, share)
-        if side > 0
-        else binomial_cdf(some - half, size, share)
-    )
+    return binomial_cdf(some - half, size, share)
 
 
-def _few_beyond(large: LargeValues, count: int) -> float:
-    """Beyond which share there are too few independent values to show where a percentile is."""
-    return min(TAIL_VALUES * large.half / count, HALF)
+def bound_above(levels: ValueLevels, share: float) -> float:
+    """The upper end of the percentile of ``share``."""
+    evidence = levels.weigh_at(share)
+    size = max(_effective(evidence, levels.count) / levels.few_in_half, 1.0)
+    if size * (1 - share) >= TAIL_VALUES:
+        return levels.level_at(_most_within(evidence, size))
+    return max(levels.level_at(_far_within(evidence, size)), bound_tail(levels, share))
 
 
-def bound_above(
-    share: float,
-    weigh: Callable[[float], ShareEvidence],
-    level_at: Callable[[float], float],
-    large: LargeValues,
-    count: int,
-) -> float:
-    """The upper end of the percentile of ``share`` by how the values beyond it fall off: from so
-    many as may truly be above that of the run, at the rate of an exponential tail (its mean excess),
-    or as they do themselves where that is slower."""
-    evidence = expect_large(weigh(level_at(min(share, 1 - 1 / count))), large, share)
-    size = max(_effective(evidence, count), 2.0)
-    anchor = min(share, 1 - 1 / size)
-    start = max(min(anchor, 1 - TAIL_VALUES / size), HALF)
-    level, base = level_at(anchor), level_at(start)
-    beyond = np.array([level_at(1 - (1 - start) * place) for place in TAIL_PLACES])
+def _most_within(evidence: ShareEvidence, size: float) -> float:
+    """The smallest share of ``size`` independent values that is surely more than the true one."""
+
+    def is_rare(within: float) -> bool:
+        few = (1 - within) * size
+        return _at_most(round(few, 4), round(size, 2), outside) < normal_tail(evidence.errors)
+
+    outside = 1 - evidence.share
+    return _find_least(evidence.share, outside / 100, is_rare)
+
+
+def _far_within(evidence: ShareEvidence, size: float) -> float:
+    """Of few beyond, for which that is next to all of them: the share whose odds are as many times
+    higher as those of the true one may be lower."""
+
+    def is_rare(true: float) -> bool:
+        few = round(outside * size, 4)
+        return _at_most(few, round(size, 2), true) < normal_tail(evidence.errors)
+
+    outside = 1 - evidence.share
+    most = min(_find_least(outside, outside / 100, is_rare), 1 - LEAST_OUTSIDE)
+    odds = evidence.share / outside
+    odds *= odds * most / (1 - most)
+    return odds / (1 + odds)
+
+
+def _find_least(low: float, exact: float, is_true: Callable[[float], bool]) -> float:
+    """The least share above ``low`` from which on it is true, or 1."""
+    high = 1.0
+    while high - low > exact:
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_true(middle) else (middle, high)
+    return high
+
+
+def bound_tail(levels: ValueLevels, share: float) -> float:
+    """Beyond some level the values are taken to fall off as exponential ones do. Of ``size``
+    independent ones beyond it their share is known to 1 / sqrt(size) of it, and so is the mean
+    excess, which counts as often as e-fold fewer are beyond the percentile."""
+    outside, evidence = _find_tail_start(levels, share)
+    size = max(levels.count * outside / evidence.inflation, LEAST_TAIL)
+    size = max(size / levels.few_excursions(size), LEAST_TAIL)
+    near = _measure_excess(levels, outside)
+    folds = math.log(outside / (1 - share))
+    far = folds * _measure_excess(levels, _find_tail_end(levels.count, share)) if folds else 0.0
+    error = math.sqrt((near**2 * (1 - outside) + far**2) / size)
+    reach = evidence.errors * error * (1 + evidence.errors / (2 * math.sqrt(size)))
+    return levels.level_at(share) + reach
+
+
+def _find_tail_start(levels: ValueLevels, share: float) -> tuple[float, ShareEvidence]:
+    """The smallest share beyond which LEAST_BEYOND independent values are, or a half."""
+    for outside in TAIL_SHARES:
+        if 1 - share <= outside < HALF:
+            evidence = levels.weigh_at(1 - outside)
+            if levels.count * outside / evidence.inflation >= LEAST_BEYOND:
+                return outside, evidence
+    return HALF, levels.weigh_at(HALF)
+
+
+def _find_tail_end(count: int, share: float) -> float:
+    """The smallest one with MEAN_BEYOND values, correlated or not."""
+    for outside in TAIL_SHARES:
+        if outside >= 1 - share and count * outside >= MEAN_BEYOND:
+            return outside
+    return HALF
+
+
+def _measure_excess(levels: ValueLevels, outside: float) -> float:
+    """By how much the values beyond a level exceed it, on average."""
+    base = levels.level_at(1 - outside)
+    beyond = np.array([levels.level_at(1 - outside * place) for place in TAIL_PLACES])
     finite = beyond[np.isfinite(beyond)]
     if not len(finite) or not math.isfinite(base):
         return math.inf
-    excess = float((np.minimum(beyond, finite.max()) - base).sum())
-    above = 1 - _binomial_ends(evidence._replace(share=anchor), count)[0]
-    reach = excess / len(finite) * math.log(above / (1 - share))
-    own = level_at(1 - (1 - share) * (1 - anchor) / above) - level
-    correlated = 1 + CORRELATED * (1 - 1 / large.half)
-    return level + _reach_up(max(reach, own) * correlated, abs(level))
+    return float(np.minimum(beyond, finite.max()).mean()) - base
 
 
 # -- trends ----------------------------------------------------------------------------------------

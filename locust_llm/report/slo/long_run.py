@@ -3,7 +3,7 @@ correlated.
 
 The squares of the slowest cosines of the series (periods from twice the run down to a sixteenth of
 it and less) show how its variance is spread over slow and fast changes. What decides about the mean
-is the variance at period infinity, which no run shows. So it is extrapolated, by each of 67 shapes
+is the variance at period infinity, which no run shows. So it is extrapolated, by each of 66 shapes
 of such a spectrum: flat (independent values), a slow part above a floor (an autoregressive process,
 a queue, a drift below noise) of eight speeds and eight heights, and a power law (long memory). Each
 shape counts by how well it explains the cosines, times how often such a shape is met (its prior
@@ -12,12 +12,18 @@ so the whole is a mixture of these (Whittle's likelihood with the level integrat
 al., Bayesian model averaging, Statistical Science 14, 1999; cosines: Müller, HAC corrections for
 strongly autocorrelated time series, Journal of Business & Economic Statistics 32, 2014).
 
+Which values are within a level says less of the shape than the values do. So what all values show
+(``weigh_shapes``) counts for the series of a level too. Its slow part is as high as that of the
+values (as in a queue, whose large values come together) or lower (as of a level that wanders): each
+of a few heights is a shape of its own.
+
 A flat spectrum costs an interval a tenth to a fifth of width over one that knows of the
 independence. The prior weights were chosen by measurement (``make intervals``), on loads and seeds
 that are apart from those of the published table.
 """
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -36,10 +42,12 @@ MAX_COSINES: Final = 64
 VALUES_PER_COSINE: Final = 4
 """Of a short run the fast half of the spectrum is left out: users who take turns leave a line
 there."""
-FLAT: Final = 0.65
+FLAT: Final = 0.6
 """Prior weight of independent values."""
-POWERS: Final = {0.2: 0.03, 0.3: 0.07}
+POWERS: Final = {0.3: 0.15}
 """Of long memory, by the exponent d of fractional noise."""
+SHOWN: Final = 0.5
+"""What all values show of a shape counts so much for a level: the level shows part of it itself."""
 CORNERS: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 """Where a slow part falls to half: in cosines, half waves over the run. All have the same
 weight."""
@@ -66,9 +74,18 @@ class SpectrumShapes(NamedTuple):
 
     inverse: Floats
     """(shapes, cosines): one over the expected square of each cosine, up to a factor."""
-    log_weights: Floats
+    log_scales: Floats
+    """Half of the sum of the logarithms of these squares."""
     at_mean: Floats
     """What the variance of the mean has for its factor."""
+
+
+class ShapeFit(NamedTuple):
+    """Of each shape to a series."""
+
+    log_likelihoods: Floats
+    deviations: Floats
+    """Standard deviation of the mean times the root of the number of values."""
 
 
 class LongRunError(NamedTuple):
@@ -99,19 +116,39 @@ class LongRunError(NamedTuple):
         return math.exp(float(np.interp(-math.log(tail), -np.log(off), reaches)))
 
 
-def measure_long_run(series: Floats) -> LongRunError:
-    """Of a series in the order of time, of two values or more."""
-    count = len(series)
-    cosines = max(min(MIN_COSINES, count - 1), min(MAX_COSINES, count // VALUES_PER_COSINE))
-    power = cosine_coefficients(series, cosines) ** 2
-    shapes = _shapes(len(power))
-    level = np.maximum(shapes.inverse @ power, 1e-300) / len(power)
-    logs = shapes.log_weights - len(power) / 2 * np.log(level)
+def measure_long_run(
+    series: Floats, *, shown: Floats | None = None, slow_parts: Sequence[float] = (1.0,)
+) -> LongRunError:
+    """Of a series in the order of time, of two values or more. ``shown``: what other series of the
+    same run show of each shape (``weigh_shapes``), of whose slow part this one has one of these
+    shares."""
+    power = cosine_coefficients(series, _count_cosines(len(series))) ** 2
+    fits = [_fit_shapes(power, slow) for slow in slow_parts]
+    known = _log_priors() if shown is None else _log_priors() + SHOWN * shown
+    logs = np.concatenate([known + fit.log_likelihoods for fit in fits])
+    deviations = np.concatenate([fit.deviations for fit in fits])
     weights = np.exp(logs - logs.max())
     weights /= weights.sum()
     kept = weights > NEGLIGIBLE
-    deviations = np.sqrt(level * shapes.at_mean)[kept]
-    return LongRunError(len(power), weights[kept] / weights[kept].sum(), deviations)
+    return LongRunError(len(power), weights[kept] / weights[kept].sum(), deviations[kept])
+
+
+def weigh_shapes(series: Floats) -> Floats:
+    """How well each shape explains it: logarithms of likelihoods, up to the same constant."""
+    power = cosine_coefficients(series, _count_cosines(len(series))) ** 2
+    return _fit_shapes(power, 1.0).log_likelihoods
+
+
+def _count_cosines(count: int) -> int:
+    return max(min(MIN_COSINES, count - 1), min(MAX_COSINES, count // VALUES_PER_COSINE))
+
+
+def _fit_shapes(power: Floats, slow: float) -> ShapeFit:
+    shapes = _shapes(len(power), slow)
+    level = np.maximum(shapes.inverse @ power, 1e-300) / len(power)
+    return ShapeFit(
+        -shapes.log_scales - len(power) / 2 * np.log(level), np.sqrt(level * shapes.at_mean)
+    )
 
 
 def cosine_coefficients(series: Floats, most: int) -> Floats:
@@ -126,24 +163,33 @@ def cosine_coefficients(series: Floats, most: int) -> Floats:
     return found
 
 
-@lru_cache(maxsize=128)
-def _shapes(cosines: int) -> SpectrumShapes:
-    j = np.arange(1, cosines + 1, dtype=np.float64)
-    rows, at_mean, weights = [np.ones(cosines)], [1.0], [FLAT]
-    for d, weight in POWERS.items():
-        rows.append(j ** (-2 * d))
-        at_mean.append(power_law_factor(d))
-        weights.append(weight)
+@lru_cache(maxsize=1)
+def _log_priors() -> Floats:
+    """Of the shapes of ``_shapes``."""
+    weights = [FLAT, *POWERS.values()]
     rest = (1 - sum(weights)) / len(CORNERS)
+    for _ in CORNERS:
+        weights += [rest * weight for weight in HEIGHTS.values()]
+    logs: Floats = np.log(weights)
+    return logs
+
+
+@lru_cache(maxsize=512)
+def _shapes(cosines: int, slow: float) -> SpectrumShapes:
+    """Of a series that has ``slow`` of the slow part of each shape; long memory leaves the rest of
+    the variance to independent values."""
+    j = np.arange(1, cosines + 1, dtype=np.float64)
+    spectra, at_mean = [np.ones(cosines)], [1.0]
+    for d in POWERS:
+        average = cosines ** (-2 * d) / (1 - 2 * d)
+        spectra.append(slow * j ** (-2 * d) / average + 1 - slow)
+        at_mean.append(slow * power_law_factor(d) / average + 1 - slow)
     for corner in CORNERS:
-        for height, weight in HEIGHTS.items():
-            rows.append(1 + height / (1 + (j / corner) ** 2))
-            at_mean.append(1 + height * slow_part_factor(corner))
-            weights.append(rest * weight)
-    spectra = np.array(rows)
-    return SpectrumShapes(
-        1 / spectra, np.log(weights) - np.log(spectra).sum(axis=1) / 2, np.array(at_mean)
-    )
+        for height in HEIGHTS:
+            spectra.append(1 + slow * height / (1 + (j / corner) ** 2))
+            at_mean.append(1 + slow * height * slow_part_factor(corner))
+    expected = np.array(spectra)
+    return SpectrumShapes(1 / expected, np.log(expected).sum(axis=1) / 2, np.array(at_mean))
 
 
 def power_law_factor(d: float) -> float:

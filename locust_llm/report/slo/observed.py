@@ -38,6 +38,7 @@ from .censoring import (
     value_of_failure,
 )
 from .intervals import MIN_VALUES, SHORT, ConfidenceInterval, ShareEvidence
+from .long_run import weigh_shapes
 
 STRETCHES: Final = 64
 """Of a run, for figures that are of no single request: pooled gaps."""
@@ -561,19 +562,20 @@ def _gap_percentile_interval(
     places = np.unique(np.concatenate([near, far, [percentile, 100.0]]))
     levels = np.array([_seconds(ms) for ms in gaps.percentiles_ms(places.tolist())], np.float64)
 
+    sums = np.array([stretch.sum_ms for stretch in stretches])
+    shown = weigh_shapes(sums - sums.sum() / counts.sum() * counts)
+
     def weigh(level_s: float) -> ShareEvidence:
         level_us = round(level_s * 1e6) if math.isfinite(level_s) else 2 * ENDLESS_US
         within = np.array([stretch.within(level_us) for stretch in stretches], np.float64)
-        return intervals.weigh_ratio(within, counts, looks)
+        return intervals.weigh_ratio(within, counts, looks, shown)
 
     def level_at(share: float) -> float:
         return _gap_percentile(gaps, min(100 * share, 100.0)) or 0.0
 
     at = int(np.searchsorted(places, percentile))
-    large = intervals.NO_QUEUE._replace(half=weigh(level_at(0.5)).inflation)
-    return intervals.search_percentile(
-        levels, at, percentile / 100, weigh, level_at, large, gaps.count
-    )
+    seen = intervals.ValueLevels(gaps.count, weigh, level_at)
+    return intervals.search_percentile(levels, at, percentile / 100, seen)
 
 
 def collect_gaps(

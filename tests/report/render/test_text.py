@@ -300,7 +300,7 @@ def test_rules_come_first() -> None:
     assert cells(text, "ttft p99 < 20.1ms")[1:] == [
         "INCONCLUSIVE",
         "20ms",
-        "20ms to 21.28ms",
+        "20ms to 21.36ms",
         "200",
     ]
     assert "ttft p99 < 20.1ms: INCONCLUSIVE, its 95% interval crosses the limit" in text

@@ -18,13 +18,12 @@ from locust_llm.report.slo import long_run
 from locust_llm.report.slo.intervals import (
     FALLS,
     MIN_VALUES,
-    NO_QUEUE,
     NONE,
     RISES,
     ConfidenceInterval,
-    LargeValues,
     ShareEvidence,
-    describe_large_values,
+    ValueLevels,
+    bound_tail,
     detect_trend,
     estimate_effective_size,
     estimate_mean_interval,
@@ -32,7 +31,6 @@ from locust_llm.report.slo.intervals import (
     estimate_rate_interval,
     estimate_ratio_interval,
     estimate_share_interval,
-    expect_large,
     share_ends,
     weigh_share,
 )
@@ -42,6 +40,7 @@ from locust_llm.report.slo.long_run import (
     measure_long_run,
     power_law_factor,
     slow_part_factor,
+    weigh_shapes,
 )
 from locust_llm.report.slo.observed import ObservedValue
 from locust_llm.report.summarise import summarise_run
@@ -194,9 +193,9 @@ def test_intervals_of_independent_values() -> None:
     assert estimate_percentile_interval(values, 10).ends == pytest.approx(
         (40.5 - 6 * off, 40.5 + 6 * off), abs=1
     )
-    error = 5.7735 * off
+    reach = math.exp(5.7735 * off / 200.5)
     assert estimate_mean_interval(values).ends == pytest.approx(
-        (200.5 / (1 + error / 200.5), 200.5 + error * (1 + 4 * (error / 200.5) ** 2)), abs=0.1
+        (200.5 / reach, 200.5 * reach), abs=0.1
     )
     for ones, share in ((values <= 40, 0.1), (values > 40, 0.9)):
         assert estimate_share_interval(ones * 1.0).ends == pytest.approx(
@@ -251,35 +250,82 @@ def test_what_half_of_a_run_shows_is_seen() -> None:
 
 
 def test_a_bound_beyond_the_largest_of_too_few_values() -> None:
-    """Of 40 exponential values, 2 are above p95, ln 20 = 3.0, by 1 on average. In truth at most
-    16.9 % may be (2.5 % of 40 trials have two or fewer), 3.4 times 5 %. So p95 is at most ln 3.4 =
-    1.22 further, and reaches 1 + 4 (1.22 / 3)^2 = 1.66 times that, if the values are independent."""
+    """Of 40 exponential values, 2 are above p95, ln 20 = 3.0, and ten above p75, by 1 on average.
+    Their share is known to sqrt(0.75 / 10) of it and that 1 to sqrt(1 / 10), which counts ln 5 =
+    1.61 times: together 0.58. 1.96 of that is 1.13, and 1.96 / (2 sqrt(10)) more, as few values show
+    too small an error: 1.48."""
     values = -np.log(1 - (whole(40) - 0.5) / 40)
     found = estimate_percentile_interval(values, 95)
     assert found.extrapolated
-    assert found.high is not None
-    assert 3 + 1.22 < found.high < 3 + 1.5 * 1.66 * 1.22
+    assert found.high == pytest.approx(3 + 1.48, abs=0.1)
     mirrored = estimate_percentile_interval(-values, 5)
+    assert found.high is not None
     assert (mirrored.low, mirrored.extrapolated) == (-found.high, True)
     failing = estimate_percentile_interval(np.where(whole(50) > 49, np.inf, whole(50)), 95)
     assert (failing.high, failing.extrapolated) == (math.inf, False)
     assert not estimate_percentile_interval(whole(400), 95).extrapolated
 
 
-def test_large_values_of_a_queue_are_taken_to_be_as_correlated_as_their_mean() -> None:
-    """Those of a level that wanders are not."""
-    queues = [describe_large_values(values).queue for values in queue(0.7, 2000, 40, 3)]
-    drifts = [describe_large_values(np.exp(values)).queue for values in waiting(0.9, 2000, 40, 3)]
-    assert np.median(queues) > 0.6
-    assert np.median(drifts) < 0.4
-    few = ShareEvidence(0.99, 4.0, 2.0)
-    certain = LargeValues(1.0, 16.0, 6.0, 3.0)
-    assert expect_large(few, certain, 0.95) == (0.99, 16.0, 3.0)
-    assert expect_large(few, certain._replace(queue=0.5), 0.95) == (0.99, pytest.approx(8.0), 2.5)
-    assert expect_large(few, certain, 0.5) == few._replace(inflation=6.0)
-    calm = certain._replace(queue=0.0, half=20.0)
-    assert expect_large(few, calm, 0.9) == few._replace(inflation=pytest.approx(20 * 0.2**0.75))
-    assert expect_large(few, NO_QUEUE, 0.95) == few
+def levels_of(inflations: dict[float, float]) -> ValueLevels:
+    """400 values, whose shares are their levels."""
+    return ValueLevels(
+        400,
+        lambda level: ShareEvidence(level, inflations.get(level, 1.0), 2.0),
+        lambda share: share,
+    )
+
+
+def test_a_queue_of_few_excursions_counts_as_a_shorter_run() -> None:
+    """Its large values are as correlated as the upper half: certainly a queue, and of four times
+    correlated ones (1 - 1 / 4) squared = 0.5625. Of 50 independent values 40 x 0.5625 of 50 may be
+    too many."""
+    queue = levels_of({0.5: 4.0, 0.9: 4.0})
+    assert queue.half_size == 50
+    assert queue.few_excursions(50) == pytest.approx(1 + 40 * 0.5625 / 50)
+    assert levels_of({0.5: 4.0, 0.9: 3.2}).queue == 0
+    assert levels_of({}).queue == 0
+
+
+def test_the_large_values_of_a_queue_tell_of_it() -> None:
+    """Those of a level that wanders do not."""
+
+    def typical(runs: Floats) -> float:
+        found = []
+        for values in runs:
+            ordered, shown = np.sort(values), weigh_shapes(values)
+            levels = ValueLevels(
+                len(values),
+                lambda level, values=values, shown=shown: weigh_share(
+                    (values <= level) * 1.0, 1, shown
+                ),
+                lambda share, ordered=ordered: float(ordered[int(share * len(ordered))]),
+            )
+            found.append(levels.queue)
+        return float(np.median(found))
+
+    assert typical(queue(0.7, 1000, 30, 3)) > 0.8
+    assert typical(waiting(0.9, 1000, 30, 3)) < 0.4
+
+
+def test_the_tail_begins_where_five_independent_values_are_beyond() -> None:
+    """Of 400 values that are worth 100, beyond p95: five. The level of a share is the share, so
+    their mean excess is 0.025. There are 20 values too, so p99 is ln 5 = 1.61 times as much further:
+    0.025 sqrt((0.95 + 1.61^2) / 5), of which 2 reach 1 + 2 / (2 sqrt(5)) times as far."""
+    four = levels_of({0.5: 4.0, 0.9: 3.0, 0.95: 4.0, 0.98: 4.0})
+    error = 0.025 * math.sqrt((0.95 + math.log(5) ** 2) / 5)
+    assert bound_tail(four, 0.99) == pytest.approx(0.99 + 2 * error * (1 + 1 / math.sqrt(5)))
+
+
+def test_what_all_values_show_makes_a_level_surer() -> None:
+    """How correlated large values are varies less from run to run, and a drift below the noise is
+    seen there too."""
+    alone, together = [], []
+    for values in drift(1000, 40, 8):
+        ones = (values > np.quantile(values, 0.9)) * 1.0
+        alone.append(math.log(weigh_share(ones).inflation))
+        together.append(math.log(weigh_share(ones, 1, weigh_shapes(values)).inflation))
+    assert np.std(together) < 0.9 * np.std(alone)
+    assert np.mean(together) > np.mean(alone)
 
 
 def test_what_decided_the_ones_shows_their_correlation() -> None:
