@@ -52,7 +52,8 @@ from locust_llm.settings.address import (
 from locust_llm.settings.settings import Settings
 from locust_llm.settings.validate import validate_settings
 from locust_llm.text.format import format_count, print_safely
-from locust_llm.text.sanitise import collect_secrets, sanitise_text
+from locust_llm.text.hide_secrets import collect_secrets
+from locust_llm.text.sanitise import sanitise_text
 from locust_llm.workload.prompts import PromptLengthModel, Prompts
 
 MAX_S: Final = 10.0

@@ -181,7 +181,7 @@ class LLMUser(HttpUser):
         )
         try:
             tree.send(permit)
-        except MediaError as wrong:  # of what the control could read: the run ends
+        except MediaError as wrong:  # of what the controller could read: the run ends
             sender.permits.put_back(permit)
             sender.failure = str(wrong)
             raise StopUser from None

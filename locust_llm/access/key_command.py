@@ -24,7 +24,8 @@ from gevent.event import Event
 from gevent.lock import BoundedSemaphore
 from gevent.os import make_nonblocking, nb_read
 
-from locust_llm.text.sanitise import Secrets, sanitise_text
+from locust_llm.text.hide_secrets import Secrets
+from locust_llm.text.sanitise import sanitise_text
 
 logger = logging.getLogger("locust_llm")
 

@@ -16,7 +16,8 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 import requests
 
-from locust_llm.text.sanitise import NAME_BYTES, Secrets, sanitise_text
+from locust_llm.text.hide_secrets import Secrets
+from locust_llm.text.sanitise import NAME_BYTES, sanitise_text
 
 PORT: Final = 80
 """The port of a proxy whose URL names none. curl and requests use the same."""

@@ -19,7 +19,8 @@ import certifi
 import requests
 from requests.cookies import MockRequest, MockResponse
 
-from locust_llm.text.sanitise import collect_secrets, sanitise_text
+from locust_llm.text.hide_secrets import collect_secrets
+from locust_llm.text.sanitise import sanitise_text
 
 from .connection import Target
 from .proxy import Proxy, find_proxy

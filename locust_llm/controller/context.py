@@ -1,4 +1,4 @@
-"""Context: what every part of the control needs of its run: settings, the server, the processes
+"""Context: what every part of the controller needs of its run: settings, the server, the processes
 that send, the store, the time.
 
 It is fixed: what changes during a run is in the parts.
@@ -45,7 +45,7 @@ class RunContext:
     store: RunStore
     workers: WorkerRegistry
     fail: Callable[[str], object]
-    """Ends the run with a reason, as something in the control broke."""
+    """Ends the run with a reason, as something in the controller broke."""
     time: TimeSource
     outgoing: dict[str, OutgoingPost] = field(default_factory=dict)
     incoming: dict[str, IncomingPost] = field(default_factory=dict)

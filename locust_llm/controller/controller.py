@@ -35,7 +35,8 @@ from locust_llm.settings.refusal import LINE
 from locust_llm.settings.settings import Settings
 from locust_llm.settings.validate import validate_settings
 from locust_llm.text.format import format_count
-from locust_llm.text.sanitise import NAME_BYTES, collect_secrets, sanitise_text
+from locust_llm.text.hide_secrets import collect_secrets
+from locust_llm.text.sanitise import NAME_BYTES, sanitise_text
 from locust_llm.wire.clock_sync import clock_id, measure_clock_offset_s
 from locust_llm.wire.handshake import explain_worker_refusal, make_hello
 from locust_llm.wire.messages import (
@@ -297,7 +298,7 @@ class Controller:
         )
 
     def fail(self, why: str) -> None:
-        """End the run, as something in the control broke."""
+        """End the run, as something in the controller broke."""
         self._failed("the control of the run", why)
 
     def _failed(self, worker: str, failure: str) -> None:

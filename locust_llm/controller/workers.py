@@ -82,7 +82,7 @@ class WorkerRegistry:
 
     @property
     def alone(self) -> bool:
-        """There is one process, the control's own."""
+        """There is one process, the controller's own."""
         return self._runner is None or isinstance(self._runner, LocalRunner)
 
     def clients(self) -> list[str]:
@@ -97,7 +97,7 @@ class WorkerRegistry:
 
     def live(self) -> list[str]:
         """The active processes that sent something just now. It is all of them where none has: then
-        the control is late."""
+        the controller is late."""
         now = self._clock()
         return [
             name for name, member in self._members.items() if now - member.seen_at < QUIET_S
@@ -188,7 +188,7 @@ class WorkerRegistry:
         ]  # fmt: skip
 
     def excuse(self, held_s: float) -> None:
-        """The control was stopped, perhaps with its whole machine, and heard nobody for so long."""
+        """The controller was stopped, perhaps with its whole machine, and heard nobody for so long."""
         for worker in self._members.values():
             worker.seen_at += held_s
 

@@ -6,8 +6,8 @@ rises only into what other processes are known to have released: shrink, acknowl
 follow the demand: requests in prefill or at the gate. Processes whose part of the limit is below
 one take turns: one has a share of 1 for so many admissions, then releases it by itself.
 
-A process may use its share only for ``LEASE_S`` after a status of its own that the control has
-answered, by its own clock. The control gives the share of a silent process to others later than
+A process may use its share only for ``LEASE_S`` after a status of its own that the controller has
+answered, by its own clock. The controller gives the share of a silent process to others later than
 that. So neither needs to know the clock of the other, nor how long messages take (Gray and
 Cheriton, Leases: an efficient fault-tolerant mechanism for distributed file cache consistency, SOSP
 1989).
@@ -158,7 +158,7 @@ class GateShares:
         self._share_out(anew=joins)
 
     def excuse(self, held_s: float) -> None:
-        """The control was stopped, and heard nobody, for so long."""
+        """The controller was stopped, and heard nobody, for so long."""
         for part in self._processes.values():
             part.seen_at += held_s
 
@@ -300,7 +300,7 @@ class GateShares:
 
 
 class _State(NamedTuple):
-    """What the control gets at once when it changes in favour of other processes."""
+    """What the controller gets at once when it changes in favour of other processes."""
 
     reserved: int
     """Requests in prefill, or that may start it without a new share."""
@@ -348,7 +348,7 @@ class GateLease:
             self._last = None if share.turns is None else gate.admitted + share.turns
         gate.limit, self._wanted = share.limit, share.wanted
         usable = 0 if self._exhausted or gate.lapsed else self._share
-        # what the control believes from here on, though no status has it: after a lapse with the
+        # what the controller believes from here on, though no status has it: after a lapse with the
         # number that there was
         self._reported = self._reported._replace(reserved=max(self._reported.reserved, usable or 0))
         if usable != gate.share:
@@ -358,7 +358,7 @@ class GateLease:
         self.changed()
 
     def status(self) -> GateStatus:
-        """The status for the control."""
+        """The status for the controller."""
         self._reported = self._state()
         gate = self.gate
         return GateStatus(gate.used, gate.waiting, self.number, self._exhausted, gate.waited_s)

@@ -19,7 +19,7 @@ from typing import Any, Final
 from locust_llm.exit_status import ERROR_PREFIX, ExitStatus, fail
 from locust_llm.files.regular_file import open_regular
 from locust_llm.text.format import print_safely
-from locust_llm.text.sanitise import find_secret_fields
+from locust_llm.text.hide_secrets import find_secret_fields
 
 PATIENCE_S: Final = 600.0
 """An upload that takes longer hangs."""

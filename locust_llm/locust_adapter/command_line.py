@@ -16,8 +16,8 @@ from locust.argument_parser import LocustArgumentParser
 from locust_llm.records.machine import format_versions, usable_cores
 from locust_llm.settings.address import is_address, normalise_base_url
 from locust_llm.settings.refusal import refuse_run
+from locust_llm.text.hide_secrets import hide_url_secrets
 from locust_llm.text.numbers import read_number, truncate_quoted_text
-from locust_llm.text.sanitise import hide_url_secrets
 
 PROCESSES: Final = "LOCUST_PROCESSES"
 AUTO: Final = "auto"

@@ -42,7 +42,6 @@ from locust_llm.settings.address import (
     normalise_base_url,
     split_replica_urls,
 )
-from locust_llm.settings.command_line_options import CommandLineOptions
 from locust_llm.settings.declare import (
     GROUPS,
     USERS,
@@ -65,6 +64,7 @@ from locust_llm.settings.settings import (
     Settings,
 )
 from locust_llm.settings.sweep import CONCURRENCY, INPUT, RATE
+from locust_llm.settings.unrecorded_options import UnrecordedOptions
 from locust_llm.settings.validate import HEADER_NAME, check_dataset_tenants, validate_settings
 from locust_llm.slo.rules import RuleEntry, choose_inconclusive_policy
 from locust_llm.text.numbers import read_number, truncate_quoted_text
@@ -96,7 +96,7 @@ from .scenario_defaults import (
 
 OPTIONS: Final = tuple(
     sorted(
-        (*SETTING_OPTIONS, *declared_options(CommandLineOptions)),
+        (*SETTING_OPTIONS, *declared_options(UnrecordedOptions)),
         key=lambda o: list(GROUPS).index(o.group),
     )
 )

@@ -1,4 +1,4 @@
-"""Message: the base of the messages between the control and its processes."""
+"""Message: the base of the messages between the controller and its processes."""
 
 import msgspec
 

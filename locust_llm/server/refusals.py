@@ -28,7 +28,8 @@ from locust_llm.settings.extra_inputs import parse_extra_inputs
 from locust_llm.settings.settings import Settings, make_stage_settings
 from locust_llm.settings.sweep import INPUT
 from locust_llm.text.format import truncate_text
-from locust_llm.text.sanitise import NAME_BYTES, Secrets, is_secret, sanitise_text
+from locust_llm.text.hide_secrets import Secrets, is_secret
+from locust_llm.text.sanitise import NAME_BYTES, sanitise_text
 from locust_llm.workload.dataset_summary import DatasetSummary
 from locust_llm.workload.lengths import (
     combine_lengths,

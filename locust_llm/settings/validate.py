@@ -15,7 +15,7 @@ from locust_llm.slo.metrics import BY_WORD, OF_SCHEDULE, POOLED, SCHEMA_VALID
 from locust_llm.slo.reading_pace import parse_token_deadlines
 from locust_llm.slo.rules import ABORT
 from locust_llm.text.format import find_nearest_names
-from locust_llm.text.sanitise import find_secret_fields, is_secret
+from locust_llm.text.hide_secrets import find_secret_fields, is_secret
 from locust_llm.workload.answer_schema import MISSING, has_jsonschema
 from locust_llm.workload.lengths import parse_length
 from locust_llm.workload.mix import parse_tenant_priorities, parse_tenant_weights

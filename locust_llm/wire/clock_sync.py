@@ -1,7 +1,7 @@
-"""Clocks: this process's monotonic clock against the control's, so that the records of all
+"""Clocks: this process's monotonic clock against the controller's, so that the records of all
 processes lie on one timeline.
 
-Under one kernel all processes have the same monotonic clock, and the control sends its offset to
+Under one kernel all processes have the same monotonic clock, and the controller sends its offset to
 Unix time: nothing is left to estimate. Elsewhere each answered status is a measurement, as in
 Cristian's method (Probabilistic clock synchronization, Distributed Computing 3, 1989): the
 control's time was taken between the status and its answer, so half the round trip bounds the error.
@@ -50,24 +50,24 @@ def clock_id(
 
 
 class SyncedClock:
-    """``offset_s`` added to a stamp of this process gives the control's Unix time, to within
+    """``offset_s`` added to a stamp of this process gives the controller's Unix time, to within
     ``error_at(now)``."""
 
     def __init__(self) -> None:
         self.offset_s = measure_clock_offset_s()
         self.shared = False
-        """This process has the control's own clock."""
+        """This process has the controller's own clock."""
         self.stated_s = 0.0
         """The largest error of the stamps of any record so far."""
         self._error_s, self._at = inf, 0.0
 
     @property
     def known(self) -> bool:
-        """The clock is the control's own, or was compared with it."""
+        """The clock is the controller's own, or was compared with it."""
         return self._error_s < inf
 
     def same(self, offset_s: float) -> None:
-        """Use the control's own clock, with this offset."""
+        """Use the controller's own clock, with this offset."""
         self.offset_s, self.shared, self._error_s = offset_s, True, 0.0
 
     def error_at(self, now: float) -> float:

@@ -1,4 +1,4 @@
-"""Delivery: messages that must come, in their order and once, between the control and one process
+"""Delivery: messages that must come, in their order and once, between the controller and one process
 that sends.
 
 Locust's connection is made anew when it breaks, and nobody says what was lost with the first. So

@@ -1,4 +1,4 @@
-"""Messages: what the control and the worker processes send each other, as types. They are packed
+"""Messages: what the controller and the worker processes send each other, as types. They are packed
 and unpacked here only.
 
 They travel as bytes in two of Locust's messages, one for each direction: between a master and its
@@ -116,7 +116,7 @@ class Status(ControlMessage, frozen=True, kw_only=True):
     reads: int = 0
     """Reads of sockets so far."""
     clock_error_s: float = 0.0
-    """The largest error so far of its records' times on the control's clock. 0: it has the same
+    """The largest error so far of its records' times on the controller's clock. 0: it has the same
     clock."""
     health: ProcessHealth | None = None
     failure: str = ""
@@ -125,7 +125,7 @@ class Status(ControlMessage, frozen=True, kw_only=True):
     """Where the users' own schedule is, if they have one."""
     at: float | None = None
     """When it was sent, by the sender's monotonic clock; it asks for an answer. None: it was sent
-    in the control's own process."""
+    in the controller's own process."""
     heard: int = 0
     """All that was posted to the process came, up to this number."""
 
@@ -149,7 +149,7 @@ class FormLearnt(ReliableMessage, frozen=True):
 
 
 class Records(ControlMessage, frozen=True):
-    """Finished requests, which the control acknowledges."""
+    """Finished requests, which the controller acknowledges."""
 
     number: int
     """The serial number of the first record."""
@@ -198,7 +198,7 @@ ToControl = (
 )
 
 
-# -- from the control ------------------------------------------------------------------------------
+# -- from the controller ------------------------------------------------------------------------------
 
 
 class Refused(ControlMessage, frozen=True):
@@ -213,11 +213,11 @@ class Begin(ReliableMessage, frozen=True, kw_only=True):
     worker: int = 0
     """The place of the process among the workers, from which its own prompts follow."""
     folder: str = ""
-    """The run's folder on the control's machine."""
+    """The run's folder on the controller's machine."""
     clock: str = ""
-    """The control's clock: see clock_sync.clock_id."""
+    """The controller's clock: see clock_sync.clock_id."""
     clock_offset_s: float = 0.0
-    """The offset of the control's clock to Unix time."""
+    """The offset of the controller's clock to Unix time."""
     salt: str = ""
     """The salt of this run's prompts. Empty: the prompts follow from the seed alone."""
     trace: str = ""
@@ -238,7 +238,7 @@ class Renewal(ControlMessage, frozen=True):
     at: float
     """When the status was sent, as the status has it."""
     unix_s: float
-    """The time of the control's clock."""
+    """The time of the controller's clock."""
     heard: int = 0
     """All that the process posted came, up to this number."""
 

@@ -1,7 +1,7 @@
 """What one process may still send: a number of requests, or arrivals that are due at set moments;
 first come, first served.
 
-It is filled by asking (counts) or by the control's schedule (arrivals, dealt out a second ahead). A
+It is filled by asking (counts) or by the controller's schedule (arrivals, dealt out a second ahead). A
 user takes a permit, makes its request ready, and then waits until the arrival is due: so nothing
 that takes time lies between due and send.
 """
@@ -295,7 +295,7 @@ class SessionQueue:
         return released[::-1]
 
     def ask_again(self, phase: str) -> None:
-        """Something changed at the control; a phase that is new here has sessions of its own."""
+        """Something changed at the controller; a phase that is new here has sessions of its own."""
         self._enter(phase)
         self._asked = False
         self._more.set()
@@ -314,7 +314,7 @@ class SessionQueue:
 
     @property
     def counts(self) -> SessionCounts:
-        """For the control."""
+        """For the controller."""
         return SessionCounts(self._phase, self.begun, self.ended)
 
     def close(self) -> None:

@@ -179,7 +179,7 @@ class _Worker:
             gevent.sleep(AT_ONCE_S)
 
     def fail(self, why: str) -> None:
-        """The status cannot be sent any more: the control ends the run."""
+        """The status cannot be sent any more: the controller ends the run."""
         self.sender.send(
             msgspec.structs.replace(self.sender.status(users=self._runner.user_count), failure=why)
         )

@@ -39,7 +39,8 @@ from locust_llm.records.spans.trace_ids import make_traceparent
 from locust_llm.server.length_control import make_length_fields
 from locust_llm.server.request_form import RequestForm
 from locust_llm.settings.address import join_server_url
-from locust_llm.text.sanitise import NAME_BYTES, collect_secrets, sanitise_text
+from locust_llm.text.hide_secrets import collect_secrets
+from locust_llm.text.sanitise import NAME_BYTES, sanitise_text
 from locust_llm.worker.affinity import read_response_header
 from locust_llm.worker.kept_responses import KeptResponses, mark_response_id
 from locust_llm.worker.permits import Permit
@@ -122,7 +123,7 @@ class RequestSender:
     def permit(self, *, later: bool = False) -> Permit:
         """A permit for one request. ``later``: it belongs to a session that goes on. Raises
         StopUser when the run ends."""
-        if reader_failure():  # nothing can be sent any more, and the control ends the run
+        if reader_failure():  # nothing can be sent any more, and the controller ends the run
             raise StopUser
         try:
             if self._rests_until > time.monotonic():

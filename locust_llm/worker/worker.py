@@ -51,7 +51,8 @@ from locust_llm.settings.ab import TrialBlock
 from locust_llm.settings.address import normalise_base_url
 from locust_llm.settings.extra_inputs import collect_extra_inputs
 from locust_llm.settings.settings import Settings
-from locust_llm.text.sanitise import collect_secrets, sanitise_text
+from locust_llm.text.hide_secrets import collect_secrets
+from locust_llm.text.sanitise import sanitise_text
 from locust_llm.wire.clock_sync import SyncedClock, clock_id
 from locust_llm.wire.delivery import IncomingPost, OutgoingPost
 from locust_llm.wire.messages import (
@@ -144,7 +145,7 @@ class WorkerContext:
         self.clock = SyncedClock()
         self.answers = AnswerChecker()
         self.urgent = Event()
-        """Set when the control needs a status at once."""
+        """Set when the controller needs a status at once."""
         self._renew()
 
     def _renew(self) -> None:
@@ -173,7 +174,7 @@ class WorkerContext:
         self.lease = GateLease(self.urgent, shared=self._shared, on_enter=self._count)
         self.gate = self.lease.gate
         self.answered_at = time.monotonic()
-        """When the control last answered."""
+        """When the controller last answered."""
         self.permits = PermitQueue(self._want)
         self.starts = StartTimes()
         self._early: list[Arrivals] = []
@@ -191,7 +192,7 @@ class WorkerContext:
         self.extra: dict[str, Any] = {}
         """Further fields of every request's body."""
         self.counts_sessions = False
-        """The control deals out the sessions: each of the dataset once, or the requested number."""
+        """The controller deals out the sessions: each of the dataset once, or the requested number."""
 
     def _count(self) -> None:
         self._on_counts(self.gate.admitted, self.tickets.begun, self.tickets.ended)
@@ -209,7 +210,7 @@ class WorkerContext:
 
     @property
     def clock_offset_s(self) -> float:
-        """The seconds to add to a stamp of this process to get Unix time, as the control has it."""
+        """The seconds to add to a stamp of this process to get Unix time, as the controller has it."""
         return self.clock.offset_s
 
     def begin(self, epoch: int, order: Begin) -> bool:
@@ -457,7 +458,7 @@ class WorkerContext:
             self.send(RequestsReturned(phase, left))
 
     def status(self, *, users: int = 0, at: float | None = None) -> Status:
-        """The status for the progress line and the control. ``users`` are the users here. ``at`` is
+        """The status for the progress line and the controller. ``users`` are the users here. ``at`` is
         now (monotonic) if the status is answered."""
         ttfts_s, self.ttfts_s = self.ttfts_s, []
         return Status(
@@ -496,7 +497,7 @@ class WorkerContext:
             self._alarm.wake_all()
 
     def ended(self, records: int = 0) -> Ended:
-        """The message at the end of a run. ``records`` were made for the control's inbox."""
+        """The message at the end of a run. ``records`` were made for the controller's inbox."""
         return Ended(
             turned_away=self.turned_away,
             missed=self._missed,
@@ -515,7 +516,7 @@ class WorkerContext:
         )  # fmt: skip
 
     def send(self, message: ControlMessage, epoch: int | None = None) -> None:
-        """Send a message of this run to the control. Without a runner it is lost, as the greeting
+        """Send a message of this run to the controller. Without a runner it is lost, as the greeting
         follows."""
         if isinstance(message, ReliableMessage) and self._shared:
             self._outgoing.post(partial(pack_message, self.epoch, message))
@@ -552,7 +553,7 @@ def attach_worker_context(environment: Environment, sender: WorkerContext) -> No
     _senders[environment] = sender
 
 
-# -- the messages of the control -------------------------------------------------------------------
+# -- the messages of the controller -------------------------------------------------------------------
 
 
 def receive_from_control(
@@ -593,14 +594,14 @@ def _begin(
         if sender.begin(epoch, begin):
             on_begin(begin)
     except Exception as error:
-        if isinstance(runner, LocalRunner):  # then this is a call of the control's
+        if isinstance(runner, LocalRunner):  # then this is a call of the controller's
             raise
         logger.exception("this worker cannot begin")
         sender.send(BeginFailed(f"{type(error).__name__}: {error}"), epoch)
 
 
 def _handle_message(sender: WorkerContext, message: ToSender) -> bool:
-    """What a sender does with each message of the control. False: the message is not for it."""
+    """What a sender does with each message of the controller. False: the message is not for it."""
     match message:
         case Begin():
             pass  # it has

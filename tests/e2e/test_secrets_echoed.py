@@ -15,7 +15,7 @@ import pytest
 from support.hostile_server import Asked, Hostile, answer, hostile
 
 from locust_llm.__main__ import main
-from locust_llm.text.sanitise import SECRET_PART_CHARS
+from locust_llm.text.hide_secrets import SECRET_PART_CHARS
 
 KEY: Final = "sk-of-the-environment-0123456789abcdef"
 TEAM: Final = "onlywordsareinthissecret"

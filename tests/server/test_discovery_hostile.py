@@ -32,7 +32,7 @@ from locust_llm.server.metrics_poller import MetricsPoller
 from locust_llm.server.probe_requests import ProbeRequests
 from locust_llm.server.refusals import read_context_length
 from locust_llm.settings.settings import Settings
-from locust_llm.text.sanitise import Secrets
+from locust_llm.text.hide_secrets import Secrets
 
 FEW = ("a body, a byte at a time", "a body without end", "no HTTP", "nothing")
 MODES = [name if name in FEW else pytest.param(name, marks=pytest.mark.full) for name in ENDLESS]

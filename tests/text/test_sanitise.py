@@ -13,18 +13,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from locust_llm.text.sanitise import (
+from locust_llm.text.hide_secrets import (
     MASK,
-    MESSAGE_BYTES,
     MIN_SECRET_CHARS,
     SECRET_PART_CHARS,
     Secrets,
     collect_secrets,
     find_secret_fields,
     hide_url_secrets,
-    sanitise_text,
-    strip_control_characters,
 )
+from locust_llm.text.sanitise import MESSAGE_BYTES, sanitise_text, strip_control_characters
 
 KEY: Final = 'sk-Key/of+the="run"&<0123456789>'
 HEADERS: Final = {"Authorization": f"Bearer {KEY}"}

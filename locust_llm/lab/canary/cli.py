@@ -56,7 +56,8 @@ from locust_llm.settings.address import (
 from locust_llm.settings.settings import Settings
 from locust_llm.settings.validate import validate_settings
 from locust_llm.text.console import write_console
-from locust_llm.text.sanitise import collect_secrets, sanitise_text
+from locust_llm.text.hide_secrets import collect_secrets
+from locust_llm.text.sanitise import sanitise_text
 from locust_llm.workload.prompts import PromptLengthModel, Prompts
 
 from .counters import ServerCounters, found_other_requests

@@ -11,15 +11,15 @@ from typing import Any, Final
 
 from locust_llm.exit_status import ENDING_SIGNALS, ERROR_PREFIX
 from locust_llm.settings.address import choose_given_host, is_address
-from locust_llm.settings.command_line_options import CommandLineOptions
 from locust_llm.settings.declare import Option, declared_options
 from locust_llm.settings.settings import Settings
+from locust_llm.settings.unrecorded_options import UnrecordedOptions
 
 Tell = Callable[[str], None]
 """The function receives a line of progress."""
 SERVER: Final = tuple(
     option
-    for option in (*declared_options(Settings), *declared_options(CommandLineOptions))
+    for option in (*declared_options(Settings), *declared_options(UnrecordedOptions))
     if option.group == "server"
 )
 """These options of a run concern the server: its API, keys, headers, certificates, timeouts."""

@@ -1,4 +1,4 @@
-"""Kernel clock: the kernel stamps arrivals with the wall clock, and our stamps use the monotonic
+"""Clock offset: the kernel stamps arrivals with the wall clock, and our stamps use the monotonic
 clock. This measures the difference."""
 
 import time

@@ -1,5 +1,5 @@
-"""Command-line options: options that stay in their process: keys, certificates, pages, where to
-copy."""
+"""Unrecorded options: the options that no record of a run may hold, such as keys, certificates,
+pages and where to copy. All other options are in ``settings.py``."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ import msgspec
 from .declare import Option
 
 
-class CommandLineOptions(msgspec.Struct):
+class UnrecordedOptions(msgspec.Struct):
     """No option here is a setting, as a run's records hold neither keys nor paths to them."""
 
     api_key_file: Annotated[
