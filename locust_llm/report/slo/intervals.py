@@ -382,7 +382,9 @@ def level_of_share(ordered: Floats, share: float) -> float:
     place = min(max(share * len(ordered) - HALF, 0.0), len(ordered) - 1.0)
     below = float(ordered[math.floor(place)])
     above = float(ordered[math.ceil(place)])
-    return below if below == above else below + (above - below) * (place % 1)
+    if below == above or math.isinf(below):
+        return below
+    return below + (above - below) * (place % 1)
 
 
 def search_percentile(

@@ -44,7 +44,7 @@ def test_a_stage_is_a_row() -> None:
         a_run(sweep="concurrency=1,2", users=None, slo=("ttft p90 < 205ms",)),
         sweep_end="all stages ran",
     )
-    found = swept(run, 200, 400)
+    found = swept(run, 180, 400)
     assert (found.axis, found.unit, found.ended) == ("concurrency", "users", "all stages ran")
     assert found.missing == ("stage 9 is left out.",)
     assert found.conditions == "ttft < 205ms (the rules on latencies, for each request)"
