@@ -278,7 +278,7 @@ RATES: Final = {
         None, 8.0, (1, 20), open_load=_partial_open(queue_arrivals, 4, exponential(0.4))
     ),
     "rates, M/M/16": Server(
-        None, 16.0, (1, 40), open_load=_partial_open(queue_arrivals, 16, exponential(0.8))
+        None, 18.0, (1, 40), open_load=_partial_open(queue_arrivals, 16, exponential(0.8))
     ),
     "rates, M/G/8, lognormal": Server(
         None, 12.0, (1, 32), open_load=_partial_open(queue_arrivals, 8, lognormal(0.5, 1.0))
