@@ -1,5 +1,4 @@
-"""An agent asks a question with a tool, calls the tool (a request of this user to the server), and
-gets an answer from its result.
+"""An agent asks a question with a tool, calls the tool, and answers from its result.
 
 locust -f locustfiles/agent.py --host localhost:8000 --headless -u 10 -t 60s
 vLLM calls tools where it was started with --enable-auto-tool-choice and --tool-call-parser.

@@ -1,5 +1,4 @@
-"""Conversations: sessions have four turns with think time, and their history contains the server's
-real answers.
+"""Conversations: sessions of four turns with think time, whose history is the server's answers.
 
 locust -f locustfiles/conversations.py --host localhost:8000 --headless -u 20 -t 60s
 """

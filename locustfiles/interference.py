@@ -1,5 +1,4 @@
-"""The interference probe measures the effect of prefills on decodes, and finds the server's
-scheduler, in one to six minutes.
+"""The interference probe finds the server's scheduler in one to six minutes.
 
 locust -f locustfiles/interference.py --host localhost:8000 --headless
 """

@@ -1,5 +1,4 @@
-"""A protocol of your own reads llama.cpp's native /completion, whose events have their text in
-``content``.
+"""A protocol of your own reads the native API of llama.cpp, /completion.
 
 locust -f locustfiles/llamacpp.py --host localhost:8080 --endpoint-type llamacpp --headless -u 10 -t 60s
 """

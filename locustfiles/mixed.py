@@ -1,5 +1,4 @@
-"""Two kinds of chat user and a plain HTTP user share one run. Requests of the first two go through
-the same gate.
+"""Two kinds of chat user and a plain HTTP user share one run and one prefill gate.
 
 locust -f locustfiles/mixed.py --host localhost:8000 --headless -u 10 -t 60s --prefill-concurrency 2
 """

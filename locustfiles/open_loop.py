@@ -1,5 +1,4 @@
-"""Open loop: ten requests per second are sent, however fast the server is. At most five are in
-their prefill.
+"""Open loop: ten requests a second, at most five of them in prefill.
 
 locust -f locustfiles/open_loop.py --host localhost:8000 --headless -t 60s
 """

@@ -1,5 +1,4 @@
-"""Trace replay sends the requests of a trace in Mooncake's format at their own times, with the
-trace's shared prefixes.
+"""Trace replay sends the requests of a trace in Mooncake's format at their own times.
 
 locust -f locustfiles/trace_replay.py --host localhost:8000 --headless
 """

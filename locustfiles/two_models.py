@@ -1,5 +1,4 @@
-"""Two models are behind one address. The small one gets short questions, the large one long
-documents, and both share one gate.
+"""Two models behind one address share one prefill gate.
 
 locust-llm simulate --served-model-name small large
 locust -f locustfiles/two_models.py --host localhost:8000 --headless -u 10 -t 60s --prefill-concurrency 4

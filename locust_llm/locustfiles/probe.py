@@ -5,4 +5,4 @@ from locust_llm import ProbeUser
 
 
 class Interference(ProbeUser):
-    """Sends what the timetable of the probe says, and ends the run when it is through."""
+    """Sends the requests of the probe's schedule, then ends the run."""

@@ -41,8 +41,8 @@ def test_one_that_a_locustfile_adds(monkeypatch: pytest.MonkeyPatch) -> None:
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n"
             % len(body)
         )
-        if stream.arrived(1, 0, head + body):
-            stream.look()
+        if stream.append_read(1, 0, head + body):
+            stream.decode_pending()
         answer = stream.answer
         assert (stream.finish(), answer.finish_reason, answer.text) == (
             (OK, ""),

@@ -144,10 +144,10 @@ def read(kind: str, events: list[dict[str, Any]], step: int) -> Response:
     )
     stream = Response(0, kind=kind, keep_text=True)
     for at in range(0, len(data), step):
-        if stream.arrived(1 + at, 0, data[at : at + step]):
-            stream.look()
+        if stream.append_read(1 + at, 0, data[at : at + step]):
+            stream.decode_pending()
     if not stream.over:
-        stream.closed()
+        stream.note_closed()
     stream.finish()
     return stream
 

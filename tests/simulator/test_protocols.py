@@ -52,10 +52,10 @@ def ask(
     )
     stream = Response(0, kind=kind, keep_text=True)
     data = received(server.raw(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body))
-    if stream.arrived(1, 0, data):
-        stream.look()
+    if stream.append_read(1, 0, data):
+        stream.decode_pending()
     if not stream.over:
-        stream.closed()
+        stream.note_closed()
     return stream, stream.finish()
 
 
