@@ -122,28 +122,24 @@ def make_reports(folder: Path) -> ReportOutcome:
             _working = None
             if late is not None:
                 late.kill(block=False)
-        if (
-            status in (ExitStatus.OK, ExitStatus.INCOMPLETE)
-            and (result := _answer(out)) is not None
-        ):
-            return ReportOutcome(result, "the records are incomplete" if result.incomplete else "")
+        unreadable = ""
+        if status in (ExitStatus.OK, ExitStatus.INCOMPLETE):
+            try:
+                result = msgspec.json.decode(out, type=ReportResult)
+            except ValueError as error:
+                unreadable = f"its result cannot be read: {error}"
+            else:
+                missing = "the records are incomplete" if result.incomplete else ""
+                return ReportOutcome(result, missing)
         if _given_up or isinstance(late.value, str):
             return _unmade(
                 folder, late.value if isinstance(late.value, str) else "No reports were made", ""
             )
-        reason = err.strip() or f"exit status {status}"
+        reason = err.strip() or unreadable or f"exit status {status}"
         # there are no records, or no folder: another time would find none either
         if status == ExitStatus.REFUSED:
             break
     return _unmade(folder, "The report failed", reason)
-
-
-def _answer(out: str) -> ReportResult | None:
-    """None: the report could not be made, and stderr has the reason."""
-    try:
-        return msgspec.json.decode(out, type=ReportResult)
-    except ValueError:
-        return None
 
 
 def _unmade(folder: Path, what: str, reason: str) -> ReportOutcome:

@@ -82,7 +82,8 @@ def describe_latency_slope(sound: Sequence[LoadLevel]) -> Iterator[str]:
         and (p50 := _p50(level, "request_latency")) is not None
         and p50 > 0
     ]
-    if len(early) < 3 or early[0][0].value > MAX_LOWEST:
+    # visits of a search to one level alone have no slope
+    if len({level.value for level, _ in early}) < 3 or early[0][0].value > MAX_LOWEST:
         return
     (first, low), (last, high) = early[0], early[-1]
     users, latency = np.log([[level.value, p50] for level, p50 in early]).T

@@ -82,6 +82,14 @@ def test_the_slope_is_of_logarithms() -> None:
     assert "is 0.20, moderate (0.1 to 0.25)" in between
 
 
+def test_visits_of_a_search_to_few_levels_have_no_slope() -> None:
+    """Four visits to one level, or to two, are no three levels."""
+    assert not list(describe_latency_slope([a_level(1, latency_ms=100) for _ in range(4)]))
+    assert not list(
+        describe_latency_slope([a_level(users, latency_ms=100) for users in (1, 1, 2, 2)])
+    )
+
+
 def test_what_is_not_early_or_too_little_has_no_slope() -> None:
     assert (
         list(describe_latency_slope(growing(100, 200, 400, first=4))) == []
