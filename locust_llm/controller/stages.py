@@ -352,7 +352,7 @@ class StageRunner:
 
     def describe_capacity(self) -> str:
         """``capacity 10 to 14 users so far`` for a search. Empty: nothing is known."""
-        if self.capacity is None:
+        if self.capacity is None or not self.capacity.passed:
             return ""
         return f"capacity {self.capacity.format_interval(AXES[self.asked.axis])} so far"
 

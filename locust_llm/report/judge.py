@@ -519,7 +519,7 @@ def _judge_searched(rule: Rule, sweep: SweepSummary) -> SloResult | None:
     )  # fmt: skip
     found = find_capacity(search, [rule])
     shown = [level for level in sweep.levels if _result(level, rule) is not None]
-    if found is None or not shown:
+    if found is None or not found.passed or not shown:
         return None
     within = [level for level in shown if found.low is not None and level.value <= found.low]
     # a figure whose own interval crosses the limit would contradict what all stages show together

@@ -123,6 +123,8 @@ class CapacityEstimate(msgspec.Struct, frozen=True, kw_only=True):
     measured_to: float = math.inf
     """The highest level with a stage, or with one that passes by itself where none fails. Beyond it
     nothing is claimed: chances there only guide the search."""
+    passed: bool = True
+    """A stage passes by itself, or one fails. Else nothing is claimed at all."""
 
     @property
     def value(self) -> float | None:
@@ -142,8 +144,10 @@ class CapacityEstimate(msgspec.Struct, frozen=True, kw_only=True):
     def limit_to(self, passing: Sequence[float]) -> "CapacityEstimate":
         """``passing`` has the levels with a stage that passes by itself. Above the highest of them,
         a capacity requires a level that fails above; it then lies between the two."""
-        if not passing or self.chance_of(min(self.measured_to, self.levels[-1])) < HALF:
+        if self.chance_of(min(self.measured_to, self.levels[-1])) < HALF:
             return self
+        if not passing:
+            return msgspec.structs.replace(self, passed=False)
         return msgspec.structs.replace(self, measured_to=min(self.measured_to, max(passing)))
 
     def chance_of(self, level: float) -> float:

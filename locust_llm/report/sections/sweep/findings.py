@@ -62,14 +62,14 @@ def describe_sweep_findings(
     highest = highest if safe is None else safe
     within = [level for level in sound if highest is not None and level.value <= highest]
     if within:
-        where = f"at the SLO ({describe_levels(axis, within[-1])})"
+        # of several visits to a level the one with the most requests is known best
+        best = max(within, key=lambda level: (level.value, level.succeeded))
+        where = f"at the SLO ({describe_levels(axis, best)})"
         if safe is not None:
             load = format_load(safe, AXES[axis])
-            where = (
-                f"at {describe_levels(axis, within[-1])}, the highest stage within the safe {load}"
-            )
-        yield from _gateway(within[-1], where)
-        yield from _cost(within[-1], where, settings)
+            where = f"at {describe_levels(axis, best)}, the highest stage within the safe {load}"
+        yield from _gateway(best, where)
+        yield from _cost(best, where, settings)
 
 
 def describe_latency_slope(sound: Sequence[LoadLevel]) -> Iterator[str]:
@@ -222,9 +222,17 @@ def summarise_sweep(
 ) -> SweepSummary:
     """``run`` is the whole run. ``stages`` are the readable stages, each as a run of its own
     (``Run.stage`` is set). ``missing`` has a sentence for each other stage."""
-    axis = find_sweep_axis(run)
     levels = [make_load_level(stage, summary) for stage, summary in stages]
-    levels.sort(key=lambda level: level.value)
+    good = next((summary.good for _, summary in stages if summary.good is not None), None)
+    found = summarise_levels(run, sorted(levels, key=lambda level: level.value))
+    return replace(
+        found, conditions="" if good is None else good.conditions, missing=tuple(missing)
+    )
+
+
+def summarise_levels(run: Run, levels: Sequence[LoadLevel]) -> SweepSummary:
+    """``levels`` are in rising order of their values."""
+    axis = find_sweep_axis(run)
     searched = run.settings.find_max
     capacity = _find_capacity(run, levels) if searched else None
     safe = None if capacity is None or capacity.is_open else capacity.safe
@@ -234,19 +242,16 @@ def summarise_sweep(
         knees = tuple(
             replace(knee, text=knee.text + doubts) if knee.rule == SLO else knee for knee in knees
         )
-    good = next((summary.good for _, summary in stages if summary.good is not None), None)
     return SweepSummary(
         axis=axis,
         unit=AXES.get(axis, ""),
         levels=tuple(levels),
         ended=_ended(run, levels),
-        conditions="" if good is None else good.conditions,
         knees=knees,
         findings=()
         if axis == REPEAT
         else tuple(describe_sweep_findings(axis, levels, knees, run.settings, safe)),
         spread=compute_repeat_spread(levels) if axis == REPEAT else (),
-        missing=tuple(missing),
         searched=searched,
         capacity=capacity,
     )
@@ -260,7 +265,8 @@ def _find_capacity(run: Run, levels: Sequence[LoadLevel]) -> CapacityEstimate | 
         lowest=asked.values[0], highest=asked.values[-1], whole=asked.axis != RATE,
         stages=tuple(_list_evidence(levels)),
     )  # fmt: skip
-    return find_capacity(search, run.settings.rules.readable)
+    found = find_capacity(search, run.settings.rules.readable)
+    return found if found is not None and found.passed else None
 
 
 def _list_evidence(levels: Sequence[LoadLevel]) -> Iterator[StageEvidence]:

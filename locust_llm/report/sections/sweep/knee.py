@@ -14,7 +14,7 @@ from locust_llm.report.rows import Knee, LoadLevel, SweepSummary
 from locust_llm.settings.sweep import AXES, CONCURRENCY, MIN_GAIN, PREFILL, RATE, REPEAT
 from locust_llm.slo.capacity import HALF, CapacityEstimate, format_load
 from locust_llm.slo.intervals import NORMAL_REACH
-from locust_llm.slo.rules import FAIL, PASS
+from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS
 from locust_llm.text.format import (
     capitalise_sentence,
     format_brief,
@@ -132,7 +132,8 @@ def _find_knees(axis: str, levels: Sequence[LoadLevel]) -> tuple[Knee, ...]:
             else Knee(rule=rule, value=None, text=text)
             for rule in rules
         )
-    without = [level for level in levels if not level.sound]
+    used = {level.value for level in levels if level.sound}
+    without = [level for level in levels if level.value not in used]
     left_out = f" Left out: {describe_levels(axis, *without)}." if without else ""
     knees = {name: rule(axis, levels) for name, rule in rules.items()}
     return tuple(
@@ -504,18 +505,33 @@ def _rising(known: Sequence[tuple[LoadLevel, float]]) -> bool:
 
 def find_saturation_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
     """The highest rate that the server keeps up with: answers come at 95 % and more of the rate of
-    arrivals."""
+    arrivals. It is open at a rate of which two stages say different things."""
+    visits = dict[float, list[LoadLevel]]()
+    for level in levels:
+        if level.kept_up is not None:
+            visits.setdefault(level.value, []).append(level)
+    sound = {value: [one for one in some if one.sound] for value, some in visits.items()}
+    longest = [
+        max(sound[value] or some, key=lambda level: level.duration_s or 0.0)
+        for value, some in visits.items()
+    ]
 
     def status_of(level: LoadLevel) -> str | None:
-        if level.kept_up is None:
-            return None
+        if len({one.kept_up for one in sound[level.value]}) > 1:
+            return INCONCLUSIVE
         return PASS if level.kept_up else FAIL
 
-    passing = find_passing_stages(levels, status_of)
+    passing = find_passing_stages(longest, status_of)
     if passing.highest is None:
-        lowest = next((level for level in levels if level.sound and status_of(level)), None)
+        lowest = next((level for level in longest if level.sound), None)
         if lowest is None:
             return Knee(rule=SATURATION, value=None, text="There is no count of due requests.")
+        if status_of(lowest) == INCONCLUSIVE:
+            text = (
+                f"Whether the server keeps up is open: stages at {describe_levels(axis, lowest)} "
+                f"answered {_answered_by_visits(sound[lowest.value])}."
+            )
+            return Knee(rule=SATURATION, value=None, text=text)
         text = (
             f"The server keeps up with no rate: at {describe_levels(axis, lowest)} it answered "
             f"{_answered(lowest)}."
@@ -528,10 +544,19 @@ def find_saturation_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
         f"{_answered(passing.highest)}"
     )
     if passing.beyond is not None and passing.beyond.sound:
-        text += f"; at {format_plain_number(passing.beyond.value)} {_answered(passing.beyond)}"
+        beyond = _answered(passing.beyond)
+        if status_of(passing.beyond) == INCONCLUSIVE:
+            beyond = _answered_by_visits(sound[passing.beyond.value])
+        text += f"; at {format_plain_number(passing.beyond.value)} {beyond}"
     else:
         text += f"; {describe_neighbours(axis, passing, status_of)}"
     return Knee(rule=SATURATION, value=value, low=value, high=high, text=f"{text}.")
+
+
+def _answered_by_visits(visits: Sequence[LoadLevel]) -> str:
+    """``57.1% to 100.0% of the due requests``"""
+    shares = [level.delivered or 0.0 for level in visits]
+    return f"{min(shares):.1%} to {max(shares):.1%} of the due requests"
 
 
 def _answered(level: LoadLevel) -> str:

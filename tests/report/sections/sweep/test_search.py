@@ -10,8 +10,18 @@ from support.stages import a_level
 from locust_llm.records.run import Run
 from locust_llm.report.judge import judge_sweep
 from locust_llm.report.rows import LoadLevel
-from locust_llm.report.sections.sweep.findings import describe_doubts, summarise_sweep
-from locust_llm.report.sections.sweep.knee import describe_capacity, describe_levels
+from locust_llm.report.sections.sweep.findings import (
+    describe_doubts,
+    describe_sweep_findings,
+    summarise_levels,
+    summarise_sweep,
+)
+from locust_llm.report.sections.sweep.knee import (
+    describe_capacity,
+    describe_levels,
+    find_knees,
+    find_saturation_knee,
+)
 from locust_llm.report.slo.capacity import estimate_capacity
 from locust_llm.report.slo.disturbance import find_disturbance, weigh_disturbances
 from locust_llm.report.slo.settling import find_rise, weigh_queues, weigh_rises
@@ -91,7 +101,7 @@ def searched(rules: tuple[str, ...], **beyond: tuple[float, ...]) -> list[SloRes
     levels = list[LoadLevel]()
     for i, value in enumerate((1.0, 2.0, 4.0, 8.0)):
         evidence = tuple(
-            RuleEvidence(rule=rule, beyond=shares[i], allowed=0.05, count=400)
+            RuleEvidence(rule=rule, beyond=shares[i], allowed=0.05, count=400, passes=not shares[i])
             for rule, shares in zip(rules, beyond.values(), strict=True)
         )
         results = tuple(
@@ -257,3 +267,55 @@ def test_near_saturation_a_short_stage_of_rates_says_little() -> None:
     assert weigh_queues(stages) == stages
     weights = [stage.rules[0].weight for stage in weigh_queues([*stages, overloaded])]
     assert weights == pytest.approx([1, 0.25, 0, 1])
+
+
+def test_nothing_is_claimed_where_no_stage_passes_and_none_fails() -> None:
+    """Two stages of 6 requests at 1 a second, all of them within the limit."""
+    rule = "ttft p95 < 1s"
+    run = a_run(sweep="request-rate=1..8", slo=(rule,), users=None, find_max=True)
+    evidence = StageEvidence(
+        level=1.0, rules=(RuleEvidence(rule=rule, beyond=0.0, allowed=0.05, count=200),)
+    )
+    own = SloResult(rule=rule, status=INCONCLUSIVE, observed=60.0, unit="ms", count=6)
+    level = a_level(1.0, slos=(own,), slo_status=INCONCLUSIVE, evidence=evidence, number=1)
+    sweep = summarise_levels(run, [level, replace(level, number=2)])
+    assert sweep.capacity is None
+    (knee,) = (knee for knee in sweep.knees if knee.rule == "SLO")
+    assert knee.value is None
+    assert knee.text.startswith("INCONCLUSIVE: no stage is known to be within the SLO")
+    (found,) = judge_sweep(sweep, run)
+    assert found.status == INCONCLUSIVE
+    passes = replace(evidence, rules=(replace(evidence.rules[0], passes=True),))
+    claimed = summarise_levels(run, [replace(level, evidence=passes)])
+    assert claimed.capacity is not None
+    assert claimed.knees[0].text.startswith("Capacity: at least 1 request/s; ")
+
+
+def test_stages_of_one_rate_that_differ_leave_open_whether_the_server_keeps_up() -> None:
+    kept = a_level(1.0, delivered=1.0, kept_up=True, duration_s=4.0, number=2)
+    cut = a_level(1.0, delivered=0.571, kept_up=False, duration_s=6.5, number=3)
+    empty = a_level(1.0, succeeded=0, number=1)
+    (knee,) = (
+        knee for knee in find_knees("request-rate", [empty, kept, cut]) if knee.rule == "saturation"
+    )
+    assert (knee.value, knee.text) == (
+        None,
+        "Whether the server keeps up is open: stages at request-rate 1 answered 57.1% to 100.0% of "
+        "the due requests.",
+    )
+    above = [replace(kept, value=2.0), replace(cut, value=2.0)]
+    knee = find_saturation_knee("request-rate", [kept, *above])
+    assert (knee.value, knee.high) == (1.0, None)
+    assert knee.text == (
+        "The server keeps up to request-rate 1: it answered 100.0% of the due requests; at 2 57.1% "
+        "to 100.0% of the due requests."
+    )
+
+
+def test_limits_for_a_gateway_are_of_the_visit_with_the_most_requests() -> None:
+    """60 a minute from 60 requests, and 36.6 from a stage of 4."""
+    longer = a_level(1.0, 1.0, slo=PASS, succeeded=60)
+    short = a_level(1.0, 0.61, slo=PASS, succeeded=4, number=2)
+    knees = find_knees("request-rate", [longer, short])
+    (line,) = describe_sweep_findings("request-rate", [longer, short], knees, a_run().settings)
+    assert line.startswith("Limits for a gateway, at the SLO (request-rate 1): 60 requests")
