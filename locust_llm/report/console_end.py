@@ -168,7 +168,8 @@ def format_ending(summary: Summary, run: Run, folder: Path | str, width: int = W
         - len(_last(folder, width))
         - (3 if table else 2)
     )
-    unmet = [] if fruitless else [*_rules(summary, run)]
+    # the headline has the failures of all rules alike; cancelled requests had their times
+    unmet = [] if fruitless and not summary.conditions.cancelled else [*_rules(summary, run)]
     remarks = [*_remarks(summary, run)]
     # the first rule has its place however many warnings there are
     kept_lines = len(_wrapped(unmet[0], width)) if unmet else 0

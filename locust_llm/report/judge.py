@@ -38,6 +38,7 @@ from locust_llm.report.sections.sweep.knee import (
     is_client_distorted,
 )
 from locust_llm.report.slo.capacity import find_capacity
+from locust_llm.report.slo.censoring import COUNTED
 from locust_llm.report.slo.intervals import RISES
 from locust_llm.report.slo.load_start import describe_decided_rest, describe_start_burst
 from locust_llm.report.slo.measurement_error import (
@@ -377,6 +378,8 @@ def _explain_open_rule(
         more = "a longer grace period (-s) may tell"
     if seen.silent_end:  # more time of a server that answers nothing adds no figure of it
         more, longer = "nothing answered at the end of the run", None
+    if found.cancelled and not seen.main.outcome(*COUNTED).size:
+        more, longer = "a longer run tells no more: every request was cancelled on purpose", None
     if rule.percentile is not None and found.ends is not None and None in found.ends:
         return f"{explain_missing_end(found)}; {more}", longer
     likely = _foretell(rule, found)

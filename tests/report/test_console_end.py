@@ -143,6 +143,21 @@ def test_cancelled_requests_are_named() -> None:
     assert "2 of 12 requests were cancelled on purpose" in " ".join(said(*spread(10), *given_up))
 
 
+def test_where_all_requests_are_cancelled_rules_have_their_lines_and_no_longer_run_is_advised() -> (
+    None
+):
+    """40 requests are cancelled before their first token, 0.2 s after they were sent."""
+    given_up = [
+        answered(sent_at=10.0 + i, closed_at=10.2 + i, outcome="cancelled") for i in range(40)
+    ]
+    text = " ".join(" ".join(said(*given_up, slo=("ttft p95 < 1s",))).split())
+    assert "None of 40 requests succeeded: 40 were cancelled on purpose" in text
+    assert "INCONCLUSIVE ttft p95 < 1s: 95% interval at least" in text
+    assert "a longer run tells no more: every request was cancelled on purpose" in text
+    assert "may tell" not in text
+    assert "Exit status 4; use --inconclusive warn to end with 0." in text
+
+
 def test_a_simulator_is_named_where_nothing_succeeded() -> None:
     run = replace(a_run(), simulated=True)
     assert any("SIMULATED" in line for line in said(failed("timeout"), run=run))

@@ -86,7 +86,7 @@ def make_headline(summary: Summary, run: Run) -> str:
 def _load_test(summary: Summary, run: Run) -> Iterator[str]:
     conditions = summary.conditions
     if not conditions.requests:
-        yield "No request has a record" if run.records_lost else "No request was sent"
+        yield "No request has a record" if run.records_lost else _describe_nothing_sent(summary)
         return
     overload = describe_overload(summary.delivery)
     if not conditions.succeeded:
@@ -132,6 +132,13 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
         yield f"{describe_outages(summary.outages)}, and rates count that time"
     if conditions.failed:
         yield f"{conditions.failed:,} of {conditions.succeeded + conditions.failed:,} requests failed"
+
+
+def _describe_nothing_sent(summary: Summary) -> str:
+    """``No request was sent after the warmup, which had 38 requests``"""
+    if not (sent := summary.counts.warmup):
+        return "No request was sent"
+    return f"No request was sent after the warmup, which had {format_count(sent, 'request')}"
 
 
 def _reasons(summary: Summary, run: Run) -> Iterator[str]:

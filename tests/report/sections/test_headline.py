@@ -172,6 +172,9 @@ def test_failures_are_in_it() -> None:
         "None of 4 requests succeeded: 2 x after 3 s; 1 x reset; 1 were cut when the run ended"
     )
     assert said() == "No request was sent"
+    assert said(answered(100, phase="warmup"), answered(90, phase="warmup")) == (
+        "No request was sent after the warmup, which had 2 requests"
+    )
     run = a_run()
     assert (
         format_verdict_line(

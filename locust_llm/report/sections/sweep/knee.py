@@ -13,6 +13,7 @@ from locust_llm.report.rate_window import MIN_ANSWERED_SHARE
 from locust_llm.report.rows import Knee, LoadLevel, SweepSummary
 from locust_llm.settings.sweep import AXES, CONCURRENCY, MIN_GAIN, PREFILL, RATE, REPEAT
 from locust_llm.slo.capacity import HALF, CapacityEstimate, format_load
+from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.intervals import NORMAL_REACH
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS
 from locust_llm.text.format import (
@@ -169,8 +170,8 @@ def is_client_distorted(level: LoadLevel) -> bool:
 
 
 def explain_unsound(axis: str, level: LoadLevel) -> str:
-    """Why conclusions do not use a stage."""
-    if not is_client_distorted(level):
+    """Why conclusions do not use a stage, or which of its figures may be off."""
+    if not is_client_distorted(level) and (not level.succeeded or level.client in (None, OK)):
         return f"at {describe_levels(axis, level)} no request succeeded"
     voided = [result.rule for result in level.slos if result.voided]
     if voided and not level.distorted:

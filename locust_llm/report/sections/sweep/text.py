@@ -56,6 +56,18 @@ def make_sweep_warnings(sweep: SweepSummary, whole: str | None) -> Iterator[Bloc
             f"error cannot reach are decided there, and nothing else uses them: {reasons}.",
             loud=True,
         )
+    limited = [
+        level
+        for level in sweep.levels
+        if level.succeeded and level.client not in (None, OK) and level not in distorted
+    ]
+    if limited and not sweep.repeats:
+        reasons = "; ".join(explain_unsound(sweep.axis, level) for level in limited)
+        yield TextBlock(
+            f"CLIENT: some figures of {len(limited)} of {len(sweep.levels)} stages may be off, "
+            f"which turns no rule: {reasons}.",
+            loud=True,
+        )
     worse = [
         level for level in distorted if LEVELS.index(level.client or OK) > LEVELS.index(whole or OK)
     ]

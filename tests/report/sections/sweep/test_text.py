@@ -277,6 +277,18 @@ def test_a_stage_whose_rule_the_load_generator_may_have_turned_is_not_called_ok(
     assert "verdict is OK" not in line.text
 
 
+def test_a_stage_with_some_figures_off_is_named_above_the_tables() -> None:
+    why = "merged chunks: Inter Token Latency avg 264 ms may be off by up to 6.08 ms"
+    degraded = a_level(20, client="DEGRADED", client_reasons=(why,), uncertain=("itl",))
+    (line,) = make_sweep_warnings(a_sweep("request-rate", a_level(2), degraded), "DEGRADED")
+    assert line.text == (
+        "CLIENT: some figures of 1 of 2 stages may be off, which turns no rule: at request-rate 20 "
+        f"the client verdict is DEGRADED ({why})."
+    )
+    dead = a_level(20, client="DEGRADED", succeeded=0)
+    assert not list(make_sweep_warnings(a_sweep("request-rate", a_level(2), dead), "DEGRADED"))
+
+
 @pytest.mark.parametrize(
     ("low", "high", "voided", "cell"),
     [
