@@ -317,7 +317,11 @@ def share_ends(evidence: ShareEvidence, count: int) -> tuple[float, float]:
     seen = assume_least(evidence, count)
     low, _ = _binomial_ends(seen if evidence.share <= HALF else evidence, count)
     _, high = _binomial_ends(seen if evidence.share >= HALF else evidence, count)
-    return low, high
+    # what more than half of all do is seen no less often than what half of them do
+    half = _binomial_ends(seen._replace(share=HALF), count)
+    if evidence.share > HALF:
+        return max(low, half[0]), high
+    return low, min(high, half[1]) if evidence.share < HALF else high
 
 
 def assume_least(evidence: ShareEvidence, count: int) -> ShareEvidence:

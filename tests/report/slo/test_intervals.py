@@ -652,3 +652,16 @@ def test_a_rule_does_not_pass_in_a_queue_that_fills_though_its_figure_is_within_
     assert PASS not in [status(values, rule) for values in full]
     assert [status(values, rule) for values in half].count(PASS) >= 5
     assert INCONCLUSIVE in [status(values, rule) for values in full]
+
+
+def test_more_than_half_is_seen_no_less_often_than_half() -> None:
+    """A server that fails from the middle on: what 50 % of the requests show, 52 % show too. A rule
+    on the error rate is decided like one on p95, of the same requests."""
+
+    def low_of(failed: int) -> float:
+        ones = np.concatenate([np.zeros(228 - failed), np.ones(failed)])
+        return estimate_share_interval(ones).low or 0.0
+
+    assert low_of(119) >= low_of(114) > 0.05
+    values = np.concatenate([np.full(109, 0.1), np.full(119, math.inf)])
+    assert estimate_percentile_interval(values, 95).low == math.inf
