@@ -29,6 +29,8 @@ from locust_llm.records.run import Run
 from locust_llm.report.compare.condition_differences import load_matching_base
 from locust_llm.report.compare.metric_differences import measure_worsening
 from locust_llm.report.delivery import CLIENT
+from locust_llm.report.outages import select_unanswered_since
+from locust_llm.report.rate_window import RateWindow
 from locust_llm.report.rows import CHUNKS_AS_TOKENS, LoadLevel, SweepSummary
 from locust_llm.report.sections.sweep.knee import (
     describe_levels,
@@ -37,9 +39,10 @@ from locust_llm.report.sections.sweep.knee import (
     find_passing_stages,
     is_client_distorted,
 )
+from locust_llm.report.selection import RequestSelection
 from locust_llm.report.slo.capacity import find_capacity
 from locust_llm.report.slo.censoring import COUNTED
-from locust_llm.report.slo.intervals import RISES
+from locust_llm.report.slo.intervals import MIN_VALUES, RISES
 from locust_llm.report.slo.load_start import describe_decided_rest, describe_start_burst
 from locust_llm.report.slo.measurement_error import (
     RuleError,
@@ -51,6 +54,7 @@ from locust_llm.report.slo.observed import (
     ObservedValue,
     compute_rule_value,
     explain_missing_end,
+    select_requests,
     shows_correlation,
 )
 from locust_llm.settings.settings import Settings
@@ -141,9 +145,13 @@ def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
     blame = _blame(rule, tested, error, seen, by_point=by_point)
     status, reason, longer = _decided(rule, tested, seen, blame)
     # what is not known for another reason than chance is not known to be close
-    by_chance = not (blame or seen.run.records_lost or seen.silent_end)
+    by_chance = not (blame or seen.run.records_lost or seen.silent_from)
     if status == INCONCLUSIVE and not blame and (ended := _ended_by(rule, found, seen.run)):
         status, reason, longer = FAIL, f"it ended the {ended}", None
+    ends = found.ends or (None, None)
+    if status == INCONCLUSIVE and not blame and (silence := _broken_by_silence(rule, found, seen)):
+        status, reason, longer = FAIL, "; ".join(filter(None, (found.note, silence))), None
+        ends = None, None  # that the server is down is no chance
     beside = _describe_counted_beside(found, reason)
     reason = "; ".join(filter(None, (reason, beside, _describe_counted_chunks(rule, seen))))
     factor = rule.factor
@@ -151,7 +159,7 @@ def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
     def shown(value: float | None) -> float | None:
         return None if value is None else value * factor
 
-    low, high = found.ends or (None, None)
+    low, high = ends
     return SloResult(
         rule=str(rule),
         status=status,
@@ -213,6 +221,52 @@ def _ended_by(rule: Rule, found: ObservedValue, run: Run) -> str:
         if (broken.rule, broken.stage) == (str(rule), number):
             return f"{what} early: {broken.why}"
     return ""
+
+
+def _broken_by_silence(rule: Rule, found: ObservedValue, seen: Evaluation) -> str:
+    """Why a rule is broken for good, as nothing answered at the end of the run: a longer run would
+    have more such requests. Empty: it is not, or not by them. A look at a run that goes on
+    (``--until-decided``) does not know whether the server comes back."""
+    since = seen.silent_from
+    goes_on = seen.run.settings.until_decided_s is not None
+    if since is None or found.value is None or rule.base or goes_on:
+        return ""
+    held = any(rule.holds(value) for value in (found.value, found.worst) if value is not None)
+    if held or found.count < MIN_VALUES:
+        return ""
+    silent = select_unanswered_since(select_requests(rule, seen.main), since)
+    if not silent.size:
+        return ""
+    answering = seen._replace(
+        main=_without(silent, seen.main),
+        ended=_without(silent, seen.ended),
+        time=RateWindow((seen.time.span[0], since), seen.time.pauses),
+        settled=None,
+    )
+    before = compute_rule_value(rule, answering).value
+    held_before = before is not None and rule.holds(before)
+    if not held_before and not _is_broken_by(silent.size / max(found.count, 1), rule):
+        return ""
+    from_s = since - seen.run.profiling_at
+    requests = format_count(silent.size, "request")
+    return f"nothing answered from {from_s:.1f} s on: {requests} had no answer at all"
+
+
+def _without(these: RequestSelection, part: RequestSelection) -> RequestSelection:
+    return RequestSelection(part.requests, part.chosen & ~these.chosen)
+
+
+def _is_broken_by(failed: float, rule: Rule) -> bool:
+    """Whether such a share of failed requests breaks a rule alone, whatever all others have."""
+    if rule.metric == "error_rate":
+        return not rule.holds(failed)
+    if rule.metric == "attainment":
+        return not rule.holds(1 - failed)
+    metric = BY_WORD[rule.metric].metric
+    if rule.percentile is None or metric is None or not metric.censored:
+        return False
+    beyond = 100 - rule.percentile if rule.op.startswith("<") else rule.percentile
+    return failed > beyond / 100
 
 
 def _base_of(rule: Rule, seen: Evaluation) -> tuple[Evaluation | None, ObservedValue | None]:
@@ -282,7 +336,7 @@ def _is_close_to_limit(
 
 def _unsettled(found: ObservedValue, seen: Evaluation) -> str:
     """A server that answers nothing at the end has not settled, and does not."""
-    if seen.silent_end:
+    if seen.silent_from:
         return f"it {found.trend} over the run, and nothing answered at the end of it"
     return f"it {found.trend} over the run, and could reach the limit in as much time again"
 
@@ -292,7 +346,7 @@ def _could_reach_limit(rule: Rule, found: ObservedValue, seen: Evaluation) -> bo
     end of its interval is then as far from it as now."""
     if not found.trend or not _gets_worse(rule, found):
         return False
-    if seen.silent_end or found.later is None or found.value is None:
+    if seen.silent_from or found.later is None or found.value is None:
         return True
     now = found.value if found.worst is None else found.worst
     low, high = (now, now) if found.ends is None else found.ends
@@ -358,7 +412,7 @@ def _explain_open_rule(
         edge = format_brief(rule.limit * rule.factor, rule.unit)
         return f"no number of requests shows exactly {edge}: {AT_EDGE}", None
     burst = ""
-    if not (found.never_sent or found.undecided or seen.silent_end):
+    if not (found.never_sent or found.undecided or seen.silent_from):
         burst = describe_start_burst(rule, seen) or describe_decided_rest(rule, found, seen)
     longer = (
         None
@@ -376,7 +430,7 @@ def _explain_open_rule(
         note = f"what was due and never sent is open: {format_count(found.never_sent, 'arrival')}"
     if found.undecided:
         more = "a longer grace period (-s) may tell"
-    if seen.silent_end:  # more time of a server that answers nothing adds no figure of it
+    if seen.silent_from:  # more time of a server that answers nothing adds no figure of it
         more, longer = "nothing answered at the end of the run", None
     if found.cancelled and not seen.main.outcome(*COUNTED).size:
         more, longer = "a longer run tells no more: every request was cancelled on purpose", None

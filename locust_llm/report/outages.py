@@ -74,6 +74,17 @@ def find_outages(main: RequestSelection, run: Run) -> tuple[Outage, ...]:
     return tuple(_divide_outages(main, silent, ok, (start, end, last), run.profiling_at))
 
 
+def find_silent_from(outages: Sequence[Outage], run: Run) -> float | None:
+    """From when on, in Unix seconds, nothing answered to the end of the run. None: it did."""
+    began = [outage.began_s for outage in outages if outage.ended_s is None]
+    return run.profiling_at + began[0] if began else None
+
+
+def select_unanswered_since(main: RequestSelection, since: float) -> RequestSelection:
+    """The requests that ended later, without any answer."""
+    return main.where(_unanswered(main) & (main["closed_at"] > since))
+
+
 def _unanswered(main: RequestSelection) -> "np.typing.NDArray[np.bool_]":
     """Which requests have neither a status nor a chunk."""
     own = main.requests["outcome"].isin((OK, *OWN)).to_numpy(np.bool_)[main.chosen]

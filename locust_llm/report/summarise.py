@@ -14,7 +14,7 @@ from locust_llm.report.arrays import Floats
 from locust_llm.report.delivery import describe_arrivals, find_requested_rate, measure_delivery
 from locust_llm.report.judge import combine_results, judge_rules, judge_sweep
 from locust_llm.report.kinds import Experiment
-from locust_llm.report.outages import find_outages
+from locust_llm.report.outages import find_outages, find_silent_from
 from locust_llm.report.rows import (
     adjust_for_failures,
     make_distribution_row,
@@ -133,8 +133,8 @@ def summarise_run(
     conditions = _conditions(main, time, run, verdict)
     delivered = measure_delivery(main, run, verdict, None if within is None else ended)
     outages = find_outages(main, run) if swept is None else ()
-    silent_end = any(outage.ended_s is None for outage in outages)
-    seen = seen._replace(verdict=verdict, delivery=delivered, silent_end=silent_end)
+    silent_from = find_silent_from(outages, run)
+    seen = seen._replace(verdict=verdict, delivery=delivered, silent_from=silent_from)
     seen, slos, compared = _of_rules(seen, everything, swept)
     evidence = None if within is None else measure_stage_evidence(seen, slos)
     counts = _counts(main, warm, run, broken_lines, gaps["profiling"])

@@ -11,7 +11,7 @@ from locust_llm.report.outages import Outage, describe_outages
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.notes import make_remarks
 from locust_llm.report.summarise import summarise_run
-from locust_llm.slo.rules import INCONCLUSIVE
+from locust_llm.slo.rules import FAIL, INCONCLUSIVE
 
 
 def each_second(begin: int, end: int) -> list[Record]:
@@ -54,9 +54,9 @@ def test_a_server_that_dies_answers_nothing_from_then_on() -> None:
 
 
 def test_no_longer_run_is_advised_where_nothing_answers_at_its_end() -> None:
-    """Ten of 20 failed, limit 30%: a rule that is open. The same failures at the begin let a longer
-    run tell."""
-    run = a_run(slo=("error_rate < 30%",))
+    """Ten of 20 failed, limit 30%: a rule that a look at a run leaves open. The same failures at
+    the begin let a longer run tell."""
+    run = a_run(slo=("error_rate < 30%",), until_decided_s=600.0)
     dead = summarise_run(collect_columns([*each_second(10, 20), *refused(20, 30)]), run)
     assert (dead.slos[0].status, dead.slos[0].longer_s) == (INCONCLUSIVE, None)
     assert dead.slos[0].reason.endswith(", nothing answered at the end of the run")
@@ -65,6 +65,47 @@ def test_no_longer_run_is_advised_where_nothing_answers_at_its_end() -> None:
     assert late.slos[0].status == INCONCLUSIVE
     assert late.slos[0].reason.endswith(" more may tell")
     assert "longer" in make_headline(late, run)
+
+
+def test_a_server_that_stays_dead_breaks_what_its_failures_break() -> None:
+    """Nine of 39 have no answer at the end: 23.1 %, and the last chunk came at 39.1 s. The 30
+    before were all answered, so each rule held by then, goodput at 1.03/s. A limit
+    of 25 % they do not break."""
+    rules = (
+        "error_rate < 5%",
+        "attainment >= 95% given ttft < 1s",
+        "ttft p95 < 1s",
+        "goodput >= 0.9/s given ttft < 1s",
+    )
+    run = a_run(slo=(*rules, "error_rate < 25%"))
+    dead = [*each_second(10, 40), *refused(40, 49)]
+    *broken, kept = summarise_run(collect_columns(dead), run).slos
+    assert [(slo.rule, slo.status, slo.longer_s) for slo in broken] == [
+        (rule, FAIL, None) for rule in rules
+    ]
+    silence = "nothing answered from 39.1 s on: 9 requests had no answer at all"
+    assert broken[0].reason == silence
+    assert broken[2].reason == f"p95 lands on one of 9 failed requests; {silence}"
+    assert (kept.status, kept.low is not None) == (INCONCLUSIVE, True)  # 23 % are within 25 %
+
+
+def test_a_server_that_comes_back_or_a_look_at_a_run_that_goes_on_breaks_nothing_by_silence() -> (
+    None
+):
+    """The same nine failures, with answers after them, or before a later look."""
+    back = [*each_second(10, 40), *refused(40, 49), *each_second(49, 52)]
+    run = a_run(slo=("error_rate < 5%",))
+    assert summarise_run(collect_columns(back), run).slos[0].status == INCONCLUSIVE
+    dead = [*each_second(10, 40), *refused(40, 49)]
+    looked = a_run(slo=("error_rate < 5%",), until_decided_s=600.0)
+    assert summarise_run(collect_columns(dead), looked).slos[0].status == INCONCLUSIVE
+
+
+def test_failures_before_the_silence_do_not_save_a_server_that_stays_dead() -> None:
+    """Three of 30 failed by then, 10 %, and nine of 39 at the end alone are 23 %: beyond 5 %."""
+    some = [*refused(10, 13), *each_second(13, 40), *refused(40, 49)]
+    run = a_run(slo=("error_rate < 5%", "ttft p95 < 1s"))
+    assert [slo.status for slo in summarise_run(collect_columns(some), run).slos] == [FAIL, FAIL]
 
 
 def test_a_dead_server_does_not_settle() -> None:

@@ -129,8 +129,8 @@ class Evaluation(NamedTuple):
     ``main``."""
     time: RateWindow
     """What these rates are over."""
-    silent_end: bool = False
-    """Nothing answered from some time on to the end of the run."""
+    silent_from: float | None = None
+    """From then on, in Unix seconds, nothing answered to the end of the run. None: it did."""
     settled: RateWindow | None = None
     """``time`` without the start and the end of the load. None: they are not in it, or too little is
     left without them."""
