@@ -31,7 +31,7 @@ from locust_llm.text.format import (
 )
 
 from .ab import format_paired_difference
-from .metrics import format_survivors_line
+from .metrics import has_lost_many
 from .notes import FIRST_FAILED
 from .published import format_broken_rules
 
@@ -113,9 +113,7 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
     load = "" if trouble or (invalid and not _of_ramp(summary)) else _load(conditions, run, summary)
     if trouble:
         yield trouble
-    if not rules and (
-        (trouble and conditions.cut) or format_survivors_line(summary, run) is not None
-    ):
+    if not rules and ((trouble and conditions.cut) or has_lost_many(conditions)):
         load = f"{load}{', ' * bool(load)}of the {conditions.succeeded:,} that were answered"
     if invalid or run.stream_was_buffered:
         why = PARTLY_INEXACT if list_fine_metrics(summary.figure_errors) else TOO_INEXACT

@@ -71,6 +71,7 @@ NEAREST_RANK: Final = (
 )
 FAILURE: Final = "a failure"
 ON_A_FAILURE: Final = " fall on a failed request"
+FALLS_ON_A_FAILURE: Final = " falls on a failed request"
 NOTHING: Final = "No request succeeded: there are no latencies, no rates, and no tables of them."
 
 
@@ -99,12 +100,24 @@ def make_main_tables(summary: Summary, run: Run) -> Iterator[Block]:
             yield TextBlock(NEAREST_RANK)
 
 
+def has_lost_many(conditions: Conditions) -> bool:
+    """Whether so many requests failed or were cut that the others' latencies do not represent
+    all."""
+    lost = conditions.cut + conditions.failed
+    return lost > 0 and lost >= MIN_CUT_SHARE * (conditions.succeeded + lost)
+
+
 def format_survivors_line(summary: Summary, run: Run) -> str | None:
-    """The line that so many requests failed or were cut that the others' latencies do not represent
-    all. None: few did."""
+    """The line that many requests failed or were cut, or so many failed that a percentile of the
+    tables falls on one of them. None: few did."""
     conditions = summary.conditions
     lost = conditions.cut + conditions.failed
-    if not conditions.succeeded or lost < MIN_CUT_SHARE * (conditions.succeeded + lost):
+    by_tag = {row.tag: row for row in summary.adjusted}
+    first = TTFT_FROM_DUE if run.has_waits else TTFT
+    rows = [by_tag[f"adj_{tag}"] for tag in (first.tag, LATENCY.tag) if f"adj_{tag}" in by_tag]
+    many = has_lost_many(conditions)
+    failing = "" if many else _describe_failing_tail(rows, order_percentiles(run))
+    if not conditions.succeeded or not (many or failing):
         return None
     missing = [f"{conditions.failed:,} failed"] * bool(conditions.failed)
     missing += [
@@ -117,9 +130,9 @@ def format_survivors_line(summary: Summary, run: Run) -> str | None:
         f"These latencies are of the {format_count(conditions.succeeded, 'answered request')} alone: "
         f"{' and '.join(missing)}."
     )
-    by_tag = {row.tag: row for row in summary.adjusted}
-    first = TTFT_FROM_DUE if run.has_waits else TTFT
-    rows = [by_tag[f"adj_{tag}"] for tag in (first.tag, LATENCY.tag) if f"adj_{tag}" in by_tag]
+    with_all = f"With {'them' if lost + conditions.cancelled > 1 else 'it'}"
+    if failing:
+        return f"{line} {with_all}, {failing}."
     known = [_both_percentiles(row) for row in rows if row.count and 95.0 in row.percentiles]
     if not known:
         return line
@@ -128,7 +141,19 @@ def format_survivors_line(summary: Summary, run: Run) -> str | None:
         known = [f"{' and '.join(labels)}{ON_A_FAILURE}"]
     elif all(" are " in text for text in known):  # the verb stands once
         known = [known[0], *(text.replace(" are ", " ", 1) for text in known[1:])]
-    return f"{line} With {'them' if lost + conditions.cancelled > 1 else 'it'}, p50 and p95 {', '.join(known)}."
+    return f"{line} {with_all}, p50 and p95 {', '.join(known)}."
+
+
+def _describe_failing_tail(rows: Sequence[Row], percentiles: Sequence[float]) -> str:
+    """``p99 of Time to First Token and of Request Latency fall on a failed request``, of the lowest
+    percentile that does; empty: none does, or of too few values."""
+    for percentile in sorted(percentiles):
+        there = [row for row in rows if not has_too_few_values(row.count or 0, percentile)]
+        labels = [f"of {row.label}" for row in there if _with_all(row, percentile) == FAILURE]
+        if labels:
+            ending = ON_A_FAILURE if len(labels) > 1 else FALLS_ON_A_FAILURE
+            return f"{name_percentile(percentile)} {' and '.join(labels)}{ending}"
+    return ""
 
 
 def _was(count: int) -> str:

@@ -341,6 +341,22 @@ def test_few_requests_that_were_cut_move_no_latency_by_much() -> None:
     )  # there are no latencies
 
 
+def test_a_percentile_that_falls_on_a_failed_request_has_its_sentence() -> None:
+    """Seven of 250 failed: rank 248 of 250 is p99, the fifth of them. Of two of 250 it is the last
+    one that was answered."""
+    lost = [failed("closed", sent_at=10.0 + i) for i in range(7)]
+    summary = summarise_run(collect_columns([*fast(243), *lost]), a_run())
+    assert format_survivors_line(summary, a_run()) == (
+        "These latencies are of the 243 answered requests alone: 7 failed. With them, p99 of Time "
+        "to First Token and of Request Latency fall on a failed request."
+    )
+    assert "that were answered" not in make_headline(summary, a_run())  # p50 is of nearly all
+    summary = summarise_run(collect_columns([*fast(248), *lost[:2]]), a_run())
+    assert format_survivors_line(summary, a_run()) is None
+    few = summarise_run(collect_columns([*fast(49), *lost[:1]]), a_run())
+    assert format_survivors_line(few, a_run()) is None  # p99 takes 100 requests
+
+
 def test_all_requests_stand_beside_the_answered_ones() -> None:
     """A first token of a cut request came all the same: with 16 of 300 ms the median of TTFT is
     lower than that of the ten answered. Where most timed out, the median is that of a failure."""
