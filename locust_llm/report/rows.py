@@ -167,7 +167,8 @@ class GoodRequests(msgspec.Struct, frozen=True, kw_only=True):
 
     conditions: str  # in words, and where they come from
     attainment: float
-    """Their share. Failures and cut requests are in the denominator."""
+    """Their share, of a stage among the requests that ended in its measured time. Failures and cut
+    requests are in the denominator."""
     attainment_most: float | None = None
     """The attainment if each cut request were good that may be. None: there is none."""
     goodput_per_s: float
@@ -230,7 +231,8 @@ class LoadLevel(msgspec.Struct, frozen=True, kw_only=True):
     completed: float | None = None
     """The same as ``delivered``, by the name for runs without stages."""
     attainment: float | None = None
-    """The share of its requests that meet every condition. None: no rule has any."""
+    """The share of the requests that ended in its measured time and meet every condition. None: no
+    rule has any."""
     goodput_per_s: float | None = None
     goodput_low: float | None = None
     goodput_high: float | None = None

@@ -10,10 +10,16 @@ from .observed import Evaluation, compute_rule_value
 
 
 def measure_goodput(seen: Evaluation) -> GoodRequests | None:
-    """The attainment and goodput of these requests. None: there is no definition or no value."""
+    """The attainment and goodput of these requests. None: there is no definition or no value.
+
+    Both are of a stage's requests that ended in its measured time, so that goodput is the share of
+    its requests a second.
+    """
     conditions, source = define_good_request(seen.run.settings.rules)
     if not conditions:
         return None
+    if seen.run.stage is not None:
+        seen = seen._replace(main=seen.ended)
     share = compute_rule_value(Rule("attainment", ">=", 0.0, "", given=conditions), seen)
     rate = compute_rule_value(Rule("goodput", ">=", 0.0, "/s", given=conditions), seen)
     if share.value is None or rate.value is None:

@@ -2,6 +2,7 @@
 
 import pytest
 from support.records import a_run, answered, failed, mixed
+from support.stages import a_stage
 
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.rows import GoodRequests
@@ -79,3 +80,20 @@ def test_what_cannot_be_told_is_not() -> None:
     assert good(slo=("ttft p99 <= 10ms",)) is None
     without = [answered(streamed=False, output_tokens=None, closed_at=11.0)] * 20
     assert good(*without, slo=("ttft p99 <= 10ms",)) is None
+
+
+def test_goodput_of_a_stage_is_its_share_of_the_requests_a_second() -> None:
+    """Measured from second 10 to 30. Of the 10 requests that end in it 4 are good, all of the
+    warmup: 40% of 0.5 a second. Ten more end later."""
+    warm = [answered(600, 700, sent_at=9.5 + i / 10, phase="warmup") for i in range(4)]
+    slow = [answered(5000, 6000, sent_at=12.0 + i) for i in range(6)]
+    late = [answered(15000, 16000, sent_at=20.0 + i / 10) for i in range(10)]
+    records = [*warm, *slow, *late]
+    whole = a_run(sweep="concurrency=1,2", slo=("ttft p90 < 1s",), users=None)
+    summary = summarise_run(
+        collect_columns(records), a_stage(whole, 1, 1, "concurrency"), 0, records
+    )
+    assert summary.good is not None
+    assert (summary.good.attainment, summary.good.goodput_per_s) == (0.4, pytest.approx(0.2))
+    (rate,) = (row.avg for row in summary.rows if row.tag == "request_throughput")
+    assert rate == pytest.approx(0.5)

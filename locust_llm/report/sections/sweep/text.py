@@ -196,7 +196,10 @@ def _legend(sweep: SweepSummary) -> str:
             "were due"
         )
     if sweep.conditions:
-        notes.append(f"good: share of requests with {sweep.conditions}; goodput: those per second")
+        notes.append(
+            f"good: share with {sweep.conditions} of the requests that ended in the measured time; "
+            f"goodput: those per second"
+        )
     if not sweep.repeats:
         notes.append(f"the sweep ended: {sweep.ended or 'the run did not end cleanly'}")
     unsteady = [
