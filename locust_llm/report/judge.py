@@ -549,6 +549,9 @@ def _judged_by_stages(entry: RuleEntry, sweep: SweepSummary, run: Run) -> SloRes
     answered = [level for level in sweep.levels if level.succeeded and status_of(level)]
     counted = [level for level in sweep.levels if _counts_for_rule(level, status_of(level))]
     lowest = next(iter(counted or answered), None)
+    if lowest is not None:  # of several visits to a level one without an answer shows least
+        visits = (level for level in answered if level.value == lowest.value)
+        lowest = lowest if lowest.succeeded else next(visits, lowest)
     if lowest is not None and (result := _result(lowest, rule)) is not None:
         reason = (
             f"at {describe_levels(sweep.axis, lowest)}, the "

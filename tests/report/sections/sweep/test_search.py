@@ -285,6 +285,10 @@ def test_nothing_is_claimed_where_no_stage_passes_and_none_fails() -> None:
     assert knee.text.startswith("INCONCLUSIVE: no stage is known to be within the SLO")
     (found,) = judge_sweep(sweep, run)
     assert found.status == INCONCLUSIVE
+    nothing = SloResult(rule=rule, status=INCONCLUSIVE, observed=None, unit="ms")
+    empty = a_level(1.0, succeeded=0, slos=(nothing,), slo_status=INCONCLUSIVE)
+    (found,) = judge_sweep(summarise_levels(run, [empty, level]), run)
+    assert found.observed == 60
     passes = replace(evidence, rules=(replace(evidence.rules[0], passes=True),))
     claimed = summarise_levels(run, [replace(level, evidence=passes)])
     assert claimed.capacity is not None
