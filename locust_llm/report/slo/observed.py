@@ -393,7 +393,36 @@ def _share(rule: Rule, part: RequestSelection, looks: int) -> ObservedValue:
         later = _extrapolate_values(rule, ones, np.mean)
         return replace(_with(float(ones.mean()), interval, len(ones)), later=later)
 
-    return replace(_at_both(rule, known, found), trend=trend)
+    both = replace(_at_both(rule, known, found), trend=trend)
+    settled = known.low == known.high
+    if both.ends is None or settled.all() or settled.sum() < MIN_VALUES:
+        return both
+    chosen = None if margins is None else margins[settled]
+    most = _bound_unfailed_share(part.outcome(OK, *FAILURES), looks) if rule.given else 1.0
+    ends = _bound_by_known(known.only(settled), len(known.low), chosen, most, looks)
+    return replace(both, ends=_narrow(both.ends, ends))
+
+
+def _bound_by_known(
+    known: ValueBounds, count: int, margins: Floats | None, most: float, looks: int
+) -> Ends:
+    """The interval of a share by those of ``count`` requests of which it is known, with all others
+    at their worst and at their best (Manski). That the others are the last ones is because the run
+    ended, and shows no slow phase. ``most``: ``_bound_unfailed_share``."""
+    ones = known.low
+    fitted = None if margins is None else _fit_margins(margins, ones)
+    found = intervals.estimate_share_interval(ones, margins=fitted, looks=looks)
+    part = len(ones) / count
+    low = None if found.low is None else min(found.low, most) * part
+    high = None if found.high is None else 1 - (1 - found.high) * part
+    return low, high
+
+
+def _narrow(ends: Ends, others: Ends) -> Ends:
+    """The part that two intervals share; an end that one lacks is the other's."""
+    lows = [low for low in (ends[0], others[0]) if low is not None]
+    highs = [high for high in (ends[1], others[1]) if high is not None]
+    return max(lows, default=None), min(highs, default=None)
 
 
 def _bound_unfailed_share(part: RequestSelection, looks: int) -> float:

@@ -341,6 +341,19 @@ def test_few_requests_that_were_cut_move_no_latency_by_much() -> None:
     )  # there are no latencies
 
 
+def test_requests_that_a_run_cut_at_its_end_are_no_slow_phase() -> None:
+    """All of 24 meet it, and three are open: 24 of 27 at least. All of 24 is 85.8 % at least
+    (0.025 to the power of 1 / 24), so the share is 76.2 % at least, whatever the three do."""
+    records = [answered(20, 100, sent_at=10.0 + i) for i in range(24)]
+    records += [cut(0.5, sent_at=34.0 + i) for i in range(3)]
+    rules = ("attainment >= 50% given request_latency < 60s", "attainment >= 77% given ttft < 60s")
+    run = a_run(slo=rules)
+    first, second = summarise_run(collect_columns(records), run).slos
+    assert (first.status, first.worst) == ("PASS", pytest.approx(100 * 24 / 27))
+    assert first.low == pytest.approx(100 * 0.025 ** (1 / 24) * 24 / 27, abs=0.1)
+    assert second.status == "INCONCLUSIVE"
+
+
 def test_a_percentile_that_falls_on_a_failed_request_has_its_sentence() -> None:
     """Seven of 250 failed: rank 248 of 250 is p99, the fifth of them. Of two of 250 it is the last
     one that was answered."""
