@@ -587,7 +587,7 @@ def test_order_statistics_as_of_independent_requests_hold_it_seldom() -> None:
 @pytest.mark.slow
 def test_two_equal_runs_are_seldom_called_different() -> None:
     """Of 100 pairs of autoregressive runs at most 8 %; were one of them slower by a standard
-    deviation, most would be."""
+    deviation, at least 70 % would be."""
     pairs = (waiting(0.9, 2000, 200, 11) + 10).reshape(100, 2, 2000)
     for percentile in (50, 90):
         different = found = 0
@@ -607,7 +607,7 @@ def test_two_equal_runs_are_seldom_called_different() -> None:
             different += not low <= 0 <= high
             found += low + 1 > 0
         assert different <= 8
-        assert found >= 80
+        assert found >= 70
 
 
 # -- trends ----------------------------------------------------------------------------------------
