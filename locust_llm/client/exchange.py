@@ -16,7 +16,8 @@ from locust_llm.records.record import CANCELLED, CLIENT_ERROR, CUT, OK, Record
 from .connection import CONNECT_TIMEOUT_S, ConnectFailed, Connection, Target
 from .loop_turns import can_wait
 from .reader.process_reader import get_open_streams
-from .request import Request, RequestTimeout, find_exceeded_limit, timeout_message
+from .request import Request
+from .request_timeout import RequestTimeout, find_exceeded_limit, timeout_message
 from .response import Response, describe_exception
 from .retry import parse_retry_after_s
 

@@ -29,8 +29,8 @@ from locust_llm.records.failures import (
     describe_retries,
 )
 from locust_llm.records.journal import lock_file
-from locust_llm.records.jsonl import format_record_line
 from locust_llm.records.record import CANCELLED, OK, RETRIED, Record
+from locust_llm.records.record_lines import format_record_line
 from locust_llm.records.report_result import ReportResult
 from locust_llm.records.run import (
     RECORDS,
@@ -50,8 +50,8 @@ from locust_llm.records.run import (
 from locust_llm.records.server_metrics import BASE, SERVER, advise_on_memory
 from locust_llm.records.spans.trace_ids import make_run_trace
 from locust_llm.server.discovery import Discovery
-from locust_llm.server.metrics_poller import MetricsPoller
 from locust_llm.server.refusals import advise_on_error, has_key
+from locust_llm.server.server_metrics_poller import MetricsPoller
 from locust_llm.server.spans.receiver import SpanReceiver
 from locust_llm.settings.settings import Settings
 from locust_llm.text.console import terminal_width_variable
@@ -59,7 +59,7 @@ from locust_llm.text.format import format_count
 from locust_llm.worker.targets import list_variants
 
 from .live_stats import LiveStats
-from .prometheus_metrics import RunTotals
+from .prometheus_export import RunTotals
 
 # -- the reporter ----------------------------------------------------------------------------------
 

@@ -68,7 +68,7 @@ from locust_llm.settings.unrecorded_options import UnrecordedOptions
 from locust_llm.settings.validate import HEADER_NAME, check_dataset_tenants, validate_settings
 from locust_llm.slo.rules import RuleEntry, choose_inconclusive_policy
 from locust_llm.text.numbers import read_number, truncate_quoted_text
-from locust_llm.workload import tokens
+from locust_llm.workload import tokenizer
 from locust_llm.workload.access_log import parse_column_names
 from locust_llm.workload.dataset_summary import DatasetSummary, explain_too_fast_trace
 from locust_llm.workload.dataset_summary import check_dataset as check_dataset
@@ -440,7 +440,7 @@ def look_through_inputs(settings: Settings) -> DatasetSummary | None:
         for path in (settings.tokenizer, os.path.join(settings.tokenizer, "tokenizer.json")):
             if why := explain_irregular_file(path):
                 raise ValueError(f"--tokenizer {path}: is {why}")
-        tokens.load_tokenizer(settings.tokenizer)
+        tokenizer.load_tokenizer(settings.tokenizer)
     if not settings.input_file:
         return None
     columns = parse_column_names(settings.dataset_columns) if settings.dataset_columns else None

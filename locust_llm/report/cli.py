@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.files.json_file import replace_file
-from locust_llm.records.jsonl import RecordFile, add_records
+from locust_llm.records.record_lines import RecordFile, add_records
 from locust_llm.records.report_result import MetricValue, ReportResult, RuleResult
 from locust_llm.records.run import RECORDS, Run, read_run, write_run
 from locust_llm.report.blocks import format_observed

@@ -18,10 +18,10 @@ import numpy as np
 import pandas as pd
 
 from locust_llm.records.failures import generalise_failure_message
-from locust_llm.records.jsonl import RecordFile, UnreadLines
 from locust_llm.records.machine import usable_cores
 from locust_llm.records.record import OK, RETRIED, Record
 from locust_llm.records.record_columns import FLAGS, RECORD_COLUMNS, STAMPS
+from locust_llm.records.record_lines import RecordFile, UnreadLines
 from locust_llm.report.arrays import Floats, Ints
 from locust_llm.report.readability import (
     Readability,

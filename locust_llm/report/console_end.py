@@ -28,7 +28,7 @@ from locust_llm.report.blocks import (
 )
 from locust_llm.report.breakdowns import WHOLE
 from locust_llm.report.delivery import format_delivery_line, format_outage_line
-from locust_llm.report.judge import INTERVAL_CROSSES
+from locust_llm.report.judge_slo import INTERVAL_CROSSES
 from locust_llm.report.rows import LoadLevel, RequestGroup, Row, SweepSummary
 from locust_llm.report.sections.ab import (
     PairedComparison,

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from locust_llm.records.jsonl import RecordFile
+from locust_llm.records.record_lines import RecordFile
 from locust_llm.records.report_result import UndecidedRule
 from locust_llm.records.run import RECORDS, Run
 from locust_llm.report.columns import read_columns

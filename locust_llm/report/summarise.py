@@ -12,7 +12,7 @@ from locust_llm.records.record import CANCELLED, CUT, FAILURES, OK, Record
 from locust_llm.records.run import ProcessHealth, Run
 from locust_llm.report.arrays import Floats
 from locust_llm.report.delivery import describe_arrivals, find_requested_rate, measure_delivery
-from locust_llm.report.judge import combine_results, judge_rules, judge_sweep
+from locust_llm.report.judge_slo import combine_results, judge_rules, judge_sweep
 from locust_llm.report.kinds import Experiment
 from locust_llm.report.outages import find_outages, find_silent_from
 from locust_llm.report.rows import (

@@ -25,7 +25,7 @@ from locust_llm.workload.prompts import (
     draw_sample_numbers,
     fit_prompt_lengths,
 )
-from locust_llm.workload.tokens import (
+from locust_llm.workload.tokenizer import (
     count_corpus_words,
     cut_corpus_text,
     load_corpus,

@@ -10,7 +10,7 @@ from flask import Response
 from gevent.pywsgi import WSGIServer
 
 from locust_llm.controller.controller import Controller
-from locust_llm.controller.prometheus_metrics import (
+from locust_llm.controller.prometheus_export import (
     CONTENT_TYPE,
     build_gauges,
     build_part_counters,

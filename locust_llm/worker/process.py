@@ -20,9 +20,9 @@ from locust_llm.locust_adapter.forked_workers import outlive_master
 from locust_llm.locust_adapter.signals import interrupt_main, listen_for_signals
 from locust_llm.locust_adapter.withheld_options import list_secret_names
 from locust_llm.records.journal import JOURNALS, Journal, lock_file
-from locust_llm.records.jsonl import add_records
 from locust_llm.records.message import ControlMessage
 from locust_llm.records.record import Record
+from locust_llm.records.record_lines import add_records
 from locust_llm.records.run import RECORDS
 from locust_llm.settings.settings import Settings
 from locust_llm.text.format import format_count

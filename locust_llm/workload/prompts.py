@@ -26,7 +26,7 @@ import msgspec
 
 from .lengths import Length, Sizes, combine_lengths, make_even_random, normal_length
 from .pictures import MediaGenerator
-from .tokens import Tokenizer, count_corpus_words, cut_corpus_text
+from .tokenizer import Tokenizer, count_corpus_words, cut_corpus_text
 
 TOKENS_A_WORD: Final = 1.35
 """English text in a modern BPE vocabulary. It is the default until the server has counted."""

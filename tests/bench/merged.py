@@ -25,7 +25,7 @@ from support.burners import burners
 
 from locust_llm.records.record import Record
 from locust_llm.records.run import read_run
-from locust_llm.report import judge
+from locust_llm.report import judge_slo
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.slo.measurement_error import RuleError
 from locust_llm.report.summarise import summarise_run
@@ -92,7 +92,7 @@ def one_run(
     run = replace(run, settings=replace(run.settings, slo=tuple(rule for *_, rule in asked)))
     columns = collect_columns(records)
     after = summarise_run(columns, run, 0, records)
-    with patch.object(judge, "measure_rule_error", lambda *_: RuleError()):
+    with patch.object(judge_slo, "measure_rule_error", lambda *_: RuleError()):
         before = summarise_run(columns, run, 0, records)
     merged = after.counts.merged_chunks / max(after.counts.chunks, 1)
     statuses = zip(asked, before.slos, after.slos, strict=True)

@@ -24,7 +24,7 @@ from locust_llm.records.accuracy import MeasurementAccuracy, compute_error_bound
 from locust_llm.records.histogram import Histogram
 from locust_llm.records.record import Record
 from locust_llm.records.run import ProcessHealth
-from locust_llm.report import judge
+from locust_llm.report import judge_slo
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.slo.measurement_error import RuleError
 from locust_llm.report.summarise import summarise_run
@@ -131,7 +131,7 @@ def one_run(seed: int) -> tuple[str, float, list[Judged]]:
     run = replace(a_run(slo=tuple(rule for *_, rule in asked)), health=(health,))
     columns = collect_columns(records)
     summary = summarise_run(columns, run, 0, records)
-    with patch.object(judge, "measure_rule_error", lambda *_: RuleError()):
+    with patch.object(judge_slo, "measure_rule_error", lambda *_: RuleError()):
         without = summarise_run(columns, run, 0, records)
     found = [
         Judged(figure, off, rule, before.status, after.status, "PASS" if off > 1 else "FAIL")

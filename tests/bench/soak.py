@@ -33,8 +33,8 @@ from support import hostile
 from tabulate import tabulate
 
 from locust_llm.demo import start_simulator
-from locust_llm.records.jsonl import parse_record_line
 from locust_llm.records.record import CANCELLED, CUT, OK, RETRIED, Record
+from locust_llm.records.record_lines import parse_record_line
 
 FAULTS: Final = {
     "status=500": "http_status", "status=429": "rate_limited", "status=503": "unavailable",

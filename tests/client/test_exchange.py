@@ -36,7 +36,8 @@ from locust_llm.client import exchange as exchange_module
 from locust_llm.client.connection import ConnectFailed, Connection, Target
 from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.reader.process_reader import get_open_streams
-from locust_llm.client.request import Request, find_exceeded_limit, next_limit
+from locust_llm.client.request import Request
+from locust_llm.client.request_timeout import find_exceeded_limit, next_limit
 from locust_llm.client.response import NO_END, Response
 from locust_llm.gate.gate import Gate, GateClosed
 from locust_llm.records.record import CANCELLED, OK, Record

@@ -24,10 +24,10 @@ from locust_llm.controller.run_store import ReportOutcome
 from locust_llm.exit_status import ExitStatus, decide_exit_status
 from locust_llm.gate.shares import GateStatus, Share
 from locust_llm.records.journal import Journal
-from locust_llm.records.jsonl import RecordFile
 from locust_llm.records.message import ControlMessage
 from locust_llm.records.phase_plan import OVER, PROFILING, UNCOUNTED_SHARE, WARMUP
 from locust_llm.records.record import pack_record
+from locust_llm.records.record_lines import RecordFile
 from locust_llm.records.report_result import ReportResult, UndecidedRule
 from locust_llm.records.run import (
     LimitChange,

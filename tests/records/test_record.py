@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.records import answered, failed
 
-from locust_llm.records.jsonl import format_record_line, make_record_metrics, parse_record_line
 from locust_llm.records.record import (
     AT_ONCE,
     CANCELLED,
@@ -22,6 +21,11 @@ from locust_llm.records.record import (
     ONE_CHUNK,
     ONE_TOKEN,
     RETRIED,
+)
+from locust_llm.records.record_lines import (
+    format_record_line,
+    make_record_metrics,
+    parse_record_line,
 )
 
 CHUNKS = st.lists(st.integers(0, 10_000_000), min_size=1, max_size=60).map(sorted).map(tuple)

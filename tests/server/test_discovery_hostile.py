@@ -23,14 +23,14 @@ from locust_llm.records.server_metrics import (
     summarise_engine_samples,
 )
 from locust_llm.server import discovery as module
-from locust_llm.server import metrics_poller as meter_module
 from locust_llm.server import probe_requests, tokenizer_calibration
+from locust_llm.server import server_metrics_poller as meter_module
 from locust_llm.server.discovery import Discovery, DiscoveryFailed, discover_server
 from locust_llm.server.http_get import FetchedResponse
 from locust_llm.server.identity import count_template_head_tokens
-from locust_llm.server.metrics_poller import MetricsPoller
 from locust_llm.server.probe_requests import ProbeRequests
 from locust_llm.server.refusals import read_context_length
+from locust_llm.server.server_metrics_poller import MetricsPoller
 from locust_llm.settings.settings import Settings
 from locust_llm.text.hide_secrets import Secrets
 

@@ -17,7 +17,7 @@ from locust_llm.workload.prompts import (
     Prompts,
     fit_prompt_lengths,
 )
-from locust_llm.workload.tokens import count_corpus_words, load_corpus
+from locust_llm.workload.tokenizer import count_corpus_words, load_corpus
 
 PLAIN = PromptLengthModel(1.0, 0.0)
 """A token a word, so that tokens can be counted by eye."""

@@ -18,7 +18,7 @@ import pandas as pd
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from locust_llm.records.latency_parts import (
+from locust_llm.records.latency_part_names import (
     AFTER_FIRST,
     AT_MOST,
     BETWEEN,

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from markupsafe import Markup
 
-from locust_llm.records.latency_parts import (
+from locust_llm.records.latency_part_names import (
     CLIENT,
     CONNECT,
     GATE,

@@ -17,8 +17,8 @@ from support.records import answered
 from locust_llm.__main__ import main
 from locust_llm.lab.interop import import_cli, registry
 from locust_llm.lab.interop.imported import UnusableResult
-from locust_llm.records.jsonl import RecordFile, format_record_line
 from locust_llm.records.record import Record
+from locust_llm.records.record_lines import RecordFile, format_record_line
 from locust_llm.records.run import read_run
 from locust_llm.report import build
 from locust_llm.report.comparison import compare_folders

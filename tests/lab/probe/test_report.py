@@ -19,8 +19,8 @@ from locust_llm.lab.probe.report import (
     plot_probe_by_length,
 )
 from locust_llm.lab.probe.requests import ProbeResult
-from locust_llm.records.jsonl import format_record_line
 from locust_llm.records.record import Record
+from locust_llm.records.record_lines import format_record_line
 from locust_llm.report import build as report
 from locust_llm.report.blocks import Heading, TableBlock, TextBlock
 from locust_llm.report.cli import make_report_result

@@ -16,8 +16,8 @@ from recorded import recorded
 from support.engine_truth import TruthEngine
 from support.records import UNIX, a_run, answered, failed
 
-from locust_llm.records.jsonl import RecordFile, format_record_line
 from locust_llm.records.record import Record
+from locust_llm.records.record_lines import RecordFile, format_record_line
 from locust_llm.records.run import write_run
 from locust_llm.report import build as report
 from locust_llm.report.blocks import TextBlock

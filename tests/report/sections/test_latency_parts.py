@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.records import UNIX, answered, failed
 
-from locust_llm.records.latency_parts import TO_FIRST
+from locust_llm.records.latency_part_names import TO_FIRST
 from locust_llm.records.record import RETRIED, Record
 from locust_llm.records.run import LimitChange
 from locust_llm.records.server_times import HEADERS, SPANS, TIMINGS, ServerTimes

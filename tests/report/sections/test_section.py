@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from support.records import a_run, answered
 
-from locust_llm.records.jsonl import format_record_line
+from locust_llm.records.record_lines import format_record_line
 from locust_llm.report import build, document
 from locust_llm.report.blocks import Block, Heading, TableBlock
 from locust_llm.report.charts.model import Plot, PlotAxis, PlotSeries

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from support.records import UNIX, a_run, answered
 
-from locust_llm.records.jsonl import format_record_line
+from locust_llm.records.record_lines import format_record_line
 from locust_llm.records.run import RECORDS
 from locust_llm.records.server_metrics import SERVER_METRICS, EngineHistory, EngineSample
 from locust_llm.report.build import write_reports

@@ -8,7 +8,7 @@ from support.records import a_run
 from support.stages import a_level
 
 from locust_llm.records.run import Run
-from locust_llm.report.judge import judge_sweep
+from locust_llm.report.judge_slo import judge_sweep
 from locust_llm.report.rows import LoadLevel
 from locust_llm.report.sections.sweep.findings import (
     describe_doubts,

@@ -13,7 +13,7 @@ from support.examples import examples
 
 from locust_llm.workload.lengths import combine_lengths, normal_length, uniform_length
 from locust_llm.workload.prompts import PromptLengthModel, Prompts
-from locust_llm.workload.tokens import (
+from locust_llm.workload.tokenizer import (
     MAX_TRIES,
     Tokenizer,
     count_corpus_words,

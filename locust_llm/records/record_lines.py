@@ -1,4 +1,4 @@
-"""JSONL: profile_export.jsonl has a record on each line, with AIPerf's fields (0.13) for its
+"""Record lines: profile_export.jsonl has a record on each line, with AIPerf's fields (0.13) for its
 readers, and all of ours. The file is read, sampled, searched and extended here."""
 
 import math

@@ -1,4 +1,4 @@
-"""Prometheus metrics: the counters, histograms and gauges of a run in Prometheus's text format,
+"""Prometheus export: the counters, histograms and gauges of a run in Prometheus's text format,
 version 0.0.4.
 
 Its client library writes the text from families that are made for each scrape, in a registry of

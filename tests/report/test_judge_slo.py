@@ -15,7 +15,7 @@ from locust_llm.records.accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.records.record import Record
 from locust_llm.records.run import BrokenRule, OpenLoopSchedule, ProcessHealth, Run, UserStart
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.judge import combine_results, estimate_longer_s
+from locust_llm.report.judge_slo import combine_results, estimate_longer_s
 from locust_llm.report.rows import SweepSummary
 from locust_llm.report.slo.observed import ObservedValue
 from locust_llm.report.summarise import summarise_run

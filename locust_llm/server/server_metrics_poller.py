@@ -1,4 +1,4 @@
-"""Metrics poller: reads the metrics of the server, its replicas and GPUs once a second during a
+"""Server metrics poller: reads the metrics of the server, its replicas and GPUs once a second during a
 run, in the master or the only process.
 
 Each page has its own greenlet, connection and time limits. So a slow page holds up neither the load

@@ -11,8 +11,8 @@ import pytest
 from support.tiny_server import TinyServer, tiny_server
 
 from locust_llm.records.server_metrics import BASE, SERVER_METRICS, EngineSample, read_history
-from locust_llm.server import metrics_poller as module
-from locust_llm.server.metrics_poller import MetricsPoller
+from locust_llm.server import server_metrics_poller as module
+from locust_llm.server.server_metrics_poller import MetricsPoller
 
 PAGE = "vllm:num_requests_running 2\nvllm:num_requests_waiting 1\n"
 

@@ -1,4 +1,4 @@
-"""Tokens: prompts of an exact length, by the tokenizer of the model (``--tokenizer``, extra
+"""Tokenizer: prompts of an exact length, by the tokenizer of the model (``--tokenizer``, extra
 ``tokenizers``).
 
 Tokenizers of today take a text word by word. Where a tokenizer does (that is tried on some text

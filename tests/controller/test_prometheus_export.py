@@ -11,7 +11,7 @@ from support.prometheus_text import read, value
 from support.records import answered, failed
 
 from locust_llm.controller.live_stats import LiveStats
-from locust_llm.controller.prometheus_metrics import (
+from locust_llm.controller.prometheus_export import (
     HISTOGRAMS,
     BucketCounts,
     RunTotals,

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from support.records import UNIX, answered
 
-from locust_llm.records import jsonl
-from locust_llm.records.jsonl import RecordFile, format_record_line
+from locust_llm.records import record_lines
+from locust_llm.records.record_lines import RecordFile, format_record_line
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_parts_hold_each_line_once(path: Path) -> None:
 @pytest.mark.parametrize("bisected", [1, 300, 1 << 20])
 def test_since_a_moment(path: Path, bisected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However coarse the bisection, none is missed; a fine one gives few that ended before."""
-    monkeypatch.setattr(jsonl, "MIN_BISECTED_BYTES", bisected)
+    monkeypatch.setattr(record_lines, "MIN_BISECTED_BYTES", bisected)
     for second in range(9, 31):
         found = [record.closed_at for record in RecordFile(path).since(UNIX + second)]
         assert [at for at in found if at >= second] == [

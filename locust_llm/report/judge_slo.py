@@ -1,4 +1,4 @@
-"""Judgement: the SLO rules of a run against its requests; PASS, FAIL or INCONCLUSIVE, each with its
+"""Judge SLO: the SLO rules of a run against its requests; PASS, FAIL or INCONCLUSIVE, each with its
 reason.
 
 A rule is decided where its figure and both ends of that figure's 95 % interval lie on one side of
