@@ -30,7 +30,7 @@ TO_SENDER: Final = "llm_to_sender"
 
 Arrival = tuple[float, int | None, bytes | None, str]
 """When it is due (seconds from the start of the schedule), its user's slot, the packed session that
-begins with it (load.formats.Item), and its draw name (see Permit)."""
+begins with it (workload.formats.DatasetSession), and its draw name (see Permit)."""
 
 
 class ReliableMessage(ControlMessage, frozen=True):
@@ -281,7 +281,7 @@ class Sessions(ReliableMessage, frozen=True):
 
     phase: str
     items: list[bytes | None]
-    """Packed sessions (load.formats.Item); None: a synthetic one."""
+    """Packed sessions (workload.formats.DatasetSession); None: a synthetic one."""
     last: bool = False
     """There are no more sessions."""
 
