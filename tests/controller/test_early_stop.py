@@ -23,7 +23,7 @@ from locust_llm.report.columns import collect_columns
 from locust_llm.report.summarise import summarise_run
 from locust_llm.settings.settings import Settings
 from locust_llm.settings.validate import validate_settings
-from locust_llm.slo.rules import FAIL, parse_rule, resolve_rules
+from locust_llm.slo.rules import FAIL, INCONCLUSIVE, parse_rule, resolve_rules
 
 
 def fed(
@@ -332,9 +332,9 @@ RULES = (
 @pytest.mark.slow
 @given(st.integers(0, 10**9), st.floats(20, 250), st.sampled_from([0.0, 0.03, 0.3]))
 @examples(12)
-def test_what_is_called_broken_would_fail(seed: int, ttft_ms: float, failing: float) -> None:
-    """The run is held to end the moment that a rule is broken: the judgement of what came until
-    then says FAIL."""
+def test_what_is_called_broken_does_not_pass(seed: int, ttft_ms: float, failing: float) -> None:
+    """The run is held to end the moment that a rule is broken: no judgement of what came until then
+    says PASS."""
     draw = random.Random(seed)
     aborts = {text: fed([f"abort: {text}"], []) for text in RULES}
     records: list[Record] = []
@@ -363,11 +363,13 @@ def test_what_is_called_broken_would_fail(seed: int, ttft_ms: float, failing: fl
         results = summarise_run(
             collect_columns(records[:count]), a_run(slo=broken), 0, records[:count]
         ).slos
-        assert [result.status for result in results] == [FAIL] * len(broken), (
+        # the interval of a rule knows of correlation, so it may need more requests than the count
+        assert all(result.status in (FAIL, INCONCLUSIVE) for result in results), (
             broken,
             count,
             results,
         )
+        assert len(results) == len(broken)
 
 
 def test_nothing_is_asked_of_the_formula_while_the_count_holds(
