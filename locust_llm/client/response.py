@@ -208,8 +208,8 @@ class Response:
         self._body_bytes = 0
 
     def append_read(self, stamp_ns: int, since_ns: int, data: bytes) -> bool:
-        """Add one read. Returns whether ``decode_pending`` must follow; sets ``over`` if the read brought the
-        end."""
+        """Add one read. Return whether ``decode_pending`` must follow. Set ``over`` if the read
+        brought the end."""
         self.stamps.append(stamp_ns)
         self.since.append(since_ns)
         self._unframed.append(data)
@@ -223,8 +223,8 @@ class Response:
         return False
 
     def append_reads(self, stamps: bytes, since: bytes, data: list[bytes]) -> None:
-        """Add reads of the native reader; ``decode_pending`` follows. ``stamps`` and ``since`` are the bytes
-        of arrays of int64."""
+        """Add reads of the native reader; ``decode_pending`` follows. ``stamps`` and ``since`` are
+        the bytes of arrays of int64."""
         self.stamps.frombytes(stamps)
         self.since.frombytes(since)
         self._unframed += data
@@ -250,8 +250,8 @@ class Response:
             self.over = True
 
     def must_decode(self, now_ns: int) -> bool:
-        """Whether ``decode_pending`` must run although nothing came: bytes have waited long enough, or the
-        end of the message is overdue."""
+        """Whether ``decode_pending`` must run although nothing came: bytes have waited long enough,
+        or the end of the message is overdue."""
         stamps, decoded = self.stamps, self._decoded
         if decoded < len(stamps):
             return now_ns - stamps[-1] > QUIET_NS or now_ns - stamps[decoded] > WAITED_NS

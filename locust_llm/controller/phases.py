@@ -2,8 +2,8 @@
 ends it.
 
 One greenlet goes through them (``_run``). A phase ends when all its requests are back
-(``Allocator.phase_over``), but a warmup whose load goes on when its time is over; the other greenlets of a phase only close it: then nothing new starts in
-it.
+(``Allocator.phase_over``). A warmup whose load goes on ends when its time is over. The other
+greenlets of a phase only close it: then nothing new starts in it.
 """
 
 import logging

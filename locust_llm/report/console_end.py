@@ -247,8 +247,10 @@ def _rules(summary: Summary, run: Run) -> Iterator[str]:
             if math.isinf(rules_of_kind[0].observed or 0.0) and reason:
                 figure = ""  # the reason says that it is a failure
             texts = [text for text in (figure, reason) if text not in ("", "-")]
-            told = "; ".join(texts).replace(f"; {INTERVAL_CROSSES}", " crosses the limit", 1)
-            yield f"  {status} {rules_of_kind[0].rule}: {told}"
+            known_of_rule = "; ".join(texts).replace(
+                f"; {INTERVAL_CROSSES}", " crosses the limit", 1
+            )
+            yield f"  {status} {rules_of_kind[0].rule}: {known_of_rule}"
     if rest := sum(len(rules_of_kind) for _, rules_of_kind in groups[MAX_RULES:]):
         yield f"  and {format_count(rest, 'more rule')}"
     yield from format_policy_lines(summary, run)

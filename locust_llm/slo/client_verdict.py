@@ -34,6 +34,8 @@ BUSY_CORE: Final = 0.7
 """The share of a core below which other processes beside it do not make a process faster."""
 WAITS: Final = 0.05
 """The share of time without a free core, from which on more processes would wait too."""
+SERVER_SHOWN: Final = 0.05
+"""Cores. A server that used fewer is not named: it would read 0.0."""
 OTHERS: Final = 0.25
 """Other programs that use more than this share of the machine's cores are named."""
 
@@ -325,6 +327,8 @@ def describe_other_programs(evidence: Sequence[ProcessEvidence]) -> str:
     for e in evidence:
         others = sum(e.other_programs.values())
         server = e.server_cores or 0.0
+        if server < SERVER_SHOWN:
+            server = 0.0
         if not e.cores or others + server <= OTHERS * e.cores:
             continue
         named = ", ".join(f"{name} {cores:.1f}" for name, cores in e.other_programs.items())

@@ -1,5 +1,5 @@
-"""Health: one process of the load generator: the lag of its event loop, its CPU share, its wait for
-a core, and other busy programs on its machine."""
+"""Health of a process of the load generator: the lag of its event loop, its CPU share, its wait for
+a core, the server under test and other busy programs on its machine."""
 
 import os
 import time

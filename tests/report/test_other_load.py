@@ -56,10 +56,14 @@ def test_others_are_a_warning(cancelled: bool) -> None:
         records[0] = replace(records[0], outcome="cancelled")
     run = a_run()
     summary = summarise_run(collect_columns(records), run)
-    assert not any("others used the server" in remark for remark in make_remarks(summary, run))
+    assert not any(
+        "other clients used the server" in remark for remark in make_remarks(summary, run)
+    )
     summary = replace(summary, other_load=OtherLoad(others=20.0, in_server=22.0))
     (warning,) = (
-        remark for remark in select_top_remarks(summary, run) if "others used the server" in remark
+        remark
+        for remark in select_top_remarks(summary, run)
+        if "other clients used the server" in remark
     )
-    assert "it had 20.0 on average, of 22.0 by its own metrics" in warning
+    assert "20.0 of the 22.0 requests in it were not of this run" in warning
     assert ("given up here" in warning) == cancelled

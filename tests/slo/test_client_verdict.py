@@ -126,6 +126,8 @@ def test_the_server_under_test_on_the_same_machine_is_no_other_program() -> None
     assert alone.advice == LOCAL_SERVER_ADVICE
     waits = judged(figure(8.0), cores=2, server_cores=0.9, cpu_wait_share=0.4)
     assert waits.advice == LOCAL_SERVER_ADVICE
+    starved = judged(figure(8.0), cores=2, server_cores=0.04, other_programs={"cc1": 1.5})
+    assert starved.reasons[0] == "other programs used 1.5 of 2 cores: cc1 1.5"
     both = judged(figure(8.0), cores=2, server_cores=0.4, other_programs={"cc1": 1.5})
     assert both.reasons[0] == (
         "the server under test used 0.4 of 2 cores of this machine, other programs 1.5: cc1 1.5"

@@ -395,9 +395,9 @@ def _others(summary: Summary) -> Iterator[str]:
     )
     gone_on = " Some may be requests that were given up here." if given_up else ""
     yield (
-        f"WARNING: others used the server: beside the requests of this run it had "
-        f"{load.others:.1f} on average, of {load.in_server:.1f} by its own metrics. Its latencies are "
-        f"those under both loads.{gone_on}"
+        f"WARNING: other clients used the server: {load.others:.1f} of the {load.in_server:.1f} "
+        f"requests in it were not of this run (means, by its own metrics). Its latencies are under "
+        f"both loads.{gone_on}"
     )
 
 

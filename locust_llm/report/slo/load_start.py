@@ -61,28 +61,30 @@ def describe_start_burst(rule: Rule, seen: Evaluation) -> str:
     which = f"all {_name_broken(rule, count)}"
     if early < count:
         which = f"{early} of {_name_broken(rule, count)}"
-    told = f"{which} were sent in the first {until_s} s, while the load started"
-    return f"{told}{_advise_warmup(seen.run, until_s, 'them')}"
+    early_requests = f"{which} were sent in the first {until_s} s, while the load started"
+    return f"{early_requests}{_advise_warmup(seen.run, until_s, 'them')}"
 
 
 def describe_decided_rest(rule: Rule, found: ObservedValue, seen: Evaluation) -> str:
-    """``what was sent after the first 16 s, when the load had started, is within it``. Empty: it
+    """``the requests sent after the first 16 s, when the load had started, keep the limit``. Empty: it
     does not decide the rule either. ``found``: the figure of the whole run."""
     started_at = _find_own_start(seen)
     if started_at is None or rule.base:
         return ""
     until_s = max(1, math.ceil(started_at - float(seen.main["asked_at"].min())))
-    told = f"what was sent after the first {until_s} s, when the load had started, is within it"
+    later = (
+        f"the requests sent after the first {until_s} s, when the load had started, keep the limit"
+    )
     rest = found.settled
     if BY_WORD[rule.metric].units is not RATE:
         rest = _evaluate_after(rule, seen, started_at)
     elif rest is not None and rest.value is not None:
         rate = rest.value * rule.factor
         shown = format_brief(rate, rule.unit, count_distinguishing_digits(rate, rule.number))
-        told = f"without the start and the end of the load it is {shown}"
+        later = f"without the start and the end of the load it is {shown}"
     if rest is None or rest.decides(rule) is not True:
         return ""
-    return f"{told}{_advise_warmup(seen.run, until_s, 'the start')}"
+    return f"{later}{_advise_warmup(seen.run, until_s, 'the start')}"
 
 
 def _find_own_start(seen: Evaluation) -> float | None:
