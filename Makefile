@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
 SERIAL = $(shell grep -rl --include='test_*.py' 'mark.serial' tests)
 
-.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-native fuzz test-aiperf test-exports lint format docs screenshots bench bench-readers bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes bench-drift peers calibration soak confusion twins other-twins published what-if intervals schedulers seeds golden example clean
+.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-native fuzz test-js lint-js test-aiperf test-exports lint format docs screenshots bench bench-readers bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes bench-drift peers calibration soak confusion twins other-twins published what-if intervals schedulers seeds golden example clean
 
 $(VENV)/.installed: setup.cfg setup.py pyproject.toml locust_llm/client/reader/_reader.c
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -211,6 +211,17 @@ lint: $(VENV)/.installed-tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(MAKE) lint-js
+
+lint-js: node_modules/.installed  ## the scripts of the pages
+	npx --no-install eslint .
+
+test-js: node_modules/.installed  ## the parts of the scripts that need no browser, by node's own runner
+	node --test tests/js/
+
+node_modules/.installed: package.json package-lock.json
+	npm ci --silent --no-progress --ignore-scripts
+	touch $@
 
 format: $(VENV)/.installed-tests
 	$(BIN)/ruff check --fix .

@@ -1,7 +1,7 @@
-// The live page: polls the state of the run once a second. Its charts are in charts.js.
+// The live page: polls the state of the run once a second. Its charts are in live_charts.js.
 "use strict";
 (() => {
-  const { written } = plots, { history } = charts;
+  const { history } = liveCharts;
   const by = (id) => document.getElementById(id);
   const EVERY_MS = 1000, LINES_EVERY = 2;
   const QUANTILES = ["p50", "p90", "p95", "p99"], NEEDS = [2, 10, 20, 100];
@@ -17,10 +17,10 @@
     return made;
   }
   const many = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en"));
-  const ms = (value) => (value === null || value === undefined ? "–" : written("ms")(Number(value.toPrecision(3))));
-  const rate = (value) => (typeof value === "number" ? written("")(Number(value.toPrecision(3))) : "–");  // as in the charts
+  const ms = (value) => (value === null || value === undefined ? "–" : chartFormat.writeValue("ms", value));
+  const rate = (value) => (typeof value === "number" ? chartFormat.writeValue("", value) : "–");  // as in the charts
   const figure = (value) => {
-    const places = value >= 100 ? 0 : value >= 10 ? 1 : 2;
+    const places = Math.max(0, Math.min(2, 2 - Math.floor(Math.log10(Math.max(value, 1)))));
     return value.toLocaleString("en", { minimumFractionDigits: places, maximumFractionDigits: places });
   };
   const LOUD = { FAIL: "loud", broken: "loud", INVALID: "loud", PASS: "pass", OK: "pass" };
@@ -33,18 +33,18 @@
   const served = new Map();
   let replicas = [];
   function server({ server_charts: { names, charts: all } }, fresh) {
-    const values = (chart, i) => (point) => point[charts.SERVER]?.[chart]?.[i];
+    const values = (chart, i) => (point) => point[liveCharts.SERVER]?.[chart]?.[i];
     replicas = names;
     if (fresh) {
-      charts.remove([...served.values()]);
+      liveCharts.remove([...served.values()]);
       served.clear();
       by("server-plots").replaceChildren();
     }
     all.forEach(([title, unit], chart) => {
-      if (served.has(chart) || !history.points.some((point) => point[charts.SERVER]?.[chart])) return;
+      if (served.has(chart) || !history.points.some((point) => point[liveCharts.SERVER]?.[chart])) return;
       const next = Math.min(...[...served.keys()].filter((other) => other > chart));
-      served.set(chart, charts.add(by("server-plots"), { title, unit, whole: !unit, series: () => replicas.map((name, i) => ({
-        name, hue: HUES[i % HUES.length], dashed: i >= HUES.length, values: charts.column(values(chart, i)),
+      served.set(chart, liveCharts.add(by("server-plots"), { title, unit, whole: !unit, series: () => replicas.map((name, i) => ({
+        name, hue: HUES[i % HUES.length], dashed: i >= HUES.length, values: liveCharts.column(values(chart, i)),
         known: history.points.some((point) => typeof values(chart, i)(point) === "number"),
       })).filter((one) => one.known) }, served.get(next)?.figure));
     });
@@ -73,16 +73,16 @@
 
   function tiles(status) {
     const over = status.state === "over";
-    const shown = (row, i) => starred((over ? row.whole_ms : row.recent_ms)?.[i], over ? row.whole_count : row.count, i, ms);
-    const succeeded = charts.succeeded();
+    const percentile = (row, i) => starred((over ? row.whole_ms : row.recent_ms)?.[i], over ? row.whole_count : row.count, i, ms);
+    const succeeded = liveCharts.succeeded();
     const named = status.table.filter((row) => row.named), first = named.length ? named.slice(0, 3) : status.table.slice(0, 2);
     const all = [
-      ["Time", written("s")(Math.round(status.seconds)), status.where],
+      ["Time", chartFormat.clock(status.seconds), status.where],
       [status.warms_up ? "Requests of the warmup" : "Requests", `${many(status.ok)} ok`,
         [[status.failed, "failed"], ...Object.entries(status.ended_by_us).map(([word, count]) => [count, word])].map(([count, word]) => `${many(count)} ${word}`).join(", ")],
-      ...first.map((row) => [`${row.label}${over ? "" : ", last 10 s"}`, `p50 ${shown(row, 0)}`, `p95 ${shown(row, 2)}, p99 ${shown(row, 3)}`]),
+      ...first.map((row) => [`${row.label}${over ? "" : ", last 10 s"}`, `p50 ${percentile(row, 0)}`, `p95 ${percentile(row, 2)}, p99 ${percentile(row, 3)}`]),
     ];
-    const each = over ? status.requests_per_s : succeeded, span = over ? "whole run" : `last ${charts.RATE_S} s`;
+    const each = over ? status.requests_per_s : succeeded, span = over ? "whole run" : `last ${liveCharts.RATE_S} s`;
     if (status.generates === false) all.push([`Requests/s, ${span}`, rate(each), ""]);
     if ("tokens_per_s" in status) all.push([`Tokens/s, ${span}`, rate(status.tokens_per_s), typeof each === "number" ? `${rate(each)} requests/s` : ""]);
     if (!over) {
@@ -231,7 +231,7 @@
     by("timeline").hidden = !drawing;
     if (!drawing || place.matches(":hover, :focus-within")) return;
     place.innerHTML = drawing;
-    plots.timeline(place.querySelector(".lines"));
+    drawTimeline(place.querySelector(".lines"));
   }
 
   const linkTo = (href, text) => {
@@ -280,12 +280,13 @@
     }
     by("shown").hidden = !status.points;
     if (!status.points) return;
-    if (fresh) charts.forget();
+    if (fresh) liveCharts.forget();
     [run, step, history.marks, history.classes, history.limits] = [status.run, status.step, status.marks, status.classes, status.limits];
+    history.step = status.step;
     [history.generates, history.streams] = [status.generates !== false, status.streams !== false];
     history.points = status.whole ? status.points : history.points.concat(status.points);
     if (status.points.length || status.whole) {
-      charts.update();
+      liveCharts.update();
       server(status, fresh);
     }
     controls(status);
@@ -300,7 +301,7 @@
   async function ask() {
     if (busy) return;
     busy = true;
-    const wanted = new URLSearchParams({ run: run ?? "", step, after: history.points.at(-1)?.[charts.AT] ?? -1 });
+    const wanted = new URLSearchParams({ run: run ?? "", step, after: history.points.at(-1)?.[liveCharts.AT] ?? -1 });
     if (asked++ % LINES_EVERY === 0) wanted.set("lines", "");
     try {
       const answer = await fetch(`llm/live?${wanted}`);
@@ -320,7 +321,5 @@
   }
   document.addEventListener("visibilitychange", () => document.hidden || ask());
 
-  addEventListener("storage", charts.redraw);  // another theme
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", charts.redraw);
   loop();
 })();

@@ -2,8 +2,11 @@
 "use strict";
 {
   const boxes = document.querySelectorAll(".canvas:not(.lines)");
-  JSON.parse(document.getElementById("plots").textContent).forEach((plot, i) => plots.add(boxes[i], plot));
-  document.querySelectorAll(".lines").forEach(plots.timeline);
+  JSON.parse(document.getElementById("plots").textContent).forEach((plot, i) => {
+    const chart = chartTools.attach(charts.draw(boxes[i], plot));
+    chartTools.addButtons(boxes[i].closest("figure"), chart);
+  });
+  document.querySelectorAll(".lines").forEach(drawTimeline);
 
   const wide = matchMedia("(min-width: 75rem)"), contents = document.getElementById("contents");
   const fit = () => { contents.open = wide.matches; };

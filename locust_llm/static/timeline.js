@@ -1,6 +1,6 @@
 // A timeline is drawn by timeline_svg.py. Here: which request a line is, under the pointer or by the arrow keys.
 "use strict";
-plots.timeline = (box) => {
+function drawTimeline(box) {
   const rows = [...box.querySelectorAll(".row")], output = box.parentElement.querySelector(".chosen-line");
   let chosen = -1;
   function choose(row) {
@@ -19,4 +19,4 @@ plots.timeline = (box) => {
     event.preventDefault();
     choose(Math.min(Math.max(chosen + step, 0), rows.length - 1));
   });
-};
+}

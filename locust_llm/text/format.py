@@ -1,9 +1,14 @@
-"""Format: how numbers and lines of text are written."""
+"""Format: how numbers and lines of text are written.
+
+``static/chart_format.js`` writes by the same rules in the browser; ``tests/data/format_cases.json``
+holds both to them.
+"""
 
 import math
 import os
 import sys
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Final, NamedTuple
 
@@ -150,6 +155,28 @@ def format_duration(seconds: float | None, digits: int = 3) -> str:
     if seconds is not None and abs(seconds) < 0.9995:
         return format_brief(seconds * 1e3, " ms", digits)
     return format_brief(seconds, " s", digits)
+
+
+def format_clock(seconds: float | None, decimals: int = 0) -> str:
+    """Writes a moment or a length on the run's own clock: ``0:51``, ``1:02:03``; with decimals
+    ``0:51.3``."""
+    if seconds is None or not math.isfinite(seconds):
+        return "-"
+    rounded = round(abs(seconds), decimals)
+    hours, rest = divmod(rounded, 3600)
+    minutes, rest = divmod(rest, 60)
+    width = decimals + 3 if decimals else 2
+    clock = f"{minutes:.0f}:{rest:0{width}.{decimals}f}"
+    if hours:
+        clock = f"{hours:.0f}:{minutes:02.0f}:{rest:0{width}.{decimals}f}"
+    return f"-{clock}" if seconds < 0 and rounded else clock
+
+
+def format_date(unix_s: float | None) -> str:
+    """Writes a moment: ``2026-11-25 16:24 UTC``."""
+    if unix_s is None or not math.isfinite(unix_s):
+        return "-"
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def format_duration_rounded_up(seconds: float) -> str:

@@ -48,10 +48,15 @@ logger = logging.getLogger("locust_llm")
 
 ASSETS: Final = {
     "uPlot.iife.min.js": "text/javascript",
-    "plots.js": "text/javascript",
+    "chart_format.js": "text/javascript",
+    "chart_scale.js": "text/javascript",
+    "chart_labels.js": "text/javascript",
+    "chart_shapes.js": "text/javascript",
+    "chart.js": "text/javascript",
+    "chart_tools.js": "text/javascript",
     "timeline.js": "text/javascript",
     "theme.js": "text/javascript",
-    "charts.js": "text/javascript",
+    "live_charts.js": "text/javascript",
     "live.js": "text/javascript",
     "new_run.js": "text/javascript",
     "uPlot.min.css": "text/css",

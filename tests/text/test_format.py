@@ -1,7 +1,10 @@
 """How figures are written in tables."""
 
+import json
 import math
 from decimal import Decimal
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -15,14 +18,32 @@ from locust_llm.text.format import (
     count_distinguishing_digits,
     decimal_places,
     format_brief,
+    format_clock,
     format_comparison,
     format_count,
+    format_date,
     format_duration,
     format_number,
     format_supported,
     name_percentile,
     parse_brief,
 )
+
+CASES = json.loads((Path(__file__).parents[1] / "data" / "format_cases.json").read_text())
+"""By function; tests/js/chart_format.test.js has them too."""
+FORMATS = {
+    "brief": format_brief,
+    "duration": format_duration,
+    "clock": format_clock,
+    "date": format_date,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "case"), [(name, case) for name, cases in CASES.items() for case in cases]
+)
+def test_the_browser_writes_as_python_does(name: str, case: dict[str, Any]) -> None:
+    assert FORMATS[name](*case["arguments"]) == case["text"]
 
 
 def test_numbers() -> None:

@@ -200,8 +200,8 @@ def test_tokens_per_second_are_one_figure_until_the_next_tick(
 
 
 def test_the_charts_name_the_time_that_rates_are_of() -> None:
-    script = (Path(module.__file__).parents[1] / "static" / "charts.js").read_text("utf-8")
-    assert f"const RATE_S = {RATE_S:g}, " in script
+    script = (Path(module.__file__).parents[1] / "static" / "live_charts.js").read_text("utf-8")
+    assert f"const RATE_S = {RATE_S:g};" in script
     assert "name: `tokens/s, last ${RATE_S} s`" in script
     places = list(LiveSample.__struct_fields__)
     assert f"IN_FLIGHT_AT = {places.index('in_flight_at')};" in script

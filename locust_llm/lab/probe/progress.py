@@ -4,6 +4,8 @@ from itertools import chain
 from statistics import fmean
 from typing import Final, NamedTuple
 
+from locust_llm.text.format import format_clock
+
 from .requests import SIZED_KINDS, ProbeEpisode
 
 SAME_KIND_SPREAD: Final = 0.1
@@ -79,8 +81,7 @@ def format_probe_position(
 def _format_clock(seconds: float) -> str:
     """Formats minutes and seconds, such as ``1:30``. Times above a minute are in tens of
     seconds."""
-    whole = round(seconds) if seconds < 60 else round(seconds, -1)
-    return f"{int(whole) // 60}:{int(whole) % 60:02}"
+    return format_clock(seconds if seconds < 60 else round(seconds, -1))
 
 
 def _key(episode: ProbeEpisode) -> tuple[str, int]:

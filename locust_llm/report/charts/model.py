@@ -1,4 +1,4 @@
-"""Plot model: plots as data that static/plots.js draws, in a report and on the live page.
+"""Plot model: plots as data that static/chart.js draws, in a report and on the live page.
 
 A plot is small however long the run was: lines are percentiles of many requests, dots are a sample.
 The caption describes what was left out.
@@ -43,15 +43,21 @@ class PlotAxis(msgspec.Struct, frozen=True, omit_defaults=True):
     high: Value = None
     """None: the axis ends where the values do."""
     ticks: tuple[tuple[float, str], ...] = ()
-    """These replace the ticks that plots.js chooses."""
+    """These replace the ticks that chart.js chooses."""
+    free: bool = False
+    """The y axis need not begin at zero."""
+    whole: bool = False
+    """All values are whole numbers, and so are the ticks."""
 
 
 class PlotSeries(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something to draw. ``x`` and ``y`` are equally long; None and NaN break a line.
 
-    kind: ``line``, ``steps`` (each value holds up to the next x), ``area`` (steps, filled); x rises
-    in these three. ``dots``; ``path`` (dots joined in their order, with ``labels``); ``rings``
-    (hollow dots); ``rug`` (a tick at the top edge for each x).
+    kind: ``line``, ``steps`` (each value holds up to the next x), ``area`` (steps, filled),
+    ``stack`` (areas on top of each other, the first at the bottom, all with the same x); x rises in
+    these four. ``dots``; ``path`` (dots joined in their order, with ``labels``); ``rings`` (hollow
+    dots); ``band`` (levels, each with its interval, from each x to the next); ``strip`` (bars above
+    the plot on a scale of their own, each from its x to the next: counts of failures).
     """
 
     name: str
@@ -65,6 +71,14 @@ class PlotSeries(msgspec.Struct, frozen=True, omit_defaults=True):
     low: list[Value] = []
     high: list[Value] = []
     """The ends of an interval around each y, if there is one."""
+    x_low: list[Value] = []
+    x_high: list[Value] = []
+    """The ends of an interval around each x, if there is one."""
+    tips: tuple[str, ...] = ()
+    """What the page shows beside a point under the pointer; lines of one text. None: the name and
+    both values."""
+    links: tuple[str, ...] = ()
+    """The address that a click on a point opens; empty: none."""
 
 
 class PlotMark(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -96,6 +110,9 @@ class Plot(msgspec.Struct, frozen=True, omit_defaults=True):
     """Plots of a group share their x axis: cursor and zoom."""
     low: bool = False
     """It needs less height than others."""
+    gap: float = 0.0
+    """Two readings further apart than this have a hole between them: no line joins them. 0: all are
+    joined."""
 
 
 def round_values(values: Floats, digits: int = DIGITS) -> list[Value]:

@@ -9,8 +9,13 @@ import msgspec
 import numpy as np
 import pandas as pd
 
+from locust_llm.records.change_names import (
+    name_gate_change,
+    name_stage_start,
+    name_users_change,
+)
 from locust_llm.records.record import CUT, FAILURES, OK
-from locust_llm.records.run import LimitChange, Run
+from locust_llm.records.run import LimitChange, Run, UserChange
 from locust_llm.report.arrays import Floats
 from locust_llm.report.occupancy import Occupancy, thin_occupancy
 from locust_llm.settings.ab import BASE, CANDIDATE
@@ -29,16 +34,15 @@ from .model import (
     make_dot_series,
     make_percentile_lines,
     round_values,
-    sample_dots,
 )
 
 GROUP: Final = "time"
-MAX_LIMIT_MARKS: Final = 12
-"""With more changes of the limit there are no marks, as the line of the limit shows them."""
+MAX_CHANGE_MARKS: Final = 12
+"""With more changes of the limit, or of the users, there are no marks, as their lines show them."""
 NEAR: Final = 0.03
-"""Changes of the limit within this share of the time have one mark."""
-MAX_FAILURE_TICKS: Final = 500
-"""The failures that are drawn as ticks."""
+"""Changes within this share of the time have one mark."""
+FAILURE_BARS: Final = 120
+"""The most bars of the strip of failures."""
 INSTANT_S: Final = 1e-3
 """Requests that took no longer count at one moment."""
 MIN_REQUESTS: Final = 5
@@ -73,7 +77,7 @@ def plot_latencies(requests: pd.DataFrame, run: Run, limits: Limits) -> Iterator
         which = (
             "start of each block, of the base (b) or the candidate (c)"
             if run.arms
-            else "start of each stage, with its value"
+            else "start of each stage"
         )
         caption = f"{plots[0].caption} Vertical lines: {which}."
         plots[0] = msgspec.structs.replace(plots[0], caption=caption)
@@ -101,41 +105,58 @@ def find_time_axis(requests: pd.DataFrame, run: Run) -> TimeAxis:
 def _marks(run: Run, time: TimeAxis, requests: pd.DataFrame) -> Iterator[PlotMark]:
     """Phases, stages and changes of the limit, where there are few."""
     warm = bool((requests["phase"] == "warmup").any())
+    staged = run.settings.staged
+    axis = "" if staged is None else staged.axis
     for stage in run.stages:
-        yield PlotMark(
-            stage.arm[:1] or f"{stage.value:g}", x=stage.began_at - time.origin, hue="stage"
-        )
+        text = stage.arm[:1] or name_stage_start(axis, stage.value)
+        yield PlotMark(text, x=stage.began_at - time.origin, hue="stage")
     if warm and not run.stages:
         yield PlotMark("profiling", x=run.profiling_at - time.origin)
     if run.stopping_at is not None and run.stopping_at - time.origin < time.high:
         yield PlotMark("stop", x=run.stopping_at - time.origin)
     if not run.stages:
         yield from _limit_marks(run.limits, time)
+        yield from _user_marks(run, time)
 
 
 def _limit_marks(limits: Sequence[LimitChange], time: TimeAxis) -> Iterator[PlotMark]:
-    """``limit 3``; a quick ramp has one mark: ``limit 1 to 3``."""
+    """``gate 3``; a quick ramp has one mark: ``gate 1 to 3``."""
     steps = [
         (before, change) for before, change in pairwise(limits) if change.limit != before.limit
     ]
-    groups: list[list[tuple[LimitChange, LimitChange]]] = []
-    for step in steps:
-        if groups and step[1].at - groups[-1][-1][1].at < NEAR * (time.high - time.low):
-            groups[-1].append(step)
-        else:
-            groups.append([step])
-    if len(groups) > MAX_LIMIT_MARKS:
+    groups = _group_near([change.at for _, change in steps], time)
+    if len(groups) > MAX_CHANGE_MARKS:
         return
     for group in groups:
-        before, last = group[0][0].limit, group[-1][1].limit
-        ramp = len(group) > 1 and None not in (before, last)
-        if last is None:
-            text = "no gate"
-        elif ramp:
-            text = f"limit {before} to {last}"
+        before, last = steps[group[0]][0].limit, steps[group[-1]][1].limit
+        ramp = before if len(group) > 1 else None
+        yield PlotMark(name_gate_change(last, ramp), x=steps[group[0]][1].at - time.origin)
+
+
+def _user_marks(run: Run, time: TimeAxis) -> Iterator[PlotMark]:
+    """``40 users`` where their number changed after they had started, and before the stop. In an
+    open loop it follows from the load."""
+    if run.settings.open_loop:
+        return
+    stop = math.inf if run.stopping_at is None else run.stopping_at
+    changes = [change for change in run.users if change.at < stop and change.users]
+    groups = _group_near([change.at for change in changes], time)[1:]  # the first is their start
+    if len(groups) > MAX_CHANGE_MARKS:
+        return
+    for group in groups:
+        last: UserChange = changes[group[-1]]
+        yield PlotMark(name_users_change(last.users), x=changes[group[0]].at - time.origin)
+
+
+def _group_near(at: Sequence[float], time: TimeAxis) -> list[list[int]]:
+    """The places of the changes, those together that follow each other closely."""
+    groups: list[list[int]] = []
+    for place, moment in enumerate(at):
+        if groups and moment - at[place - 1] < NEAR * (time.high - time.low):
+            groups[-1].append(place)
         else:
-            text = f"limit {last}"
-        yield PlotMark(text, x=group[0][1].at - time.origin)
+            groups.append([place])
+    return groups
 
 
 def _latency(
@@ -224,16 +245,28 @@ def _of_arms(
 
 
 def _failures(requests: pd.DataFrame, time: TimeAxis) -> tuple[list[PlotSeries], str]:
-    """(a tick for each failure, or for a sample of many; a sentence for the caption)."""
+    """(bars with the number of failures in each stretch of time; a sentence for the caption)."""
     failed = requests["outcome"].isin(list(FAILURES)).to_numpy(np.bool_)
-    at = np.sort(requests["closed_at"].to_numpy(np.float64)[failed] - time.origin)
+    at = requests["closed_at"].to_numpy(np.float64)[failed] - time.origin
     if not len(at):
         return [], ""
-    shown_at = at[sample_dots(at, MAX_FAILURE_TICKS, 0)]
-    which = f" ({len(shown_at):,} of {len(at):,} shown)" if len(shown_at) < len(at) else ""
-    return [
-        PlotSeries("failed", "fail", round_values(shown_at, 6), [], kind="rug")
-    ], f" Ticks at the top: failed requests{which}."
+    strip, seconds = make_strip("failed", at, time)
+    share = format_brief(100 * len(at) / len(requests), "%", 3)
+    return [strip], (
+        f" Bars above the plot: failed requests in each {seconds:g} s, {len(at):,} in all, {share} "
+        f"of all requests."
+    )
+
+
+def make_strip(name: str, at: Floats, time: TimeAxis) -> tuple[PlotSeries, float]:
+    """(bars above a plot: how many of these moments lie in each stretch of time; the seconds of a
+    stretch)."""
+    edges = choose_round_edges(time.low, time.high, FAILURE_BARS * MIN_REQUESTS, FAILURE_BARS)
+    counts = np.histogram(np.clip(at, time.low, time.high), edges)[0].astype(np.float64)
+    series = PlotSeries(
+        name, "fail", round_values(edges, 6), round_values(np.append(counts, 0.0)), kind="strip"
+    )
+    return series, float(np.median(np.diff(edges)))
 
 
 def _throughput(

@@ -12,8 +12,8 @@ from locust_llm.records.server_metrics import EngineHistory, EngineSample
 from locust_llm.report.arrays import Floats
 from locust_llm.text.format import format_brief, format_count
 
-from .model import MAX_POINTS, Plot, PlotAxis, PlotSeries, round_values, sample_dots
-from .over_time import GROUP, MAX_FAILURE_TICKS, TimeAxis, choose_round_edges
+from .model import MAX_POINTS, Plot, PlotAxis, PlotSeries, round_values
+from .over_time import GROUP, TimeAxis, choose_round_edges, make_strip
 from .server_metrics import CHARTS, LINES, Chart, list_line_names
 
 HUES: Final = ("p50", "prefill", "decode", "p99", "ok", "p95", "limit", "faint")
@@ -21,10 +21,10 @@ HUES: Final = ("p50", "prefill", "decode", "p99", "ok", "p95", "limit", "faint")
 
 
 def plot_server_metrics(history: EngineHistory, time: TimeAxis) -> Iterator[Plot]:
-    """The charts with any values. A failed reading is a tick at the top of the first chart."""
-    ticks = list(_failed(history, time))
+    """The charts with any values. Above the first chart bars count the failed readings."""
+    bars = list(_failed(history, time))
     plots = list(chain.from_iterable(_plot(chart, history, time) for chart in CHARTS))
-    if not plots and ticks:
+    if not plots and bars:
         plots = [
             Plot(
                 "Metrics of the server",
@@ -43,14 +43,14 @@ def plot_server_metrics(history: EngineHistory, time: TimeAxis) -> Iterator[Plot
         if more > 0:
             text += f" {format_count(more, 'more line')} not drawn."
         if number == 0:
-            if ticks:
+            if bars:
                 text += (
-                    f" Ticks at the top: readings that failed "
+                    f" Bars above the plot: readings that failed "
                     f"({sum(history.failures.values()):,} in all)."
                 )
             if history.unread:
                 text += f" {format_count(history.unread, 'line')} of the file could not be read."
-            plot = msgspec.structs.replace(plot, series=(*plot.series, *ticks))
+            plot = msgspec.structs.replace(plot, series=(*plot.series, *bars))
         if number == len(plots) - 1:  # its axis is that of all
             plot = msgspec.structs.replace(
                 plot, x=msgspec.structs.replace(plot.x, label="time since the start")
@@ -187,10 +187,4 @@ def _failed(history: EngineHistory, time: TimeAxis) -> Iterator[PlotSeries]:
     at = np.sort([sample.at - time.origin for sample in samples if sample.failure])
     at = at[(at >= time.low) & (at <= time.high)]
     if len(at):
-        yield PlotSeries(
-            "reading failed",
-            "fail",
-            round_values(at[sample_dots(at, MAX_FAILURE_TICKS, 0)], 6),
-            [],
-            kind="rug",
-        )
+        yield make_strip("reading failed", at, time)[0]

@@ -20,7 +20,7 @@ class Chart(NamedTuple):
     what: str
     """The name of its axis."""
     unit: str
-    """The unit as static/plots.js writes it."""
+    """The unit as static/chart_format.js writes it."""
     field: str
     """The field of EngineSample."""
     kind: Literal["level", "rate", "share"] = "level"

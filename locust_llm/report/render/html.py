@@ -54,7 +54,12 @@ from .tiles import RESULT_CLASSES, describe_run_facts, make_badges, make_tiles
 
 _CONTROL: Final = re.compile(r"(\\[^bfrtnu]|\\u00[2-9a-f]|\\u[1-9a-f])|\\(?:[bfrtn]|u00[01].)")
 """An escaped control character of JSON. Any other escape is the group."""
-SCRIPTS: Final = ("uPlot.iife.min.js", "plots.js", "timeline.js", "page.js")
+CHART_SCRIPTS: Final = (
+    "uPlot.iife.min.js", "chart_format.js", "chart_scale.js", "chart_labels.js", "chart_shapes.js",
+    "chart.js", "chart_tools.js",
+)  # fmt: skip
+"""The scripts that draw plots, in this order; each file uses those before it."""
+SCRIPTS: Final = (*CHART_SCRIPTS, "timeline.js", "page.js")
 STYLES: Final = ("uPlot.min.css", "plots.css", "page.css")
 ZOOM_HINT: Final = (
     "Drag across a plot to zoom in, double-click to zoom out. Click a legend entry "
@@ -69,7 +74,7 @@ class PageSection(NamedTuple):
     heading: str
     blocks: Sequence[Block] = ()
     charts: Sequence[tuple[Drawing, Markup | None]] = ()
-    """Each chart with its drawing; None where plots.js draws it."""
+    """Each chart with its drawing; None where chart.js draws it."""
     folded: bool = False
     hint: str = ""
 

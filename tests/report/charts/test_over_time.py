@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.records.record import Record
-from locust_llm.records.run import Arm, Run, Stage
+from locust_llm.records.run import Arm, Run, Stage, UserChange
 from locust_llm.report.charts.model import Plot, PlotMark
 from locust_llm.report.charts.over_time import (
     choose_round_edges,
@@ -46,9 +46,16 @@ def test_a_run_by_hand() -> None:
     assert {p.group for p in plots.values()} == {"time"}
     assert {(p.x.low, p.x.high) for p in plots.values()} == {(0.0, 13.0)}
     assert {p.x.label for p in plots.values()} == {"time since the start"}
-    dots, ticks = plots["Time to first token"].series
+    dots, strip = plots["Time to first token"].series
     assert (dots.kind, dots.x, dots.y) == ("dots", [10.0], [1000.0])
-    assert (ticks.kind, ticks.x) == ("rug", [13.0])
+    # a bar of a fifth of a second for the failure at second 13, and the end of the last bar
+    assert (strip.kind, len(strip.x), strip.x[-2:], strip.y[-2:]) == (
+        "strip",
+        66,
+        [12.8, 13.0],
+        [1, 0],
+    )
+    assert sum(y for y in strip.y if y) == 1
     tokens = plots["Output tokens per second"].series[0]
     assert tokens.x == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 13.0]
     # three tokens from second 11 to 13; the last step is 1 s
@@ -139,7 +146,7 @@ def test_marks_are_phases_changes_of_the_limit_and_the_stop() -> None:
     warm = answered(5, phase="warmup", sent_at=1.0)
     plots = drawn(run, warm, answered(5, 10, sent_at=99.0, closed_at=101.0))
     assert [(m.text, m.x) for m in plots["Requests per second"].marks] == [
-        ("profiling", 0.0), ("stop", 100.0), ("limit 2", 4.0), ("limit 3", 8.0),
+        ("profiling", 0.0), ("stop", 100.0), ("gate 2", 4.0), ("gate 3", 8.0),
     ]  # fmt: skip
     assert [s.name for s in plots["Time to first token"].series] == ["warmup", "request"]
     quick = drawn(
@@ -147,9 +154,25 @@ def test_marks_are_phases_changes_of_the_limit_and_the_stop() -> None:
         answered(5, 10, sent_at=99.0, closed_at=101.0),
     )
     texts = [(m.text, m.x) for m in quick["Requests per second"].marks]
-    assert texts == [("stop", 100.0), ("limit 1 to 3", 4.0), ("no gate", 50.0)]
+    assert texts == [("stop", 100.0), ("gate 1 to 3", 4.0), ("no gate", 50.0)]
     many = drawn(a_run(tuple((float(i), i + 1) for i in range(20))), answered(5))
     assert many["Requests per second"].marks == ()
+
+
+def test_a_change_of_users_is_a_mark() -> None:
+    """Twenty start within a second; at second 30 somebody makes them forty, over two seconds; at
+    second 60 ten; Locust takes all away at the stop."""
+    counts = [(0.0, 5), (0.5, 20), (30.0, 30), (32.0, 40), (60.0, 10), (100.5, 0)]
+    users = tuple(UserChange(UNIX + at, count) for at, count in counts)
+    run = msgspec.structs.replace(a_run(), users=users)
+    late = answered(5, 10, sent_at=99.0, closed_at=101.0)
+    marks = drawn(run, late)["Requests per second"].marks
+    assert [(m.text, m.x) for m in marks] == [
+        ("stop", 100.0), ("40 users", 30.0), ("10 users", 60.0),
+    ]  # fmt: skip
+    many = tuple(UserChange(UNIX + 5.0 * i, 1 + i % 2) for i in range(20))
+    run = msgspec.structs.replace(a_run(), users=many)
+    assert [m.text for m in drawn(run, late)["Requests per second"].marks] == ["stop"]
 
 
 def test_stages_are_marked_by_their_value() -> None:
@@ -158,20 +181,30 @@ def test_stages_are_marked_by_their_value() -> None:
         Stage(number=i, value=2.0**i, began_at=UNIX + 10 * i, ended_at=UNIX + 10 * i + 9)
         for i in (1, 2)
     )
-    plots = drawn(
-        Run(**{f: getattr(run, f) for f in run.__struct_fields__} | {"stages": stages}),
-        answered(5, sent_at=11.0),
+    settings = msgspec.structs.replace(run.settings, sweep="concurrency=2,4")
+    for asked, texts in (
+        (run.settings, ["2", "4"]),
+        (settings, ["concurrency 2", "concurrency 4"]),
+    ):
+        swept = msgspec.structs.replace(run, stages=stages, settings=asked)
+        plots = drawn(swept, answered(5, sent_at=11.0))
+        marks = [(m.text, m.x) for m in plots["Requests per second"].marks]
+        assert marks == list(zip(texts, [10.0, 20.0], strict=True))
+        assert "start of each stage" in plots["Time to first token"].caption
+
+
+def test_failures_are_counted_in_a_strip() -> None:
+    """A thousand failures in ten seconds of a hundred: bars by their number, not a solid band."""
+    failures = [failed(sent_at=10.0 + i / 100, closed_at=10.0 + i / 100) for i in range(1000)]
+    plot = drawn(a_run(), answered(5, sent_at=0.0), answered(5, sent_at=99.0), *failures)[
+        "Time to first token"
+    ]
+    assert plot.caption.endswith(
+        "Bars above the plot: failed requests in each 1 s, 1,000 in all, 99.8% of all requests."
     )
-    assert [(m.text, m.x) for m in plots["Requests per second"].marks] == [("2", 10.0), ("4", 20.0)]
-    assert "start of each stage" in plots["Time to first token"].caption
-
-
-def test_of_many_failures_a_sample_is_shown() -> None:
-    few = drawn(a_run(), answered(5), failed())
-    assert few["Time to first token"].caption.endswith("Ticks at the top: failed requests.")
-    many = drawn(a_run(), answered(5), *(failed(sent_at=10.0 + i / 100) for i in range(1000)))
-    assert "failed requests (500 of 1,000 shown)." in many["Time to first token"].caption
-    assert len(many["Time to first token"].series[-1].x) == 500
+    strip = plot.series[-1]
+    counts = {x: y for x, y in zip(strip.x, strip.y, strict=True) if y}
+    assert counts == dict.fromkeys(map(float, range(10, 20)), 100.0)
 
 
 def test_limits_stand_in_the_plot_that_they_are_about() -> None:

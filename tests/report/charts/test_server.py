@@ -46,8 +46,10 @@ def test_a_level_has_a_line_for_each_replica_and_a_hole_where_a_reading_failed()
         ("a", [0, 1, 2, 3], [0, 1, None, 3]),
         ("b", [0, 1, 2, 3], [0, 1, 2, 3]),
     ]
-    assert (running.series[2].kind, running.series[2].x) == ("rug", [2])
-    assert running.caption.endswith("Ticks at the top: readings that failed (1 in all).")
+    strip = running.series[2]
+    failures = {x: y for x, y in zip(strip.x, strip.y, strict=True) if y}
+    assert (strip.kind, failures) == ("strip", {2.0: 1.0})
+    assert running.caption.endswith("Bars above the plot: readings that failed (1 in all).")
     assert plots["KV cache in use"].series[0].y == [50, 50, None, 50]
     assert plots["KV cache in use"].x.label == "time since the start"
 
@@ -108,7 +110,7 @@ def test_nothing_but_failures_is_drawn_too() -> None:
         EngineSample(at=UNIX + s, engine="", source="a", failure="refused") for s in range(3)
     ]
     (plot,) = drawn(failures).values()
-    assert [one.kind for one in plot.series] == ["rug"]
+    assert [one.kind for one in plot.series] == ["strip"]
     assert drawn([]) == {}
 
 

@@ -576,7 +576,7 @@ def test_a_plot_takes_the_place_of_the_one_before_it(browser: Any, files: dict[s
     with opened(browser, files["gate"]) as shown:
         shown.evaluate(
             "() => { const all = JSON.parse(document.getElementById('plots').textContent);"
-            " document.querySelectorAll('.canvas:not(.lines)').forEach((box, i) => plots.add(box, "
+            " document.querySelectorAll('.canvas:not(.lines)').forEach((box, i) => charts.draw(box, "
             "all[i])); }"
         )
         assert shown.locator(".plot canvas").count() == PLOTS["gate"] - 1

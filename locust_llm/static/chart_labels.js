@@ -1,0 +1,56 @@
+// Where the texts of marks stand, so that none is lost and none covers another. Sizes in pixels; no drawing.
+"use strict";
+const chartLabels = (() => {
+  const MOST_LANES = 5;
+
+  // Texts of upright marks stand in lanes above the plot, each over its line; a text that meets another goes one lane up.
+  // Where all lanes are taken it joins the text before it: "limit 2 ... limit 8". ``measure`` gives a text's width.
+  function assignLanes(marks, measure, [left, right], gap = 8) {
+    const ends = [], placed = [];
+    for (const mark of [...marks].sort((a, b) => a.at - b.at)) {
+      const width = measure(mark.text);
+      const start = Math.max(left, Math.min(mark.at - width / 2, right - width));
+      const free = ends.findIndex((end) => end + gap <= start);
+      const lane = free < 0 ? ends.length : free;
+      if (lane >= MOST_LANES) {
+        joinText(placed.at(-1), mark, measure, [left, right]);
+        ends[placed.at(-1).lane] = placed.at(-1).left + measure(placed.at(-1).text);
+        continue;
+      }
+      ends[lane] = start + width;
+      placed.push({ mark, text: mark.text, first: mark.text, lane, left: start });
+    }
+    return { placed, lanes: ends.length };
+  }
+  function joinText(label, mark, measure, [left, right]) {
+    label.text = `${label.first} \u2026 ${mark.text}`;
+    label.left = Math.max(left, Math.min(label.left, right - measure(label.text)));
+  }
+
+  // Heights of texts beside level lines: as near to their lines as they can be, ``height`` apart, within the plot.
+  function spreadLevels(wanted, height, [top, bottom]) {
+    const order = wanted.map((_, i) => i).sort((a, b) => wanted[a] - wanted[b]);
+    const spread = [...wanted];
+    let least = top + height / 2;
+    for (const i of order) {
+      spread[i] = Math.max(spread[i], least);
+      least = spread[i] + height;
+    }
+    let most = bottom - height / 2;
+    for (const i of order.reverse()) {
+      spread[i] = Math.min(spread[i], most);
+      most = spread[i] - height;
+    }
+    return spread;
+  }
+
+  const overlap = (a, b) => a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3];
+
+  // Of boxes [left, top, right, bottom] the first that meets none of those taken; else the one that meets fewest.
+  function chooseBox(candidates, taken) {
+    const meets = candidates.map((box) => taken.filter((other) => overlap(box, other)).length);
+    return candidates[meets.indexOf(Math.min(...meets))];
+  }
+
+  return { assignLanes, spreadLevels, chooseBox, overlap };
+})();

@@ -1,0 +1,56 @@
+"use strict";
+const assert = require("node:assert/strict");
+const { test } = require("node:test");
+const { loadScripts, plain } = require("./load_scripts.js");
+
+const { chartLabels } = loadScripts();
+const measure = (text) => 6 * text.length;
+const assign = (marks) => chartLabels.assignLanes(marks.map(([at, text]) => ({ at, text })), measure, [0, 600]);
+
+function assertApart(placed) {
+  for (const one of placed) {
+    for (const other of placed) {
+      if (one === other || one.lane !== other.lane) continue;
+      const isApart = one.left + measure(one.text) <= other.left || other.left + measure(other.text) <= one.left;
+      assert.ok(isApart, `${one.text} covers ${other.text}`);
+    }
+  }
+}
+
+test("marks that are apart share a lane", () => {
+  const { placed, lanes } = assign([[100, "limit 1"], [300, "limit 8"]]);
+  assert.equal(lanes, 1);
+  assert.deepEqual(plain(placed.map(({ text, lane }) => [text, lane])), [["limit 1", 0], ["limit 8", 0]]);
+});
+
+test("marks close to each other keep their texts, in lanes", () => {
+  const { placed, lanes } = assign([[300, "limit 8"], [305, "limit 1"], [312, "40 users"], [500, "limit 5"]]);
+  assert.equal(lanes, 3);
+  assert.deepEqual(plain(placed.map(({ text }) => text)).sort(), ["40 users", "limit 1", "limit 5", "limit 8"]);
+  assertApart(placed);
+});
+
+test("a text at the edge stays inside", () => {
+  const { placed } = assign([[0, "limit 1"], [600, "limit 8"]]);
+  assert.deepEqual(plain(placed.map(({ left }) => left)), [0, 600 - measure("limit 8")]);
+});
+
+test("where all lanes are taken the text joins the one before, and the last stays readable", () => {
+  const { placed, lanes } = assign(Array.from({ length: 20 }, (_, i) => [300 + i, `limit ${i}`]));
+  assert.equal(lanes, 5);
+  assert.ok(placed.some(({ text }) => text.endsWith("limit 19")));
+});
+
+test("level texts are spread around their lines", () => {
+  const spread = chartLabels.spreadLevels([50, 52, 54, 150], 15, [0, 200]);
+  for (let i = 1; i < spread.length; i++) assert.ok(spread[i] - spread[i - 1] >= 15);
+  assert.equal(spread[3], 150);
+  const low = chartLabels.spreadLevels([195, 196, 197], 15, [0, 200]);
+  assert.ok(Math.max(...low) <= 192.5 && Math.min(...low) >= 7.5);
+});
+
+test("a box that meets nothing is chosen first, else the one that meets fewest", () => {
+  const taken = [[0, 0, 10, 10], [5, 0, 15, 10]];
+  assert.deepEqual(plain(chartLabels.chooseBox([[2, 2, 4, 4], [20, 0, 30, 10]], taken)), [20, 0, 30, 10]);
+  assert.deepEqual(plain(chartLabels.chooseBox([[6, 2, 9, 4], [11, 2, 14, 4]], taken)), [11, 2, 14, 4]);
+});
