@@ -5,15 +5,11 @@ from outside. The page's own policy names its script and style by hash, so nothi
 """
 
 import re
-from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from hashlib import sha256
-from importlib.resources import files
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
-import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -50,15 +46,9 @@ from locust_llm.slo.metrics import BY_WORD, DEFINITIONS, OUTPUT_LABELS, POOLED
 from locust_llm.slo.rules import Rule
 from locust_llm.text.format import clean_line, format_brief
 
+from .inline import CHART_SCRIPTS, embed_json, make_policy, read_static
 from .tiles import RESULT_CLASSES, describe_run_facts, make_badges, make_tiles
 
-_CONTROL: Final = re.compile(r"(\\[^bfrtnu]|\\u00[2-9a-f]|\\u[1-9a-f])|\\(?:[bfrtn]|u00[01].)")
-"""An escaped control character of JSON. Any other escape is the group."""
-CHART_SCRIPTS: Final = (
-    "uPlot.iife.min.js", "chart_format.js", "chart_scale.js", "chart_labels.js", "chart_shapes.js",
-    "chart.js", "chart_tools.js",
-)  # fmt: skip
-"""The scripts that draw plots, in this order; each file uses those before it."""
 SCRIPTS: Final = (*CHART_SCRIPTS, "timeline.js", "page.js")
 STYLES: Final = ("uPlot.min.css", "plots.css", "page.css")
 ZOOM_HINT: Final = (
@@ -191,13 +181,8 @@ def _written(
 ) -> str:
     charts = chain.from_iterable(section.charts for section in sections)
     described = [plot for plot, drawn in charts if drawn is None]
-    script = _static(SCRIPTS)
-    style = _static(STYLES)
-    policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}"
-    policy += (
-        # the icon: without one a browser asks the server for it
-        "; img-src data:; base-uri 'none'; form-action 'none'"
-    )
+    script = read_static(SCRIPTS)
+    style = read_static(STYLES)
     template = _templates().get_template("report.html")
     return template.render(
         name=run.name,
@@ -209,20 +194,11 @@ def _written(
         tiles=list(make_tiles(summary, run)),
         sections=sections,
         results=RESULT_CLASSES,
-        data=Markup(_embed(described)),
+        data=Markup(embed_json(described)),
         script=Markup(script),
         style=Markup(style),
-        policy=Markup(policy),
+        policy=Markup(make_policy(script, style)),
     )
-
-
-def _embed(plots: Sequence[Drawing]) -> str:
-    """The plots as JSON in a script. A label may hold control characters and direction marks, which
-    a browser would not show as text."""
-    data = msgspec.json.encode(plots).decode().replace("<", "\\u003c")
-    if not data.isprintable():
-        data = clean_line(data)
-    return _CONTROL.sub(lambda match: match[1] or " ", data)
 
 
 def _drawn(plot: Drawing) -> Markup | None:
@@ -288,15 +264,3 @@ def _measurements(process: ProcessEvidence) -> Iterator[tuple[str, float | None,
     yield "server under test (cores)", process.server_cores, 1, ""
     for name, used in process.other_programs.items():
         yield f"other program {name} (cores)", used, 1, ""
-
-
-@cache
-def _static(names: Sequence[str]) -> str:
-    folder = files("locust_llm").joinpath("static")
-    return "\n".join(folder.joinpath(name).read_text("utf-8") for name in names)
-
-
-def _hash(text: str) -> str:
-    """The hash by which a Content-Security-Policy names an inline script or style (CSP Level 3,
-    hash-source)."""
-    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
