@@ -12,8 +12,8 @@ from typing import Final
 os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"
 
 from locust_llm.lab.probe.user import ProbeOptions
-from locust_llm.lab.twin import cli
-from locust_llm.lab.twin.plan import cli as plan
+from locust_llm.lab.twin import twin_command
+from locust_llm.lab.twin.plan import plan_command as plan
 from locust_llm.locust_adapter.parsed_options import OPTIONS
 from locust_llm.settings.declare import (
     GROUPS,
@@ -80,17 +80,17 @@ def page() -> str:
         (
             "twin fit",
             f"A twin [of a server, or of folders](twin.md#fit); {reaching}.",
-            cli.add_fit_arguments,
+            twin_command.add_fit_arguments,
         ),
         (
             "twin drift",
             f"[A minute held against a twin](twin.md#drift); {reaching}.",
-            cli.add_drift_arguments,
+            twin_command.add_drift_arguments,
         ),
         (
             "twin predict",
             "What if: [loads and settings on a twin](twin.md#what-if).",
-            cli.add_predict_arguments,
+            twin_command.add_predict_arguments,
         ),
         ("plan", "[Replicas that hold an SLO](twin.md#plan), by a twin.", plan.add_plan_arguments),
     ):

@@ -16,7 +16,7 @@ from typing import Final
 
 from playwright.sync_api import sync_playwright
 
-from locust_llm.demo import start_simulator
+from locust_llm.demo_command import start_simulator
 
 ROOT: Final = Path(__file__).parent.parent
 IMAGES: Final = Path(__file__).with_name("images")

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from locust_llm.demo import start_simulator
+from locust_llm.demo_command import start_simulator
 
 FOLDER = Path("reports/example")
 WORDS = (

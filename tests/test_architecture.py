@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import locust_llm
+from locust_llm.commands import COMMANDS
 
 ROOT: Final = Path(__file__).parents[1]
 PACKAGE: Final = Path(locust_llm.__file__).parent
@@ -89,3 +90,11 @@ def test_each_folder_of_the_package_is_named() -> None:
     without_code = {path.partition("/")[2] for path in paths() if path.count("/") == 1}
     assert len(folders) > 20
     assert folders - in_table - without_code == set()
+
+
+def test_each_command_is_in_the_file_of_its_name() -> None:
+    modules = {name: path.partition(":")[0] for name, path in COMMANDS.items()}
+    stems = {name: module.rpartition(".")[2] for name, module in modules.items()}
+    assert stems == {name: f"{name}_command" for name in COMMANDS}
+    named_so = {path.stem for path in PACKAGE.rglob("*_command.py")}
+    assert named_so == set(stems.values())

@@ -56,7 +56,7 @@ def test_what_exports_telemetry_needs_neither_locust_nor_gevent() -> None:
 
 
 def test_the_simulator_stands_alone() -> None:
-    assert loaded_by("import locust_llm.simulator.cli") == set()
+    assert loaded_by("import locust_llm.simulator.simulate_command") == set()
 
 
 def test_who_asks_for_the_user_gets_it_attached_to_locust() -> None:

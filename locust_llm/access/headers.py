@@ -11,8 +11,8 @@ from locust_llm.protocols.known import PROTOCOLS
 from locust_llm.settings.ab import parse_candidate_changes
 from locust_llm.workload.mix import parse_tenant_headers
 
-from .key_command import FLAG, KeyCommand, get_key_command
-from .key_command import HEADER_VALUE as HEADER_VALUE
+from .api_key_from_command import FLAG, KeyCommand, get_key_command
+from .api_key_from_command import HEADER_VALUE as HEADER_VALUE
 
 EXPIRED: Final = 401
 BEARER: Final = "Bearer "

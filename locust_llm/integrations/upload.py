@@ -16,9 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from locust_llm.exit_status import ERROR_PREFIX, ExitStatus, fail
+from locust_llm.exit_status import ERROR_PREFIX, ExitStatus
 from locust_llm.files.regular_file import open_regular
-from locust_llm.text.format import print_safely
 from locust_llm.text.hide_secrets import find_secret_fields
 
 PATIENCE_S: Final = 600.0
@@ -92,7 +91,7 @@ def list_files_below(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _unreadable(folder: Path) -> str:
+def explain_unreadable_folder(folder: Path) -> str:
     """Why a folder cannot be copied. Empty: it can."""
     if not folder.is_dir():
         return f"there is no folder {folder}"
@@ -126,23 +125,3 @@ def upload_run(folder: Path, url: str) -> str:
         return done.stdout.strip()
     why = done.stderr.strip().rpartition("\n")[2].removeprefix(ERROR_PREFIX)
     return f"NOT UPLOADED: {why or f'exit status {done.returncode}'}; the report is in {folder}"
-
-
-def run_upload(words: list[str]) -> int:
-    """Run ``locust-llm upload DIR URL`` and return the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="locust-llm upload",
-        description="Copy the folder of a run to a store, such as s3://bucket/prefix.",
-    )
-    parser.add_argument("folder", metavar="DIR", type=Path)
-    parser.add_argument("url", metavar="URL")
-    given = parser.parse_args(words)
-    why = explain_upload_refusal(given.url) or _unreadable(given.folder)
-    if why:
-        return fail(why)
-    try:
-        print_safely(f"uploaded: {copy_folder(given.folder, given.url)}\n")
-    except Exception as error:  # of whatever client
-        why = f"{given.url}: {type(error).__name__}: {error}".replace("\n", " ")
-        return fail(why, ExitStatus.INCOMPLETE)
-    return ExitStatus.OK

@@ -1,17 +1,12 @@
-"""Pull request comment: a run's result as text, with its rules, and its values against a base.
+"""Pull request comment: a run's result as text, with its rules, and its values against a base."""
 
-``locust-llm comment`` prints it. The CI's own program posts it: see deploy/ci.
-"""
-
-import argparse
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from locust_llm.exit_status import ExitStatus, fail
-from locust_llm.records.run import RECORDS, Run
-from locust_llm.report import build, comparison
+from locust_llm.records.run import Run
+from locust_llm.report import comparison
 from locust_llm.report.blocks import Block, Heading, TextBlock
 from locust_llm.report.document import make_opening, make_rules_table
 from locust_llm.report.render.text import render_markdown_block
@@ -20,16 +15,11 @@ from locust_llm.report.sections.best_limit import make_limit_blocks
 from locust_llm.report.sections.metrics import make_main_tables
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.sections.sweep.text import make_sweep_tables
-from locust_llm.text.format import print_safely
 
 MAX_CHARACTERS: Final = 60_000
 """GitHub accepts 65,536."""
 NAMES: Final = ("base", "this run")
 REST: Final = "The rest is in the report."
-NO_POST: Final = (
-    "comment --post was removed: print the comment, and let gh or glab post it, as "
-    "docs/ci.md has it"
-)
 
 
 def make_comment_body(
@@ -95,37 +85,3 @@ def _against(base: Path, folder: Path) -> Iterator[str]:
     yield from _written(block for block in blocks if block not in notes)
     if notes:
         yield from ("<details><summary>Notes</summary>", *_written(notes), "</details>")
-
-
-def run_comment_command(words: list[str]) -> int:
-    """Run ``locust-llm comment DIR`` and return the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="locust-llm comment",
-        description="Print what a run came to as Markdown, for a comment on a pull request or "
-        "merge request. It begins with "
-        "a mark by which the next run finds it.",
-    )
-    parser.add_argument("folder", type=Path, metavar="DIR")
-    parser.add_argument(
-        "--base",
-        type=Path,
-        metavar="DIR",
-        help="folder of the run to compare with; there may be none yet",
-    )
-    parser.add_argument(
-        "--name", default="", help="of this load test, where a pull request has comments of several"
-    )
-    if "--post" in words:
-        return fail(NO_POST)
-    given = parser.parse_args(words)
-    if not (given.folder / RECORDS).is_file():
-        return fail(f"{given.folder} holds no run: it has no {RECORDS}")
-    try:
-        print_safely(
-            make_comment_body(
-                *build.remake_reports(given.folder), given.base, given.folder, given.name
-            )
-        )
-    except Exception as error:
-        return fail(f"{given.folder}: {build.describe_failure(error)}", ExitStatus.INCOMPLETE)
-    return ExitStatus.OK

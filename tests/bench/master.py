@@ -20,7 +20,7 @@ import psutil
 import zmq
 from load import CHAT
 
-from locust_llm.demo import start_simulator
+from locust_llm.demo_command import start_simulator
 from locust_llm.gate.shares import GateStatus, Share
 from locust_llm.records.message import ControlMessage as LlmMessage
 from locust_llm.records.record import Record, pack_record

@@ -19,7 +19,7 @@ from random import Random
 import psutil
 from tabulate import tabulate
 
-from locust_llm.demo import start_simulator
+from locust_llm.demo_command import start_simulator
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.engine import BatchEngine

@@ -32,7 +32,7 @@ import requests
 from support import hostile
 from tabulate import tabulate
 
-from locust_llm.demo import start_simulator
+from locust_llm.demo_command import start_simulator
 from locust_llm.records.record import CANCELLED, CUT, OK, RETRIED, Record
 from locust_llm.records.record_lines import parse_record_line
 

@@ -15,7 +15,7 @@ import pytest
 import requests
 from support.runs import free_port
 
-from locust_llm.demo import start_simulator
+from locust_llm.demo_command import start_simulator
 
 DASHBOARD: Final = json.loads(
     (Path(__file__).parents[2] / "deploy/grafana/locust-llm.json").read_text()

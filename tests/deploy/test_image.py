@@ -22,7 +22,7 @@ import yaml
 from support.runs import free_port
 
 from locust_llm import read
-from locust_llm.demo import start_simulator
+from locust_llm.demo_command import start_simulator
 from locust_llm.exit_status import ExitStatus
 from locust_llm.records.record import OK
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from support.runs import records
 
-from locust_llm.demo import start_simulator
+from locust_llm.demo_command import start_simulator
 from locust_llm.records.record import Record
 from locust_llm.records.run import read_run
 from locust_llm.report.sections.ab import DIFFERENT, INCONCLUSIVE, PairedComparison

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from locust_llm.demo import start_simulator
+from locust_llm.demo_command import start_simulator
 from locust_llm.exit_status import ExitStatus
 
 

@@ -17,7 +17,7 @@ from support.stamps_truth import check, several
 
 from locust_llm.client.reader import process_reader
 from locust_llm.client.reader.python_reader import PythonReader
-from locust_llm.demo import start_simulator
+from locust_llm.demo_command import start_simulator
 from locust_llm.records.run import RECORDS, read_run
 from locust_llm.report.build import remake_reports
 from locust_llm.report.columns import collect_columns

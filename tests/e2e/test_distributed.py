@@ -27,7 +27,7 @@ import zmq
 from support import unpatched_locust  # noqa: F401  before the rest
 from support.runs import CHAT, ROOT, Server, command, free_port, records
 
-from locust_llm.demo import start_simulator
+from locust_llm.demo_command import start_simulator
 from locust_llm.exit_status import ExitStatus
 from locust_llm.gate.shares import LEASE_S, SILENT_S
 from locust_llm.records.record import Record

@@ -18,10 +18,10 @@ from support.unpatched_locust import get_empty_argument_parser, setup_parser_arg
 
 from locust_llm.__main__ import main
 from locust_llm.commands import COMMANDS
-from locust_llm.demo import DEMO, start_simulator
+from locust_llm.demo_command import DEMO, start_simulator
 from locust_llm.lab.probe import user as probe
 from locust_llm.locust_adapter import parsed_options as options_module
-from locust_llm.locust_adapter.locust_command import replace_base_by_host
+from locust_llm.locust_adapter.ab_command import replace_base_by_host
 from locust_llm.locust_adapter.parsed_options import add_options, build_settings
 from locust_llm.records.record import FAILURES, Record
 from locust_llm.settings.validate import validate_settings
@@ -218,22 +218,8 @@ def known_options() -> set[str]:
     actions = [*load_parser("probe")._actions, *simulate._actions]
     found = {flag for action in actions for flag in action.option_strings}
     package = ROOT / "locust_llm"
-    files = (
-        "locust_adapter/locust_command.py",
-        "check.py",
-        "selftest.py",
-        "lab/canary/cli.py",
-        "report/cli.py",
-        "lab/pareto/cli.py",
-        "report/pull_request_comment.py",
-        "lab/history/select_runs.py",
-        "lab/history/cli.py",
-        "lab/interop/import_cli.py",
-        "lab/interop/export_cli.py",
-        "lab/twin/cli.py",
-        "lab/twin/plan/cli.py",
-    )
-    sources = "".join((package / name).read_text() for name in files)
+    files = [*package.rglob("*_command.py"), package / "lab" / "history" / "select_runs.py"]
+    sources = "".join(path.read_text() for path in files)
     return found | set(re.findall(r'"(--[a-z-]+)"', sources))
 
 

@@ -18,7 +18,7 @@ import pytest
 from support.runs import Server, free_port, records
 
 import locust_llm
-from locust_llm.demo import start_simulator
+from locust_llm.demo_command import start_simulator
 from locust_llm.exit_status import ExitStatus
 from locust_llm.wire.messages import GONE_S
 

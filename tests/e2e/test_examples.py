@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 from support.runs import ROOT, Server, records, run
 
-from locust_llm.demo import start_simulator
+from locust_llm.demo_command import start_simulator
 from locust_llm.records.record import Record
 from locust_llm.workload.dataset_summary import check_dataset
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.records import a_run, answered, failed
 
-from locust_llm.lab.interop import export_cli
+from locust_llm.lab.interop import export_command
 from locust_llm.records.record import Record
 from locust_llm.records.record_lines import format_record_line
 from locust_llm.report.build import write_reports
@@ -59,7 +59,7 @@ def exported(path: Path, *more: Record) -> Path:
     )
     write_reports(path, a_run())
     for name in ("vllm-bench", "benchmark-report"):
-        assert export_cli.run_export([str(path), "--format", name]) == 0
+        assert export_command.run_export([str(path), "--format", name]) == 0
     return path
 
 

@@ -11,10 +11,10 @@ from support.runs import Server, server  # noqa: F401
 
 LAB: Final = (
     "locust_llm.lab.twin", "locust_llm.lab.probe", "locust_llm.lab.interop",
-    "locust_llm.lab.probe.user", "locust_llm.lab.probe.cli",
+    "locust_llm.lab.probe.user", "locust_llm.lab.probe.probe_command",
     "locust_llm.lab.canary", "locust_llm.lab.probe.report_kind", "locust_llm.lab.probe.report",
-    "locust_llm.lab.probe.report", "locust_llm.lab.pareto.cli", "locust_llm.lab.pareto.curve",
-    "locust_llm.lab.pareto.cli", "locust_llm.lab.pareto.chart",
+    "locust_llm.lab.probe.report", "locust_llm.lab.pareto.pareto_command", "locust_llm.lab.pareto.curve",
+    "locust_llm.lab.pareto.pareto_command", "locust_llm.lab.pareto.chart",
 )  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def of_the_lab(modules: set[str]) -> set[str]:
 
 
 def test_the_lab_is_seen_where_it_is() -> None:
-    assert "locust_llm.lab.interop.audit_cli" in of_the_lab(modules_of("audit", "--help"))
+    assert "locust_llm.lab.interop.audit_command" in of_the_lab(modules_of("audit", "--help"))
     assert of_the_lab({"locust_llm.probes", "locust_llm.report.build"}) == set()
 
 

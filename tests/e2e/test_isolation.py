@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from support.runs import records
 
-from locust_llm.demo import start_simulator
+from locust_llm.demo_command import start_simulator
 from locust_llm.report.sections.ab import BROKEN, INCONCLUSIVE, PairedComparison
 from locust_llm.settings.ab import BASE
 

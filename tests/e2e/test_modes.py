@@ -13,7 +13,7 @@ from support.runs import Server, records, run
 from support.tiny_server import tiny_server
 
 from locust_llm.controller.schedule import schedule_phase
-from locust_llm.demo import start_simulator
+from locust_llm.demo_command import start_simulator
 from locust_llm.exit_status import ExitStatus
 from locust_llm.locust_adapter.parsed_options import check_options
 from locust_llm.records.record import Record

@@ -16,7 +16,7 @@ import pytest
 import requests
 
 from locust_llm.controller import run_store as reporter
-from locust_llm.demo import start_simulator
+from locust_llm.demo_command import start_simulator
 from locust_llm.exit_status import ExitStatus
 from locust_llm.records.record import Record
 from locust_llm.records.record_lines import parse_record_line

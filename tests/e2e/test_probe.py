@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from locust_llm.demo import start_simulator
+from locust_llm.demo_command import start_simulator
 
 SMALL: Final = ("--longest", "2000", "--rounds", "2")
 ROOT: Final = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from locust_llm.demo import start_simulator
+from locust_llm.demo_command import start_simulator
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.probe.diagnosis import (
     CANNOT_TELL,

@@ -18,7 +18,7 @@ import requests
 from support.one_request import ask
 
 import locust_llm
-from locust_llm.check import FINE, PROBLEM, check_server
+from locust_llm.check_command import FINE, PROBLEM, check_server
 from locust_llm.records.latency_part_names import TO_FIRST
 from locust_llm.records.record import OK
 from locust_llm.records.record_lines import parse_record_line

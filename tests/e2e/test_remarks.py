@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from support.runs import Server, run
 
-from locust_llm.demo import start_simulator
+from locust_llm.demo_command import start_simulator
 
 # tests/report/sections/test_notes.py has the same from records by hand
 pytestmark = pytest.mark.full

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.runs import Server, records, run
 
-from locust_llm.demo import start_simulator
+from locust_llm.demo_command import start_simulator
 from locust_llm.exit_status import ExitStatus
 from locust_llm.records.run import read_run
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from support.burners import a_run_against, burners
 
-from locust_llm.demo import start_simulator
+from locust_llm.demo_command import start_simulator
 from locust_llm.records.run import RECORDS
 from locust_llm.report.build import remake_reports
 from locust_llm.settings.sweep import STATIONARY, TIME_UP

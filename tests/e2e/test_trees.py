@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 from support.runs import Server, records, run
 
-from locust_llm.demo import start_simulator
+from locust_llm.demo_command import start_simulator
 
 TREE: Final = [
     {"id": "a", "text": "plan", "output_length": 6},

@@ -20,7 +20,7 @@ from locust_llm.records.record_lines import RecordFile, format_record_line
 from locust_llm.records.run import Run, write_run
 from locust_llm.records.server_times import ServerTimes
 from locust_llm.report import build as report
-from locust_llm.report import cli as commands
+from locust_llm.report import report_command as commands
 from locust_llm.report.build import read, remake_reports, write_reports
 from locust_llm.report.render.text import render_console
 

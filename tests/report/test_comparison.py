@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.__main__ import main
+from locust_llm.lab.compare_command import WEATHER
 from locust_llm.lab.history.between_runs import add_run_spread
 from locust_llm.records.limit_blocks import LimitBlock
 from locust_llm.records.record import Record
 from locust_llm.records.record_lines import format_record_line
 from locust_llm.records.run import Run, Stage, write_run
-from locust_llm.report.cli import WEATHER
 from locust_llm.report.comparison import (
     Comparison,
     ComparisonLine,

@@ -14,8 +14,8 @@ from locust_llm.records.journal import JOURNALS, Journal, lock_file
 from locust_llm.records.record import Record, pack_record
 from locust_llm.records.record_lines import format_record_line
 from locust_llm.records.run import RECORDS, Run, read_run, write_run
-from locust_llm.report.cli import run_report_command
 from locust_llm.report.recover_journals import KILLED, add_journaled
+from locust_llm.report.report_command import run_report_command
 
 
 def record(number: int, worker: str) -> Record:

@@ -14,9 +14,9 @@ import pytest
 from support.simulated import CHAT, HELLO, events, post, received, started, unchunked
 
 from locust_llm.simulator import otlp
-from locust_llm.simulator.cli import OTLP_MISSING
 from locust_llm.simulator.otlp import SimulatedSpan, SpanSender
 from locust_llm.simulator.otlp_encoder import Encoder
+from locust_llm.simulator.simulate_command import OTLP_MISSING
 from locust_llm.simulator.spans import parse_traceparent
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -272,7 +272,7 @@ def test_spans_as_json_have_ids_in_hex_and_integers_as_texts():
 WITHOUT_EXTRA = """
 import sys
 sys.modules["opentelemetry"] = None  # an import of it fails, as without the extra
-from locust_llm.simulator.cli import main
+from locust_llm.simulator.simulate_command import main
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -20,7 +20,7 @@ import msgspec
 
 from locust_llm.__main__ import main
 from locust_llm.commands import COMMANDS, LOCUST_COMMANDS
-from locust_llm.demo import start_simulator
+from locust_llm.demo_command import start_simulator
 from support import unpatched_locust  # noqa: F401  before the rest
 
 ROOT: Final = Path(__file__).parents[2]

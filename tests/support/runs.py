@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import requests
 
-from locust_llm.demo import start_simulator
+from locust_llm.demo_command import start_simulator
 from locust_llm.records.record import Record
 from locust_llm.records.record_lines import parse_record_line
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import requests
 
-from locust_llm.demo import start_simulator
+from locust_llm.demo_command import start_simulator
 
 ROOT = Path(__file__).parents[2]
 CHAT = ROOT / "locustfiles" / "chat.py"

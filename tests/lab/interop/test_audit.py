@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from locust_llm.exit_status import ExitStatus
-from locust_llm.lab.interop import audit_cli as command
+from locust_llm.lab.interop import audit_command as command
 from locust_llm.lab.interop import registry
 from locust_llm.lab.interop.audit import AuditOutcome, Finding, audit_figures
 from locust_llm.lab.interop.load_metrics import Distribution, Figures

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from support.records import UNIX, a_run, answered, failed
 
-from locust_llm.lab.interop import export_cli as command
-from locust_llm.lab.interop import import_cli as imports
+from locust_llm.lab.interop import export_command as command
+from locust_llm.lab.interop import import_command as imports
 from locust_llm.lab.interop.measured import MeasuredRun, sent_s
 from locust_llm.lab.interop.registry import list_export_formats
 from locust_llm.lab.interop.vllm_bench_export import fullest_second, most_at_once

@@ -15,7 +15,7 @@ from support.evalscope import a_database
 from support.records import answered
 
 from locust_llm.__main__ import main
-from locust_llm.lab.interop import import_cli, registry
+from locust_llm.lab.interop import import_command, registry
 from locust_llm.lab.interop.imported import UnusableResult
 from locust_llm.records.record import Record
 from locust_llm.records.record_lines import RecordFile, format_record_line
@@ -187,7 +187,7 @@ def test_the_report_has_no_figure_that_the_tool_lacks(
 ) -> None:
     for tool, path in files(tmp_path).items():
         folder = tmp_path / f"run of {tool}"
-        assert import_cli.run_import([str(path), "--report-dir", str(folder)]) == 0, (
+        assert import_command.run_import([str(path), "--report-dir", str(folder)]) == 0, (
             capsys.readouterr()
         )
         run, made = (
@@ -257,7 +257,8 @@ def test_what_has_no_requests_is_refused_in_a_sentence(
     ):
         (tmp_path / "x").write_text(content)
         assert (
-            import_cli.run_import([str(tmp_path / "x"), "--report-dir", str(tmp_path / "no")]) == 5
+            import_command.run_import([str(tmp_path / "x"), "--report-dir", str(tmp_path / "no")])
+            == 5
         )
         assert why in capsys.readouterr().err
         assert not (tmp_path / "no").exists()
@@ -269,7 +270,7 @@ def test_a_cut_file_is_used_as_far_as_it_goes_and_says_so(
     lines = [json.dumps(one) for one in aiperf()]
     lines[1] = lines[1].replace("200.0", "NaN")
     (tmp_path / "profile_export.jsonl").write_text("\n".join([*lines[:3], lines[3][:80]]))
-    assert import_cli.run_import([str(tmp_path), "--report-dir", str(tmp_path / "run")]) == 6
+    assert import_command.run_import([str(tmp_path), "--report-dir", str(tmp_path / "run")]) == 6
     text = (tmp_path / "run" / "summary.md").read_text()
     assert "2 records not in the file" in text
     assert (
@@ -383,7 +384,7 @@ def test_no_value_anywhere_ends_in_a_traceback(
     except UnusableResult:  # a sentence
         return
     for found in loads:
-        run = import_cli.write_imported_run(found, path, path.parent)
+        run = import_command.write_imported_run(found, path, path.parent)
         assert msgspec.convert(msgspec.to_builtins(run), type(run)) == run
         read = list(RecordFile(path.parent / "profile_export.jsonl"))
         assert len(read) == len(found.records)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.evalscope import TYPES, a_database
 
 from locust_llm.files import sqlite_file as database_module
-from locust_llm.lab.interop import import_cli
+from locust_llm.lab.interop import import_command
 from locust_llm.lab.interop import registry as figures
 from locust_llm.lab.interop import registry as known
 from locust_llm.lab.interop.evalscope import FILE, MAX_GAPS_CHARS, NO_WORDS
@@ -172,7 +172,7 @@ def used(path: Path) -> None:
         (found,) = known.read_imported_runs(path)
     except UnusableResult:  # a sentence
         return
-    import_cli.write_imported_run(found, path, path.parent)
+    import_command.write_imported_run(found, path, path.parent)
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="there are no results of real tools")
@@ -191,7 +191,7 @@ def test_the_records_of_a_real_database(tmp_path: Path, capsys: pytest.CaptureFi
         assert one.latency_s is not None
         assert 0 <= latency - one.latency_s < 0.01
         assert one.output_tokens == len(stamps) == 64
-    assert import_cli.run_import([str(REAL), "--report-dir", str(tmp_path / "run")]) == 6
+    assert import_command.run_import([str(REAL), "--report-dir", str(tmp_path / "run")]) == 6
     assert "395 records not in the file" in " ".join(capsys.readouterr().out.split())
 
 

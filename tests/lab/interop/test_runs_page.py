@@ -12,7 +12,7 @@ from support.evalscope import a_database
 
 from locust_llm.__main__ import main
 from locust_llm.exit_status import ExitStatus
-from locust_llm.lab.interop import import_cli
+from locust_llm.lab.interop import import_command
 from locust_llm.lab.interop.runs_page import render_comparison_page
 from locust_llm.report.comparison import Comparison, RunPair, compare_folders
 
@@ -34,7 +34,7 @@ def imported(path: Path, slower: float = 1.0, **values: object) -> Path:
 
     a_database(path.with_suffix(".db"), [one(at) for at in range(100)])
     assert (
-        import_cli.run_import([str(path.with_suffix(".db")), "--report-dir", str(path)])
+        import_command.run_import([str(path.with_suffix(".db")), "--report-dir", str(path)])
         == ExitStatus.OK
     )
     return path

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from locust_llm.exit_status import ExitStatus
-from locust_llm.lab.compare_cli import run_compare
+from locust_llm.lab.compare_command import run_compare
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 from locust_llm.lab.interop.side_by_side import (
     build_result_table,

@@ -11,13 +11,13 @@ from support.records import answered
 from support.stages import fill_sweep
 
 from locust_llm.lab.pareto.chart import MAX_CURVES, choose_ticks, draw_pareto_svg
-from locust_llm.lab.pareto.cli import load_pareto_curves, run_pareto_command
 from locust_llm.lab.pareto.curve import (
     CurveWorkload,
     ParetoCurve,
     describe_curve_differences,
     make_level_point,
 )
+from locust_llm.lab.pareto.pareto_command import load_pareto_curves, run_pareto_command
 from locust_llm.records.record import Record
 from locust_llm.records.server_metrics import EngineHistory, EngineSample
 from locust_llm.report.build import summarise_folder

@@ -23,8 +23,8 @@ from locust_llm.records.record import Record
 from locust_llm.records.record_lines import format_record_line
 from locust_llm.report import build as report
 from locust_llm.report.blocks import Heading, TableBlock, TextBlock
-from locust_llm.report.cli import make_report_result
 from locust_llm.report.render.text import render_console
+from locust_llm.report.report_command import make_report_result
 
 INF = float("inf")
 

@@ -13,7 +13,6 @@ from support.twin_folders import swept_folder
 
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.twin import file
-from locust_llm.lab.twin.cli import run_drift as command
 from locust_llm.lab.twin.drift import (
     BURST_S,
     TRAITS,
@@ -36,6 +35,7 @@ from locust_llm.lab.twin.drift import (
 from locust_llm.lab.twin.model import FIGURES, Origin, Ranges, Reference, Trust, Twin
 from locust_llm.lab.twin.model import Noise as ModelNoise
 from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
+from locust_llm.lab.twin.twin_command import run_drift as command
 from locust_llm.simulator.scheduling.clock import VirtualClock
 
 from .models import h100, plain

@@ -15,8 +15,8 @@ from support.twin_folders import probed_folder, swept_folder
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.probe.diagnosis import CHUNKED, Diagnosis
 from locust_llm.lab.twin import child_runs as runs
-from locust_llm.lab.twin import cli as module
 from locust_llm.lab.twin import file
+from locust_llm.lab.twin import twin_command as module
 from locust_llm.lab.twin.child_runs import (
     HEADERS,
     RunStopped,
@@ -24,7 +24,6 @@ from locust_llm.lab.twin.child_runs import (
     read_log_line,
     server_words,
 )
-from locust_llm.lab.twin.cli import run_twin as command
 from locust_llm.lab.twin.fit import (
     format_fit_report,
     format_scheduler_settings,
@@ -41,6 +40,7 @@ from locust_llm.lab.twin.model import (
     Trust,
     Twin,
 )
+from locust_llm.lab.twin.twin_command import run_twin as command
 
 from .models import plain, sweep
 

@@ -11,9 +11,9 @@ from support.levels import level
 from support.records import a_run, answered
 
 from locust_llm.records.run import Run
-from locust_llm.report.cli import make_report_result
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.render import text
+from locust_llm.report.report_command import make_report_result
 from locust_llm.report.rows import LoadLevel, SweepSummary
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.published import (

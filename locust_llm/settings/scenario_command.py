@@ -1,5 +1,4 @@
-"""Scenario command: ``locust-llm scenario`` lists the packaged workloads or prints the file of
-one."""
+"""Command ``locust-llm scenario``: lists the packaged workloads or prints the file of one."""
 
 import argparse
 

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from locust_llm.exit_status import ExitStatus, fail
-from locust_llm.lab.twin import cli, file
+from locust_llm.lab.twin import file, twin_command
 from locust_llm.lab.twin.plan.plan import FLAT, SHAPES, parse_planned_arrivals
 from locust_llm.lab.twin.whatif import grid
 from locust_llm.lab.twin.whatif.rows import WhatIfPredictor
@@ -26,7 +26,7 @@ shape of a load, and no number of replicas.
 def run_plan(words: list[str]) -> int:
     """Returns 0 with a number of replicas, 3 if none is surely within the rules, 4 for a shape
     only, 5 if refused."""
-    parser = cli.make_twin_parser("plan", DESCRIPTION, EPILOG)
+    parser = twin_command.make_twin_parser("plan", DESCRIPTION, EPILOG)
     add_plan_arguments(parser)
     options = parser.parse_args(words)
     try:
@@ -34,16 +34,16 @@ def run_plan(words: list[str]) -> int:
     except ValueError as error:
         return fail(str(error))
     if options.json:
-        cli.print_json(text.plan_as_json(made))
+        twin_command.print_json(text.plan_as_json(made))
     else:
-        cli.print_document(text.plan_document(made))
+        twin_command.print_document(text.plan_document(made))
     if made.only_shape:
         return ExitStatus.INCONCLUSIVE
     return ExitStatus.RULE_FAILED if made.fleet is None else ExitStatus.OK
 
 
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
-    cli.add_twin_argument(parser)
+    twin_command.add_twin_argument(parser)
     parser.add_argument(
         "--arrivals", required=True, metavar="WHAT",
         help="1.4/s, 5000/h, 120000/day, or a trace with times, in a format of --input-file; its "
@@ -52,8 +52,8 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--day", default=FLAT, metavar="SHAPE", help=f"of a rate: {SHAPES} (default: {FLAT})"
     )
-    cli.add_rules(parser)
-    cli.add_workload_arguments(parser)
+    twin_command.add_rules(parser)
+    twin_command.add_workload_arguments(parser)
     parser.add_argument(
         "--gpu-hour",
         type=float,
@@ -66,7 +66,7 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _plan(options: argparse.Namespace) -> plan.CapacityPlan:
     """Plans and prints. Raises ValueError."""
-    rules = cli.parse_rules(options)
+    rules = twin_command.parse_rules(options)
     if not any(rule.decides for rule in rules):
         raise ValueError("a plan needs a rule that the replicas are to hold: --slo 'ttft p95 < 1s'")
     if options.gpus_per_replica < 1:
@@ -75,14 +75,14 @@ def _plan(options: argparse.Namespace) -> plan.CapacityPlan:
         raise ValueError(f"--gpu-hour must be above 0, got {options.gpu_hour:g}")
     twin = file.read_twin(options.twin)
     coming = parse_planned_arrivals(options.arrivals, options.day)
-    sent = cli.choose_workload(
+    sent = twin_command.choose_workload(
         options, msgspec.structs.replace(twin, lengths=tuple(coming.lengths) or twin.lengths)
     )
     if why := grid.refuse_extrapolation(twin, sent.lengths) or grid.explain_unfit_lengths(
         twin, sent.lengths
     ):
         raise ValueError(why)
-    with cli.show_counted_progress("rates") as on_progress:
+    with twin_command.show_counted_progress("rates") as on_progress:
         return plan.plan_capacity(
             WhatIfPredictor(twin, sent.lengths, rules), str(options.twin), str(sent), coming,
             options.gpus_per_replica,

@@ -1,5 +1,5 @@
-"""Selftest: the load generator against the reference server: reported times beside true ones, and
-the client verdict."""
+"""Command ``locust-llm selftest``: the load generator against the reference server: reported times
+beside true ones, and the client verdict."""
 
 import argparse
 import re

@@ -1,7 +1,7 @@
 """Command ``locust-llm probe``: measures the interference of prefills with decodes, and finds the
 server's scheduler."""
 
-from locust_llm.locust_adapter.locust_command import LOCUSTFILES, start_locust
+from locust_llm.locust_adapter.start_locust import LOCUSTFILES, start_locust
 
 
 def run_probe(words: list[str]) -> int:

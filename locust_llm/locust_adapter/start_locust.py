@@ -1,5 +1,4 @@
-"""Locust command: the commands that start Locust in this process, run and ab, with a locustfile of
-this package by default."""
+"""Start Locust: hand this process to Locust, with a locustfile of this package by default."""
 
 import os
 import signal
@@ -8,31 +7,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from locust_llm.exit_status import ENDING_SIGNALS, ExitStatus, end_in_order, fail
+from locust_llm.exit_status import ENDING_SIGNALS, ExitStatus, end_in_order
 
 LOCUSTFILES: Final = Path(__file__).parents[1] / "locustfiles"
-
-
-def run_load_test(words: list[str]) -> int:
-    """Run Locust with synthetic prompts."""
-    return start_locust("run", words, LOCUSTFILES / "run.py")
-
-
-def run_ab_test(words: list[str]) -> int:
-    """Run two arms, base and candidate, in pairs of blocks."""
-    given = {word.partition("=")[0] for word in words}
-    arms = given & {"--candidate", "--candidate-set", "--aa", "-h", "--help"}
-    if not arms and not any(os.environ.get(f"LOCUST_LLM_CANDIDATE{more}") for more in ("", "_SET")):
-        return fail("ab takes --candidate URL, --candidate-set KEY=VALUE, or --aa")
-    return start_locust("ab", ["--headless", *replace_base_by_host(words)], LOCUSTFILES / "run.py")
-
-
-def replace_base_by_host(words: list[str]) -> list[str]:
-    """Replace ``--base`` by its other name."""
-    return [
-        "--host" + word.removeprefix("--base") if word.partition("=")[0] == "--base" else word
-        for word in words
-    ]
 
 
 def start_locust(

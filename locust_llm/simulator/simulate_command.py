@@ -1,4 +1,4 @@
-"""Simulator command: reads its flags, checks contradictions, and runs the server."""
+"""Command ``locust-llm simulate``: reads its flags, checks contradictions, and runs the server."""
 
 from __future__ import annotations
 

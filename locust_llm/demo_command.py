@@ -1,4 +1,4 @@
-"""Demo: the simulator as a child process, and a load test of it."""
+"""Command ``locust-llm demo``: the simulator as a child process, and a load test of it."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from locust_llm.locust_adapter.locust_command import LOCUSTFILES
+from locust_llm.locust_adapter.start_locust import LOCUSTFILES
 from locust_llm.text.format import print_safely
 
 from .exit_status import ENDING_SIGNALS, ExitStatus

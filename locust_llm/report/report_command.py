@@ -1,20 +1,18 @@
-"""Command line: commands on folders of runs: report, figure, compare. Each takes the words after
-its name and returns an exit status."""
+"""Command ``locust-llm report``: makes the reports of a run again from its records. A run makes its
+own report by this command, in a process of its own."""
 
 import argparse
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from locust_llm.exit_status import ExitStatus, fail
-from locust_llm.files.json_file import replace_file
 from locust_llm.records.record_lines import RecordFile, add_records
 from locust_llm.records.report_result import MetricValue, ReportResult, RuleResult
 from locust_llm.records.run import RECORDS, Run, read_run, write_run
@@ -30,26 +28,10 @@ from locust_llm.slo.rules import SloResult
 from locust_llm.text.ci_log import print_ci_commands
 from locust_llm.text.format import capitalise_sentence, format_count, print_safely
 
-from . import build, comparison, console_end
+from . import build, console_end
 from . import github as workflow
-from . import timeline_figure as drawing
-from .charts.timeline import MAX_ROWS
 from .recover_journals import add_journaled
 from .render import text as tables
-
-WEATHER: Final = """\
-These runs came one after the other: what changed between them on the server, the machine or the network looks like a
-difference between the runs, and is in no interval. locust-llm ab runs both in turn, in short blocks, and cancels it."""
-
-COMPARED: Final = """\
-Compare runs with the first one: differences and their intervals. Where one is the result of another tool (AIPerf,
-vllm bench, guidellm, ...), all of them in one table."""
-CHOSEN: Final = """\
-instead of folders:
-  --last N     the last N runs of the same workload come first, the oldest of them as the base
-  --runs DIR   where these are (default: reports)
-  --label KEY=VALUE, --model M, --host H, --commit C
-               which they are, as locust-llm history takes them: --last 5 --label branch=main"""
 
 
 def _report_options() -> argparse.ArgumentParser:
@@ -198,97 +180,3 @@ def _figure(row: Row) -> MetricValue:
 def _finite(value: float | None) -> float | None:
     """The value as in the export, with six decimals."""
     return round(value, 6) if value is not None and math.isfinite(value) else None
-
-
-def run_figure_command(words: list[str]) -> int:
-    """Draw a timeline of a run."""
-    parser = argparse.ArgumentParser(
-        prog="locust-llm figure",
-        description="Draw a timeline of a run: a line for each request, a dot for each chunk, "
-        "around the longest stall.",
-    )
-    parser.add_argument("folder", type=Path, metavar="DIR")
-    parser.add_argument(
-        "-o", "--output", type=Path, action="append", metavar="FILE",
-        help="ends in .svg or .png; may be given twice (default: DIR/timeline.svg)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--from", type=float, dest="start", metavar="S", help="seconds after the start of the run"
-    )
-    parser.add_argument("--to", type=float, dest="end", metavar="S")
-    parser.add_argument(
-        "--requests", type=int, default=MAX_ROWS, metavar="N",
-        help=f"most requests shown, 1 to {drawing.MAX_ROWS} (default: {MAX_ROWS})",
-    )  # fmt: skip
-    parser.add_argument("--title", default="", metavar="T")
-    options = parser.parse_args(words)
-    files = options.output or [options.folder / build.TIMELINE_FILE]
-    try:
-        formats = [drawing.choose_image_format(path.name) for path in files]
-        svg = build.draw_timeline(
-            options.folder, options.start, options.end, options.requests, options.title
-        )
-        drawn = [to_bytes(svg) for to_bytes in formats]
-        for path, data in zip(files, drawn, strict=True):
-            try:
-                replace_file(path, data)
-            except OSError as error:
-                raise ValueError(f"{path} cannot be written: {error.strerror or error}") from None
-    except ValueError as error:
-        return fail(str(error))
-    except Exception as error:
-        return fail(f"{options.folder} cannot be drawn: {build.describe_failure(error)}")
-    print_safely("".join(f"{path}\n" for path in files))
-    return ExitStatus.OK
-
-
-def run_compare_command(
-    words: list[str],
-    page: Callable[[comparison.Comparison], str],
-    add_run_spread: Callable[[comparison.Comparison], comparison.Comparison],
-) -> int:
-    """Compare runs with the first of them. ``page`` makes the HTML. ``add_run_spread`` measures how
-    much similar runs differ."""
-    parser = argparse.ArgumentParser(
-        prog="locust-llm compare", description=COMPARED, epilog=CHOSEN,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    parser.add_argument(
-        "base",
-        type=Path,
-        metavar="BASE",
-        help="folder of the run that the others are compared with",
-    )
-    parser.add_argument("runs", type=Path, metavar="DIR", nargs="+", help="folder of another run")
-    parser.add_argument(
-        "--html",
-        type=Path,
-        metavar="FILE",
-        help="also write a page with all of them beside each other there",
-    )
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables there")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
-    parser.add_argument("--verbose", action="store_true", help="print all figures")
-    options = parser.parse_args(words)
-    try:
-        compared = add_run_spread(comparison.compare_folders([options.base, *options.runs]))
-        if options.html:
-            replace_file(options.html, page(compared).encode())
-        if options.markdown:
-            replace_file(options.markdown, comparison.render_comparison_markdown(compared).encode())
-        if options.json:
-            replace_file(
-                options.json, msgspec.json.format(msgspec.json.encode(compared), indent=2) + b"\n"
-            )
-        width = console_end.find_console_width()
-        text = (
-            f"{comparison.render_comparison_console(compared, width)}\n{WEATHER}\n"
-            if options.verbose
-            else console_end.format_comparison_ending(compared, width)
-        )
-    except (OSError, ValueError) as error:
-        return fail(str(error))
-    except Exception as error:
-        return fail(f"these runs cannot be compared: {build.describe_failure(error)}")
-    print_safely(text)
-    return ExitStatus.OK

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from support.records import answered
 from support.tiny_server import Asked, TinyServer, tiny_server
 
-from locust_llm.check import (
+from locust_llm.check_command import (
     FINE,
     NOTE,
     PROBLEM,
@@ -23,7 +23,7 @@ from locust_llm.check import (
     is_length_kept,
     run_check,
 )
-from locust_llm.demo import start_simulator
+from locust_llm.demo_command import start_simulator
 from locust_llm.settings.settings import Settings
 
 KEY = "sk-0123456789abcdef"

@@ -1,5 +1,5 @@
-"""Check: the features of a server, from a few requests in ten seconds, and what they mean for a
-run."""
+"""Command ``locust-llm check HOST``: the features of a server, from a few requests in ten seconds,
+and what they mean for a run."""
 
 import argparse
 import math

@@ -1,0 +1,95 @@
+"""Command ``locust-llm compare A B``: compares runs, and results of other tools, with the first of
+them."""
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from locust_llm.exit_status import ExitStatus, fail
+from locust_llm.files.json_file import replace_file
+from locust_llm.text.format import print_safely
+
+from .history import select_runs
+from .interop import side_by_side
+
+WEATHER: Final = """\
+These runs came one after the other: what changed between them on the server, the machine or the network looks like a
+difference between the runs, and is in no interval. locust-llm ab runs both in turn, in short blocks, and cancels it."""
+
+COMPARED: Final = """\
+Compare runs with the first one: differences and their intervals. Where one is the result of another tool (AIPerf,
+vllm bench, guidellm, ...), all of them in one table."""
+CHOSEN: Final = """\
+instead of folders:
+  --last N     the last N runs of the same workload come first, the oldest of them as the base
+  --runs DIR   where these are (default: reports)
+  --label KEY=VALUE, --model M, --host H, --commit C
+               which they are, as locust-llm history takes them: --last 5 --label branch=main"""
+
+
+def run_compare(words: list[str]) -> int:
+    """Compares runs with the first of them. Results of other tools, which have no records, become
+    one table."""
+    try:
+        words = select_runs.put_in_front(words)
+    except (OSError, ValueError) as error:
+        return fail(str(error))
+    if side_by_side.names_result_files(words):
+        return side_by_side.compare_results(words)
+    return _compare_folders(_compare_parser().parse_args(words))
+
+
+def _compare_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="locust-llm compare", description=COMPARED, epilog=CHOSEN,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument(
+        "base",
+        type=Path,
+        metavar="BASE",
+        help="folder of the run that the others are compared with",
+    )
+    parser.add_argument("runs", type=Path, metavar="DIR", nargs="+", help="folder of another run")
+    parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="also write a page with all of them beside each other there",
+    )
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    parser.add_argument("--verbose", action="store_true", help="print all figures")
+    return parser
+
+
+def _compare_folders(options: argparse.Namespace) -> int:
+    from locust_llm.report import build, comparison, console_end  # late: pandas takes a second
+
+    from .history.between_runs import add_run_spread
+    from .interop.runs_page import render_comparison_page
+
+    try:
+        compared = add_run_spread(comparison.compare_folders([options.base, *options.runs]))
+        if options.html:
+            replace_file(options.html, render_comparison_page(compared).encode())
+        if options.markdown:
+            replace_file(options.markdown, comparison.render_comparison_markdown(compared).encode())
+        if options.json:
+            replace_file(
+                options.json, msgspec.json.format(msgspec.json.encode(compared), indent=2) + b"\n"
+            )
+        width = console_end.find_console_width()
+        text = (
+            f"{comparison.render_comparison_console(compared, width)}\n{WEATHER}\n"
+            if options.verbose
+            else console_end.format_comparison_ending(compared, width)
+        )
+    except (OSError, ValueError) as error:
+        return fail(str(error))
+    except Exception as error:
+        return fail(f"these runs cannot be compared: {build.describe_failure(error)}")
+    print_safely(text)
+    return ExitStatus.OK

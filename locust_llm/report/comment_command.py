@@ -1,0 +1,52 @@
+"""Command ``locust-llm comment DIR``: prints a run's result for a pull request. The CI's own program
+posts it: see deploy/ci."""
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+from locust_llm.exit_status import ExitStatus, fail
+from locust_llm.records.run import RECORDS
+from locust_llm.text.format import print_safely
+
+from . import build
+from .pull_request_comment import make_comment_body
+
+NO_POST: Final = (
+    "comment --post was removed: print the comment, and let gh or glab post it, as "
+    "docs/ci.md has it"
+)
+
+
+def run_comment_command(words: list[str]) -> int:
+    """Run ``locust-llm comment DIR`` and return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="locust-llm comment",
+        description="Print what a run came to as Markdown, for a comment on a pull request or "
+        "merge request. It begins with "
+        "a mark by which the next run finds it.",
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument(
+        "--base",
+        type=Path,
+        metavar="DIR",
+        help="folder of the run to compare with; there may be none yet",
+    )
+    parser.add_argument(
+        "--name", default="", help="of this load test, where a pull request has comments of several"
+    )
+    if "--post" in words:
+        return fail(NO_POST)
+    given = parser.parse_args(words)
+    if not (given.folder / RECORDS).is_file():
+        return fail(f"{given.folder} holds no run: it has no {RECORDS}")
+    try:
+        print_safely(
+            make_comment_body(
+                *build.remake_reports(given.folder), given.base, given.folder, given.name
+            )
+        )
+    except Exception as error:
+        return fail(f"{given.folder}: {build.describe_failure(error)}", ExitStatus.INCOMPLETE)
+    return ExitStatus.OK

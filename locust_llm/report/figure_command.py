@@ -1,0 +1,54 @@
+"""Command ``locust-llm figure``: draws a timeline of a run as SVG or PNG."""
+
+import argparse
+from pathlib import Path
+
+from locust_llm.exit_status import ExitStatus, fail
+from locust_llm.files.json_file import replace_file
+from locust_llm.text.format import print_safely
+
+from . import build
+from . import timeline_figure as drawing
+from .charts.timeline import MAX_ROWS
+
+
+def run_figure_command(words: list[str]) -> int:
+    """Draw a timeline of a run."""
+    parser = argparse.ArgumentParser(
+        prog="locust-llm figure",
+        description="Draw a timeline of a run: a line for each request, a dot for each chunk, "
+        "around the longest stall.",
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument(
+        "-o", "--output", type=Path, action="append", metavar="FILE",
+        help="ends in .svg or .png; may be given twice (default: DIR/timeline.svg)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--from", type=float, dest="start", metavar="S", help="seconds after the start of the run"
+    )
+    parser.add_argument("--to", type=float, dest="end", metavar="S")
+    parser.add_argument(
+        "--requests", type=int, default=MAX_ROWS, metavar="N",
+        help=f"most requests shown, 1 to {drawing.MAX_ROWS} (default: {MAX_ROWS})",
+    )  # fmt: skip
+    parser.add_argument("--title", default="", metavar="T")
+    options = parser.parse_args(words)
+    files = options.output or [options.folder / build.TIMELINE_FILE]
+    try:
+        formats = [drawing.choose_image_format(path.name) for path in files]
+        svg = build.draw_timeline(
+            options.folder, options.start, options.end, options.requests, options.title
+        )
+        drawn = [to_bytes(svg) for to_bytes in formats]
+        for path, data in zip(files, drawn, strict=True):
+            try:
+                replace_file(path, data)
+            except OSError as error:
+                raise ValueError(f"{path} cannot be written: {error.strerror or error}") from None
+    except ValueError as error:
+        return fail(str(error))
+    except Exception as error:
+        return fail(f"{options.folder} cannot be drawn: {build.describe_failure(error)}")
+    print_safely("".join(f"{path}\n" for path in files))
+    return ExitStatus.OK
