@@ -14,8 +14,8 @@ os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"
 from locust_llm.lab.probe.user import ProbeOptions
 from locust_llm.lab.twin import twin_command
 from locust_llm.lab.twin.plan import plan_command as plan
-from locust_llm.locust_adapter.parsed_options import OPTIONS
-from locust_llm.settings.declare import (
+from locust_llm.locust_adapter.command_line_parser import OPTIONS
+from locust_llm.settings.option_declaration import (
     GROUPS,
     Option,
     declared_options,

@@ -24,8 +24,8 @@ from locust_llm.client.requests_bridge import (
 )
 from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.gate.gate import Gate
-from locust_llm.locust_adapter.command_line import unknown_options
-from locust_llm.locust_adapter.parsed_options import add_access_options, read_access_options
+from locust_llm.locust_adapter.command_line_parser import add_access_options, read_access_options
+from locust_llm.locust_adapter.option_names_of_other_tools import unknown_options
 from locust_llm.protocols.known import PROTOCOLS, encode_request_body
 from locust_llm.records.buffering import DELAYED, TOKENS_A_CHUNK, WHOLE, Buffering
 from locust_llm.records.record import OK, Record
@@ -49,7 +49,7 @@ from locust_llm.settings.address import (
     normalise_base_url,
     split_replica_urls,
 )
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.settings.validate import validate_settings
 from locust_llm.text.format import format_count, print_safely
 from locust_llm.text.hide_secrets import collect_secrets

@@ -27,9 +27,7 @@ from locust_llm.controller.run_store import give_up_reports, log_note
 from locust_llm.events import extend_locust_events
 from locust_llm.integrations import upload
 from locust_llm.integrations.otel import telemetry
-from locust_llm.locust_adapter.detached_end import detach_end
-from locust_llm.locust_adapter.forked_workers import attend_children, tie_forks_to_this_process
-from locust_llm.locust_adapter.parsed_options import (
+from locust_llm.locust_adapter.command_line_parser import (
     EXTRA_VALIDATORS,
     add_options,
     build_settings,
@@ -37,6 +35,8 @@ from locust_llm.locust_adapter.parsed_options import (
     keep_locusts_defaults,
     look_through_inputs,
 )
+from locust_llm.locust_adapter.detached_end import detach_end
+from locust_llm.locust_adapter.forked_workers import attend_children, tie_forks_to_this_process
 from locust_llm.locust_adapter.ports import refuse_taken_ports, set_master_port
 from locust_llm.locust_adapter.signals import (
     end_at_once,
@@ -68,7 +68,7 @@ from locust_llm.server.preflight import (
 from locust_llm.server.refusals import explain_outgrown_context, explain_too_long_dataset
 from locust_llm.server.survey import survey_servers
 from locust_llm.settings.refusal import LINE, RunRefused, refuse_run
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.settings.sweep import CONCURRENCY
 from locust_llm.settings.validate import find_rules_that_cannot_pass, validate_settings
 from locust_llm.text.ci_log import guard_streams, print_ci_commands

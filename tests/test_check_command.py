@@ -24,7 +24,7 @@ from locust_llm.check_command import (
     run_check,
 )
 from locust_llm.demo_command import start_simulator
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 
 KEY = "sk-0123456789abcdef"
 

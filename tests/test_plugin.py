@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from locust_llm.plugin import _ends_by_itself, _says_no_run_time
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 
 
 @pytest.mark.parametrize(

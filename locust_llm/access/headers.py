@@ -9,6 +9,7 @@ from typing import Final
 from locust_llm.files.user_file import read_small_text
 from locust_llm.protocols.known import PROTOCOLS
 from locust_llm.settings.ab import parse_candidate_changes
+from locust_llm.settings.environment_and_config_file import read_variable_lines
 from locust_llm.workload.mix import parse_tenant_headers
 
 from .api_key_from_command import FLAG, KeyCommand, get_key_command
@@ -118,16 +119,12 @@ def find_key_command(options: Namespace) -> KeyCommand | None:
 
 def read_given_headers(options: Namespace) -> list[str]:
     """The headers of the environment, which no list of processes shows, and of the flag."""
-    return [
-        *filter(None, map(str.strip, os.environ.get("LOCUST_LLM_HEADERS", "").splitlines())),
-        *options.header,
-    ]
+    return [*read_variable_lines("LOCUST_LLM_HEADERS"), *options.header]
 
 
 def read_given_candidate_headers(options: Namespace) -> list[str]:
     """The candidate's headers of the environment and of the flag."""
-    lines = os.environ.get("LOCUST_LLM_CANDIDATE_SET", "").splitlines()
-    return [*filter(None, map(str.strip, lines)), *options.candidate_set]
+    return [*read_variable_lines("LOCUST_LLM_CANDIDATE_SET"), *options.candidate_set]
 
 
 def read_candidate_headers(options: Namespace | None) -> dict[str, str]:
@@ -139,8 +136,7 @@ def read_candidate_headers(options: Namespace | None) -> dict[str, str]:
 
 
 def read_given_tenant_headers(options: Namespace) -> list[str]:
-    lines = os.environ.get("LOCUST_LLM_TENANT_HEADER", "").splitlines()
-    return [*filter(None, map(str.strip, lines)), *options.tenant_header]
+    return [*read_variable_lines("LOCUST_LLM_TENANT_HEADER"), *options.tenant_header]
 
 
 def read_tenant_headers(options: Namespace | None) -> dict[str, dict[str, str]]:

@@ -2,7 +2,7 @@
 run."""
 
 from locust_llm.client.requests_bridge import resolve_proxy
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 
 DIRECT = "no proxy"
 

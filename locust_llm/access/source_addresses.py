@@ -1,7 +1,6 @@
 """Source addresses: the addresses of --source-ip, from which connections leave. They are read and
 checked before any load."""
 
-import os
 import socket
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
@@ -18,7 +17,8 @@ from locust_llm.client.source_address import (
     current_source_addresses,
     set_source_addresses,
 )
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.environment_and_config_file import read_variable_lines
+from locust_llm.settings.run_options import Settings
 
 VARIABLE: Final = "LOCUST_LLM_SOURCE_IP"
 MOST: Final = 1024
@@ -31,7 +31,7 @@ def use_source_options(options: Namespace) -> None:
     """Use the addresses of the flag and of the environment, in this process and its later forks.
     Raises ValueError of one sentence."""
     set_source_addresses(None)
-    given = [*os.environ.get(VARIABLE, "").splitlines(), *options.source_ip]
+    given = [*read_variable_lines(VARIABLE), *options.source_ip]
     if addresses := parse_source_addresses(given):
         for address in addresses:
             _try_out(address)

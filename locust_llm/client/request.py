@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from locust_llm.settings.settings import MAX_RESPONSE_BYTES
+from locust_llm.settings.run_options import MAX_RESPONSE_BYTES
 
 from .connection import Target
 

@@ -32,7 +32,7 @@ from locust_llm.records.server_times import (
     parse_vllm_drafts,
     parse_vllm_metrics,
 )
-from locust_llm.settings.settings import MAX_RESPONSE_BYTES
+from locust_llm.settings.run_options import MAX_RESPONSE_BYTES
 
 from .compression import decompress_body, parse_codings
 from .sse import Event, EventDecoder, EventTooLong, Piece, SameFormChunks, is_event_stream

@@ -14,7 +14,7 @@ from locust_llm.controller.schedule import (
 from locust_llm.records.phase_plan import PROFILING, WARMUP, PhasePlan
 from locust_llm.records.record import Record
 from locust_llm.records.run import OpenLoopSchedule
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.wire.clock_sync import measure_clock_offset_s
 from locust_llm.wire.messages import (
     Arrival,

@@ -15,7 +15,7 @@ import gevent
 
 from locust_llm.records.message import ControlMessage
 from locust_llm.server.discovery import Discovery
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.wire.delivery import IncomingPost, OutgoingPost
 from locust_llm.wire.greenlets import spawn_critical
 from locust_llm.wire.messages import TO_SENDER, ReliableMessage, pack_message

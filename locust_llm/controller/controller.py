@@ -32,7 +32,7 @@ from locust_llm.server.discovery import Discovery
 from locust_llm.server.request_form import STREAM_OPTIONS, RequestForm
 from locust_llm.settings.ab import CANDIDATE
 from locust_llm.settings.refusal import LINE
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.settings.validate import validate_settings
 from locust_llm.text.format import format_count
 from locust_llm.text.hide_secrets import collect_secrets

@@ -23,7 +23,7 @@ from locust_llm.records.limit_blocks import (
     find_block,
 )
 from locust_llm.records.record import Record
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.slo.best_limit import (
     OBJECTIVES,
     SHORT_TTFT,

@@ -53,7 +53,7 @@ from locust_llm.server.discovery import Discovery
 from locust_llm.server.refusals import advise_on_error, has_key
 from locust_llm.server.server_metrics_poller import MetricsPoller
 from locust_llm.server.spans.receiver import SpanReceiver
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.text.console import terminal_width_variable
 from locust_llm.text.format import format_count
 from locust_llm.worker.targets import list_variants

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from locust_llm.records.phase_plan import WARMUP, stage_of_phase
 from locust_llm.settings.ab import PAIR
 from locust_llm.settings.request_rate import parse_request_rate
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.workload.access_log import parse_column_names
 from locust_llm.workload.arrivals import (
     draw_arrivals,

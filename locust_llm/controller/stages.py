@@ -26,7 +26,7 @@ from locust_llm.records.run import (
     write_run,
 )
 from locust_llm.settings.ab import PAIR, TrialBlock
-from locust_llm.settings.settings import Settings, make_stage_settings
+from locust_llm.settings.run_options import Settings, make_stage_settings
 from locust_llm.settings.sweep import (
     AXES,
     COUNT,

@@ -20,7 +20,7 @@ from locust_llm.records.run import (
     ResponseTime,
     UserStart,
 )
-from locust_llm.settings.settings import START_SHARE, Settings
+from locust_llm.settings.run_options import START_SHARE, Settings
 
 SLOWER: Final = 4.0
 """The start may take so many times as long where more users make the server slower."""

@@ -12,11 +12,11 @@ from locust.argument_parser import LocustArgumentParser
 
 import msgspec
 
-from locust_llm.settings.declare import Option, find_out_of_range, parser_default
 from locust_llm.settings.extra_inputs import parse_extra_inputs
+from locust_llm.settings.option_declaration import Option, find_out_of_range, parser_default
 from locust_llm.settings.refusal import refuse_run
+from locust_llm.settings.run_options import SETTING_OPTIONS, Settings
 from locust_llm.settings.scenario import Scenario, read_scenario
-from locust_llm.settings.settings import SETTING_OPTIONS, Settings
 from locust_llm.settings.sweep import parse_sweep
 from locust_llm.slo import rules
 from locust_llm.slo.published import PublishedRules, parse_published_rules
@@ -24,7 +24,7 @@ from locust_llm.text.numbers import truncate_quoted_text
 from locust_llm.workload.lengths import parse_length, parse_length_mix
 from locust_llm.workload.mix import parse_weights
 
-from .command_line import OPTION_BY_PEER_NAME
+from .option_names_of_other_tools import OPTION_BY_PEER_NAME
 
 SCENARIO_OPTIONS: Final = {
     option.flag.removeprefix("--"): option

@@ -19,7 +19,7 @@ from locust_llm.access.headers import (
 )
 from locust_llm.client.requests_bridge import find_client_certificate
 
-from .parsed_options import list_secret_flags
+from .command_line_parser import list_secret_flags
 
 WITHHELD: Final = (
     "header", "api_key_file", "api_key_command", "candidate_set", "tenant_header", "client_cert",

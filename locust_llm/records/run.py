@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from locust_llm.files.json_file import decode_json_file, decode_readable_fields, replace_file
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.slo.capacity import CapacitySearch
 from locust_llm.slo.client_verdict import ClientVerdict
 from locust_llm.text.format import format_count

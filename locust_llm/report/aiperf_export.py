@@ -13,7 +13,7 @@ from locust_llm.records.run import Run
 from locust_llm.report.csv_writer import make_csv_writer
 from locust_llm.report.rows import Row
 from locust_llm.report.sections.summary import Summary
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.slo.metrics import EXPORTED
 
 SCHEMA: Final = "1.4"

@@ -44,7 +44,7 @@ from locust_llm.report.sections.sweep.findings import (
     summarise_sweep,
 )
 from locust_llm.report.summarise import summarise_run
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.settings.sweep import PREFILL
 from locust_llm.slo.metrics import DEFINITIONS
 from locust_llm.text.format import clean_line

@@ -15,7 +15,7 @@ from locust_llm.records.run import OpenLoopSchedule, Run
 from locust_llm.report.arrays import Floats
 from locust_llm.report.outages import describe_outages
 from locust_llm.report.selection import RequestSelection, mean_of_known
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.slo.client_verdict import (
     DELAYS,
     FULL_CORE,

@@ -57,7 +57,7 @@ from locust_llm.report.slo.observed import (
     select_requests,
     shows_correlation,
 )
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.settings.sweep import RATE
 from locust_llm.slo.capacity import CapacitySearch, format_load
 from locust_llm.slo.client_verdict import INVALID, UNCERTIFIED

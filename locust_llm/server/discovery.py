@@ -31,7 +31,7 @@ from locust_llm.server.length_control import (
 )
 from locust_llm.settings.address import join_server_url
 from locust_llm.settings.extra_inputs import collect_extra_inputs
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.text.hide_secrets import Secrets, collect_secrets
 from locust_llm.text.sanitise import NAME_BYTES, sanitise_text
 from locust_llm.workload.answer_schema import MISSING, find_response_schema, has_jsonschema

@@ -19,7 +19,7 @@ import msgspec
 from locust_llm.protocols.known import PROTOCOLS
 from locust_llm.records.server_metrics import ENGINES
 from locust_llm.server.http_get import FetchedResponse, FetchFailed, decode_response
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 
 TIMEOUT_S: Final = 2.0
 """The timeout of each page."""

@@ -25,7 +25,7 @@ from locust_llm.records.machine import find_commit
 from locust_llm.records.run import make_run_folder
 from locust_llm.settings.address import normalise_base_url
 from locust_llm.settings.refusal import refuse_run
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 
 from .discovery import Discovery, DiscoveryFailed, discover_server
 from .spans.receiver import try_span_receiver

@@ -12,7 +12,7 @@ from locust_llm.server.http_get import FetchedResponse, FetchFailed
 from locust_llm.server.length_control import LENGTH_PROMPT
 from locust_llm.settings.address import join_server_url
 from locust_llm.settings.extra_inputs import collect_extra_inputs
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 
 from .refusals import (
     BUSY,

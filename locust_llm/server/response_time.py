@@ -12,7 +12,7 @@ from typing import Final
 from locust_llm.records.run import ResponseTime
 from locust_llm.server.http_get import FetchFailed
 from locust_llm.server.length_control import make_length_fields
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.workload.access_log import parse_column_names
 from locust_llm.workload.conversation import ConversationRequest, ConversationSource
 from locust_llm.workload.dataset import Dataset

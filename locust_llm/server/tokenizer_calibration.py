@@ -18,7 +18,7 @@ from locust_llm.protocols.completion import Count, parse_token_count
 from locust_llm.protocols.known import PROTOCOLS
 from locust_llm.records.run import CalibrationRequest
 from locust_llm.server.http_get import FetchedResponse, FetchFailed, decode_response
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.workload.prompts import (
     SUMS_EACH,
     PromptLengthModel,

@@ -11,7 +11,7 @@ import msgspec
 from locust_llm.files.regular_file import describe_syntax_error
 from locust_llm.workload import answer_schema
 
-from .settings import Settings
+from .run_options import Settings
 
 EXTRAS: Final = (
     "key:value pairs separated by spaces or commas, as in ignore_eos:true "

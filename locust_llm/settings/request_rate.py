@@ -5,7 +5,7 @@ from collections.abc import Callable
 from locust_llm.files.user_file import read_small_text
 from locust_llm.workload.arrivals import ArrivalRate, make_steady_rate, parse_rate_series
 
-from .settings import Settings
+from .run_options import Settings
 
 
 def parse_request_rate(

@@ -1,11 +1,11 @@
 """Unrecorded options: the options that no record of a run may hold, such as keys, certificates,
-pages and where to copy. All other options are in ``settings.py``."""
+pages and where to copy. All other options are in ``run_options.py``."""
 
 from typing import Annotated
 
 import msgspec
 
-from .declare import Option
+from .option_declaration import Option
 
 
 class UnrecordedOptions(msgspec.Struct):

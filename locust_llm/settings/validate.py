@@ -23,10 +23,10 @@ from locust_llm.workload.prefix_reuse import max_cached_blocks
 from locust_llm.workload.traces.start_point import parse_start_shares
 
 from .ab import BASE, LEAST
-from .declare import declared_options, find_out_of_range
 from .endpoint_types import POOLING
 from .labels import parse_labels
-from .settings import Settings, make_stage_settings
+from .option_declaration import declared_options, find_out_of_range
+from .run_options import Settings, make_stage_settings
 from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, parse_duration_range
 
 MAX_PERCENTILES: Final = 50

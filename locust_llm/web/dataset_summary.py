@@ -10,7 +10,7 @@ import msgspec
 
 from locust_llm.controller.schedule import ORDERS
 from locust_llm.settings.refusal import refuse_run
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.workload import dataset_summary
 from locust_llm.workload.access_log import parse_column_names
 from locust_llm.workload.dataset import Order

@@ -13,7 +13,7 @@ from locust.util.timespan import parse_timespan
 
 from werkzeug.datastructures import MultiDict
 
-from locust_llm.locust_adapter.parsed_options import (
+from locust_llm.locust_adapter.command_line_parser import (
     OPTIONS,
     build_settings,
     check_options,
@@ -22,9 +22,9 @@ from locust_llm.locust_adapter.parsed_options import (
     make_number_type,
     read_given_rules,
 )
-from locust_llm.settings.declare import format_option_help
+from locust_llm.settings.option_declaration import format_option_help
 from locust_llm.settings.refusal import refuse_run
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.settings.sweep import CONCURRENCY
 from locust_llm.slo.rules import PRESETS, parse_rule
 

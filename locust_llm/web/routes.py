@@ -29,7 +29,7 @@ import msgspec
 from locust_llm.report.charts.timeline_svg import make_timeline_fragment
 from locust_llm.server.discovery import Discovery
 from locust_llm.settings.refusal import RunRefused
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.text.numbers import truncate_quoted_text
 from locust_llm.web.run_form_fields import build_form_groups
 from locust_llm.web.run_form_submit import RunFormView, is_reachable_by_others

@@ -9,8 +9,8 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from locust_llm.locust_adapter.parsed_options import read_given_rules
-from locust_llm.settings.declare import Option, format_option_default
+from locust_llm.locust_adapter.command_line_parser import read_given_rules
+from locust_llm.settings.option_declaration import Option, format_option_default
 from locust_llm.text.format import capitalise_sentence
 from locust_llm.text.numbers import format_quoted_number
 

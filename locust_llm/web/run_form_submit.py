@@ -16,13 +16,13 @@ from werkzeug.datastructures import ImmutableMultiDict, MultiDict
 from werkzeug.exceptions import HTTPException
 
 from locust_llm.controller.controller import Controller
-from locust_llm.locust_adapter.parsed_options import build_settings
+from locust_llm.locust_adapter.command_line_parser import build_settings
 from locust_llm.locust_adapter.withheld_options import list_secret_names
 from locust_llm.server.discovery import Discovery
 from locust_llm.server.preflight import prepare_run, read_run_headers
 from locust_llm.settings.address import normalise_base_url
 from locust_llm.settings.refusal import RunRefused, refuse_run
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 
 from .dataset_summary import look_at_dataset
 from .datasets import UPLOAD, Datasets

@@ -18,7 +18,7 @@ import msgspec
 from flask import Request
 from werkzeug.datastructures import MultiDict
 
-from locust_llm.locust_adapter.parsed_options import OPTIONS, list_secret_flags
+from locust_llm.locust_adapter.command_line_parser import OPTIONS, list_secret_flags
 from locust_llm.settings.refusal import refuse_run
 from locust_llm.text.numbers import truncate_quoted_text
 

@@ -16,7 +16,7 @@ from locust_llm.records.run import ProcessHealth
 from locust_llm.records.telemetry_counts import TelemetryCounts
 from locust_llm.server.discovery import Discovery
 from locust_llm.server.request_form import RequestForm
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 
 LOCAL: Final = "local"
 """The name of the only process."""

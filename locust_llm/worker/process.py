@@ -24,7 +24,7 @@ from locust_llm.records.message import ControlMessage
 from locust_llm.records.record import Record
 from locust_llm.records.record_lines import add_records
 from locust_llm.records.run import RECORDS
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.text.format import format_count
 from locust_llm.text.sanitise import sanitise_text
 from locust_llm.wire.greenlets import spawn_critical

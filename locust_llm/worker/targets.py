@@ -7,7 +7,7 @@ from locust_llm.records.run import Arm
 from locust_llm.server.discovery import Discovery
 from locust_llm.server.request_form import RequestForm
 from locust_llm.settings.ab import BASE, CANDIDATE
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 
 
 class VariantTarget(NamedTuple):

@@ -7,7 +7,7 @@ from random import Random
 from gevent.event import Event
 
 from locust_llm.settings.ab import BASE, TrialBlock
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.worker.targets import VariantTarget
 from locust_llm.workload.mix import (
     FAIRNESS,

@@ -34,7 +34,7 @@ from locust_llm.client.reader.process_reader import (
 from locust_llm.gate.gate import GateClosed
 from locust_llm.gate.request_seconds import RequestSeconds
 from locust_llm.gate.shares import GateLease, Share
-from locust_llm.locust_adapter.parsed_options import build_settings
+from locust_llm.locust_adapter.command_line_parser import build_settings
 from locust_llm.records.failures import FailureKinds
 from locust_llm.records.machine import Machine, detect_machine
 from locust_llm.records.message import ControlMessage
@@ -50,7 +50,7 @@ from locust_llm.server.request_form import (
 from locust_llm.settings.ab import TrialBlock
 from locust_llm.settings.address import normalise_base_url
 from locust_llm.settings.extra_inputs import collect_extra_inputs
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.text.hide_secrets import collect_secrets
 from locust_llm.text.sanitise import sanitise_text
 from locust_llm.wire.clock_sync import SyncedClock, clock_id

@@ -17,7 +17,7 @@ from locust_llm.access.api_key_from_command import (
     get_key_command,
 )
 from locust_llm.access.headers import KeyHeaders, read_request_headers
-from locust_llm.locust_adapter.parsed_options import check_options
+from locust_llm.locust_adapter.command_line_parser import check_options
 from locust_llm.locust_adapter.withheld_options import list_secret_names
 from locust_llm.settings.refusal import RunRefused
 

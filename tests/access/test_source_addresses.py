@@ -19,7 +19,7 @@ from locust_llm.access.source_addresses import (
     use_source_options,
 )
 from locust_llm.client import source_address
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 
 NOBODYS = "192.0.2.1"  # RFC 5737
 

@@ -34,7 +34,7 @@ from locust_llm.report.sections.ab import (
 from locust_llm.report.selection import RequestSelection
 from locust_llm.report.slo.observed import Evaluation
 from locust_llm.settings.ab import BASE, CANDIDATE, TrialBlock, opposite_arm, order_blocks
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.settings.sweep import TIME_UP
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100

@@ -28,7 +28,7 @@ from locust_llm.records.record_lines import format_record_line
 from locust_llm.records.run import LimitChange, Run, write_run
 from locust_llm.records.server_times import SPANS
 from locust_llm.records.spans.reported_times import FILE, SpanLine
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 
 UNIX: Final = 1_700_000_000.0
 RATE_PER_S: Final = 1000.0

@@ -24,7 +24,7 @@ from locust_llm.protocols.completion import Completion
 from locust_llm.protocols.known import PROTOCOLS
 from locust_llm.records.record import FAILURES, OK
 from locust_llm.records.server_times import ServerTimes
-from locust_llm.settings.settings import MAX_RESPONSE_BYTES
+from locust_llm.settings.run_options import MAX_RESPONSE_BYTES
 from locust_llm.text.sanitise import MESSAGE_BYTES, sanitise_text
 
 CAPTURES = Path(__file__).parents[1] / "captures"

@@ -10,7 +10,7 @@ import pytest
 from locust_llm.controller.limit_sweep import ROUNDS, LimitSweep, make_limit_sweep
 from locust_llm.records.limit_blocks import LimitBlock
 from locust_llm.records.record import Record
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.slo.best_limit import SHORT_TTFT, Limit
 
 RATE = 10.0

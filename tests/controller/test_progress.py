@@ -26,7 +26,7 @@ from locust_llm.controller.progress import (
     show_run_progress,
 )
 from locust_llm.records.phase_plan import PROFILING, WARMUP
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.slo.client_verdict import DEGRADED, INVALID, ClientVerdict
 
 

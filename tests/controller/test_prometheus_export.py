@@ -21,7 +21,7 @@ from locust_llm.controller.prometheus_export import (
     refine_bounds,
 )
 from locust_llm.server.discovery import Discovery
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.slo.metrics import TTFT, Metric
 from locust_llm.web.prometheus_page import (  # not from locust, which ruff would put first: it patches
     Environment,

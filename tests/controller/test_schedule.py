@@ -14,7 +14,7 @@ from locust_llm.controller.schedule import (
 )
 from locust_llm.records.phase_plan import PROFILING, WARMUP
 from locust_llm.settings.request_rate import parse_request_rate
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.workload.formats import DatasetSession, Turn
 
 

@@ -13,7 +13,7 @@ from locust_llm.controller.stages import BlockRunner, StageRunner, count_request
 from locust_llm.records.record_lines import RecordFile
 from locust_llm.records.report_result import MetricValue, ReportResult
 from locust_llm.records.run import Run, Stage, read_run
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.settings.sweep import STOPPED, TIME_UP
 from locust_llm.slo.capacity import CapacityEstimate
 from locust_llm.slo.client_verdict import ClientVerdict

@@ -14,7 +14,7 @@ from locust_llm.controller.user_start import (
 )
 from locust_llm.records.record import Record
 from locust_llm.records.run import ResponseTime, UserStart
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 
 
 def plan(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from locust_llm.controller.users import UserPool
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 
 
 def pool(**settings: Any) -> UserPool:

@@ -20,9 +20,9 @@ from locust_llm.__main__ import main
 from locust_llm.commands import COMMANDS
 from locust_llm.demo_command import DEMO, start_simulator
 from locust_llm.lab.probe import user as probe
-from locust_llm.locust_adapter import parsed_options as options_module
+from locust_llm.locust_adapter import command_line_parser as options_module
 from locust_llm.locust_adapter.ab_command import replace_base_by_host
-from locust_llm.locust_adapter.parsed_options import add_options, build_settings
+from locust_llm.locust_adapter.command_line_parser import add_options, build_settings
 from locust_llm.records.record import FAILURES, Record
 from locust_llm.settings.validate import validate_settings
 from locust_llm.slo import rules as slo

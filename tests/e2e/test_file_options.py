@@ -9,7 +9,7 @@ import pytest
 from support.file_kinds import KINDS
 
 from locust_llm.exit_status import ExitStatus
-from locust_llm.locust_adapter.parsed_options import OPTIONS
+from locust_llm.locust_adapter.command_line_parser import OPTIONS
 
 FLAGS: Final = tuple(option.flag for option in OPTIONS if option.unit == "FILE")
 PATIENCE_S: Final = 60.0

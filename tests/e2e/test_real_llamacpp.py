@@ -23,7 +23,7 @@ from locust_llm.records.latency_part_names import TO_FIRST
 from locust_llm.records.record import OK
 from locust_llm.records.record_lines import parse_record_line
 from locust_llm.records.server_metrics import read_engine_samples
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 
 HERE = Path(__file__).parents[1]
 pytestmark = [pytest.mark.real, pytest.mark.full]

@@ -18,7 +18,7 @@ from support.runs import free_port
 from support.tiny_server import tiny_server
 from support.wild_options import VALUES, spelt
 
-from locust_llm.locust_adapter.parsed_options import OPTIONS
+from locust_llm.locust_adapter.command_line_parser import OPTIONS
 
 LOCUSTFILE: Final = """
 import json

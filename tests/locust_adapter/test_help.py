@@ -11,16 +11,16 @@ from support.unpatched_locust import get_empty_argument_parser, setup_parser_arg
 from locust_llm.__main__ import main
 from locust_llm.commands import COMMANDS, OF_OTHERS
 from locust_llm.exit_status import ExitStatus
-from locust_llm.locust_adapter.command_line import (
+from locust_llm.locust_adapter.command_line_parser import OPTIONS, add_options
+from locust_llm.locust_adapter.option_names_of_other_tools import (
     ACCEPTED_PEER_NAMES,
     OPTION_BY_PEER_NAME,
     PEER_NAMES_BY_OPTION,
     UNSUPPORTED_PEER_OPTIONS,
     unknown_options,
 )
-from locust_llm.locust_adapter.parsed_options import OPTIONS, add_options
 from locust_llm.records.machine import format_versions
-from locust_llm.settings.declare import GROUPS
+from locust_llm.settings.option_declaration import GROUPS
 
 FLAGS = {option.flag for option in OPTIONS}
 
@@ -149,7 +149,7 @@ def test_names_that_mean_the_same_are_taken(monkeypatch: pytest.MonkeyPatch) -> 
         "--conversation-num 7 --request-rate-mode gamma --vllm-burstiness 0.5 --artifact-dir out "
         "--custom-endpoint /v1/x"
     )
-    monkeypatch.setattr("locust_llm.locust_adapter.parsed_options._checked", True)
+    monkeypatch.setattr("locust_llm.locust_adapter.command_line_parser._checked", True)
     found = parse(*line.split())
     assert (found.model, found.host, found.num_users, found.run_time) == (
         "llama",
@@ -241,5 +241,5 @@ def test_a_configuration_file_may_begin_with_a_byte_order_mark(
     parser = get_empty_argument_parser(default_config_files=[str(tmp_path / "locust.conf")])
     setup_parser_arguments(parser)
     add_options(parser, before_load=lambda options: None)
-    monkeypatch.setattr("locust_llm.locust_adapter.parsed_options._checked", True)
+    monkeypatch.setattr("locust_llm.locust_adapter.command_line_parser._checked", True)
     assert parser.parse_args([]).request_count == 3

@@ -8,14 +8,14 @@ from support import unpatched_locust
 from support.command_line import parse
 
 from locust_llm.controller.schedule import ORDERS
-from locust_llm.locust_adapter.parsed_options import (
+from locust_llm.locust_adapter.command_line_parser import (
     OPTIONS,
     add_options,
     build_settings,
     fill_in_form,
 )
 from locust_llm.protocols.known import PROTOCOLS
-from locust_llm.settings.declare import (
+from locust_llm.settings.option_declaration import (
     GROUPS,
     Option,
     declared_options,
@@ -24,7 +24,7 @@ from locust_llm.settings.declare import (
     format_option_example,
     format_option_help,
 )
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 
 BY_FLAG = {option.flag: option for option in OPTIONS}
 

@@ -8,8 +8,7 @@ import pytest
 from support.command_line import parse
 from support.unpatched_locust import get_empty_argument_parser, setup_parser_arguments
 
-from locust_llm.locust_adapter.command_line import PROCESSES
-from locust_llm.locust_adapter.parsed_options import add_options, check_options
+from locust_llm.locust_adapter.command_line_parser import PROCESSES, add_options, check_options
 from locust_llm.settings.refusal import RunRefused
 
 

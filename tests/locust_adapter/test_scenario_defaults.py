@@ -13,12 +13,12 @@ from typing import Any, Final
 import pytest
 from support.command_line import parse
 
-from locust_llm.locust_adapter.parsed_options import build_settings, check_options
+from locust_llm.locust_adapter.command_line_parser import build_settings, check_options
 from locust_llm.locust_adapter.scenario_defaults import check_scenario_values
 from locust_llm.server.refusals import ContextLength, advise_on_error, explain_too_long_prompts
 from locust_llm.settings.refusal import RunRefused
+from locust_llm.settings.run_options import Settings
 from locust_llm.settings.scenario import list_scenario_names, read_scenario
-from locust_llm.settings.settings import Settings
 from locust_llm.workload.lengths import parse_length, parse_length_mix
 
 CHAT: Final = "lognormal:50|40,300|150:100"

@@ -13,8 +13,8 @@ import pytest
 from support.command_line import parse
 from support.unpatched_locust import get_empty_argument_parser, setup_parser_arguments
 
-from locust_llm.locust_adapter.command_line import format_command_line
-from locust_llm.locust_adapter.parsed_options import add_options, list_secret_flags
+from locust_llm.locust_adapter.command_line_help import format_command_line
+from locust_llm.locust_adapter.command_line_parser import add_options, list_secret_flags
 from locust_llm.locust_adapter.withheld_options import list_secret_names, strip_secrets
 from locust_llm.wire.handshake import explain_worker_refusal, make_hello
 from locust_llm.wire.messages import Hello
@@ -37,7 +37,9 @@ def test_the_message_that_starts_users_has_no_secret_and_the_options_keep_theirs
     posted: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the options say is secret: a form, or a message, could change them."""
-    monkeypatch.setattr("locust_llm.locust_adapter.parsed_options._secret_flags", {"my_password"})
+    monkeypatch.setattr(
+        "locust_llm.locust_adapter.command_line_parser._secret_flags", {"my_password"}
+    )
     options = parse("--header", f"X-Api-Key: {FLAG}", "--api-key-file", "key", "--model", "m")
     vars(options).update(my_password=OWN, **posted)
     message = Message("spawn", {"host": "h", "parsed_options": vars(options)}, "w")
@@ -65,7 +67,7 @@ def test_a_process_says_for_what_it_has_a_value(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("LOCUST_LLM_HEADERS", f"x-tenant: {TENANT}")
     monkeypatch.setattr(
-        "locust_llm.locust_adapter.parsed_options._secret_flags",
+        "locust_llm.locust_adapter.command_line_parser._secret_flags",
         {"my_password", "unset", "missing"},
     )
     options = parse("--header", f"X-Api-Key: {FLAG}")
@@ -116,7 +118,7 @@ def test_the_command_that_a_run_keeps_hides_the_locustfiles_own_secrets(
 
 
 def test_the_parser_knows_the_secret_flags(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("locust_llm.locust_adapter.parsed_options._secret_flags", set())
+    monkeypatch.setattr("locust_llm.locust_adapter.command_line_parser._secret_flags", set())
     parser = get_empty_argument_parser(default_config_files=[])
     setup_parser_arguments(parser)
     add_options(parser, before_load=lambda _: None)

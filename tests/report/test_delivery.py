@@ -30,7 +30,7 @@ from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.notes import make_loop_remark
 from locust_llm.report.selection import RequestSelection
 from locust_llm.report.summarise import summarise_run
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100 as H100
 from locust_llm.simulator.scheduling.engine import BatchEngine

@@ -13,7 +13,7 @@ from locust_llm.records.run import Run
 from locust_llm.report.charts.timeline import find_scene
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.timeline_figure import draw_timeline_svg
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
 
 DECODERS = (70, 90, 110, 130)

@@ -16,7 +16,7 @@ from locust_llm.records.run import CalibrationRequest
 from locust_llm.server import discovery as module
 from locust_llm.server.discovery import Discovery, DiscoveryFailed, discover_server
 from locust_llm.server.http_get import PROBE_HEADER
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.workload.prompts import PromptLengthModel, Prompts
 
 CHAT = "/v1/chat/completions"

@@ -31,7 +31,7 @@ from locust_llm.server.identity import count_template_head_tokens
 from locust_llm.server.probe_requests import ProbeRequests
 from locust_llm.server.refusals import read_context_length
 from locust_llm.server.server_metrics_poller import MetricsPoller
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.text.hide_secrets import Secrets
 
 FEW = ("a body, a byte at a time", "a body without end", "no HTTP", "nothing")

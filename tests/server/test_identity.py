@@ -8,7 +8,7 @@ import pytest
 
 from locust_llm.server.http_get import FetchedResponse, FetchFailed
 from locust_llm.server.identity import ServerIdentity, count_template_head_tokens, identify_server
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 CACHE_CONFIG = 'vllm:cache_config_info{block_size="128",cache_dtype="auto",num_gpu_blocks="4096",num_cpu_blocks="None"} 1.0\n'

@@ -20,7 +20,7 @@ from locust_llm.server.refusals import (
     explain_too_long_prompts,
     read_context_length,
 )
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 KEY = {"Authorization": "Bearer sk-0123456789"}

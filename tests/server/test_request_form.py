@@ -18,7 +18,7 @@ from locust_llm.protocols.known import encode_request_body
 from locust_llm.server.discovery import Discovery, DiscoveryFailed, discover_server
 from locust_llm.server.refusals import advise_on_error
 from locust_llm.server.request_form import RequestForm, learn_from_refusal
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 
 Refusal = Callable[[dict[str, Any]], Any]
 """From the body of a request to the error, or to nothing where it is taken."""

@@ -10,7 +10,7 @@ from support.tiny_server import TinyServer, tiny_server
 
 from locust_llm.server.discovery import Discovery, discover_server
 from locust_llm.server.tokenizer_calibration import _sums_of
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.workload.prompts import SUMS_EACH, PromptLengthModel, Prompts
 from locust_llm.workload.tokenizer import count_corpus_words, cut_corpus_text
 

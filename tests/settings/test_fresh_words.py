@@ -2,7 +2,7 @@
 
 import pytest
 
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 
 
 @pytest.mark.parametrize(

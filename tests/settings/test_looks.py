@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from locust_llm.settings.settings import Settings, interim_analysis_times
+from locust_llm.settings.run_options import Settings, interim_analysis_times
 from locust_llm.settings.validate import find_rules_that_cannot_pass, validate_settings
 
 

@@ -4,7 +4,7 @@ named once."""
 import msgspec
 import pytest
 
-from locust_llm.settings.settings import Settings, make_stage_settings
+from locust_llm.settings.run_options import Settings, make_stage_settings
 from locust_llm.slo.rules import (
     PRESETS,
     Condition,

@@ -4,7 +4,7 @@ from argparse import Namespace
 from functools import cache
 from typing import Any
 
-from locust_llm.locust_adapter.parsed_options import add_options
+from locust_llm.locust_adapter.command_line_parser import add_options
 from support.unpatched_locust import get_empty_argument_parser, setup_parser_arguments
 
 

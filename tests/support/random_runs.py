@@ -32,7 +32,7 @@ from locust_llm.report import build, console_end
 from locust_llm.report.render import text
 from locust_llm.report.rows import Row
 from locust_llm.report.sections.summary import Summary
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 
 UNIX: Final = 1_700_000_000.0
 WARMUP_S: Final = 5.0

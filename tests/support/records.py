@@ -5,7 +5,7 @@ import math
 
 from locust_llm.records.record import Record
 from locust_llm.records.run import LimitChange, Run
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 UNIX = 1_700_000_000.0

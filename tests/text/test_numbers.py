@@ -17,10 +17,10 @@ from support.command_line import parse
 from locust_llm.access.headers import read_request_headers
 from locust_llm.exit_status import ExitStatus
 from locust_llm.files import user_file as given
-from locust_llm.locust_adapter.parsed_options import OPTIONS, check_options
-from locust_llm.settings.declare import declared_options
+from locust_llm.locust_adapter.command_line_parser import OPTIONS, check_options
+from locust_llm.settings.option_declaration import declared_options
 from locust_llm.settings.refusal import RunRefused
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.web.locust_form import fill_options
 from locust_llm.workload.dataset import Dataset
 from locust_llm.workload.formats import DatasetError, DatasetSession

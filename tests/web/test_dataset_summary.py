@@ -13,7 +13,7 @@ import gevent
 import pytest
 
 from locust_llm.settings.refusal import RunRefused
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.web import dataset_summary as dataset_look
 from locust_llm.web.dataset_summary import look_at_dataset
 from locust_llm.workload import dataset_summary

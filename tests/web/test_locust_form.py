@@ -13,14 +13,14 @@ from support.command_line import parse
 from support.unpatched_locust import get_empty_argument_parser, setup_parser_arguments
 from werkzeug.datastructures import MultiDict
 
-from locust_llm.locust_adapter.parsed_options import (
+from locust_llm.locust_adapter.command_line_parser import (
     OPTIONS,
     add_options,
     build_settings,
     fill_in_form,
 )
 from locust_llm.settings.refusal import RunRefused
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.web.locust_form import (
     FIELDS,
     MAIN_FIELDS,
@@ -319,7 +319,7 @@ def test_rules_of_a_locustfile_are_asked_too(monkeypatch: pytest.MonkeyPatch) ->
     def rule(settings: Settings, options: Namespace) -> list[str]:
         return [f"{settings.users} is odd"] if (settings.users or 0) % 2 else []
 
-    monkeypatch.setattr("locust_llm.locust_adapter.parsed_options.EXTRA_VALIDATORS", [rule])
+    monkeypatch.setattr("locust_llm.locust_adapter.command_line_parser.EXTRA_VALIDATORS", [rule])
     assert of({"user_count": "4"}).users == 4
     with pytest.raises(RunRefused, match="3 is odd"):
         of({"user_count": "3"})

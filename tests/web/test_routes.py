@@ -23,7 +23,7 @@ from locust_llm.controller.live_stats import LiveStats
 from locust_llm.records.phase_plan import PROFILING, WARMUP
 from locust_llm.records.report_result import MetricValue, ReportResult, RuleResult
 from locust_llm.server.discovery import Discovery
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.slo.client_verdict import ClientVerdict
 from locust_llm.web import run_form_submit
 from locust_llm.web import view as view_module

@@ -14,8 +14,8 @@ from support.command_line import parse
 from support.web_pages import Page
 
 from locust_llm import plugin
-from locust_llm.locust_adapter.parsed_options import OPTIONS, build_settings
-from locust_llm.settings.declare import format_option_example
+from locust_llm.locust_adapter.command_line_parser import OPTIONS, build_settings
+from locust_llm.settings.option_declaration import format_option_example
 from locust_llm.web.datasets import Datasets
 from locust_llm.web.locust_form import DATASET_FIELD, fill_options, read_requested_load
 from locust_llm.web.run_form_fields import DEPENDS, MAIN, FormField, FormGroup, build_form_groups

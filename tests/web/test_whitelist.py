@@ -17,7 +17,7 @@ from support.tiny_server import TinyServer, tiny_server
 from support.web_pages import Page
 from support.wild_options import VALUES, spelt
 
-from locust_llm.locust_adapter.parsed_options import OPTIONS
+from locust_llm.locust_adapter.command_line_parser import OPTIONS
 from locust_llm.web.whitelist import spell_in_camel_case
 
 OWN: Final = {
@@ -80,7 +80,9 @@ def page(server: TinyServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealPa
         parser.add_argument("--inner", default="i", include_in_web_ui=False)
         parser.add_argument("--my-secret", default="s3cret", is_secret=True)
 
-    monkeypatch.setattr("locust_llm.locust_adapter.parsed_options._secret_flags", {"my_secret"})
+    monkeypatch.setattr(
+        "locust_llm.locust_adapter.command_line_parser._secret_flags", {"my_secret"}
+    )
     # those of locustfiles that other tests have loaded may be of the same names
     monkeypatch.setattr(locust.events.init_command_line_parser, "_handlers", [flags])
     page = RealPage("--host", server.url)

@@ -12,7 +12,7 @@ from support.records import answered, failed
 from locust_llm.server.http_get import FetchedResponse
 from locust_llm.server.refusals import advise_on_error, explain_forgotten_responses
 from locust_llm.server.refusals import find_answered_protocols as spoken
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.settings.validate import validate_settings
 from locust_llm.worker.kept_responses import KeptResponses
 

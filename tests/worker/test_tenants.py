@@ -11,10 +11,10 @@ import pytest
 from support.command_line import parse
 
 from locust_llm.access.headers import read_tenant_headers
-from locust_llm.locust_adapter.parsed_options import build_settings, look_through_inputs
+from locust_llm.locust_adapter.command_line_parser import build_settings, look_through_inputs
 from locust_llm.locust_adapter.withheld_options import list_secret_names, strip_secrets
 from locust_llm.settings.ab import BASE, CANDIDATE, TrialBlock
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.settings.validate import validate_settings
 from locust_llm.worker.targets import VariantTarget
 from locust_llm.worker.tenants import TenantAssigner

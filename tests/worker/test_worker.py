@@ -13,7 +13,7 @@ from support.records import answered
 from locust_llm.gate.request_seconds import RequestSeconds
 from locust_llm.gate.shares import Share
 from locust_llm.server.discovery import Discovery
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.wire.clock_sync import measure_clock_offset_s
 from locust_llm.wire.messages import Arrivals, Begin, Renewal, RequestsWanted, unpack_to_control
 from locust_llm.worker.worker import WorkerContext

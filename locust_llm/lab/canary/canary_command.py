@@ -1,7 +1,7 @@
 """Command ``locust-llm canary`` parses its options, sends the stream, and handles signals and its
 port."""
 
-import locust_llm.locust_adapter.parsed_options  # noqa: F401  first: Locust patches before the network is imported
+import locust_llm.locust_adapter.command_line_parser  # noqa: F401  first: Locust patches before the network is imported
 
 # isort: split
 import argparse
@@ -29,8 +29,8 @@ from locust_llm.exit_status import ENDING_SIGNALS, fail
 from locust_llm.gate.gate import Gate
 from locust_llm.lab.canary.model import CanaryRound, measure_round
 from locust_llm.lab.probe.prefill_costs import prefill_cost_per_token_s
-from locust_llm.locust_adapter.command_line import unknown_options
-from locust_llm.locust_adapter.parsed_options import add_access_options, read_access_options
+from locust_llm.locust_adapter.command_line_parser import add_access_options, read_access_options
+from locust_llm.locust_adapter.option_names_of_other_tools import unknown_options
 from locust_llm.locust_adapter.signals import leave_process
 from locust_llm.protocols.known import PROTOCOLS, encode_request_body
 from locust_llm.records.record import OK, Record
@@ -53,7 +53,7 @@ from locust_llm.settings.address import (
     parse_metrics_port,
     split_replica_urls,
 )
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.settings.validate import validate_settings
 from locust_llm.text.console import write_console
 from locust_llm.text.hide_secrets import collect_secrets

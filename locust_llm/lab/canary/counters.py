@@ -15,7 +15,7 @@ from locust_llm.records.server_metrics import (
 )
 from locust_llm.server.http_get import OK, FetchFailed, fetch
 from locust_llm.settings.address import join_server_url
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 
 TIMEOUT_S: Final = 2.0
 """A fetch of a whole page takes at most this time in seconds."""

@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from locust_llm.lab.interop.load_metrics import Figures
-from locust_llm.settings.declare import declared_options
 from locust_llm.settings.endpoint_types import POOLING
-from locust_llm.settings.settings import OUR_LOCUSTFILES, Settings
+from locust_llm.settings.option_declaration import declared_options
+from locust_llm.settings.run_options import OUR_LOCUSTFILES, Settings
 from locust_llm.text.format import format_count
 
 GROUPS: Final = ("load", "prompts", "gate", "sweep", "ab")

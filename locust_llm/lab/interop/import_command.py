@@ -12,7 +12,7 @@ from locust_llm.records.record_lines import format_record_line
 from locust_llm.records.run import RECORDS, Run, make_run_folder, write_run
 from locust_llm.report import build, console_end
 from locust_llm.report.sections.notes import list_missing_parts
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.text.format import clean_line, format_count, print_safely
 
 from . import registry

@@ -31,9 +31,9 @@ from locust_llm.lab.probe.requests import (
     format_episode_label,
     read_probe_result,
 )
-from locust_llm.locust_adapter.parsed_options import EXTRA_VALIDATORS, add_groups
+from locust_llm.locust_adapter.command_line_parser import EXTRA_VALIDATORS, add_groups
 from locust_llm.records.record import OK, Record
-from locust_llm.settings.declare import (
+from locust_llm.settings.option_declaration import (
     COUNT,
     TOKENS,
     USERS,
@@ -42,7 +42,7 @@ from locust_llm.settings.declare import (
     declared_options,
     find_out_of_range,
 )
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.user import LLMUser
 from locust_llm.worker.send_request import FAILED_S
 

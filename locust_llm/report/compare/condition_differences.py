@@ -37,7 +37,7 @@ from locust_llm.report.readability import load_reading_pace
 from locust_llm.report.selection import RequestSelection, ratio_of_sums
 from locust_llm.report.slo.observed import Evaluation
 from locust_llm.report.time_course import find_limit_in_force, find_users_in_force
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.slo.client_verdict import ClientVerdict
 from locust_llm.text.format import format_count
 

@@ -21,7 +21,7 @@ from support.records import answered
 from locust_llm.records.record import Record
 from locust_llm.records.spans.trace_ids import is_sampled, make_request_key, make_traceparent
 from locust_llm.records.telemetry_counts import TelemetryCounts
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra otel is not installed")
 

@@ -22,7 +22,7 @@ from locust_llm.lab.canary.counters import found_other_requests
 from locust_llm.lab.canary.model import CanaryRound
 from locust_llm.lab.canary.watch import FILE, CanaryPlan, CanarySession
 from locust_llm.records.server_metrics import EngineSample
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 
 PLAN = CanaryPlan(
     every_s=20.0, for_s=120.0, window_s=60.0, output_tokens=64, input_tokens=48, token_s=1e-4

@@ -28,7 +28,7 @@ from locust_llm.lab.history.workload_key import (
 )
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 from locust_llm.records.journal import lock_file
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 
 AIPERF = {
     "request_latency": {"unit": "ms", "avg": 900.0, "p99": 1200.0},

@@ -22,7 +22,7 @@ from locust_llm.report.sections.prefix_cache import (
     measure_prefix_cache,
     simulate_cache_hits,
 )
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 
 
 def slow(

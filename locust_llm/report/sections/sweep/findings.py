@@ -14,7 +14,7 @@ from locust_llm.report.sections.summary import Summary
 from locust_llm.report.slo.capacity import find_capacity
 from locust_llm.report.slo.disturbance import find_disturbance
 from locust_llm.report.slo.settling import find_rise, weigh_rises
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 from locust_llm.settings.sweep import AXES, CONCURRENCY, ENDED, RATE, REPEAT, STOPPED, TIME_UP
 from locust_llm.slo.capacity import CapacityEstimate, CapacitySearch, StageEvidence, format_load
 from locust_llm.slo.client_verdict import find_uncertain_metrics

@@ -1,4 +1,4 @@
-"""Parsed options: our flags on Locust's parser, its namespace as Settings, and a clear refusal
+"""Command line parser: our flags on Locust's parser, its namespace as Settings, and a clear refusal
 before any load.
 
 A wrong value ends with exit status 5 and one line. That must happen between Locust's parsing and
@@ -9,9 +9,9 @@ import os
 import re
 import sys
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache, partial
-from itertools import chain, groupby
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,16 +33,24 @@ from locust_llm.access.source_addresses import use_source_options
 from locust_llm.exit_status import fail
 from locust_llm.files.user_file import explain_irregular_file, read_small_text
 from locust_llm.protocols.known import AIPERF_NAMES, PROTOCOLS
+from locust_llm.records.machine import usable_cores
 from locust_llm.records.run import RECORDS, RUN, read_run
 from locust_llm.server.refusals import explain_refused_media
 from locust_llm.settings.ab import BASE, hide_header_values, parse_candidate_changes
 from locust_llm.settings.address import (
     choose_given_host,
     complete_page_url,
+    is_address,
     normalise_base_url,
     split_replica_urls,
 )
-from locust_llm.settings.declare import (
+from locust_llm.settings.endpoint_types import POOLING
+from locust_llm.settings.environment_and_config_file import (
+    accept_byte_order_mark,
+    read_variable_lines,
+)
+from locust_llm.settings.extra_inputs import collect_extra_inputs
+from locust_llm.settings.option_declaration import (
     GROUPS,
     USERS,
     Option,
@@ -51,11 +59,9 @@ from locust_llm.settings.declare import (
     format_option_help,
     parser_default,
 )
-from locust_llm.settings.endpoint_types import POOLING
-from locust_llm.settings.extra_inputs import collect_extra_inputs
 from locust_llm.settings.refusal import RunRefused, refuse_run
 from locust_llm.settings.request_rate import parse_request_rate
-from locust_llm.settings.settings import (
+from locust_llm.settings.run_options import (
     INPUT_TOKENS,
     LENGTH_SHARE,
     OUTPUT_TOKENS,
@@ -77,13 +83,10 @@ from locust_llm.workload.media import AUDIO, IMAGE
 from locust_llm.workload.mix import hide_header_value, parse_tenant_headers, parse_weights
 from locust_llm.workload.pictures import prepare_generated_media
 
-from .command_line import (
-    accept_auto_processes,
+from .command_line_help import format_command_line, introduce_program
+from .option_names_of_other_tools import (
+    ACCEPTED_PEER_NAMES,
     accept_peer_option_names,
-    format_command_line,
-    introduce_program,
-    misplaced_hosts,
-    take_host_word,
     unknown_options,
 )
 from .scenario_defaults import (
@@ -101,6 +104,9 @@ OPTIONS: Final = tuple(
     )
 )
 """All options of this package, in the order of --help."""
+
+PROCESSES: Final = "LOCUST_PROCESSES"
+AUTO: Final = "auto"
 
 ACCESS_OPTIONS: Final = (
     "api_key_file", "api_key_command", "api_key_lifetime", "header", "client_cert", "client_key",
@@ -126,9 +132,7 @@ def add_options(parser: LocustArgumentParser, before_load: Callable[[Namespace],
     add_groups(parser, OPTIONS)
     accept_auto_processes(parser)
     accept_peer_option_names(parser)
-    parser._config_file_open_func = partial(
-        open, encoding="utf-8-sig"
-    )  # a byte order mark would begin the first option
+    accept_byte_order_mark(parser)
     introduce_program(parser, sys.argv[0])
     # a stream that runs at the end has 30 s to finish; Locust's own default would cut it without a
     # record
@@ -194,6 +198,35 @@ def _argument(option: Option) -> dict[str, Any]:
         "env_var": option.variable, **({"nargs": "?",
             "const": option.alone} if option.alone else {}),
     }  # fmt: skip
+
+
+def accept_auto_processes(parser: ArgumentParser) -> None:
+    """Let Locust's --processes be ``auto``, too.
+
+    On the command line and in files its type does it. In the environment the value is replaced, as
+    Locust reads it again and again with its own parsers.
+    """
+    if os.environ.get(PROCESSES, "").strip().lower() == AUTO:
+        os.environ[PROCESSES] = str(_read_process_count(AUTO))
+    for action in parser._actions:
+        if "--processes" in action.option_strings:
+            action.type, action.metavar = _read_process_count, "N|auto"
+            action.help = (
+                f"{action.help} auto: one for each core that this process may use but "
+                f"one, and at least one."
+            )
+
+
+def _read_process_count(text: str) -> int | None:
+    """The number of processes. Raises Refused."""
+    if text.strip().lower() == AUTO:
+        return max(1, usable_cores() - 1)
+    try:
+        return int(read_number(int, text)) if text.strip() else None
+    except ValueError:
+        refuse_run(
+            f"--processes takes a whole number or {AUTO}, got {truncate_quoted_text(text)!r}"
+        )
 
 
 def make_option_reader(option: Option) -> Callable[[str], Any]:
@@ -299,6 +332,55 @@ def _check_after_parsing(
         return options
 
     parser.parse_args = parse_args
+
+
+# -- the host, also without --host ------------------------------------------------------------------
+
+
+def find_host_words(words: Sequence[str]) -> Iterator[str]:
+    """The value of each --host on a command line."""
+    for word, after in pairwise((*words, "")):
+        name, equals, value = word.partition("=")
+        if name in ("--host", "-H", *(f"--{other}" for other in ACCEPTED_PEER_NAMES["--host"])):
+            yield value if equals else after
+
+
+def misplaced_hosts(words: Sequence[str], names: Iterable[str]) -> Iterator[str]:
+    """Sentences on misplaced hosts. argparse takes the last of several addresses. A word among the
+    user classes may be neither a name nor an address.
+
+    ``names`` are the words without an option.
+    """
+    names = list(names)
+    addresses = [name for name in names if is_address(name)]
+    if len(set(map(_written, (*find_host_words(words), *addresses)))) > 1:
+        yield (
+            "more than one address is given: name one server, or the replicas of one with commas "
+            "between"
+        )
+    for name in names:
+        if not name.isidentifier() and name not in addresses:
+            # there may be a password in it
+            name = "ADDRESS" if "@" in name else truncate_quoted_text(name)
+            yield f"{name!r} is no user class: did you mean --host {name}?"
+
+
+def _written(host: str) -> str:
+    """Write a URL in one form. Any other text stays as it is."""
+    try:
+        return normalise_base_url(host) if "," not in host else host
+    except ValueError:
+        return host
+
+
+def take_host_word(options: Namespace) -> None:
+    """Take an address without --host, among the names of user classes, as the host. It replaces the
+    host of the environment or of a file."""
+    addresses = [name for name in options.user_classes if is_address(name)]
+    if not addresses:
+        return
+    options.host = addresses[0]
+    options.user_classes = [name for name in options.user_classes if name not in addresses]
 
 
 # -- what was parsed, as settings ------------------------------------------------------------------
@@ -513,11 +595,11 @@ def build_settings(options: Namespace | None) -> Settings:
     values["inconclusive"] = values["inconclusive"] or choose_inconclusive_policy(
         os.environ.get("CI", ""), options.slo_file
     )
-    given = [*os.environ.get("LOCUST_LLM_LABEL", "").splitlines(), *options.label]
+    given = [*read_variable_lines("LOCUST_LLM_LABEL"), *options.label]
     values["label"] = tuple(dict.fromkeys(filter(None, map(str.strip, given))))
     values["scenario_changed"] = scenario_changed(options, values)
     values["published"] = scenario_published(options)
-    pages = [*os.environ.get("LOCUST_LLM_METRICS_URL", "").splitlines(), *options.metrics_url]
+    pages = [*read_variable_lines("LOCUST_LLM_METRICS_URL"), *options.metrics_url]
     values["metrics_url"] = tuple(dict.fromkeys(map(complete_page_url, filter(str.strip, pages))))
     settings = Settings(
         host=normalise_base_url(options.host or ""),
@@ -563,7 +645,7 @@ def read_given_rules(options: Namespace) -> list[str]:
     Raises OSError."""
     if (filled_in := getattr(options, "llm_rules", None)) is not None:
         return list(filled_in)
-    lines = [*options.slo, *os.environ.get("LOCUST_LLM_SLO", "").splitlines()]
+    lines = [*options.slo, *read_variable_lines("LOCUST_LLM_SLO")]
     if options.slo_file:
         lines += read_small_text(options.slo_file).splitlines()
     return list(_without_comments(lines or scenario_rules(options)))

@@ -1,87 +1,12 @@
-"""Command line: its help, the names that other load testers have for our options, what an unknown
-option means, a host without --host, and how the command is written down."""
+"""Option names of other tools: the names that other load testers have for our options, those that a
+run accepts too, and what an unknown option means."""
 
 import difflib
-import os
-import shlex
-import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from argparse import ArgumentParser
+from collections.abc import Collection, Sequence
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from locust.argument_parser import LocustArgumentParser
-
-from locust_llm.records.machine import format_versions, usable_cores
-from locust_llm.settings.address import is_address, normalise_base_url
-from locust_llm.settings.refusal import refuse_run
-from locust_llm.text.hide_secrets import hide_url_secrets
-from locust_llm.text.numbers import read_number, truncate_quoted_text
-
-PROCESSES: Final = "LOCUST_PROCESSES"
-AUTO: Final = "auto"
-
-
-def accept_auto_processes(parser: ArgumentParser) -> None:
-    """Let Locust's --processes be ``auto``, too.
-
-    On the command line and in files its type does it. In the environment the value is replaced, as
-    Locust reads it again and again with its own parsers.
-    """
-    if os.environ.get(PROCESSES, "").strip().lower() == AUTO:
-        os.environ[PROCESSES] = str(_processes(AUTO))
-    for action in parser._actions:
-        if "--processes" in action.option_strings:
-            action.type, action.metavar = _processes, "N|auto"
-            action.help = (
-                f"{action.help} auto: one for each core that this process may use but "
-                f"one, and at least one."
-            )
-
-
-def _processes(text: str) -> int | None:
-    """The number of processes. Raises Refused."""
-    if text.strip().lower() == AUTO:
-        return max(1, usable_cores() - 1)
-    try:
-        return int(read_number(int, text)) if text.strip() else None
-    except ValueError:
-        refuse_run(
-            f"--processes takes a whole number or {AUTO}, got {truncate_quoted_text(text)!r}"
-        )
-
-
-# -- help ------------------------------------------------------------------------------------------
-
-COMMAND_PREFIX: Final = "locust-llm "
-USAGES: Final = {
-    "run": "locust-llm run --host URL [-u USERS] [-t TIME] [options] [UserClass ...]",
-    "ab": "locust-llm ab --base URL (--candidate URL | --candidate-set KEY=VALUE | --aa) [-u "
-    "USERS] [-t TIME] [options]",
-    "probe": "locust-llm probe --host URL [options]",
-}
-HELP_INTRODUCTION: Final = """\
-Usage: {usage}
-
-Most runs need these options of Locust:
-  --host URL            the server, such as localhost:8000 or https://llm.example.com
-  -u N                  concurrent users
-  -t TIME               length of the run, such as 60s or 10m
-  --headless            no web page: begin at once, and end with a report and an exit status
-  -f FILE               a locustfile of your own
-
-Behind the options of this package, which come in groups, are all of Locust's.
-"""
-OMITTED_INTRODUCTION_LINES: Final = {
-    "ab": ("  --headless",),
-    "probe": ("  -u ", "  -t ", "  --headless"),
-}
-"""The lines of the introduction that a command does not need begin so."""
-HELP_EPILOG: Final = """\
-Each option that takes a value can also be set in the environment (LOCUST_LLM_REQUEST_RATE=4 is --request-rate 4) or in a
-configuration file. This text has the options of both, also with -f FILE; 'locust -f FILE --help' has Locust's alone, as
-it ends before it reads the file."""
 PEER_NAMES_BY_OPTION: Final = {
     "-u": ("concurrency", "max-concurrency", "num-concurrent-requests", "num-concurrency",
         "num-users", "vus",
@@ -206,24 +131,6 @@ def accept_peer_option_names(parser: ArgumentParser) -> None:
         actions.setdefault("-m", actions["--model"])  # of AIPerf
 
 
-def introduce_program(parser: LocustArgumentParser, program: str) -> None:
-    """Set the begin and the end of --help and --version of Locust's parser, where ``program`` is a
-    command of this package."""
-    command = program.removeprefix(COMMAND_PREFIX)
-    if command not in USAGES:
-        return
-    parser.prog = program
-    lines = HELP_INTRODUCTION.format(usage=USAGES[command]).splitlines(keepends=True)
-    parser.description = "".join(
-        line for line in lines if not line.startswith(OMITTED_INTRODUCTION_LINES.get(command, ()))
-    )
-    parser.epilog = HELP_EPILOG
-    for action in parser._actions:
-        if "--version" in action.option_strings:
-            shows: Any = action
-            shows.version = format_versions()
-
-
 def unknown_options(words: Sequence[str], known: Collection[str]) -> str:
     """One sentence with all unknown long options and their likely meaning. Empty: all are known.
 
@@ -267,85 +174,3 @@ def _meant(name: str, known: Collection[str]) -> str:
         name, [flag for flag in known if flag.startswith("--")], cutoff=0.75
     )
     return f"did you mean {near[0]}?" if near else "--help has all options"
-
-
-def find_host_words(words: Sequence[str]) -> Iterator[str]:
-    """The value of each --host on a command line."""
-    for word, after in pairwise((*words, "")):
-        name, equals, value = word.partition("=")
-        if name in ("--host", "-H", *(f"--{other}" for other in ACCEPTED_PEER_NAMES["--host"])):
-            yield value if equals else after
-
-
-def misplaced_hosts(words: Sequence[str], names: Iterable[str]) -> Iterator[str]:
-    """Sentences on misplaced hosts. argparse takes the last of several addresses. A word among the
-    user classes may be neither a name nor an address.
-
-    ``names`` are the words without an option.
-    """
-    names = list(names)
-    addresses = [name for name in names if is_address(name)]
-    if len(set(map(_written, (*find_host_words(words), *addresses)))) > 1:
-        yield (
-            "more than one address is given: name one server, or the replicas of one with commas "
-            "between"
-        )
-    for name in names:
-        if not name.isidentifier() and name not in addresses:
-            # there may be a password in it
-            name = "ADDRESS" if "@" in name else truncate_quoted_text(name)
-            yield f"{name!r} is no user class: did you mean --host {name}?"
-
-
-def _written(host: str) -> str:
-    """Write a URL in one form. Any other text stays as it is."""
-    try:
-        return normalise_base_url(host) if "," not in host else host
-    except ValueError:
-        return host
-
-
-def take_host_word(options: Namespace) -> None:
-    """Take an address without --host, among the names of user classes, as the host. It replaces the
-    host of the environment or of a file."""
-    addresses = [name for name in options.user_classes if is_address(name)]
-    if not addresses:
-        return
-    options.host = addresses[0]
-    options.user_classes = [name for name in options.user_classes if name not in addresses]
-
-
-# -- the command, to be written down ---------------------------------------------------------------
-
-INSERTED_WORDS: Final = {
-    "locust-llm ab": ("run.py", "--headless"),
-    "locust-llm probe": ("probe.py", "--headless"),
-}
-"""The words that a command puts before the given ones. For any other command it is the locustfile
-of a run."""
-
-
-def format_command_line(
-    headers: list[str], secrets: Iterable[Any], shown_as: Mapping[str, str] | None = None
-) -> str:
-    """The command line without the values of headers and of the locustfile's secret flags, and
-    without the path of this package. ``shown_as`` replaces other words with values of headers."""
-    words = sys.argv[1:]
-    name = os.path.basename(sys.argv[0]).replace("__main__.py", "locust")
-    file, *more = INSERTED_WORDS.get(name, ("run.py",))
-    put = ["-f", str(Path(__file__).parents[1] / "locustfiles" / file), *more]
-    if words[: len(put)] == put:
-        name = name if name in INSERTED_WORDS else "locust-llm run"
-        words = words[len(put) :]
-    for header in headers:  # by their text, however the flag was written
-        words = [word.replace(header, "***") if header else word for word in words]
-    for text, instead in (shown_as or {}).items():
-        words = [word.replace(text, instead) for word in words]
-    for secret in filter(None, map(str, secrets)):  # whole: a short one is in many words
-        words = [
-            word.removesuffix(secret) + "***"
-            if word == secret or word.endswith("=" + secret)
-            else word
-            for word in words
-        ]
-    return " ".join([name, *(shlex.quote(hide_url_secrets(word)) for word in words)])

@@ -16,8 +16,8 @@ from support.tiny_server import TinyServer, tiny_server
 from locust_llm import plugin
 from locust_llm.access.headers import read_request_headers
 from locust_llm.exit_status import ExitStatus
-from locust_llm.locust_adapter import parsed_options as options
-from locust_llm.locust_adapter.parsed_options import (
+from locust_llm.locust_adapter import command_line_parser as options
+from locust_llm.locust_adapter.command_line_parser import (
     build_settings,
     check_options,
     keep_locusts_defaults,
@@ -25,7 +25,7 @@ from locust_llm.locust_adapter.parsed_options import (
 from locust_llm.locust_adapter.withheld_options import list_secret_names
 from locust_llm.settings.extra_inputs import collect_extra_inputs
 from locust_llm.settings.refusal import RunRefused
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.run_options import Settings
 
 KEY: Final = "sk-0123456789"
 SECRET: Final = "s3cret"

@@ -1,12 +1,12 @@
-"""Settings: every setting of a run, declared once, and what follows from them. Validation is in
-validate.py."""
+"""Run options: every option of a run, declared once as a field of ``Settings``, and what follows from
+them. Validation is in validate.py."""
 
 from functools import cached_property
 from typing import Annotated, Final
 
 import msgspec
 
-from locust_llm.settings.declare import declared_options
+from locust_llm.settings.option_declaration import declared_options
 from locust_llm.slo import rules as slo_rules
 from locust_llm.slo.best_limit import GOODPUT, OBJECTIVES, SHORT_TTFT
 from locust_llm.slo.published import MODES as PUBLISHED_MODES
@@ -27,7 +27,8 @@ from .ab import (
     order_blocks,
     parse_candidate_changes,
 )
-from .declare import (
+from .endpoint_types import ENDPOINT_TYPES, POOLING
+from .option_declaration import (
     COUNT,
     DELAY,
     DELAY_MS,
@@ -39,7 +40,6 @@ from .declare import (
     Option,
     OptionRange,
 )
-from .endpoint_types import ENDPOINT_TYPES, POOLING
 from .selftest_modes import AUTO, OFF, REQUIRE
 from .sweep import (
     CONCURRENCY,

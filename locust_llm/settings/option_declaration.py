@@ -1,5 +1,5 @@
-"""Declare: the one declaration of a setting. Flag, environment variable, range check, form field
-and docs derive from it.
+"""Option declaration: the one declaration of a setting. Flag, environment variable, range check,
+form field and docs derive from it.
 
 A field of a struct declares it: ``Annotated[float | None, Option("load", "Help", "2.5",
 range=POSITIVE)] = None``. Name, type and default are the field's own.
@@ -15,6 +15,8 @@ import msgspec
 
 from locust_llm.text.numbers import SECONDS, format_quoted_number
 from locust_llm.text.numbers import TOKENS as MAX_TOKENS
+
+from .environment_and_config_file import name_variable
 
 GroupName = Literal[
     "load", "prompts", "gate", "rules", "server", "sweep", "report", "ab", "probe", "locust"
@@ -170,7 +172,7 @@ def _complete(option: Option, field: msgspec.structs.FieldInfo, hint: Any) -> Op
     return msgspec.structs.replace(
         option,
         flag=flag,
-        variable=option.variable or "LOCUST_LLM_" + flag.lstrip("-").replace("-", "_").upper(),
+        variable=option.variable or name_variable(flag),
         field=field.name,
         kind=get_origin(types[0]) or types[0],
         default=None if option.otherwise else field.default,
