@@ -39,7 +39,8 @@ from locust_llm.records.accuracy import (
 )
 from locust_llm.records.histogram import histogram_percentiles
 from locust_llm.records.machine import Machine, detect_machine, format_machine
-from locust_llm.records.record import OK, Record
+from locust_llm.records.outcomes import OK
+from locust_llm.records.record import Record
 from locust_llm.slo.client_verdict import (
     ClientVerdict,
     FigureError,

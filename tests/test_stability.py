@@ -15,7 +15,7 @@ from hypothesis.extra.lark import from_lark
 from lark import Lark
 from support.records import answered, failed
 
-from locust_llm.records.record import FAILURES
+from locust_llm.records.outcomes import FAILURES
 from locust_llm.records.record_lines import format_record_line
 from locust_llm.slo.rules import PRESETS, parse_rule
 

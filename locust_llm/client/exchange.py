@@ -11,7 +11,8 @@ from gevent import GreenletExit
 from locust_llm.client.reader.open_streams import OpenStream, ReaderFailed
 from locust_llm.gate.gate import Gate, Slot
 from locust_llm.protocols.token_counts import count_output_tokens
-from locust_llm.records.record import CANCELLED, CLIENT_ERROR, CUT, OK, Record
+from locust_llm.records.outcomes import CANCELLED, CLIENT_ERROR, CUT, OK
+from locust_llm.records.record import Record
 
 from .connection import CONNECT_TIMEOUT_S, ConnectFailed, Connection, Target
 from .loop_turns import can_wait

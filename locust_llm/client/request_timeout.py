@@ -5,7 +5,7 @@ from typing import Any
 
 from gevent import get_hub, getcurrent
 
-from locust_llm.records.record import CANCELLED
+from locust_llm.records.outcomes import CANCELLED
 
 from .request import Request
 from .response import Response

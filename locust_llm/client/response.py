@@ -22,7 +22,8 @@ from locust_llm.protocols.completion import (
     status_message,
 )
 from locust_llm.protocols.known import PROTOCOLS
-from locust_llm.records.record import CANCELLED, CUT, MOST_CHUNKS, OK, TOO_LARGE, TOO_LONG
+from locust_llm.records.outcomes import CANCELLED, CUT, OK, TOO_LARGE, TOO_LONG
+from locust_llm.records.record import MOST_CHUNKS
 from locust_llm.records.server_times import (
     HEADER_NAMES,
     DraftCounts,

@@ -24,8 +24,9 @@ from locust_llm.exit_status import RunOutcome
 from locust_llm.gate.shares import GateStatus
 from locust_llm.locust_adapter.withheld_options import list_secret_names
 from locust_llm.records.limit_blocks import LimitBlock
+from locust_llm.records.outcomes import OK
 from locust_llm.records.phase_plan import BETWEEN, OVER, PROFILING, WARMUP, profiling_phase
-from locust_llm.records.record import OK, Record
+from locust_llm.records.record import Record
 from locust_llm.records.run import LOST_WORKER, NO_RECORD, ProcessHealth, Run, write_run
 from locust_llm.records.telemetry_counts import TelemetryCounts
 from locust_llm.server.discovery import Discovery

@@ -23,8 +23,9 @@ from functools import partial
 from typing import Any, Final
 
 from locust_llm.records.measures import meets_condition, read_measure
+from locust_llm.records.outcomes import CANCELLED, CUT, OK, RETRIED
 from locust_llm.records.phase_plan import PROFILING
-from locust_llm.records.record import CANCELLED, CUT, OK, RETRIED, Record
+from locust_llm.records.record import Record
 from locust_llm.records.run import BrokenRule
 from locust_llm.slo.correlation_time import CorrelationTime
 from locust_llm.slo.intervals import TAIL, binomial_cdf, count_needed_values

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from locust_llm.records.histogram import Histogram, SlidingHistogram, histogram_percentiles
+from locust_llm.records.outcomes import CANCELLED, CUT, OK
 from locust_llm.records.phase_plan import PROFILING, WARMUP
-from locust_llm.records.record import CANCELLED, CUT, OK, Record
+from locust_llm.records.record import Record
 from locust_llm.records.run import ProcessHealth
 from locust_llm.records.server_times import ServerTimes
 from locust_llm.slo.client_verdict import (

@@ -26,7 +26,8 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from locust_llm.records.record import FAILURES, OK, Record
+from locust_llm.records.outcomes import FAILURES, OK
+from locust_llm.records.record import Record
 from locust_llm.slo.client_verdict import LEVELS
 from locust_llm.slo.metrics import METRICS, Metric
 

@@ -29,7 +29,8 @@ from locust_llm.records.failures import (
     describe_retries,
 )
 from locust_llm.records.journal import lock_file
-from locust_llm.records.record import CANCELLED, OK, RETRIED, Record
+from locust_llm.records.outcomes import CANCELLED, OK, RETRIED
+from locust_llm.records.record import Record
 from locust_llm.records.record_lines import format_record_line
 from locust_llm.records.report_result import ReportResult
 from locust_llm.records.run import (

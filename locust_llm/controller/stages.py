@@ -12,8 +12,9 @@ from typing import Final
 import msgspec
 
 from locust_llm.files.buffered_file import BufferedFile
+from locust_llm.records.outcomes import OK, RETRIED
 from locust_llm.records.phase_plan import WARMUP
-from locust_llm.records.record import OK, RETRIED, Record
+from locust_llm.records.record import Record
 from locust_llm.records.record_lines import format_record_line
 from locust_llm.records.report_result import ReportResult
 from locust_llm.records.run import (

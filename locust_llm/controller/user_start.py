@@ -8,8 +8,9 @@ queue is never as long again.
 import math
 from typing import Final
 
+from locust_llm.records.outcomes import OK
 from locust_llm.records.phase_plan import WARMUP, label_phase, stage_of_phase
-from locust_llm.records.record import OK, Record
+from locust_llm.records.record import Record
 from locust_llm.records.run import (
     BY_EARLIER_PHASE,
     BY_RATE,

@@ -7,7 +7,8 @@ from typing import Any
 from locust.env import Environment
 
 from locust_llm.locust_adapter.tables import ROWS
-from locust_llm.records.record import CANCELLED, CUT, OK, RETRIED, Record
+from locust_llm.records.outcomes import CANCELLED, CUT, OK, RETRIED
+from locust_llm.records.record import Record
 
 
 class RequestFailed(Exception):

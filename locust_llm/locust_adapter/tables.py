@@ -10,7 +10,7 @@ import locust.stats
 
 from locust_llm.records.failures import generalise_failure_message
 from locust_llm.records.histogram import histogram_percentiles, round_to_three_digits
-from locust_llm.records.record import CANCELLED, CUT, RETRIED
+from locust_llm.records.outcomes import CANCELLED, CUT, RETRIED
 from locust_llm.text.format import clean_line, format_count, format_duration, truncate_text
 
 ROWS: Final = ("TTFT", "ITL", "gate wait")

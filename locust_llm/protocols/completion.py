@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import msgspec
 
-from locust_llm.records.record import OK
+from locust_llm.records.outcomes import OK
 from locust_llm.text.sanitise import sanitise_text
 
 from .content import (

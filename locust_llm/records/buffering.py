@@ -13,7 +13,8 @@ from itertools import pairwise
 from statistics import median
 from typing import Final
 
-from locust_llm.records.record import OK, Record
+from locust_llm.records.outcomes import OK
+from locust_llm.records.record import Record
 
 SLOT_S: Final = 5.0
 SLOT_ANSWERS: Final = 50

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from .record import CLIENT_ERROR, OK, Record
+from .outcomes import CLIENT_ERROR, OK
+from .record import Record
 
 MAX_MESSAGE_CHARS: Final = 300
 """The characters of a message that decide its kind."""

@@ -26,7 +26,8 @@ from locust_llm.slo.best_limit import (
 from locust_llm.slo.rules import Condition
 
 from .measures import meets_condition
-from .record import CUT, FAILURES, OK, RETRIED, Record
+from .outcomes import CUT, FAILURES, OK, RETRIED
+from .record import Record
 
 
 class LimitBlock(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,5 +1,5 @@
-"""Record: everything stamped and counted about one request, also a failed one, and the values
-derived from it.
+"""Record: everything stamped and counted about one request, also a failed one. The values derived
+from the stamps are in request_latency.py.
 
 Stamps end in ``_at``: seconds on the monotonic clock of the process that sent the request.
 ``clock_offset_s`` is what to add to a stamp to get Unix time; it is taken once a process, so a
@@ -9,13 +9,13 @@ the same whether it was written locally or came from a worker.
 """
 
 from array import array
-from bisect import bisect_right
-from itertools import pairwise
 from struct import Struct
 from typing import Annotated, Final
 
 import msgspec
 
+from .outcomes import FAILURES, OK
+from .request_latency import RequestLatency
 from .server_times import ServerTimes
 
 Stamp = Annotated[float, msgspec.Meta(ge=-1e11, le=1e11)]
@@ -29,77 +29,11 @@ MOST_CHUNKS: Final = 2**18
 """The most chunks of an answer, more than any model writes. A process packs, unpacks or writes a
 record of so many in 0.05 s."""
 
-# The closed set of outcomes of a request. OK, and the three that the load generator causes itself,
-# are no failures.
-OK: Final = (
-    # it has content and a finish_reason; ``error`` notes if the model ended at once, or if [DONE]
-    # was its end
-    "ok"
-)
-# on purpose: the user, the code of a task, or a cancellation that was asked for
-CANCELLED: Final = "cancelled"
-CUT: Final = "cut"  # still running when the grace period at the end of the run ended
-RETRIED: Final = (
-    # refused (HTTP 429, 503; 401 of an expired key), tried again; the last attempt has the result
-    "retried"
-)
-TOO_LARGE: Final = "too_large"
-TOO_LONG: Final = "too_long"
-CLIENT_ERROR: Final = "client_error"
-UNNAMED: Final = "unnamed"
-FAILURES: Final = {
-    "http_status": "the server answered with a status of 400 or above, or a redirect (none is "
-    "followed)",
-    "rate_limited": "HTTP 429",
-    "unavailable": "HTTP 503",
-    "stream_error": "an error in an answer that began with HTTP 200 (an object, a text, an event "
-    "named error), or a "
-    "finish_reason of an abort",
-    "truncated": "the answer ended without a finish_reason; of several choices not each has one, "
-    "and nothing came after",
-    "malformed": "bytes that are no HTTP, no event stream, or no JSON where it was promised",
-    "empty": "a finished answer without content, though the server counted more than the one token "
-    "that ends a choice, "
-    "or counted none",
-    TOO_LARGE: "more bytes than --max-response-bytes, or more than 262,144 chunks: the connection "
-    "was closed",
-    TOO_LONG: "more than eight chunks per token of max_tokens and 4,096 more: the connection was "
-    "closed",
-    "timeout": "not finished within the request timeout",
-    "first_token_timeout": "no first token within the first-token timeout",
-    "gap_timeout": "no bytes for the length of the gap timeout, in the middle of the answer",
-    "refused": "the connection was refused",
-    "unreachable": "no route to the server's address, or the server's network reports that it is "
-    "down",
-    "no_socket": "this machine has no open file or no port left for a connection",
-    "connect_timeout": "no connection within the connect timeout",
-    "dns": "the host's name could not be resolved",
-    "tls": "the TLS handshake failed",
-    "proxy": "the proxy refused the tunnel, or gave none: nothing reached the server",
-    "reset": "the connection was reset",
-    "closed": "the connection was closed before the answer was complete",
-    "send_failed": "the request could not be written",
-    CLIENT_ERROR: "the load generator itself failed, not the server; the run ends with exit status 2",
-    UNNAMED: "of an imported result: the load tester that made it says no more",
-}
-# Why a request has no ITL.
-NOT_STREAMED: Final = "had no chunk"
-NO_COUNT: Final = "have no count of tokens"
-ONE_CHUNK: Final = "came in one chunk"
-ONE_TOKEN: Final = "have fewer than two tokens"
-AT_ONCE: Final = "were read at once"
-HIDDEN_REASONING: Final = "have hidden reasoning without a count"
-TOKENS_A_MS: Final = 8
-"""No model writes so many tokens in a millisecond."""
 DRAFTS: Final = ("draft_steps", "drafted_tokens", "accepted_tokens")
 """Fields of speculative decoding."""
-DUE: Final = "due"
-GAPS: Final = "gaps"
-"""What an imported record may lack: when it was due, and the stamps between its first and last
-chunk."""
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Record(RequestLatency, msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What happened to one request."""
 
     id: str
@@ -287,48 +221,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return "decode" if self.chunk_us else "prefill"
 
     @property
-    def gate_wait_s(self) -> float | None:
-        """admitted_at - asked_at."""
-        return None if self.admitted_at is None else self.admitted_at - self.asked_at
-
-    @property
-    def send_delay_s(self) -> float | None:
-        """sent_at - admitted_at, without a new connection in between: the load generator's own
-        time.
-
-        None for a request that was sent again as the server was closing its connection.
-        """
-        if self.sent_at is None or self.admitted_at is None or self.resent:
-            return None
-        return max(0.0, self.sent_at - self.admitted_at - (self.reconnect_s or 0.0))
-
-    @property
-    def late_s(self) -> float | None:
-        """sent_at - due_at: what coordinated omission hides."""
-        return None if self.sent_at is None or DUE in self.lacks else self.sent_at - self.due_at
-
-    @property
-    def ttft_s(self) -> float | None:
-        """chunk_at[0] - sent_at; None without a chunk."""
-        return self.chunk_us[0] / 1e6 if self.chunk_us else None
-
-    @property
-    def ttft_is_upper_bound(self) -> bool:
-        """The first chunk was read together with others: it may have arrived sooner."""
-        return bool(self.merged) and self.merged[0][0] == 0
-
-    @property
-    def ttft_soonest_s(self) -> float | None:
-        """The soonest that the first chunk can have come; equal to TTFT unless that is an upper
-        bound."""
-        return self.merged[0][1] / 1e6 if self.ttft_is_upper_bound else self.ttft_s
-
-    @property
-    def ttfo_s(self) -> float | None:
-        """The time to the first chunk that is no reasoning."""
-        return None if self.first_output is None else self.chunk_us[self.first_output] / 1e6
-
-    @property
     def asked_unix_s(self) -> float:
         """When its user asked for it, in Unix seconds."""
         return self.asked_at + self.clock_offset_s
@@ -345,105 +237,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.closed_at + self.clock_offset_s
 
     @property
-    def ttft_from_due_s(self) -> float | None:
-        """chunk_at[0] - due_at: what a user would have waited."""
-        if self.sent_at is None or not self.chunk_us or DUE in self.lacks:
-            return None
-        return self.sent_at - self.due_at + self.chunk_us[0] / 1e6
-
-    @property
-    def latency_s(self) -> float | None:
-        """chunk_at[-1] - sent_at, or closed_at - sent_at for an answer that was not streamed. None:
-        there is neither."""
-        if self.chunk_us:
-            return self.chunk_us[-1] / 1e6
-        if self.sent_at is None or self.streamed or self.outcome != OK:
-            return None
-        return self.closed_at - self.sent_at
-
-    @property
-    def latency_soonest_s(self) -> float | None:
-        """The soonest that the last chunk can have come; equal to the latency unless it came in one
-        read with others."""
-        if self.merged and self.merged[-1][0] == len(self.chunk_us) - 1:
-            return self.merged[-1][1] / 1e6
-        return self.latency_s
-
-    @property
     def rejected(self) -> str:
         """The rejected counts as text, one line each."""
         return "\n".join(f"{name} {value}" for name, value in self.rejected_counts)
-
-    @property
-    def itl_s(self) -> float | None:
-        """(latency - TTFT) / (output tokens - tokens of the first chunk): AIPerf's
-        inter_token_latency, which many tools call TPOT.
-
-        Several choices come side by side, so the average tokens of one count. None where two
-        stamps, or the tokens between them, are unknown: see ``no_itl``.
-        """
-        if self.no_itl:
-            return None
-        return self._span_us / 1e6 / self._tokens_later
-
-    @property
-    def no_itl(self) -> str:
-        """Why the request has no ITL. Empty: it has one."""
-        us = self.chunk_us
-        if not us:
-            return NOT_STREAMED
-        if self.output_tokens is None:
-            return NO_COUNT
-        if len(us) == 1:
-            return ONE_CHUNK
-        if self.hidden_tokens is None or (self.hidden_tokens and self.first_output is None):
-            return HIDDEN_REASONING
-        if self._first == len(us) - 1:
-            return ONE_CHUNK
-        later = self._tokens_later
-        if self._came_at_once(later):
-            return AT_ONCE
-        return "" if later > 0 else ONE_TOKEN
-
-    @property
-    def _first(self) -> int:
-        """The index of the chunk from which on the tokens are known: a summary of hidden reasoning
-        has other tokens."""
-        return self.first_output or 0 if self.hidden_tokens else 0
-
-    @property
-    def _span_us(self) -> int:
-        return self.chunk_us[-1] - self.chunk_us[self._first]
-
-    @property
-    def _tokens_later(self) -> float:
-        """The tokens after the first chunk."""
-        return (
-            (self.output_tokens or 0) - (self.hidden_tokens or 0)
-        ) / self.choices - self.first_chunk_tokens
-
-    def _came_at_once(self, later: float) -> bool:
-        """Whether the answer was gathered on the way: most of it came in the first read, or
-        together with others, faster than any model writes."""
-        us = self.chunk_us
-        chunks = len(self.chunk_us)
-        if us[-1] == us[self._first]:
-            return True
-        if not self.merged:
-            return False
-        if self.choices == 1 and 2 * bisect_right(us, us[0]) > chunks:
-            return True
-        return 2 * len(self.merged) > chunks and self._span_us * TOKENS_A_MS < later * 1000
-
-    @property
-    def known_us(self) -> tuple[int, ...]:
-        """The stamps of the chunks where all of them are known, else none."""
-        return () if GAPS in self.lacks else self.chunk_us
-
-    @property
-    def gaps_us(self) -> tuple[int, ...]:
-        """Gaps between neighbouring chunks, in microseconds, merged ones included."""
-        return tuple(b - a for a, b in pairwise(self.known_us))
 
     @property
     def chunks_counted(self) -> bool:
@@ -473,50 +269,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return None
         chunks = len(self.chunk_us) - self._first
         return (self.output_tokens - self.hidden_tokens - (self.finish_reason == "stop")) / chunks
-
-    @property
-    def shared(self) -> int:
-        """Merged chunks that share their stamp with a neighbour."""
-        us = self.chunk_us
-        return sum(
-            us[i] in (us[i - 1] if i else -1, us[i + 1] if i + 1 < len(us) else -1)
-            for i, _ in self.merged
-        )
-
-    @property
-    def sharp_gaps_us(self) -> tuple[int, ...]:
-        """The gaps whose two ends are exact. The gap percentiles use them."""
-        if not self.merged:
-            return self.gaps_us
-        blurred = {index for index, _ in self.merged}
-        return tuple(
-            gap for i, gap in enumerate(self.gaps_us) if i not in blurred and i + 1 not in blurred
-        )
-
-    @property
-    def blurred_gaps_us(self) -> tuple[tuple[int, int], ...]:
-        """(least, most) of each other gap."""
-        us = self.chunk_us
-        earliest = dict(self.merged)
-        return tuple(
-            (max(earliest.get(i + 1, us[i + 1]) - us[i], 0), us[i + 1] - earliest.get(i, us[i]))
-            for i in range(len(us) - 1 if earliest else 0)
-            if i in earliest or i + 1 in earliest
-        )
-
-    @property
-    def longest_stall_s(self) -> float | None:
-        """The largest gap of the request; None below two chunks. Merging can only make it look
-        longer."""
-        gaps = self.gaps_us
-        return max(gaps) / 1e6 if gaps else None
-
-    @property
-    def close_lag_s(self) -> float | None:
-        """closed_at - chunk_at[-1]."""
-        if self.sent_at is None or not self.chunk_us:
-            return None
-        return self.closed_at - self.sent_at - self.chunk_us[-1] / 1e6
 
 
 # -- packed: as it goes to the master, and into a journal ------------------------------------------

@@ -14,7 +14,8 @@ import msgspec
 
 from locust_llm.files.regular_file import open_regular
 
-from .record import CANCELLED, CUT, FAILURES, OK, RETRIED, Record
+from .outcomes import CANCELLED, CUT, FAILURES, OK, RETRIED
+from .record import Record
 
 OUTCOMES: Final = frozenset({OK, CANCELLED, CUT, RETRIED, *FAILURES})
 PHASES: Final = frozenset({"warmup", "profiling"})

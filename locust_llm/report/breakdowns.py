@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from locust_llm.records.record import FAILURES, OK
+from locust_llm.records.outcomes import FAILURES, OK
 from locust_llm.records.run import Run
 from locust_llm.report.arrays import Floats
 from locust_llm.report.rows import make_distribution_row

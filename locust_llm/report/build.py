@@ -20,7 +20,7 @@ import pandas as pd
 from msgspec.structs import replace as replaced
 
 from locust_llm.files.json_file import replace_file
-from locust_llm.records.record import RETRIED
+from locust_llm.records.outcomes import RETRIED
 from locust_llm.records.record_lines import RecordFile, UnreadLines
 from locust_llm.records.run import RECORDS, RUN, Run, decode_readable_run, encode_run_json, read_run
 from locust_llm.records.server_metrics import EngineHistory, read_history

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from locust_llm.records.record import CUT, FAILURES, OK
+from locust_llm.records.outcomes import CUT, FAILURES, OK
 from locust_llm.records.server_metrics import read_history
 from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock
 from locust_llm.report.compare.condition_differences import (

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from locust_llm.records.record import CANCELLED, CUT, FAILURES, OK
+from locust_llm.records.outcomes import CANCELLED, CUT, FAILURES, OK
 from locust_llm.records.run import OpenLoopSchedule, Run
 from locust_llm.report.arrays import Floats
 from locust_llm.report.outages import describe_outages

@@ -5,7 +5,7 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from locust_llm.records.machine import Machine, format_machine
-from locust_llm.records.record import FAILURES
+from locust_llm.records.outcomes import FAILURES
 from locust_llm.records.run import Run, Stage
 from locust_llm.report.delivery import (
     describe_completed,

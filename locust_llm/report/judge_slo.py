@@ -24,7 +24,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from locust_llm.records.record import OK
+from locust_llm.records.outcomes import OK
 from locust_llm.records.run import Run
 from locust_llm.report.compare.condition_differences import load_matching_base
 from locust_llm.report.compare.metric_differences import measure_worsening

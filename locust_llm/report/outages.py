@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from locust_llm.records.record import CUT, OK
+from locust_llm.records.outcomes import CUT, OK
 from locust_llm.records.run import Run
 from locust_llm.report.arrays import Floats
 from locust_llm.report.selection import RequestSelection

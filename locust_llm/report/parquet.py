@@ -7,8 +7,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from locust_llm.records.record import DUE, Record
+from locust_llm.records.record import Record
 from locust_llm.records.record_columns import RECORD_COLUMNS, RecordColumn
+from locust_llm.records.request_latency import DUE
 from locust_llm.records.run import Run
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from locust_llm.records.outcomes import CANCELLED, FAILURES, OK
 from locust_llm.records.phase_plan import PROFILING
-from locust_llm.records.record import CANCELLED, FAILURES, OK
 from locust_llm.records.run import Run
 from locust_llm.report.arrays import Floats
 from locust_llm.settings.sweep import littles_law_residual

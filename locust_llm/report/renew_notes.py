@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from locust_llm.records.buffering import TAKEN_BACK, Buffering
 from locust_llm.records.failures import describe_retries
-from locust_llm.records.record import RETRIED, Record
+from locust_llm.records.outcomes import RETRIED
+from locust_llm.records.record import Record
 from locust_llm.records.run import BrokenRule, Run, find_loaded_times
 from locust_llm.records.server_metrics import (
     BASE,

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from locust_llm.records.record import CANCELLED, CUT, FAILURES, OK, Record
+from locust_llm.records.outcomes import CANCELLED, CUT, FAILURES, OK
+from locust_llm.records.record import Record
 from locust_llm.records.run import ProcessHealth, Run
 from locust_llm.report.arrays import Floats
 from locust_llm.report.delivery import describe_arrivals, find_requested_rate, measure_delivery

@@ -15,8 +15,9 @@ import msgspec
 
 from locust_llm.controller.live_stats import WINDOW_S, LiveStats
 from locust_llm.records.histogram import Histogram, SlidingHistogram
+from locust_llm.records.outcomes import OK
 from locust_llm.records.phase_plan import PROFILING
-from locust_llm.records.record import OK, Record
+from locust_llm.records.record import Record
 from locust_llm.report.charts.timeline_lines import (
     MAX_DOTS,
     STALL_RATIO,

@@ -11,7 +11,7 @@ import gevent
 from locust_llm.controller.controller import Controller
 from locust_llm.controller.live_stats import PARTS_S
 from locust_llm.controller.progress import format_phase_position
-from locust_llm.records.latency_part_names import LATE, NAMES, USER, name_latency_part
+from locust_llm.records.breakdown_labels import LATE, NAMES, USER, name_latency_part
 from locust_llm.records.phase_plan import BETWEEN, PROFILING, WARMUP
 from locust_llm.records.record import Record
 from locust_llm.records.report_result import MetricValue, ReportResult

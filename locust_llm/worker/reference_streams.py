@@ -24,7 +24,8 @@ from locust_llm.records.accuracy import (
     TimingDifferences,
     parse_reference_times,
 )
-from locust_llm.records.record import OK, Record
+from locust_llm.records.outcomes import OK
+from locust_llm.records.record import Record
 from locust_llm.settings.selftest_modes import OFF
 
 STREAMS: Final = 2

@@ -32,8 +32,9 @@ from locust_llm.gate.gate import GateClosed
 from locust_llm.locust_adapter.request_statistics import log_to_locust
 from locust_llm.protocols.completion import USUAL
 from locust_llm.protocols.known import PROTOCOLS, encode_request_pieces
+from locust_llm.records.outcomes import CANCELLED, CUT, OK, RETRIED
 from locust_llm.records.phase_plan import label_phase, stage_of_phase
-from locust_llm.records.record import CANCELLED, CUT, OK, RETRIED, Record
+from locust_llm.records.record import Record
 from locust_llm.records.spans.trace_ids import HEADER as TRACEPARENT
 from locust_llm.records.spans.trace_ids import make_traceparent
 from locust_llm.server.length_control import make_length_fields

@@ -16,7 +16,8 @@ from gevent.pool import Group
 
 from locust_llm.client.answer import Answer
 from locust_llm.gate.gate import GateClosed
-from locust_llm.records.record import OK, Record
+from locust_llm.records.outcomes import OK
+from locust_llm.records.record import Record
 from locust_llm.worker.permits import Permit
 from locust_llm.workload.conversation import Message, previous_turn
 

@@ -9,7 +9,8 @@ from gevent import GreenletExit
 from gevent.pool import Group
 
 from locust_llm.client.answer import count_answer_tokens
-from locust_llm.records.record import OK, Record
+from locust_llm.records.outcomes import OK
+from locust_llm.records.record import Record
 from locust_llm.worker.permits import Permit
 from locust_llm.workload.conversation import Conversation, ConversationRequest
 from locust_llm.workload.formats import DatasetSession

@@ -18,7 +18,8 @@ from support.scripted import Row, Scripted, stream
 
 from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.gate.gate import Gate
-from locust_llm.records.record import OK, Record
+from locust_llm.records.outcomes import OK
+from locust_llm.records.record import Record
 
 SLOTS = 3
 USERS = 12

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from tabulate import tabulate
 
-from locust_llm.records.record import OK
+from locust_llm.records.outcomes import OK
 from locust_llm.records.run import BY_RATE, BY_RESPONSE_TIME, Run, UserStart
 from locust_llm.report.rate_window import RateWindow, find_settled_window
 from locust_llm.report.selection import RequestSelection

@@ -18,7 +18,8 @@ from load import Load, load
 from tabulate import tabulate
 from truth import Program, Sent, build, server
 
-from locust_llm.records.record import OK, Record
+from locust_llm.records.outcomes import OK
+from locust_llm.records.record import Record
 
 PREFILL_MS = 100
 

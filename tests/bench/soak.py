@@ -33,7 +33,8 @@ from support import hostile
 from tabulate import tabulate
 
 from locust_llm.demo_command import start_simulator
-from locust_llm.records.record import CANCELLED, CUT, OK, RETRIED, Record
+from locust_llm.records.outcomes import CANCELLED, CUT, OK, RETRIED
+from locust_llm.records.record import Record
 from locust_llm.records.record_lines import parse_record_line
 
 FAULTS: Final = {

@@ -22,7 +22,7 @@ from support.scripted import Scripted
 from locust_llm.client import connection as module
 from locust_llm.client.connection import ConnectFailed, Connection, Target
 from locust_llm.client.source_address import connect_socket
-from locust_llm.records.record import FAILURES
+from locust_llm.records.outcomes import FAILURES
 
 
 @pytest.fixture(autouse=True)

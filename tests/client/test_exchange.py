@@ -40,7 +40,8 @@ from locust_llm.client.request import Request
 from locust_llm.client.request_timeout import find_exceeded_limit, next_limit
 from locust_llm.client.response import NO_END, Response
 from locust_llm.gate.gate import Gate, GateClosed
-from locust_llm.records.record import CANCELLED, OK, Record
+from locust_llm.records.outcomes import CANCELLED, OK
+from locust_llm.records.record import Record
 
 
 @pytest.fixture(autouse=True)

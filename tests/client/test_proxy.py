@@ -23,7 +23,7 @@ from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.proxy import MAX_REPLY_BYTES, Proxy, ProxyFailed, find_proxy
 from locust_llm.client.requests_bridge import make_target
 from locust_llm.gate.gate import Gate
-from locust_llm.records.record import FAILURES
+from locust_llm.records.outcomes import FAILURES
 from locust_llm.server.http_get import FetchFailed, fetch
 
 PASSWORD = "love:lace/1815"

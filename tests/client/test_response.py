@@ -22,7 +22,7 @@ from locust_llm.client.response import (
 from locust_llm.client.sse import EventDecoder
 from locust_llm.protocols.completion import Completion
 from locust_llm.protocols.known import PROTOCOLS
-from locust_llm.records.record import FAILURES, OK
+from locust_llm.records.outcomes import FAILURES, OK
 from locust_llm.records.server_times import ServerTimes
 from locust_llm.settings.run_options import MAX_RESPONSE_BYTES
 from locust_llm.text.sanitise import MESSAGE_BYTES, sanitise_text

@@ -18,7 +18,7 @@ from locust_llm.client import compression
 from locust_llm.client.compression import decompress_body, parse_codings
 from locust_llm.client.response import MAX_ERROR_BYTES, Response
 from locust_llm.protocols.known import PROTOCOLS
-from locust_llm.records.record import OK
+from locust_llm.records.outcomes import OK
 
 TEXTS = event(delta(role="assistant")) + event(delta(content="a")) + event(delta(content="b"))
 END = event(delta("stop")) + event("[DONE]")

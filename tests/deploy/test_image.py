@@ -24,7 +24,7 @@ from support.runs import free_port
 from locust_llm import read
 from locust_llm.demo_command import start_simulator
 from locust_llm.exit_status import ExitStatus
-from locust_llm.records.record import OK
+from locust_llm.records.outcomes import OK
 
 CHECKOUT: Final = Path(__file__).parents[2]
 DEPLOY: Final = CHECKOUT / "deploy"

@@ -23,7 +23,7 @@ from support.exports import as_protobuf, span
 from support.runs import free_port, records
 
 from locust_llm.demo_command import start_simulator
-from locust_llm.records.record import OK
+from locust_llm.records.outcomes import OK
 from locust_llm.records.run import Run, read_run
 from locust_llm.report.sections.latency_parts import LatencyAttribution
 

@@ -23,7 +23,8 @@ from locust_llm.lab.probe import user as probe
 from locust_llm.locust_adapter import command_line_parser as options_module
 from locust_llm.locust_adapter.ab_command import replace_base_by_host
 from locust_llm.locust_adapter.command_line_parser import add_options, build_settings
-from locust_llm.records.record import FAILURES, Record
+from locust_llm.records.outcomes import FAILURES
+from locust_llm.records.record import Record
 from locust_llm.settings.validate import validate_settings
 from locust_llm.slo import rules as slo
 

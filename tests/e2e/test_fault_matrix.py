@@ -12,7 +12,8 @@ from support.scripted import Scripted, Step, chunked, event, head, send, whole
 
 from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.gate.gate import Gate
-from locust_llm.records.record import OK, Record
+from locust_llm.records.outcomes import OK
+from locust_llm.records.record import Record
 
 # the last test looks at what all the others saw
 pytestmark = pytest.mark.xdist_group("fault_matrix")

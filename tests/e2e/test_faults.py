@@ -19,7 +19,8 @@ from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.requests_bridge import make_target
 from locust_llm.gate.gate import Gate
 from locust_llm.records.failures import generalise_failure_message
-from locust_llm.records.record import FAILURES, OK, Record
+from locust_llm.records.outcomes import FAILURES, OK
+from locust_llm.records.record import Record
 
 pytestmark = pytest.mark.xdist_group("faults")  # the last test looks at what all the others saw
 

@@ -23,7 +23,8 @@ from locust_llm.client.request import Request
 from locust_llm.client.response import NO_END
 from locust_llm.exit_status import ExitStatus
 from locust_llm.gate.gate import Gate
-from locust_llm.records.record import OK, Record
+from locust_llm.records.outcomes import OK
+from locust_llm.records.record import Record
 
 DEADLINE_S: Final = 20.0
 """Of one answer; no limit of its request is above 4 s, and machines are slow. Later is a hang."""

@@ -21,7 +21,8 @@ from support.runs import CHAT, records
 
 from locust_llm.exit_status import ExitStatus
 from locust_llm.gate.shares import SILENT_S
-from locust_llm.records.record import CUT, OK, Record
+from locust_llm.records.outcomes import CUT, OK
+from locust_llm.records.record import Record
 from locust_llm.wire.messages import GONE_S
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())

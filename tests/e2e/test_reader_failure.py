@@ -12,7 +12,7 @@ from support.runs import Server
 from locust_llm.client.reader.open_streams import DIED
 from locust_llm.client.reader.process_reader import NO_READER
 from locust_llm.demo_command import start_simulator
-from locust_llm.records.record import CLIENT_ERROR
+from locust_llm.records.outcomes import CLIENT_ERROR
 
 LOCUSTFILE = """
 import gevent

@@ -26,7 +26,8 @@ import pytest
 import requests
 from support.one_request import ask
 
-from locust_llm.records.record import OK, Record
+from locust_llm.records.outcomes import OK
+from locust_llm.records.record import Record
 from locust_llm.records.record_lines import parse_record_line
 from locust_llm.report.sections.latency_parts import LatencyAttribution, ServerTime
 

@@ -19,8 +19,8 @@ from support.one_request import ask
 
 import locust_llm
 from locust_llm.check_command import FINE, PROBLEM, check_server
-from locust_llm.records.latency_part_names import TO_FIRST
-from locust_llm.records.record import OK
+from locust_llm.records.breakdown_labels import TO_FIRST
+from locust_llm.records.outcomes import OK
 from locust_llm.records.record_lines import parse_record_line
 from locust_llm.records.server_metrics import read_engine_samples
 from locust_llm.settings.run_options import Settings

@@ -16,7 +16,7 @@ from locust_llm.protocols.completion import (
     status_message,
 )
 from locust_llm.protocols.known import PROTOCOLS
-from locust_llm.records.record import FAILURES, OK
+from locust_llm.records.outcomes import FAILURES, OK
 from locust_llm.text.sanitise import MESSAGE_BYTES
 
 

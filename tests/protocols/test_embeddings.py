@@ -7,7 +7,7 @@ import pytest
 
 from locust_llm.protocols.completion import Completion
 from locust_llm.protocols.known import PROTOCOLS, encode_request_body
-from locust_llm.records.record import OK
+from locust_llm.records.outcomes import OK
 from locust_llm.settings.endpoint_types import POOLING
 
 THREE = [{"role": "user", "content": text} for text in ("a", "b", "c")]

@@ -11,7 +11,7 @@ from support.examples import examples
 from locust_llm.protocols.completion import Completion, status_message
 from locust_llm.protocols.error_forms import find_embedded_error, is_error, read_error_message
 from locust_llm.protocols.known import PROTOCOLS
-from locust_llm.records.record import OK
+from locust_llm.records.outcomes import OK
 
 TEXT = {
     "chat": {"choices": [{"index": 0, "delta": {"content": "a"}}]},

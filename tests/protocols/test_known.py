@@ -8,7 +8,7 @@ from support import unpatched_locust  # noqa: F401  the locustfile imports Locus
 
 from locust_llm.client.response import Response
 from locust_llm.protocols.known import PROTOCOLS, encode_request_body
-from locust_llm.records.record import OK
+from locust_llm.records.outcomes import OK
 from locust_llm.settings.option_declaration import declared_options
 from locust_llm.settings.run_options import Settings
 

@@ -9,7 +9,7 @@ import pytest
 from locust_llm.client.answer import join_deltas
 from locust_llm.protocols.completion import Completion
 from locust_llm.protocols.known import PROTOCOLS, encode_request_body
-from locust_llm.records.record import OK
+from locust_llm.records.outcomes import OK
 
 USAGE = {
     "input_tokens": 9, "output_tokens": 4, "input_tokens_details": {"cached_tokens": 8},

@@ -11,7 +11,7 @@ from support.examples import examples
 from locust_llm.protocols.completion import Completion
 from locust_llm.protocols.known import PROTOCOLS
 from locust_llm.protocols.token_counts import SettledCounts, count_output_tokens
-from locust_llm.records.record import OK
+from locust_llm.records.outcomes import OK
 
 STREAMS = ("chat", "completions", "responses", "messages")
 NO_COUNTS: tuple[Any, ...] = (

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 from support.records import a_run, answered, failed
 
-from locust_llm.records.record import RETRIED
+from locust_llm.records.outcomes import RETRIED
 from locust_llm.records.server_metrics import EngineHistory, EngineSample
 from locust_llm.report.renew_notes import renew_notes
 

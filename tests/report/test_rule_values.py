@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 from support.random_runs import Made, random_run
 
-from locust_llm.records.record import CANCELLED, CUT, FAILURES, OK, Record
+from locust_llm.records.outcomes import CANCELLED, CUT, FAILURES, OK
+from locust_llm.records.record import Record
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.rows import Row
 from locust_llm.report.sections.summary import Summary

@@ -7,7 +7,8 @@ import pytest
 from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed
 
-from locust_llm.records.record import AT_ONCE, ONE_CHUNK, Record
+from locust_llm.records.record import Record
+from locust_llm.records.request_latency import AT_ONCE, ONE_CHUNK
 from locust_llm.records.run import Run
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.render.tiles import make_tiles

@@ -19,7 +19,8 @@ from support.examples import examples
 from support.records import a_run, answered, failed
 
 from locust_llm import __main__ as door
-from locust_llm.records.record import FAILURES, Record
+from locust_llm.records.outcomes import FAILURES
+from locust_llm.records.record import Record
 from locust_llm.records.record_lines import format_record_line
 from locust_llm.records.run import Run, write_run
 from locust_llm.report import build as report

@@ -12,7 +12,7 @@ from locust_llm.client.answer import join_deltas
 from locust_llm.client.response import Response
 from locust_llm.protocols.known import PROTOCOLS, encode_request_body
 from locust_llm.protocols.responses import split_at_stored_response
-from locust_llm.records.record import OK
+from locust_llm.records.outcomes import OK
 
 KINDS = ("chat", "completions", "responses", "messages")
 THREE = [{"role": "user", "content": "one " * words} for words in (1, 2, 3)]

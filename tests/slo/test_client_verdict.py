@@ -8,7 +8,7 @@ from support.records import answered
 
 from locust_llm.lab.probe.report_kind import ProbeExperiment
 from locust_llm.lab.probe.requests import ProbeResult
-from locust_llm.records.record import OK as RECORD_OK
+from locust_llm.records.outcomes import OK as RECORD_OK
 from locust_llm.records.run import ProcessHealth
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.selection import RequestSelection

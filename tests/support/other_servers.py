@@ -20,7 +20,7 @@ from typing import ClassVar, Final
 from locust_llm.lab.probe.experiments import ProbeBounds, schedule_episodes
 from locust_llm.lab.probe.requests import ProbeEpisode, ProbeResult
 from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
-from locust_llm.records.record import OK
+from locust_llm.records.outcomes import OK
 
 STEP_SIGMA: Final = 0.03
 """The logarithm of a step's time has this standard deviation."""

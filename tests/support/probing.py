@@ -9,7 +9,7 @@ from typing import Final
 from locust_llm.lab.probe.experiments import ProbeBounds, schedule_episodes
 from locust_llm.lab.probe.requests import ProbeEpisode, ProbeRequest, ProbeResult
 from locust_llm.lab.twin.drift import Bursts
-from locust_llm.records.record import OK
+from locust_llm.records.outcomes import OK
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import GPUS, MODELS, StepCostConstants
 from locust_llm.simulator.scheduling.disaggregated import DisaggregatedEngine, Link

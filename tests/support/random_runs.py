@@ -21,7 +21,8 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from locust_llm.records.record import CANCELLED, CUT, OK, RETRIED, Record
+from locust_llm.records.outcomes import CANCELLED, CUT, OK, RETRIED
+from locust_llm.records.record import Record
 from locust_llm.records.record_lines import format_record_line
 from locust_llm.records.run import RECORDS, LimitChange, OpenLoopSchedule, Run
 from locust_llm.records.server_metrics import SERVER_METRICS, EngineSample

@@ -18,7 +18,8 @@ from locust_llm.records.journal import (
     read_journal_frames,
     read_journal_records,
 )
-from locust_llm.records.record import FAILURES, MOST_CHUNKS, OK, Record, pack_record, unpack_record
+from locust_llm.records.outcomes import FAILURES, OK
+from locust_llm.records.record import MOST_CHUNKS, Record, pack_record, unpack_record
 from locust_llm.wire import messages
 from locust_llm.wire.messages import Records, unpack_to_control
 from locust_llm.worker.outbox import BATCH_RECORDS, RESEND_AFTER_S, RecordOutbox

@@ -26,7 +26,8 @@ from locust_llm.client.connection import Target
 from locust_llm.client.request import Request
 from locust_llm.client.response import Response
 from locust_llm.gate.gate import GateClosed
-from locust_llm.records.record import CUT, OK, RETRIED, Record
+from locust_llm.records.outcomes import CUT, OK, RETRIED
+from locust_llm.records.record import Record
 from locust_llm.records.spans.trace_ids import make_traceparent
 from locust_llm.worker import send_request as module
 from locust_llm.worker.affinity import Affinity

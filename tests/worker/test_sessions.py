@@ -17,7 +17,8 @@ from support.records import answered, failed
 
 from locust_llm import LLMUser
 from locust_llm.client.request import Request
-from locust_llm.records.record import OK, Record
+from locust_llm.records.outcomes import OK
+from locust_llm.records.record import Record
 from locust_llm.worker import send_request as module
 from locust_llm.worker.permits import Permit
 from locust_llm.worker.sessions import SessionTree

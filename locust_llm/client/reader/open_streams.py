@@ -38,7 +38,7 @@ from locust_llm.client.response import (
     describe_exception,
 )
 from locust_llm.client.tls import SLICE_BYTES, TLSLayer
-from locust_llm.records.record import CLIENT_ERROR
+from locust_llm.records.outcomes import CLIENT_ERROR
 
 from . import compiled
 

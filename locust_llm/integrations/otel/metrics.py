@@ -23,7 +23,8 @@ from opentelemetry.sdk.metrics.export import Histogram as HistogramPoints
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from locust_llm.records.record import OK, Record
+from locust_llm.records.outcomes import OK
+from locust_llm.records.record import Record
 
 from .frames import RunDescription
 

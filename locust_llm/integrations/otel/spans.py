@@ -23,7 +23,8 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from locust_llm.records.record import OK, Record
+from locust_llm.records.outcomes import OK
+from locust_llm.records.record import Record
 from locust_llm.records.spans.trace_ids import make_request_key
 
 from .frames import RunDescription

@@ -33,7 +33,8 @@ from locust_llm.locust_adapter.command_line_parser import add_access_options, re
 from locust_llm.locust_adapter.option_names_of_other_tools import unknown_options
 from locust_llm.locust_adapter.signals import leave_process
 from locust_llm.protocols.known import PROTOCOLS, encode_request_body
-from locust_llm.records.record import OK, Record
+from locust_llm.records.outcomes import OK
+from locust_llm.records.record import Record
 from locust_llm.server.discovery import (
     LINE_BYTES,
     WAIT_ADVICE,

@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from locust_llm.lab.probe.requests import ProbeResult
-from locust_llm.records.record import CUT
+from locust_llm.records.outcomes import CUT
 
 LONG_STEP_RATIO: Final = 9.0
 """A step is at least two gaps long above this ratio: the typical gap beside a prompt over the gap

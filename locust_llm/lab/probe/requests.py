@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from locust_llm.records.record import OK, Record
+from locust_llm.records.outcomes import OK
+from locust_llm.records.record import Record
 
 SIZED_KINDS: Final = ("alone", "stall")
 """A round has several episodes of these kinds, of a quarter, a half and all of the longest

@@ -32,7 +32,8 @@ from locust_llm.lab.probe.requests import (
     read_probe_result,
 )
 from locust_llm.locust_adapter.command_line_parser import EXTRA_VALIDATORS, add_groups
-from locust_llm.records.record import OK, Record
+from locust_llm.records.outcomes import OK
+from locust_llm.records.record import Record
 from locust_llm.settings.option_declaration import (
     COUNT,
     TOKENS,

@@ -14,8 +14,10 @@ from locust_llm.lab.probe.diagnosis import Diagnosis
 from locust_llm.lab.probe.findings import examine_probe
 from locust_llm.lab.probe.requests import ProbeResult, read_probe_results
 from locust_llm.lab.twin.model import Origin
-from locust_llm.records.record import CANCELLED, CUT, GAPS, OK, Record
+from locust_llm.records.outcomes import CANCELLED, CUT, OK
+from locust_llm.records.record import Record
 from locust_llm.records.record_lines import RecordFile
+from locust_llm.records.request_latency import GAPS
 from locust_llm.records.run import RECORDS, RUN, Run
 from locust_llm.settings.sweep import CONCURRENCY, PREFILL, RATE, parse_sweep
 from locust_llm.slo.client_verdict import OK as CLIENT_OK

@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from locust_llm.lab.probe.requests import ProbeResult
-from locust_llm.records.record import OK, Record
+from locust_llm.records.outcomes import OK
+from locust_llm.records.record import Record
 
 
 class ObservedRequest(NamedTuple):

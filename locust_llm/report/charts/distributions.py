@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from locust_llm.records.record import FAILURES, OK
+from locust_llm.records.outcomes import FAILURES, OK
 from locust_llm.report.arrays import Floats
 from locust_llm.report.columns import RequestColumns
 from locust_llm.report.gaps import GapCounts

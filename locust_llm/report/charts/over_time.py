@@ -9,13 +9,10 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from locust_llm.records.change_names import (
-    name_gate_change,
-    name_stage_start,
-    name_users_change,
-)
-from locust_llm.records.record import CUT, FAILURES, OK
-from locust_llm.records.run import LimitChange, Run, UserChange
+from locust_llm.records.change_names import (name_gate_change, name_stage_start, name_users_change)
+from locust_llm.records.record import (CUT, FAILURES, OK)
+from locust_llm.records.run import (LimitChange, Run, UserChange)
+from locust_llm.records.outcomes import (CUT, FAILURES, OK)
 from locust_llm.report.arrays import Floats
 from locust_llm.report.occupancy import Occupancy, thin_occupancy
 from locust_llm.settings.ab import BASE, CANDIDATE

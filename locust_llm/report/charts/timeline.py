@@ -15,7 +15,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from locust_llm.records.record import OK, Record
+from locust_llm.records.outcomes import OK
+from locust_llm.records.record import Record
 from locust_llm.records.run import Run
 from locust_llm.report.arrays import Floats
 from locust_llm.report.columns import RequestColumns

@@ -10,7 +10,8 @@ from typing import Final
 
 import msgspec
 
-from locust_llm.records.record import FAILURES, OK, Record
+from locust_llm.records.outcomes import FAILURES, OK
+from locust_llm.records.record import Record
 
 MAX_DOTS: Final = 400
 """The dots of a line. Chunks nearer to each other are one dot."""

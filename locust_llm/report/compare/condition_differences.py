@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from locust_llm.files.json_file import decode_json_file
-from locust_llm.records.record import OK
+from locust_llm.records.outcomes import OK
 from locust_llm.records.record_lines import RecordFile
 from locust_llm.records.run import RECORDS, RUN, Run, Stage, read_run
 from locust_llm.report.columns import collect_columns

@@ -25,7 +25,7 @@ import pandas as pd
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from locust_llm.records.record import OK as SUCCEEDED
+from locust_llm.records.outcomes import OK as SUCCEEDED
 from locust_llm.records.run import Run, Stage
 from locust_llm.report.arrays import Floats
 from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock, format_flags

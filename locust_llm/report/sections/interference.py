@@ -36,7 +36,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from locust_llm.records.record import OK, Record
+from locust_llm.records.outcomes import OK
+from locust_llm.records.record import Record
 from locust_llm.report.arrays import Floats, Ints
 from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock, mark_scarce
 from locust_llm.report.breakdowns import estimate_input_lengths

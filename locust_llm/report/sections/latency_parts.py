@@ -18,7 +18,7 @@ import pandas as pd
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from locust_llm.records.latency_part_names import (
+from locust_llm.records.breakdown_labels import (
     AFTER_FIRST,
     AT_MOST,
     BETWEEN,
@@ -44,7 +44,8 @@ from locust_llm.records.latency_part_names import (
     UNATTRIBUTED,
     USER,
 )
-from locust_llm.records.record import OK, Record
+from locust_llm.records.outcomes import OK
+from locust_llm.records.record import Record
 from locust_llm.records.run import LimitChange, Run
 from locust_llm.records.server_metrics import EngineHistory, EngineSample, histogram_mean
 from locust_llm.records.server_times import ServerTimes

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from markupsafe import Markup
 
-from locust_llm.records.latency_part_names import (
+from locust_llm.records.breakdown_labels import (
     CLIENT,
     CONNECT,
     GATE,

@@ -9,7 +9,7 @@ from typing import Final
 
 from locust_llm.exit_status import tolerates_inconclusive
 from locust_llm.records.phase_plan import PROFILING, WARMUP
-from locust_llm.records.record import NOT_STREAMED
+from locust_llm.records.request_latency import NOT_STREAMED
 from locust_llm.records.run import DECIDED, LOST_WORKER, NO_RECORD, Run
 from locust_llm.report.blocks import format_interval
 from locust_llm.report.rows import MIN_TOKENS_PER_MERGED_CHUNK, RunCounts

@@ -13,8 +13,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from locust_llm.records.outcomes import OK
 from locust_llm.records.phase_plan import PROFILING
-from locust_llm.records.record import OK, Record
+from locust_llm.records.record import Record
 from locust_llm.records.run import Run
 from locust_llm.records.server_metrics import EngineHistory, counter_increase
 

@@ -11,8 +11,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from locust_llm.records.outcomes import OK, RETRIED
 from locust_llm.records.phase_plan import PROFILING
-from locust_llm.records.record import OK, RETRIED, Record
+from locust_llm.records.record import Record
 from locust_llm.report.blocks import SCARCE_NOTE, Block, Heading, TableBlock, TextBlock, mark_scarce
 from locust_llm.report.charts.timeline import MAX_ROWS, Timeline
 from locust_llm.report.charts.timeline_lines import MAX_DOTS, TimelineRow, make_timeline_row

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import msgspec
 import pandas as pd
 
-from locust_llm.records.record import DRAFTS, OK
+from locust_llm.records.outcomes import OK
+from locust_llm.records.record import DRAFTS
 from locust_llm.records.run import Run
 from locust_llm.records.server_metrics import EngineHistory, EngineSample, counter_increase
 

@@ -22,8 +22,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from locust_llm.records.outcomes import OK, RETRIED
 from locust_llm.records.phase_plan import PROFILING
-from locust_llm.records.record import OK, RETRIED, Record
+from locust_llm.records.record import Record
 from locust_llm.records.run import Run
 from locust_llm.report.arrays import Floats
 from locust_llm.report.blocks import SCARCE_NOTE, Block, Heading, TableBlock, TextBlock, mark_scarce

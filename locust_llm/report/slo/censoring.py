@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from locust_llm.records.record import CANCELLED, CUT, FAILURES, OK
+from locust_llm.records.outcomes import CANCELLED, CUT, FAILURES, OK
 from locust_llm.report.arrays import Floats
 from locust_llm.report.selection import RequestSelection
 from locust_llm.slo.metrics import (

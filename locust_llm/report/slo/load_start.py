@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from locust_llm.records.record import OK
+from locust_llm.records.outcomes import OK
 from locust_llm.records.run import Run
 from locust_llm.report.rate_window import find_users_started
 from locust_llm.report.selection import RequestSelection

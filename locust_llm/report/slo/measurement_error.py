@@ -28,7 +28,7 @@ from locust_llm.records.accuracy import (
     percentile_error_ends,
     spread_over_tokens,
 )
-from locust_llm.records.record import CUT, OK
+from locust_llm.records.outcomes import CUT, OK
 from locust_llm.records.run import Run
 from locust_llm.report.arrays import Floats
 from locust_llm.report.columns import PROMPT_US, CoalescedGaps

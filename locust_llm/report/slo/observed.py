@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from locust_llm.records.record import CANCELLED, CUT, FAILURES, OK, RETRIED, Record
+from locust_llm.records.outcomes import CANCELLED, CUT, FAILURES, OK, RETRIED
+from locust_llm.records.record import Record
 from locust_llm.records.run import Run
 from locust_llm.report.arrays import Floats
 from locust_llm.report.breakdowns import estimate_input_lengths

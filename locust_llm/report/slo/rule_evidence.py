@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from locust_llm.records.record import FAILURES, OK
+from locust_llm.records.outcomes import FAILURES, OK
 from locust_llm.records.run import Run, Stage
 from locust_llm.report.arrays import Floats
 from locust_llm.settings.sweep import OVERLOADED

@@ -18,7 +18,8 @@ from locust_llm.client.reader.process_reader import (
 )
 from locust_llm.client.response import Response
 from locust_llm.gate.gate import Gate
-from locust_llm.records.record import CLIENT_ERROR, OK, Record
+from locust_llm.records.outcomes import CLIENT_ERROR, OK
+from locust_llm.records.record import Record
 
 
 def fails(*args: Any, **kw: Any) -> Any:

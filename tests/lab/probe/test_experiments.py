@@ -19,7 +19,7 @@ from locust_llm.lab.probe.experiments import (
     schedule_episodes,
 )
 from locust_llm.lab.probe.requests import ProbeEpisode, ProbeRequest, ProbeResult
-from locust_llm.records.record import OK
+from locust_llm.records.outcomes import OK
 
 TOKEN_S = 1e-4
 """A prompt takes so long a token, and never less than 10 ms."""

@@ -15,7 +15,7 @@ from locust_llm.lab.probe.measurements import (
     measure_stall,
 )
 from locust_llm.lab.probe.requests import ProbeResult
-from locust_llm.records.record import CUT, OK
+from locust_llm.records.outcomes import CUT, OK
 
 
 def shot(

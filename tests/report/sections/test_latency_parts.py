@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.records import UNIX, answered, failed
 
-from locust_llm.records.latency_part_names import TO_FIRST
-from locust_llm.records.record import RETRIED, Record
+from locust_llm.records.breakdown_labels import TO_FIRST
+from locust_llm.records.outcomes import RETRIED
+from locust_llm.records.record import Record
 from locust_llm.records.run import LimitChange
 from locust_llm.records.server_times import HEADERS, SPANS, TIMINGS, ServerTimes
 from locust_llm.report.columns import collect_columns

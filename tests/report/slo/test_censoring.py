@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, every, failed, mixed
 
-from locust_llm.records.record import CUT, Record
+from locust_llm.records.outcomes import CUT
+from locust_llm.records.record import Record
 from locust_llm.records.run import OpenLoopSchedule
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.compare.metric_differences import measure_change

@@ -1,4 +1,4 @@
-"""Latency part names: the parts of a request's time in their order, and how they are called."""
+"""Breakdown labels: the parts of a request's time in their order, and how they are called."""
 
 from collections.abc import Collection
 from typing import Final
