@@ -56,7 +56,7 @@ from locust_llm.locust_adapter.tables import (
 from locust_llm.locust_adapter.wire_frames import check_frames
 from locust_llm.locust_adapter.withheld_options import withhold_secrets
 from locust_llm.records.machine import memory_refusal
-from locust_llm.records.message import ControlMessage
+from locust_llm.records.message_base import ControlMessage
 from locust_llm.records.record import Record
 from locust_llm.server.discovery import Discovery
 from locust_llm.server.preflight import (
@@ -77,7 +77,7 @@ from locust_llm.text.numbers import truncate_quoted_text
 from locust_llm.web.prometheus_page import serve_metrics, serve_metrics_on
 from locust_llm.web.routes import attach_pages
 from locust_llm.wire.greenlets import spawn_critical
-from locust_llm.wire.messages import LOCAL, EndRun
+from locust_llm.wire.worker_messages import LOCAL, EndRun
 from locust_llm.worker.process import STATUS_S, cut_open_requests, start_worker
 from locust_llm.worker.worker import WorkerContext, attach_worker_context, receive_from_control
 

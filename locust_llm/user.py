@@ -22,7 +22,7 @@ from locust_llm.client.requests_bridge import (
 from locust_llm.gate.gate import GateClosed
 from locust_llm.locust_adapter.request_statistics import RequestCancelled, RequestCut, RequestFailed  # noqa: F401  for locustfiles
 from locust_llm.records.record import Record
-from locust_llm.wire.messages import RequestsReturned
+from locust_llm.wire.worker_messages import RequestsReturned
 from locust_llm.worker.permits import Permit
 from locust_llm.worker.send_request import SenderPool
 from locust_llm.worker.session_api import Session

@@ -16,7 +16,7 @@ from locust_llm.records.record import Record
 from locust_llm.records.run import OpenLoopSchedule
 from locust_llm.settings.run_options import Settings
 from locust_llm.wire.clock_sync import measure_clock_offset_s
-from locust_llm.wire.messages import (
+from locust_llm.wire.worker_messages import (
     Arrival,
     AskAgain,
     Grant,

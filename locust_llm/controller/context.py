@@ -13,12 +13,12 @@ from typing import Any
 
 import gevent
 
-from locust_llm.records.message import ControlMessage
+from locust_llm.records.message_base import ControlMessage
 from locust_llm.server.discovery import Discovery
 from locust_llm.settings.run_options import Settings
-from locust_llm.wire.delivery import IncomingPost, OutgoingPost
 from locust_llm.wire.greenlets import spawn_critical
-from locust_llm.wire.messages import TO_SENDER, ReliableMessage, pack_message
+from locust_llm.wire.reliable_delivery import IncomingPost, OutgoingPost
+from locust_llm.wire.worker_messages import TO_SENDER, ReliableMessage, pack_message
 
 from .run_store import RunStore
 from .workers import WorkerRegistry

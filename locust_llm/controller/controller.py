@@ -16,7 +16,7 @@ from locust.rpc.protocol import Message as LocustMessage
 import gevent
 import msgspec
 
-from locust_llm.access.headers import read_candidate_headers, read_request_headers
+from locust_llm.access.headers_and_api_key import read_candidate_headers, read_request_headers
 from locust_llm.access.proxies import note_different_proxy
 from locust_llm.client.loop_turns import WorkSlices
 from locust_llm.controller.schedule import add_priming_phase
@@ -40,7 +40,7 @@ from locust_llm.text.hide_secrets import collect_secrets
 from locust_llm.text.sanitise import NAME_BYTES, sanitise_text
 from locust_llm.wire.clock_sync import clock_id, measure_clock_offset_s
 from locust_llm.wire.handshake import explain_worker_refusal, make_hello
-from locust_llm.wire.messages import (
+from locust_llm.wire.worker_messages import (
     HELD_S,
     LOCAL,
     TO_CONTROL,

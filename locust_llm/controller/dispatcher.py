@@ -11,8 +11,14 @@ import gevent
 import msgspec
 
 from locust_llm.controller.schedule import DueArrival
-from locust_llm.records.message import ControlMessage
-from locust_llm.wire.messages import Arrival, Arrivals, ReleaseSessions, SessionCounts, Sessions
+from locust_llm.records.message_base import ControlMessage
+from locust_llm.wire.worker_messages import (
+    Arrival,
+    Arrivals,
+    ReleaseSessions,
+    SessionCounts,
+    Sessions,
+)
 from locust_llm.workload.formats import DatasetSession
 
 AHEAD_S: Final = 1.0

@@ -15,7 +15,7 @@ from locust_llm.records.run import LimitChange
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.validate import validate_settings
 from locust_llm.wire.clock_sync import measure_clock_offset_s
-from locust_llm.wire.messages import Renewal
+from locust_llm.wire.worker_messages import Renewal
 
 from .context import RunContext
 

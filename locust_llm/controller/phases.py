@@ -34,7 +34,7 @@ from locust_llm.settings.request_rate import parse_request_rate
 from locust_llm.settings.sweep import CONCURRENCY, ENDED, INPUT, TIME_UP
 from locust_llm.slo.rules import ABORT, Rule
 from locust_llm.text.format import capitalise_sentence, format_count
-from locust_llm.wire.messages import AskAgain, StageBegin, StartSpread, Status
+from locust_llm.wire.worker_messages import AskAgain, StageBegin, StartSpread, Status
 from locust_llm.workload.arrivals import draw_arrivals
 
 from .allocator import Allocator

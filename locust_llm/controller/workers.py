@@ -18,7 +18,7 @@ from locust_llm.records.journal import JOURNALS, read_journal_counts, read_journ
 from locust_llm.records.record import Record, unpack_record
 from locust_llm.records.run import ProcessHealth
 from locust_llm.text.format import format_count, format_duration
-from locust_llm.wire.messages import GONE_S, LOCAL, Records
+from locust_llm.wire.worker_messages import GONE_S, LOCAL, Records
 
 QUIET_S: Final = 1.0
 """A process that has been silent for longer gets no arrivals, and its connection is checked."""
@@ -268,7 +268,7 @@ def is_worker_connected(runner: Any, name: str) -> bool:
 
 
 class RecordInbox:
-    """The other end of worker/outbox.py. It takes each record of each worker once."""
+    """The other end of worker/records_to_master.py. It takes each record of each worker once."""
 
     def __init__(self) -> None:
         self._below: dict[str, int] = {}

@@ -22,7 +22,7 @@ from locust.shape import LoadTestShape
 import msgspec
 
 from locust_llm.access.certificates import use_certificates
-from locust_llm.access.headers import (
+from locust_llm.access.headers_and_api_key import (
     HEADER_VALUE,
     read_given_candidate_headers,
     read_given_headers,

@@ -22,7 +22,7 @@ import zmq
 from locust_llm.client.loop_turns import yield_to_event_loop
 from locust_llm.text.sanitise import NAME_BYTES, sanitise_text
 from locust_llm.wire.handshake import NAME_LENGTH
-from locust_llm.wire.messages import TO_CONTROL, TO_SENDER
+from locust_llm.wire.worker_messages import TO_CONTROL, TO_SENDER
 
 logger = logging.getLogger("locust_llm")
 
@@ -137,7 +137,7 @@ TO_MASTER: Final[dict[str, Any]] = {
     "spawning": Any,
     "spawning_complete": _Spawned,
     "stats": _Report,
-    TO_CONTROL: Any,  # see wire/messages.py
+    TO_CONTROL: Any,  # see wire/worker_messages.py
 }
 TO_WORKER: Final[dict[str, Any]] = {
     "ack": _Index | None,

@@ -12,7 +12,7 @@ from typing import Any, Final
 from locust.rpc.protocol import Message
 from locust.rpc.zmqrpc import BaseSocket
 
-from locust_llm.access.headers import (
+from locust_llm.access.headers_and_api_key import (
     read_candidate_headers,
     read_request_headers,
     read_tenant_headers,

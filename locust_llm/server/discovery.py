@@ -17,8 +17,8 @@ import gevent
 import msgspec
 
 from locust_llm.client.exchange import SIMULATOR, UserConnection
-from locust_llm.protocols.completion import status_message
 from locust_llm.protocols.known import PROTOCOLS, convert_key_headers
+from locust_llm.protocols.parsed_answer import status_message
 from locust_llm.records.machine import Commit
 from locust_llm.records.run import CalibrationRequest, ResponseTime
 from locust_llm.server.http_get import FetchedResponse, FetchFailed, decode_response, fetch

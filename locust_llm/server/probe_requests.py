@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from locust_llm.client.sse import EventDecoder
-from locust_llm.protocols.completion import Completion, status_message
 from locust_llm.protocols.known import PROTOCOLS, encode_request_body
+from locust_llm.protocols.parsed_answer import Completion, status_message
 from locust_llm.protocols.protocol import Messages
 from locust_llm.server.http_get import FetchedResponse, FetchFailed
 from locust_llm.server.length_control import LENGTH_PROMPT

@@ -12,15 +12,15 @@ from urllib.parse import urlsplit
 import msgspec
 
 from locust_llm.client.requests_bridge import resolve_proxy
-from locust_llm.protocols.completion import (
+from locust_llm.protocols.error_forms import is_error
+from locust_llm.protocols.known import PROTOCOLS, encode_request_body
+from locust_llm.protocols.parsed_answer import (
     Completion,
     error_line,
     error_text,
     parse_token_count,
     status_message,
 )
-from locust_llm.protocols.error_forms import is_error
-from locust_llm.protocols.known import PROTOCOLS, encode_request_body
 from locust_llm.server.http_get import FetchedResponse, FetchFailed, decode_response
 from locust_llm.server.length_control import LENGTH_PROMPT
 from locust_llm.settings.address import join_server_url

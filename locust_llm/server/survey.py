@@ -5,7 +5,7 @@ from argparse import Namespace
 import gevent
 import msgspec
 
-from locust_llm.access.headers import read_candidate_headers
+from locust_llm.access.headers_and_api_key import read_candidate_headers
 from locust_llm.client.requests_bridge import find_trusted_certificates
 from locust_llm.settings.refusal import refuse_run
 from locust_llm.settings.run_options import Settings

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from locust_llm.protocols.completion import Count, parse_token_count
 from locust_llm.protocols.known import PROTOCOLS
+from locust_llm.protocols.parsed_answer import Count, parse_token_count
 from locust_llm.records.run import CalibrationRequest
 from locust_llm.server.http_get import FetchedResponse, FetchFailed, decode_response
 from locust_llm.settings.run_options import Settings

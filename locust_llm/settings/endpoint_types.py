@@ -17,11 +17,13 @@ class EndpointType(NamedTuple):
 
 
 ENDPOINT_TYPES: Final = {
-    "chat": EndpointType("locust_llm.protocols.chat:ChatProtocol"),
-    "completions": EndpointType("locust_llm.protocols.completions:CompletionsProtocol"),
-    "responses": EndpointType("locust_llm.protocols.responses:ResponsesProtocol"),
-    "messages": EndpointType("locust_llm.protocols.messages:MessagesProtocol"),
-    "embeddings": EndpointType("locust_llm.protocols.embeddings:EmbeddingsProtocol", False),
-    "rerank": EndpointType("locust_llm.protocols.embeddings:RerankProtocol", False),
+    "chat": EndpointType("locust_llm.protocols.chat_protocol:ChatProtocol"),
+    "completions": EndpointType("locust_llm.protocols.completions_protocol:CompletionsProtocol"),
+    "responses": EndpointType("locust_llm.protocols.responses_protocol:ResponsesProtocol"),
+    "messages": EndpointType("locust_llm.protocols.messages_protocol:MessagesProtocol"),
+    "embeddings": EndpointType(
+        "locust_llm.protocols.embeddings_protocol:EmbeddingsProtocol", False
+    ),
+    "rerank": EndpointType("locust_llm.protocols.embeddings_protocol:RerankProtocol", False),
 }
 POOLING: Final = tuple(name for name, kind in ENDPOINT_TYPES.items() if not kind.generates)

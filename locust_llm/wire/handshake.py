@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from .messages import Hello
+from .worker_messages import Hello
 
 NAME_LENGTH: Final = 200
 """The longest name of a worker. Locust takes the host's name and 33 characters more."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from locust_llm.wire.messages import Begin
+from locust_llm.wire.worker_messages import Begin
 from locust_llm.workload import tokenizer
 from locust_llm.workload.conversation import ConversationSource
 from locust_llm.workload.lengths import parse_length, parse_length_mix

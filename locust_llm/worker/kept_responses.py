@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from locust_llm.client.response import Response
 from locust_llm.protocols.protocol import Messages
-from locust_llm.protocols.responses import RESPONSE_ID, split_at_stored_response
+from locust_llm.protocols.responses_protocol import RESPONSE_ID, split_at_stored_response
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
 from locust_llm.settings.run_options import Settings

@@ -16,7 +16,7 @@ from gevent.event import Event
 
 from locust_llm.gate.gate import GateClosed
 from locust_llm.records.phase_plan import PROFILING, WARMUP
-from locust_llm.wire.messages import SessionCounts
+from locust_llm.wire.worker_messages import SessionCounts
 
 
 class Permit(NamedTuple):

@@ -20,7 +20,7 @@ from locust_llm.locust_adapter.forked_workers import outlive_master
 from locust_llm.locust_adapter.signals import interrupt_main, listen_for_signals
 from locust_llm.locust_adapter.withheld_options import list_secret_names
 from locust_llm.records.journal import JOURNALS, Journal, lock_file
-from locust_llm.records.message import ControlMessage
+from locust_llm.records.message_base import ControlMessage
 from locust_llm.records.record import Record
 from locust_llm.records.record_lines import add_records
 from locust_llm.records.run import RECORDS
@@ -29,7 +29,7 @@ from locust_llm.text.format import format_count
 from locust_llm.text.sanitise import sanitise_text
 from locust_llm.wire.greenlets import spawn_critical
 from locust_llm.wire.handshake import make_hello
-from locust_llm.wire.messages import (
+from locust_llm.wire.worker_messages import (
     GONE_S,
     HELD_S,
     TO_CONTROL,
@@ -42,7 +42,7 @@ from locust_llm.wire.messages import (
 )
 from locust_llm.worker.worker import receive_from_control
 
-from .outbox import RecordOutbox
+from .records_to_master import RecordOutbox
 from .worker import WorkerContext, attach_worker_context
 
 logger = logging.getLogger("locust_llm")

@@ -14,7 +14,7 @@ from gevent import GreenletExit
 from msgspec.structs import replace
 
 from locust_llm import events
-from locust_llm.access.headers import EXPIRED, KeyHeaders
+from locust_llm.access.headers_and_api_key import EXPIRED, KeyHeaders
 from locust_llm.client.answer import Answer, build_answer, join_deltas
 from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.loop_turns import can_wait
@@ -30,8 +30,8 @@ from locust_llm.client.response import Response
 from locust_llm.client.retry import RETRIABLE, retry_pause_s
 from locust_llm.gate.gate import GateClosed
 from locust_llm.locust_adapter.request_statistics import log_to_locust
-from locust_llm.protocols.completion import USUAL
 from locust_llm.protocols.known import PROTOCOLS, encode_request_pieces
+from locust_llm.protocols.parsed_answer import USUAL
 from locust_llm.records.outcomes import CANCELLED, CUT, OK, RETRIED
 from locust_llm.records.phase_plan import label_phase, stage_of_phase
 from locust_llm.records.record import Record

@@ -19,7 +19,7 @@ from locust.runners import LocalRunner
 from gevent.event import Event
 from msgspec.structs import replace
 
-from locust_llm.access.headers import (
+from locust_llm.access.headers_and_api_key import (
     read_candidate_headers,
     read_request_headers,
     read_tenant_headers,
@@ -37,7 +37,7 @@ from locust_llm.gate.shares import GateLease, Share
 from locust_llm.locust_adapter.command_line_parser import build_settings
 from locust_llm.records.failures import FailureKinds
 from locust_llm.records.machine import Machine, detect_machine
-from locust_llm.records.message import ControlMessage
+from locust_llm.records.message_base import ControlMessage
 from locust_llm.records.phase_plan import PROFILING, WARMUP, label_phase, stage_of_phase
 from locust_llm.records.record import Record
 from locust_llm.records.run import ProcessHealth
@@ -54,8 +54,8 @@ from locust_llm.settings.run_options import Settings
 from locust_llm.text.hide_secrets import collect_secrets
 from locust_llm.text.sanitise import sanitise_text
 from locust_llm.wire.clock_sync import SyncedClock, clock_id
-from locust_llm.wire.delivery import IncomingPost, OutgoingPost
-from locust_llm.wire.messages import (
+from locust_llm.wire.reliable_delivery import IncomingPost, OutgoingPost
+from locust_llm.wire.worker_messages import (
     LOCAL,
     TO_CONTROL,
     TO_SENDER,

@@ -22,10 +22,10 @@ from load import CHAT
 
 from locust_llm.demo_command import start_simulator
 from locust_llm.gate.shares import GateStatus, Share
-from locust_llm.records.message import ControlMessage as LlmMessage
+from locust_llm.records.message_base import ControlMessage as LlmMessage
 from locust_llm.records.record import Record, pack_record
 from locust_llm.wire.handshake import make_hello
-from locust_llm.wire.messages import (
+from locust_llm.wire.worker_messages import (
     TO_CONTROL,
     TO_SENDER,
     Ack,
@@ -39,8 +39,8 @@ from locust_llm.wire.messages import (
     Status,
     unpack_to_worker,
 )
-from locust_llm.wire.messages import pack_message as pack_message
-from locust_llm.worker.outbox import BATCH_RECORDS
+from locust_llm.wire.worker_messages import pack_message as pack_message
+from locust_llm.worker.records_to_master import BATCH_RECORDS
 
 STATUS_S = 0.25
 

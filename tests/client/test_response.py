@@ -20,8 +20,8 @@ from locust_llm.client.response import (
     Response,
 )
 from locust_llm.client.sse import EventDecoder
-from locust_llm.protocols.completion import Completion
 from locust_llm.protocols.known import PROTOCOLS
+from locust_llm.protocols.parsed_answer import Completion
 from locust_llm.records.outcomes import FAILURES, OK
 from locust_llm.records.server_times import ServerTimes
 from locust_llm.settings.run_options import MAX_RESPONSE_BYTES

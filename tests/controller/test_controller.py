@@ -24,7 +24,7 @@ from locust_llm.controller.run_store import ReportOutcome
 from locust_llm.exit_status import ExitStatus, decide_exit_status
 from locust_llm.gate.shares import GateStatus, Share
 from locust_llm.records.journal import Journal
-from locust_llm.records.message import ControlMessage
+from locust_llm.records.message_base import ControlMessage
 from locust_llm.records.phase_plan import OVER, PROFILING, UNCOUNTED_SHARE, WARMUP
 from locust_llm.records.record import pack_record
 from locust_llm.records.record_lines import RecordFile
@@ -47,7 +47,7 @@ from locust_llm.server.request_form import RequestForm
 from locust_llm.settings.run_options import Settings
 from locust_llm.slo.client_verdict import ClientVerdict
 from locust_llm.wire.clock_sync import clock_id, measure_clock_offset_s
-from locust_llm.wire.messages import (
+from locust_llm.wire.worker_messages import (
     TO_SENDER,
     Ack,
     Arrivals,

@@ -8,9 +8,9 @@ import msgspec
 
 from locust_llm.controller.dispatcher import AHEAD_S, Dispatcher, SessionDispatcher
 from locust_llm.controller.schedule import DueArrival
-from locust_llm.records.message import ControlMessage
-from locust_llm.wire.messages import Arrivals, ReleaseSessions, SessionCounts
-from locust_llm.wire.messages import Sessions as SessionsMessage
+from locust_llm.records.message_base import ControlMessage
+from locust_llm.wire.worker_messages import Arrivals, ReleaseSessions, SessionCounts
+from locust_llm.wire.worker_messages import Sessions as SessionsMessage
 from locust_llm.workload.formats import DatasetSession, Turn
 
 

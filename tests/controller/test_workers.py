@@ -12,7 +12,7 @@ from locust_llm.controller import workers as module
 from locust_llm.controller.workers import QUIET_S, WorkerLoss
 from locust_llm.records.journal import JOURNALS, Journal
 from locust_llm.records.record import pack_record
-from locust_llm.wire.messages import GONE_S, Records
+from locust_llm.wire.worker_messages import GONE_S, Records
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from locust_llm.demo_command import start_simulator
 from locust_llm.exit_status import ExitStatus
 from locust_llm.gate.shares import LEASE_S, SILENT_S
 from locust_llm.records.record import Record
-from locust_llm.wire.messages import GONE_S
+from locust_llm.wire.worker_messages import GONE_S
 
 SHORT: Final = ("--synthetic-input-tokens-mean", "60", "--output-tokens-mean", "10", "--no-probe")
 full: Final = pytest.mark.full

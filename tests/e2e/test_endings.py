@@ -20,7 +20,7 @@ from support.runs import Server, free_port, records
 import locust_llm
 from locust_llm.demo_command import start_simulator
 from locust_llm.exit_status import ExitStatus
-from locust_llm.wire.messages import GONE_S
+from locust_llm.wire.worker_messages import GONE_S
 
 SHORT: Final = ("--synthetic-input-tokens-mean", "60", "--output-tokens-mean", "40", "--no-probe")
 LOST_S: Final = 20.0

@@ -23,7 +23,7 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.gate.shares import SILENT_S
 from locust_llm.records.outcomes import CUT, OK
 from locust_llm.records.record import Record
-from locust_llm.wire.messages import GONE_S
+from locust_llm.wire.worker_messages import GONE_S
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 HTTP, MASTER = 8000, 5557

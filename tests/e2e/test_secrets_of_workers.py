@@ -25,7 +25,7 @@ from support.tiny_server import TinyServer, tiny_server
 from locust_llm.exit_status import ExitStatus
 from locust_llm.gate.shares import GateStatus
 from locust_llm.wire.handshake import make_hello
-from locust_llm.wire.messages import (
+from locust_llm.wire.worker_messages import (
     TO_CONTROL,
     TO_SENDER,
     Begin,

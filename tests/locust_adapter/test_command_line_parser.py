@@ -14,7 +14,7 @@ from support.command_line import parse
 from support.tiny_server import TinyServer, tiny_server
 
 from locust_llm import plugin
-from locust_llm.access.headers import read_request_headers
+from locust_llm.access.headers_and_api_key import read_request_headers
 from locust_llm.exit_status import ExitStatus
 from locust_llm.locust_adapter import command_line_parser as options
 from locust_llm.locust_adapter.command_line_parser import (

@@ -17,7 +17,7 @@ from locust_llm.locust_adapter.command_line_help import format_command_line
 from locust_llm.locust_adapter.command_line_parser import add_options, list_secret_flags
 from locust_llm.locust_adapter.withheld_options import list_secret_names, strip_secrets
 from locust_llm.wire.handshake import explain_worker_refusal, make_hello
-from locust_llm.wire.messages import Hello
+from locust_llm.wire.worker_messages import Hello
 
 KEY = "sk-of-the-environment-0123456789abcdef"
 FLAG = "flag-secret-fedcba9876543210"

@@ -27,7 +27,7 @@ from locust_llm.locust_adapter.wire_frames import (
     check_frames,
     find_frame_mistake,
 )
-from locust_llm.wire.messages import TO_CONTROL, TO_SENDER
+from locust_llm.wire.worker_messages import TO_CONTROL, TO_SENDER
 
 check_frames()
 

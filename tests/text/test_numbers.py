@@ -14,7 +14,7 @@ import pytest
 from support import unpatched_locust  # noqa: F401  before the rest
 from support.command_line import parse
 
-from locust_llm.access.headers import read_request_headers
+from locust_llm.access.headers_and_api_key import read_request_headers
 from locust_llm.exit_status import ExitStatus
 from locust_llm.files import user_file as given
 from locust_llm.locust_adapter.command_line_parser import OPTIONS, check_options

@@ -4,7 +4,7 @@ import pytest
 from support.records import answered
 
 from locust_llm.wire.handshake import explain_worker_refusal, make_hello
-from locust_llm.wire.messages import Hello
+from locust_llm.wire.worker_messages import Hello
 
 OURS = Hello("1.2", "chat.py (0123abcd)")
 

@@ -20,7 +20,7 @@ from locust_llm.gate.shares import GateStatus
 from locust_llm.records.journal import lock_file
 from locust_llm.records.record_lines import RecordFile, format_record_line
 from locust_llm.settings.run_options import Settings
-from locust_llm.wire.messages import TO_CONTROL, Status, ToControl, unpack_to_control
+from locust_llm.wire.worker_messages import TO_CONTROL, Status, ToControl, unpack_to_control
 from locust_llm.worker import process as module
 from locust_llm.worker.process import append_lost_records
 

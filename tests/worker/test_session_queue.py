@@ -5,7 +5,7 @@ import gevent
 import pytest
 
 from locust_llm.gate.gate import GateClosed
-from locust_llm.wire.messages import SessionCounts
+from locust_llm.wire.worker_messages import SessionCounts
 from locust_llm.worker.permits import SessionQueue, SessionTicket
 
 

@@ -9,7 +9,7 @@ import pytest
 from support.command_line import parse
 from support.tiny_server import TinyServer, tiny_server
 
-from locust_llm.access.headers import read_candidate_headers
+from locust_llm.access.headers_and_api_key import read_candidate_headers
 from locust_llm.controller.schedule import schedule_phase
 from locust_llm.locust_adapter.command_line_parser import check_options
 from locust_llm.locust_adapter.withheld_options import list_secret_names, strip_secrets

@@ -10,7 +10,7 @@ from locust.rpc.protocol import Message
 import pytest
 from support.command_line import parse
 
-from locust_llm.access.headers import read_tenant_headers
+from locust_llm.access.headers_and_api_key import read_tenant_headers
 from locust_llm.locust_adapter.command_line_parser import build_settings, look_through_inputs
 from locust_llm.locust_adapter.withheld_options import list_secret_names, strip_secrets
 from locust_llm.settings.ab import BASE, CANDIDATE, TrialBlock

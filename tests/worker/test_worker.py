@@ -15,7 +15,13 @@ from locust_llm.gate.shares import Share
 from locust_llm.server.discovery import Discovery
 from locust_llm.settings.run_options import Settings
 from locust_llm.wire.clock_sync import measure_clock_offset_s
-from locust_llm.wire.messages import Arrivals, Begin, Renewal, RequestsWanted, unpack_to_control
+from locust_llm.wire.worker_messages import (
+    Arrivals,
+    Begin,
+    Renewal,
+    RequestsWanted,
+    unpack_to_control,
+)
 from locust_llm.worker.worker import WorkerContext
 
 

@@ -31,7 +31,7 @@ from locust_llm.records.spans.trace_ids import make_run_trace
 from locust_llm.records.telemetry_counts import TelemetryCounts
 from locust_llm.settings.address import normalise_base_url
 from locust_llm.settings.run_options import Settings
-from locust_llm.wire.messages import LOCAL, Begin
+from locust_llm.wire.worker_messages import LOCAL, Begin
 
 from .exporters import GRPC, SIGNALS, find_exporter_mistake, read_exporter_names, read_otlp_protocol
 from .frames import RunDescription, add_frame_length, encode_record

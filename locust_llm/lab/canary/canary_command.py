@@ -16,7 +16,7 @@ from gevent.event import Event
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, start_http_server
 
-from locust_llm.access.headers import KeyHeaders
+from locust_llm.access.headers_and_api_key import KeyHeaders
 from locust_llm.access.proxies import list_passed_proxies
 from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.request import Request

@@ -1,5 +1,5 @@
-"""Messages (Anthropic, "Messages"): blocks of content, each with its deltas. The input is counted
-first, the output last."""
+"""Messages protocol (Anthropic, "Messages"): blocks of content, each with its deltas. The input is
+counted first, the output last."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -8,8 +8,15 @@ import msgspec
 
 from locust_llm.workload.media import EncodedMedium
 
-from .completion import Completion, Count, Index, error_line, parse_token_count, read_finish_reason
 from .error_forms import is_error
+from .parsed_answer import (
+    Completion,
+    Count,
+    Index,
+    error_line,
+    parse_token_count,
+    read_finish_reason,
+)
 from .protocol import (
     NO_PARAMETERS,
     Messages,

@@ -8,7 +8,7 @@ import pytest
 from gevent.event import Event
 from support.command_line import parse
 
-from locust_llm.access.api_key_from_command import (
+from locust_llm.access.api_key_process import (
     AGAIN_S,
     MAX_BYTES,
     KeyCommand,
@@ -16,7 +16,7 @@ from locust_llm.access.api_key_from_command import (
     capture_program_output,
     get_key_command,
 )
-from locust_llm.access.headers import KeyHeaders, read_request_headers
+from locust_llm.access.headers_and_api_key import KeyHeaders, read_request_headers
 from locust_llm.locust_adapter.command_line_parser import check_options
 from locust_llm.locust_adapter.withheld_options import list_secret_names
 from locust_llm.settings.refusal import RunRefused

@@ -1,5 +1,5 @@
-"""Content: whether a delta holds text of the answer, reasoning, or nothing, in every shape that
-servers write."""
+"""Delta content: whether a delta holds text of the answer, reasoning, or nothing, in every shape
+that servers write."""
 
 from typing import Any, Final
 

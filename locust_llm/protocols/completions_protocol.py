@@ -1,12 +1,12 @@
-"""Completions: plain completions (OpenAI, "Completions"), with a prompt without roles and choices
-that hold their text themselves."""
+"""Completions protocol (OpenAI, "Completions"): plain completions, with a prompt without roles and
+choices that hold their text themselves."""
 
 from typing import Any
 
 import msgspec
 
-from .chat import ChoicesProtocol, CompletionChunk
-from .completion import TextChoice
+from .chat_protocol import ChoicesProtocol, CompletionChunk
+from .parsed_answer import TextChoice
 from .protocol import Messages, text_of
 
 

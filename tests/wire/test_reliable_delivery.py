@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import unpatched_locust  # noqa: F401  before the rest
 
-from locust_llm.wire.delivery import AGAIN_S, IncomingPost, OutgoingPost
+from locust_llm.wire.reliable_delivery import AGAIN_S, IncomingPost, OutgoingPost
 
 
 class Wire:

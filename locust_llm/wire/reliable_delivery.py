@@ -1,5 +1,5 @@
-"""Delivery: messages that must come, in their order and once, between the controller and one process
-that sends.
+"""Reliable delivery: messages that must come, in their order and once, between the controller and
+one process that sends.
 
 Locust's connection is made anew when it breaks, and nobody says what was lost with the first. So
 these messages are numbered; a status and its answer say how far the other end has come, and what

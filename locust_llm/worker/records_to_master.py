@@ -1,4 +1,4 @@
-"""Outbox: records of a worker on their way to the master: numbered, kept until acknowledged, sent
+"""Records to the master: how a worker sends its results: numbered, kept until acknowledged, sent
 again if not.
 
 Locust may drop a message without notice. So every record has a serial number, records leave in
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from locust_llm.records.journal import Journal
 from locust_llm.records.record import Record, pack_record, unpack_record
-from locust_llm.wire.messages import Records
+from locust_llm.wire.worker_messages import Records
 
 logger = logging.getLogger("locust_llm")
 

@@ -20,9 +20,9 @@ from locust_llm.records.journal import (
 )
 from locust_llm.records.outcomes import FAILURES, OK
 from locust_llm.records.record import MOST_CHUNKS, Record, pack_record, unpack_record
-from locust_llm.wire import messages
-from locust_llm.wire.messages import Records, unpack_to_control
-from locust_llm.worker.outbox import BATCH_RECORDS, RESEND_AFTER_S, RecordOutbox
+from locust_llm.wire import worker_messages
+from locust_llm.wire.worker_messages import Records, unpack_to_control
+from locust_llm.worker.records_to_master import BATCH_RECORDS, RESEND_AFTER_S, RecordOutbox
 
 
 def record(number: int) -> Record:
@@ -285,7 +285,7 @@ def test_a_record_is_the_same_after_the_trip(sent: Record) -> None:
     wire = Wire()
     wire.outbox.add(sent)
     wire.outbox.flush()
-    _, batch, _ = unpack_to_control(messages.pack_message(1, wire.sent[0]))
+    _, batch, _ = unpack_to_control(worker_messages.pack_message(1, wire.sent[0]))
     assert isinstance(batch, Records)
     (came,) = RecordInbox().take("w", list_record_frames(batch))
     assert came == sent

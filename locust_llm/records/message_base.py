@@ -1,4 +1,4 @@
-"""Message: the base of the messages between the controller and its processes."""
+"""Message base: what all messages between the controller and its processes are made of."""
 
 import msgspec
 

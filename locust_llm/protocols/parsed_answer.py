@@ -1,4 +1,4 @@
-"""Completion: an answer of any protocol, streamed or whole: its chunks, its counts, its end.
+"""Parsed answer: an answer of any protocol, streamed or whole: its chunks, its counts, its end.
 
 A chunk is an event with non-empty content, reasoning, refusal or a part of a tool call. The
 protocol knows which event is one. Neither usage nor ``[DONE]`` is required: transformers ends
@@ -17,7 +17,7 @@ import msgspec
 from locust_llm.records.outcomes import OK
 from locust_llm.text.sanitise import sanitise_text
 
-from .content import (
+from .delta_content import (
     classify_content,
     has_arguments,
     has_text,

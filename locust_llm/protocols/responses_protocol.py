@@ -1,5 +1,5 @@
-"""Responses (OpenAI, "Responses"): typed events, with one named delta for each kind of output. A
-turn may go on from a stored answer."""
+"""Responses protocol (OpenAI, "Responses"): typed events, with one named delta for each kind of
+output. A turn may go on from a stored answer."""
 
 from collections.abc import Callable
 from itertools import chain, takewhile
@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
-from .completion import Completion, Count, Index, error_line, read_finish_reason
-from .content import has_text
+from .delta_content import has_text
 from .error_forms import is_error
+from .parsed_answer import Completion, Count, Index, error_line, read_finish_reason
 from .protocol import (
     NO_PARAMETERS,
     Messages,

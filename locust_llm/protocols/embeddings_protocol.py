@@ -1,5 +1,5 @@
-"""Embeddings (OpenAI, "Embeddings") and rerank (Jina's and Cohere's form, as vLLM has it): texts
-in, vectors or scores out.
+"""Embeddings protocol (OpenAI, "Embeddings") and rerank (Jina's and Cohere's form, as vLLM has it):
+texts in, vectors or scores out.
 
 Nothing is generated: an answer is one body, without output tokens. Each message is an input. For
 rerank the first message is the query, and the others are its documents.
@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from .completion import Completion, Count, ErrorFields, error_line, parse_token_count
+from .parsed_answer import Completion, Count, ErrorFields, error_line, parse_token_count
 from .protocol import Messages, Protocol, text_of
 
 

@@ -1,12 +1,13 @@
-"""Chat completions (OpenAI, "Chat completions"), and what plain completions share with them:
-choices, usage, errors."""
+"""Chat protocol (OpenAI, "Chat completions"), and what plain completions share with them: choices,
+usage, errors."""
 
 import re
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
-from .completion import (
+from .error_forms import is_error
+from .parsed_answer import (
     Completion,
     Delta,
     ErrorFields,
@@ -16,7 +17,6 @@ from .completion import (
     parse_token_count,
     read_finish_reason,
 )
-from .error_forms import is_error
 from .protocol import Messages, Protocol
 from .token_counts import ChatUsage
 

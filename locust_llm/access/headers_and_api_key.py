@@ -1,5 +1,5 @@
-"""Headers: the headers of the requests, with the key, from the environment, a file, a command or
-flags. They are never written anywhere."""
+"""Headers and API key: the headers of the requests, with the key, from the environment, a file, a
+command or flags. They are never written anywhere."""
 
 import os
 from argparse import Namespace
@@ -12,8 +12,8 @@ from locust_llm.settings.ab import parse_candidate_changes
 from locust_llm.settings.environment_and_config_file import read_variable_lines
 from locust_llm.workload.mix import parse_tenant_headers
 
-from .api_key_from_command import FLAG, KeyCommand, get_key_command
-from .api_key_from_command import HEADER_VALUE as HEADER_VALUE
+from .api_key_process import FLAG, KeyCommand, get_key_command
+from .api_key_process import HEADER_VALUE as HEADER_VALUE
 
 EXPIRED: Final = 401
 BEARER: Final = "Bearer "

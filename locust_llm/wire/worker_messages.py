@@ -1,5 +1,5 @@
-"""Messages: what the controller and the worker processes send each other, as types. They are packed
-and unpacked here only.
+"""Worker messages: what the controller and the worker processes send each other, as types. They are
+packed and unpacked here only.
 
 They travel as bytes in two of Locust's messages, one for each direction: between a master and its
 workers over the wire, in one process as plain calls. Each carries the number of the run (its
@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from locust_llm.gate.shares import GateStatus, Share
-from locust_llm.records.message import ControlMessage
+from locust_llm.records.message_base import ControlMessage
 from locust_llm.records.run import ProcessHealth
 from locust_llm.records.telemetry_counts import TelemetryCounts
 from locust_llm.server.discovery import Discovery
@@ -34,7 +34,7 @@ begins with it (workload.formats.DatasetSession), and its draw name (see Permit)
 
 
 class ReliableMessage(ControlMessage, frozen=True):
-    """A message that must arrive, in order and once: see wire/delivery.py. Other messages repeat
+    """A message that must arrive, in order and once: see wire/reliable_delivery.py. Other messages repeat
     themselves, or are answered."""
 
 

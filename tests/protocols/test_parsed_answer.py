@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from locust_llm.protocols.completion import (
+from locust_llm.protocols.known import PROTOCOLS
+from locust_llm.protocols.parsed_answer import (
     MAX_MESSAGE_BYTES,
     Completion,
     error_line,
     status_message,
 )
-from locust_llm.protocols.known import PROTOCOLS
 from locust_llm.records.outcomes import FAILURES, OK
 from locust_llm.text.sanitise import MESSAGE_BYTES
 

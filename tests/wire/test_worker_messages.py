@@ -12,9 +12,9 @@ from support import unpatched_locust  # noqa: F401  before the rest
 from locust_llm.controller import controller
 from locust_llm.gate.shares import GateStatus
 from locust_llm.records.run import ProcessHealth
-from locust_llm.wire import messages as protocol
+from locust_llm.wire import worker_messages as protocol
 from locust_llm.wire.handshake import make_hello
-from locust_llm.wire.messages import (
+from locust_llm.wire.worker_messages import (
     TO_CONTROL,
     TO_SENDER,
     Grant,

@@ -1,5 +1,5 @@
-"""API key from a command: a program that prints the API key, run at the start, and again when a key
-has expired.
+"""API key process: a program that prints the API key, run at the start, and again when a key has
+expired.
 
 A request whose key the server refuses (HTTP 401) waits for the next one, and so do later requests
 that are refused; streams go on. Past its lifetime a key is renewed in a greenlet, while requests go
