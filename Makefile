@@ -41,8 +41,8 @@ PIECES = folders web_pages damage endings distributed modes runs probe serial re
 folders = tests/access tests/accuracy tests/bench tests/client tests/controller tests/deploy tests/files tests/gate \
   tests/integrations tests/lab tests/locust_adapter tests/protocols tests/records tests/report tests/seeds tests/server \
   tests/settings tests/simulator tests/slo tests/text tests/web tests/wire tests/worker tests/workload tests/test_*.py \
-  --ignore tests/bench/test_confusion.py --ignore tests/report/test_damage.py --ignore tests/report/render/test_html.py
-web_pages = tests/e2e/test_web_browser.py tests/e2e/test_web_attack.py tests/report/render/test_html.py
+  --ignore tests/bench/test_confusion.py --ignore tests/report/test_damage.py --ignore tests/report/render/test_html_report.py
+web_pages = tests/e2e/test_web_browser.py tests/e2e/test_web_attack.py tests/report/render/test_html_report.py
 endings = tests/e2e/test_endings.py
 distributed = tests/e2e/test_distributed.py tests/e2e/test_secrets_of_workers.py
 modes = tests/e2e/test_modes.py

@@ -5,8 +5,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from locust_llm.slo.metrics import BY_NAME, LATENCIES, LENGTHS, MEASURES, PER_USER, Metric
-from locust_llm.slo.metrics import RuleMeasure as Measure
+from locust_llm.slo.metric_definitions import (
+    BY_NAME,
+    LATENCIES,
+    LENGTHS,
+    MEASURES,
+    PER_USER,
+    Metric,
+)
+from locust_llm.slo.metric_definitions import RuleMeasure as Measure
 
 PAGE: Final = Path(__file__).with_name("metrics.md")
 BEGIN: Final = "<!-- {}, made by docs/generate_metrics.py: do not edit -->\n"

@@ -11,7 +11,7 @@ from typing import Final
 # the simulator could not be imported after Locust's patches
 os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"
 
-from locust_llm.lab.probe.user import ProbeOptions
+from locust_llm.lab.probe.probe_user import ProbeOptions
 from locust_llm.lab.twin import twin_command
 from locust_llm.lab.twin.plan import plan_command as plan
 from locust_llm.locust_adapter.command_line_parser import OPTIONS
@@ -23,7 +23,7 @@ from locust_llm.settings.option_declaration import (
     format_option_default,
     format_option_example,
 )
-from locust_llm.simulator.flags import add_simulator_arguments
+from locust_llm.simulator.simulator_flags import add_simulator_arguments
 from locust_llm.text.numbers import format_quoted_number
 
 # else a process that was begun here would not be patched either

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from locust_llm.settings.scenario import Scenario, list_scenario_names, read_scenario
-from locust_llm.slo.published import least_samples, parse_published_rules
+from locust_llm.slo.published_rules import least_samples, parse_published_rules
 
 PAGE: Final = Path(__file__).with_name("scenarios.md")
 BEGIN: Final = "<!-- made by docs/generate_scenarios.py: do not edit -->\n"

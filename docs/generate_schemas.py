@@ -9,15 +9,15 @@ import msgspec
 
 import locust_llm
 from locust_llm.exit_status import ExitStatus
-from locust_llm.lab.probe.findings import ProbeFindings
+from locust_llm.lab.probe.probe_findings import ProbeFindings
 from locust_llm.records.record_lines import OUTCOMES, PHASES, RecordLine
-from locust_llm.records.run import Run
+from locust_llm.records.run_facts import Run
 from locust_llm.report import aiperf_export, columns, sweep_csv
 from locust_llm.report.build import FACTS
 from locust_llm.report.readability import Readability
-from locust_llm.report.sections.registry import REPORT_SECTIONS
+from locust_llm.report.sections.section_registry import REPORT_SECTIONS
 from locust_llm.report.sections.summary import Summary
-from locust_llm.slo import metrics, rules
+from locust_llm.slo import metric_definitions, rules
 
 FOLDER: Final = Path(__file__).with_name("schemas")
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -73,11 +73,11 @@ def _names() -> dict[str, Any]:
     return {
         "exit statuses": {one.name: int(one) for one in ExitStatus},
         "python": PYTHON,
-        "rules": {measure.word: measure.tag for measure in metrics.MEASURES},
+        "rules": {measure.word: measure.tag for measure in metric_definitions.MEASURES},
         "presets": sorted(rules.PRESETS),
         "metrics": sorted(
-            {metric.tag for metric in metrics.METRICS}
-            | {measure.tag for measure in metrics.MEASURES}
+            {metric.tag for metric in metric_definitions.METRICS}
+            | {measure.tag for measure in metric_definitions.MEASURES}
         ),
         "outcomes": sorted(OUTCOMES),
         "phases": sorted(PHASES),
@@ -89,13 +89,17 @@ def _names() -> dict[str, Any]:
 
 
 def _slo() -> str:
-    by_unit: dict[str, list[metrics.RuleMeasure]] = {}
-    for measure in metrics.MEASURES:
+    by_unit: dict[str, list[metric_definitions.RuleMeasure]] = {}
+    for measure in metric_definitions.MEASURES:
         by_unit.setdefault(_kind(measure), []).append(measure)
     names = {
         kind: _choice(name for m in some for name in _names_of(m)) for kind, some in by_unit.items()
     }
-    conditions = [m for m in metrics.MEASURES if m.metric is not None and m.tag != metrics.POOLED]
+    conditions = [
+        m
+        for m in metric_definitions.MEASURES
+        if m.metric is not None and m.tag != metric_definitions.POOLED
+    ]
     return SLO.format(
         **names,
         **{
@@ -111,13 +115,13 @@ def _slo() -> str:
     )
 
 
-def _kind(measure: metrics.RuleMeasure) -> str:
+def _kind(measure: metric_definitions.RuleMeasure) -> str:
     """Measures that have statistics, units and selectors in common."""
-    if measure.word in (*metrics.GIVEN, *metrics.OF_SCHEDULE):
-        return "schedule" if measure.word in metrics.OF_SCHEDULE else measure.word
-    if measure.units is metrics.TIME:
+    if measure.word in (*metric_definitions.GIVEN, *metric_definitions.OF_SCHEDULE):
+        return "schedule" if measure.word in metric_definitions.OF_SCHEDULE else measure.word
+    if measure.units is metric_definitions.TIME:
         return "latency"
-    share = measure.units is metrics.SHARE
+    share = measure.units is metric_definitions.SHARE
     return (
         ("felt" if share else "per_user")
         if measure.metric is not None
@@ -127,8 +131,8 @@ def _kind(measure: metrics.RuleMeasure) -> str:
     )
 
 
-def _names_of(measure: metrics.RuleMeasure) -> list[str]:
-    return [name for name, one in metrics.BY_NAME.items() if one is measure]
+def _names_of(measure: metric_definitions.RuleMeasure) -> list[str]:
+    return [name for name, one in metric_definitions.BY_NAME.items() if one is measure]
 
 
 def _choice(names: Any) -> str:

@@ -7,8 +7,8 @@ TYPE_CHECKING = False  # as typing has it, whose import takes longer than all el
 if TYPE_CHECKING:
     from typing import Any
 
-    from locust_llm.client.answer import Answer as Answer
-    from locust_llm.lab.probe.user import ProbeUser as ProbeUser
+    from locust_llm.client.chat_answer import Answer as Answer
+    from locust_llm.lab.probe.probe_user import ProbeUser as ProbeUser
     from locust_llm.report.build import read as read
     from locust_llm.user import LLMUser as LLMUser
 
@@ -17,8 +17,8 @@ __version__ = "1.0.0rc1"
 
 PUBLIC = {
     "LLMUser": "locust_llm.user:LLMUser",
-    "ProbeUser": "locust_llm.lab.probe.user:ProbeUser",
-    "Answer": "locust_llm.client.answer:Answer",
+    "ProbeUser": "locust_llm.lab.probe.probe_user:ProbeUser",
+    "Answer": "locust_llm.client.chat_answer:Answer",
     "read": "locust_llm.report.build:read",
 }
 """The names that user code imports from here, and the module of each."""

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from locust_llm.access.proxies import list_passed_proxies
 from locust_llm.access.source_addresses import count_source_addresses
-from locust_llm.client.exchange import UserConnection, exchange_request
-from locust_llm.client.request import Request
+from locust_llm.client.request_bytes import Request
+from locust_llm.client.request_exchange import UserConnection, exchange_request
 from locust_llm.client.requests_bridge import (
     find_trusted_certificates,
     format_request_head,
@@ -44,13 +44,13 @@ from locust_llm.server.length_control import LENGTH_PROMPT, LENGTH_TOKENS, obeys
 from locust_llm.server.preflight import explain_shortage, raise_open_files, read_local_ports
 from locust_llm.server.refusals import advise_on_error, has_key, strip_web_page
 from locust_llm.server.request_form import REFUSED, RequestForm
-from locust_llm.settings.address import (
+from locust_llm.settings.run_options import Settings
+from locust_llm.settings.server_address import (
     add_host_option,
     join_server_url,
     normalise_base_url,
     split_replica_urls,
 )
-from locust_llm.settings.run_options import Settings
 from locust_llm.settings.validate import validate_settings
 from locust_llm.text.format import format_count, print_safely
 from locust_llm.text.hide_secrets import collect_secrets

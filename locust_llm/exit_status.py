@@ -79,7 +79,7 @@ BY_RULES: Final = {
 """The words are from slo/rules.py. This file does not import it, but whoever reports a status
 does."""
 BY_PROBE: Final = {"named": ExitStatus.OK, "untold": ExitStatus.INCONCLUSIVE}
-"""The words are from records/run.py. If the server of a probe failed, Locust decides."""
+"""The words are from records/run_facts.py. If the server of a probe failed, Locust decides."""
 UNDECIDED: Final = ("INCONCLUSIVE", "untold")
 """Words of rules, and of a probe."""
 

@@ -22,11 +22,11 @@ from gevent.event import Event
 from locust_llm.access.certificates import use_certificates
 from locust_llm.access.source_addresses import use_source_options
 from locust_llm.controller.controller import Controller, receive_from_workers
-from locust_llm.controller.progress import keep_logs_off_live_line, show_run_progress
+from locust_llm.controller.progress_line import keep_logs_off_live_line, show_run_progress
 from locust_llm.controller.run_store import give_up_reports, log_note
 from locust_llm.events import extend_locust_events
 from locust_llm.integrations import upload
-from locust_llm.integrations.otel import telemetry
+from locust_llm.integrations.otel import telemetry_sender
 from locust_llm.locust_adapter.command_line_parser import (
     EXTRA_VALIDATORS,
     add_options,
@@ -37,14 +37,7 @@ from locust_llm.locust_adapter.command_line_parser import (
 )
 from locust_llm.locust_adapter.detached_end import detach_end
 from locust_llm.locust_adapter.forked_workers import attend_children, tie_forks_to_this_process
-from locust_llm.locust_adapter.ports import refuse_taken_ports, set_master_port
-from locust_llm.locust_adapter.signals import (
-    end_at_once,
-    interrupt_main,
-    leave_process,
-    listen_for_signals,
-)
-from locust_llm.locust_adapter.tables import (
+from locust_llm.locust_adapter.locust_tables import (
     align_errors_to_rows,
     describe_count_difference,
     describe_other_requests,
@@ -52,6 +45,13 @@ from locust_llm.locust_adapter.tables import (
     keep_no_copies_of_rows,
     keep_writing_csv,
     three_digits_in_locust,
+)
+from locust_llm.locust_adapter.ports import refuse_taken_ports, set_master_port
+from locust_llm.locust_adapter.signals import (
+    end_at_once,
+    interrupt_main,
+    leave_process,
+    listen_for_signals,
 )
 from locust_llm.locust_adapter.wire_frames import check_frames
 from locust_llm.locust_adapter.withheld_options import withhold_secrets
@@ -67,8 +67,8 @@ from locust_llm.server.preflight import (
 )
 from locust_llm.server.refusals import explain_outgrown_context, explain_too_long_dataset
 from locust_llm.server.survey import survey_servers
-from locust_llm.settings.refusal import LINE, RunRefused, refuse_run
 from locust_llm.settings.run_options import Settings
+from locust_llm.settings.run_refusal import LINE, RunRefused, refuse_run
 from locust_llm.settings.sweep import CONCURRENCY
 from locust_llm.settings.validate import find_rules_that_cannot_pass, validate_settings
 from locust_llm.text.ci_log import guard_streams, print_ci_commands
@@ -78,8 +78,8 @@ from locust_llm.web.prometheus_page import serve_metrics, serve_metrics_on
 from locust_llm.web.routes import attach_pages
 from locust_llm.wire.greenlets import spawn_critical
 from locust_llm.wire.worker_messages import LOCAL, EndRun
-from locust_llm.worker.process import STATUS_S, cut_open_requests, start_worker
 from locust_llm.worker.worker import WorkerContext, attach_worker_context, receive_from_control
+from locust_llm.worker.worker_process import STATUS_S, cut_open_requests, start_worker
 
 from .exit_status import ExitStatus, RunOutcome, decide_exit_status, signal_exit_status
 from .user import LLMUser
@@ -93,7 +93,7 @@ keep_writing_csv()
 check_frames()
 withhold_secrets()
 extend_locust_events(events)  # a locustfile listens before there is an environment
-EXTRA_VALIDATORS.extend((upload.validate_upload, telemetry.validate_otel))
+EXTRA_VALIDATORS.extend((upload.validate_upload, telemetry_sender.validate_otel))
 
 
 @events.init_command_line_parser.add_listener
@@ -142,7 +142,7 @@ def before_load(options: Namespace) -> None:
         refuse_taken_ports(options)
         survey = _prepare_requests(options, settings)
         setattr(options, _ATTRIBUTE, launch._replace(survey=survey))
-    telemetry.keep_loop_free(options)
+    telemetry_sender.keep_loop_free(options)
 
 
 def _adapt_locusts_options(options: Namespace, settings: Settings) -> None:
@@ -258,7 +258,7 @@ class Plugin:
         self._reported.set()
         self._sender: WorkerContext | None = None
         """None: this is a worker."""
-        self._telemetry = telemetry.Telemetry(environment.parsed_options, LOCAL)
+        self._telemetry = telemetry_sender.Telemetry(environment.parsed_options, LOCAL)
         self._scraped = False
         """Prometheus has a port here."""
         self._greeted = receive_from_workers(

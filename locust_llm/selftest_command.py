@@ -21,13 +21,17 @@ from tabulate import tabulate
 
 from locust_llm.accuracy.reference_process import TruthServer, self_signed
 from locust_llm.client.connection import Target
-from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.reader.open_streams import ReaderFailed
 from locust_llm.client.reader.process_reader import get_open_streams
-from locust_llm.client.request import Request
+from locust_llm.client.request_bytes import Request
+from locust_llm.client.request_exchange import UserConnection, exchange_request
 from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.gate.gate import Gate
-from locust_llm.records.accuracy import (
+from locust_llm.records.histogram import histogram_percentiles
+from locust_llm.records.machine import Machine, detect_machine, format_machine
+from locust_llm.records.outcomes import OK
+from locust_llm.records.record import Record
+from locust_llm.records.timing_accuracy import (
     Ends,
     ErrorBounds,
     MeasurementAccuracy,
@@ -37,10 +41,6 @@ from locust_llm.records.accuracy import (
     parse_reference_times,
     percentile_error_ends,
 )
-from locust_llm.records.histogram import histogram_percentiles
-from locust_llm.records.machine import Machine, detect_machine, format_machine
-from locust_llm.records.outcomes import OK
-from locust_llm.records.record import Record
 from locust_llm.slo.client_verdict import (
     ClientVerdict,
     FigureError,

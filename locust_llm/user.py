@@ -11,7 +11,7 @@ from locust.exception import StopUser
 
 import msgspec
 
-from locust_llm.client.answer import Answer
+from locust_llm.client.chat_answer import Answer
 from locust_llm.client.requests_bridge import (
     PlainRequestEvent,
     find_client_certificate,
@@ -26,11 +26,11 @@ from locust_llm.wire.worker_messages import RequestsReturned
 from locust_llm.worker.permits import Permit
 from locust_llm.worker.send_request import SenderPool
 from locust_llm.worker.session_api import Session
-from locust_llm.worker.sessions import SessionTree
+from locust_llm.worker.session_turns import SessionTree
 from locust_llm.worker.turn import OutgoingTurn
 from locust_llm.worker.worker import WorkerContext, get_worker_context
 from locust_llm.workload.conversation import Conversation
-from locust_llm.workload.formats import DatasetSession
+from locust_llm.workload.dataset_formats import DatasetSession
 from locust_llm.workload.media import MediaError
 
 logger = logging.getLogger("locust_llm")

@@ -3,6 +3,7 @@ exists."""
 
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
@@ -98,3 +99,9 @@ def test_each_command_is_in_the_file_of_its_name() -> None:
     assert stems == {name: f"{name}_command" for name in COMMANDS}
     named_so = {path.stem for path in PACKAGE.rglob("*_command.py")}
     assert named_so == set(stems.values())
+
+
+def test_no_two_files_have_the_same_name() -> None:
+    names = Counter(path.name for path in PACKAGE.rglob("*.py"))
+    twice = {name for name, count in names.items() if count > 1}
+    assert twice == {"__init__.py", "__main__.py"}

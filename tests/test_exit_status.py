@@ -19,7 +19,7 @@ from locust_llm.exit_status import (
     tolerates_inconclusive,
     worst_exit_status,
 )
-from locust_llm.records.run import NAMED, UNDECIDED
+from locust_llm.records.run_facts import NAMED, UNDECIDED
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, INCONCLUSIVE_POLICIES, PASS
 
 ROOT = Path(__file__).parents[1]

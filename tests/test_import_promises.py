@@ -51,7 +51,7 @@ def test_the_load_generator_needs_neither_numpy_nor_pandas() -> None:
 def test_what_exports_telemetry_needs_neither_locust_nor_gevent() -> None:
     pytest.importorskip("opentelemetry.sdk", reason="the extra otel is not installed")
     assert not {"locust", "gevent", "numpy"} & loaded_by(
-        "import locust_llm.integrations.otel.process"
+        "import locust_llm.integrations.otel.exporting_process"
     )
 
 

@@ -3,8 +3,8 @@
 import pytest
 from support.records import answered
 
-from locust_llm.records.accuracy import ReferenceTimes
 from locust_llm.records.machine import Machine
+from locust_llm.records.timing_accuracy import ReferenceTimes
 from locust_llm.selftest_command import SelftestResult, SelftestTally, _result, format_selftest
 
 MS = 1_000_000

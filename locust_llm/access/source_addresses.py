@@ -9,7 +9,7 @@ from itertools import chain, islice
 from typing import Final
 
 from locust_llm.client.requests_bridge import first_hop_address
-from locust_llm.client.source_address import (
+from locust_llm.client.source_address_rotation import (
     VERSIONS,
     SourceAddresses,
     address_family,

@@ -18,8 +18,8 @@ import msgspec
 from gevent import Timeout
 
 from .loop_turns import yield_to_event_loop
-from .proxy import Proxy, ProxyFailed
-from .source_address import SourceAddresses, connect_socket
+from .proxy_tunnel import Proxy, ProxyFailed
+from .source_address_rotation import SourceAddresses, connect_socket
 from .tls import TLSLayer
 
 SO_TIMESTAMPNS: Final[int | None] = 35 if sys.platform == "linux" else None

@@ -7,7 +7,7 @@ from gevent import get_hub, getcurrent
 
 from locust_llm.records.outcomes import CANCELLED
 
-from .request import Request
+from .request_bytes import Request
 from .response import Response
 
 

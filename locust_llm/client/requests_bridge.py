@@ -23,9 +23,9 @@ from locust_llm.text.hide_secrets import collect_secrets
 from locust_llm.text.sanitise import sanitise_text
 
 from .connection import Target
-from .proxy import Proxy, find_proxy
+from .proxy_tunnel import Proxy, find_proxy
 from .response import Response
-from .source_address import current_source_addresses
+from .source_address_rotation import current_source_addresses
 
 PORTS: Final = {"http": 80, "https": 443}
 CLIENT_CERT: Final = "LOCUST_LLM_CLIENT_CERT"

@@ -13,7 +13,7 @@ from locust_llm.controller.schedule import (
 )
 from locust_llm.records.phase_plan import PROFILING, WARMUP, PhasePlan
 from locust_llm.records.record import Record
-from locust_llm.records.run import OpenLoopSchedule
+from locust_llm.records.run_facts import OpenLoopSchedule
 from locust_llm.settings.run_options import Settings
 from locust_llm.wire.clock_sync import measure_clock_offset_s
 from locust_llm.wire.worker_messages import (
@@ -26,9 +26,9 @@ from locust_llm.wire.worker_messages import (
     SessionsReturned,
 )
 
-from .context import RunContext
 from .dispatcher import Dispatcher, SessionDispatcher
-from .users import UserPool
+from .run_context import RunContext
+from .user_count import UserPool
 from .workers import WorkerLoss
 
 

@@ -27,13 +27,13 @@ from locust_llm.records.limit_blocks import LimitBlock
 from locust_llm.records.outcomes import OK
 from locust_llm.records.phase_plan import BETWEEN, OVER, PROFILING, WARMUP, profiling_phase
 from locust_llm.records.record import Record
-from locust_llm.records.run import LOST_WORKER, NO_RECORD, ProcessHealth, Run, write_run
+from locust_llm.records.run_facts import LOST_WORKER, NO_RECORD, ProcessHealth, Run, write_run
 from locust_llm.records.telemetry_counts import TelemetryCounts
 from locust_llm.server.discovery import Discovery
 from locust_llm.server.request_form import STREAM_OPTIONS, RequestForm
-from locust_llm.settings.ab import CANDIDATE
-from locust_llm.settings.refusal import LINE
+from locust_llm.settings.ab_arms import CANDIDATE
 from locust_llm.settings.run_options import Settings
+from locust_llm.settings.run_refusal import LINE
 from locust_llm.settings.validate import validate_settings
 from locust_llm.text.format import format_count
 from locust_llm.text.hide_secrets import collect_secrets
@@ -68,12 +68,12 @@ from locust_llm.wire.worker_messages import (
     unpack_to_control,
 )
 
-from .context import RunContext, TimeSource
 from .early_stop import EarlyStop
 from .phases import PhaseRunner
+from .run_context import RunContext, TimeSource
 from .run_store import RunStore
 from .shutdown import Shutdown
-from .users import UserPool
+from .user_count import UserPool
 from .workers import WorkerRegistry, WorkerState
 
 logger = logging.getLogger("locust_llm")

@@ -19,7 +19,7 @@ from locust_llm.wire.worker_messages import (
     SessionCounts,
     Sessions,
 )
-from locust_llm.workload.formats import DatasetSession
+from locust_llm.workload.dataset_formats import DatasetSession
 
 AHEAD_S: Final = 1.0
 """Arrivals are dealt out so long before they are due, as messages take time, and requests are

@@ -11,13 +11,13 @@ import msgspec
 from locust_llm.gate.ramp import follow_limit_steps, make_limit_ramp
 from locust_llm.gate.shares import GateShares, GateStatus
 from locust_llm.records.phase_plan import PhasePlan, label_phase
-from locust_llm.records.run import LimitChange
+from locust_llm.records.run_facts import LimitChange
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.validate import validate_settings
 from locust_llm.wire.clock_sync import measure_clock_offset_s
 from locust_llm.wire.worker_messages import Renewal
 
-from .context import RunContext
+from .run_context import RunContext
 
 logger = logging.getLogger("locust_llm")
 

@@ -15,7 +15,7 @@ from locust_llm.records.histogram import Histogram, SlidingHistogram, histogram_
 from locust_llm.records.outcomes import CANCELLED, CUT, OK
 from locust_llm.records.phase_plan import PROFILING, WARMUP
 from locust_llm.records.record import Record
-from locust_llm.records.run import ProcessHealth
+from locust_llm.records.run_facts import ProcessHealth
 from locust_llm.records.server_times import ServerTimes
 from locust_llm.slo.client_verdict import (
     LATE_SEND,
@@ -27,7 +27,7 @@ from locust_llm.slo.client_verdict import (
     judge_figures,
 )
 from locust_llm.slo.client_verdict import OK as CLIENT_OK
-from locust_llm.slo.metrics import TTFT, name_token_rate
+from locust_llm.slo.metric_definitions import TTFT, name_token_rate
 
 SETTLED_S: Final = 5.0
 """There is no client verdict before this: a p99 of the first requests is the slowest of them, and a

@@ -29,7 +29,14 @@ from locust_llm.records.phase_plan import (
 )
 from locust_llm.records.record import Record
 from locust_llm.records.report_result import UndecidedRule
-from locust_llm.records.run import BY_RATE, DECIDED, ProcessHealth, Run, Stage, select_known_limits
+from locust_llm.records.run_facts import (
+    BY_RATE,
+    DECIDED,
+    ProcessHealth,
+    Run,
+    Stage,
+    select_known_limits,
+)
 from locust_llm.settings.request_rate import parse_request_rate
 from locust_llm.settings.sweep import CONCURRENCY, ENDED, INPUT, TIME_UP
 from locust_llm.slo.rules import ABORT, Rule
@@ -38,21 +45,21 @@ from locust_llm.wire.worker_messages import AskAgain, StageBegin, StartSpread, S
 from locust_llm.workload.arrivals import draw_arrivals
 
 from .allocator import Allocator
-from .context import RunContext
 from .dispatcher import AHEAD_S
 from .early_stop import EarlyStop
 from .gate_limit import GateLimit
 from .in_flight import RequestsInFlight
 from .limit_sweep import make_limit_sweep
+from .run_context import RunContext
 from .shutdown import Shutdown
 from .stages import BlockRunner, StageRunner
+from .user_count import UserPool
 from .user_start import (
     FirstRequestTimes,
     ResponseTimes,
     find_longest_start_s,
     plan_user_start,
 )
-from .users import UserPool
 
 logger = logging.getLogger("locust_llm")
 

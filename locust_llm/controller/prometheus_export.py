@@ -29,7 +29,7 @@ from prometheus_client.utils import floatToGoString
 from locust_llm.records.outcomes import FAILURES, OK
 from locust_llm.records.record import Record
 from locust_llm.slo.client_verdict import LEVELS
-from locust_llm.slo.metrics import METRICS, Metric
+from locust_llm.slo.metric_definitions import METRICS, Metric
 
 from .live_stats import PARTS, RATE_S, LiveStats, TTFTParts
 

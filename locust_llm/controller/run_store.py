@@ -22,7 +22,7 @@ from locust_llm.client.requests_bridge import find_trusted_certificates
 from locust_llm.exit_status import ExitStatus, RunOutcome
 from locust_llm.files.buffered_file import BufferedFile, explain_unwritten_lines
 from locust_llm.records.buffering import Buffering
-from locust_llm.records.failures import (
+from locust_llm.records.failure_kinds import (
     FIRST,
     FirstRequests,
     SilenceDetector,
@@ -33,7 +33,7 @@ from locust_llm.records.outcomes import CANCELLED, OK, RETRIED
 from locust_llm.records.record import Record
 from locust_llm.records.record_lines import format_record_line
 from locust_llm.records.report_result import ReportResult
-from locust_llm.records.run import (
+from locust_llm.records.run_facts import (
     RECORDS,
     RUN,
     BrokenRule,

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from locust_llm.records.phase_plan import WARMUP, stage_of_phase
-from locust_llm.settings.ab import PAIR
+from locust_llm.settings.ab_arms import PAIR
 from locust_llm.settings.request_rate import parse_request_rate
 from locust_llm.settings.run_options import Settings
 from locust_llm.workload.access_log import parse_column_names
@@ -21,7 +21,7 @@ from locust_llm.workload.arrivals import (
     replay_arrivals,
 )
 from locust_llm.workload.dataset import Dataset, Order
-from locust_llm.workload.formats import DatasetSession
+from locust_llm.workload.dataset_formats import DatasetSession
 from locust_llm.workload.lengths import combine_lengths, normal_length, parse_length_mix
 from locust_llm.workload.prefix_reuse import BLOCK, PrefixReuse
 from locust_llm.workload.traces.start_point import (

@@ -17,7 +17,7 @@ from locust_llm.records.phase_plan import WARMUP
 from locust_llm.records.record import Record
 from locust_llm.records.record_lines import format_record_line
 from locust_llm.records.report_result import ReportResult
-from locust_llm.records.run import (
+from locust_llm.records.run_facts import (
     RECORDS,
     LimitChange,
     OpenLoopSchedule,
@@ -26,7 +26,7 @@ from locust_llm.records.run import (
     Stage,
     write_run,
 )
-from locust_llm.settings.ab import PAIR, TrialBlock
+from locust_llm.settings.ab_arms import PAIR, TrialBlock
 from locust_llm.settings.run_options import Settings, make_stage_settings
 from locust_llm.settings.sweep import (
     AXES,
@@ -42,7 +42,8 @@ from locust_llm.settings.sweep import (
     choose_next_stage,
     parse_duration_range,
 )
-from locust_llm.slo.capacity import (
+from locust_llm.slo.binomial_intervals import count_needed_values
+from locust_llm.slo.capacity_search import (
     CapacityEstimate,
     CapacitySearch,
     SearchStage,
@@ -51,7 +52,6 @@ from locust_llm.slo.capacity import (
     plan_stage,
     plan_unbounded_stage,
 )
-from locust_llm.slo.intervals import count_needed_values
 from locust_llm.text.format import capitalise_sentence, format_duration
 
 from .run_store import make_reports

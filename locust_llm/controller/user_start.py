@@ -11,7 +11,7 @@ from typing import Final
 from locust_llm.records.outcomes import OK
 from locust_llm.records.phase_plan import WARMUP, label_phase, stage_of_phase
 from locust_llm.records.record import Record
-from locust_llm.records.run import (
+from locust_llm.records.run_facts import (
     BY_EARLIER_PHASE,
     BY_RATE,
     BY_RESPONSE_TIME,

@@ -16,7 +16,7 @@ import zmq
 
 from locust_llm.records.journal import JOURNALS, read_journal_counts, read_journal_frames
 from locust_llm.records.record import Record, unpack_record
-from locust_llm.records.run import ProcessHealth
+from locust_llm.records.run_facts import ProcessHealth
 from locust_llm.text.format import format_count, format_duration
 from locust_llm.wire.worker_messages import GONE_S, LOCAL, Records
 

@@ -66,26 +66,32 @@ def _compare_parser() -> argparse.ArgumentParser:
 
 
 def _compare_folders(options: argparse.Namespace) -> int:
-    from locust_llm.report import build, comparison, console_end  # late: pandas takes a second
+    from locust_llm.report import (  # late: pandas takes a second
+        build,
+        console_summary,
+        run_comparison,
+    )
 
     from .history.between_runs import add_run_spread
     from .interop.runs_page import render_comparison_page
 
     try:
-        compared = add_run_spread(comparison.compare_folders([options.base, *options.runs]))
+        compared = add_run_spread(run_comparison.compare_folders([options.base, *options.runs]))
         if options.html:
             replace_file(options.html, render_comparison_page(compared).encode())
         if options.markdown:
-            replace_file(options.markdown, comparison.render_comparison_markdown(compared).encode())
+            replace_file(
+                options.markdown, run_comparison.render_comparison_markdown(compared).encode()
+            )
         if options.json:
             replace_file(
                 options.json, msgspec.json.format(msgspec.json.encode(compared), indent=2) + b"\n"
             )
-        width = console_end.find_console_width()
+        width = console_summary.find_console_width()
         text = (
-            f"{comparison.render_comparison_console(compared, width)}\n{WEATHER}\n"
+            f"{run_comparison.render_comparison_console(compared, width)}\n{WEATHER}\n"
             if options.verbose
-            else console_end.format_comparison_ending(compared, width)
+            else console_summary.format_comparison_ending(compared, width)
         )
     except (OSError, ValueError) as error:
         return fail(str(error))

@@ -34,16 +34,9 @@ from locust_llm.exit_status import fail
 from locust_llm.files.user_file import explain_irregular_file, read_small_text
 from locust_llm.protocols.known import AIPERF_NAMES, PROTOCOLS
 from locust_llm.records.machine import usable_cores
-from locust_llm.records.run import RECORDS, RUN, read_run
+from locust_llm.records.run_facts import RECORDS, RUN, read_run
 from locust_llm.server.refusals import explain_refused_media
-from locust_llm.settings.ab import BASE, hide_header_values, parse_candidate_changes
-from locust_llm.settings.address import (
-    choose_given_host,
-    complete_page_url,
-    is_address,
-    normalise_base_url,
-    split_replica_urls,
-)
+from locust_llm.settings.ab_arms import BASE, hide_header_values, parse_candidate_changes
 from locust_llm.settings.endpoint_types import POOLING
 from locust_llm.settings.environment_and_config_file import (
     accept_byte_order_mark,
@@ -59,7 +52,6 @@ from locust_llm.settings.option_declaration import (
     format_option_help,
     parser_default,
 )
-from locust_llm.settings.refusal import RunRefused, refuse_run
 from locust_llm.settings.request_rate import parse_request_rate
 from locust_llm.settings.run_options import (
     INPUT_TOKENS,
@@ -68,6 +60,14 @@ from locust_llm.settings.run_options import (
     SESSION_HEADERS,
     SETTING_OPTIONS,
     Settings,
+)
+from locust_llm.settings.run_refusal import RunRefused, refuse_run
+from locust_llm.settings.server_address import (
+    choose_given_host,
+    complete_page_url,
+    is_address,
+    normalise_base_url,
+    split_replica_urls,
 )
 from locust_llm.settings.sweep import CONCURRENCY, INPUT, RATE
 from locust_llm.settings.unrecorded_options import UnrecordedOptions
@@ -78,10 +78,14 @@ from locust_llm.workload import tokenizer
 from locust_llm.workload.access_log import parse_column_names
 from locust_llm.workload.dataset_summary import DatasetSummary, explain_too_fast_trace
 from locust_llm.workload.dataset_summary import check_dataset as check_dataset
+from locust_llm.workload.generated_media import prepare_generated_media
 from locust_llm.workload.lengths import parse_length_mix
 from locust_llm.workload.media import AUDIO, IMAGE
-from locust_llm.workload.mix import hide_header_value, parse_tenant_headers, parse_weights
-from locust_llm.workload.pictures import prepare_generated_media
+from locust_llm.workload.model_and_tenant_mix import (
+    hide_header_value,
+    parse_tenant_headers,
+    parse_weights,
+)
 
 from .command_line_help import format_command_line, introduce_program
 from .option_names_of_other_tools import (

@@ -11,8 +11,8 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from locust_llm.settings.address import explain_unopened_port, parse_metrics_port
-from locust_llm.settings.refusal import refuse_run
+from locust_llm.settings.run_refusal import refuse_run
+from locust_llm.settings.server_address import explain_unopened_port, parse_metrics_port
 
 TAKEN: Final = (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL)
 """Errors that no later try would change. Another machine may know a name that is unknown here."""

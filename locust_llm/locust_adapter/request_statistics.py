@@ -6,7 +6,7 @@ from typing import Any
 
 from locust.env import Environment
 
-from locust_llm.locust_adapter.tables import ROWS
+from locust_llm.locust_adapter.locust_tables import ROWS
 from locust_llm.records.outcomes import CANCELLED, CUT, OK, RETRIED
 from locust_llm.records.record import Record
 

@@ -14,15 +14,15 @@ import msgspec
 
 from locust_llm.settings.extra_inputs import parse_extra_inputs
 from locust_llm.settings.option_declaration import Option, find_out_of_range, parser_default
-from locust_llm.settings.refusal import refuse_run
 from locust_llm.settings.run_options import SETTING_OPTIONS, Settings
+from locust_llm.settings.run_refusal import refuse_run
 from locust_llm.settings.scenario import Scenario, read_scenario
 from locust_llm.settings.sweep import parse_sweep
 from locust_llm.slo import rules
-from locust_llm.slo.published import PublishedRules, parse_published_rules
+from locust_llm.slo.published_rules import PublishedRules, parse_published_rules
 from locust_llm.text.numbers import truncate_quoted_text
 from locust_llm.workload.lengths import parse_length, parse_length_mix
-from locust_llm.workload.mix import parse_weights
+from locust_llm.workload.model_and_tenant_mix import parse_weights
 
 from .option_names_of_other_tools import OPTION_BY_PEER_NAME
 

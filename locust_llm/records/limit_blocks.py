@@ -25,9 +25,9 @@ from locust_llm.slo.best_limit import (
 )
 from locust_llm.slo.rules import Condition
 
-from .measures import meets_condition
 from .outcomes import CUT, FAILURES, OK, RETRIED
 from .record import Record
+from .values_for_rules import meets_condition
 
 
 class LimitBlock(msgspec.Struct, frozen=True, kw_only=True):

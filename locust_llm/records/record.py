@@ -49,7 +49,7 @@ class Record(RequestLatency, msgspec.Struct, frozen=True, kw_only=True, omit_def
     tenant: str = ""
     """The tenant that the request belongs to. Empty: the run has no tenants."""
     arm: str = ""
-    """``base`` or ``candidate``: see settings/ab.py. Empty: the run has no arms."""
+    """``base`` or ``candidate``: see settings/ab_arms.py. Empty: the run has no arms."""
     pair: Count = 0
     """The number of its pair of blocks, from 1. 0: it counts in no pair."""
     backend: str = ""

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from locust_llm.slo.capacity import CapacityEstimate, StageEvidence
+from locust_llm.slo.capacity_search import CapacityEstimate, StageEvidence
 from locust_llm.slo.client_verdict import INVALID, OK, ClientVerdict
 
 

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import msgspec
 
-from locust_llm.records.run import Run
-from locust_llm.report.csv_writer import make_csv_writer
-from locust_llm.report.rows import Row
+from locust_llm.records.run_facts import Run
 from locust_llm.report.sections.summary import Summary
+from locust_llm.report.spreadsheet_safe_csv import make_csv_writer
+from locust_llm.report.summary_rows import Row
 from locust_llm.settings.run_options import Settings
-from locust_llm.slo.metrics import EXPORTED
+from locust_llm.slo.metric_definitions import EXPORTED
 
 SCHEMA: Final = "1.4"
 UNITS: Final = {

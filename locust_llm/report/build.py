@@ -22,45 +22,52 @@ from msgspec.structs import replace as replaced
 from locust_llm.files.json_file import replace_file
 from locust_llm.records.outcomes import RETRIED
 from locust_llm.records.record_lines import RecordFile, UnreadLines
-from locust_llm.records.run import RECORDS, RUN, Run, decode_readable_run, encode_run_json, read_run
+from locust_llm.records.run_facts import (
+    RECORDS,
+    RUN,
+    Run,
+    decode_readable_run,
+    encode_run_json,
+    read_run,
+)
 from locust_llm.records.server_metrics import EngineHistory, read_history
 from locust_llm.records.spans.reported_times import read_spans
 from locust_llm.report import timeline_figure as drawing
 from locust_llm.report.charts.timeline import MAX_ROWS, TimelineScene, find_scene, resolve_span
 from locust_llm.report.columns import RequestColumns, make_data_frames, read_columns
 from locust_llm.report.occupancy import Occupancy, compute_occupancy
-from locust_llm.report.rows import SweepSummary
 from locust_llm.report.sections.interference import choose_sampled_share, measure_interference
-from locust_llm.report.sections.latency_parts import (
+from locust_llm.report.sections.latency_breakdown import (
     add_server_histograms,
     attribute_latencies,
     make_parts_frame,
 )
 from locust_llm.report.sections.notes import NOTHING_RECORDED, list_missing_parts
 from locust_llm.report.sections.summary import Summary
-from locust_llm.report.sections.sweep.findings import (
+from locust_llm.report.sections.sweep.sweep_findings import (
     find_sweep_axis,
     is_ended_by_time,
     summarise_sweep,
 )
 from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summary_rows import SweepSummary
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.sweep import PREFILL
-from locust_llm.slo.metrics import DEFINITIONS
+from locust_llm.slo.metric_definitions import DEFINITIONS
 from locust_llm.text.format import clean_line
 
 from . import aiperf_export, junit, sweep_csv
-from .kinds import Experiment, read_experiment
 from .other_load import measure_other_load
 from .readability import load_reading_pace
-from .render import text as tables
-from .render.html import render_report_page
+from .render import text_report as tables
+from .render.html_report import render_report_page
 from .renew_notes import renew_notes
+from .report_kinds import Experiment, read_experiment
+from .sections.benchmark_validity import check_validity
 from .sections.energy import measure_run_energy
 from .sections.prefix_cache import find_cached_share, measure_prefix_cache
-from .sections.published import check_validity
-from .sections.registry import REPORT_SECTIONS
 from .sections.section import ReportMaterial
+from .sections.section_registry import REPORT_SECTIONS
 from .sections.speculation import measure_speculation
 from .spans_file import SpansRefused as SpansRefused
 from .spans_file import join_spans_file

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from locust_llm.exit_status import ExitStatus, fail
-from locust_llm.records.run import RECORDS
+from locust_llm.records.run_facts import RECORDS
 from locust_llm.text.format import print_safely
 
 from . import build

@@ -6,27 +6,27 @@ from typing import Final
 
 from locust_llm.records.machine import Machine, format_machine
 from locust_llm.records.outcomes import FAILURES
-from locust_llm.records.run import Run, Stage
-from locust_llm.report.delivery import (
+from locust_llm.records.run_facts import Run, Stage
+from locust_llm.report.open_loop_delivery import (
     describe_completed,
     format_delivery_line,
     format_outage_line,
     format_overload_line,
 )
 from locust_llm.report.rate_window import find_measured_span
-from locust_llm.report.rows import (
+from locust_llm.report.sections.ab_comparison import INCONCLUSIVE as OPEN
+from locust_llm.report.sections.conditions import Conditions
+from locust_llm.report.sections.latency_breakdown_display import BARS, make_latency_parts_blocks
+from locust_llm.report.sections.prefix_cache import describe_cached_input
+from locust_llm.report.sections.prefix_cache import describe_prefix_cache as cache_line
+from locust_llm.report.sections.summary import Summary
+from locust_llm.report.summary_rows import (
     MIN_TOKENS_PER_MERGED_CHUNK,
     FailureGroup,
     ModelShare,
     SteadyState,
     SweepSummary,
 )
-from locust_llm.report.sections.ab import INCONCLUSIVE as OPEN
-from locust_llm.report.sections.conditions import Conditions
-from locust_llm.report.sections.latency_parts_display import BARS, make_latency_parts_blocks
-from locust_llm.report.sections.prefix_cache import describe_cached_input
-from locust_llm.report.sections.prefix_cache import describe_prefix_cache as cache_line
-from locust_llm.report.sections.summary import Summary
 from locust_llm.report.time_course import describe_arm_limits, describe_limit
 from locust_llm.settings.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
 from locust_llm.settings.sweep import parse_sweep as parse_sweep
@@ -39,7 +39,7 @@ from locust_llm.text.format import (
     truncate_text,
 )
 
-from .blocks import (
+from .document_blocks import (
     Block,
     Charts,
     Heading,
@@ -51,11 +51,11 @@ from .blocks import (
     format_observed,
     format_sample_size,
 )
-from .sections.ab import describe_arms, describe_paired_verdict, make_paired_table
-from .sections.best_limit import BEST_LIMIT, make_limit_blocks
+from .sections.ab_comparison import describe_arms, describe_paired_verdict, make_paired_table
+from .sections.benchmark_validity import format_energy, make_validity_table
 from .sections.headline import make_headline
 from .sections.interference import make_interference_blocks
-from .sections.metrics import make_detail_tables, make_main_tables
+from .sections.metric_tables import make_detail_tables, make_main_tables
 from .sections.notes import (
     SIMULATED,
     format_incomplete_line,
@@ -66,10 +66,10 @@ from .sections.notes import (
     format_verdict_line,
     make_remarks,
 )
-from .sections.published import format_energy, make_validity_table
-from .sections.registry import REPORT_SECTIONS
-from .sections.sweep.text import make_sweep_tables, make_sweep_warnings
-from .slo.intervals import SHORT
+from .sections.prefill_limit_comparison import BEST_LIMIT, make_limit_blocks
+from .sections.section_registry import REPORT_SECTIONS
+from .sections.sweep.sweep_text import make_sweep_tables, make_sweep_warnings
+from .slo.confidence_intervals import SHORT
 
 RULE_WIDTH: Final = 60
 """Characters of an SLO rule on the console."""

@@ -6,8 +6,8 @@ from typing import Final, Self
 
 import numpy as np
 
-from locust_llm.records.accuracy import OrderedValues
-from locust_llm.report.arrays import Ints
+from locust_llm.records.timing_accuracy import OrderedValues
+from locust_llm.report.array_types import Ints
 
 BLOCK_GAPS: Final = 2**17
 """Gaps are kept as they came until there are so many, and then counted."""

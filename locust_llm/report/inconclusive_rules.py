@@ -14,7 +14,7 @@ import msgspec
 
 from locust_llm.records.record_lines import RecordFile
 from locust_llm.records.report_result import UndecidedRule
-from locust_llm.records.run import RECORDS, Run
+from locust_llm.records.run_facts import RECORDS, Run
 from locust_llm.report.columns import read_columns
 from locust_llm.report.summarise import summarise_run
 from locust_llm.slo.rules import INCONCLUSIVE

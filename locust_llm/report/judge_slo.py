@@ -25,13 +25,13 @@ from typing import Final
 from msgspec.structs import replace
 
 from locust_llm.records.outcomes import OK
-from locust_llm.records.run import Run
+from locust_llm.records.run_facts import Run
 from locust_llm.report.compare.condition_differences import load_matching_base
 from locust_llm.report.compare.metric_differences import measure_worsening
-from locust_llm.report.delivery import CLIENT
+from locust_llm.report.open_loop_delivery import CLIENT
 from locust_llm.report.outages import select_unanswered_since
 from locust_llm.report.rate_window import RateWindow
-from locust_llm.report.rows import CHUNKS_AS_TOKENS, LoadLevel, SweepSummary
+from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.sections.sweep.knee import (
     describe_levels,
     describe_neighbours,
@@ -39,10 +39,9 @@ from locust_llm.report.sections.sweep.knee import (
     find_passing_stages,
     is_client_distorted,
 )
-from locust_llm.report.selection import RequestSelection
-from locust_llm.report.slo.capacity import find_capacity
+from locust_llm.report.slo.capacity_evidence import find_capacity
 from locust_llm.report.slo.censoring import COUNTED
-from locust_llm.report.slo.intervals import MIN_VALUES, RISES
+from locust_llm.report.slo.confidence_intervals import MIN_VALUES, RISES
 from locust_llm.report.slo.load_start import describe_decided_rest, describe_start_burst
 from locust_llm.report.slo.measurement_error import (
     RuleError,
@@ -57,12 +56,13 @@ from locust_llm.report.slo.observed import (
     select_requests,
     shows_correlation,
 )
+from locust_llm.report.summary_rows import CHUNKS_AS_TOKENS, LoadLevel, SweepSummary
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.sweep import RATE
-from locust_llm.slo.capacity import CapacitySearch, format_load
+from locust_llm.slo.binomial_intervals import count_needed_values
+from locust_llm.slo.capacity_search import CapacitySearch, format_load
 from locust_llm.slo.client_verdict import INVALID, UNCERTIFIED
-from locust_llm.slo.intervals import count_needed_values
-from locust_llm.slo.metrics import BY_WORD, OF_OUTPUT_TOKENS, OF_SCHEDULE, SHARE
+from locust_llm.slo.metric_definitions import BY_WORD, OF_OUTPUT_TOKENS, OF_SCHEDULE, SHARE
 from locust_llm.slo.rules import (
     ABORT,
     AT_EDGE,

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from locust_llm.records.run import LimitChange
-from locust_llm.report.arrays import Floats
+from locust_llm.records.run_facts import LimitChange
+from locust_llm.report.array_types import Floats
 
-from .rows import GateUse
+from .summary_rows import GateUse
 
 Interval = tuple[Floats, Floats]
 

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from locust_llm.records.run import Run, find_loaded_times
+from locust_llm.records.run_facts import Run, find_loaded_times
 from locust_llm.records.server_metrics import EngineHistory, EngineSample
 from locust_llm.report.columns import RequestColumns
 from locust_llm.report.occupancy import Occupancy

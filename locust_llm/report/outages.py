@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 
 from locust_llm.records.outcomes import CUT, OK
-from locust_llm.records.run import Run
-from locust_llm.report.arrays import Floats
-from locust_llm.report.selection import RequestSelection
+from locust_llm.records.run_facts import Run
+from locust_llm.report.array_types import Floats
+from locust_llm.report.request_selection import RequestSelection
 from locust_llm.text.format import format_count
 
 

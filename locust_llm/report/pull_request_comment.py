@@ -5,16 +5,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from locust_llm.records.run import Run
-from locust_llm.report import comparison
-from locust_llm.report.blocks import Block, Heading, TextBlock
+from locust_llm.records.run_facts import Run
+from locust_llm.report import run_comparison
 from locust_llm.report.document import make_opening, make_rules_table
-from locust_llm.report.render.text import render_markdown_block
-from locust_llm.report.sections.ab import make_paired_table
-from locust_llm.report.sections.best_limit import make_limit_blocks
-from locust_llm.report.sections.metrics import make_main_tables
+from locust_llm.report.document_blocks import Block, Heading, TextBlock
+from locust_llm.report.render.text_report import render_markdown_block
+from locust_llm.report.sections.ab_comparison import make_paired_table
+from locust_llm.report.sections.metric_tables import make_main_tables
+from locust_llm.report.sections.prefill_limit_comparison import make_limit_blocks
 from locust_llm.report.sections.summary import Summary
-from locust_llm.report.sections.sweep.text import make_sweep_tables
+from locust_llm.report.sections.sweep.sweep_text import make_sweep_tables
 
 MAX_CHARACTERS: Final = 60_000
 """GitHub accepts 65,536."""
@@ -71,12 +71,12 @@ def _against(base: Path, folder: Path) -> Iterator[str]:
     """Notes on single values are folded away. Notes on stages stand between their tables."""
     yield from _written([Heading("Against the base")])
     try:
-        (pair,) = comparison.compare_folders([base, folder]).runs
+        (pair,) = run_comparison.compare_folders([base, folder]).runs
     except (OSError, ValueError) as error:  # the first run of a branch has none yet
         why = getattr(error, "strerror", None) or error
         yield from _written([TextBlock(f"There is no base to compare with: {why}.")])
         return
-    blocks = [*comparison.make_pair_blocks(pair, NAMES), TextBlock(comparison.NOTES[0])]
+    blocks = [*run_comparison.make_pair_blocks(pair, NAMES), TextBlock(run_comparison.NOTES[0])]
     notes = (
         []
         if pair.axis

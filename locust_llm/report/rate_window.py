@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from locust_llm.records.outcomes import CANCELLED, FAILURES, OK
 from locust_llm.records.phase_plan import PROFILING
-from locust_llm.records.run import Run
-from locust_llm.report.arrays import Floats
+from locust_llm.records.run_facts import Run
+from locust_llm.report.array_types import Floats
 from locust_llm.settings.sweep import littles_law_residual
 
-from .rows import SteadyState
-from .selection import RequestSelection
+from .request_selection import RequestSelection
+from .summary_rows import SteadyState
 
 MIN_ANSWERED_SHARE: Final = 0.95
 """Above this share of the arrivals the server kept up."""

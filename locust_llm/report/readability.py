@@ -28,8 +28,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from locust_llm.records.record import Record
-from locust_llm.records.run import read_run
-from locust_llm.report.arrays import Floats, Ints
+from locust_llm.records.run_facts import read_run
+from locust_llm.report.array_types import Floats, Ints
 from locust_llm.slo.reading_pace import ReadingPace
 
 FAR_US: Final = 1e13

@@ -17,7 +17,7 @@ from locust_llm.records.journal import (
 )
 from locust_llm.records.record import Record
 from locust_llm.records.record_lines import RecordAppender, RecordFile
-from locust_llm.records.run import RECORDS, Run, read_run, write_run
+from locust_llm.records.run_facts import RECORDS, Run, read_run, write_run
 from locust_llm.text.format import format_count
 
 KILLED: Final = "the run has no end, as its load generator was killed"

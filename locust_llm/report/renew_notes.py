@@ -8,10 +8,10 @@ from typing import Final
 from msgspec.structs import replace
 
 from locust_llm.records.buffering import TAKEN_BACK, Buffering
-from locust_llm.records.failures import describe_retries
+from locust_llm.records.failure_kinds import describe_retries
 from locust_llm.records.outcomes import RETRIED
 from locust_llm.records.record import Record
-from locust_llm.records.run import BrokenRule, Run, find_loaded_times
+from locust_llm.records.run_facts import BrokenRule, Run, find_loaded_times
 from locust_llm.records.server_metrics import (
     BASE,
     SERVER,

@@ -15,23 +15,23 @@ from msgspec.structs import replace
 from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.records.record_lines import RecordFile, add_records
 from locust_llm.records.report_result import MetricValue, ReportResult, RuleResult
-from locust_llm.records.run import RECORDS, Run, read_run, write_run
-from locust_llm.report.blocks import format_observed
-from locust_llm.report.rows import Row
-from locust_llm.report.sections.ab import describe_paired_verdict
-from locust_llm.report.sections.latency_parts import parse_explained_metric
+from locust_llm.records.run_facts import RECORDS, Run, read_run, write_run
+from locust_llm.report.document_blocks import format_observed
+from locust_llm.report.sections.ab_comparison import describe_paired_verdict
+from locust_llm.report.sections.benchmark_validity import format_broken_rules
+from locust_llm.report.sections.latency_breakdown import parse_explained_metric
 from locust_llm.report.sections.notes import list_missing_parts
-from locust_llm.report.sections.published import format_broken_rules
 from locust_llm.report.sections.summary import Summary
-from locust_llm.slo.published import FAILS
+from locust_llm.report.summary_rows import Row
+from locust_llm.slo.published_rules import FAILS
 from locust_llm.slo.rules import SloResult
 from locust_llm.text.ci_log import print_ci_commands
 from locust_llm.text.format import capitalise_sentence, format_count, print_safely
 
-from . import build, console_end
-from . import github as workflow
+from . import build, console_summary
+from . import github_annotations as workflow
 from .recover_journals import add_journaled
-from .render import text as tables
+from .render import text_report as tables
 
 
 def _report_options() -> argparse.ArgumentParser:
@@ -100,9 +100,9 @@ def run_report_command(words: list[str]) -> int:
             f"{build.describe_failure(error)}."
         )
         facts = replace(facts, notes=(*facts.notes, note))
-    width = console_end.find_console_width()
+    width = console_summary.find_console_width()
     result = make_report_result(
-        summary, facts, console_end.format_ending(summary, facts, folder, width),
+        summary, facts, console_summary.format_ending(summary, facts, folder, width),
         f"{tables.render_console(summary, facts, folder, width)}\n",
         workflow.make_announcement(summary, facts, os.environ),
     )  # fmt: skip

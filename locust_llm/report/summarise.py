@@ -10,25 +10,29 @@ from msgspec.structs import replace
 
 from locust_llm.records.outcomes import CANCELLED, CUT, FAILURES, OK
 from locust_llm.records.record import Record
-from locust_llm.records.run import ProcessHealth, Run
-from locust_llm.report.arrays import Floats
-from locust_llm.report.delivery import describe_arrivals, find_requested_rate, measure_delivery
+from locust_llm.records.run_facts import ProcessHealth, Run
+from locust_llm.report.array_types import Floats
 from locust_llm.report.judge_slo import combine_results, judge_rules, judge_sweep
-from locust_llm.report.kinds import Experiment
+from locust_llm.report.open_loop_delivery import (
+    describe_arrivals,
+    find_requested_rate,
+    measure_delivery,
+)
 from locust_llm.report.outages import find_outages, find_silent_from
-from locust_llm.report.rows import (
+from locust_llm.report.report_kinds import Experiment
+from locust_llm.report.sections.ab_comparison import PairedComparison
+from locust_llm.report.sections.conditions import Conditions
+from locust_llm.report.sections.interference import PrefillInterference
+from locust_llm.report.sections.summary import Summary
+from locust_llm.report.summary_rows import (
     adjust_for_failures,
     make_distribution_row,
     make_readability_rows,
     relabel_chunk_rows,
 )
-from locust_llm.report.sections.ab import PairedComparison
-from locust_llm.report.sections.conditions import Conditions
-from locust_llm.report.sections.interference import PrefillInterference
-from locust_llm.report.sections.summary import Summary
 from locust_llm.report.time_course import find_limit_in_force, find_users_in_force
 from locust_llm.settings.selftest_modes import REQUIRE
-from locust_llm.slo.capacity import CapacityEstimate, StageEvidence
+from locust_llm.slo.capacity_search import CapacityEstimate, StageEvidence
 from locust_llm.slo.client_verdict import (
     MAIN,
     ClientVerdict,
@@ -38,7 +42,7 @@ from locust_llm.slo.client_verdict import (
     judge_figures,
 )
 from locust_llm.slo.client_verdict import OK as FINE
-from locust_llm.slo.metrics import (
+from locust_llm.slo.metric_definitions import (
     BY_NAME,
     CANCELLED_METRICS,
     EXPORTED,
@@ -55,9 +59,9 @@ from locust_llm.slo.metrics import (
 )
 from locust_llm.slo.rules import SloResult
 
-from .breakdowns import count_sessions, divide_requests, fit_ttft_growth, measure_model_mix
 from .columns import RequestColumns
 from .gaps import GapCounts
+from .metrics_by_group import count_sessions, divide_requests, fit_ttft_growth, measure_model_mix
 from .occupancy import Occupancy, compute_occupancy, measure_gate_use, permit_lag_s
 from .rate_window import (
     RateWindow,
@@ -68,14 +72,13 @@ from .rate_window import (
     measure_steady_state,
     select_ended_in,
 )
-from .rows import FailureGroup, GateUse, Row, RunCounts, SweepSummary
-from .sections.ab import compare_arms, judge_paired_rules, select_candidate_requests
-from .sections.best_limit import compare_limits, select_limit_requests
-from .selection import RequestSelection, mean_of_known, ratio_of_sums, sum_of_known
-from .slo.capacity import find_capacity
+from .request_selection import RequestSelection, mean_of_known, ratio_of_sums, sum_of_known
+from .sections.ab_comparison import compare_arms, judge_paired_rules, select_candidate_requests
+from .sections.prefill_limit_comparison import compare_limits, select_limit_requests
+from .slo.capacity_evidence import find_capacity
 from .slo.censoring import bound_values, find_send_times
+from .slo.confidence_intervals import SHORT, estimate_effective_size, estimate_percentile_interval
 from .slo.goodput import make_goodput_rows, measure_goodput
-from .slo.intervals import SHORT, estimate_effective_size, estimate_percentile_interval
 from .slo.measurement_error import (
     describe_certificates,
     find_error_sources,
@@ -84,6 +87,7 @@ from .slo.measurement_error import (
 )
 from .slo.observed import Evaluation
 from .slo.rule_evidence import measure_stage_evidence
+from .summary_rows import FailureGroup, GateUse, Row, RunCounts, SweepSummary
 
 
 def summarise_run(

@@ -4,9 +4,9 @@ import io
 from itertools import chain, product
 from typing import Any, Final
 
-from locust_llm.report.csv_writer import make_csv_writer
-from locust_llm.report.rows import Row, SweepSummary
-from locust_llm.slo.metrics import PER_USER
+from locust_llm.report.spreadsheet_safe_csv import make_csv_writer
+from locust_llm.report.summary_rows import Row, SweepSummary
+from locust_llm.slo.metric_definitions import PER_USER
 
 COLUMNS_BEFORE: Final = (
     "number", "users", "duration_s", "requests", "succeeded", "failure_rate", "requests_per_s",

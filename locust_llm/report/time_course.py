@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from locust_llm.records.phase_plan import PROFILING
-from locust_llm.records.run import Run
+from locust_llm.records.run_facts import Run
 from locust_llm.text.format import format_brief, format_count
 
 MAX_STEPS: Final = 4

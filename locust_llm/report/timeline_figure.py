@@ -10,8 +10,8 @@ from html import escape
 from importlib import import_module
 from typing import Final
 
-from locust_llm.records.run import Run
-from locust_llm.report.delivery import describe_arrivals
+from locust_llm.records.run_facts import Run
+from locust_llm.report.open_loop_delivery import describe_arrivals
 from locust_llm.report.time_course import (
     describe_users,
     find_limit_in_force,

@@ -16,11 +16,11 @@ from typing import Any, Final
 import gevent
 import msgspec
 
-from locust_llm.client.exchange import SIMULATOR, UserConnection
+from locust_llm.client.request_exchange import SIMULATOR, UserConnection
 from locust_llm.protocols.known import PROTOCOLS, convert_key_headers
 from locust_llm.protocols.parsed_answer import status_message
 from locust_llm.records.machine import Commit
-from locust_llm.records.run import CalibrationRequest, ResponseTime
+from locust_llm.records.run_facts import CalibrationRequest, ResponseTime
 from locust_llm.server.http_get import FetchedResponse, FetchFailed, decode_response, fetch
 from locust_llm.server.length_control import (
     LENGTH_PROMPT,
@@ -29,13 +29,13 @@ from locust_llm.server.length_control import (
     make_length_fields,
     obeys_length,
 )
-from locust_llm.settings.address import join_server_url
 from locust_llm.settings.extra_inputs import collect_extra_inputs
 from locust_llm.settings.run_options import Settings
+from locust_llm.settings.server_address import join_server_url
 from locust_llm.text.hide_secrets import Secrets, collect_secrets
 from locust_llm.text.sanitise import NAME_BYTES, sanitise_text
 from locust_llm.workload.answer_schema import MISSING, find_response_schema, has_jsonschema
-from locust_llm.workload.mix import format_canonical_mix
+from locust_llm.workload.model_and_tenant_mix import format_canonical_mix
 from locust_llm.workload.prompts import PromptLengthModel, draw_sample_numbers
 
 from .identity import TIMEOUT_S, identify_server

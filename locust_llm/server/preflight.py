@@ -22,10 +22,10 @@ from locust_llm.access.proxies import list_passed_proxies
 from locust_llm.access.source_addresses import count_source_addresses, note_source_addresses
 from locust_llm.client.requests_bridge import find_trusted_certificates
 from locust_llm.records.machine import find_commit
-from locust_llm.records.run import make_run_folder
-from locust_llm.settings.address import normalise_base_url
-from locust_llm.settings.refusal import refuse_run
+from locust_llm.records.run_facts import make_run_folder
 from locust_llm.settings.run_options import Settings
+from locust_llm.settings.run_refusal import refuse_run
+from locust_llm.settings.server_address import normalise_base_url
 
 from .discovery import Discovery, DiscoveryFailed, discover_server
 from .spans.receiver import try_span_receiver

@@ -10,9 +10,9 @@ from locust_llm.protocols.parsed_answer import Completion, status_message
 from locust_llm.protocols.protocol import Messages
 from locust_llm.server.http_get import FetchedResponse, FetchFailed
 from locust_llm.server.length_control import LENGTH_PROMPT
-from locust_llm.settings.address import join_server_url
 from locust_llm.settings.extra_inputs import collect_extra_inputs
 from locust_llm.settings.run_options import Settings
+from locust_llm.settings.server_address import join_server_url
 
 from .refusals import (
     BUSY,

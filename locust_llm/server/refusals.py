@@ -23,9 +23,9 @@ from locust_llm.protocols.parsed_answer import (
 )
 from locust_llm.server.http_get import FetchedResponse, FetchFailed, decode_response
 from locust_llm.server.length_control import LENGTH_PROMPT
-from locust_llm.settings.address import join_server_url
 from locust_llm.settings.extra_inputs import parse_extra_inputs
 from locust_llm.settings.run_options import Settings, make_stage_settings
+from locust_llm.settings.server_address import join_server_url
 from locust_llm.settings.sweep import INPUT
 from locust_llm.text.format import truncate_text
 from locust_llm.text.hide_secrets import Secrets, is_secret

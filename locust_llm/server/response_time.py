@@ -9,16 +9,16 @@ from itertools import islice
 from random import Random
 from typing import Final
 
-from locust_llm.records.run import ResponseTime
+from locust_llm.records.run_facts import ResponseTime
 from locust_llm.server.http_get import FetchFailed
 from locust_llm.server.length_control import make_length_fields
 from locust_llm.settings.run_options import Settings
 from locust_llm.workload.access_log import parse_column_names
 from locust_llm.workload.conversation import ConversationRequest, ConversationSource
 from locust_llm.workload.dataset import Dataset
-from locust_llm.workload.formats import DatasetSession
+from locust_llm.workload.dataset_formats import DatasetSession
+from locust_llm.workload.generated_media import MediaGenerator
 from locust_llm.workload.media import MediaStore
-from locust_llm.workload.pictures import MediaGenerator
 from locust_llm.workload.prompts import PromptLengthModel, Prompts, format_prompt_number
 
 from .probe_requests import ProbeRequests

@@ -18,7 +18,7 @@ import gevent
 import msgspec
 from gevent.event import Event
 
-from locust_llm.client.exchange import UserConnection
+from locust_llm.client.request_exchange import UserConnection
 from locust_llm.files.buffered_file import BufferedFile
 from locust_llm.records.server_metrics import (
     DCGM,
@@ -31,7 +31,7 @@ from locust_llm.records.server_metrics import (
     read_engine_samples,
 )
 from locust_llm.server.http_get import FetchFailed, fetch
-from locust_llm.settings.address import join_server_url
+from locust_llm.settings.server_address import join_server_url
 from locust_llm.text.sanitise import NAME_BYTES, sanitise_text
 
 logger = logging.getLogger("locust_llm")

@@ -7,8 +7,8 @@ import msgspec
 
 from locust_llm.access.headers_and_api_key import read_candidate_headers
 from locust_llm.client.requests_bridge import find_trusted_certificates
-from locust_llm.settings.refusal import refuse_run
 from locust_llm.settings.run_options import Settings
+from locust_llm.settings.run_refusal import refuse_run
 
 from .discovery import Discovery, DiscoveryFailed, discover_server
 from .preflight import MAX_COUNT_DIFFERENCE, prepare_run, read_run_headers

@@ -16,7 +16,7 @@ import msgspec
 
 from locust_llm.protocols.known import PROTOCOLS
 from locust_llm.protocols.parsed_answer import Count, parse_token_count
-from locust_llm.records.run import CalibrationRequest
+from locust_llm.records.run_facts import CalibrationRequest
 from locust_llm.server.http_get import FetchedResponse, FetchFailed, decode_response
 from locust_llm.settings.run_options import Settings
 from locust_llm.workload.prompts import (

@@ -10,22 +10,22 @@ import msgspec
 
 from locust_llm.slo import rules as slo
 from locust_llm.slo.best_limit import GOODPUT
-from locust_llm.slo.intervals import count_needed_values
-from locust_llm.slo.metrics import BY_WORD, OF_SCHEDULE, POOLED, SCHEMA_VALID
+from locust_llm.slo.binomial_intervals import count_needed_values
+from locust_llm.slo.metric_definitions import BY_WORD, OF_SCHEDULE, POOLED, SCHEMA_VALID
 from locust_llm.slo.reading_pace import parse_token_deadlines
 from locust_llm.slo.rules import ABORT
 from locust_llm.text.format import find_nearest_names
 from locust_llm.text.hide_secrets import find_secret_fields, is_secret
 from locust_llm.workload.answer_schema import MISSING, has_jsonschema
 from locust_llm.workload.lengths import parse_length
-from locust_llm.workload.mix import parse_tenant_priorities, parse_tenant_weights
+from locust_llm.workload.model_and_tenant_mix import parse_tenant_priorities, parse_tenant_weights
 from locust_llm.workload.prefix_reuse import max_cached_blocks
 from locust_llm.workload.traces.start_point import parse_start_shares
 
-from .ab import BASE, LEAST
+from .ab_arms import BASE, LEAST
 from .endpoint_types import POOLING
-from .labels import parse_labels
 from .option_declaration import declared_options, find_out_of_range
+from .run_labels import parse_labels
 from .run_options import Settings, make_stage_settings
 from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, parse_duration_range
 

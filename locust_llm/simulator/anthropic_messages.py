@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import openai_chat, tokens
+from . import openai_chat, simulated_tokenizer
 from .behaviours import Quirks
 from .openai_chat import (
     ARGUMENT,
@@ -44,7 +44,9 @@ def _parse(asked: dict[str, Any]) -> WrittenText:
             raise invalid_request_error(f"body.tools.{index}.input_schema", "Field required")
     read_field(asked, "tool_choice", dict)
     return WrittenText(
-        tokens.chat_pieces(parsed), "max_tokens", tool_called(asked, parsed[-1][0] == "tool")
+        simulated_tokenizer.chat_pieces(parsed),
+        "max_tokens",
+        tool_called(asked, parsed[-1][0] == "tool"),
     )
 
 
@@ -70,7 +72,7 @@ def _text(content: Any, loc: str) -> str:
 
 def _of_block(block: dict[str, Any], loc: str) -> str:
     if block.get("type") != "tool_use":
-        return tokens.part_text(block)
+        return simulated_tokenizer.part_text(block)
     if not isinstance(block.get("input"), dict):
         raise invalid_request_error(f"{loc}.input", "Input should be a valid dictionary")
     return encode_json(block["input"]).decode()

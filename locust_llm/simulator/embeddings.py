@@ -6,15 +6,15 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from . import openai_chat as api
-from . import tokens
+from . import simulated_tokenizer
 from .response_stream import WholeAnswer
 from .scheduling.sequence import Sequence
-from .telemetry import TruthRow
+from .simulated_metrics import TruthRow
 
 if TYPE_CHECKING:
     from .behaviours import Quirks
-    from .connection import ClientConnection
-    from .server import SimulatorServer
+    from .http_connection import ClientConnection
+    from .simulated_server import SimulatorServer
 
 DIMENSIONS: Final = 256
 
@@ -32,7 +32,8 @@ class PooledAnswer(WholeAnswer):
         self.scores = scores
         caching = server.caching
         self.sequences = [
-            Sequence(len(text), 1, tokens.block_keys(text) if caching else ()) for text in inputs
+            Sequence(len(text), 1, simulated_tokenizer.block_keys(text) if caching else ())
+            for text in inputs
         ]
 
     def start(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from . import tokens
+from . import simulated_tokenizer
 from .behaviours import Quirks
 
 NAME = "locust-llm-simulator"  # in every answer: nobody shall take these figures for a GPU's
@@ -213,7 +213,7 @@ def read_field(asked: dict[str, Any], name: str, kind: type[Any]) -> Any:
 def _parse_chat(asked: dict[str, Any]) -> WrittenText:
     messages = parse_messages(asked)
     tool = tool_called(asked, messages[-1][0] == "tool", "function")
-    return WrittenText(tokens.chat_pieces(messages), _length_field(asked), tool)
+    return WrittenText(simulated_tokenizer.chat_pieces(messages), _length_field(asked), tool)
 
 
 def _parse_completion(asked: dict[str, Any]) -> WrittenText:
@@ -228,7 +228,7 @@ def _parse_prompt(asked: dict[str, Any]) -> list[str]:
     """Parses a text, or token ids."""
     prompt = asked.get("prompt")
     if isinstance(prompt, str):
-        return tokens.prompt_pieces(prompt)
+        return simulated_tokenizer.prompt_pieces(prompt)
     if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
         return [str(token) for token in prompt]
     if prompt is None:
@@ -285,7 +285,7 @@ def read_content(message: dict[str, Any], loc: str) -> str:
     """Returns the text of a message, whose content is a text or a list of parts."""
     content = message.get("content") or ""
     if isinstance(content, list) and all(isinstance(part, dict) for part in content):
-        content = "\n".join(map(tokens.part_text, content))
+        content = "\n".join(map(simulated_tokenizer.part_text, content))
     if not isinstance(content, str):
         raise invalid_request_error(
             f"{loc}.content", "Input should be a valid string or list of parts"

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from locust_llm.simulator.openai_chat import read_content
 
-from . import tokens
+from . import simulated_tokenizer
 from .behaviours import Quirks
 from .openai_chat import (
     ARGUMENT,
@@ -56,7 +56,9 @@ def _parse(asked: dict[str, Any]) -> WrittenText:
 
     tool = tool_called(asked, previous[-1][0] == "tool")
     stored = None if asked.get("store") is False else keep
-    return WrittenText(tokens.chat_pieces([*system, *previous]), "max_output_tokens", tool, stored)
+    return WrittenText(
+        simulated_tokenizer.chat_pieces([*system, *previous]), "max_output_tokens", tool, stored
+    )
 
 
 def _look_up_conversation(answer_id: str | None) -> Messages:

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from . import openai_chat as api
 from . import openai_chat as events
-from . import server_timing, tokens
+from . import server_timing, simulated_tokenizer
 from .scheduling.sequence import Sequence, draw_draft_steps
 from .scheduling.time_parts import measure_latency_parts
-from .telemetry import TruthRow
-from .tokens import WORDS
+from .simulated_metrics import TruthRow
+from .simulated_tokenizer import WORDS
 
 if TYPE_CHECKING:
     from .behaviours import Quirks
-    from .connection import ClientConnection
-    from .server import SimulatorServer
+    from .http_connection import ClientConnection
+    from .simulated_server import SimulatorServer
 
 
 ENGINE_FAILED: Final = (
@@ -208,7 +208,7 @@ class SimulatedAnswer:
             WORDS[index % len(WORDS)]
             for index in range(self.first_word, self.first_word + max_tokens)
         )
-        return tokens.block_keys([*self.asked.pieces, *words])
+        return simulated_tokenizer.block_keys([*self.asked.pieces, *words])
 
 
 class WholeAnswer(SimulatedAnswer):

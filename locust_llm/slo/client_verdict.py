@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from .metrics import MEASURES, RATE
+from .metric_definitions import MEASURES, RATE
 
 OK: Final = "OK"
 DEGRADED: Final = "DEGRADED"

@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from .metrics import TIME
+from .metric_definitions import TIME
 
 PACE: Final = 4.8
 """Tokens a second. Andes (arXiv 2404.16283) uses it for reading English. 238 words a minute

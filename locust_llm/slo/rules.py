@@ -32,7 +32,7 @@ import msgspec
 from locust_llm.text.format import find_nearest_names, format_plain_number
 from locust_llm.text.numbers import truncate_quoted_text
 
-from .metrics import (
+from .metric_definitions import (
     BY_NAME,
     BY_WORD,
     GIVEN,

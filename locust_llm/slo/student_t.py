@@ -3,7 +3,7 @@
 from functools import lru_cache
 from typing import Final
 
-from .intervals import incomplete_beta
+from .binomial_intervals import incomplete_beta
 
 STEPS: Final = 60
 """The steps of a bisection, after which a double does not change."""

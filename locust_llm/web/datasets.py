@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 from weakref import finalize
 
-from locust_llm.settings.refusal import refuse_run
+from locust_llm.settings.run_refusal import refuse_run
 
 MAX_UPLOAD_BYTES: Final = 100 << 20
 UPLOAD_S: Final = 300.0

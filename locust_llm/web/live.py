@@ -24,7 +24,7 @@ from locust_llm.report.charts.timeline_lines import (
     TimelineRows,
     make_timeline_row,
 )
-from locust_llm.slo.metrics import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE
+from locust_llm.slo.metric_definitions import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE
 from locust_llm.text.sanitise import sanitise_text
 
 MAX_POINTS: Final = 1200

@@ -23,8 +23,8 @@ from locust_llm.locust_adapter.command_line_parser import (
     read_given_rules,
 )
 from locust_llm.settings.option_declaration import format_option_help
-from locust_llm.settings.refusal import refuse_run
 from locust_llm.settings.run_options import Settings
+from locust_llm.settings.run_refusal import refuse_run
 from locust_llm.settings.sweep import CONCURRENCY
 from locust_llm.slo.rules import PRESETS, parse_rule
 

@@ -17,10 +17,10 @@ from locust_llm.controller.prometheus_export import (
     format_exposition,
 )
 from locust_llm.records.phase_plan import OVER, PROFILING, stage_of_phase
-from locust_llm.settings.address import explain_unopened_port, parse_metrics_port
-from locust_llm.settings.refusal import refuse_run
+from locust_llm.settings.run_refusal import refuse_run
+from locust_llm.settings.server_address import explain_unopened_port, parse_metrics_port
 
-from .bodies import limit_bodies
+from .request_bodies import limit_bodies
 
 PATH: Final = "/llm/metrics"
 MAX_CONNECTIONS: Final = 16

@@ -28,21 +28,21 @@ import msgspec
 
 from locust_llm.report.charts.timeline_svg import make_timeline_fragment
 from locust_llm.server.discovery import Discovery
-from locust_llm.settings.refusal import RunRefused
 from locust_llm.settings.run_options import Settings
+from locust_llm.settings.run_refusal import RunRefused
 from locust_llm.text.numbers import truncate_quoted_text
 from locust_llm.web.run_form_fields import build_form_groups
 from locust_llm.web.run_form_submit import RunFormView, is_reachable_by_others
 
-from .archive import FILES, Archive
-from .bodies import limit_bodies
 from .datasets import MAX_UPLOAD_BYTES, UPLOAD_S, Datasets, describe_size_limit, sanitise_file_name
+from .form_whitelist import Whitelist
 from .live import PERCENTILES
 from .locust_form import LIMIT_FIELD, SPAWN_RATE, order_form_fields, read_requested_load
 from .origin import guard_origin, parse_allowed_hosts
-from .pages import WEB_PAGES, load_page
-from .view import RunView
-from .whitelist import Whitelist
+from .page_data import RunView
+from .page_registry import WEB_PAGES, load_page
+from .past_runs import FILES, Archive
+from .request_bodies import limit_bodies
 
 logger = logging.getLogger("locust_llm")
 

@@ -15,8 +15,8 @@ from locust_llm.text.format import capitalise_sentence
 from locust_llm.text.numbers import format_quoted_number
 
 from .datasets import MAX_UPLOAD_BYTES, Datasets
+from .form_whitelist import select_locustfile_fields
 from .locust_form import CHOICES, DATASET_FIELD, FIELDS, NO_CHOICE, read_requested_load
-from .whitelist import select_locustfile_fields
 
 GROUPS: Final = {
     "load": "Load", "sweep": "Load", "prompts": "Prompts", "gate": "Gate", "rules": "Rules",

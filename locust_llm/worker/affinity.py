@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from locust_llm.client.response import Response
-from locust_llm.settings.ab import TrialBlock
+from locust_llm.settings.ab_arms import TrialBlock
 from locust_llm.worker.targets import VariantTarget
 
 logger = logging.getLogger("locust_llm")

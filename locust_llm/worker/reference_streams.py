@@ -14,18 +14,18 @@ import gevent
 
 from locust_llm.accuracy.reference_process import TruthServer
 from locust_llm.client.connection import Target
-from locust_llm.client.exchange import UserConnection, exchange_request
-from locust_llm.client.request import Request
+from locust_llm.client.request_bytes import Request
+from locust_llm.client.request_exchange import UserConnection, exchange_request
 from locust_llm.gate.gate import Gate
 from locust_llm.protocols.known import encode_request_body
-from locust_llm.records.accuracy import (
+from locust_llm.records.outcomes import OK
+from locust_llm.records.record import Record
+from locust_llm.records.timing_accuracy import (
     MeasurementAccuracy,
     ReferenceTimes,
     TimingDifferences,
     parse_reference_times,
 )
-from locust_llm.records.outcomes import OK
-from locust_llm.records.record import Record
 from locust_llm.settings.selftest_modes import OFF
 
 STREAMS: Final = 2

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from locust_llm import events
 from locust_llm.access.headers_and_api_key import EXPIRED, KeyHeaders
-from locust_llm.client.answer import Answer, build_answer, join_deltas
-from locust_llm.client.exchange import UserConnection, exchange_request
+from locust_llm.client.chat_answer import Answer, build_answer, join_deltas
 from locust_llm.client.loop_turns import can_wait
 from locust_llm.client.reader.process_reader import reader_failure
-from locust_llm.client.request import Request, chunk_limit
+from locust_llm.client.request_bytes import Request, chunk_limit
+from locust_llm.client.request_exchange import UserConnection, exchange_request
 from locust_llm.client.requests_bridge import (
     format_request_head,
     make_target,
@@ -39,7 +39,7 @@ from locust_llm.records.spans.trace_ids import HEADER as TRACEPARENT
 from locust_llm.records.spans.trace_ids import make_traceparent
 from locust_llm.server.length_control import make_length_fields
 from locust_llm.server.request_form import RequestForm
-from locust_llm.settings.address import join_server_url
+from locust_llm.settings.server_address import join_server_url
 from locust_llm.text.hide_secrets import collect_secrets
 from locust_llm.text.sanitise import NAME_BYTES, sanitise_text
 from locust_llm.worker.affinity import read_response_header

@@ -14,7 +14,7 @@ from gevent import GreenletExit
 from gevent.event import AsyncResult
 from gevent.pool import Group
 
-from locust_llm.client.answer import Answer
+from locust_llm.client.chat_answer import Answer
 from locust_llm.gate.gate import GateClosed
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record

@@ -35,22 +35,22 @@ from locust_llm.gate.gate import GateClosed
 from locust_llm.gate.request_seconds import RequestSeconds
 from locust_llm.gate.shares import GateLease, Share
 from locust_llm.locust_adapter.command_line_parser import build_settings
-from locust_llm.records.failures import FailureKinds
+from locust_llm.records.failure_kinds import FailureKinds
 from locust_llm.records.machine import Machine, detect_machine
 from locust_llm.records.message_base import ControlMessage
 from locust_llm.records.phase_plan import PROFILING, WARMUP, label_phase, stage_of_phase
 from locust_llm.records.record import Record
-from locust_llm.records.run import ProcessHealth
+from locust_llm.records.run_facts import ProcessHealth
 from locust_llm.server.request_form import (
     REFUSED,
     RequestForm,
     added_form_changes,
     learn_from_refusal,
 )
-from locust_llm.settings.ab import TrialBlock
-from locust_llm.settings.address import normalise_base_url
+from locust_llm.settings.ab_arms import TrialBlock
 from locust_llm.settings.extra_inputs import collect_extra_inputs
 from locust_llm.settings.run_options import Settings
+from locust_llm.settings.server_address import normalise_base_url
 from locust_llm.text.hide_secrets import collect_secrets
 from locust_llm.text.sanitise import sanitise_text
 from locust_llm.wire.clock_sync import SyncedClock, clock_id
@@ -96,12 +96,12 @@ from locust_llm.workload.prompts import Prompts
 from .affinity import Affinity
 from .alarm import Alarm, ExclusiveTurns
 from .answer_checks import AnswerChecker
-from .content import make_prompts, make_sessions
-from .health import HealthMonitor, find_local_servers
 from .permits import Permit, PermitQueue, SessionQueue
+from .process_health import HealthMonitor, find_local_servers
+from .prompt_source import make_prompts, make_sessions
 from .reference_streams import ReferenceStreams
 from .start_times import StartTimes
-from .tenants import TenantAssigner
+from .tenant_choice import TenantAssigner
 
 logger = logging.getLogger("locust_llm")
 

@@ -18,8 +18,8 @@ import msgspec
 
 from locust_llm.text.numbers import TOKENS, format_quoted_value, parse_finite_number
 
-from . import formats
-from .formats import (
+from . import dataset_formats
+from .dataset_formats import (
     DatasetError,
     RowError,
     Turn,
@@ -125,7 +125,7 @@ def find_column_byte(table: LogColumns, row: bytes, column: str) -> int:
     """Where the value of one of our columns begins in a row, in bytes."""
     theirs = table.columns.get(column, column)
     if not table.header:
-        return formats.find_field_byte(row, theirs.rpartition(".")[2])
+        return dataset_formats.find_field_byte(row, theirs.rpartition(".")[2])
     byte = 0
     quoted = False
     left = table.header.index(theirs)

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from .formats import DatasetSession, Turn
+from .dataset_formats import DatasetSession, Turn
 from .lengths import normal_length
 from .media import Refs
-from .mix import Model
+from .model_and_tenant_mix import Model
 from .prompts import Prompts, append_media_parts
 
 Message = dict[str, Any]

@@ -15,13 +15,13 @@ from itertools import chain, islice
 from typing import Final, Literal
 
 from . import access_log as logs
-from . import formats, media
+from . import dataset_formats, media
 from .access_log import TABLES, LogColumns
 from .conversation import list_turn_parents
-from .formats import JSON_KINDS, DatasetError, DatasetSession, RowError, Turn
-from .mix import explain_bad_tenant_name
-from .rows import FileRow, RowFile, RowIndex
-from .traces import registry as kinds
+from .dataset_formats import JSON_KINDS, DatasetError, DatasetSession, RowError, Turn
+from .dataset_rows import FileRow, RowFile, RowIndex
+from .model_and_tenant_mix import explain_bad_tenant_name
+from .traces import trace_formats as kinds
 
 DATASET_KINDS: Final = (*JSON_KINDS, *kinds.KINDS, *TABLES, "access_log")
 Order = Literal["sequential", "shuffled", "random"]
@@ -201,7 +201,7 @@ class Dataset:
                     name = (
                         logs.read_log_session(self.table, row.data)
                         if self.table
-                        else formats.read_row_session(row.data)
+                        else dataset_formats.read_row_session(row.data)
                     )
                 except RowError as wrong:
                     self._lose(row, wrong)
@@ -251,7 +251,7 @@ class Dataset:
             self.read_bytes += len(row.data)
             try:
                 if self.table is None:
-                    name, new = formats.parse_json_row(self.kind, row.data, row.line)
+                    name, new = dataset_formats.parse_json_row(self.kind, row.data, row.line)
                     self._look(new)
                 else:
                     name, new = logs.parse_log_row(self.table, row.data, row.line)
@@ -275,7 +275,7 @@ class Dataset:
         if self.table:
             name = logs.read_log_tenant(self.table, row.data)
         else:
-            name = formats.read_row_id(formats.decode_row(row.data).get("tenant"))
+            name = dataset_formats.read_row_id(dataset_formats.decode_row(row.data).get("tenant"))
         if name and (why := explain_bad_tenant_name(name)):
             self._lose(row, RowError(f"tenant: {why}", field="tenant"))
             return ""
@@ -300,7 +300,7 @@ class Dataset:
             byte = (
                 logs.find_column_byte(self.table, row.data, wrong.field)
                 if self.table
-                else formats.find_field_byte(row.data, wrong.field)
+                else dataset_formats.find_field_byte(row.data, wrong.field)
             )
         error = self.file.error(row, wrong, byte or 0)
         if not self.skip_broken:
@@ -357,7 +357,7 @@ def recognise_dataset(
                 kind, columns or TABLES[kind], None if file.is_json else first.data
             )
         if file.is_json:
-            return kind or kinds.recognise_trace(first.data) or formats.recognise_row(
+            return kind or kinds.recognise_trace(first.data) or dataset_formats.recognise_row(
                 first.data
             ), None
         if kind is not None:

@@ -9,7 +9,7 @@ import msgspec
 from . import answer_schema, media
 from .conversation import list_turn_parents
 from .dataset import Dataset
-from .formats import DatasetError, Turn
+from .dataset_formats import DatasetError, Turn
 
 CHECK_BYTES: Final = 32 << 20
 CHECK_ROWS: Final = 100_000

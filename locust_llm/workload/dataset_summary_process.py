@@ -14,9 +14,9 @@ from typing import Final
 import msgspec
 
 from .dataset import Dataset, Order
+from .dataset_formats import DatasetError
+from .dataset_rows import GZIP, RowFile
 from .dataset_summary import DatasetSummary, check_dataset
-from .formats import DatasetError
-from .rows import GZIP, RowFile
 
 MAX_MEMORY_BYTES: Final = 2 << 30
 MAX_UNPACKED_BYTES: Final = 128 << 20

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Final
 
-from .formats import DatasetSession, Turn
+from .dataset_formats import DatasetSession, Turn
 from .lengths import Sizes
 
 BLOCK: Final = 16

@@ -24,8 +24,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from .generated_media import MediaGenerator
 from .lengths import Length, Sizes, combine_lengths, make_even_random, normal_length
-from .pictures import MediaGenerator
 from .tokenizer import Tokenizer, count_corpus_words, cut_corpus_text
 
 TOKENS_A_WORD: Final = 1.35

@@ -19,7 +19,7 @@ from locust_llm.access.api_key_process import (
 from locust_llm.access.headers_and_api_key import KeyHeaders, read_request_headers
 from locust_llm.locust_adapter.command_line_parser import check_options
 from locust_llm.locust_adapter.withheld_options import list_secret_names
-from locust_llm.settings.refusal import RunRefused
+from locust_llm.settings.run_refusal import RunRefused
 
 
 class Told:

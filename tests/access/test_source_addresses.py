@@ -18,7 +18,7 @@ from locust_llm.access.source_addresses import (
     parse_source_addresses,
     use_source_options,
 )
-from locust_llm.client import source_address
+from locust_llm.client import source_address_rotation
 from locust_llm.settings.run_options import Settings
 
 NOBODYS = "192.0.2.1"  # RFC 5737
@@ -28,7 +28,7 @@ NOBODYS = "192.0.2.1"  # RFC 5737
 def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv(VARIABLE, raising=False)
     yield
-    source_address.set_source_addresses(None)
+    source_address_rotation.set_source_addresses(None)
 
 
 def to(*hosts: str) -> Settings:
@@ -90,13 +90,13 @@ def test_an_address_of_another_machine() -> None:
         ValueError, match=rf"--source-ip {NOBODYS} is no address of this machine \(Cannot assign"
     ):
         use_source_options(Namespace(source_ip=["127.0.0.2", NOBODYS]))
-    assert source_address.current_source_addresses() is None
+    assert source_address_rotation.current_source_addresses() is None
 
 
 def test_flag_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     use_source_options(Namespace(source_ip=[]))
     assert (
-        source_address.current_source_addresses(),
+        source_address_rotation.current_source_addresses(),
         note_source_addresses(),
         count_source_addresses(to("http://127.0.0.1:1")),
     ) == (None, "", 1)

@@ -14,11 +14,11 @@ from locust_llm.controller.limit_sweep import LimitSweep
 from locust_llm.records.limit_blocks import LimitBlock, LimitBlockRecords
 from locust_llm.records.record import Record
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
-from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest, VirtualResult
+from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100
+from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest, VirtualResult
 from locust_llm.slo.best_limit import OBJECTIVES, TOLERANCE, Limit, compare_with_best, format_limit
 from locust_llm.slo.percentile import find_percentile
 from locust_llm.slo.rules import Condition

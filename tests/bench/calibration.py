@@ -11,17 +11,17 @@ from statistics import fmean
 from typing import Final, NamedTuple
 
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.cost import (
+from locust_llm.simulator.scheduling.engine import BatchEngine
+from locust_llm.simulator.scheduling.policies import POLICIES
+from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.step_cost import (
     BLOCK_SIZE,
     FOUR_LLAMA_8B_H100,
     LLAMA_8B_H100,
     V0_LLAMA_8B_H100,
     StepCostConstants,
 )
-from locust_llm.simulator.scheduling.engine import BatchEngine
-from locust_llm.simulator.scheduling.policies import POLICIES
-from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
-from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
+from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest
 
 PROMPT_TOKENS, OUTPUT_TOKENS, SECONDS, MOST_OPEN = 204, 64, 60, 440
 SATURATED: Final = 0.97  # of the offered rate completed: below that the server is the limit

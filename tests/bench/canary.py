@@ -7,13 +7,17 @@ from typing import Final
 
 from tabulate import tabulate
 
-from locust_llm.lab.canary.model import CanaryRound, estimate_background_load, measure_round
+from locust_llm.lab.canary.canary_arithmetic import (
+    CanaryRound,
+    estimate_background_load,
+    measure_round,
+)
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100, step_duration_s
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
-from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
+from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100, step_duration_s
+from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest
 
 TOKENS: Final = 4000
 EVERY_S: Final = 20.0

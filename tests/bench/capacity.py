@@ -20,16 +20,16 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from locust_llm.report.slo.capacity import find_capacity
+from locust_llm.report.slo.capacity_evidence import find_capacity
 from locust_llm.report.slo.rule_evidence import UNSURE, make_share_evidence
 from locust_llm.settings.sweep import OVERLOADED, RunningStage
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
-from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
-from locust_llm.slo.capacity import (
+from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100
+from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest
+from locust_llm.slo.capacity_search import (
     CapacityEstimate,
     CapacitySearch,
     RuleEvidence,

@@ -26,9 +26,9 @@ from truth import Program, Sent, build, server
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.burners import burners
 
-from locust_llm.records.accuracy import MeasurementAccuracy
 from locust_llm.records.record import Record
-from locust_llm.records.run import read_run
+from locust_llm.records.run_facts import read_run
+from locust_llm.records.timing_accuracy import MeasurementAccuracy
 
 PERCENTILES = (50, 90, 95, 99)
 TAGS = {

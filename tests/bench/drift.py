@@ -30,9 +30,9 @@ from locust_llm.lab.twin.drift import (
     measure_reference,
     simulate_unchanged_server,
 )
-from locust_llm.lab.twin.fit import fit_twin
-from locust_llm.lab.twin.model import Twin
 from locust_llm.lab.twin.observations import ObservedStage, collect_episodes
+from locust_llm.lab.twin.twin_fit import fit_twin
+from locust_llm.lab.twin.twin_model import Twin
 
 SWEEP: Final = (1, 2, 4, 8, 16, 32, 64)
 STAGE_S: Final = 20.0

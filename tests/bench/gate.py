@@ -16,7 +16,7 @@ from itertools import pairwise
 import gevent
 from support.scripted import Row, Scripted, stream
 
-from locust_llm.client.exchange import UserConnection, exchange_request
+from locust_llm.client.request_exchange import UserConnection, exchange_request
 from locust_llm.gate.gate import Gate
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record

@@ -3,7 +3,7 @@ docs/twin.md.
 
     python tests/bench/h100_twin.py h100.toml
 
-Its costs come from simulator/scheduling/cost.py, which has the form that a twin has, so it is
+Its costs come from simulator/scheduling/step_cost.py, which has the form that a twin has, so it is
 exactly a twin of the simulator and its error against that is 0. It is no twin of a real H100: its
 intervals carry the RMS log error of the rows that were held out of the simulator's calibration
 (docs/simulator.md), of ITL and throughput; TTFT was not compared, and has the same.
@@ -12,9 +12,10 @@ intervals carry the RMS log error of the rows that were held out of the simulato
 import sys
 from pathlib import Path
 
-from locust_llm.lab.twin import file
-from locust_llm.lab.twin.model import FIGURES as GOOD
-from locust_llm.lab.twin.model import (
+from locust_llm.lab.twin import twin_file
+from locust_llm.lab.twin.observations import FIGURES
+from locust_llm.lab.twin.twin_model import FIGURES as GOOD
+from locust_llm.lab.twin.twin_model import (
     Origin,
     Ranges,
     SchedulerSettings,
@@ -23,8 +24,7 @@ from locust_llm.lab.twin.model import (
     Trust,
     Twin,
 )
-from locust_llm.lab.twin.observations import FIGURES
-from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100 as H100
+from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100 as H100
 
 ERROR = 0.104
 
@@ -61,4 +61,4 @@ def twin() -> Twin:
 
 
 if __name__ == "__main__":
-    file.write_twin(twin(), Path(sys.argv[1]))
+    twin_file.write_twin(twin(), Path(sys.argv[1]))

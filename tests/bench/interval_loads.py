@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
-from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
+from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100
+from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest
 
 Runs = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Runs]

@@ -28,14 +28,14 @@ from interval_loads import HELD_OUT, SEEN, SEEN_LATER, TUNED, Cell, Runs
 from tabulate import tabulate
 
 from locust_llm.controller.early_stop import MeanMonitor, ShareMonitor
-from locust_llm.report.slo.intervals import (
+from locust_llm.report.slo.confidence_intervals import (
     ConfidenceInterval,
     estimate_mean_interval,
     estimate_percentile_interval,
     estimate_rate_interval,
     estimate_share_interval,
 )
-from locust_llm.slo.intervals import count_needed_values
+from locust_llm.slo.binomial_intervals import count_needed_values
 
 GOOD: Final = 0.9
 """``share`` is the share of requests within a limit that truly holds for this share."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from locust_llm.records.record import Record
 from locust_llm.records.record_lines import parse_record_line
-from locust_llm.workload.pictures import begin_png
+from locust_llm.workload.generated_media import begin_png
 
 RATE = 20
 SIDE = 1160

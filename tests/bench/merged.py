@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.burners import burners
 
 from locust_llm.records.record import Record
-from locust_llm.records.run import read_run
+from locust_llm.records.run_facts import read_run
 from locust_llm.report import judge_slo
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.slo.measurement_error import RuleError

@@ -20,10 +20,10 @@ from tabulate import tabulate
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.records import a_run, answered
 
-from locust_llm.records.accuracy import MeasurementAccuracy, compute_error_bounds
 from locust_llm.records.histogram import Histogram
 from locust_llm.records.record import Record
-from locust_llm.records.run import ProcessHealth
+from locust_llm.records.run_facts import ProcessHealth
+from locust_llm.records.timing_accuracy import MeasurementAccuracy, compute_error_bounds
 from locust_llm.report import judge_slo
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.slo.measurement_error import RuleError

@@ -35,13 +35,13 @@ from tabulate import tabulate
 
 from locust_llm.lab.probe.diagnosis import diagnose_scheduler
 from locust_llm.lab.probe.measurements import measure_probe
-from locust_llm.lab.twin.fit import fit_twin
-from locust_llm.lab.twin.model import FIGURES, SchedulerSettings, Twin
 from locust_llm.lab.twin.observations import ObservedStage, collect_episodes, stage_figures
 from locust_llm.lab.twin.predict import PredictedValue, WhatIf
 from locust_llm.lab.twin.replay import OfferedLoad
-from locust_llm.lab.twin.whatif.grid import Case
-from locust_llm.lab.twin.whatif.rows import DEFAULT, WhatIfPredictor
+from locust_llm.lab.twin.twin_fit import fit_twin
+from locust_llm.lab.twin.twin_model import FIGURES, SchedulerSettings, Twin
+from locust_llm.lab.twin.whatif.whatif_grid import Case
+from locust_llm.lab.twin.whatif.whatif_rows import DEFAULT, WhatIfPredictor
 from locust_llm.slo.rules import parse_rule
 
 SWEEP: Final = (1, 2, 4, 8, 16, 32)

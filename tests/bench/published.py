@@ -15,11 +15,11 @@ from calibration import H100_LLAMA_8B, MOST_OPEN, OUTPUT_TOKENS, PROMPT_TOKENS, 
 from tabulate import tabulate
 
 from locust_llm.lab.twin.cost_fit import fit_cost
-from locust_llm.lab.twin.engine import make_twin_engine
-from locust_llm.lab.twin.model import SchedulerSettings, ServerModel, StepCosts
 from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
+from locust_llm.lab.twin.twin_engine import make_twin_engine
+from locust_llm.lab.twin.twin_model import SchedulerSettings, ServerModel, StepCosts
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
+from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest
 
 MOST: Final = 600
 """A row is replayed with this many requests for the fit, as it has means only."""

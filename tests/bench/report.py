@@ -25,7 +25,7 @@ from tabulate import tabulate
 
 from locust_llm.records.record import Record
 from locust_llm.records.record_lines import format_record_line
-from locust_llm.records.run import LimitChange, Run, write_run
+from locust_llm.records.run_facts import LimitChange, Run, write_run
 from locust_llm.records.server_times import SPANS
 from locust_llm.records.spans.reported_times import FILE, SpanLine
 from locust_llm.settings.run_options import Settings

@@ -21,11 +21,11 @@ from tabulate import tabulate
 
 from locust_llm.demo_command import start_simulator
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
-from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
+from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100
+from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest
 
 TOKENS = (100, 400)  # of an answer, evenly: equal ones would all end at the same moment
 RANDOM = Random(1)

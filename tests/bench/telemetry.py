@@ -15,8 +15,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from support.collector import over_http
 
 from locust_llm.integrations.otel.frames import RunDescription
-from locust_llm.integrations.otel.metrics import SECONDS, OtelMetrics, common_attributes
-from locust_llm.integrations.otel.telemetry import ExporterPipe
+from locust_llm.integrations.otel.otel_metrics import SECONDS, OtelMetrics, common_attributes
+from locust_llm.integrations.otel.telemetry_sender import ExporterPipe
 from locust_llm.records.record import Record
 
 ABOUT: Final = RunDescription(

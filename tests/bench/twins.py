@@ -26,13 +26,13 @@ from tabulate import tabulate
 
 from locust_llm.lab.probe.diagnosis import diagnose_scheduler
 from locust_llm.lab.probe.measurements import measure_probe
-from locust_llm.lab.twin.fit import fit_twin
-from locust_llm.lab.twin.model import FIGURES, Twin, step_work
 from locust_llm.lab.twin.observations import collect_episodes, stage_figures
 from locust_llm.lab.twin.predict import PredictedValue, WhatIf
 from locust_llm.lab.twin.replay import OfferedLoad
-from locust_llm.simulator.scheduling.cost import GPUS, MODELS, StepCostConstants
+from locust_llm.lab.twin.twin_fit import fit_twin
+from locust_llm.lab.twin.twin_model import FIGURES, Twin, step_work
 from locust_llm.simulator.scheduling.policies import WHOLE_PROMPTS
+from locust_llm.simulator.scheduling.step_cost import GPUS, MODELS, StepCostConstants
 
 NOISES: Final = (
     Noise(),

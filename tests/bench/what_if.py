@@ -25,9 +25,8 @@ from schedulers import Config, serving
 from support.predictions import predict_figures
 from tabulate import tabulate
 
-from locust_llm.lab.twin import file
-from locust_llm.lab.twin.folders import Folder, read_folder_loads
-from locust_llm.lab.twin.model import Twin
+from locust_llm.lab.twin import twin_file
+from locust_llm.lab.twin.measured_folders import Folder, read_folder_loads
 from locust_llm.lab.twin.observations import stage_figures
 from locust_llm.lab.twin.predict import (
     WhatIf,
@@ -36,6 +35,7 @@ from locust_llm.lab.twin.predict import (
     standard_error_of,
 )
 from locust_llm.lab.twin.replay import Lengths, OfferedLoad
+from locust_llm.lab.twin.twin_model import Twin
 from locust_llm.text.format import format_brief
 from locust_llm.workload.lengths import parse_length_mix
 
@@ -117,7 +117,7 @@ def fit(subject: Subject, folder: Path) -> None:
         subprocess.run(
             [LOCUST_LLM, *words, "--out", str(folder / "twin.toml")], check=True, cwd=folder
         )
-    write(folder, said(subject, file.read_twin(folder / "twin.toml")))
+    write(folder, said(subject, twin_file.read_twin(folder / "twin.toml")))
 
 
 def said(subject: Subject, twin: Twin) -> dict[str, Any]:

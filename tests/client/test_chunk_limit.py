@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from locust_llm.client.request import chunk_limit
+from locust_llm.client.request_bytes import chunk_limit
 from locust_llm.protocols.known import PROTOCOLS
 
 

@@ -21,7 +21,7 @@ from support.scripted import Scripted
 
 from locust_llm.client import connection as module
 from locust_llm.client.connection import ConnectFailed, Connection, Target
-from locust_llm.client.source_address import connect_socket
+from locust_llm.client.source_address_rotation import connect_socket
 from locust_llm.records.outcomes import FAILURES
 
 

@@ -31,10 +31,10 @@ from support.tls_flood import (
 from support.tls_pair import pair
 
 from locust_llm.client.connection import ConnectFailed, Connection, Target
-from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.reader import compiled, process_reader
 from locust_llm.client.reader.python_reader import PythonReader
-from locust_llm.client.request import Request
+from locust_llm.client.request_bytes import Request
+from locust_llm.client.request_exchange import UserConnection, exchange_request
 from locust_llm.client.tls import (
     ENDLESS,
     MAX_WITHOUT_DATA,

@@ -29,7 +29,7 @@ from locust_llm.records.phase_plan import OVER, PROFILING, UNCOUNTED_SHARE, WARM
 from locust_llm.records.record import pack_record
 from locust_llm.records.record_lines import RecordFile
 from locust_llm.records.report_result import ReportResult, UndecidedRule
-from locust_llm.records.run import (
+from locust_llm.records.run_facts import (
     LimitChange,
     ProcessHealth,
     Run,

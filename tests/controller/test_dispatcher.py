@@ -11,7 +11,7 @@ from locust_llm.controller.schedule import DueArrival
 from locust_llm.records.message_base import ControlMessage
 from locust_llm.wire.worker_messages import Arrivals, ReleaseSessions, SessionCounts
 from locust_llm.wire.worker_messages import Sessions as SessionsMessage
-from locust_llm.workload.formats import DatasetSession, Turn
+from locust_llm.workload.dataset_formats import DatasetSession, Turn
 
 
 class World:

@@ -20,7 +20,7 @@ from locust_llm.controller.early_stop import (
     exceedance_evidence,
 )
 from locust_llm.records.record import Record
-from locust_llm.records.run import BrokenRule
+from locust_llm.records.run_facts import BrokenRule
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.summarise import summarise_run
 from locust_llm.settings.run_options import Settings

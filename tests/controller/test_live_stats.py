@@ -11,10 +11,10 @@ from support.records import answered, failed
 from locust_llm.controller.live_stats import PARTS, PARTS_S, LiveStats
 from locust_llm.records.phase_plan import PROFILING
 from locust_llm.records.record import Record
-from locust_llm.records.run import ProcessHealth
+from locust_llm.records.run_facts import ProcessHealth
 from locust_llm.records.server_times import ServerTimes
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.selection import RequestSelection
+from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.summarise import collect_evidence
 from locust_llm.slo.client_verdict import ClientVerdict
 

@@ -22,7 +22,7 @@ from locust_llm.controller.prometheus_export import (
 )
 from locust_llm.server.discovery import Discovery
 from locust_llm.settings.run_options import Settings
-from locust_llm.slo.metrics import TTFT, Metric
+from locust_llm.slo.metric_definitions import TTFT, Metric
 from locust_llm.web.prometheus_page import (  # not from locust, which ruff would put first: it patches
     Environment,
     serve_metrics,

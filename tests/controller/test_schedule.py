@@ -15,7 +15,7 @@ from locust_llm.controller.schedule import (
 from locust_llm.records.phase_plan import PROFILING, WARMUP
 from locust_llm.settings.request_rate import parse_request_rate
 from locust_llm.settings.run_options import Settings
-from locust_llm.workload.formats import DatasetSession, Turn
+from locust_llm.workload.dataset_formats import DatasetSession, Turn
 
 
 def instants(phase: str = PROFILING, count: int = 5, **settings: object) -> list[float]:

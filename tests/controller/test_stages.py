@@ -12,10 +12,10 @@ from locust_llm.controller.run_store import ReportOutcome
 from locust_llm.controller.stages import BlockRunner, StageRunner, count_requests_needed
 from locust_llm.records.record_lines import RecordFile
 from locust_llm.records.report_result import MetricValue, ReportResult
-from locust_llm.records.run import Run, Stage, read_run
+from locust_llm.records.run_facts import Run, Stage, read_run
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.sweep import STOPPED, TIME_UP
-from locust_llm.slo.capacity import CapacityEstimate
+from locust_llm.slo.capacity_search import CapacityEstimate
 from locust_llm.slo.client_verdict import ClientVerdict
 
 SETTINGS = Settings(sweep="concurrency=2,4", stage_duration="10..60", stage_requests=3)

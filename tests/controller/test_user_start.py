@@ -13,7 +13,7 @@ from locust_llm.controller.user_start import (
     plan_user_start,
 )
 from locust_llm.records.record import Record
-from locust_llm.records.run import ResponseTime, UserStart
+from locust_llm.records.run_facts import ResponseTime, UserStart
 from locust_llm.settings.run_options import Settings
 
 

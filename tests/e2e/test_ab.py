@@ -13,9 +13,9 @@ from support.runs import records
 
 from locust_llm.demo_command import start_simulator
 from locust_llm.records.record import Record
-from locust_llm.records.run import read_run
-from locust_llm.report.sections.ab import DIFFERENT, INCONCLUSIVE, PairedComparison
-from locust_llm.settings.ab import BASE, CANDIDATE
+from locust_llm.records.run_facts import read_run
+from locust_llm.report.sections.ab_comparison import DIFFERENT, INCONCLUSIVE, PairedComparison
+from locust_llm.settings.ab_arms import BASE, CANDIDATE
 
 SHORT = (
     "--block-duration", "0.6", "-t", "14s", "--output-tokens-mean", "10",

@@ -24,8 +24,8 @@ from support.runs import free_port, records
 
 from locust_llm.demo_command import start_simulator
 from locust_llm.records.outcomes import OK
-from locust_llm.records.run import Run, read_run
-from locust_llm.report.sections.latency_parts import LatencyAttribution
+from locust_llm.records.run_facts import Run, read_run
+from locust_llm.report.sections.latency_breakdown import LatencyAttribution
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from support.stamps_truth import check, several
 from locust_llm.client.reader import process_reader
 from locust_llm.client.reader.python_reader import PythonReader
 from locust_llm.demo_command import start_simulator
-from locust_llm.records.run import RECORDS, read_run
+from locust_llm.records.run_facts import RECORDS, read_run
 from locust_llm.report.build import remake_reports
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.summarise import summarise_run
@@ -30,7 +30,7 @@ from locust_llm.slo.client_verdict import (
     WAITS,
     ClientVerdict,
 )
-from locust_llm.worker.health import THREADS, HealthMonitor
+from locust_llm.worker.process_health import THREADS, HealthMonitor
 
 pytestmark = pytest.mark.serial
 

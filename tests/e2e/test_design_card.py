@@ -176,7 +176,7 @@ def test_the_percentile_tables_are_made_by_pandas_and_tabulate(
         rows.extend([cell.strip() for cell in row] for row in table)
         return tabulate.tabulate(table, *args, **kw)
 
-    monkeypatch.setattr("locust_llm.report.render.text.tabulate", spied)
+    monkeypatch.setattr("locust_llm.report.render.text_report.tabulate", spied)
     summary, _ = remake_reports(load_test.folder)
     requests = read(load_test.folder).requests
     assert isinstance(requests, pd.DataFrame)

@@ -19,7 +19,7 @@ from support.unpatched_locust import get_empty_argument_parser, setup_parser_arg
 from locust_llm.__main__ import main
 from locust_llm.commands import COMMANDS
 from locust_llm.demo_command import DEMO, start_simulator
-from locust_llm.lab.probe import user as probe
+from locust_llm.lab.probe import probe_user as probe
 from locust_llm.locust_adapter import command_line_parser as options_module
 from locust_llm.locust_adapter.ab_command import replace_base_by_host
 from locust_llm.locust_adapter.command_line_parser import add_options, build_settings
@@ -213,7 +213,7 @@ def test_every_exception_is_needed() -> None:
 
 def known_options() -> set[str]:
     simulate = argparse.ArgumentParser()
-    from locust_llm.simulator.flags import add_simulator_arguments
+    from locust_llm.simulator.simulator_flags import add_simulator_arguments
 
     add_simulator_arguments(simulate)
     actions = [*load_parser("probe")._actions, *simulate._actions]

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from support.scripted import Scripted, Step, chunked, event, head, send, whole
 
-from locust_llm.client.exchange import UserConnection, exchange_request
+from locust_llm.client.request_exchange import UserConnection, exchange_request
 from locust_llm.gate.gate import Gate
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record

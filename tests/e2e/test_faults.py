@@ -13,12 +13,12 @@ from gevent import GreenletExit
 from msgspec.structs import replace
 from support.scripted import Scripted, chunked, delta, event, head, send, stream, whole
 
-from locust_llm.client import exchange as module
+from locust_llm.client import request_exchange as module
 from locust_llm.client.connection import Target
-from locust_llm.client.exchange import UserConnection, exchange_request
+from locust_llm.client.request_exchange import UserConnection, exchange_request
 from locust_llm.client.requests_bridge import make_target
 from locust_llm.gate.gate import Gate
-from locust_llm.records.failures import generalise_failure_message
+from locust_llm.records.failure_kinds import generalise_failure_message
 from locust_llm.records.outcomes import FAILURES, OK
 from locust_llm.records.record import Record
 

@@ -11,10 +11,10 @@ from support.runs import Server, server  # noqa: F401
 
 LAB: Final = (
     "locust_llm.lab.twin", "locust_llm.lab.probe", "locust_llm.lab.interop",
-    "locust_llm.lab.probe.user", "locust_llm.lab.probe.probe_command",
-    "locust_llm.lab.canary", "locust_llm.lab.probe.report_kind", "locust_llm.lab.probe.report",
-    "locust_llm.lab.probe.report", "locust_llm.lab.pareto.pareto_command", "locust_llm.lab.pareto.curve",
-    "locust_llm.lab.pareto.pareto_command", "locust_llm.lab.pareto.chart",
+    "locust_llm.lab.probe.probe_user", "locust_llm.lab.probe.probe_command",
+    "locust_llm.lab.canary", "locust_llm.lab.probe.report_kind", "locust_llm.lab.probe.probe_report",
+    "locust_llm.lab.probe.probe_report", "locust_llm.lab.pareto.pareto_command", "locust_llm.lab.pareto.pareto_curve",
+    "locust_llm.lab.pareto.pareto_command", "locust_llm.lab.pareto.pareto_chart",
 )  # fmt: skip
 
 

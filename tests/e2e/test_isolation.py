@@ -10,8 +10,8 @@ import pytest
 from support.runs import records
 
 from locust_llm.demo_command import start_simulator
-from locust_llm.report.sections.ab import BROKEN, INCONCLUSIVE, PairedComparison
-from locust_llm.settings.ab import BASE
+from locust_llm.report.sections.ab_comparison import BROKEN, INCONCLUSIVE, PairedComparison
+from locust_llm.settings.ab_arms import BASE
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from support.records import a_run, answered
 
 from locust_llm.records.record_lines import format_record_line
-from locust_llm.records.run import write_run
+from locust_llm.records.run_facts import write_run
 
 
 @pytest.mark.slow

@@ -17,8 +17,8 @@ from locust_llm.demo_command import start_simulator
 from locust_llm.exit_status import ExitStatus
 from locust_llm.locust_adapter.command_line_parser import check_options
 from locust_llm.records.record import Record
-from locust_llm.settings.refusal import RunRefused
 from locust_llm.settings.run_options import Settings
+from locust_llm.settings.run_refusal import RunRefused
 from locust_llm.slo.client_verdict import OK
 
 TTFT_MS: Final = 100

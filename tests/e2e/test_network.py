@@ -20,7 +20,7 @@ from support.runs import free_port, records
 from support.tiny_server import Asked, TinyServer
 
 from locust_llm.records.outcomes import OK, RETRIED
-from locust_llm.records.run import read_run
+from locust_llm.records.run_facts import read_run
 from locust_llm.server.http_get import PROBE_HEADER
 
 PASSWORD = "lovelace-1815"

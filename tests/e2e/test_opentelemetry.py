@@ -17,7 +17,7 @@ from support.runs import records
 from locust_llm.demo_command import start_simulator
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
-from locust_llm.records.run import read_run
+from locust_llm.records.run_facts import read_run
 from locust_llm.records.spans.trace_ids import make_request_part
 from locust_llm.records.telemetry_counts import TelemetryCounts
 

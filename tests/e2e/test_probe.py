@@ -140,7 +140,7 @@ def test_its_timetable_is_the_only_load() -> None:
 import json
 from argparse import Namespace
 from locust_llm.settings.run_options import Settings
-from locust_llm.lab.probe.user import validate_probe
+from locust_llm.lab.probe.probe_user import validate_probe
 asked = [{}, {"prefill_concurrency": 2}, {"request_rate": 3.0}, {"streaming": False}, {"processes": 2}, {"repeats": 2},
          {"request_count": 9}, {"warmup_duration": 5.0}, {"sweep": "concurrency=1,2"}]
 usual = {"longest": 32000, "decoders": 3, "rounds": 3, "master": False, "worker": False}

@@ -18,8 +18,8 @@ from locust_llm.lab.probe.diagnosis import (
     Diagnosis,
     diagnose_scheduler,
 )
+from locust_llm.lab.probe.episode_requests import read_probe_result
 from locust_llm.lab.probe.measurements import measure_probe
-from locust_llm.lab.probe.requests import read_probe_result
 from locust_llm.records.record_lines import RecordFile
 
 TIMES = 3

@@ -29,7 +29,7 @@ from support.one_request import ask
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
 from locust_llm.records.record_lines import parse_record_line
-from locust_llm.report.sections.latency_parts import LatencyAttribution, ServerTime
+from locust_llm.report.sections.latency_breakdown import LatencyAttribution, ServerTime
 
 HERE = Path(__file__).parents[1]
 CHAT = HERE.parent / "locustfiles" / "chat.py"

@@ -18,7 +18,7 @@ from support.runs import ROOT, Server, command, free_port, records, run
 import locust_llm
 from locust_llm.__main__ import main
 from locust_llm.exit_status import ExitStatus
-from locust_llm.report.console_end import LINES
+from locust_llm.report.console_summary import LINES
 
 FILES = {
     "run.json", "profile_export.jsonl", "profile_export_aiperf.json", "profile_export_aiperf.csv",

@@ -11,7 +11,7 @@ from support.runs import Server, records, run
 
 from locust_llm.demo_command import start_simulator
 from locust_llm.exit_status import ExitStatus
-from locust_llm.records.run import read_run
+from locust_llm.records.run_facts import read_run
 
 FAST = (
     "--session-turn-delay-mean",

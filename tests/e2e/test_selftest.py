@@ -12,7 +12,7 @@ from support.runs import CHAT
 from locust_llm.__main__ import main
 from locust_llm.demo_command import start_simulator
 from locust_llm.exit_status import ExitStatus
-from locust_llm.records.run import read_run
+from locust_llm.records.run_facts import read_run
 
 
 @pytest.mark.serial

@@ -21,7 +21,7 @@ TWO = ("--source-ip", "127.0.0.2,127.0.0.3")
 PORTS = range(40_000, 40_050)
 COUNT = """
 import socket, sys
-from locust_llm.client.source_address import SourceAddresses, connect_socket
+from locust_llm.client.source_address_rotation import SourceAddresses, connect_socket
 listeners = [socket.create_server(("127.0.0.1", port), backlog=400) for port in (50_001, 50_002)]
 held, counts = [], []
 for listener in listeners:

@@ -12,7 +12,7 @@ import pytest
 from support.burners import a_run_against, burners
 
 from locust_llm.demo_command import start_simulator
-from locust_llm.records.run import RECORDS
+from locust_llm.records.run_facts import RECORDS
 from locust_llm.report.build import remake_reports
 from locust_llm.settings.sweep import STATIONARY, TIME_UP
 

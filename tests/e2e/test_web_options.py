@@ -98,7 +98,7 @@ def wild_form(draw: random.Random, names: list[str], plain: dict[str, str]) -> d
 
 
 @pytest.mark.parametrize("seed", range(1, 4))
-@pytest.mark.full  # tests/web/test_whitelist.py asks the same of one process
+@pytest.mark.full  # tests/web/test_form_whitelist.py asks the same of one process
 def test_two_workers_get_only_what_the_page_shows(
     processes: list[Any], tmp_path: Path, seed: int
 ) -> None:

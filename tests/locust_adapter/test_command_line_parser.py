@@ -24,8 +24,8 @@ from locust_llm.locust_adapter.command_line_parser import (
 )
 from locust_llm.locust_adapter.withheld_options import list_secret_names
 from locust_llm.settings.extra_inputs import collect_extra_inputs
-from locust_llm.settings.refusal import RunRefused
 from locust_llm.settings.run_options import Settings
+from locust_llm.settings.run_refusal import RunRefused
 
 KEY: Final = "sk-0123456789"
 SECRET: Final = "s3cret"

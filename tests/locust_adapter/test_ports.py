@@ -15,7 +15,7 @@ from support.tiny_server import tiny_server
 
 from locust_llm.exit_status import ExitStatus
 from locust_llm.locust_adapter.ports import refuse_taken_ports
-from locust_llm.settings.refusal import RunRefused
+from locust_llm.settings.run_refusal import RunRefused
 
 HAS = "another program has it, give another port"
 

@@ -9,7 +9,7 @@ from support.command_line import parse
 from support.unpatched_locust import get_empty_argument_parser, setup_parser_arguments
 
 from locust_llm.locust_adapter.command_line_parser import PROCESSES, add_options, check_options
-from locust_llm.settings.refusal import RunRefused
+from locust_llm.settings.run_refusal import RunRefused
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ from support.command_line import parse
 from locust_llm.locust_adapter.command_line_parser import build_settings, check_options
 from locust_llm.locust_adapter.scenario_defaults import check_scenario_values
 from locust_llm.server.refusals import ContextLength, advise_on_error, explain_too_long_prompts
-from locust_llm.settings.refusal import RunRefused
 from locust_llm.settings.run_options import Settings
+from locust_llm.settings.run_refusal import RunRefused
 from locust_llm.settings.scenario import list_scenario_names, read_scenario
 from locust_llm.workload.lengths import parse_length, parse_length_mix
 

@@ -7,7 +7,7 @@ import msgspec
 
 from locust_llm.records.record import Record
 from locust_llm.records.record_columns import RECORD_COLUMNS
-from locust_llm.slo.metrics import METRICS
+from locust_llm.slo.metric_definitions import METRICS
 
 NO_COLUMNS = {
     "clock_offset_s", "turns", "after", "unsent", "chunk_us", "merged", "first_output",

@@ -13,12 +13,12 @@ from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.records.record import Record
 from locust_llm.records.record_lines import format_record_line, parse_record_line
-from locust_llm.records.run import OpenLoopSchedule, Run
+from locust_llm.records.run_facts import OpenLoopSchedule, Run
 from locust_llm.report.aiperf_export import STATS, export_summary_csv, export_summary_json
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.csv_writer import make_csv_writer
-from locust_llm.report.rows import Row
+from locust_llm.report.spreadsheet_safe_csv import make_csv_writer
 from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summary_rows import Row
 from locust_llm.text.format import format_number
 
 

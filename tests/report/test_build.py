@@ -17,12 +17,12 @@ from support.stages import fill_sweep, steps
 from locust_llm.exit_status import ExitStatus
 from locust_llm.records.record import Record
 from locust_llm.records.record_lines import RecordFile, format_record_line
-from locust_llm.records.run import Run, write_run
+from locust_llm.records.run_facts import Run, write_run
 from locust_llm.records.server_times import ServerTimes
 from locust_llm.report import build as report
 from locust_llm.report import report_command as commands
 from locust_llm.report.build import read, remake_reports, write_reports
-from locust_llm.report.render.text import render_console
+from locust_llm.report.render.text_report import render_console
 
 FILES = ["profile_export.jsonl", "profile_export_aiperf.csv", "profile_export_aiperf.json",
     "report.html", "run.json",

@@ -17,11 +17,11 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.records import record_lines
 from locust_llm.records.record import Record
 from locust_llm.records.record_lines import RecordFile, format_record_line
-from locust_llm.records.run import RECORDS, RUN, Run, read_run, write_run
+from locust_llm.records.run_facts import RECORDS, RUN, Run, read_run, write_run
 from locust_llm.report import build as report
 from locust_llm.report import timeline_figure as drawing
-from locust_llm.report.render import html as page
-from locust_llm.web.archive import Archive
+from locust_llm.report.render import html_report as page
+from locust_llm.web.past_runs import Archive
 
 WHOLE = b"".join(format_record_line(record) + b"\n" for record in damaged.records(4))
 

@@ -13,7 +13,7 @@ from support.records import UNIX, a_run, answered
 
 from locust_llm.records.record import Record
 from locust_llm.records.record_lines import format_record_line
-from locust_llm.records.run import RECORDS, Run, write_run
+from locust_llm.records.run_facts import RECORDS, Run, write_run
 
 MOST_MEGABYTES: Final = 200
 NEAR: Final = [

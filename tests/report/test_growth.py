@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from support.records import answered, failed
 
 from locust_llm.records.record import Record
-from locust_llm.report.breakdowns import MIN_REQUESTS, fit_ttft_growth
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.rows import TtftGrowth
-from locust_llm.report.selection import RequestSelection
-from locust_llm.slo.intervals import find_interval_ranks
+from locust_llm.report.metrics_by_group import MIN_REQUESTS, fit_ttft_growth
+from locust_llm.report.request_selection import RequestSelection
+from locust_llm.report.summary_rows import TtftGrowth
+from locust_llm.slo.binomial_intervals import find_interval_ranks
 
 
 def of(records: list[Record]) -> TtftGrowth | None:

@@ -9,7 +9,7 @@ from support.records import UNIX, a_run, answered
 from locust_llm.controller import phases
 from locust_llm.records.record import Record
 from locust_llm.records.record_lines import format_record_line
-from locust_llm.records.run import RECORDS
+from locust_llm.records.run_facts import RECORDS
 from locust_llm.report.inconclusive_rules import list_undecided_rules
 
 RULES = ("ttft p50 < 100ms", "ttft p99 < 90ms", "warn: ttft p99 < 90ms")

@@ -11,17 +11,17 @@ from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, every, failed, mixed
 from support.stages import a_level, a_stage
 
-from locust_llm.records.accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.records.record import Record
-from locust_llm.records.run import BrokenRule, OpenLoopSchedule, ProcessHealth, Run, UserStart
+from locust_llm.records.run_facts import BrokenRule, OpenLoopSchedule, ProcessHealth, Run, UserStart
+from locust_llm.records.timing_accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.judge_slo import combine_results, estimate_longer_s
-from locust_llm.report.rows import SweepSummary
 from locust_llm.report.slo.observed import ObservedValue
 from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summary_rows import SweepSummary
+from locust_llm.slo.binomial_intervals import find_interval_ranks
 from locust_llm.slo.client_verdict import DEGRADED, INVALID, MERGED
 from locust_llm.slo.client_verdict import OK as OK_
-from locust_llm.slo.intervals import find_interval_ranks
 from locust_llm.slo.percentile import has_too_few_values
 from locust_llm.slo.rules import SloResult, parse_rule
 from locust_llm.text.format import format_duration_rounded_up

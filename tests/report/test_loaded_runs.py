@@ -10,7 +10,7 @@ from support.unpatched_locust import get_empty_argument_parser  # noqa: F401  be
 
 from locust_llm.locust_adapter.command_line_parser import look_through_inputs
 from locust_llm.records.record_lines import format_record_line
-from locust_llm.records.run import OpenLoopSchedule, Run, Stage, write_run
+from locust_llm.records.run_facts import OpenLoopSchedule, Run, Stage, write_run
 from locust_llm.report.compare.condition_differences import load_matching_base, load_run
 from locust_llm.settings.run_options import Settings
 from locust_llm.slo.client_verdict import ClientVerdict

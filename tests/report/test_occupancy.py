@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.records import UNIX, answered, failed
 
 from locust_llm.records.record import Record
-from locust_llm.records.run import LimitChange
+from locust_llm.records.run_facts import LimitChange
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.occupancy import (
     Occupancy,

@@ -9,7 +9,7 @@ import pytest
 
 import locust_llm
 from locust_llm.report.build import remake_reports
-from locust_llm.report.comparison import compare_folders
+from locust_llm.report.run_comparison import compare_folders
 
 OLD: Final = Path(__file__).with_name("old")
 

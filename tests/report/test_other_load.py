@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from support.records import UNIX, a_run, answered
 
 from locust_llm.records.record import Record
-from locust_llm.records.run import Run
+from locust_llm.records.run_facts import Run
 from locust_llm.records.server_metrics import EngineHistory, EngineSample
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.occupancy import compute_occupancy

@@ -12,18 +12,18 @@ from support.random_runs import random_run, reported
 from support.records import UNIX, a_run, answered
 
 from locust_llm.records.record import Record
-from locust_llm.records.run import Run, Stage
+from locust_llm.records.run_facts import Run, Stage
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.comparison import (
+from locust_llm.report.run_comparison import (
     compare_folders,
     format_line_cells,
     render_comparison_console,
 )
-from locust_llm.report.sections.ab import describe_paired_verdict
-from locust_llm.report.sections.ab import format_paired_cells as cells_of_arms
+from locust_llm.report.sections.ab_comparison import describe_paired_verdict
+from locust_llm.report.sections.ab_comparison import format_paired_cells as cells_of_arms
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.summarise import summarise_run
-from locust_llm.settings.ab import BASE, CANDIDATE
+from locust_llm.settings.ab_arms import BASE, CANDIDATE
 from locust_llm.settings.sweep import TIME_UP
 
 FEW = 8

@@ -7,7 +7,7 @@ from support.records import UNIX, a_run, answered, failed
 from support.stages import a_stage
 
 from locust_llm.records.record import Record
-from locust_llm.records.run import OpenLoopSchedule, Run, UserStart
+from locust_llm.records.run_facts import OpenLoopSchedule, Run, UserStart
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.rate_window import (
     RateWindow,
@@ -15,10 +15,10 @@ from locust_llm.report.rate_window import (
     find_pauses,
     find_settled_window,
 )
-from locust_llm.report.rows import SweepSummary
+from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.sections.summary import Summary
-from locust_llm.report.selection import RequestSelection
 from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summary_rows import SweepSummary
 
 
 def stage(**other: object) -> Run:

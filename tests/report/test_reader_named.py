@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from locust_llm.records.run import ProcessHealth
+from locust_llm.records.run_facts import ProcessHealth
 from locust_llm.report.document import _readers
 
 

@@ -9,14 +9,14 @@ from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.records.record import Record
 from locust_llm.records.request_latency import AT_ONCE, ONE_CHUNK
-from locust_llm.records.run import Run
+from locust_llm.records.run_facts import Run
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.render.tiles import make_tiles
-from locust_llm.report.rows import Row
 from locust_llm.report.sections import notes
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.summarise import summarise_run
-from locust_llm.slo.metrics import EXPORTED
+from locust_llm.report.summary_rows import Row
+from locust_llm.slo.metric_definitions import EXPORTED
 
 
 def summary_of(*records: Record, run: Run | None = None, **settings: object) -> Summary:

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 from support.records import UNIX, a_run, answered
 
-from locust_llm.records.run import LimitChange, UserChange
+from locust_llm.records.run_facts import LimitChange, UserChange
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.sections.notes import format_users, make_loop_remark
 from locust_llm.report.summarise import summarise_run

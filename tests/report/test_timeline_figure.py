@@ -22,7 +22,7 @@ from locust_llm import __main__ as door
 from locust_llm.records.outcomes import FAILURES
 from locust_llm.records.record import Record
 from locust_llm.records.record_lines import format_record_line
-from locust_llm.records.run import Run, write_run
+from locust_llm.records.run_facts import Run, write_run
 from locust_llm.report import build as report
 from locust_llm.report import timeline_figure as module
 from locust_llm.report.charts.timeline import find_scene

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from experiments import load, poisson
 
-from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest, VirtualResult
+from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest, VirtualResult
 
 GATE = 2
 """Prefills at a time, of ``gated``."""

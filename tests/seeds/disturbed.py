@@ -10,7 +10,7 @@ from recorded import recorded
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.occupancy import compute_occupancy
 from locust_llm.report.sections.interference import DisturbedGaps, measure_interference
-from locust_llm.simulator.scheduling.virtual import VirtualRequest
+from locust_llm.simulator.scheduling.virtual_time import VirtualRequest
 
 POLICIES = ("static", "prefill-first", "mixed", "chunked 2048", "chunked 512", "disaggregated")
 

@@ -13,18 +13,18 @@ from typing import NamedTuple
 import numpy as np
 
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.cost import (
+from locust_llm.simulator.scheduling.disaggregated import DisaggregatedEngine, Link
+from locust_llm.simulator.scheduling.engine import BatchEngine
+from locust_llm.simulator.scheduling.policies import POLICIES, WHOLE_PROMPTS
+from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.step_cost import (
     GPUS,
     LLAMA_8B_H100,
     MODELS,
     V0_LLAMA_8B_H100,
     StepCostConstants,
 )
-from locust_llm.simulator.scheduling.disaggregated import DisaggregatedEngine, Link
-from locust_llm.simulator.scheduling.engine import BatchEngine
-from locust_llm.simulator.scheduling.policies import POLICIES, WHOLE_PROMPTS
-from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
-from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest, VirtualResult
+from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest, VirtualResult
 
 A40 = StepCostConstants(model=MODELS["llama-3.1-8b"], gpu=GPUS["a40"])
 Arrivals = Iterator[tuple[float, VirtualRequest]]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from experiments import A40, Arrivals, load, percentile
 
-from locust_llm.simulator.scheduling.virtual import VirtualRequest
+from locust_llm.simulator.scheduling.virtual_time import VirtualRequest
 
 
 class Partial(NamedTuple):

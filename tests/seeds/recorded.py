@@ -4,7 +4,7 @@ the drawings."""
 from collections.abc import Iterable
 
 from locust_llm.records.record import Record
-from locust_llm.simulator.scheduling.virtual import VirtualResult
+from locust_llm.simulator.scheduling.virtual_time import VirtualResult
 
 
 def recorded(rows: Iterable[VirtualResult]) -> list[Record]:

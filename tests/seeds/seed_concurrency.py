@@ -6,7 +6,7 @@ import experiments as e
 from chart import Line, chart
 from section import Check, Section, ms, table, verdict
 
-from locust_llm.report.sections.sweep.findings import MAX_FLAT, MIN_STEEP
+from locust_llm.report.sections.sweep.sweep_findings import MAX_FLAT, MIN_STEEP
 
 
 def tails() -> Section:

@@ -13,7 +13,7 @@ from disturbed import disturbed
 from pictures import Picture
 from recorded import recorded
 
-from locust_llm.simulator.scheduling.virtual import VirtualRequest, VirtualResult
+from locust_llm.simulator.scheduling.virtual_time import VirtualRequest, VirtualResult
 
 SVG = "{http://www.w3.org/2000/svg}"
 PICTURES = (

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from support.tiny_server import MODELS, TinyServer, tiny_server
 
-from locust_llm.records.run import CalibrationRequest
+from locust_llm.records.run_facts import CalibrationRequest
 from locust_llm.server import discovery as module
 from locust_llm.server.discovery import Discovery, DiscoveryFailed, discover_server
 from locust_llm.server.http_get import PROBE_HEADER

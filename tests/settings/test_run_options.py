@@ -4,8 +4,12 @@ all its forms."""
 import pytest
 
 from locust_llm.settings import validate
-from locust_llm.settings.address import join_server_url, normalise_base_url, split_replica_urls
 from locust_llm.settings.run_options import Settings, make_stage_settings
+from locust_llm.settings.server_address import (
+    join_server_url,
+    normalise_base_url,
+    split_replica_urls,
+)
 from locust_llm.settings.validate import validate_settings
 
 NEEDS_STREAMING = "needs --streaming: without a stream there is no time of the first token"

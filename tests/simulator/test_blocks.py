@@ -2,7 +2,7 @@
 
 from support.stepping import added, make, schedule, step
 
-from locust_llm.simulator.scheduling.blocks import Blocks
+from locust_llm.simulator.scheduling.kv_cache_blocks import Blocks
 from locust_llm.simulator.scheduling.sequence import Sequence
 
 

@@ -6,7 +6,11 @@ import calibration
 import pytest
 from calibration import Comparison, Point, Simulated, compare, rms, saturation
 
-from locust_llm.simulator.scheduling.cost import FOUR_LLAMA_8B_H100, LLAMA_8B_H100, V0_LLAMA_8B_H100
+from locust_llm.simulator.scheduling.step_cost import (
+    FOUR_LLAMA_8B_H100,
+    LLAMA_8B_H100,
+    V0_LLAMA_8B_H100,
+)
 
 FREE = Point("v1", 128, 0, 10, 30, 8.0, 9.9)
 FULL = Point("v1", 128, 0, 100, 3000, 20.0, 90.0)

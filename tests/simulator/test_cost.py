@@ -2,7 +2,7 @@
 
 import pytest
 
-from locust_llm.simulator.scheduling.cost import (
+from locust_llm.simulator.scheduling.step_cost import (
     GPU,
     GPUS,
     MODELS,

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100, CostModel
 from locust_llm.simulator.scheduling.disaggregated import DisaggregatedEngine, Link
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import chunked
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
-from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
+from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100, CostModel
+from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest
 
 NOTHING = CostModel(
     parameters=0,

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from locust_llm.simulator.scheduling.clock import FineSelector, VirtualClock
-from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100 as H100
-from locust_llm.simulator.scheduling.cost import CostModel, step_duration_s
 from locust_llm.simulator.scheduling.engine import BatchEngine, FixedEngine
 from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
+from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100 as H100
+from locust_llm.simulator.scheduling.step_cost import CostModel, step_duration_s
 
 NOTHING = CostModel(
     parameters=0,

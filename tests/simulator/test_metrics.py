@@ -7,7 +7,7 @@ import pytest
 from support.simulated import HELLO, started
 
 from locust_llm.simulator.scheduling.sequence import Sequence
-from locust_llm.simulator.telemetry import EngineMetrics, format_metrics_page
+from locust_llm.simulator.simulated_metrics import EngineMetrics, format_metrics_page
 
 SAMPLE = re.compile(r"(vllm:[a-z0-9_]+)(\{[^}]*\})? (\S+)")
 STATE = {"running": 3, "waiting": 1, "used_blocks": 5, "num_blocks": 20, "preemptions": 2,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.simulated import Simulator, received, started
 
-from locust_llm.client.answer import join_deltas
+from locust_llm.client.chat_answer import join_deltas
 from locust_llm.client.response import Response
 from locust_llm.protocols.known import PROTOCOLS, encode_request_body
 from locust_llm.protocols.responses_protocol import split_at_stored_response

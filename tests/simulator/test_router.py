@@ -9,7 +9,7 @@ import pytest
 from support.simulated import CHAT, started
 
 from locust_llm.simulator.scheduling.engine import Router, merge_engine_states
-from locust_llm.simulator.telemetry import EngineMetrics, format_metrics_page
+from locust_llm.simulator.simulated_metrics import EngineMetrics, format_metrics_page
 
 
 class Cache:

@@ -7,16 +7,16 @@ from collections import deque
 
 import pytest
 
-from locust_llm.simulator.flags import add_simulator_arguments
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.sequence import Sequence
-from locust_llm.simulator.scheduling.waiting import Priority
+from locust_llm.simulator.scheduling.waiting_queues import Priority
 from locust_llm.simulator.simulate_command import (
     explain_port_error,
     main,
     make_engine,
     read_scheduler_options,
 )
+from locust_llm.simulator.simulator_flags import add_simulator_arguments
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import json
 
-from locust_llm.simulator import telemetry as truth
-from locust_llm.simulator.telemetry import ServerTruth, TruthRow
+from locust_llm.simulator import simulated_metrics as truth
+from locust_llm.simulator.simulated_metrics import ServerTruth, TruthRow
 
 
 def finished(book, row_id, stamps=()):

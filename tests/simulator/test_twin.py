@@ -12,7 +12,7 @@ from support.stepping import added, end, schedule
 from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
-from locust_llm.simulator.scheduling.waiting import make_waiting_queue
+from locust_llm.simulator.scheduling.waiting_queues import make_waiting_queue
 
 BLOCK = 16
 

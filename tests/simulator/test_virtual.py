@@ -7,11 +7,11 @@ from itertools import repeat
 import pytest
 
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100, CostModel
 from locust_llm.simulator.scheduling.engine import BatchEngine, FixedEngine
 from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
-from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
+from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100, CostModel
+from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest
 
 NOTHING = CostModel(
     parameters=0,

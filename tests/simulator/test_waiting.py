@@ -7,13 +7,18 @@ import pytest
 from support.stepping import added, step
 
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES, chunked
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
-from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
-from locust_llm.simulator.scheduling.waiting import QUEUES, Fair, Priority, make_waiting_queue
+from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100
+from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest
+from locust_llm.simulator.scheduling.waiting_queues import (
+    QUEUES,
+    Fair,
+    Priority,
+    make_waiting_queue,
+)
 
 
 def make(waiting, *, budget=100, seqs=1, kv_tokens=1024, policy=chunked):

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from locust_llm.settings.sweep import AXES
-from locust_llm.slo.metrics import BY_WORD, GIVEN, MEASURES, OF_SCHEDULE, POOLED, RATE, SHARE
+from locust_llm.slo.metric_definitions import (
+    BY_WORD,
+    GIVEN,
+    MEASURES,
+    OF_SCHEDULE,
+    POOLED,
+    RATE,
+    SHARE,
+)
 from locust_llm.slo.rules import (
     MAX_RULE_CHARS,
     STAGES,

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from locust_llm.slo.metrics import BY_WORD
+from locust_llm.slo.metric_definitions import BY_WORD
 from locust_llm.slo.rules import INPUT, Condition, make_predicates, parse_rule
 
 

@@ -15,7 +15,7 @@ from locust_llm.commands import load_command
 from locust_llm.exit_status import ExitStatus
 from locust_llm.records.record import Record
 from locust_llm.records.record_lines import RecordFile, format_record_line
-from locust_llm.records.run import (
+from locust_llm.records.run_facts import (
     RECORDS,
     RUN,
     CalibrationRequest,
@@ -24,7 +24,7 @@ from locust_llm.records.run import (
     Run,
     write_run,
 )
-from locust_llm.web.archive import Archive
+from locust_llm.web.past_runs import Archive
 from support.records import UNIX, a_run, answered, failed
 
 VALUES: Final[tuple[Any, ...]] = (

@@ -1,8 +1,8 @@
 """Engine truth: measures the cost of prefills for decodes by the engine's own steps. The report
 sees only the client's stamps."""
 
-from locust_llm.simulator.scheduling.cost import StepCostConstants, step_duration_s
 from locust_llm.simulator.scheduling.engine import BatchEngine
+from locust_llm.simulator.scheduling.step_cost import StepCostConstants, step_duration_s
 
 
 class TruthEngine(BatchEngine):

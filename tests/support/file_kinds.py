@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from locust_llm.commands import load_command
 from locust_llm.exit_status import ExitStatus
 from locust_llm.records.record_lines import format_record_line
-from locust_llm.records.run import RECORDS, write_run
+from locust_llm.records.run_facts import RECORDS, write_run
 from support.damaged import a_whole_run, records
 from support.evalscope import a_database
 from support.stages import fill_sweep, steps

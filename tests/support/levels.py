@@ -1,6 +1,6 @@
 """Levels: makes stages of a sweep by hand for its plots."""
 
-from locust_llm.report.rows import LoadLevel, Row
+from locust_llm.report.summary_rows import LoadLevel, Row
 
 
 def row(tag: str, p50: float, p99: float) -> Row:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from locust_llm.lab.twin.model import (
+from locust_llm.lab.twin.twin_model import (
     FIGURES,
     Draw,
     Ranges,

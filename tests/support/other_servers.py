@@ -17,8 +17,8 @@ from random import Random
 from subprocess import PIPE, Popen
 from typing import ClassVar, Final
 
+from locust_llm.lab.probe.episode_requests import ProbeEpisode, ProbeResult
 from locust_llm.lab.probe.experiments import ProbeBounds, schedule_episodes
-from locust_llm.lab.probe.requests import ProbeEpisode, ProbeResult
 from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
 from locust_llm.records.outcomes import OK
 

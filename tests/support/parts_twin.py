@@ -3,9 +3,9 @@ sequence walks through them."""
 
 from dataclasses import dataclass
 
-from locust_llm.simulator.scheduling.cost import step_duration_s
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.sequence import Sequence
+from locust_llm.simulator.scheduling.step_cost import step_duration_s
 from locust_llm.simulator.scheduling.time_parts import LatencyParts
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from locust_llm.lab.twin.model import ServerModel
 from locust_llm.lab.twin.observations import FIGURES
 from locust_llm.lab.twin.predict import (
     PredictedValue,
@@ -11,6 +10,7 @@ from locust_llm.lab.twin.predict import (
     simulate_logarithms,
 )
 from locust_llm.lab.twin.replay import Lengths
+from locust_llm.lab.twin.twin_model import ServerModel
 
 
 def predict_figures(

@@ -24,15 +24,15 @@ import numpy as np
 from locust_llm.records.outcomes import CANCELLED, CUT, OK, RETRIED
 from locust_llm.records.record import Record
 from locust_llm.records.record_lines import format_record_line
-from locust_llm.records.run import RECORDS, LimitChange, OpenLoopSchedule, Run
+from locust_llm.records.run_facts import RECORDS, LimitChange, OpenLoopSchedule, Run
 from locust_llm.records.server_metrics import SERVER_METRICS, EngineSample
 from locust_llm.records.server_times import METRICS, TIMINGS, ServerTimes
 from locust_llm.records.spans.reported_times import FILE as SPANS_FILE
 from locust_llm.records.spans.reported_times import SpanLine
-from locust_llm.report import build, console_end
-from locust_llm.report.render import text
-from locust_llm.report.rows import Row
+from locust_llm.report import build, console_summary
+from locust_llm.report.render import text_report
 from locust_llm.report.sections.summary import Summary
+from locust_llm.report.summary_rows import Row
 from locust_llm.settings.run_options import Settings
 
 UNIX: Final = 1_700_000_000.0
@@ -427,8 +427,8 @@ def reported(made: Made, folder: Path) -> Report:
     if made.spans:
         (folder / SPANS_FILE).write_bytes(b"".join(encode(one) + b"\n" for one in made.spans))
     summary = build.write_reports(folder, made.run)
-    verbose = text.render_console(summary, made.run, folder)
-    on_console = " ".join(console_end.format_ending(summary, made.run, folder).split())
+    verbose = text_report.render_console(summary, made.run, folder)
+    on_console = " ".join(console_summary.format_ending(summary, made.run, folder).split())
     page = (folder / "report.html").read_text()
     page = re.sub(r"<(script|style|svg)\b.*?</\1>", " ", page, flags=re.S)
     page = unescape(re.sub(r"<[^>]+>", " ", page))

@@ -4,7 +4,7 @@ hand."""
 import math
 
 from locust_llm.records.record import Record
-from locust_llm.records.run import LimitChange, Run
+from locust_llm.records.run_facts import LimitChange, Run
 from locust_llm.settings.run_options import Settings
 
 GOLDEN = (math.sqrt(5) - 1) / 2

@@ -235,7 +235,7 @@ class Scripted:
         so the steps are in a header."""
         # the server's own process has no need of the package
         from locust_llm.client.connection import Target
-        from locust_llm.client.request import Request
+        from locust_llm.client.request_bytes import Request
 
         script = json.dumps({"steps": steps})
         lines = ["POST /v1/chat/completions HTTP/1.1", "Host: scripted", f"X-Request-Id: {name}"]

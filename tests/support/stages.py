@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from locust_llm.records.record import Record
 from locust_llm.records.record_lines import format_record_line
-from locust_llm.records.run import Run, Stage, write_run
-from locust_llm.report.rows import LoadLevel, Row
+from locust_llm.records.run_facts import Run, Stage, write_run
+from locust_llm.report.summary_rows import LoadLevel, Row
 from locust_llm.settings.run_options import make_stage_settings
 from locust_llm.slo.rules import SloResult
 from support.records import UNIX, a_run, answered, mixed

@@ -6,7 +6,7 @@ from typing import Any
 import gevent
 import gevent.os
 
-from locust_llm.client.exchange import UserConnection, exchange_request
+from locust_llm.client.request_exchange import UserConnection, exchange_request
 from locust_llm.client.response import Response
 from locust_llm.gate.gate import Gate
 from locust_llm.records.record import Record

@@ -7,7 +7,7 @@ from typing import Final
 
 from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest, VirtualResult
+from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest, VirtualResult
 
 from .probing import Noise, Server, engine, traffic
 

@@ -5,7 +5,7 @@ import heapq
 import gevent
 from gevent.event import Event
 
-from locust_llm.controller.context import TimeSource
+from locust_llm.controller.run_context import TimeSource
 from support import unpatched_locust  # noqa: F401  before the rest
 
 UNIX = 1_900_000_000.0

@@ -17,7 +17,7 @@ from typing import Any, Final
 from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
-from locust_llm.simulator.scheduling.waiting import make_waiting_queue
+from locust_llm.simulator.scheduling.waiting_queues import make_waiting_queue
 from support.stepping import schedule
 
 BLOCK: Final = 16

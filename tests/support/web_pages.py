@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from locust_llm.server.discovery import Discovery
+from locust_llm.web.page_data import RunView
 from locust_llm.web.routes import attach_pages
-from locust_llm.web.view import RunView
 from support import unpatched_locust  # noqa: F401  before the rest
 from support.command_line import parse
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from locust_llm.report.blocks import format_percentile
-from locust_llm.report.rows import Row
+from locust_llm.report.document_blocks import format_percentile
+from locust_llm.report.summary_rows import Row
 from locust_llm.text.format import (
     SAME,
     clean_line,

@@ -19,11 +19,11 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.files import user_file as given
 from locust_llm.locust_adapter.command_line_parser import OPTIONS, check_options
 from locust_llm.settings.option_declaration import declared_options
-from locust_llm.settings.refusal import RunRefused
 from locust_llm.settings.run_options import Settings
+from locust_llm.settings.run_refusal import RunRefused
 from locust_llm.web.locust_form import fill_options
 from locust_llm.workload.dataset import Dataset
-from locust_llm.workload.formats import DatasetError, DatasetSession
+from locust_llm.workload.dataset_formats import DatasetError, DatasetSession
 
 NASTY: Final = (
     "-1", "0", "nan", "inf", "-inf", "1e309", "1e23", "-1e-300", "1e-300", "", " ", "text", "٣",

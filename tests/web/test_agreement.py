@@ -7,7 +7,7 @@ from support import unpatched_locust  # noqa: F401  before the rest
 from support.records import a_run, answered
 
 from locust_llm.controller.live_stats import LiveStats
-from locust_llm.locust_adapter.tables import three_digits_in_locust
+from locust_llm.locust_adapter.locust_tables import three_digits_in_locust
 from locust_llm.records.record import Record
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.summarise import summarise_run

@@ -10,7 +10,7 @@ from support import unpatched_locust  # noqa: F401  before the rest
 from support.tiny_server import TinyServer, tiny_server
 from support.web_pages import Page
 
-from locust_llm.settings.refusal import RunRefused
+from locust_llm.settings.run_refusal import RunRefused
 from locust_llm.web import datasets as module
 from locust_llm.web.datasets import GIVEN, NO_SUCH, Datasets, sanitise_file_name
 

@@ -19,8 +19,8 @@ from locust_llm.locust_adapter.command_line_parser import (
     build_settings,
     fill_in_form,
 )
-from locust_llm.settings.refusal import RunRefused
 from locust_llm.settings.run_options import Settings
+from locust_llm.settings.run_refusal import RunRefused
 from locust_llm.web.locust_form import (
     FIELDS,
     MAIN_FIELDS,

@@ -10,7 +10,7 @@ import gevent
 import pytest
 from gevent.threadpool import ThreadPool
 
-from locust_llm.settings.refusal import RunRefused
+from locust_llm.settings.run_refusal import RunRefused
 from locust_llm.web.prometheus_page import serve_metrics_on
 
 

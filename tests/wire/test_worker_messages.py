@@ -11,7 +11,7 @@ from support import unpatched_locust  # noqa: F401  before the rest
 
 from locust_llm.controller import controller
 from locust_llm.gate.shares import GateStatus
-from locust_llm.records.run import ProcessHealth
+from locust_llm.records.run_facts import ProcessHealth
 from locust_llm.wire import worker_messages as protocol
 from locust_llm.wire.handshake import make_hello
 from locust_llm.wire.worker_messages import (

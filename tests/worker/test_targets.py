@@ -15,9 +15,9 @@ from locust_llm.locust_adapter.command_line_parser import check_options
 from locust_llm.locust_adapter.withheld_options import list_secret_names, strip_secrets
 from locust_llm.server.discovery import Discovery
 from locust_llm.server.survey import make_candidate_settings, survey_servers
-from locust_llm.settings.ab import BASE, CANDIDATE
-from locust_llm.settings.refusal import RunRefused
+from locust_llm.settings.ab_arms import BASE, CANDIDATE
 from locust_llm.settings.run_options import Settings
+from locust_llm.settings.run_refusal import RunRefused
 from locust_llm.worker.targets import list_variants, make_variant_targets
 
 SECRET = "s3cret-of-the-candidate"

@@ -14,7 +14,7 @@ from locust_llm.workload.access_log import (
     read_log_session,
     recognise_csv,
 )
-from locust_llm.workload.formats import DatasetError, RowError, Turn
+from locust_llm.workload.dataset_formats import DatasetError, RowError, Turn
 
 LOG = LogColumns(
     columns=parse_column_names("timestamp=ts,input_tokens=in,output_tokens=out"),

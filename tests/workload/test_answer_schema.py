@@ -14,8 +14,8 @@ from locust_llm.workload.answer_schema import (
     matches_response_schema,
     read_tools_file,
 )
+from locust_llm.workload.dataset_formats import DatasetError
 from locust_llm.workload.dataset_summary import check_dataset as check_dataset
-from locust_llm.workload.formats import DatasetError
 
 CITY: dict[str, Any] = {
     "type": "object",

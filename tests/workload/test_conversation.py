@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from locust_llm.workload.conversation import Conversation, ConversationRequest, ConversationSource
-from locust_llm.workload.formats import DatasetSession, Turn, parse_json_row
+from locust_llm.workload.dataset_formats import DatasetSession, Turn, parse_json_row
 from locust_llm.workload.lengths import combine_lengths, parse_length, parse_length_mix
 from locust_llm.workload.prompts import PromptLengthModel, Prompts
 

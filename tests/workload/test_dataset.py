@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from locust_llm.workload.dataset import DATASET_KINDS, Dataset
+from locust_llm.workload.dataset_formats import DatasetError
 from locust_llm.workload.dataset_summary import check_dataset
-from locust_llm.workload.formats import DatasetError
 
 AZURE = (
     "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:17:03.5,10,4\r\n2023-11-16 "

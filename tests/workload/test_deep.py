@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from locust_llm.lab.twin import file as twin
+from locust_llm.lab.twin import twin_file as twin
 from locust_llm.settings import scenario
 from locust_llm.settings.extra_inputs import parse_extra_inputs
 from locust_llm.slo.rules import parse_goodput, parse_rule, resolve_rules, validate_rules

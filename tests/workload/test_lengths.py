@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.report.breakdowns import choose_bucket_edges, label_bucket
+from locust_llm.report.metrics_by_group import choose_bucket_edges, label_bucket
 from locust_llm.workload.lengths import (
     GOLDEN,
     combine_lengths,

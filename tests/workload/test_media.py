@@ -20,8 +20,17 @@ from support.examples import examples
 from locust_llm.protocols.known import encode_request_body
 from locust_llm.workload.conversation import ConversationSource
 from locust_llm.workload.dataset import Dataset
+from locust_llm.workload.dataset_formats import DatasetError
 from locust_llm.workload.dataset_summary import check_dataset
-from locust_llm.workload.formats import DatasetError
+from locust_llm.workload.generated_media import (
+    GeneratedMediaSettings,
+    MediaGenerator,
+    UnfinishedMedium,
+    begin_jpeg,
+    begin_png,
+    begin_wav,
+    prepare_generated_media,
+)
 from locust_llm.workload.media import (
     COLUMNS,
     EncodedMedium,
@@ -32,15 +41,6 @@ from locust_llm.workload.media import (
     encode_in_pieces,
     list_media_refs,
     read_media_facts,
-)
-from locust_llm.workload.pictures import (
-    GeneratedMediaSettings,
-    MediaGenerator,
-    UnfinishedMedium,
-    begin_jpeg,
-    begin_png,
-    begin_wav,
-    prepare_generated_media,
 )
 from locust_llm.workload.prompts import PromptLengthModel, Prompts
 

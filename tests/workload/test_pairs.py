@@ -4,7 +4,7 @@ ids differ by a salt."""
 from random import Random
 
 from locust_llm.workload.conversation import Conversation, ConversationSource, add_salt
-from locust_llm.workload.formats import DatasetSession, Turn
+from locust_llm.workload.dataset_formats import DatasetSession, Turn
 from locust_llm.workload.prompts import PromptLengthModel, Prompts
 
 

@@ -5,7 +5,7 @@ from itertools import islice, pairwise
 
 import pytest
 
-from locust_llm.workload.formats import DatasetSession
+from locust_llm.workload.dataset_formats import DatasetSession
 from locust_llm.workload.lengths import combine_lengths, normal_length, parse_length_mix
 from locust_llm.workload.prefix_reuse import PREFIXES, PrefixReuse
 from locust_llm.workload.prompts import PromptLengthModel, Prompts

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from locust_llm.records.record import Record
-from locust_llm.settings.ab import CANDIDATE
+from locust_llm.settings.ab_arms import CANDIDATE
 
 _LENGTH: Final = Struct("<I")
 

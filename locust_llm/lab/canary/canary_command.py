@@ -18,8 +18,8 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from locust_llm.access.headers_and_api_key import KeyHeaders
 from locust_llm.access.proxies import list_passed_proxies
-from locust_llm.client.exchange import UserConnection, exchange_request
-from locust_llm.client.request import Request
+from locust_llm.client.request_bytes import Request
+from locust_llm.client.request_exchange import UserConnection, exchange_request
 from locust_llm.client.requests_bridge import (
     find_trusted_certificates,
     format_request_head,
@@ -27,7 +27,7 @@ from locust_llm.client.requests_bridge import (
 )
 from locust_llm.exit_status import ENDING_SIGNALS, fail
 from locust_llm.gate.gate import Gate
-from locust_llm.lab.canary.model import CanaryRound, measure_round
+from locust_llm.lab.canary.canary_arithmetic import CanaryRound, measure_round
 from locust_llm.lab.probe.prefill_costs import prefill_cost_per_token_s
 from locust_llm.locust_adapter.command_line_parser import add_access_options, read_access_options
 from locust_llm.locust_adapter.option_names_of_other_tools import unknown_options
@@ -46,7 +46,8 @@ from locust_llm.server.http_get import PROBE_HEADER
 from locust_llm.server.length_control import make_length_fields
 from locust_llm.server.refusals import strip_web_page
 from locust_llm.server.request_form import REFUSED, RequestForm
-from locust_llm.settings.address import (
+from locust_llm.settings.run_options import Settings
+from locust_llm.settings.server_address import (
     add_host_option,
     explain_unopened_port,
     join_server_url,
@@ -54,7 +55,6 @@ from locust_llm.settings.address import (
     parse_metrics_port,
     split_replica_urls,
 )
-from locust_llm.settings.run_options import Settings
 from locust_llm.settings.validate import validate_settings
 from locust_llm.text.console import write_console
 from locust_llm.text.hide_secrets import collect_secrets

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from locust_llm.client.exchange import UserConnection
+from locust_llm.client.request_exchange import UserConnection
 from locust_llm.client.requests_bridge import find_trusted_certificates
 from locust_llm.records.server_metrics import (
     DCGM,
@@ -14,8 +14,8 @@ from locust_llm.records.server_metrics import (
     read_engine_samples,
 )
 from locust_llm.server.http_get import OK, FetchFailed, fetch
-from locust_llm.settings.address import join_server_url
 from locust_llm.settings.run_options import Settings
+from locust_llm.settings.server_address import join_server_url
 
 TIMEOUT_S: Final = 2.0
 """A fetch of a whole page takes at most this time in seconds."""

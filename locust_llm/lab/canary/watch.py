@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from locust_llm.exit_status import ExitStatus
 from locust_llm.files.regular_file import open_to_append
-from locust_llm.lab.canary.model import (
+from locust_llm.lab.canary.canary_arithmetic import (
     MIN_GAPS,
     BackgroundLoad,
     CanaryRound,

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from locust_llm.records.run import RUN, read_run
-from locust_llm.report.comparison import Comparison, ComparisonLine, RunPair
-from locust_llm.slo.intervals import TAIL
+from locust_llm.records.run_facts import RUN, read_run
+from locust_llm.report.run_comparison import Comparison, ComparisonLine, RunPair
+from locust_llm.slo.binomial_intervals import TAIL
 from locust_llm.slo.student_t import find_student_t
 
 from .entry import BY_NAME, HistoryEntry, UnreadableRun, read_entry

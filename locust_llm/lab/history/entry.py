@@ -14,12 +14,12 @@ from locust_llm.files.json_file import decode_json_file
 from locust_llm.lab.history import workload_key as conditions
 from locust_llm.lab.history.workload_key import SentLengths
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
-from locust_llm.lab.interop.registry import UnknownFormat, list_figures_files, read_figures
+from locust_llm.lab.interop.tool_registry import UnknownFormat, list_figures_files, read_figures
 from locust_llm.records.journal import is_locked
 from locust_llm.records.machine import Commit
-from locust_llm.records.run import RECORDS, RUN, Unix
-from locust_llm.settings.labels import parse_labels
-from locust_llm.slo.metrics import MIN_CUT_SHARE
+from locust_llm.records.run_facts import RECORDS, RUN, Unix
+from locust_llm.settings.run_labels import parse_labels
+from locust_llm.slo.metric_definitions import MIN_CUT_SHARE
 from locust_llm.text.format import format_brief, format_count
 
 

@@ -12,7 +12,7 @@ from locust_llm.files.json_file import replace_file
 from locust_llm.lab.history.entry import KEY_FIGURES, KeyFigure, key_figure_by_name
 from locust_llm.text.format import describe_error, print_safely
 
-from . import page, text
+from . import history_page, history_text
 from .change_points import LEAST
 from .index import IndexedRuns, index_runs
 from .select_runs import add_run_filter_arguments, parse_run_filter
@@ -33,8 +33,8 @@ def run_history(words: list[str]) -> int:
         meant = list(filter(parse_run_filter(options).takes, runs.entries))
         series = group_series(meant)
         if options.html:
-            link = page.link_from(options.html, options.folder)
-            made = page.render_history_page(
+            link = history_page.link_from(options.html, options.folder)
+            made = history_page.render_history_page(
                 series, options.folder.resolve().name, link, options.least / 100, options.last
             )
             replace_file(options.html, made.encode())
@@ -48,13 +48,15 @@ def run_history(words: list[str]) -> int:
         print_safely(f"{options.html}\n")
     else:
         print_safely(
-            text.format_history_plots(series, figure, last, least)
+            history_text.format_history_plots(series, figure, last, least)
             if figure is not None
-            else text.format_history(series, last, least)
+            else history_text.format_history(series, last, least)
         )
     sys.stdout.flush()
     print(
-        text.format_history_summary(runs, len(meant), str(options.folder)), end="", file=sys.stderr
+        history_text.format_history_summary(runs, len(meant), str(options.folder)),
+        end="",
+        file=sys.stderr,
     )
     return ExitStatus.INCOMPLETE if runs.unread else ExitStatus.OK
 

@@ -20,8 +20,8 @@ import msgspec
 
 from locust_llm.files.sqlite_file import has_table, limit, read_database
 from locust_llm.lab.history.entry import KEY_FIGURES
-from locust_llm.lab.interop.registry import list_figures_files
-from locust_llm.records.run import RUN
+from locust_llm.lab.interop.tool_registry import list_figures_files
+from locust_llm.records.run_facts import RUN
 
 from .entry import STILL_RUNNING, HistoryEntry, UnreadableRun, read_entry
 

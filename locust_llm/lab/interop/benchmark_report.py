@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 
 from locust_llm.lab.interop.tool_format import ToolFormat
-from locust_llm.report.arrays import Floats
-from locust_llm.report.rows import MIN_TOKENS_PER_MERGED_CHUNK
+from locust_llm.report.array_types import Floats
+from locust_llm.report.summary_rows import MIN_TOKENS_PER_MERGED_CHUNK
 
 from .measured import MeasuredRun, NotExported, export_as_json
 

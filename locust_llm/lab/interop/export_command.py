@@ -12,8 +12,8 @@ from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.text.format import clean_line, print_safely
 
 from .measured import NotExported
-from .registry import list_export_formats
 from .tool_format import ExportOptions
+from .tool_registry import list_export_formats
 
 REMOVED: Final = {
     "inferencex": "--format inferencex was removed: its process_result.py makes rows of --format "

@@ -9,13 +9,13 @@ from msgspec.structs import replace
 from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.files.json_file import replace_file
 from locust_llm.records.record_lines import format_record_line
-from locust_llm.records.run import RECORDS, Run, make_run_folder, write_run
-from locust_llm.report import build, console_end
+from locust_llm.records.run_facts import RECORDS, Run, make_run_folder, write_run
+from locust_llm.report import build, console_summary
 from locust_llm.report.sections.notes import list_missing_parts
 from locust_llm.settings.run_options import Settings
 from locust_llm.text.format import clean_line, format_count, print_safely
 
-from . import registry
+from . import tool_registry
 from .imported import ImportedRun, UnusableResult
 
 MAX_UNREAD = 3
@@ -27,7 +27,7 @@ def run_import(words: list[str]) -> int:
         prog="locust-llm import",
         description="Make a run folder of another load tester's result, if it contains its requests: "
         "report, compare and "
-        f"audit then work on it. Takes {registry.name_importable_tools()}.",
+        f"audit then work on it. Takes {tool_registry.name_importable_tools()}.",
     )
     parser.add_argument(
         "file", type=Path, metavar="FILE", help="the file with the requests, or its folder"
@@ -40,7 +40,7 @@ def run_import(words: list[str]) -> int:
     )
     options = parser.parse_args(words)
     try:
-        imported_run = _choose_load(registry.read_imported_runs(options.file), options.load)
+        imported_run = _choose_load(tool_registry.read_imported_runs(options.file), options.load)
         folder = make_run_folder(
             Settings(report_dir=options.report_dir), imported_run.model or None
         )
@@ -50,7 +50,7 @@ def run_import(words: list[str]) -> int:
         why = clean_line(str(getattr(error, "strerror", None) or error))
         return fail(f"{options.file}: {why}")
     print_safely(
-        console_end.format_ending(summary, facts, folder, console_end.find_console_width())
+        console_summary.format_ending(summary, facts, folder, console_summary.find_console_width())
     )
     return ExitStatus.INCOMPLETE if list_missing_parts(summary, facts) else ExitStatus.OK
 

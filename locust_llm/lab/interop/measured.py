@@ -14,8 +14,8 @@ from locust_llm.lab.interop.tool_format import ExportFormat, ExportOptions
 from locust_llm.records.outcomes import CANCELLED, CUT, OK, RETRIED
 from locust_llm.records.record import Record
 from locust_llm.records.record_lines import RecordFile
-from locust_llm.records.run import RECORDS, Run, read_run
-from locust_llm.report.arrays import Floats
+from locust_llm.records.run_facts import RECORDS, Run, read_run
+from locust_llm.report.array_types import Floats
 
 
 class NotExported(ValueError):

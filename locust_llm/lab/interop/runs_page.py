@@ -7,9 +7,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from locust_llm.lab.page import render_page as rendered
-from locust_llm.report.blocks import TextBlock
-from locust_llm.report.comparison import (
+from locust_llm.lab.static_page import render_page as rendered
+from locust_llm.report.document_blocks import TextBlock
+from locust_llm.report.run_comparison import (
     NOTES,
     Comparison,
     ComparisonLine,
@@ -21,7 +21,7 @@ from locust_llm.report.comparison import (
 from locust_llm.report.sections.notes import SIMULATED
 from locust_llm.text.format import clean_line
 
-from . import registry
+from . import tool_registry
 from .load_metrics import Figures
 from .side_by_side import audit_columns, clean_rows, list_conditions, number_equal_titles
 
@@ -100,8 +100,8 @@ def _read_figures_of_runs(
     unread = list[str]()
     for folder, name in zip(folders, names, strict=True):
         try:
-            figures_of_runs.append(registry.read_figures(Path(folder))[0])
-        except (OSError, registry.UnknownFormat) as error:
+            figures_of_runs.append(tool_registry.read_figures(Path(folder))[0])
+        except (OSError, tool_registry.UnknownFormat) as error:
             figures_of_runs.append(None)
             unread.append(f"{name}: not audited: {getattr(error, 'strerror', None) or error}")
     return figures_of_runs, unread

@@ -13,11 +13,11 @@ from tabulate import tabulate
 from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.files.json_file import replace_file
 from locust_llm.lab.interop.audit import AuditOutcome, audit_figures
-from locust_llm.lab.page import render_page
+from locust_llm.lab.static_page import render_page
 from locust_llm.report.compare.same_workload import LengthStatistics, RunWork, find_work_differences
 from locust_llm.text.format import clean_line, format_brief, print_safely
 
-from . import evalscope, registry
+from . import evalscope, tool_registry
 from .load_metrics import Distribution, Figures
 
 OWN: Final = """
@@ -34,8 +34,8 @@ def compare_results(words: Sequence[str]) -> int:
     files: list[tuple[Path, Figures]] = []
     for path in options.results:
         try:
-            files += [(path, figures) for figures in registry.read_figures(path)]
-        except (OSError, registry.UnknownFormat) as error:
+            files += [(path, figures) for figures in tool_registry.read_figures(path)]
+        except (OSError, tool_registry.UnknownFormat) as error:
             return fail(f"{path}: {getattr(error, 'strerror', None) or error}")
     table = build_result_table(files)
     text = format_results_markdown(table)

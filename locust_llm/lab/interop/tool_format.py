@@ -1,6 +1,6 @@
 """Tool format: describes how one tool's results are recognised, read and written.
 
-Each tool has a file beside this one that ends with a ``FORMAT``. registry.py lists them.
+Each tool has a file beside this one that ends with a ``FORMAT``. tool_registry.py lists them.
 """
 
 from collections.abc import Callable, Mapping

@@ -18,7 +18,7 @@ import numpy as np
 from locust_llm.lab.interop.measured import MeasuredRun, NotExported, export_as_json, sent_s
 from locust_llm.lab.interop.tool_format import ToolFormat
 from locust_llm.records.record import Record
-from locust_llm.report.arrays import Floats
+from locust_llm.report.array_types import Floats
 
 PERCENTILES: Final = (50, 90, 95, 99)
 OF_PYTORCH: Final = tuple(

@@ -8,19 +8,19 @@ import msgspec
 
 from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.files.json_file import replace_file
-from locust_llm.lab.pareto import chart as pareto_svg
-from locust_llm.lab.pareto.curve import (
+from locust_llm.lab.pareto import pareto_chart as pareto_svg
+from locust_llm.lab.pareto.pareto_curve import (
     ParetoCurve,
     describe_curve_differences,
     make_curve_of_runs,
     make_sweep_curve,
 )
-from locust_llm.records.run import RECORDS, Run
+from locust_llm.records.run_facts import RECORDS, Run
 from locust_llm.records.server_metrics import read_history
-from locust_llm.report import build, console_end
+from locust_llm.report import build, console_summary
 from locust_llm.report import timeline_figure as drawing
-from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock
-from locust_llm.report.render import text as tables
+from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBlock
+from locust_llm.report.render import text_report as tables
 from locust_llm.report.sections.energy import measure_stage_energies
 from locust_llm.report.sections.notes import SIMULATED
 from locust_llm.report.sections.summary import Summary
@@ -186,5 +186,5 @@ def run_pareto_command(words: list[str]) -> int:
         return fail(str(error))
     except Exception as error:
         return fail(f"these runs have no curve: {build.describe_failure(error)}")
-    print_safely(tables.render_plain_blocks(blocks, console_end.find_console_width()))
+    print_safely(tables.render_plain_blocks(blocks, console_summary.find_console_width()))
     return ExitStatus.OK

@@ -21,8 +21,8 @@ from itertools import count
 from statistics import median
 from typing import Final, NamedTuple
 
+from .episode_requests import ProbeEpisode, ProbeRequest, ProbeResult
 from .measurements import measure_stall
-from .requests import ProbeEpisode, ProbeRequest, ProbeResult
 
 SHORT_TOKENS: Final = 32
 WARM_OUTPUT_TOKENS: Final = 48

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from locust_llm.lab.probe.requests import ProbeResult
+from locust_llm.lab.probe.episode_requests import ProbeResult
 from locust_llm.records.outcomes import CUT
 
 LONG_STEP_RATIO: Final = 9.0

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from locust_llm.files.json_file import decode_json_file
-from locust_llm.records.run import RUN
+from locust_llm.records.run_facts import RUN
 
 from .measurements import PromptCost
 

@@ -10,17 +10,22 @@ from typing import ClassVar
 import msgspec
 
 from locust_llm.lab.probe.diagnosis import CANNOT_TELL
-from locust_llm.lab.probe.findings import ProbeFindings, examine_probe, itl_limit_s, shortest_ttft_s
-from locust_llm.lab.probe.report import plot_probe_by_length
-from locust_llm.lab.probe.requests import ProbeResult, read_probe_results
+from locust_llm.lab.probe.episode_requests import ProbeResult, read_probe_results
+from locust_llm.lab.probe.probe_findings import (
+    ProbeFindings,
+    examine_probe,
+    itl_limit_s,
+    shortest_ttft_s,
+)
+from locust_llm.lab.probe.probe_report import plot_probe_by_length
 from locust_llm.records.record import Record
-from locust_llm.records.run import Run
-from locust_llm.report.blocks import Block, TableBlock, TextBlock
-from locust_llm.report.charts.model import Plot
+from locust_llm.records.run_facts import Run
+from locust_llm.report.charts.plot_model import Plot
+from locust_llm.report.document_blocks import Block, TableBlock, TextBlock
 from locust_llm.slo.client_verdict import ClientVerdict
 from locust_llm.text.format import format_brief, format_count, format_duration
 
-from .report import describe_scheduler, format_diagnosis, make_probe_blocks, make_stall_table
+from .probe_report import describe_scheduler, format_diagnosis, make_probe_blocks, make_stall_table
 
 
 class ProbeExamination(ProbeFindings, frozen=True, kw_only=True):

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from locust_llm.exit_status import ENDING_SIGNALS, ERROR_PREFIX
-from locust_llm.settings.address import choose_given_host, is_address
 from locust_llm.settings.option_declaration import Option, declared_options
 from locust_llm.settings.run_options import Settings
+from locust_llm.settings.server_address import choose_given_host, is_address
 from locust_llm.settings.unrecorded_options import UnrecordedOptions
 
 Tell = Callable[[str], None]

@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from locust_llm.lab.twin.model import FrontendDelay, ServerModel, StepCosts
 from locust_llm.lab.twin.observations import IdleEpisode, ObservedRequest, ObservedStage
 from locust_llm.lab.twin.replay import Replay, as_replayed, replay_episodes, replay_stage
+from locust_llm.lab.twin.twin_model import FrontendDelay, ServerModel, StepCosts
 
 Array = NDArray[np.float64]
 NEVER = 1e-12

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from tabulate import tabulate
 
-from locust_llm.lab.twin.folders import Folder
-from locust_llm.lab.twin.model import Origin, Reference, ServerModel, Twin
+from locust_llm.lab.twin.measured_folders import Folder
 from locust_llm.lab.twin.observations import ObservedStage
 from locust_llm.lab.twin.replay import resend_stage
+from locust_llm.lab.twin.twin_model import Origin, Reference, ServerModel, Twin
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.slo.intervals import NORMAL_REACH
+from locust_llm.slo.binomial_intervals import NORMAL_REACH
 from locust_llm.text.format import format_count
 
 MORE: Final = 1.1

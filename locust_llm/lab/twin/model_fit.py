@@ -25,7 +25,9 @@ from locust_llm.lab.twin.cost_fit import (
     fit_cost,
     select_times,
 )
-from locust_llm.lab.twin.model import (
+from locust_llm.lab.twin.observations import IdleEpisode, ObservedRequest, ObservedStage
+from locust_llm.lab.twin.replay import as_replayed, replay_episodes, replay_stage
+from locust_llm.lab.twin.twin_model import (
     UNKNOWN_ORIGIN,
     Draw,
     Noise,
@@ -34,10 +36,8 @@ from locust_llm.lab.twin.model import (
     ServerModel,
     StepCosts,
 )
-from locust_llm.lab.twin.observations import IdleEpisode, ObservedRequest, ObservedStage
-from locust_llm.lab.twin.replay import as_replayed, replay_episodes, replay_stage
-from locust_llm.simulator.scheduling.cost import BLOCK_SIZE
 from locust_llm.simulator.scheduling.policies import WHOLE_PROMPTS
+from locust_llm.simulator.scheduling.step_cost import BLOCK_SIZE
 
 TRIED_BUDGETS: Final = 9
 """This many values are tried, evenly over the range of the diagnosis, and round ones besides."""

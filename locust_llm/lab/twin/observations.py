@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from locust_llm.lab.probe.requests import ProbeResult
+from locust_llm.lab.probe.episode_requests import ProbeResult
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
 

@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from locust_llm.lab.twin.model import SchedulerSettings, ServerModel
 from locust_llm.lab.twin.observations import (
     IN_FLIGHT,
     REQUESTS_PER_S,
@@ -24,6 +23,7 @@ from locust_llm.lab.twin.replay import (
     resample_lengths,
     simulate_load,
 )
+from locust_llm.lab.twin.twin_model import SchedulerSettings, ServerModel
 
 WIDTH: Final = 2.2
 """An interval reaches this many standard errors to each side: 95% by Student's t with the eleven

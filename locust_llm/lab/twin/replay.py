@@ -9,11 +9,11 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from locust_llm.lab.twin.engine import Slower, Step, make_twin_engine
-from locust_llm.lab.twin.model import Noise, ServerModel, step_work
 from locust_llm.lab.twin.observations import IdleEpisode, ObservedRequest, ObservedStage
+from locust_llm.lab.twin.twin_engine import Slower, Step, make_twin_engine
+from locust_llm.lab.twin.twin_model import Noise, ServerModel, step_work
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest, VirtualResult
+from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest, VirtualResult
 
 Array = NDArray[np.float64]
 BEFORE_S = 1e-11

@@ -21,8 +21,8 @@ import msgspec
 from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.files.json_file import replace_file
 from locust_llm.lab.probe.diagnosis import CANNOT_TELL, Diagnosis
-from locust_llm.lab.twin import drift, file
-from locust_llm.lab.twin import fit as fitting
+from locust_llm.lab.twin import drift, twin_file
+from locust_llm.lab.twin import twin_fit as fitting
 from locust_llm.lab.twin.child_runs import (
     RunStopped,
     add_server_options,
@@ -33,18 +33,18 @@ from locust_llm.lab.twin.child_runs import (
     split_host_and_folders,
 )
 from locust_llm.lab.twin.drift import describe_other_server, format_drift_lines, measure_reference
-from locust_llm.lab.twin.fit import format_fit_report
-from locust_llm.lab.twin.folders import (
+from locust_llm.lab.twin.measured_folders import (
     Folder,
     MeasuredServer,
     read_folder_loads,
     read_measured_server,
 )
-from locust_llm.lab.twin.model import NOT_TO_BE_USED, SHAPE, Origin, Twin
 from locust_llm.lab.twin.model_fit import list_candidate_settings
 from locust_llm.lab.twin.replay import Lengths, OfferedLoad
-from locust_llm.lab.twin.whatif import grid, text
-from locust_llm.lab.twin.whatif.rows import (
+from locust_llm.lab.twin.twin_fit import format_fit_report
+from locust_llm.lab.twin.twin_model import NOT_TO_BE_USED, SHAPE, Origin, Twin
+from locust_llm.lab.twin.whatif import whatif_grid, whatif_text
+from locust_llm.lab.twin.whatif.whatif_rows import (
     MET,
     PREDICTED,
     WhatIfPredictor,
@@ -52,9 +52,9 @@ from locust_llm.lab.twin.whatif.rows import (
     find_rival,
     parse_predicted_rule,
 )
-from locust_llm.report.blocks import Block
-from locust_llm.report.console_end import find_console_width
-from locust_llm.report.render.text import render_plain_blocks
+from locust_llm.report.console_summary import find_console_width
+from locust_llm.report.document_blocks import Block
+from locust_llm.report.render.text_report import render_plain_blocks
 from locust_llm.slo.rules import Rule, expand_preset
 from locust_llm.text.format import describe_error, print_safely
 from locust_llm.workload.lengths import Length, normal_length, parse_length_mix
@@ -162,7 +162,7 @@ def _fitted(options: argparse.Namespace, folders: Sequence[Path]) -> int:
         _go_on(folders)
         raise
     out = _out(options, folders)
-    file.write_twin(twin, out)
+    twin_file.write_twin(twin, out)
     print_safely(format_fit_report(twin, seen.said))
     print_safely(f"\nWritten: {out}\n")
     return ExitStatus.INCONCLUSIVE if twin.trust.verdict == NOT_TO_BE_USED else ExitStatus.OK
@@ -177,9 +177,9 @@ def _out(options: argparse.Namespace, folders: Sequence[Path]) -> Path:
     in the folder of the sweep."""
     if options.out:
         out: Path = options.out
-        return out / file.NAME if out.is_dir() else out
+        return out / twin_file.NAME if out.is_dir() else out
     sweep = next(path for path in reversed(folders) if not Folder(path).is_probe)
-    return (sweep.parent if options.host else sweep) / file.NAME
+    return (sweep.parent if options.host else sweep) / twin_file.NAME
 
 
 def _tell(line: str) -> None:
@@ -385,7 +385,7 @@ def run_drift(words: list[str]) -> int:
     usable, 5 if refused."""
     try:
         options = _drift_parser().parse_args(words)
-        twin = file.read_twin(options.twin)
+        twin = twin_file.read_twin(options.twin)
         users = drift.choose_reference_loads(twin)
         given = split_host_and_folders(options, [options.folder] if options.folder else [])
         folder = Folder(given[0] if given else _measure_loads(options, twin, users))
@@ -591,15 +591,15 @@ def run_predict(words: list[str]) -> int:
     try:
         report = _predict(options)
         if options.html:
-            from locust_llm.lab.twin.whatif.chart import render_whatif_page
+            from locust_llm.lab.twin.whatif.whatif_chart import render_whatif_page
 
             replace_file(options.html, render_whatif_page(report).encode())
     except (OSError, ValueError) as error:
         return fail(str(error))
     if options.json:
-        print_json(text.what_ifs_as_json(report))
+        print_json(whatif_text.what_ifs_as_json(report))
     else:
-        print_document(text.whatif_document(report))
+        print_document(whatif_text.whatif_document(report))
     return _status(report)
 
 
@@ -634,7 +634,7 @@ def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUES",
-        help=f"may be repeated; {', '.join(grid.KEYS)}, the last one of the load generator's gate",
+        help=f"may be repeated; {', '.join(whatif_grid.KEYS)}, the last one of the load generator's gate",
     )  # fmt: skip
     add_rules(parser)
     add_workload_arguments(parser)
@@ -658,24 +658,26 @@ def parse_rules(options: argparse.Namespace) -> tuple[Rule, ...]:
     return tuple(parse_predicted_rule(rule) for rule in (*options.slo, *named))
 
 
-def _predict(options: argparse.Namespace) -> text.WhatIfReport:
+def _predict(options: argparse.Namespace) -> whatif_text.WhatIfReport:
     """Predicts and prints. Raises ValueError."""
     rules = parse_rules(options)
-    choices = [grid.parse_setting_choice(one) for one in options.set]
-    at = list(dict.fromkeys(chain.from_iterable(map(grid.parse_load_values, options.load or ()))))
-    twin = file.read_twin(options.twin)
+    choices = [whatif_grid.parse_setting_choice(one) for one in options.set]
+    at = list(
+        dict.fromkeys(chain.from_iterable(map(whatif_grid.parse_load_values, options.load or ())))
+    )
+    twin = twin_file.read_twin(options.twin)
     sent = choose_workload(options, twin)
-    if why := grid.refuse_extrapolation(twin, sent.lengths):
+    if why := whatif_grid.refuse_extrapolation(twin, sent.lengths):
         raise ValueError(why)
     at = at or _measured_loads(twin.ranges.users)
     if not at:
         raise ValueError("this twin was fitted at request rates: give --load request-rate=VALUES")
     fitted = twin.model.settings
-    cases, left_out = grid.drop_impossible(
-        grid.make_grid(at, choices, fitted), fitted, sent.lengths
+    cases, left_out = whatif_grid.drop_impossible(
+        whatif_grid.make_grid(at, choices, fitted), fitted, sent.lengths
     )
-    far = [why for load in at if (why := grid.too_much(load, twin.ranges))]
-    cases = [case for case in cases if not grid.too_much(case.what_if.load, twin.ranges)]
+    far = [why for load in at if (why := whatif_grid.too_much(load, twin.ranges))]
+    cases = [case for case in cases if not whatif_grid.too_much(case.what_if.load, twin.ranges)]
     if not cases:
         raise ValueError(f"nothing is left to predict: {[*left_out, *far][0]}")
     predictor = WhatIfPredictor(twin, sent.lengths, rules)
@@ -683,16 +685,20 @@ def _predict(options: argparse.Namespace) -> text.WhatIfReport:
         rows = predictor.rows(cases, on_progress)
     rivals = None if predictor.shape or not rules else find_rival(rows, rules, twin)
     name = str(options.twin)
-    return text.WhatIfReport(
+    return whatif_text.WhatIfReport(
         twin, name, str(sent), rules, rows, left_out, far, rivals, sent.words, predictor.shape
     )
 
 
 def _measured_loads(users: tuple[int, int]) -> list[OfferedLoad]:
-    return grid.parse_load_values(f"concurrency={max(1, users[0])}..{users[1]}") if users[1] else []
+    return (
+        whatif_grid.parse_load_values(f"concurrency={max(1, users[0])}..{users[1]}")
+        if users[1]
+        else []
+    )
 
 
-def _status(report: text.WhatIfReport) -> int:
+def _status(report: whatif_text.WhatIfReport) -> int:
     if report.twin.trust.verdict == SHAPE and report.rules:
         return ExitStatus.INCONCLUSIVE
     if not report.rules:

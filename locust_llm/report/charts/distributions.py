@@ -13,12 +13,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from locust_llm.records.outcomes import FAILURES, OK
-from locust_llm.report.arrays import Floats
+from locust_llm.report.array_types import Floats
 from locust_llm.report.columns import RequestColumns
 from locust_llm.report.gaps import GapCounts
 from locust_llm.text.format import format_duration
 
-from .model import (
+from .plot_model import (
     LOG_NOTE,
     Limits,
     Plot,

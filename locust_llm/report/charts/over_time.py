@@ -9,16 +9,15 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from locust_llm.records.change_names import (name_gate_change, name_stage_start, name_users_change)
-from locust_llm.records.record import (CUT, FAILURES, OK)
-from locust_llm.records.run import (LimitChange, Run, UserChange)
-from locust_llm.records.outcomes import (CUT, FAILURES, OK)
-from locust_llm.report.arrays import Floats
+from locust_llm.records.change_names import name_gate_change, name_stage_start, name_users_change
+from locust_llm.records.outcomes import CUT, FAILURES, OK
+from locust_llm.records.run_facts import LimitChange, Run, UserChange
+from locust_llm.report.array_types import Floats
 from locust_llm.report.occupancy import Occupancy, thin_occupancy
-from locust_llm.settings.ab import BASE, CANDIDATE
+from locust_llm.settings.ab_arms import BASE, CANDIDATE
 from locust_llm.text.format import format_brief, format_count, format_duration
 
-from .model import (
+from .plot_model import (
     LOG_NOTE,
     MAX_POINTS,
     Limits,

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
-from locust_llm.records.run import Run
-from locust_llm.report.arrays import Floats
+from locust_llm.records.run_facts import Run
+from locust_llm.report.array_types import Floats
 from locust_llm.report.columns import RequestColumns
 from locust_llm.report.gaps import GapCounts
 from locust_llm.text.format import clean_line, format_count, format_duration

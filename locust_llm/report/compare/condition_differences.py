@@ -13,7 +13,7 @@ import numpy as np
 from locust_llm.files.json_file import decode_json_file
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record_lines import RecordFile
-from locust_llm.records.run import RECORDS, RUN, Run, Stage, read_run
+from locust_llm.records.run_facts import RECORDS, RUN, Run, Stage, read_run
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.compare.same_workload import (
     ASKED_FOR,
@@ -24,7 +24,7 @@ from locust_llm.report.compare.same_workload import (
     is_judged_by_requested,
     lengths_differ,
 )
-from locust_llm.report.delivery import describe_arrivals, measure_delivery
+from locust_llm.report.open_loop_delivery import describe_arrivals, measure_delivery
 from locust_llm.report.rate_window import (
     RateWindow,
     find_loaded_span,
@@ -34,7 +34,7 @@ from locust_llm.report.rate_window import (
     select_ended_in,
 )
 from locust_llm.report.readability import load_reading_pace
-from locust_llm.report.selection import RequestSelection, ratio_of_sums
+from locust_llm.report.request_selection import RequestSelection, ratio_of_sums
 from locust_llm.report.slo.observed import Evaluation
 from locust_llm.report.time_course import find_limit_in_force, find_users_in_force
 from locust_llm.settings.run_options import Settings

@@ -1,7 +1,7 @@
 """Metric differences: the same figure of two runs, and the interval of its difference.
 
 The interval of each run's own figure widens by the correlation of its requests
-(report/slo/intervals.py); that of the difference, and of the ratio, is made of both by adding the
+(report/slo/confidence_intervals.py); that of the difference, and of the ratio, is made of both by adding the
 squares of their reaches (Zou and Donner, Construction of confidence limits about effect measures,
 Statistics in Medicine 27, 2008). Two runs one after the other see different weather: what changed
 on the machines between them is in no interval.
@@ -13,15 +13,15 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from locust_llm.report.compare.condition_differences import find_condition_differences
-from locust_llm.report.slo.intervals import RISES
+from locust_llm.report.slo.confidence_intervals import RISES
 from locust_llm.report.slo.observed import (
     Evaluation,
     ObservedValue,
     compute_rule_value,
     explain_missing_end,
 )
-from locust_llm.slo.intervals import Ends
-from locust_llm.slo.metrics import BY_WORD, SHARE, TIME
+from locust_llm.slo.binomial_intervals import Ends
+from locust_llm.slo.metric_definitions import BY_WORD, SHARE, TIME
 from locust_llm.slo.rules import Rule
 from locust_llm.text.format import count_distinguishing_digits, format_brief
 

@@ -5,16 +5,16 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from locust_llm.records.run import Run
-from locust_llm.report.blocks import mark_scarce
-from locust_llm.report.delivery import describe_span
-from locust_llm.report.rows import Row, SweepSummary
-from locust_llm.report.sections.ab import DIFFERENT, SAME, PairedComparison
-from locust_llm.report.sections.best_limit import WORDS, LimitComparison
+from locust_llm.records.run_facts import Run
+from locust_llm.report.document_blocks import mark_scarce
+from locust_llm.report.open_loop_delivery import describe_span
+from locust_llm.report.sections.ab_comparison import DIFFERENT, SAME, PairedComparison
+from locust_llm.report.sections.prefill_limit_comparison import WORDS, LimitComparison
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.sections.sweep.knee import describe_levels, format_knee
+from locust_llm.report.summary_rows import Row, SweepSummary
 from locust_llm.slo.client_verdict import DEGRADED, INVALID, OK
-from locust_llm.slo.metrics import TTFT, TTFT_FROM_DUE
+from locust_llm.slo.metric_definitions import TTFT, TTFT_FROM_DUE
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS
 from locust_llm.text.format import format_brief, format_count, format_duration, truncate_text
 

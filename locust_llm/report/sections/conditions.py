@@ -2,7 +2,7 @@
 
 import msgspec
 
-from locust_llm.report.rows import ModelShare
+from locust_llm.report.summary_rows import ModelShare
 from locust_llm.report.time_course import StepSeries
 
 

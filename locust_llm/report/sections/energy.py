@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from locust_llm.records.run import Run
+from locust_llm.records.run_facts import Run
 from locust_llm.records.server_metrics import EngineHistory, EngineSample
 from locust_llm.report.rate_window import find_measured_span
-from locust_llm.report.rows import SweepSummary
+from locust_llm.report.summary_rows import SweepSummary
 
 if TYPE_CHECKING:  # a summary contains what this file makes
     from locust_llm.report.sections.summary import Summary

@@ -6,18 +6,18 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from locust_llm.records.run import Run
-from locust_llm.report.blocks import choose_value_digits, format_interval
-from locust_llm.report.delivery import describe_overload, describe_undelivered
+from locust_llm.records.run_facts import Run
+from locust_llm.report.document_blocks import choose_value_digits, format_interval
+from locust_llm.report.open_loop_delivery import describe_overload, describe_undelivered
 from locust_llm.report.outages import describe_outages
-from locust_llm.report.rows import CHUNKS_AS_TOKENS, RequestGroup, Row, SweepSummary
-from locust_llm.report.sections.ab import DIFFERENT, INCONCLUSIVE, PairedComparison
+from locust_llm.report.sections.ab_comparison import DIFFERENT, INCONCLUSIVE, PairedComparison
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.sections.sweep.knee import select_top_knees
+from locust_llm.report.summary_rows import CHUNKS_AS_TOKENS, RequestGroup, Row, SweepSummary
 from locust_llm.report.time_course import describe_users, format_limit_range
 from locust_llm.slo.client_verdict import INVALID, list_fine_metrics
-from locust_llm.slo.metrics import BY_WORD, ITL, LATENCY, RATE, TIME, TTFT, TTFT_FROM_DUE
+from locust_llm.slo.metric_definitions import BY_WORD, ITL, LATENCY, RATE, TIME, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.rules import FAIL, PASS, Rule, SloResult
 from locust_llm.text.format import (
     MOST_DIGITS,
@@ -30,10 +30,10 @@ from locust_llm.text.format import (
     truncate_text,
 )
 
-from .ab import format_paired_difference
-from .metrics import has_lost_many
+from .ab_comparison import format_paired_difference
+from .benchmark_validity import format_broken_rules
+from .metric_tables import has_lost_many
 from .notes import FIRST_FAILED
-from .published import format_broken_rules
 
 STATS: Final = {"avg": "mean", "min": "least", "max": "greatest"}
 OPEN: Final = f"{INCONCLUSIVE}: "

@@ -38,13 +38,13 @@ from numpy.typing import NDArray
 
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
-from locust_llm.report.arrays import Floats, Ints
-from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock, mark_scarce
-from locust_llm.report.breakdowns import estimate_input_lengths
+from locust_llm.report.array_types import Floats, Ints
 from locust_llm.report.columns import RequestColumns
+from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBlock, mark_scarce
+from locust_llm.report.metrics_by_group import estimate_input_lengths
 from locust_llm.report.occupancy import Occupancy
-from locust_llm.report.selection import RequestSelection
-from locust_llm.report.slo.intervals import estimate_ratio_interval
+from locust_llm.report.request_selection import RequestSelection
+from locust_llm.report.slo.confidence_intervals import estimate_ratio_interval
 from locust_llm.slo.client_verdict import OK as FINE
 from locust_llm.text.format import (
     format_brief,

@@ -10,16 +10,16 @@ from typing import Final
 from locust_llm.exit_status import tolerates_inconclusive
 from locust_llm.records.phase_plan import PROFILING, WARMUP
 from locust_llm.records.request_latency import NOT_STREAMED
-from locust_llm.records.run import DECIDED, LOST_WORKER, NO_RECORD, Run
-from locust_llm.report.blocks import format_interval
-from locust_llm.report.rows import MIN_TOKENS_PER_MERGED_CHUNK, RunCounts
+from locust_llm.records.run_facts import DECIDED, LOST_WORKER, NO_RECORD, Run
+from locust_llm.report.document_blocks import format_interval
 from locust_llm.report.sections.conditions import Conditions
-from locust_llm.report.sections.latency_parts_display import QUESTION
+from locust_llm.report.sections.latency_breakdown_display import QUESTION
 from locust_llm.report.sections.prefix_cache import make_cache_remarks
 from locust_llm.report.sections.speculation import Speculation
 from locust_llm.report.sections.summary import Summary
+from locust_llm.report.summary_rows import MIN_TOKENS_PER_MERGED_CHUNK, RunCounts
 from locust_llm.report.time_course import describe_arm_limits, describe_users, format_limit_range
-from locust_llm.slo import published
+from locust_llm.slo import published_rules
 from locust_llm.slo.client_verdict import (
     BLOCKS_ADVICE,
     FEW,
@@ -301,7 +301,7 @@ def format_policy_lines(summary: Summary, run: Run) -> Iterator[str]:
     s, c = run.settings, summary.conditions
     whole = (c.succeeded or c.cancelled) and not list_missing_parts(summary, run)
     invalid = (
-        s.published_rules == published.FAILS
+        s.published_rules == published_rules.FAILS
         and summary.validity is not None
         and not summary.validity.valid
     )

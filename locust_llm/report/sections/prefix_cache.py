@@ -16,7 +16,7 @@ import msgspec
 from locust_llm.records.outcomes import OK
 from locust_llm.records.phase_plan import PROFILING
 from locust_llm.records.record import Record
-from locust_llm.records.run import Run
+from locust_llm.records.run_facts import Run
 from locust_llm.records.server_metrics import EngineHistory, counter_increase
 
 BLOCK: Final = 16

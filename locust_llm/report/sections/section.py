@@ -1,16 +1,16 @@
-"""Section: what a file of this folder declares. A line in registry.py then brings its finding into
-run.json and its tables and charts into the report."""
+"""Section: what a file of this folder declares. A line in section_registry.py then brings its
+finding into run.json and its tables and charts into the report."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from locust_llm.records.record import Record
-from locust_llm.records.run import Run
+from locust_llm.records.run_facts import Run
 from locust_llm.records.server_metrics import EngineHistory
-from locust_llm.report.blocks import Block
-from locust_llm.report.charts.model import Plot
+from locust_llm.report.charts.plot_model import Plot
 from locust_llm.report.charts.timeline import Timeline
 from locust_llm.report.columns import RequestColumns
+from locust_llm.report.document_blocks import Block
 
 Finding = TypeVar("Finding")
 

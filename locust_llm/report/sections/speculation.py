@@ -8,7 +8,7 @@ import pandas as pd
 
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import DRAFTS
-from locust_llm.records.run import Run
+from locust_llm.records.run_facts import Run
 from locust_llm.records.server_metrics import EngineHistory, EngineSample, counter_increase
 
 

@@ -5,11 +5,20 @@ from typing import Any
 
 import msgspec
 
-from locust_llm.report.delivery import Delivery
-from locust_llm.report.kinds import Examination
+from locust_llm.report.open_loop_delivery import Delivery
 from locust_llm.report.other_load import OtherLoad
 from locust_llm.report.outages import Outage
-from locust_llm.report.rows import (
+from locust_llm.report.report_kinds import Examination
+from locust_llm.report.sections.ab_comparison import PairedComparison
+from locust_llm.report.sections.benchmark_validity import Validity
+from locust_llm.report.sections.conditions import Conditions
+from locust_llm.report.sections.energy import Energy
+from locust_llm.report.sections.interference import PrefillInterference
+from locust_llm.report.sections.latency_breakdown import LatencyAttribution
+from locust_llm.report.sections.prefill_limit_comparison import PREFILL_LIMITS, LimitComparison
+from locust_llm.report.sections.prefix_cache import PrefixCache
+from locust_llm.report.sections.speculation import Speculation
+from locust_llm.report.summary_rows import (
     FailureGroup,
     GateUse,
     GoodRequests,
@@ -20,16 +29,7 @@ from locust_llm.report.rows import (
     SweepSummary,
     TtftGrowth,
 )
-from locust_llm.report.sections.ab import PairedComparison
-from locust_llm.report.sections.best_limit import PREFILL_LIMITS, LimitComparison
-from locust_llm.report.sections.conditions import Conditions
-from locust_llm.report.sections.energy import Energy
-from locust_llm.report.sections.interference import PrefillInterference
-from locust_llm.report.sections.latency_parts import LatencyAttribution
-from locust_llm.report.sections.prefix_cache import PrefixCache
-from locust_llm.report.sections.published import Validity
-from locust_llm.report.sections.speculation import Speculation
-from locust_llm.slo.capacity import CapacityEstimate, StageEvidence
+from locust_llm.slo.capacity_search import CapacityEstimate, StageEvidence
 from locust_llm.slo.client_verdict import ClientVerdict, FigureError, ProcessEvidence
 from locust_llm.slo.rules import INCONCLUSIVE, SloResult
 
@@ -92,7 +92,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     other_load: OtherLoad | None = None
     """None: the server had none, or it is not known."""
     sections: dict[str, Any] = {}
-    """The findings of the sections in sections/registry.py, by their names."""
+    """The findings of the sections in sections/section_registry.py, by their names."""
     validity: Validity | None = None
     """None: its scenario has no published rules."""
     energy: Energy | None = None

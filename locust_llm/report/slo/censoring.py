@@ -28,9 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from locust_llm.records.outcomes import CANCELLED, CUT, FAILURES, OK
-from locust_llm.report.arrays import Floats
-from locust_llm.report.selection import RequestSelection
-from locust_llm.slo.metrics import (
+from locust_llm.report.array_types import Floats
+from locust_llm.report.request_selection import RequestSelection
+from locust_llm.slo.metric_definitions import (
     BY_WORD,
     ITL,
     TTFT_FROM_DUE,

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from locust_llm.slo.capacity import MEAN_SCALE, RuleEvidence, StageEvidence
-from locust_llm.slo.intervals import NORMAL_REACH
+from locust_llm.slo.binomial_intervals import NORMAL_REACH
+from locust_llm.slo.capacity_search import MEAN_SCALE, RuleEvidence, StageEvidence
 from locust_llm.slo.rules import Rule
 
 MIN_TREND: Final = 3

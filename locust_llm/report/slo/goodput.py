@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from locust_llm.report.rows import GoodRequests, Row
+from locust_llm.report.summary_rows import GoodRequests, Row
 from locust_llm.slo.rules import Rule, define_good_request
 
 from .censoring import ValueBounds, bound_rate_amounts, bound_share_hits

@@ -8,16 +8,16 @@ import numpy as np
 from msgspec.structs import replace
 
 from locust_llm.records.outcomes import OK
-from locust_llm.records.run import Run
+from locust_llm.records.run_facts import Run
 from locust_llm.report.rate_window import find_users_started
-from locust_llm.report.selection import RequestSelection
-from locust_llm.slo.intervals import binomial_cdf
-from locust_llm.slo.metrics import BY_WORD, OF_SCHEDULE, POOLED, RATE
+from locust_llm.report.request_selection import RequestSelection
+from locust_llm.slo.binomial_intervals import binomial_cdf
+from locust_llm.slo.metric_definitions import BY_WORD, OF_SCHEDULE, POOLED, RATE
 from locust_llm.slo.rules import Rule
 from locust_llm.text.format import count_distinguishing_digits, format_brief, format_count
 
 from .censoring import ValueBounds, bound_share_hits, find_send_times
-from .intervals import MIN_VALUES
+from .confidence_intervals import MIN_VALUES
 from .observed import (
     Evaluation,
     ObservedValue,

@@ -30,8 +30,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from locust_llm.report.arrays import Floats
-from locust_llm.slo.intervals import normal_tail
+from locust_llm.report.array_types import Floats
+from locust_llm.slo.binomial_intervals import normal_tail
 from locust_llm.slo.student_t import find_student_t
 
 MAX_CELLS: Final = 8192

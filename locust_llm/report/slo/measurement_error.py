@@ -4,7 +4,7 @@ its measurements.
 The value of each request has a least and a most. Merged chunks lie between the stamps around them,
 and the load generator's own delays are known from its own stamps. slo/client_verdict.py declares
 which delay can be in which metric. In addition every stamp may be off as the reference streams'
-stamps are (records/accuracy.py): the true values are the reported ones less errors with that
+stamps are (records/timing_accuracy.py): the true values are the reported ones less errors with that
 distribution. The value at the least and the value at the most are the two ends.
 """
 
@@ -18,7 +18,9 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from locust_llm.records.accuracy import (
+from locust_llm.records.outcomes import CUT, OK
+from locust_llm.records.run_facts import Run
+from locust_llm.records.timing_accuracy import (
     Ends,
     ErrorBounds,
     OrderedValues,
@@ -28,14 +30,12 @@ from locust_llm.records.accuracy import (
     percentile_error_ends,
     spread_over_tokens,
 )
-from locust_llm.records.outcomes import CUT, OK
-from locust_llm.records.run import Run
-from locust_llm.report.arrays import Floats
+from locust_llm.report.array_types import Floats
 from locust_llm.report.columns import PROMPT_US, CoalescedGaps
 from locust_llm.report.gaps import GapCounts, merge_gap_counts
 from locust_llm.report.occupancy import permit_lag_s
-from locust_llm.report.rows import Row
-from locust_llm.report.selection import RequestSelection
+from locust_llm.report.request_selection import RequestSelection
+from locust_llm.report.summary_rows import Row
 from locust_llm.slo.client_verdict import (
     CLOCKS,
     FROM_DUE,
@@ -51,7 +51,7 @@ from locust_llm.slo.client_verdict import (
     FigureError,
     can_touch,
 )
-from locust_llm.slo.metrics import (
+from locust_llm.slo.metric_definitions import (
     BY_NAME,
     BY_WORD,
     GIVEN,

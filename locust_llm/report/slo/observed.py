@@ -11,22 +11,30 @@ import numpy as np
 
 from locust_llm.records.outcomes import CANCELLED, CUT, FAILURES, OK, RETRIED
 from locust_llm.records.record import Record
-from locust_llm.records.run import Run
-from locust_llm.report.arrays import Floats
-from locust_llm.report.breakdowns import estimate_input_lengths
+from locust_llm.records.run_facts import Run
+from locust_llm.report.array_types import Floats
 from locust_llm.report.columns import earliest_chunks_us
-from locust_llm.report.delivery import Delivery
 from locust_llm.report.gaps import GapCounts, merge_gap_counts
+from locust_llm.report.metrics_by_group import estimate_input_lengths
+from locust_llm.report.open_loop_delivery import Delivery
 from locust_llm.report.rate_window import RateWindow
-from locust_llm.report.selection import RequestSelection, sum_of_known
+from locust_llm.report.request_selection import RequestSelection, sum_of_known
+from locust_llm.slo.binomial_intervals import Ends
 from locust_llm.slo.client_verdict import ClientVerdict
-from locust_llm.slo.intervals import Ends
-from locust_llm.slo.metrics import BY_WORD, LATE, OF_SCHEDULE, POOLED, RATE, TTFT_FROM_DUE, Metric
+from locust_llm.slo.metric_definitions import (
+    BY_WORD,
+    LATE,
+    OF_SCHEDULE,
+    POOLED,
+    RATE,
+    TTFT_FROM_DUE,
+    Metric,
+)
 from locust_llm.slo.percentile import find_percentile, has_too_few_values
 from locust_llm.slo.rules import COLUMNS, INPUT, OPERATORS, Condition, Rule, make_predicates
 from locust_llm.text.format import format_count, format_duration
 
-from . import intervals
+from . import confidence_intervals
 from .censoring import (
     COUNTED,
     ValueBounds,
@@ -38,7 +46,7 @@ from .censoring import (
     measure_margins,
     value_of_failure,
 )
-from .intervals import MIN_VALUES, SHORT, ConfidenceInterval, ShareEvidence
+from .confidence_intervals import MIN_VALUES, SHORT, ConfidenceInterval, ShareEvidence
 from .long_run import weigh_shapes
 
 STRETCHES: Final = 64
@@ -235,7 +243,7 @@ def _distribution(
         answered = part.outcome(OK).size
         note = "no request succeeded" if counted and not answered else _none(rule.metric)
         return ObservedValue(None, note=note)
-    trend = intervals.detect_trend(known.low[~known.cut])
+    trend = confidence_intervals.detect_trend(known.low[~known.cut])
     cancelled = part.outcome(CANCELLED).size if metric.censored else 0
     if rule.stat == "avg":
         note = (
@@ -309,7 +317,7 @@ def _quantile(rule: Rule, values: Floats, failures: int, looks: int) -> Observed
     value = find_percentile(ordered, percentile, nearest=nearest)
     found = _with(
         value,
-        intervals.estimate_percentile_interval(values, percentile, looks=looks),
+        confidence_intervals.estimate_percentile_interval(values, percentile, looks=looks),
         len(ordered),
         _landed(rule, value, failures),
     )
@@ -351,7 +359,7 @@ def _extrapolate(rule: Rule, course: Sequence[float], *others: Sequence[float]) 
 
 
 def _with(value: float, interval: ConfidenceInterval, count: int, note: str = "") -> ObservedValue:
-    if interval is intervals.NONE:
+    if interval is confidence_intervals.NONE:
         return ObservedValue(value, count=count, note=note or _few(count))
     low, high = interval.ends  # an interpolated percentile may lie beside its nearest ranks
     ends = (None if low is None else min(low, value)), (None if high is None else max(high, value))
@@ -369,7 +377,7 @@ def _average(rule: Rule, values: Floats, note: str, looks: int) -> ObservedValue
     """Of values in the order of their sends."""
     found = _with(
         float(values.mean()),
-        intervals.estimate_mean_interval(values, looks=looks),
+        confidence_intervals.estimate_mean_interval(values, looks=looks),
         len(values),
         note,
     )
@@ -382,13 +390,15 @@ def _share(rule: Rule, part: RequestSelection, looks: int) -> ObservedValue:
     known = bound_share_hits(rule, part).in_order
     if not len(known.low):
         return ObservedValue(None, note=_none(rule.metric))
-    trend = intervals.detect_trend(known.low[~known.cut])
+    trend = confidence_intervals.detect_trend(known.low[~known.cut])
     margins = measure_margins(rule, part) if rule.given else None
     most = _bound_unfailed_share(part, looks) if rule.given else 1.0
 
     def found(ones: Floats) -> ObservedValue:
         known_margins = None if margins is None else _fit_margins(margins, ones)
-        interval = intervals.estimate_share_interval(ones, margins=known_margins, looks=looks)
+        interval = confidence_intervals.estimate_share_interval(
+            ones, margins=known_margins, looks=looks
+        )
         if interval.low is not None:
             interval = interval._replace(low=min(interval.low, most))
         later = _extrapolate_values(rule, ones, np.mean)
@@ -412,7 +422,7 @@ def _bound_by_known(
     ended, and shows no slow phase. ``most``: ``_bound_unfailed_share``."""
     ones = known.low
     fitted = None if margins is None else _fit_margins(margins, ones)
-    found = intervals.estimate_share_interval(ones, margins=fitted, looks=looks)
+    found = confidence_intervals.estimate_share_interval(ones, margins=fitted, looks=looks)
     part = len(ones) / count
     low = None if found.low is None else min(found.low, most) * part
     high = None if found.high is None else 1 - (1 - found.high) * part
@@ -432,7 +442,7 @@ def _bound_unfailed_share(part: RequestSelection, looks: int) -> float:
     failed = bound_failures(part).in_order.high
     if not len(failed):
         return 1.0
-    return 1 - (intervals.estimate_share_interval(failed, looks=looks).high or 0.0)
+    return 1 - (confidence_intervals.estimate_share_interval(failed, looks=looks).high or 0.0)
 
 
 def _fit_margins(margins: Floats, ones: Floats) -> Floats:
@@ -475,14 +485,14 @@ def _rate(rule: Rule, part: RequestSelection, seen: Evaluation, looks: int) -> O
             return ObservedValue(value, count=count, note=_few(count))
         make_rates = _count_rates if settled is None else _interpolate_rates
         rates = make_rates(through, known.at, time, bins)
-        interval = intervals.estimate_rate_interval(rates, looks=looks)
+        interval = confidence_intervals.estimate_rate_interval(rates, looks=looks)
         own = float(rates.mean())
         if count < ENOUGH:
-            interval = intervals.widen_rate_of_few(interval, value, ok.size)
+            interval = confidence_intervals.widen_rate_of_few(interval, value, ok.size)
         measured = replace(
             _with(value, interval, counted.size),
             size=None,
-            trend=intervals.detect_trend(rates),
+            trend=confidence_intervals.detect_trend(rates),
             later=_extrapolate_values(rule, rates, np.mean),
         )
         if settled is None:
@@ -555,10 +565,10 @@ def _of_stretches(
     if math.isinf(value):
         return ObservedValue(value, (value, value), gaps.count)
     sums = np.array([stretch.sum_ms / 1e3 for stretch in stretches])
-    trend = intervals.detect_trend(sums[counts > 0] / counts[counts > 0])
+    trend = confidence_intervals.detect_trend(sums[counts > 0] / counts[counts > 0])
     later = _extrapolate_gaps(rule, stretches)
     if percentile is None:
-        found = intervals.estimate_ratio_interval(sums, counts, looks=looks)
+        found = confidence_intervals.estimate_ratio_interval(sums, counts, looks=looks)
         return replace(_with(value, found, gaps.count), size=None, trend=trend, later=later)
 
     found = _gap_percentile_interval(gaps, stretches, counts, percentile, looks)
@@ -586,7 +596,7 @@ def _gap_percentile_interval(
     """As of a percentile of requests; the share within a level is a ratio of the counts of the
     stretches."""
     if percentile < 50:
-        return intervals.NONE
+        return confidence_intervals.NONE
     near = np.linspace(0, 90, GAP_LEVELS // 2, endpoint=False)
     far = 100 - np.geomspace(10, 100 / gaps.count, GAP_LEVELS // 2)
     places = np.unique(np.concatenate([near, far, [percentile, 100.0]]))
@@ -598,14 +608,14 @@ def _gap_percentile_interval(
     def weigh(level_s: float) -> ShareEvidence:
         level_us = round(level_s * 1e6) if math.isfinite(level_s) else 2 * ENDLESS_US
         within = np.array([stretch.within(level_us) for stretch in stretches], np.float64)
-        return intervals.weigh_ratio(within, counts, looks, shown)
+        return confidence_intervals.weigh_ratio(within, counts, looks, shown)
 
     def level_at(share: float) -> float:
         return _gap_percentile(gaps, min(100 * share, 100.0)) or 0.0
 
     at = int(np.searchsorted(places, percentile))
-    seen = intervals.ValueLevels(gaps.count, weigh, level_at)
-    return intervals.search_percentile(levels, at, percentile / 100, seen)
+    seen = confidence_intervals.ValueLevels(gaps.count, weigh, level_at)
+    return confidence_intervals.search_percentile(levels, at, percentile / 100, seen)
 
 
 def collect_gaps(

@@ -9,12 +9,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from locust_llm.records.outcomes import FAILURES, OK
-from locust_llm.records.run import Run, Stage
-from locust_llm.report.arrays import Floats
+from locust_llm.records.run_facts import Run, Stage
+from locust_llm.report.array_types import Floats
 from locust_llm.settings.sweep import OVERLOADED
-from locust_llm.slo.capacity import RuleEvidence, StageEvidence
-from locust_llm.slo.intervals import NORMAL_REACH, TAIL
-from locust_llm.slo.metrics import (
+from locust_llm.slo.binomial_intervals import NORMAL_REACH, TAIL
+from locust_llm.slo.capacity_search import RuleEvidence, StageEvidence
+from locust_llm.slo.metric_definitions import (
     BY_WORD,
     LATENCY,
     OF_SCHEDULE,
@@ -26,7 +26,7 @@ from locust_llm.slo.metrics import (
 from locust_llm.slo.rules import PASS, Rule, SloResult
 
 from .censoring import bound_share_hits, measure_margins
-from .intervals import MIN_VALUES, estimate_share_interval
+from .confidence_intervals import MIN_VALUES, estimate_share_interval
 from .long_run import measure_long_run
 from .observed import (
     Evaluation,

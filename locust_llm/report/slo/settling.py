@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from locust_llm.slo.capacity import RuleEvidence, StageEvidence
+from locust_llm.slo.capacity_search import RuleEvidence, StageEvidence
 
 LONG: Final = 0.5
 """A stage is long from this share of the longest one on."""

@@ -9,9 +9,9 @@ from random import Random
 from typing import Final, Protocol
 
 from .clock import EventClock, Timer
-from .cost import StepCost
 from .scheduler import Batch, Scheduler
 from .sequence import Sequence, SequenceStatus
+from .step_cost import StepCost
 
 MAX_LATE_S = 0.1
 NUM_LATE = 20_000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from .cost import BLOCK_SIZE
 from .scheduler import Batch, Scheduler, Stateful
 from .sequence import Sequence, SequenceStatus, num_blocks_for
+from .step_cost import BLOCK_SIZE
 
 SIMILARITY: Final = 0.1
 """The default of --slot-prompt-similarity is this value."""

@@ -8,10 +8,10 @@ from collections.abc import Sequence as Series
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from .blocks import Blocks
-from .cost import BLOCK_SIZE
+from .kv_cache_blocks import Blocks
 from .sequence import Decoding, Sequence, SequenceStatus, TokenRun, num_blocks_for
-from .waiting import Fair, Priority, Waiting, make_waiting_queue
+from .step_cost import BLOCK_SIZE
+from .waiting_queues import Fair, Priority, Waiting, make_waiting_queue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,8 @@ from enum import Enum, auto
 from random import Random
 from typing import NamedTuple
 
-from .blocks import CacheBlock
-from .cost import BLOCK_SIZE
+from .kv_cache_blocks import CacheBlock
+from .step_cost import BLOCK_SIZE
 
 
 class SequenceStatus(Enum):

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from .cost import BLOCK_SIZE
 from .scheduler import Batch, Scheduler, Stateful
 from .sequence import Sequence
+from .step_cost import BLOCK_SIZE
 
 CLIP: Final = 4096
 """At most this many future tokens of a request count (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION)."""

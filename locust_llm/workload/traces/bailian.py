@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from locust_llm.workload.formats import MAX_UNIX_S, Count, Id, RowError, Turn, decode_row
-from locust_llm.workload.trees import TreeError, link_turns
+from locust_llm.workload.dataset_formats import MAX_UNIX_S, Count, Id, RowError, Turn, decode_row
+from locust_llm.workload.session_trees import TreeError, link_turns
 
 from .recorded_session import RecordedSession, convert_row, simplify_turns
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from locust_llm.workload.formats import RowError, Turn, parse_request_row
+from locust_llm.workload.dataset_formats import RowError, Turn, parse_request_row
 
 MAX_TURNS: Final = 100_000
 """The turns of a session. A conversation that is spawned twice is sent twice, so few rows may be

@@ -7,7 +7,13 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from locust_llm.text.numbers import SECONDS
-from locust_llm.workload.formats import Count, RowError, Turn, decode_row, select_body_fields
+from locust_llm.workload.dataset_formats import (
+    Count,
+    RowError,
+    Turn,
+    decode_row,
+    select_body_fields,
+)
 
 from .recorded_session import convert_row
 

@@ -8,9 +8,17 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from locust_llm.text.numbers import TOKENS
-from locust_llm.workload.formats import MAX_UNIX_S, Count, Id, RowError, Turn, Wait, decode_row
+from locust_llm.workload.dataset_formats import (
+    MAX_UNIX_S,
+    Count,
+    Id,
+    RowError,
+    Turn,
+    Wait,
+    decode_row,
+)
 from locust_llm.workload.prompts import BLOCK_TOKENS
-from locust_llm.workload.trees import TreeError, link_turns
+from locust_llm.workload.session_trees import TreeError, link_turns
 
 from .recorded_session import RecordedSession, convert_row
 

@@ -25,9 +25,15 @@ from locust_llm.text.numbers import (
     make_session_ids,
     parse_finite_number,
 )
-from locust_llm.workload.formats import RowError, Turn, decode_row, parse_time_s, read_row_id
-from locust_llm.workload.trees import MAX_DEPTH, TreeError, order_spans_by_time
-from locust_llm.workload.trees import RecordedSpan as Piece
+from locust_llm.workload.dataset_formats import (
+    RowError,
+    Turn,
+    decode_row,
+    parse_time_s,
+    read_row_id,
+)
+from locust_llm.workload.session_trees import MAX_DEPTH, TreeError, order_spans_by_time
+from locust_llm.workload.session_trees import RecordedSpan as Piece
 
 INPUT: Final = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 OUTPUT: Final = (

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from locust_llm.workload.formats import RowError, Turn, locate_row_error
+from locust_llm.workload.dataset_formats import RowError, Turn, locate_row_error
 
 
 class RecordedSession(NamedTuple):

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from locust_llm.text.numbers import read_number
 from locust_llm.workload.conversation import list_turn_parents
-from locust_llm.workload.formats import DatasetSession, Turn
-from locust_llm.workload.trees import leave_out_usual_parent
+from locust_llm.workload.dataset_formats import DatasetSession, Turn
+from locust_llm.workload.session_trees import leave_out_usual_parent
 
 
 def parse_start_shares(text: str) -> tuple[float, float]:

@@ -11,8 +11,16 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from locust_llm.text.numbers import SECONDS, TOKENS, make_session_ids
-from locust_llm.workload.formats import Count, Id, RowError, Turn, Wait, decode_row, read_row_id
-from locust_llm.workload.trees import RecordedSpan, TreeError, order_spans_by_time
+from locust_llm.workload.dataset_formats import (
+    Count,
+    Id,
+    RowError,
+    Turn,
+    Wait,
+    decode_row,
+    read_row_id,
+)
+from locust_llm.workload.session_trees import RecordedSpan, TreeError, order_spans_by_time
 
 from .recorded_session import RecordedSession, convert_row, simplify_turns
 

@@ -11,11 +11,11 @@ from support.scripted import Scripted, stream
 from support.stamps_truth import CLOCKS_NS, DELIVERY_NS, run
 
 from locust_llm.client.connection import Connection
-from locust_llm.client.exchange import UserConnection
 from locust_llm.client.reader import process_reader, python_reader
 from locust_llm.client.reader.clock_offset import measure_clock_offset_ns
 from locust_llm.client.reader.process_reader import get_open_streams
 from locust_llm.client.reader.python_reader import READ_BYTES, PythonReader, kernel_stamp_ns
+from locust_llm.client.request_exchange import UserConnection
 from locust_llm.records.outcomes import OK
 
 pytestmark = pytest.mark.serial

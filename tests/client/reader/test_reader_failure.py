@@ -8,7 +8,6 @@ import gevent
 import pytest
 from support.scripted import Scripted, stream
 
-from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.reader import process_reader, python_reader
 from locust_llm.client.reader.open_streams import DIED, OpenStreams
 from locust_llm.client.reader.process_reader import (
@@ -16,6 +15,7 @@ from locust_llm.client.reader.process_reader import (
     reader_failure,
     start_new_reader,
 )
+from locust_llm.client.request_exchange import UserConnection, exchange_request
 from locust_llm.client.response import Response
 from locust_llm.gate.gate import Gate
 from locust_llm.records.outcomes import CLIENT_ERROR, OK

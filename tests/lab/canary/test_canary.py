@@ -16,10 +16,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from support.tiny_server import Asked, tiny_server
 
 from locust_llm.exit_status import ExitStatus
+from locust_llm.lab.canary.canary_arithmetic import CanaryRound
 from locust_llm.lab.canary.canary_command import Canary, parse_canary_duration
 from locust_llm.lab.canary.canary_command import run_canary as canary_command
 from locust_llm.lab.canary.counters import found_other_requests
-from locust_llm.lab.canary.model import CanaryRound
 from locust_llm.lab.canary.watch import FILE, CanaryPlan, CanarySession
 from locust_llm.records.server_metrics import EngineSample
 from locust_llm.settings.run_options import Settings

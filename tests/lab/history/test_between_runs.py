@@ -12,7 +12,7 @@ from locust_llm.lab.history.between_runs import (
     describe_run_spread,
     measure_run_spread,
 )
-from locust_llm.report.comparison import ComparisonLine, RunPair
+from locust_llm.report.run_comparison import ComparisonLine, RunPair
 
 STEP = math.log(1.02)
 

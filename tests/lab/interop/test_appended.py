@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from locust_llm.lab.interop import registry as known
-from locust_llm.lab.interop import registry as records
 from locust_llm.lab.interop import side_by_side
+from locust_llm.lab.interop import tool_registry as known
+from locust_llm.lab.interop import tool_registry as records
 from locust_llm.lab.interop.audit_command import run_audit as audit
 from locust_llm.lab.interop.file_contents import decode_documents
 from locust_llm.lab.interop.import_command import run_import

@@ -14,7 +14,7 @@ from locust_llm.__main__ import main
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.interop import import_command
 from locust_llm.lab.interop.runs_page import render_comparison_page
-from locust_llm.report.comparison import Comparison, RunPair, compare_folders
+from locust_llm.report.run_comparison import Comparison, RunPair, compare_folders
 
 
 def imported(path: Path, slower: float = 1.0, **values: object) -> Path:

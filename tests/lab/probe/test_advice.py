@@ -20,10 +20,10 @@ from locust_llm.lab.probe.diagnosis import (
     Diagnosis,
     diagnose_scheduler,
 )
-from locust_llm.lab.probe.findings import examine_probe, itl_limit_s
 from locust_llm.lab.probe.measurements import BurstResult, CachedPrompt, ProbeMeasurements
 from locust_llm.lab.probe.measurements import measure_probe as symptoms_of
-from locust_llm.records.run import NAMED, UNDECIDED
+from locust_llm.lab.probe.probe_findings import examine_probe, itl_limit_s
+from locust_llm.records.run_facts import NAMED, UNDECIDED
 from locust_llm.slo.rules import resolve_rules
 
 FIVE_HUNDRED = Diagnosis(CHUNKED, (480.0, 500.0, 520.0), 1, ("steps were counted",))

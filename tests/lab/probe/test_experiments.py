@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
+from locust_llm.lab.probe.episode_requests import ProbeEpisode, ProbeRequest, ProbeResult
 from locust_llm.lab.probe.experiments import (
     SHORT_TOKENS,
     STAGGER_SHARE,
@@ -18,7 +19,6 @@ from locust_llm.lab.probe.experiments import (
     max_probe_episodes,
     schedule_episodes,
 )
-from locust_llm.lab.probe.requests import ProbeEpisode, ProbeRequest, ProbeResult
 from locust_llm.records.outcomes import OK
 
 TOKEN_S = 1e-4

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from locust_llm.lab.probe.diagnosis import CANNOT_TELL, diagnose_scheduler
+from locust_llm.lab.probe.episode_requests import ProbeResult
 from locust_llm.lab.probe.measurements import (
     BurstResult,
     DecoderStall,
@@ -14,7 +15,6 @@ from locust_llm.lab.probe.measurements import (
     measure_probe,
     measure_stall,
 )
-from locust_llm.lab.probe.requests import ProbeResult
 from locust_llm.records.outcomes import CUT, OK
 
 

@@ -5,7 +5,6 @@ from typing import Final
 from support.probing import Noise, Server, probed
 from support.sweeping import swept
 
-from locust_llm.lab.twin.model import SchedulerSettings, ServerModel, StepCosts
 from locust_llm.lab.twin.observations import (
     IdleEpisode,
     ObservedRequest,
@@ -13,7 +12,8 @@ from locust_llm.lab.twin.observations import (
     collect_episodes,
 )
 from locust_llm.lab.twin.replay import replay_episodes
-from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
+from locust_llm.lab.twin.twin_model import SchedulerSettings, ServerModel, StepCosts
+from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100
 
 KNEE: Final = LLAMA_8B_H100.model.weight_bytes / (
     LLAMA_8B_H100.gpu.bandwidth * LLAMA_8B_H100.bandwidth_efficiency

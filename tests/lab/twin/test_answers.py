@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from support.predictions import predict_figures
 
-from locust_llm.lab.twin.model import Noise, SchedulerSettings
 from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
 from locust_llm.lab.twin.predict import (
     ERROR_WIDTH,
@@ -25,6 +24,7 @@ from locust_llm.lab.twin.replay import (
     resend_stage,
     simulate_load,
 )
+from locust_llm.lab.twin.twin_model import Noise, SchedulerSettings
 
 from .models import plain
 

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from locust_llm.lab.probe.diagnosis import CHUNKED, DISAGGREGATED, PARTIAL, PREFILL_FIRST, Diagnosis
-from locust_llm.lab.twin.model import Origin
 from locust_llm.lab.twin.model_fit import list_budgets, list_candidate_settings
+from locust_llm.lab.twin.twin_model import Origin
 
 
 def test_a_budget_is_tried_over_its_range_with_the_round_ones() -> None:

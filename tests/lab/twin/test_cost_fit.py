@@ -14,7 +14,7 @@ from locust_llm.lab.twin.cost_fit import (
     make_equations,
     solve_rows,
 )
-from locust_llm.lab.twin.model import ServerModel, StepCosts, step_work
+from locust_llm.lab.twin.twin_model import ServerModel, StepCosts, step_work
 
 from .models import H100, again, h100, plain, probe, sweep
 

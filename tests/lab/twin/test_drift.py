@@ -12,7 +12,7 @@ from support.sweeping import Lengths, chat, stage, swept
 from support.twin_folders import swept_folder
 
 from locust_llm.exit_status import ExitStatus
-from locust_llm.lab.twin import file
+from locust_llm.lab.twin import twin_file
 from locust_llm.lab.twin.drift import (
     BURST_S,
     TRAITS,
@@ -32,10 +32,10 @@ from locust_llm.lab.twin.drift import (
     possible_changes,
     simulate_unchanged_server,
 )
-from locust_llm.lab.twin.model import FIGURES, Origin, Ranges, Reference, Trust, Twin
-from locust_llm.lab.twin.model import Noise as ModelNoise
 from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
 from locust_llm.lab.twin.twin_command import run_drift as command
+from locust_llm.lab.twin.twin_model import FIGURES, Origin, Ranges, Reference, Trust, Twin
+from locust_llm.lab.twin.twin_model import Noise as ModelNoise
 from locust_llm.simulator.scheduling.clock import VirtualClock
 
 from .models import h100, plain
@@ -170,8 +170,8 @@ def test_a_twin_of_no_closed_loop_cannot_drift(twin: Twin) -> None:
 
 
 def test_the_reference_is_kept_in_the_file(twin: Twin, tmp_path: Path) -> None:
-    file.write_twin(twin, tmp_path / "twin.toml")
-    again = file.read_twin(tmp_path / "twin.toml")
+    twin_file.write_twin(twin, tmp_path / "twin.toml")
+    again = twin_file.read_twin(tmp_path / "twin.toml")
     assert [one.figure for one in again.reference] == [one.figure for one in twin.reference]
     assert again.reference[5].off == pytest.approx(twin.reference[5].off, rel=1e-5)
 
@@ -187,7 +187,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_command_says_so_by_its_exit_status(
     twin: Twin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file.write_twin(twin, tmp_path / "twin.toml")
+    twin_file.write_twin(twin, tmp_path / "twin.toml")
     same = swept_folder(tmp_path / "same", minute(SERVER, NOISE, 100))
     less = swept_folder(tmp_path / "less", minute(replace(SERVER, num_seqs=8), NOISE, 100))
     assert command([str(tmp_path / "twin.toml"), str(same)]) == ExitStatus.OK
@@ -203,7 +203,7 @@ def test_another_server_by_name_is_said_first(
     other = msgspec.structs.replace(
         twin, origin=msgspec.structs.replace(twin.origin, server="simulated 0")
     )
-    file.write_twin(other, tmp_path / "twin.toml")
+    twin_file.write_twin(other, tmp_path / "twin.toml")
     same = swept_folder(tmp_path / "same", minute(SERVER, NOISE, 100))
     assert command([str(tmp_path), str(same)]) == ExitStatus.RULE_FAILED
     assert capsys.readouterr().out.startswith(

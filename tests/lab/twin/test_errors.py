@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from locust_llm.lab.twin.model import SchedulerSettings
 from locust_llm.lab.twin.predict import (
     OTHER_POLICY,
     PER_OCTAVE,
@@ -12,6 +11,7 @@ from locust_llm.lab.twin.predict import (
     settings_apart,
     standard_error_of,
 )
+from locust_llm.lab.twin.twin_model import SchedulerSettings
 
 
 def test_the_error_of_another_percentile_is_the_largest_of_its_metric() -> None:

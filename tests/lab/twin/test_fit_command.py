@@ -15,8 +15,8 @@ from support.twin_folders import probed_folder, swept_folder
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.probe.diagnosis import CHUNKED, Diagnosis
 from locust_llm.lab.twin import child_runs as runs
-from locust_llm.lab.twin import file
 from locust_llm.lab.twin import twin_command as module
+from locust_llm.lab.twin import twin_file
 from locust_llm.lab.twin.child_runs import (
     HEADERS,
     RunStopped,
@@ -24,13 +24,14 @@ from locust_llm.lab.twin.child_runs import (
     read_log_line,
     server_words,
 )
-from locust_llm.lab.twin.fit import (
+from locust_llm.lab.twin.twin_command import run_twin as command
+from locust_llm.lab.twin.twin_fit import (
     format_fit_report,
     format_scheduler_settings,
     format_time,
     predict_step_s,
 )
-from locust_llm.lab.twin.model import (
+from locust_llm.lab.twin.twin_model import (
     SHAPE,
     HeldOutCheck,
     Ranges,
@@ -40,7 +41,6 @@ from locust_llm.lab.twin.model import (
     Trust,
     Twin,
 )
-from locust_llm.lab.twin.twin_command import run_twin as command
 
 from .models import plain, sweep
 
@@ -61,7 +61,7 @@ def test_folders_become_a_twin(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert out.startswith("Twin of m on http://server:8000 (simulated 1): good for")
     assert "A step of one stream takes: " in out
     assert "Not known: kv-tokens" in out
-    twin = file.read_twin(loads / "twin.toml")
+    twin = twin_file.read_twin(loads / "twin.toml")
     assert twin.model.settings.max_num_batched_tokens == pytest.approx(1024, rel=0.05)
     assert twin.origin.folders == (str(probe), str(loads))
     assert {one.users for one in twin.reference} == {1, 2, 4, 8, 16, 32}

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.lab.twin.model import SchedulerSettings
 from locust_llm.lab.twin.replay import OfferedLoad
-from locust_llm.lab.twin.whatif import grid
+from locust_llm.lab.twin.twin_model import SchedulerSettings
+from locust_llm.lab.twin.whatif import whatif_grid
 
 FITTED = SchedulerSettings(policy="chunked", max_num_batched_tokens=2048)
 WHOLE = st.integers(1, 10_000)
 
 
 def test_a_range_doubles_as_a_sweep_does():
-    assert [load.users for load in grid.parse_load_values("concurrency=1..100")] == [
+    assert [load.users for load in whatif_grid.parse_load_values("concurrency=1..100")] == [
         1,
         2,
         4,
@@ -27,8 +27,12 @@ def test_a_range_doubles_as_a_sweep_does():
         64,
         100,
     ]
-    assert [load.users for load in grid.parse_load_values("concurrency=8..24+8")] == [8, 16, 24]
-    assert grid.parse_load_values("request-rate=0.5..3") == [
+    assert [load.users for load in whatif_grid.parse_load_values("concurrency=8..24+8")] == [
+        8,
+        16,
+        24,
+    ]
+    assert whatif_grid.parse_load_values("request-rate=0.5..3") == [
         OfferedLoad(rate=0.5),
         OfferedLoad(rate=1.0),
         OfferedLoad(rate=2.0),
@@ -39,21 +43,23 @@ def test_a_range_doubles_as_a_sweep_does():
 @given(st.sets(WHOLE, min_size=1, max_size=20))
 def test_a_list_is_its_numbers_in_order(values):
     text = ",".join(map(str, values))
-    assert [load.users for load in grid.parse_load_values(f"concurrency={text}")] == sorted(values)
-    assert grid.parse_setting_choice(f"max-num-batched-tokens={text}").values == tuple(
+    assert [load.users for load in whatif_grid.parse_load_values(f"concurrency={text}")] == sorted(
+        values
+    )
+    assert whatif_grid.parse_setting_choice(f"max-num-batched-tokens={text}").values == tuple(
         sorted(values)
     )
 
 
 @given(WHOLE, st.integers(0, 12))
 def test_a_range_begins_and_ends_with_its_numbers(low, times):
-    values = grid.parse_setting_choice(f"max-num-seqs={low}..{low * 2**times}").values
+    values = whatif_grid.parse_setting_choice(f"max-num-seqs={low}..{low * 2**times}").values
     assert values == tuple(low * 2**i for i in range(times + 1))
 
 
 @given(st.text(max_size=30))
 def test_any_text_is_understood_or_refused(text):
-    for read in (grid.parse_load_values, grid.parse_setting_choice):
+    for read in (whatif_grid.parse_load_values, whatif_grid.parse_setting_choice):
         for asked in (text, f"concurrency={text}", f"max-num-seqs={text}", f"policy={text}"):
             with suppress(ValueError):
                 read(asked)
@@ -72,15 +78,15 @@ def test_any_text_is_understood_or_refused(text):
 )
 def test_what_cannot_be_set(text, why):
     with pytest.raises(ValueError, match=why):
-        grid.parse_setting_choice(text)
+        whatif_grid.parse_setting_choice(text)
 
 
 def test_none_is_no_limit():
     choices = [
-        grid.parse_setting_choice("prefill-concurrency=none,1,2"),
-        grid.parse_setting_choice("max_num_seqs=none,64"),
+        whatif_grid.parse_setting_choice("prefill-concurrency=none,1,2"),
+        whatif_grid.parse_setting_choice("max_num_seqs=none,64"),
     ]
-    cases = grid.make_grid([OfferedLoad(users=4)], choices, FITTED)
+    cases = whatif_grid.make_grid([OfferedLoad(users=4)], choices, FITTED)
     assert len(cases) == 6
     assert cases[0].what_if == (OfferedLoad(users=4), math.inf, None)
     assert cases[0].name == "prefill-concurrency=none max-num-seqs=none"
@@ -90,9 +96,9 @@ def test_none_is_no_limit():
 
 
 def test_the_loads_of_one_combination_stand_together():
-    cases = grid.make_grid(
+    cases = whatif_grid.make_grid(
         [OfferedLoad(users=1), OfferedLoad(users=2)],
-        [grid.parse_setting_choice("max-num-batched-tokens=512,2048")],
+        [whatif_grid.parse_setting_choice("max-num-batched-tokens=512,2048")],
         FITTED,
     )
     assert [(case.values, case.what_if.load.users) for case in cases] == [
@@ -106,13 +112,13 @@ def test_the_loads_of_one_combination_stand_together():
 
 def test_a_grid_has_an_end():
     choices = [
-        grid.parse_setting_choice(f"{key}=1..100+1")
+        whatif_grid.parse_setting_choice(f"{key}=1..100+1")
         for key in ("max-num-seqs", "max-num-batched-tokens", "prefill-concurrency")
     ]
     with pytest.raises(ValueError, match=r"1,000,000 what-ifs, and at most 20,000"):
-        grid.make_grid([OfferedLoad(users=1)], choices, FITTED)
+        whatif_grid.make_grid([OfferedLoad(users=1)], choices, FITTED)
     with pytest.raises(ValueError, match="max-num-seqs is given twice"):
-        grid.make_grid([OfferedLoad(users=1)], choices[:1] * 2, FITTED)
+        whatif_grid.make_grid([OfferedLoad(users=1)], choices[:1] * 2, FITTED)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +142,7 @@ def test_a_grid_has_an_end():
     ],
 )
 def test_what_no_server_runs_with(change, why):
-    found = grid.explain_impossible(
+    found = whatif_grid.explain_impossible(
         msgspec.structs.replace(FITTED, **change), [(1000, 100), (10, 10)]
     )
     assert why in found

@@ -7,54 +7,55 @@ import msgspec
 import pytest
 from support.made_twins import made
 
-from locust_llm.lab.twin.model import NOT_TO_BE_USED
 from locust_llm.lab.twin.predict import PredictedValue, WhatIf
 from locust_llm.lab.twin.replay import OfferedLoad
-from locust_llm.lab.twin.whatif import grid, rows
+from locust_llm.lab.twin.twin_model import NOT_TO_BE_USED
+from locust_llm.lab.twin.whatif import whatif_grid, whatif_rows
 from locust_llm.slo.rules import parse_rule
 
 TWIN = made()
 
 
 def test_a_twin_that_is_not_to_be_used_is_refused_with_its_reasons():
-    assert "not to be used: made for a test" in grid.refuse_extrapolation(
+    assert "not to be used: made for a test" in whatif_grid.refuse_extrapolation(
         made(verdict=NOT_TO_BE_USED), ((10, 10),)
     )
-    assert grid.refuse_extrapolation(TWIN, ((10, 10),)) == ""
+    assert whatif_grid.refuse_extrapolation(TWIN, ((10, 10),)) == ""
 
 
 def test_prompts_five_times_as_long_are_refused():
-    assert "prompts of 500 tokens are 5 times as long as the longest" in grid.refuse_extrapolation(
-        TWIN, ((10, 10), (500, 10))
+    assert (
+        "prompts of 500 tokens are 5 times as long as the longest"
+        in whatif_grid.refuse_extrapolation(TWIN, ((10, 10), (500, 10)))
     )
-    assert "answers of 60 tokens are 6 times" in grid.refuse_extrapolation(TWIN, ((10, 60),))
-    assert grid.refuse_extrapolation(TWIN, ((499, 10),)) == ""
+    assert "answers of 60 tokens are 6 times" in whatif_grid.refuse_extrapolation(TWIN, ((10, 60),))
+    assert whatif_grid.refuse_extrapolation(TWIN, ((499, 10),)) == ""
 
 
 def test_ten_times_the_load_is_refused():
     assert (
-        grid.too_much(OfferedLoad(users=160), TWIN.ranges)
+        whatif_grid.too_much(OfferedLoad(users=160), TWIN.ranges)
         == "160 users, where the twin was fitted up to 16 users"
     )
-    assert grid.too_much(OfferedLoad(users=159), TWIN.ranges) == ""
+    assert whatif_grid.too_much(OfferedLoad(users=159), TWIN.ranges) == ""
 
 
 def test_longer_than_measured_is_marked_with_the_range():
-    assert [*grid.beyond_lengths(TWIN.ranges, ((99, 10), (101, 10)))] == [
+    assert [*whatif_grid.beyond_lengths(TWIN.ranges, ((99, 10), (101, 10)))] == [
         "prompts of 99 to 101 tokens (10 to 100 were measured)"
     ]
-    assert [*grid.beyond_lengths(TWIN.ranges, ((10, 1), (100, 10)))] == []
+    assert [*whatif_grid.beyond_lengths(TWIN.ranges, ((10, 1), (100, 10)))] == []
 
 
 def test_more_users_than_measured_are_marked():
-    further = grid.find_further_load(OfferedLoad(users=24), {}, TWIN.ranges)
+    further = whatif_grid.find_further_load(OfferedLoad(users=24), {}, TWIN.ranges)
     assert further == ("24 users (up to 16 were measured)", 1.5)
-    assert grid.find_further_load(OfferedLoad(users=16), {}, TWIN.ranges) is None
+    assert whatif_grid.find_further_load(OfferedLoad(users=16), {}, TWIN.ranges) is None
 
 
 def test_a_rate_is_held_against_the_users_of_the_fit_by_what_is_open():
     logs = {"in flight": [[math.log(10)], [math.log(40)]]}
-    further = grid.find_further_load(OfferedLoad(rate=3.0), logs, TWIN.ranges)
+    further = whatif_grid.find_further_load(OfferedLoad(rate=3.0), logs, TWIN.ranges)
     assert further is not None
     assert further.text == "20 requests open at once (up to 16 were measured)"
     assert further.times == pytest.approx(20 / 16)
@@ -73,7 +74,7 @@ def test_a_rate_is_held_against_the_users_of_the_fit_by_what_is_open():
 def test_larger_steps_than_those_of_the_fit_are_marked(change, said):
     fitted = msgspec.structs.replace(TWIN.model.settings, max_num_seqs=8)
     asked = WhatIf(OfferedLoad(users=1), settings=msgspec.structs.replace(fitted, **change))
-    assert [*grid.beyond_settings(asked, fitted)] == ([said] if said else [])
+    assert [*whatif_grid.beyond_settings(asked, fitted)] == ([said] if said else [])
 
 
 def test_what_is_unknown_is_said_where_it_matters():
@@ -84,30 +85,30 @@ def test_what_is_unknown_is_said_where_it_matters():
         OfferedLoad(users=1),
         settings=msgspec.structs.replace(TWIN.model.settings, max_num_batched_tokens=50),
     )
-    assert [*grid.list_unknowns(twin, WhatIf(OfferedLoad(users=1)), (), ())] == []
-    assert [*grid.list_unknowns(twin, WhatIf(OfferedLoad(users=17)), (), ("17 users",))] == [
+    assert [*whatif_grid.list_unknowns(twin, WhatIf(OfferedLoad(users=1)), (), ())] == []
+    assert [*whatif_grid.list_unknowns(twin, WhatIf(OfferedLoad(users=17)), (), ("17 users",))] == [
         "max_num_seqs: no limit was seen"
     ]
-    assert [*grid.list_unknowns(twin, changed, (), ())] == [
+    assert [*whatif_grid.list_unknowns(twin, changed, (), ())] == [
         "max_num_seqs: no limit was seen",
         "policy: guessed",
     ]
-    assert [*grid.list_unknowns(twin, changed, ("max_num_seqs",), ())] == ["policy: guessed"], (
-        "who sets it knows it"
-    )
+    assert [*whatif_grid.list_unknowns(twin, changed, ("max_num_seqs",), ())] == [
+        "policy: guessed"
+    ], "who sets it knows it"
 
 
 @pytest.mark.parametrize(
     ("text", "answer", "said"),
     [
-        ("ttft p95 < 1s", (0.8, 0.9, 0.99), rows.MET),
-        ("ttft p95 < 1s", (0.8, 0.9, 1.1), rows.OPEN),
-        ("ttft p95 < 1s", (1.1, 1.2, 1.3), rows.NOT_MET),
-        ("ttft p95 > 1s", (1.1, 1.2, 1.3), rows.MET),
+        ("ttft p95 < 1s", (0.8, 0.9, 0.99), whatif_rows.MET),
+        ("ttft p95 < 1s", (0.8, 0.9, 1.1), whatif_rows.OPEN),
+        ("ttft p95 < 1s", (1.1, 1.2, 1.3), whatif_rows.NOT_MET),
+        ("ttft p95 > 1s", (1.1, 1.2, 1.3), whatif_rows.MET),
     ],
 )
 def test_a_rule_holds_at_both_ends_of_an_interval_or_is_open(text, answer, said):
-    assert rows.judge_answer(parse_rule(text), {"ttft p95": PredictedValue(*answer)}) == said
+    assert whatif_rows.judge_answer(parse_rule(text), {"ttft p95": PredictedValue(*answer)}) == said
 
 
 def test_the_worst_of_all_rules_that_decide_counts():
@@ -117,9 +118,9 @@ def test_the_worst_of_all_rules_that_decide_counts():
         parse_rule("ttft p95 < 2s"),
         parse_rule("warn: ttft p95 < 0.5s"),
     )
-    assert rows.status_of_answers([met, opened, warned], answers) == rows.OPEN
-    assert rows.status_of_answers([met, warned], answers) == rows.MET
-    assert rows.status_of_answers([warned], answers) == ""
+    assert whatif_rows.status_of_answers([met, opened, warned], answers) == whatif_rows.OPEN
+    assert whatif_rows.status_of_answers([met, warned], answers) == whatif_rows.MET
+    assert whatif_rows.status_of_answers([warned], answers) == ""
 
 
 @pytest.mark.parametrize(
@@ -132,7 +133,7 @@ def test_the_worst_of_all_rules_that_decide_counts():
     ],
 )
 def test_rules_by_any_name_are_about_a_figure(text, figure):
-    assert rows.figure_of_rule(rows.parse_predicted_rule(text)) == figure
+    assert whatif_rows.figure_of_rule(whatif_rows.parse_predicted_rule(text)) == figure
 
 
 @pytest.mark.parametrize(
@@ -146,4 +147,4 @@ def test_what_a_twin_cannot_tell_is_refused_with_what_it_predicts(text):
         ValueError,
         match="predicts ttft, ttft_from_due, itl, longest_stall, request_latency with avg, med",
     ):
-        rows.parse_predicted_rule(text)
+        whatif_rows.parse_predicted_rule(text)

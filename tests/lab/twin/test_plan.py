@@ -7,9 +7,8 @@ import msgspec
 import pytest
 from support.made_twins import QUEUE, draws, made
 
-from locust_llm.lab.twin.model import SHAPE
-from locust_llm.lab.twin.plan import plan, text
-from locust_llm.lab.twin.plan.plan import (
+from locust_llm.lab.twin.plan import plan_text, replica_plan
+from locust_llm.lab.twin.plan.replica_plan import (
     Fleet,
     arrivals_of_times,
     find_highest_rate,
@@ -18,7 +17,8 @@ from locust_llm.lab.twin.plan.plan import (
     price_fleet,
     size_fleet,
 )
-from locust_llm.lab.twin.whatif.rows import WhatIfPredictor
+from locust_llm.lab.twin.twin_model import SHAPE
+from locust_llm.lab.twin.whatif.whatif_rows import WhatIfPredictor
 from locust_llm.slo.rules import parse_rule
 
 SINGLE = ((100, 1),)
@@ -100,7 +100,7 @@ def test_costs_with_a_pencil():
 
 def planned_for(twin, peak, rule="ttft avg < 200ms", **more):
     asker = WhatIfPredictor(twin, SINGLE, (parse_rule(rule),))
-    return plan.plan_capacity(
+    return replica_plan.plan_capacity(
         asker, "t", "w", parse_planned_arrivals(f"{peak}/s"), processes=1, **more
     )
 
@@ -116,16 +116,16 @@ def test_replicas_of_a_queue():
     assert found.cost is not None
     assert found.cost.month == pytest.approx(5 * 2.5 * 730)
     assert found.add_in_flight > found.remove_in_flight > 0
-    assert text.plan_headline(found).startswith(
+    assert plan_text.plan_headline(found).startswith(
         "5 replicas: 4 hold the peak within the SLO when one is lost."
     )
-    assert text.plan_as_json(found)["replicas"] == 5
+    assert plan_text.plan_as_json(found)["replicas"] == 5
 
 
 def test_no_number_of_replicas_holds_what_an_idle_one_does_not():
     found = planned_for(made(QUEUE, draws=SAME), 20, "ttft avg < 50ms")
     assert found.fleet is None
-    assert "No number of replicas" in text.plan_headline(found)
+    assert "No number of replicas" in plan_text.plan_headline(found)
 
 
 @pytest.mark.parametrize(
@@ -138,14 +138,14 @@ def test_no_number_of_replicas_holds_what_an_idle_one_does_not():
     ],
 )
 def test_a_number_of_replicas_needs_an_error_of_a_tenth_or_less(twin, why):
-    assert why in plan.only_shape(twin)
-    assert bool(plan.only_shape(twin)) == bool(why)
+    assert why in replica_plan.only_shape(twin)
+    assert bool(replica_plan.only_shape(twin)) == bool(why)
 
 
 def test_a_shape_is_relative_to_its_first_row_and_has_no_number():
     found = planned_for(made(QUEUE, error=0.11, draws=SAME), 20)
     assert found.fleet is None
-    data = text.plan_as_json(found)
+    data = plan_text.plan_as_json(found)
     assert data["replicas"] is None
     first, *_, last = data["rows"]
     assert first["answers"]["ttft p50"] == pytest.approx([1, 1, 1])

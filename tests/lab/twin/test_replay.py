@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from support.probing import Server
 
-from locust_llm.lab.twin.model import FrontendDelay, StepCosts
 from locust_llm.lab.twin.observations import IdleEpisode, ObservedRequest, ObservedStage
 from locust_llm.lab.twin.replay import as_replayed, replay_episodes, replay_stage
+from locust_llm.lab.twin.twin_model import FrontendDelay, StepCosts
 
 from .models import H100, h100, plain, probe, sweep
 

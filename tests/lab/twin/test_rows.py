@@ -6,14 +6,14 @@ import math
 import pytest
 from support.made_twins import QUEUE, STEP_S, draws, made
 
-from locust_llm.lab.twin.model import SHAPE
 from locust_llm.lab.twin.predict import ERROR_WIDTH, PER_OCTAVE, WIDTH, WhatIf
 from locust_llm.lab.twin.replay import OfferedLoad
-from locust_llm.lab.twin.whatif import grid
-from locust_llm.lab.twin.whatif import rows as whatif_rows
-from locust_llm.lab.twin.whatif.rows import WhatIfPredictor, select_frontier, top_rows
-from locust_llm.lab.twin.whatif.text import describe_extrapolations
-from locust_llm.lab.twin.whatif.worker_processes import SharedWork, simulate_what_ifs
+from locust_llm.lab.twin.twin_model import SHAPE
+from locust_llm.lab.twin.whatif import whatif_grid
+from locust_llm.lab.twin.whatif import whatif_rows as whatif_rows
+from locust_llm.lab.twin.whatif.simulation_processes import SharedWork, simulate_what_ifs
+from locust_llm.lab.twin.whatif.whatif_rows import WhatIfPredictor, select_frontier, top_rows
+from locust_llm.lab.twin.whatif.whatif_text import describe_extrapolations
 from locust_llm.slo.rules import parse_rule
 
 DECODER = ((10, 10),)
@@ -21,8 +21,8 @@ SINGLE = ((100, 1),)
 
 
 def rows_of(twin, *loads, sets=(), rules=(), lengths=None):
-    choices = [grid.parse_setting_choice(one) for one in sets]
-    cases = grid.make_grid(loads, choices, twin.model.settings)
+    choices = [whatif_grid.parse_setting_choice(one) for one in sets]
+    cases = whatif_grid.make_grid(loads, choices, twin.model.settings)
     asker = WhatIfPredictor(twin, lengths or twin.lengths, tuple(map(parse_rule, rules)))
     return asker.rows(cases, lambda done, most: None, processes=1)
 

@@ -10,14 +10,14 @@ from support.made_twins import QUEUE, STEPS, draws, made
 
 from locust_llm.__main__ import main
 from locust_llm.exit_status import ExitStatus
-from locust_llm.lab.twin import file
-from locust_llm.lab.twin.model import NOT_TO_BE_USED, SHAPE
+from locust_llm.lab.twin import twin_file
+from locust_llm.lab.twin.twin_model import NOT_TO_BE_USED, SHAPE
 
 
 @pytest.fixture
 def written(tmp_path):
     def write(twin):
-        file.write_twin(twin, tmp_path / "twin.toml")
+        twin_file.write_twin(twin, tmp_path / "twin.toml")
         return str(tmp_path / "twin.toml")
 
     return write

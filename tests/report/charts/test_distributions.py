@@ -11,7 +11,7 @@ from locust_llm.report.charts.distributions import (
     compute_spectrum,
     plot_distributions,
 )
-from locust_llm.report.charts.model import Plot, PlotMark
+from locust_llm.report.charts.plot_model import Plot, PlotMark
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.gaps import GapCounts
 

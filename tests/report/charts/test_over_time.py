@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.records.record import Record
-from locust_llm.records.run import Arm, Run, Stage, UserChange
-from locust_llm.report.charts.model import Plot, PlotMark
+from locust_llm.records.run_facts import Arm, Run, Stage, UserChange
 from locust_llm.report.charts.over_time import (
     choose_round_edges,
     plot_latencies,
     plot_rates_over_time,
     spread_amounts,
 )
+from locust_llm.report.charts.plot_model import Plot, PlotMark
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.occupancy import compute_occupancy
 

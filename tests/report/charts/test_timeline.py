@@ -5,7 +5,7 @@ import pytest
 from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.records.record import Record
-from locust_llm.records.run import Run
+from locust_llm.records.run_facts import Run
 from locust_llm.report.charts import timeline as module
 from locust_llm.report.charts.timeline import (
     MAX_ROWS,

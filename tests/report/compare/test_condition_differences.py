@@ -9,14 +9,14 @@ from msgspec.structs import replace
 from support.records import a_run, answered
 
 from locust_llm.records.record import Record
-from locust_llm.records.run import Run
+from locust_llm.records.run_facts import Run
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.compare.condition_differences import (
     ConditionDifference,
     find_condition_differences,
 )
 from locust_llm.report.rate_window import RateWindow
-from locust_llm.report.selection import RequestSelection
+from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.slo.observed import Evaluation
 from locust_llm.slo.client_verdict import ClientVerdict
 

@@ -12,7 +12,7 @@ from support.records import UNIX, a_run, answered, every, failed, mixed
 
 from locust_llm.records.record import Record
 from locust_llm.records.record_lines import format_record_line
-from locust_llm.records.run import OpenLoopSchedule, Run, Stage, write_run
+from locust_llm.records.run_facts import OpenLoopSchedule, Run, Stage, write_run
 from locust_llm.report.build import write_reports
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.compare.condition_differences import load_run

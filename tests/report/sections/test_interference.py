@@ -18,12 +18,12 @@ from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.records.record import Record
 from locust_llm.records.record_lines import RecordFile, format_record_line
-from locust_llm.records.run import write_run
+from locust_llm.records.run_facts import write_run
 from locust_llm.report import build as report
-from locust_llm.report.blocks import TextBlock
 from locust_llm.report.columns import collect_columns
+from locust_llm.report.document_blocks import TextBlock
 from locust_llm.report.occupancy import compute_occupancy
-from locust_llm.report.render.text import render_plain_block
+from locust_llm.report.render.text_report import render_plain_block
 from locust_llm.report.sections.interference import (
     MIN_COMPARED,
     MIN_COMPARED_SHARE,
@@ -38,11 +38,11 @@ from locust_llm.report.sections.interference import (
     measure_interference,
 )
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
-from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
+from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100
+from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest
 
 
 def found(*records: Record) -> PrefillInterference:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from locust_llm.report.sections.latency_parts import (
+from locust_llm.report.sections.latency_breakdown import (
     REQUESTS,
     LatencyAttribution,
     ServerClock,
@@ -14,7 +14,7 @@ from locust_llm.report.sections.latency_parts import (
     measure_server_clock,
     parse_explained_metric,
 )
-from locust_llm.report.sections.latency_parts_display import make_latency_parts_blocks
+from locust_llm.report.sections.latency_breakdown_display import make_latency_parts_blocks
 from locust_llm.report.server_columns import ReportedColumns
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.records.record import Record
-from locust_llm.records.run import Run, UserStart
+from locust_llm.records.run_facts import Run, UserStart
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.sections.notes import make_remarks, select_top_remarks
 from locust_llm.report.summarise import summarise_run

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from locust_llm.records.record import Record
-from locust_llm.records.run import Run
+from locust_llm.records.run_facts import Run
 from locust_llm.records.server_metrics import EngineHistory, EngineSample
 from locust_llm.report.sections.prefix_cache import (
     CacheRequest,

@@ -10,11 +10,11 @@ from support.records import a_run, answered
 
 from locust_llm.records.record_lines import format_record_line
 from locust_llm.report import build, document
-from locust_llm.report.blocks import Block, Heading, TableBlock
-from locust_llm.report.charts.model import Plot, PlotAxis, PlotSeries
-from locust_llm.report.render import html
-from locust_llm.report.sections.registry import REPORT_SECTIONS
+from locust_llm.report.charts.plot_model import Plot, PlotAxis, PlotSeries
+from locust_llm.report.document_blocks import Block, Heading, TableBlock
+from locust_llm.report.render import html_report
 from locust_llm.report.sections.section import ReportMaterial, ReportSection
+from locust_llm.report.sections.section_registry import REPORT_SECTIONS
 from locust_llm.report.sections.summary import Summary
 
 
@@ -58,7 +58,7 @@ def write(
     folder: Path, section: "ReportSection[Names]", monkeypatch: pytest.MonkeyPatch
 ) -> Summary:
     """The reports of three requests, with this section beside the others."""
-    for module in (build, document, html):
+    for module in (build, document, html_report):
         monkeypatch.setattr(module, "REPORT_SECTIONS", (*REPORT_SECTIONS, section))
     records = (answered(10, 20, name=name, id=str(i)) for i, name in enumerate("aab"))
     lines = b"".join(format_record_line(record) + b"\n" for record in records)

@@ -8,7 +8,7 @@ import pytest
 from support.records import UNIX, a_run, answered
 
 from locust_llm.records.record_lines import format_record_line
-from locust_llm.records.run import RECORDS
+from locust_llm.records.run_facts import RECORDS
 from locust_llm.records.server_metrics import SERVER_METRICS, EngineHistory, EngineSample
 from locust_llm.report.build import write_reports
 from locust_llm.report.columns import collect_columns

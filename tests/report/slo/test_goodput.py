@@ -5,8 +5,8 @@ from support.records import a_run, answered, failed, mixed
 from support.stages import a_stage
 
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.rows import GoodRequests
 from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summary_rows import GoodRequests
 from locust_llm.slo.rules import define_good_request
 
 

@@ -10,16 +10,16 @@ from msgspec.structs import replace
 from support.levels import level as a_level
 from support.records import a_run, answered
 
-from locust_llm.records.accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.records.record import Record
-from locust_llm.records.run import ProcessHealth, Run
+from locust_llm.records.run_facts import ProcessHealth, Run
+from locust_llm.records.timing_accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.report.aiperf_export import export_summary_json
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.document import build_report_document
-from locust_llm.report.rows import Row, SweepSummary
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.slo.measurement_error import RuleError, combine_rule_errors
 from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summary_rows import Row, SweepSummary
 from locust_llm.report.sweep_csv import export_sweep_csv
 from locust_llm.settings.selftest_modes import REQUIRE
 from locust_llm.slo.client_verdict import (

@@ -13,15 +13,15 @@ from support.examples import examples
 
 from locust_llm.workload.conversation import list_turn_parents
 from locust_llm.workload.dataset import Dataset
+from locust_llm.workload.dataset_formats import DatasetError, DatasetSession, Turn
 from locust_llm.workload.dataset_summary import check_dataset, explain_too_fast_trace
-from locust_llm.workload.formats import DatasetError, DatasetSession, Turn
-from locust_llm.workload.traces.registry import KINDS
+from locust_llm.workload.session_trees import RecordedSpan, order_spans_by_time
 from locust_llm.workload.traces.start_point import (
     cap_session_waits,
     parse_start_shares,
     start_session_at,
 )
-from locust_llm.workload.trees import RecordedSpan, order_spans_by_time
+from locust_llm.workload.traces.trace_formats import KINDS
 
 Rows = list[dict[str, Any]]
 

@@ -1,5 +1,5 @@
 """Plan: finds the replicas that meet an SLO with one lost, their cost, and when to add or remove
 one.
 
-Read first: plan.py (the load of a day, the capacity of one replica, the cost).
+Read first: replica_plan.py (the load of a day, the capacity of one replica, the cost).
 """

@@ -6,12 +6,12 @@ from typing import Final
 import msgspec
 
 from locust_llm.exit_status import ExitStatus, fail
-from locust_llm.lab.twin import file, twin_command
-from locust_llm.lab.twin.plan.plan import FLAT, SHAPES, parse_planned_arrivals
-from locust_llm.lab.twin.whatif import grid
-from locust_llm.lab.twin.whatif.rows import WhatIfPredictor
+from locust_llm.lab.twin import twin_command, twin_file
+from locust_llm.lab.twin.plan.replica_plan import FLAT, SHAPES, parse_planned_arrivals
+from locust_llm.lab.twin.whatif import whatif_grid
+from locust_llm.lab.twin.whatif.whatif_rows import WhatIfPredictor
 
-from . import plan, text
+from . import plan_text, replica_plan
 
 DESCRIPTION: Final = """\
 The fewest replicas that hold an SLO with one of them lost, what they cost, and when to add and to remove one, by a twin."""
@@ -34,9 +34,9 @@ def run_plan(words: list[str]) -> int:
     except ValueError as error:
         return fail(str(error))
     if options.json:
-        twin_command.print_json(text.plan_as_json(made))
+        twin_command.print_json(plan_text.plan_as_json(made))
     else:
-        twin_command.print_document(text.plan_document(made))
+        twin_command.print_document(plan_text.plan_document(made))
     if made.only_shape:
         return ExitStatus.INCONCLUSIVE
     return ExitStatus.RULE_FAILED if made.fleet is None else ExitStatus.OK
@@ -64,7 +64,7 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
 
 
-def _plan(options: argparse.Namespace) -> plan.CapacityPlan:
+def _plan(options: argparse.Namespace) -> replica_plan.CapacityPlan:
     """Plans and prints. Raises ValueError."""
     rules = twin_command.parse_rules(options)
     if not any(rule.decides for rule in rules):
@@ -73,18 +73,18 @@ def _plan(options: argparse.Namespace) -> plan.CapacityPlan:
         raise ValueError(f"--gpus-per-replica must be at least 1, got {options.gpus_per_replica}")
     if options.gpu_hour is not None and not 0 < options.gpu_hour < 1e6:
         raise ValueError(f"--gpu-hour must be above 0, got {options.gpu_hour:g}")
-    twin = file.read_twin(options.twin)
+    twin = twin_file.read_twin(options.twin)
     coming = parse_planned_arrivals(options.arrivals, options.day)
     sent = twin_command.choose_workload(
         options, msgspec.structs.replace(twin, lengths=tuple(coming.lengths) or twin.lengths)
     )
-    if why := grid.refuse_extrapolation(twin, sent.lengths) or grid.explain_unfit_lengths(
+    if why := whatif_grid.refuse_extrapolation(
         twin, sent.lengths
-    ):
+    ) or whatif_grid.explain_unfit_lengths(twin, sent.lengths):
         raise ValueError(why)
     with twin_command.show_counted_progress("rates") as on_progress:
-        return plan.plan_capacity(
+        return replica_plan.plan_capacity(
             WhatIfPredictor(twin, sent.lengths, rules), str(options.twin), str(sent), coming,
             options.gpus_per_replica,
-            options.gpu_hour, lambda done: on_progress(done, plan.ASKED),
+            options.gpu_hour, lambda done: on_progress(done, replica_plan.ASKED),
         )  # fmt: skip

@@ -8,13 +8,13 @@ from typing import Final, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from locust_llm.report.arrays import Floats
+from locust_llm.report.array_types import Floats
 from locust_llm.report.rate_window import MIN_ANSWERED_SHARE
-from locust_llm.report.rows import Knee, LoadLevel, SweepSummary
+from locust_llm.report.summary_rows import Knee, LoadLevel, SweepSummary
 from locust_llm.settings.sweep import AXES, CONCURRENCY, MIN_GAIN, PREFILL, RATE, REPEAT
-from locust_llm.slo.capacity import HALF, CapacityEstimate, format_load
+from locust_llm.slo.binomial_intervals import NORMAL_REACH
+from locust_llm.slo.capacity_search import HALF, CapacityEstimate, format_load
 from locust_llm.slo.client_verdict import OK
-from locust_llm.slo.intervals import NORMAL_REACH
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS
 from locust_llm.text.format import (
     capitalise_sentence,

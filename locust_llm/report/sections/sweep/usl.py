@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from locust_llm.report.arrays import Floats
+from locust_llm.report.array_types import Floats
 
 
 class ScalabilityLaw(NamedTuple):

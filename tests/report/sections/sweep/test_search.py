@@ -7,25 +7,25 @@ from msgspec.structs import replace
 from support.records import a_run
 from support.stages import a_level
 
-from locust_llm.records.run import Run
+from locust_llm.records.run_facts import Run
 from locust_llm.report.judge_slo import judge_sweep
-from locust_llm.report.rows import LoadLevel
-from locust_llm.report.sections.sweep.findings import (
-    describe_doubts,
-    describe_sweep_findings,
-    summarise_levels,
-    summarise_sweep,
-)
 from locust_llm.report.sections.sweep.knee import (
     describe_capacity,
     describe_levels,
     find_knees,
     find_saturation_knee,
 )
-from locust_llm.report.slo.capacity import estimate_capacity
+from locust_llm.report.sections.sweep.sweep_findings import (
+    describe_doubts,
+    describe_sweep_findings,
+    summarise_levels,
+    summarise_sweep,
+)
+from locust_llm.report.slo.capacity_evidence import estimate_capacity
 from locust_llm.report.slo.disturbance import find_disturbance, weigh_disturbances
 from locust_llm.report.slo.settling import find_rise, weigh_queues, weigh_rises
-from locust_llm.slo.capacity import CapacityEstimate, RuleEvidence, StageEvidence
+from locust_llm.report.summary_rows import LoadLevel
+from locust_llm.slo.capacity_search import CapacityEstimate, RuleEvidence, StageEvidence
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, SloResult
 
 LEVELS = tuple(map(float, range(1, 33)))

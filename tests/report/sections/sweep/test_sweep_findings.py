@@ -8,21 +8,21 @@ import pytest
 from support.records import a_run
 from support.stages import a_level
 
-from locust_llm.report.rows import Knee, LoadLevel, Row
-from locust_llm.report.sections.sweep.findings import (
+from locust_llm.report.sections.sweep.knee import find_knees
+from locust_llm.report.sections.sweep.sweep_findings import (
     MAX_FLAT,
     MIN_STEEP,
     describe_latency_slope,
     describe_sweep_findings,
 )
-from locust_llm.report.sections.sweep.knee import find_knees
+from locust_llm.report.summary_rows import Knee, LoadLevel, Row
 from locust_llm.settings.sweep import CONCURRENCY, INPUT
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100 as H100
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
-from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
+from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100 as H100
+from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest
 
 
 def simulated(users: int, prompt: int, out: int) -> LoadLevel:

@@ -1,0 +1,169 @@
+"""Proxy tunnel: the proxy that the environment names for a URL, and the tunnel through it (CONNECT,
+RFC 9110, 9.3.6).
+
+Plain http goes through a tunnel, too. The bytes of the answer then come as the server sends them,
+each with the kernel's stamp, over a connection that is kept. For a plain request (absolute form)
+the proxy would read the answer and send its own, and its errors would look like the server's.
+"""
+
+import re
+from base64 import b64encode
+from functools import cache
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+import requests
+
+from locust_llm.text.hide_secrets import Secrets
+from locust_llm.text.sanitise import NAME_BYTES, sanitise_text
+
+PORT: Final = 80
+"""The port of a proxy whose URL names none. curl and requests use the same."""
+MAX_REPLY_BYTES: Final = 1 << 14
+"""The head of an answer to CONNECT has at most so many bytes."""
+_BEGINS: Final = b"HTTP/1."
+_STATUS: Final = re.compile(rb"HTTP/1\.[01] ([1-9][0-9]{2})(?: ([^\r\n]*))?\r?\n")
+_END: Final = re.compile(rb"\r?\n\r?\n")
+_SCHEMES: Final = re.compile(
+    rb"^proxy-authenticate:[ \t]*([!-+\--~]+)", re.IGNORECASE | re.MULTILINE
+)
+
+
+class ProxyFailed(Exception):
+    """There is no tunnel. The text has the reason and what to do, on one line without the login."""
+
+
+class Proxy(msgspec.Struct, frozen=True):
+    """The proxy at which a tunnel begins."""
+
+    host: str
+    port: int
+    login: str = ""
+    """User and password with a colon between them. Only the proxy gets them."""
+    mistake: str = ""
+    """Why its URL cannot be used."""
+
+    def __repr__(self) -> str:
+        return f"Proxy({self.name})"
+
+    @property
+    def name(self) -> str:
+        """The proxy in texts, without its login."""
+        return sanitise_text(_authority(self.host, self.port), self.secrets, most=NAME_BYTES)
+
+    @property
+    def secrets(self) -> Secrets:
+        """The login, which no text may hold."""
+        return Secrets((self._basic, self.login.partition(":")[2])) if self.login else Secrets()
+
+    @property
+    def _basic(self) -> str:
+        return f"Basic {b64encode(self.login.encode()).decode()}"
+
+    def connect(self, host: str, port: int) -> bytes:
+        """The bytes that request a tunnel to this host and port."""
+        to = _authority(host, port)
+        login = f"Proxy-Authorization: {self._basic}\r\n" if self.login else ""
+        return f"CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n{login}\r\n".encode()
+
+    def opened(self, data: bytes) -> bool:
+        """Whether ``data``, all that has come so far, opens the tunnel. False: more must come.
+        Raises ProxyFailed."""
+        if len(data) > MAX_REPLY_BYTES:
+            raise ProxyFailed("answered with headers without end")
+        while True:
+            if not data.startswith(_BEGINS[: len(data)]):
+                raise ProxyFailed(f"answered what is no HTTP: {self._quoted(data)}")
+            end = _END.search(data)
+            if end is None:
+                return False
+            status = _STATUS.match(data)
+            if status is None:
+                raise ProxyFailed(f"answered what is no HTTP: {self._quoted(data)}")
+            code = int(status[1])
+            head = data[: end.end()]
+            data = data[end.end() :]
+            if code >= 200:  # else it is an interim one
+                break
+        if code >= 300:
+            raise ProxyFailed(self._refusal(code, status[2] or b"", head))
+        if data:
+            raise ProxyFailed("sent bytes of its own into the tunnel")
+        return True
+
+    def _refusal(self, code: int, reason: bytes, head: bytes) -> str:
+        answer = " ".join(
+            filter(None, (f"HTTP {code}", sanitise_text(reason, self.secrets, most=NAME_BYTES)))
+        )
+        todo = {403: _NOT_ALLOWED, 405: _NOT_ALLOWED}.get(code, "")
+        if code in (401, 407):  # tinyproxy's of a login that it refuses is 401
+            schemes = [scheme.decode("ascii").lower() for scheme in _SCHEMES.findall(head)]
+            if schemes and "basic" not in schemes:
+                todo = (
+                    f"it takes {sanitise_text(', '.join(schemes), most=NAME_BYTES)}, and only "
+                    f"Basic can be sent"
+                )
+            elif self.login:
+                todo = "it refuses the user and the password of its URL"
+            else:
+                todo = (
+                    "it wants a user and a password: http://USER:PASSWORD@HOST:PORT in HTTPS_PROXY"
+                )
+        elif code >= 500:
+            todo = "it has no connection to the server"
+        return f"answered CONNECT with {answer}{f'; {todo}' if todo else ''}"
+
+    def _quoted(self, data: bytes) -> str:
+        return repr(sanitise_text(data[:80], self.secrets, most=80))
+
+
+_NOT_ALLOWED: Final = (
+    "it allows no tunnel to this host, or to this port (ConnectPort of tinyproxy, SSL_ports of "
+    "squid); NO_PROXY names hosts "
+    "to reach without it"
+)
+
+
+def _authority(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@cache
+def find_proxy(scheme: str, host: str, port: int) -> Proxy | None:
+    """The proxy of HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, lower case first, as requests
+    reads them. Connections to this machine itself use none: the proxy would connect to its own
+    machine."""
+    if is_loopback(host):
+        return None
+    url = f"{scheme}://{_authority(host, port)}"
+    return _proxy(requests.utils.select_proxy(url, requests.utils.get_environ_proxies(url)) or "")
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower().rstrip(".") == "localhost"
+
+
+def _proxy(url: str) -> Proxy | None:
+    """Make the proxy from a variable's value. An empty value gives None."""
+    url = url.strip()
+    if not url:
+        return None
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        host = parts.hostname or ""
+        port = parts.port or PORT
+    except ValueError:
+        return Proxy("", 0, mistake="its URL in the environment is none")
+    login = ""
+    if parts.username is not None:
+        login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    if parts.scheme != "http":
+        return Proxy(host, port, login, f"is one for {parts.scheme}, and only http:// can be used")
+    if not host:
+        return Proxy("", 0, mistake="its URL in the environment names no host")
+    return Proxy(host, port, login)

@@ -1,0 +1,235 @@
+"""Progress line: how far a run is, no wider than the terminal. It is live in a terminal, and a
+plain line every few seconds elsewhere."""
+
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple, TextIO
+
+import gevent
+
+from locust_llm.records.phase_plan import BETWEEN, PROFILING, WARMUP
+from locust_llm.slo.best_limit import format_limit
+from locust_llm.slo.client_verdict import LEVELS, OK, ClientVerdict
+from locust_llm.text.format import format_duration
+
+from .controller import Controller
+from .live_stats import RATE_S, WINDOW_S, RequestCounts
+
+logger = logging.getLogger("locust_llm")
+
+EVERY_S: Final = 1.0
+"""The time between two updates of the line."""
+PLAIN_EVERY: Final = 5
+"""The checks between two lines where none can be overwritten."""
+SEPARATOR: Final = " | "
+WHERE: Final = 17
+"""The characters of a phase and its seconds, which stand before the others."""
+CLEAR: Final = "\r\x1b[2K"
+"""Carriage return, then erase the line (ECMA-48, EL)."""
+
+
+class ProgressPart(NamedTuple):
+    """One part of the progress line."""
+
+    rank: int
+    """The importance: 0 stays longest where there is too little room."""
+    text: str
+    short: str = ""
+    """The form where there is no room for all of it. Empty: there is no shorter form."""
+
+
+def build_progress_parts(control: Controller, client: ClientVerdict | None) -> list[ProgressPart]:
+    """The parts in the order of the line, each about as long every time."""
+    stats, limit, generates = control.live_stats, control.limit, control.settings.generates
+    streams = generates and control.settings.streaming
+    parts = [
+        ProgressPart(0, format_phase_position(control).ljust(WHERE)),
+        ProgressPart(1, format_request_counts(control)),
+    ]
+    waits = generates and (control.settings.open_loop or limit is not None)
+    name, window = ("TTFT from due", stats.recent_due) if waits else ("TTFT", stats.recent_ttft)
+    if first_ms := window.histogram().percentiles_ms(50, 99):
+        p50, p99 = (f"{format_duration(ms / 1e3):>6}" for ms in first_ms)
+        parts.append(
+            ProgressPart(
+                4,
+                f"last {WINDOW_S} s: {name} p50 {p50}, p99 {p99}",
+                f"{WINDOW_S} s: {name} p50 {p50}",
+            )
+        )
+    if limit is None:
+        parts.append(
+            ProgressPart(5, f"{stats.used:>3} {'awaiting first token' if streams else 'in flight'}")
+        )
+    else:
+        parts.append(
+            ProgressPart(
+                5,
+                f"gate {stats.used:>2}/{limit}, {stats.waiting:>3} waiting",
+                f"{stats.waiting:>3} waiting",
+            )
+        )
+    if control.stages is not None and (known_so_far := control.stages.describe_capacity()):
+        parts.append(ProgressPart(1, known_so_far))
+    if generates:
+        rate = f"last {RATE_S:g} s: {stats.tokens_per_s():>5.0f} "
+        unit = stats.token_rate_unit
+        parts.append(ProgressPart(6, f"{rate}{unit}", f"{rate}{unit.partition(',')[0]}"))
+    if streams:
+        parts.append(ProgressPart(7, f"{stats.decoding:>3} decoding"))
+    broken, known = control.abort.standing()
+    if known:
+        within = "beyond" if broken else "within"
+        parts.append(ProgressPart(2 if broken else 8,
+            f"SLO {broken or known} of {known} {within} the limit so far",
+                          f"SLO {broken or known}/{known} {within} so far"))  # fmt: skip
+    if client is not None:
+        level = f"client {client.level}"
+        parts.append(ProgressPart(9 if client.level == OK else 3, f"{level} so far", level))
+    return parts
+
+
+def format_phase_position(control: Controller) -> str:
+    """The phase or stage, and how far it is."""
+    phase, s, elapsed_s = control.plan.phase, control.settings, control.phase_s
+    if control.draining:
+        return f"ending {elapsed_s:.0f} s"
+    if activity := control.live_stats.activity:
+        return activity
+    if phase == BETWEEN:
+        return phase
+    if control.stages is not None and phase != WARMUP:
+        return f"{control.stages}, {elapsed_s:.0f} s"
+    lasts_s = {WARMUP: s.warmup_duration, PROFILING: s.longest_s}.get(phase)
+    block = control.limit_block
+    if block is not None and block.round:
+        phase = f"round {block.round}, limit {format_limit(block.limit)},"
+    if lasts_s is None:
+        return f"{phase} {elapsed_s:.0f} s"
+    return f"{phase} {min(elapsed_s, lasts_s):.0f}/{lasts_s:.0f} s"
+
+
+def format_request_counts(control: Controller) -> str:
+    """The requests of this phase: ``36 ok, 56 failed``, or with a requested number ``95/200: 36 ok,
+    56 failed, 3 cancelled``. A sweep counts over all its stages: ``all stages: 36 ok, 56
+    failed``."""
+    stats, s = control.live_stats, control.settings
+    warms = control.plan.phase == WARMUP
+    counts = stats.count_phase(WARMUP if warms else PROFILING)
+    if control.stages is not None and not warms:
+        return f"all stages: {_write_counts(counts)}"
+    planned = s.warmup_request_count if warms else s.request_count
+    if planned is None:
+        return _write_counts(counts)
+    return f"{sum(counts):>4}/{planned}: {_write_counts(counts).lstrip()}"
+
+
+def _write_counts(counts: RequestCounts) -> str:
+    ended = "".join(f", {count} {word}" for word, count in counts.ended_by_us.items())
+    return f"{counts.ok:>4} ok, {counts.failed} failed{ended}"
+
+
+def fit_progress_line(parts: Sequence[ProgressPart], columns: int) -> str:
+    """As many parts as there is room for: each by its rank in its short form, then whole where
+    there is room."""
+    shown: dict[int, str] = {}
+    by_rank = sorted(range(len(parts)), key=lambda i: parts[i].rank)
+    for whole in (False, True):
+        for i in by_rank:
+            more = shown | {i: parts[i].text if whole else parts[i].short or parts[i].text}
+            if not shown or len(_line(more)) <= columns:
+                shown = more
+    return _line(shown)[:columns]
+
+
+def _line(shown: Mapping[int, str]) -> str:
+    return SEPARATOR.join(shown[i] for i in sorted(shown))
+
+
+def show_run_progress(control: Controller, out: TextIO = sys.stderr) -> None:
+    """Update the line once a second in a greenlet, until it is killed."""
+    live = is_live_terminal(out)
+    with suppress(OSError):  # nobody reads it any more
+        _look(control, out, live)
+
+
+def _look(control: Controller, out: TextIO, live: bool) -> None:
+    looks = 0
+    try:
+        while True:
+            gevent.sleep(EVERY_S)
+            looks += 1
+            if live or looks % PLAIN_EVERY == 0:
+                verdict = control.live_stats.client()
+                if line := explain_withdrawal(control.live_stats.shown_client, verdict):
+                    logger.info(line)
+                control.live_stats.shown_client = verdict
+                parts = build_progress_parts(control, verdict)
+                line = fit_progress_line(
+                    parts, terminal_width(out) - 1
+                )  # in the last column it would begin the next line
+                out.write(CLEAR + line if live else f"{line}\n")
+            out.flush()
+    finally:
+        if live:
+            out.write(CLEAR)
+            out.flush()
+
+
+def explain_withdrawal(before: ClientVerdict | None, now: ClientVerdict | None) -> str:
+    """Explains a verdict that was shown and is no longer valid. Empty: none is withdrawn."""
+    if before is None or LEVELS.index(before.level) <= LEVELS.index(now.level if now else OK):
+        return ""
+    level = OK if now is None else now.level
+    changed = "withdrawn" if level == OK else f"{level} now"
+    reasons = "; ".join(before.reasons)
+    return (
+        f"The client verdict {before.level} is {changed}: what it rested on holds no longer "
+        f"({reasons})"
+    )
+
+
+def is_live_terminal(out: TextIO) -> bool:
+    """A line can be overwritten there."""
+    return out.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def terminal_width(out: TextIO) -> int:
+    try:
+        return os.get_terminal_size(out.fileno()).columns or 80
+    except (OSError, ValueError):
+        return shutil.get_terminal_size().columns
+
+
+class LiveLineFilter(logging.Filter):
+    """Clears the live line before a log line, which would be glued to it. The line comes back
+    within a second.
+
+    Other processes of the same terminal (``--processes``) do so too, as each writes its own log
+    lines.
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        super().__init__()
+        self._out = out
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        self._out.write(CLEAR)
+        return True
+
+
+def keep_logs_off_live_line(loggers: Sequence[str] = ("", "locust", "locust.stats_logger")) -> None:
+    """Keep log lines and the live line apart, on every console of these loggers."""
+    handlers = set[logging.Handler]()
+    for name in loggers:
+        handlers.update(logging.getLogger(name).handlers)
+    for handler in handlers:
+        if not isinstance(handler, logging.StreamHandler):
+            continue
+        has_filter = any(isinstance(known, LiveLineFilter) for known in handler.filters)
+        if is_live_terminal(handler.stream) and not has_filter:
+            handler.addFilter(LiveLineFilter(handler.stream))

@@ -1,0 +1,332 @@
+"""What-if text: formats what-ifs as a document and as JSON: the top rows, the best, the run that
+would decide."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, Final, NamedTuple
+
+from locust_llm.lab.twin.predict import PredictedValue
+from locust_llm.lab.twin.twin_model import VERDICTS, Twin
+from locust_llm.lab.twin.whatif.whatif_rows import (
+    MET,
+    NOT_MET,
+    OPEN,
+    SHOWN,
+    THROUGHPUT,
+    WAIT,
+    Rival,
+    WhatIfRow,
+    best_what_if,
+    figure_of_rule,
+    judge_answer,
+    make_run_commands,
+    select_frontier,
+    top_rows,
+)
+from locust_llm.report.document_blocks import Block, Heading, Headline, TableBlock, TextBlock
+from locust_llm.slo.rules import Rule
+from locust_llm.text.format import decimal_places, format_count
+
+COLUMNS: Final = 4
+"""The table has these figures."""
+USUAL: Final = ("ttft p50", "ttft p95", "itl p99", "stall p95")
+NAMES: Final = {
+    "ttft": "TTFT", "ttft_from_due": "TTFT from due", "itl": "ITL", "stall": "longest stall",
+    "request_latency": "latency", THROUGHPUT: "tokens/s",
+}  # fmt: skip
+MARK: Final = "extrapolated"
+MOST_NOTES: Final = 6
+
+
+class WhatIfReport(NamedTuple):
+    """Holds the questions and the results of a prediction."""
+
+    twin: Twin
+    name: str
+    """This is the name of the twin's file."""
+    workload: str
+    rules: tuple[Rule, ...]
+    rows: Sequence[WhatIfRow]
+    """The list has all rows."""
+    left_out: Mapping[str, Sequence[str]]
+    """Each reason has the names of the impossible settings."""
+    too_far: Sequence[str]
+    """The twin has no prediction for these loads."""
+    rival: Rival | None
+    words: tuple[str, ...]
+    """These options of run describe the workload."""
+    shape: bool
+
+
+def whatif_document(report: WhatIfReport) -> Iterator[Block]:
+    yield Heading(f"What if: {report.name}")
+    yield Headline(whatif_headline(report))
+    yield TextBlock(whatif_subtitle(report))
+    yield whatif_table(report, select_shown_rows(report))
+    for note in whatif_notes(report):
+        yield TextBlock(note)
+    yield from decision_blocks(report)
+
+
+def select_shown_rows(report: WhatIfReport) -> Sequence[WhatIfRow]:
+    return report.rows[:SHOWN] if report.shape else top_rows(report.rows)[:SHOWN]
+
+
+def whatif_headline(report: WhatIfReport) -> str:
+    if report.shape:
+        return (
+            "This twin is good for shape, not for figures: each figure is given as times what it "
+            "is with the fitted "
+            "settings at the same load, and no rule is judged."
+        )
+    if not report.rules:
+        return (
+            "No rule was given (--slo), so no what-if is the best; the top rows have the "
+            "most throughput for their TTFT."
+        )
+    first = best_what_if(report.rows)
+    if first is None:
+        return "No what-if is within the SLO."
+    sure = "" if first.status == MET else ", where it is open whether the SLO is met"
+    marked = f" ({MARK}: {'; '.join(first.beyond)})" if first.beyond else ""
+    return (
+        f"Best within the SLO: {first.case.name} at {first.case.what_if.load.label}, "
+        f"{format_predicted('throughput', first.answers[THROUGHPUT])} tokens/s{sure}{marked}."
+    )
+
+
+def whatif_subtitle(report: WhatIfReport) -> str:
+    trust = report.twin.trust
+    error = (
+        ""
+        if trust.error is None
+        else f", off by {trust.error:.0%} (median) on loads kept out of its fit"
+    )
+    rules = f" SLO: {'; '.join(map(str, report.rules))}." if report.rules else ""
+    keys = report.rows[0].case.keys
+    settings = f" Settings: {', '.join(keys)}." if keys else ""
+    return (
+        f"The twin is {VERDICTS.get(trust.verdict, trust.verdict)}{error}. "
+        f"{format_count(len(report.rows), 'what-if')}, "
+        f"{report.workload}.{rules}{settings} In brackets: 95% intervals, of the fit and of the "
+        f"model's own error."
+    )
+
+
+def whatif_columns(report: WhatIfReport) -> tuple[str, ...]:
+    """Returns the columns with the figures of the rules first. Behind a gate, TTFT includes the
+    wait at the gate."""
+    gated = any(row.case.what_if.prefill_limit < float("inf") for row in report.rows)
+    usual = [figure.replace("ttft ", "ttft_from_due ") if gated else figure for figure in USUAL]
+    found = dict.fromkeys((*map(figure_of_rule, report.rules), *usual))
+    found.pop(THROUGHPUT, None)
+    return (*tuple(found)[: COLUMNS - 1], THROUGHPUT)
+
+
+def whatif_table_head(report: WhatIfReport) -> tuple[str, ...]:
+    return (
+        "Settings",
+        "Load",
+        *(figure_title(figure, report.shape) for figure in whatif_columns(report)),
+        "SLO",
+    )
+
+
+def whatif_table(report: WhatIfReport, rows: Sequence[WhatIfRow]) -> TableBlock:
+    return TableBlock(whatif_table_head(report), tuple(whatif_cells(report, row) for row in rows))
+
+
+def whatif_cells(report: WhatIfReport, row: WhatIfRow) -> tuple[str, ...]:
+    figures = []
+    for figure in whatif_columns(report):
+        if row.falls_behind and figure != THROUGHPUT:
+            figures.append("grows")
+        elif figure in row.answers:
+            figures.append(format_predicted(figure, row.answers[figure], report.shape))
+        else:
+            figures.append("-")
+    marked = ", ".join(filter(None, (row.status, MARK if row.beyond else "")))
+    return row.case.values, row.case.what_if.load.label, *figures, marked or "-"
+
+
+def figure_title(figure: str, shape: bool) -> str:
+    """Formats a title, such as ``TTFT p95 (ms)``."""
+    metric, _, statistic = figure.partition(" ")
+    unit = "" if figure == THROUGHPUT or "/s" in figure else "ms"
+    if shape:
+        unit = "times"
+    name = f"{NAMES.get(metric, metric)} {statistic}".strip()
+    return f"{name} ({unit})" if unit else name
+
+
+def format_predicted(figure: str, answer: PredictedValue, shape: bool = False) -> str:
+    """Formats a value, such as ``482 [450, 520]``, in ms or per second. A shape has multiples."""
+    factor = 1.0 if shape or figure == THROUGHPUT or "/s" in figure else 1e3
+    low = answer.low * factor
+    middle = answer.about * factor
+    high = answer.high * factor
+    digits = 2
+    if not shape:
+        by_size = (high < 10) + (high < 100)
+        digits = min(by_size, decimal_places((high - low) / 2) or 0)
+    return f"{middle:,.{digits}f} [{low:,.{digits}f}, {high:,.{digits}f}]"
+
+
+def whatif_notes(report: WhatIfReport) -> Iterator[str]:
+    """Yields notes on these answers: extrapolations, unknowns, and omitted what-ifs."""
+    rows = select_shown_rows(report)
+    beyond = describe_extrapolations(rows, (whatif_columns(report)[0], THROUGHPUT))
+    if beyond:
+        more = f"; and {len(beyond) - MOST_NOTES} more" if len(beyond) > MOST_NOTES else ""
+        yield (
+            f"Extrapolated, outside of the fitted range (the widest 95% intervals): "
+            f"{'; '.join(beyond[:MOST_NOTES])}{more}."
+        )
+    for what in dict.fromkeys(chain.from_iterable(row.unknown for row in rows)):
+        yield f"Unknown of this server, and it matters here: {what}."
+    if any(row.falls_behind for row in rows):
+        yield (
+            "'grows': more requests come than are completed, so waits grow as long as the load "
+            "lasts."
+        )
+    if any(row.case.what_if.prefill_limit < float("inf") for row in rows):
+        yield (
+            "TTFT from due begins before the wait at the load generator's gate; TTFT at the "
+            "send, as run reports it."
+        )
+    if len(report.rows) > len(rows):
+        yield f"The top {len(rows)} of {len(report.rows):,} what-ifs; --json has all of them."
+    if report.left_out:
+        reasons = [f"{_named(names)}: {why}" for why, names in report.left_out.items()]
+        more = f"; and {len(reasons) - MOST_NOTES} more" if len(reasons) > MOST_NOTES else ""
+        yield f"Left out, as no server runs so: {'; '.join(reasons[:MOST_NOTES])}{more}."
+    if report.too_far:
+        yield f"Left out, as too far from what was measured: {'; '.join(report.too_far)}."
+
+
+def describe_extrapolations(rows: Sequence[WhatIfRow], figures: Sequence[str]) -> list[str]:
+    """Describes where these rows exceed the fitted range, and their intervals there: ``64 users (up
+    to 32 were measured), TTFT p95 ±24%, tokens/s ±9%``."""
+    widest = dict[str, dict[str, float]]()
+    for row in rows:
+        for what in row.beyond:
+            widths = widest.setdefault(what, {})
+            for figure in figures:
+                if figure in row.answers and not row.falls_behind:
+                    width = row.answers[figure].plus_minus
+                    widths[figure] = max(width, widths.get(figure, 0.0))
+    found = list[str]()
+    for what, widths in widest.items():
+        words = [f"{_name(figure)} ±{width:.0%}" for figure, width in widths.items()]
+        found.append(", ".join([what, *words]))
+    return found
+
+
+def _name(figure: str) -> str:
+    """Names a figure without its unit."""
+    return figure_title(figure, False).partition(" (")[0]
+
+
+def _named(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def decision_blocks(report: WhatIfReport) -> Iterator[Block]:
+    """Suggests the next run if two settings are not distinguished."""
+    found = report.rival
+    if found is None:
+        return
+    yield Heading("Which run to do next")
+    yield TextBlock(explain_rival(found))
+    for server, line in make_run_commands(found, report.words):
+        yield TextBlock(f"server {server}: {line}")
+
+
+def explain_rival(found: Rival) -> str:
+    one, other = found.best, found.other
+    more = "more" if found.difference > 0 else "less"
+    return (
+        f"{one.case.name} at {one.case.what_if.load.label} and {other.case.name} at "
+        f"{other.case.what_if.load.label} are not "
+        f"distinguished: {format_predicted(THROUGHPUT, one.answers[THROUGHPUT])} and "
+        f"{format_predicted(THROUGHPUT, other.answers[THROUGHPUT])} tokens/s"
+        f"{_open(one, other)}. They differ most against their uncertainty at {found.load.label}: "
+        f"{_name(found.figure)} of {other.case.name} is "
+        f"{abs(found.difference):.0%} {more}, "
+        f"{found.sigmas:.1f} standard errors. Measure both there:"
+    )
+
+
+def _open(one: WhatIfRow, other: WhatIfRow) -> str:
+    opened = [row.case.name for row in (one, other) if row.status == OPEN]
+    return f", and it is open whether {' and '.join(opened)} is within the SLO" if opened else ""
+
+
+STATUS_CLASSES: Final = {MET: "pass", NOT_MET: "loud", OPEN: "open"}
+
+
+# -- JSON ------------------------------------------------------------------------------------------
+# What-ifs for machines.
+
+SCHEMA: Final = 1
+
+
+def what_ifs_as_json(report: WhatIfReport) -> dict[str, Any]:
+    """Encodes every what-if in the given order, with each answer as (low, about, high), in seconds
+    or per second. A twin good for shape only gives multiples of the fitted settings' figures."""
+    on_frontier = set()
+    if not report.shape:
+        frontier = select_frontier(report.rows, choose_frontier_axis(report))
+        on_frontier = {row.case for row in frontier}
+    first = None if report.shape else best_what_if(report.rows)
+    cases = [row.case for row in report.rows]
+    left_out: list[str] = []
+    for why, names in report.left_out.items():
+        left_out += [f"{name}: {why}" for name in names]
+    return {
+        "schema": SCHEMA,
+        "twin": {"file": report.name, "verdict": report.twin.trust.verdict,
+            "error": report.twin.trust.error},
+        "relative_to_fitted": report.shape,
+        "rules": [str(rule) for rule in report.rules],
+        "what_ifs": [_row(report, row, row.case in on_frontier) for row in report.rows],
+        "best": None if first is None else cases.index(first.case),
+        "left_out": [*left_out, *report.too_far],
+        "next_runs": [
+            {"server": server, "command": line}
+            for server, line in (make_run_commands(report.rival, report.words) if report.rival else ())
+        ],
+    }  # fmt: skip
+
+
+def choose_frontier_axis(report: WhatIfReport) -> str:
+    """Returns the figure that the frontier compares with throughput: the one of the first rule on a
+    latency."""
+    figures = (figure_of_rule(rule) for rule in report.rules if rule.less_is_better)
+    return next(figures, WAIT)
+
+
+def _row(report: WhatIfReport, row: WhatIfRow, on_frontier: bool) -> dict[str, Any]:
+    load = row.case.what_if.load
+    answers = {}
+    for name, answer in row.answers.items():
+        answers[name] = [_number(end) for end in answer]
+    return {
+        "load": {"concurrency": load.users} if load.users else {"request-rate": load.rate},
+        "set": dict(row.case.chosen),
+        "answers": answers,
+        "rules": {}
+        if report.shape
+        else {str(rule): judge_answer(rule, row.answers) for rule in report.rules},
+        "status": row.status or None,
+        "falls_behind": row.falls_behind,
+        "extrapolated": list(row.beyond),
+        "unknown": list(row.unknown),
+        "frontier": on_frontier,
+        "rough": row.rough,
+    }
+
+
+def _number(value: float) -> float | None:
+    return float(f"{value:.5g}") if math.isfinite(value) else None

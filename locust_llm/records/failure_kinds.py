@@ -1,0 +1,153 @@
+"""Failure kinds: failures by their kinds (messages that differ in variable parts alone) in a bounded number,
+and runs that begin with failures."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from .outcomes import CLIENT_ERROR, OK
+from .record import Record
+
+MAX_MESSAGE_CHARS: Final = 300
+"""The characters of a message that decide its kind."""
+NAME_CHARS: Final = 200
+"""The characters of a message in a table."""
+FIRST: Final = 10
+"""The first requests of a run. Where all of them have failed, all others are likely to fail."""
+SILENT_REQUESTS: Final = 3
+SILENT_S: Final = 2.0
+"""A server that answered is silent after so many requests without an answer, over so many
+seconds."""
+OWN_FAILURES: Final = ("no_socket", CLIENT_ERROR)
+"""Failures of this machine, which show no silent server."""
+MIN_ID_CHARS: Final = 40
+"""A longer word is an id, a key or a path."""
+MAX_KINDS: Final = 20
+"""The most kinds for each outcome and process."""
+OTHER_KINDS: Final = "(messages of other kinds)"
+_DIFFERS: Final = re.compile(rf"(HTTP \d{{3}}\b)|[\w.:+-]*\d[\w.:+-]*|\S{{{MIN_ID_CHARS},}}")
+
+
+def generalise_failure_message(message: str) -> str:
+    """The message with ``#`` for what differs between requests: words with a digit (not an HTTP
+    status) and very long words."""
+    return _DIFFERS.sub(lambda word: word[1] or "#", message[:MAX_MESSAGE_CHARS]).strip()
+
+
+class FailureKinds:
+    """The kinds of failures of a process, at most ``MAX_KINDS`` per outcome."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], str] = {}
+        self._counts: Counter[str] = Counter()
+
+    def name(self, outcome: str, message: str) -> tuple[str, bool]:
+        """(name in Locust's failure table, which is the kind's first message; whether this is that
+        message)."""
+        kind = generalise_failure_message(message)
+        known = self._seen.get((outcome, kind))
+        if known is not None:
+            return known, False
+        if self._counts[outcome] > MAX_KINDS:
+            return f"{outcome}: {OTHER_KINDS}", False
+        self._counts[outcome] += 1
+        if self._counts[outcome] > MAX_KINDS:
+            kind = message = OTHER_KINDS
+        name = f"{outcome}: {message[:NAME_CHARS].strip()}" if kind else outcome
+        self._seen[outcome, kind] = name
+        return name, True
+
+
+class FirstRequests:
+    """The first requests of a run. If all fail, their kinds are printed in full."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._failed: dict[tuple[str, str], tuple[Record, int]] = {}
+        """For each kind, the first record and their number."""
+
+    def add(self, record: Record) -> tuple[tuple[Record, int], ...]:
+        """Add a record. With the last of the first requests, if all have failed, returns each
+        kind's first record and number, the most frequent first. Else it returns nothing."""
+        self._seen += 1
+        if self._seen > FIRST:
+            return ()
+        if record.outcome == OK:
+            self._seen = FIRST
+        if not record.failed:
+            return ()
+        kind = record.outcome, generalise_failure_message(record.error)
+        first, count = self._failed.get(kind, (record, 0))
+        self._failed[kind] = first, count + 1
+        if self._seen < FIRST or sum(count for _, count in self._failed.values()) < FIRST:
+            return ()
+        return tuple(sorted(self._failed.values(), key=lambda entry: -entry[1]))
+
+
+class SilenceDetector:
+    """Reports a server that answered and no longer does, without a status for its refusals, and its
+    return: a line each."""
+
+    def __init__(self) -> None:
+        self._answered_at: float | None = None
+        """When anything was last answered, in Unix seconds. None: nothing was yet."""
+        self._unanswered = 0
+        """Requests that have failed since then without an answer."""
+        self._reported = False
+
+    def add(self, record: Record, began_at: float) -> str:
+        """Add a record. Returns a line, empty without news. ``began_at`` is the start of the
+        profiling phase in Unix seconds, as in the report."""
+        at = record.closed_unix_s
+        if record.status is not None or record.chunk_us:
+            began, ended = _answering(record)
+            silent_s = began - (self._answered_at or began)
+            was_reported, self._reported = self._reported, False
+            self._answered_at = max(ended, self._answered_at or ended)
+            self._unanswered = 0
+            return f"The server answers again, after {silent_s:.1f} s." if was_reported else ""
+        if (
+            self._answered_at is None
+            or self._reported
+            or not record.failed
+            or record.outcome in OWN_FAILURES
+        ):
+            return ""
+        self._unanswered += 1
+        if self._unanswered < SILENT_REQUESTS or at - self._answered_at < SILENT_S:
+            return ""
+        self._reported = True
+        since_s = max(0.0, self._answered_at - began_at)
+        return (
+            f"WARNING: nothing answers from {since_s:.1f} s on: {record.outcome}: "
+            f"{record.error[:NAME_CHARS]}"
+        )
+
+
+def _answering(record: Record) -> tuple[float, float]:
+    """(first chunk, last chunk) in Unix seconds; without a chunk, the end twice."""
+    if record.sent_at is None or not record.chunk_us:
+        closed_at = record.closed_unix_s
+        return closed_at, closed_at
+    sent_at = record.sent_at + record.clock_offset_s
+    return sent_at + record.chunk_us[0] / 1e6, sent_at + record.chunk_us[-1] / 1e6
+
+
+def describe_retries(retried: int, resent: int = 0) -> Iterator[str]:
+    """Notes on ``retried`` attempts, and on requests that were ``resent`` on a new connection."""
+    if retried:
+        attempts = "1 attempt was" if retried == 1 else f"{retried} attempts were"
+        yield (
+            f"{attempts} refused (HTTP 429, 503; 401 of an expired key) and tried again. They "
+            f"count in no figure but TTFT "
+            "from Due, which spans all attempts of a request; a request whose last attempt was "
+            "refused is a failure."
+        )
+    if resent:
+        requests = "1 request was" if resent == 1 else f"{resent} requests were"
+        yield (
+            f"{requests} sent again at once on a new connection, because the server closed the "
+            f"kept-alive one before it "
+            "read them. Their times begin at the second send."
+        )

@@ -1,0 +1,767 @@
+"""Open-loop delivery: the schedule against what was sent and completed, the cause of the
+difference, and its sentences."""
+
+import math
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from locust_llm.records.outcomes import CANCELLED, CUT, FAILURES, OK
+from locust_llm.records.run_facts import OpenLoopSchedule, Run
+from locust_llm.report.array_types import Floats
+from locust_llm.report.outages import describe_outages
+from locust_llm.report.request_selection import RequestSelection, mean_of_known
+from locust_llm.settings.run_options import Settings
+from locust_llm.slo.client_verdict import (
+    DELAYS,
+    FULL_CORE,
+    INVALID,
+    LATE_PERMIT,
+    LEVELS,
+    OTHERS,
+    ClientVerdict,
+    describe_other_programs,
+)
+from locust_llm.slo.client_verdict import OK as FINE
+from locust_llm.text.format import (
+    capitalise_sentence,
+    count_distinguishing_digits,
+    format_brief,
+    format_count,
+    format_duration,
+)
+
+if TYPE_CHECKING:  # a summary contains what this file makes
+    from locust_llm.report.sections.summary import Summary
+
+
+class Overload(msgspec.Struct, frozen=True, kw_only=True):
+    """In an open loop, less was completed than offered, and the number in flight grew until the run
+    was stopped. The fields count requests that were due and had not ended."""
+
+    in_flight_middle: int
+    """The number at half of the time."""
+    in_flight_end: int
+    """The number at the stop."""
+    all_busy_s: float | None = None
+    """When all users were busy, in seconds from the start. From then on some of these requests
+    waited for a user. None: they never were."""
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """The arrivals of an open loop in the ``duration_s`` seconds of profiling until the run was
+    stopped."""
+
+    duration_s: float
+    due: int
+    sent: int
+    """The arrivals that were tried: sent, or failed on the way (a refused connection is an answer
+    of a kind)."""
+    completed: int
+    """The arrivals that were answered without a failure by then, and not during the drain. A stage
+    counts all that were answered in its measured time, whenever they were due."""
+    never_started: int
+    """The arrivals that had found no free user by then."""
+    at_gate: int = 0
+    """The arrivals that waited at the prefill gate when the run was stopped, and were not sent."""
+    offered_per_s: float
+    sent_per_s: float
+    completed_per_s: float
+    share: float
+    """sent / due."""
+    cause: str = ""
+    """Why less than 98 % was sent: ``gate``, ``users``, ``server``, ``client`` or ``end``. Empty:
+    it was not less."""
+    in_prefill_needed: float | None = None
+    """Offered requests a second x mean TTFT (Little's law): the requests in prefill that the rate
+    needs. None: there is no gate."""
+    prefill_limit: float | None = None
+    """The mean of the prefill limit over the time."""
+    ttft_s: float | None = None
+    users_needed: float | None = None
+    """Offered arrivals a second x mean time that one occupies a user, with its wait at the gate
+    (Little's law)."""
+    users: int
+    """The largest number of users."""
+    busy_s: float | None = None
+    """The mean time that a request occupies a user."""
+    gate_wait_s: float | None = None
+    """The mean wait at the gate, which is a part of that time."""
+    out_of_users: bool = False
+    """``--max-users`` was reached while arrivals waited."""
+    completed_share: float | None = None
+    """completed / expected, at most 1. None: requests last as long as half of the run, which is too
+    short."""
+    cancelled: int = 0
+    """The due arrivals that were cancelled on purpose. They are neither success nor failure, and in
+    no share."""
+    expected: float | None = None
+    """The due arrivals without cancelled ones, and without the in-flight ones that any server that
+    keeps up has.
+
+    It answered these in the grace period. They are at most as many as were due within the time of
+    the first ten requests. Where the server fell behind, and in a stage, all count. None: an older
+    version.
+    """
+    in_flight: int = 0
+    """The requests in flight at the stop, where ``expected`` leaves some of them out."""
+    overload: Overload | None = None
+    """None: it grew by no more than chance, or the load was not sent for another reason."""
+
+
+MIN_DELIVERED_SHARE: Final = 0.98
+"""From this share of the schedule on, it counts as delivered."""
+FULL_UTILISATION: Final = 0.95
+"""The utilisation at which a limit delays requests: with random arrivals the queue grows below
+1."""
+MAX_COMPLETED_SHARE: Final = 0.9
+"""The share of what is due in the second half of a run. With more the server is not called
+overloaded."""
+CHANCE_ERRORS: Final = 3.0
+"""The number in flight may grow by so many standard errors by chance."""
+FIRST: Final = 10
+"""So many requests show how long one lasts on an idle server."""
+EARLY: Final = 0.25
+"""The largest mean place of requests that end in a queue, from 0 for the one that was due first to
+1."""
+ENDED: Final = 100
+"""So many ended requests are examined, spread over the run."""
+CHANCE: Final = 0.001
+"""The probability below which a result is no chance."""
+
+AT_THE_STOP_S: Final = 0.05
+"""Arrivals that are due so shortly before the stop may not be sent any more."""
+MIN_EXPECTED_SHARE: Final = 0.5
+"""The share of the due arrivals. Where fewer could be over by the stop, the completed share means
+nothing."""
+
+GATE: Final = "gate"
+SERVER: Final = "server"
+USERS: Final = "users"
+LATE_LOOP_MS: Final = 250.0
+"""The p99 of an event loop. A later one may have kept arrivals from being sent."""
+CLIENT: Final = "client"
+BURST: Final = "end"
+
+
+def describe_arrivals(settings: Settings) -> str:
+    """The arrivals of an open loop in words. Empty: a closed loop."""
+    if settings.fixed_schedule:
+        speed = f" x{settings.replay_speedup:g}" if settings.replay_speedup != 1 else ""
+        return f"fixed schedule {_name(settings.input_file)}{speed}".rstrip()
+    if settings.user_centric_rate:
+        return f"user-centric {settings.user_centric_rate:g}/s"
+    smooth = (
+        f" (smoothness {settings.arrival_smoothness:g})"
+        if settings.arrival_smoothness is not None
+        else ""
+    )
+    pattern = settings.arrival_pattern + smooth
+    if settings.request_rate_series:
+        return f"rate series {_name(settings.request_rate_series)}, {pattern}"
+    if settings.request_rate and settings.request_rate_ramp_duration:
+        return f"ramp to {settings.request_rate:g}/s in {settings.request_rate_ramp_duration:g} s, {pattern}"
+    return f"{settings.request_rate:g}/s {pattern}" if settings.request_rate else ""
+
+
+def find_requested_rate(run: Run) -> float | None:
+    """The requested rate; for a series or a trace the mean rate of what was due. None: a closed
+    loop."""
+    settings = run.settings
+    if not settings.open_loop:
+        return None
+    if settings.fixed_schedule or settings.request_rate_series:
+        return run.offer.due / run.offer.duration_s if run.offer and run.offer.duration_s else None
+    return settings.user_centric_rate or settings.request_rate
+
+
+def measure_delivery(
+    main: RequestSelection,
+    run: Run,
+    verdict: ClientVerdict | None,
+    through: RequestSelection | None = None,
+) -> Delivery | None:
+    """``main``: the requests of the profiling phase; ``through``: of a stage those that ended in
+    its measured time, whenever they were due. None for a closed loop, and before anything was due.
+
+    Every turn of a conversation is an arrival; of a fixed schedule only the first ones are, so only
+    they are counted.
+    """
+    offer = run.offer
+    if offer is None or not offer.due or not offer.duration_s > 0:
+        return None
+    tried = main.only(main.requests["sent_at"].notna() | main.requests["outcome"].isin(FAILURES))
+    arrived = tried.where(tried["turn"] == 0) if run.settings.fixed_schedule else tried
+    sent = min(arrived.size, offer.due - offer.never_started)
+    turns = tried.size / arrived.size if arrived.size else 1.0
+    later = float((tried["turn"] > 0).sum()) / arrived.size if arrived.size else 0.0
+    in_time = arrived.where(arrived["closed_at"] <= run.profiling_at + offer.duration_s)
+    completed = min(in_time.outcome(OK).size, sent) if through is None else through.outcome(OK).size
+    cancelled = min(arrived.outcome(CANCELLED).size, sent - completed) if through is None else 0
+    counted = offer.due - cancelled
+    per_s = offer.due / offer.duration_s
+    ttft_s = mean_of_known(main.outcome(OK)["ttft_s"])
+    request_s = mean_of_known(tried["closed_at"] - tried["asked_at"])
+    think_s = run.settings.session_turn_delay_mean / 1e3 * later
+    busy_s = None if request_s is None else request_s * turns + think_s
+    limit = _mean_limit(run, offer.duration_s)
+    delivery = Delivery(
+        duration_s=offer.duration_s,
+        due=offer.due,
+        sent=sent,
+        completed=completed,
+        never_started=offer.never_started,
+        at_gate=0
+        if limit is None
+        else _left_at_gate(main, run, offer.due - sent - offer.never_started),
+        offered_per_s=per_s,
+        sent_per_s=sent / offer.duration_s,
+        completed_per_s=completed / offer.duration_s,
+        share=sent / offer.due,
+        in_prefill_needed=None if ttft_s is None or limit is None else per_s * turns * ttft_s,
+        prefill_limit=limit,
+        ttft_s=ttft_s,
+        users_needed=None if busy_s is None else per_s * busy_s,
+        users=offer.most_users,
+        busy_s=busy_s,
+        gate_wait_s=None if limit is None else mean_of_known(tried["gate_wait_s"]),
+        out_of_users=offer.out_of_users,
+        completed_share=completed / counted if counted else None,
+        cancelled=cancelled,
+        expected=float(counted),
+    )
+    if through is not None:  # Steady.kept_up says whether the server fell behind
+        return (
+            delivery
+            if delivery.share >= MIN_DELIVERED_SHARE
+            else replace(delivery, cause=_cause(delivery, run, verdict))
+        )
+    if delivery.share >= MIN_DELIVERED_SHARE:
+        due_s, over_s = (tried[name] - run.profiling_at for name in ("due_at", "closed_at"))
+        delivery = replace(
+            delivery,
+            overload=detect_any_overload(
+                due_s, due_s + tried["ttft_from_due_s"], over_s, offer.duration_s
+            ),
+        )
+    elif (cause := _cause(delivery, run, verdict)) == USERS and (
+        overload := detect_overload_before_users(tried, run, offer)
+    ) is not None:
+        delivery = replace(delivery, cause=SERVER, overload=overload)
+    else:
+        delivery = replace(
+            delivery,
+            cause=cause,
+            overload=None if cause in (GATE, USERS) else detect_overload_of_sent(tried, run, offer),
+        )
+    return delivery if delivery.overload is not None else _of_expected(delivery, arrived, run)
+
+
+def _left_at_gate(main: RequestSelection, run: Run, unsent: int) -> int:
+    """How many of the unsent arrivals that found a user waited at the gate. The end of the run
+    turned some away, without a record. It cut others, whose record has no admission."""
+    requests = main.requests
+    waited = (
+        requests["sent_at"].isna()
+        & requests["admitted_at"].isna()
+        & ~requests["outcome"].isin(FAILURES)
+    )
+    return max(0, min(unsent, run.turned_away + main.only(waited).size))
+
+
+def _of_expected(delivery: Delivery, arrived: RequestSelection, run: Run) -> Delivery:
+    """The completed share, without the in-flight requests of any server that keeps up. They are no
+    sign that it falls behind, and in a short run much of what was due."""
+    if not arrived.size:
+        return delivery
+    due_s, over_s = (arrived[name] - run.profiling_at for name in ("due_at", "closed_at"))
+    explained = round(float(count_due_in_service(due_s, over_s, delivery.duration_s).mean()))
+    left_out = min(explained, _on_their_way(arrived, due_s, over_s, delivery.duration_s))
+    counted = delivery.due - delivery.cancelled
+    expected = float(counted - left_out)
+    known = counted > 0 and expected >= MIN_EXPECTED_SHARE * counted
+    return replace(
+        delivery,
+        expected=expected,
+        completed_share=min(1.0, delivery.completed / expected) if known else None,
+        in_flight=int(_in_flight_at(due_s, over_s, delivery.duration_s).sum()),
+    )
+
+
+def _in_flight_at(due_s: Floats, over_s: Floats, stop_s: float) -> NDArray[np.bool_]:
+    return (due_s <= stop_s) & (over_s > stop_s)
+
+
+def _on_their_way(
+    arrived: RequestSelection, due_s: Floats, over_s: Floats, duration_s: float
+) -> int:
+    """The requests in flight at the stop that the server answered in the grace period. Also counted
+    are requests that the grace period's end cut before they had as much time as a first answered
+    one. A server that died has none of them."""
+    outcomes = arrived.requests["outcome"][arrived.chosen]
+    ok = (outcomes == OK).to_numpy(np.bool_)
+    cut = (outcomes == CUT).to_numpy(np.bool_)
+    lasted_s = over_s - due_s
+    first_s = lasted_s[ok][np.argsort(due_s[ok], kind="stable")[:FIRST]]
+    young = cut & (lasted_s < (first_s.max() if len(first_s) else math.inf))
+    return int((_in_flight_at(due_s, over_s, duration_s) & (ok | young)).sum())
+
+
+def detect_overload_before_users(
+    tried: RequestSelection, run: Run, offer: OpenLoopSchedule
+) -> Overload | None:
+    """Whether the server fell behind before all users were busy. After that, no more requests can
+    be in flight than there are users. If it did, a lack of users is not the reason. A request that
+    waits for a user counts as in flight."""
+    due_s, asked_s, over_s = (
+        tried[name] - run.profiling_at for name in ("due_at", "asked_at", "closed_at")
+    )
+    busy = np.searchsorted(np.sort(asked_s), asked_s, side="right") - np.searchsorted(
+        np.sort(over_s), asked_s, side="right"
+    )
+    all_busy = asked_s[busy >= offer.most_users]
+    busy_s = float(min(all_busy, default=math.inf))
+    first_s = due_s + tried["ttft_from_due_s"]
+    if not busy_s < offer.duration_s or detect_any_overload(due_s, first_s, over_s, busy_s) is None:
+        return None
+    last_s = float(due_s.max())  # what found no user is what was due last
+    unsent_s = last_s + (offer.duration_s - last_s) * (np.arange(offer.never_started) + 1.0) / (
+        offer.never_started + 1
+    )
+    due_s = np.concatenate([due_s, unsent_s])
+    over_s = np.concatenate([over_s, np.full(len(unsent_s), np.inf)])
+    middle, end = (
+        count_in_flight(due_s, over_s, moment)
+        for moment in (offer.duration_s / 2, offer.duration_s)
+    )
+    return Overload(in_flight_middle=middle, in_flight_end=end, all_busy_s=busy_s)
+
+
+def detect_overload_of_sent(
+    tried: RequestSelection, run: Run, offer: OpenLoopSchedule
+) -> Overload | None:
+    """Whether the server fell behind what was sent, though less was sent than offered, and late."""
+    sent_s = tried["sent_at"] - run.profiling_at
+    was_sent = ~np.isnan(sent_s)
+    over_s = tried["closed_at"] - run.profiling_at
+    ttft_s = tried["ttft_s"]
+    return detect_any_overload(
+        sent_s[was_sent], (sent_s + ttft_s)[was_sent], over_s[was_sent], offer.duration_s
+    )
+
+
+def detect_any_overload(
+    due_s: Floats, first_s: Floats, over_s: Floats, duration_s: float
+) -> Overload | None:
+    """Whether the server fell behind with whole requests, or with first tokens, which shows where
+    requests last as long as the run. ``first_s``: NaN if there was no first token."""
+    waited_s = np.where(np.isnan(first_s), over_s, first_s)
+    if (overload := detect_overload(due_s, over_s, duration_s)) is None and detect_overload(
+        due_s, waited_s, duration_s
+    ) is not None:
+        middle, end = (
+            count_in_flight(due_s, over_s, moment) for moment in (duration_s / 2, duration_s)
+        )
+        overload = Overload(in_flight_middle=middle, in_flight_end=end)
+    return overload
+
+
+def count_in_flight(due_s: Floats, over_s: Floats, moment: float) -> int:
+    return int((due_s <= moment).sum() - (over_s <= moment).sum())
+
+
+def detect_overload(due_s: Floats, over_s: Floats, duration_s: float) -> Overload | None:
+    """Whether the server fell behind the schedule. ``due_s``, ``over_s``: when each request was due
+    and when it ended, after the stop too, in seconds from the start; ``duration_s``: from there to
+    the stop.
+
+    In the second half of the time under 90 % of what was due ended, and the number in flight grew
+    by more than
+
+    - it does in any run, which begins with none in flight: as many more as requests make that last
+      as long as the first ones
+      that were due, which found the server idle;
+    - and chance: three standard errors of this difference, with Poisson counts of what was due and
+      what ended.
+
+    So there is none where the first requests last nearly as long as the run: it is too short to
+    tell. But where requests last the longer the later they were due, the first ones waited for each
+    other, and the least that one of them explains is taken.
+    """
+    if len(due_s) < FIRST:
+        return None
+    middle, end = (
+        count_in_flight(due_s, over_s, moment) for moment in (duration_s / 2, duration_s)
+    )
+    due = int(((due_s > duration_s / 2) & (due_s <= duration_s)).sum())
+    ended = due - (end - middle)
+    filling = count_due_in_service(due_s, over_s, duration_s) - count_due_in_service(
+        due_s, over_s, duration_s / 2
+    )
+    if has_queued_requests(due_s, over_s, duration_s):
+        filling = filling.min(keepdims=True)
+    error = math.sqrt(due + ended + float(filling.var()) / FIRST)
+    if (
+        ended >= MAX_COMPLETED_SHARE * due
+        or end - middle - float(filling.mean()) <= CHANCE_ERRORS * error
+    ):
+        return None
+    return Overload(in_flight_middle=middle, in_flight_end=end)
+
+
+def count_due_in_service(due_s: Floats, over_s: Floats, moment: float) -> Floats:
+    """For each of the first requests, how many were due within its duration before ``moment``. A
+    server that keeps up has so many in flight (Little's law, for any schedule)."""
+    order = np.argsort(due_s, kind="stable")
+    at, first_s = due_s[order], (over_s - due_s)[order[:FIRST]]
+    before = np.searchsorted(at, moment - first_s, side="right").astype(np.float64)
+    return np.asarray(np.searchsorted(at, moment, side="right") - before)
+
+
+def has_queued_requests(due_s: Floats, over_s: Floats, duration_s: float) -> bool:
+    """Whether requests that ended by the stop were due early among those which lasted as long or
+    longer, so far at least: so it is in a queue, and not where the lengths of answers decide how
+    long one lasts.
+
+    Each one's place among these, as a share of them, is a p-value; they are combined by Fisher's
+    method (Statistical Methods for Research Workers, 1932): the sum of their negative logarithms is
+    gamma distributed where chance decides.
+    """
+    lasted_s = np.minimum(over_s, duration_s) - due_s
+    ended = np.flatnonzero(over_s <= duration_s)
+    if not len(ended):
+        return False
+    sample = ended[:: math.ceil(len(ended) / ENDED)]
+    places = [float((due_s[lasted_s >= lasted_s[i]] <= due_s[i]).mean()) for i in sample]
+    low = -sum(map(math.log, places))
+    chance = math.exp(-low) * sum(low**k / math.factorial(k) for k in range(len(places)))
+    return sum(places) < EARLY * len(places) and chance < CHANCE
+
+
+def _cause(delivery: Delivery, run: Run, verdict: ClientVerdict | None) -> str:
+    """The first cause that applies. Behind a gate that is too low users wait, and a slow load
+    generator keeps users busy as well. The load generator is a cause only where it was late itself:
+    merged chunks keep nobody from sending."""
+    # then the gate was free for those at it
+    late_permits = verdict is not None and LATE_PERMIT in verdict.signals
+    if is_held_by_limit(delivery) or (
+        delivery.at_gate > (delivery.due - delivery.sent) / 2 and not late_permits
+    ):
+        return GATE
+    if _were_due_at_the_stop(delivery):
+        return ""
+    late = _level_of_delays(verdict)
+    busiest = max((health.cpu_share for health in run.health), default=0.0)
+    if busiest > FULL_CORE or late == INVALID:
+        return CLIENT
+    if (
+        delivery.users_needed is not None
+        and delivery.users_needed >= FULL_UTILISATION * delivery.users
+    ):
+        return GATE if _enough_without_gate(delivery) else USERS
+    if delivery.out_of_users:
+        return USERS
+    if late != FINE or _was_held_up(run):
+        return CLIENT
+    return BURST
+
+
+def _was_held_up(run: Run) -> bool:
+    """Whether other programs used the cores, or its event loop stood still."""
+    return any(
+        (health.cpu_wait_share or 0.0) > OTHERS or health.loop_lag_p99_ms > LATE_LOOP_MS
+        for health in run.health
+    )
+
+
+def _were_due_at_the_stop(delivery: Delivery) -> bool:
+    """Whether no more are missing than are due in the last moment of any run, or a single one. That
+    needs no cause."""
+    return delivery.due - delivery.sent <= max(1.0, AT_THE_STOP_S * delivery.offered_per_s)
+
+
+def _level_of_delays(verdict: ClientVerdict | None) -> str:
+    """The client verdict by the load generator's delays alone."""
+    if verdict is None:
+        return FINE
+    levels = [level for signal, level in verdict.signals.items() if signal in DELAYS]
+    if not verdict.signals:  # of an older version: it does not say by what
+        levels = [verdict.level]
+    return max(levels, key=LEVELS.index, default=FINE)
+
+
+def is_held_by_limit(delivery: Delivery) -> bool:
+    """Whether the rate needs more requests in prefill than the limit allows (Little's law)."""
+    return (
+        delivery.in_prefill_needed is not None
+        and delivery.in_prefill_needed >= FULL_UTILISATION * (delivery.prefill_limit or math.inf)
+    )
+
+
+def _enough_without_gate(delivery: Delivery) -> bool:
+    """Whether the users would have been enough, if none of them had waited at the gate."""
+    if delivery.busy_s is None or delivery.gate_wait_s is None:
+        return False
+    return (
+        delivery.offered_per_s * (delivery.busy_s - delivery.gate_wait_s)
+        < FULL_UTILISATION * delivery.users
+    )
+
+
+def _mean_limit(run: Run, duration_s: float) -> float | None:
+    """The mean prefill limit over the profiling phase. None: there is no gate."""
+    changes = [(change.at, change.limit) for change in run.limits if change.phase == "profiling"]
+    known = [(at, limit) for at, limit in changes if limit is not None]
+    if not known:
+        return None
+    end = run.profiling_at + duration_s
+    at = np.clip([*(at for at, _ in known), end], run.profiling_at, end)
+    return (
+        float(np.average([limit for _, limit in known], weights=np.diff(at)))
+        if np.ptp(at)
+        else float(known[-1][1])
+    )
+
+
+def _name(path: str | None) -> str:
+    return PurePath(path or "").name
+
+
+def format_delivery_line(summary: "Summary") -> str | None:
+    """The line above the tables with the cause and its numbers, when less than 98 % of the schedule
+    was sent."""
+    delivery = summary.delivery
+    if delivery is None or not delivery.cause:
+        return None
+    offered = f"{delivery.offered_per_s:.2f}/s"
+    if delivery.cause == GATE and summary.limits is not None:
+        return None  # a sweep of prefill limits has some that are too low on purpose
+    if delivery.cause == GATE:
+        why = f"the prefill gate. {_by_gate(delivery)}"
+    elif delivery.cause == SERVER and delivery.overload is not None:
+        why = (
+            f"the server. It fell behind before all {delivery.users} users were busy, "
+            f"{format_brief(delivery.overload.all_busy_s, digits=2)} s "
+            "after the start"
+        )
+    elif delivery.cause == CLIENT:
+        figures = [
+            f"process {e.worker} used {e.cpu_share:.0%} of a core"
+            for e in summary.evidence
+            if (e.cpu_share or 0) > FULL_CORE
+        ]
+        why = (
+            f"the load generator. {capitalise_sentence('; '.join(figures or _of_delays(summary)))}"
+        )
+    elif delivery.cause == USERS and delivery.users_needed is not None:
+        rate = format_brief(delivery.users / delivery.busy_s, "/s", 2) if delivery.busy_s else "-"
+        # what was cut took longer
+        more, less = ("at least ", "at most ") if summary.conditions.cut else ("", "")
+        why = (
+            f"too few users. {offered} x {more}{format_brief(delivery.busy_s, ' s', 3)} per request needs "
+            f"{more}{_format_beside_limit(delivery.users_needed, delivery.users)} users, and "
+            f"there were at most {delivery.users}{' (--max-users was reached)' * delivery.out_of_users}, which "
+            f"complete {less}{rate}: "
+            "more of them help if requests then take no longer"
+        )
+    else:
+        limit = format_brief(delivery.prefill_limit, digits=3)
+        gate = (
+            ""
+            if delivery.in_prefill_needed is None
+            else f"{delivery.in_prefill_needed:.1f} of {limit} slots and "
+        )
+        users = "?" if delivery.users_needed is None else f"{delivery.users_needed:.1f}"
+        why = (
+            "a burst of arrivals, or arrivals just before the end of the run. "
+            f"On average {gate}{users} of {delivery.users} users were needed"
+        )
+    at_gate = (
+        ""
+        if delivery.prefill_limit is None
+        else f", {delivery.at_gate} waited at the gate when the run ended"
+    )
+    unsent = (
+        f"{delivery.due - delivery.sent} of {delivery.due} arrivals were not sent: {delivery.never_started} found no free "
+        f"user{at_gate}"
+    )
+    return f"NOT DELIVERED: {delivery.share:.1%} of the scheduled requests were sent. Cause: {why}. {unsent}."
+
+
+def _by_gate(delivery: Delivery) -> str:
+    """Why the gate is the cause: the rate needs more than its limit, or users, or the last
+    arrivals, waited at it."""
+    limit = format_brief(delivery.prefill_limit, digits=3) + " on average" * (
+        (delivery.prefill_limit or 0) % 1 > 0
+    )
+    if (
+        delivery.in_prefill_needed is not None
+        and delivery.prefill_limit
+        and delivery.ttft_s
+        and is_held_by_limit(delivery)
+    ):
+        rate = delivery.in_prefill_needed / delivery.ttft_s
+        needed = _format_beside_limit(delivery.in_prefill_needed, delivery.prefill_limit)
+        need = (
+            f"{rate:.2f}/s x {format_duration(delivery.ttft_s)} TTFT needs a prefill limit of "
+            f"{needed}, and it was {limit}"
+        )
+        if delivery.in_prefill_needed > delivery.prefill_limit:
+            return need
+        return (
+            f"{need}: at {delivery.in_prefill_needed / delivery.prefill_limit:.0%} of the limit, arrivals at "
+            f"random times queue up"
+        )
+    if delivery.at_gate > (delivery.due - delivery.sent) / 2:
+        return f"The limit was {limit}, and requests came faster at the end than it lets them in"
+    waited = format_duration(delivery.gate_wait_s or 0.0)
+    busy = format_duration(delivery.busy_s or 0.0)
+    return (
+        f"The limit was {limit}. A user was busy with a request for {busy} on average, {waited} "
+        f"of it at the gate"
+    )
+
+
+def _of_delays(summary: "Summary") -> list[str]:
+    """The reasons of the client verdict that are delays of the load generator. Without one, what
+    held it up."""
+    reasons = () if summary.client is None else summary.client.reasons
+
+    def is_delay(reason: str) -> bool:
+        return any(signal in reason for signal in DELAYS)
+
+    if found := list(filter(is_delay, reasons)):
+        return found
+    lag_ms = max((one.loop_lag_p99_ms or 0.0 for one in summary.evidence), default=0.0)
+    lag = f"its event loop was late by {format_brief(lag_ms, ' ms', 2)} (p99)"
+    return [*filter(None, [describe_other_programs(summary.evidence)]), lag]
+
+
+def _format_beside_limit(value: float, limit: float) -> str:
+    """The value with as many digits as show on which side of the limit it is."""
+    return format_brief(value, digits=count_distinguishing_digits(value, limit, digits=2))
+
+
+def format_outage_line(summary: "Summary") -> str | None:
+    """The line that nothing answered for a while, with the rates without that time."""
+    if not summary.outages:
+        return None
+    silent_s = sum(outage.seconds for outage in summary.outages)
+    unanswered = sum(outage.unanswered for outage in summary.outages)
+    whole_s = summary.conditions.duration_s or 0.0
+    text = (
+        f"NO ANSWER: {describe_outages(summary.outages)}: {format_count(unanswered, 'request')} "
+        f"had no answer at all."
+    )
+    if not whole_s > silent_s:
+        return text
+    factor = whole_s / (whole_s - silent_s)
+    rows = {row.tag: row.avg for row in summary.rows if row.avg is not None}
+    tags = (("output_token_throughput", " output tokens/s"), ("request_throughput", " requests/s"))
+    rates = [format_brief(rows[tag] * factor, unit, 3) for tag, unit in tags if tag in rows]
+    without = f"without these {format_brief(silent_s, ' s', 3)} they are {' and '.join(rates)}"
+    return f"{text} Rates are over {format_brief(whole_s, ' s', 3)}; {without}."
+
+
+def format_overload_line(summary: "Summary") -> str | None:
+    """What the headline does not mention of an open loop in which the server fell behind. None: any
+    other run."""
+    if summary.delivery is None or (overload := summary.delivery.overload) is None:
+        return None
+    waiting = "" if overload.all_busy_s is None else " or waited for a free user"
+    conditions = summary.conditions
+    grown = (
+        f"OVERLOADED: {overload.in_flight_middle:,} requests were in flight{waiting} at half of the "
+        f"time, "
+        f"{overload.in_flight_end:,} at the stop."
+    )
+    if not conditions.succeeded:
+        return grown
+    rate = next((row.avg for row in summary.rows if row.tag == "request_throughput"), None)
+    if rate is not None and conditions.duration_s is not None:
+        grown += (
+            f" Completed, {_rate(summary.delivery.completed_per_s)}, is "
+            f"{describe_span(summary.delivery)}; Request Throughput, "
+            f"{_rate(rate)}, is over {format_brief(conditions.duration_s, ' s', 3)}, with what ended after it."
+        )
+    without = (
+        f", and the {conditions.cut:,} that were cut, which took longer still, are in none of them"
+        if conditions.cut
+        else ""
+    )
+    return f"{grown} Latencies describe a growing queue: a longer run has longer ones{without}."
+
+
+def describe_overload(delivery: Delivery | None) -> str | None:
+    """``offered 30/s, completed 4.5/s in the 20 s to the stop, and the queue grew until the end``.
+    None: it did not grow."""
+    if delivery is None or delivery.overload is None:
+        return None
+    offered, completed = _rates(delivery)
+    return f"{offered}, {completed} {describe_span(delivery)}, and the queue grew until the end"
+
+
+def describe_undelivered(delivery: Delivery | None) -> str | None:
+    """``offered 30/s, sent 4.6/s, completed 4.5/s by the stop``, where less was sent than offered,
+    and the server is not the reason."""
+    if delivery is None or not delivery.cause or delivery.overload is not None:
+        return None
+    offered, completed = _rates(delivery)
+    why = {GATE: "the prefill gate", CLIENT: "the load generator", USERS: "too few users"}.get(
+        delivery.cause, ""
+    )
+    return (
+        f"{offered}, sent {format_brief(delivery.sent_per_s, '/s', 2)}, {completed} by the "
+        f"stop{f' ({why})' * bool(why)}"
+    )
+
+
+def describe_completed(delivery: Delivery) -> str:
+    """``98.3%: 3.80/s in the 60 s to the stop, 228 of 240 that were due``, with the base of the
+    share where these are not all."""
+    d = delivery
+    share = "" if d.completed_share is None else f"{d.completed_share:.1%}: "
+    rate = (
+        f"{share}{d.completed_per_s:.2f}/s {describe_span(d)}, {d.completed:,} of {d.due:,} "
+        f"that were due"
+    )
+    if d.cancelled:
+        rate += f"; {d.cancelled:,} were cancelled on purpose, and are in no share"
+    counted = d.due - d.cancelled
+    left_out = 0 if d.expected is None else round(counted - d.expected)
+    if not left_out:
+        return rate
+    others = counted - d.completed
+    which = f"{d.in_flight:,} of the others" if d.in_flight < others else f"The other {others:,}"
+    if others == 1:
+        which = "The other one"
+    flight = f"{rate}. {which} {'was' if d.in_flight == 1 else 'were'} in flight at the stop"
+    if left_out < d.in_flight:
+        flight += f". {left_out:,} of these are left out, as any server that keeps up has so many"
+    else:
+        flight += ", as in any server that keeps up"
+    if d.completed_share is None:
+        return f"{flight}: too short a run for a share"
+    return f"{flight}: the share is of the remaining {counted - left_out:,}"
+
+
+def _rates(delivery: Delivery) -> tuple[str, str]:
+    return (
+        f"offered {_rate(delivery.offered_per_s)}",
+        f"completed {_rate(delivery.completed_per_s)}",
+    )
+
+
+def _rate(per_s: float) -> str:
+    return format_brief(per_s, "/s", 2)
+
+
+def describe_span(delivery: Delivery) -> str:
+    """The span of ``completed``: ``in the 20 s to the stop``. It holds the filling of an idle
+    server, and nothing that ended after the stop. So a throughput over the whole run is another
+    number."""
+    return f"in the {format_brief(delivery.duration_s, ' s', 3)} to the stop"

@@ -1,0 +1,278 @@
+"""HTML report: report.html, the document of a run with its charts, in one file that needs no
+network.
+
+templates/report.html is its form. Every text is escaped, as model names and error messages come
+from outside. The page's own policy names its script and style by hash, so nothing else can run.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from itertools import chain, islice
+from typing import Any, Final, NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from locust_llm.records.record import Record
+from locust_llm.records.run_facts import Run
+from locust_llm.records.server_metrics import EngineHistory
+from locust_llm.report.charts.distributions import plot_distributions
+from locust_llm.report.charts.over_time import find_time_axis, plot_latencies, plot_rates_over_time
+from locust_llm.report.charts.plot_model import Limits, Plot, PlotMark
+from locust_llm.report.charts.server_plots import plot_server_metrics
+from locust_llm.report.charts.timeline import Timeline, TimelineScene, make_timeline
+from locust_llm.report.charts.timeline_svg import make_timeline_fragment
+from locust_llm.report.columns import RequestColumns
+from locust_llm.report.document import (
+    DISTRIBUTIONS,
+    LATENCY,
+    OVER_TIME,
+    POOLED_LATENCY,
+    SERVER,
+    STAGES,
+    TIMELINE,
+    build_report_document,
+    make_report_title,
+)
+from locust_llm.report.document_blocks import (
+    Block,
+    Charts,
+    Heading,
+    Headline,
+    TableBlock,
+    TextBlock,
+)
+from locust_llm.report.occupancy import Occupancy
+from locust_llm.report.sections.latency_breakdown_display import (
+    BARS,
+    BarDrawing,
+    draw_breakdown_bars,
+)
+from locust_llm.report.sections.section import ReportMaterial
+from locust_llm.report.sections.section_registry import REPORT_SECTIONS
+from locust_llm.report.sections.summary import Summary
+from locust_llm.report.sections.sweep.sweep_chart import plot_stages
+from locust_llm.slo.client_verdict import ProcessEvidence
+from locust_llm.slo.metric_definitions import BY_WORD, DEFINITIONS, OUTPUT_LABELS, POOLED
+from locust_llm.slo.rules import Rule
+from locust_llm.text.format import clean_line, format_brief
+
+from .inline import CHART_SCRIPTS, embed_json, make_policy, read_static
+from .tiles import RESULT_CLASSES, describe_run_facts, make_badges, make_tiles
+
+SCRIPTS: Final = (*CHART_SCRIPTS, "timeline.js", "page.js")
+STYLES: Final = ("uPlot.min.css", "plots.css", "page.css")
+ZOOM_HINT: Final = (
+    "Drag across a plot to zoom in, double-click to zoom out. Click a legend entry "
+    "to hide or show its line."
+)
+Drawing = Plot | Timeline | BarDrawing
+
+
+class PageSection(NamedTuple):
+    """A heading with the blocks or charts under it."""
+
+    heading: str
+    blocks: Sequence[Block] = ()
+    charts: Sequence[tuple[Drawing, Markup | None]] = ()
+    """Each chart with its drawing; None where chart.js draws it."""
+    folded: bool = False
+    hint: str = ""
+
+    @property
+    def id(self) -> str:
+        """Its place in the address of the page: ``s-by-input-length``."""
+        return "s-" + re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+
+    @property
+    def title(self) -> str:
+        """The heading without brackets, for the list of contents."""
+        return self.heading.partition(" (")[0]
+
+
+def render_report_page(
+    summary: Summary,
+    run: Run,
+    columns: RequestColumns,
+    levels: Occupancy,
+    shown: TimelineScene | None,
+    unmade: list[str] | None = None,
+    history: EngineHistory | None = None,
+    records: Iterable[Record] = (),
+) -> str:
+    """The whole page. ``shown`` is in its timeline. ``history`` has the server's metrics.
+    ``records`` are the records of the columns. Charts that fail are left out, and ``unmade`` gets a
+    line."""
+    made = _charts(summary, run, columns, levels, shown, history)
+    made[BARS] = lambda: (
+        draw_breakdown_bars(summary.waterfall) if summary.waterfall is not None else ()
+    )
+    material = ReportMaterial(run, columns, records, history or EngineHistory())
+    for section in REPORT_SECTIONS:
+        if (finding := summary.sections.get(section.name)) is not None:
+            made[section.chart_heading] = partial(section.draw, finding, material)
+
+    def charted(heading: str) -> Iterator[PageSection]:
+        try:
+            charts = (
+                [(drawing, _drawn(drawing)) for drawing in made[heading]()]
+                if heading in made
+                else []
+            )
+        except Exception as error:
+            if unmade is None:
+                raise
+            unmade.append(
+                f"the plots of {heading} could not be drawn: {type(error).__name__}: {error}"
+            )
+            return
+        if charts:
+            named = POOLED_LATENCY if heading == LATENCY and not run.settings.generates else heading
+            yield PageSection(named, charts=charts, hint=ZOOM_HINT if heading == LATENCY else "")
+
+    first, *sections = _sections(build_report_document(summary, run), charted)
+    absent = () if run.settings.generates else OUTPUT_LABELS
+    terms = tuple((term, means) for term, means in DEFINITIONS.items() if term not in absent)
+    definitions = TableBlock(("Term", "Meaning"), terms, numbers=False)
+    sections += [*_health(summary.evidence), PageSection("Definitions", [definitions], folded=True)]
+    return _written(summary, run, first.blocks, sections)
+
+
+def _charts(
+    summary: Summary,
+    run: Run,
+    columns: RequestColumns,
+    levels: Occupancy,
+    shown: TimelineScene | None,
+    history: EngineHistory | None,
+) -> dict[str, Callable[[], Iterable[Drawing]]]:
+    """The charts by their heading."""
+    rules = run.settings.rules
+    limits = collect_slo_limits(summary, rules.by_text)
+    sweep = summary.sweep
+    probe = summary.examination
+    charts: dict[str, Callable[[], Iterable[Drawing]]] = {
+        TIMELINE: lambda: [make_timeline(shown)] if shown else []
+    }
+    if probe is not None:  # its load is artificial: no charts over time, no distributions
+        return charts | {probe.chart_heading: probe.charts}
+    if sweep is not None:
+        charts[STAGES] = lambda: plot_stages(sweep, limits, rules.readable)
+    if not summary.swept:  # its stages have different loads
+        charts[DISTRIBUTIONS] = lambda: plot_distributions(columns, run.settings.open_loop, limits)
+    charts[LATENCY] = lambda: plot_latencies(columns.requests, run, limits)
+    charts[OVER_TIME] = lambda: plot_rates_over_time(columns.requests, levels, run)
+    if history is not None:
+        charts[SERVER] = lambda: plot_server_metrics(history, find_time_axis(columns.requests, run))
+    return charts
+
+
+def _sections(
+    blocks: Iterator[Block | Charts], charted: Callable[[str], Iterator[PageSection]]
+) -> Iterator[PageSection]:
+    """The first section has no heading: what comes before all others, without the title."""
+    heading: Heading | None = Heading("")
+    under: list[Block] = []
+    for block in islice(blocks, 1, None):
+        if not isinstance(block, Heading | Charts):
+            under.append(block)
+            continue
+        if heading is not None:
+            yield PageSection(heading.text, under, folded=heading.folded)
+        heading = block if isinstance(block, Heading) else None
+        under = []
+        if isinstance(block, Charts):
+            yield from charted(block.heading)
+    if heading is not None:
+        yield PageSection(heading.text, under, folded=heading.folded)
+
+
+def _written(
+    summary: Summary, run: Run, first: Sequence[Block], sections: Sequence[PageSection]
+) -> str:
+    charts = chain.from_iterable(section.charts for section in sections)
+    described = [plot for plot, drawn in charts if drawn is None]
+    script = read_static(SCRIPTS)
+    style = read_static(STYLES)
+    template = _templates().get_template("report.html")
+    return template.render(
+        name=run.name,
+        title=make_report_title(summary, run),
+        headline="".join(block.text for block in first if isinstance(block, Headline)),
+        about=" \N{MIDDLE DOT} ".join(describe_run_facts(summary, run)),
+        badges=list(make_badges(summary)),
+        first=[block for block in first if isinstance(block, TextBlock)],
+        tiles=list(make_tiles(summary, run)),
+        sections=sections,
+        results=RESULT_CLASSES,
+        data=Markup(embed_json(described)),
+        script=Markup(script),
+        style=Markup(style),
+        policy=Markup(make_policy(script, style)),
+    )
+
+
+def _drawn(plot: Drawing) -> Markup | None:
+    if isinstance(plot, BarDrawing):
+        return plot.drawn
+    return Markup(make_timeline_fragment(plot, plot.label)) if isinstance(plot, Timeline) else None
+
+
+@cache
+def _templates() -> Environment:
+    return Environment(
+        loader=PackageLoader("locust_llm.report"), autoescape=True, finalize=_clean,
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+    )  # fmt: skip
+
+
+def _clean(value: Any) -> Any:
+    """A template's text without control or direction characters, before it is escaped."""
+    return clean_line(value) if type(value) is str else value
+
+
+def collect_slo_limits(summary: Summary, rules: Mapping[str, Rule]) -> Limits:
+    """The limits of the judged rules and of their conditions in ms, by the column they are about
+    (pooled gaps: ``icl``). ``rules`` has the rules by canonical form."""
+    marks: dict[str, list[PlotMark]] = {}
+    for result in summary.slos:
+        if (rule := rules.get(result.rule)) is None:
+            continue
+        for limited in rule.given or (() if rule.where or rule.base else (rule,)):
+            measure = BY_WORD[limited.metric]
+            if measure.metric is not None and measure.metric.unit == "ms":
+                column = "icl" if measure.tag == POOLED else measure.metric.column
+                mark = PlotMark(str(limited), y=limited.limit * 1e3, hue="slo")
+                if mark not in marks.setdefault(column, []):
+                    marks[column].append(mark)
+    return {column: tuple(marks) for column, marks in marks.items()}
+
+
+def _health(evidence: Sequence[ProcessEvidence]) -> Iterator[PageSection]:
+    """What each process of the load generator measured of itself."""
+    rows = list[tuple[str, str, str]]()
+    for process in evidence:
+        for what, value, scale, unit in _measurements(process):
+            if value is not None:
+                rows.append((process.worker, what, format_brief(value * scale, unit, 3)))
+    if rows:
+        table = TableBlock(("Process", "Measurement", "Observed"), tuple(rows), numbers=False)
+        yield PageSection("Client health", [table], folded=True)
+
+
+def _measurements(process: ProcessEvidence) -> Iterator[tuple[str, float | None, float, str]]:
+    """(name, value, its factor, the unit then)."""
+    yield "merged chunks", process.merged_share, 100, "%"
+    yield "send after admission p99", process.send_lag_p99_ms, 1, " ms"
+    yield "wait for a free permit p99", process.permit_lag_p99_ms, 1, " ms"
+    yield "read lag p99", process.read_lag_p99_ms, 1, " ms"
+    yield "event loop lag p99", process.loop_lag_p99_ms, 1, " ms"
+    yield "TTFT error of sentinel streams p99", process.ttft_off_ms, 1, " ms"
+    yield "gap error of sentinel streams p99", process.gap_off_ms, 1, " ms"
+    yield "CPU (of a core)", process.cpu_share, 100, "%"
+    yield "time without a free core", process.cpu_wait_share, 100, "%"
+    yield "server under test (cores)", process.server_cores, 1, ""
+    for name, used in process.other_programs.items():
+        yield f"other program {name} (cores)", used, 1, ""

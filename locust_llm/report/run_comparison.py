@@ -1,0 +1,549 @@
+"""Run comparison: runs side by side with the first of them, their base; as a document, and as data
+for JSON."""
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from locust_llm.records.outcomes import CUT, FAILURES, OK
+from locust_llm.records.server_metrics import read_history
+from locust_llm.report.compare.condition_differences import (
+    MAX_CACHED_DIFFERENCE,
+    LoadedRun,
+    describe_work,
+    find_condition_differences,
+    load_run,
+)
+from locust_llm.report.compare.metric_differences import MetricChange, measure_change
+from locust_llm.report.compare.same_workload import find_work_differences
+from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBlock
+from locust_llm.report.open_loop_delivery import describe_overload
+from locust_llm.report.request_selection import ratio_of_sums
+from locust_llm.report.sections.notes import SIMULATED
+from locust_llm.report.sections.prefill_limit_comparison import select_limit_requests
+from locust_llm.report.sections.prefix_cache import find_cached_share
+from locust_llm.report.sections.sweep.sweep_findings import find_sweep_axis
+from locust_llm.settings.sweep import AXES, PREFILL
+from locust_llm.slo.best_limit import NO_LIMIT, Limit, format_limit
+from locust_llm.slo.client_verdict import INVALID
+from locust_llm.slo.metric_definitions import BY_WORD, SHARE, TIME
+from locust_llm.slo.rules import Condition, Rule, define_good_request
+from locust_llm.text.format import format_comparison as in_same_digits
+from locust_llm.text.format import truncate_text
+
+from .render.text_report import WIDTH, render_markdown_blocks, render_plain_blocks
+
+SCHEMA: Final = 1
+NAME_WIDTH: Final = 16
+"""The characters of a run's name above its column."""
+FIGURES: Final = (
+    *(("ttft", p) for p in ("p50", "p95", "p99")),
+    *(("itl", p) for p in ("p50", "p95", "p99")),
+    ("icl", "p99"), ("longest_stall", "p99"), ("request_latency", "p50"),
+    ("request_latency", "p99"),
+)  # fmt: skip
+WAITS: Final = (
+    ("ttft_from_due", "p50"),
+    ("ttft_from_due", "p99"),
+    ("gate_wait", "p50"),
+    ("gate_wait", "p99"),
+)
+"""The waits with a gate, or in an open loop."""
+STAGE_FIGURES: Final = (("ttft", "p95"), ("output_tokens_per_s", ""))
+LIMIT_FIGURES: Final = (("ttft_from_due", "p95"), ("longest_stall", "p95"))
+SHORT_TITLES: Final = ("base", "this run")
+"""The titles of the columns of two runs."""
+HEAD: Final = ("difference", "%", "95% interval", "")
+NOTES: Final = (
+    "Difference: this run minus the base. 95% interval: made of the intervals of both runs, each as wide "
+    "as its own requests' correlation makes it. It may exceed the base's figure, as the base's true "
+    "figure may lie above or below. No difference to be seen: the interval holds 0. Of 20 figures of two "
+    "equal runs, one is better or "
+    "worse by chance. No interval covers what changes between runs (a restart of the server, other "
+    "programs on the "
+    "machine): "
+    "repeat both runs before you trust a small difference.",
+)
+OF_FAILURES: Final = (
+    "Percentiles count each failure as +infinity, as SLO rules do; averages and rates are of "
+    "successful requests."
+)
+
+
+class ComparisonLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One value of two runs, in ``unit``. None: it is absent, and ``note`` has the reason."""
+
+    metric: str
+    stat: str
+    label: str
+    unit: str
+    base: float | None
+    value: float | None
+    difference: float | None
+    difference_percent: float | None
+    """None: the base's value is 0, or this is a share."""
+    low: float | None
+    high: float | None
+    """The ends of the 95 % interval of the difference. None: too few values, or a value without an
+    interval."""
+    base_open: bool = False
+    value_open: bool = False
+    """Cut requests, which count at their best, leave the value open: a latency is a lower bound, a
+    rate an upper one."""
+    word: str
+    """better, worse, hardly better or hardly worse (by less than 1 %), no difference to be seen,
+    too few to tell, or - for nothing to compare."""
+    note: str = ""
+
+
+class StagePair(msgspec.Struct, frozen=True, kw_only=True):
+    """Two stages of one value, or the values of one limit in two comparisons of prefill limits."""
+
+    value: float | None
+    """None: no limit."""
+    lines: tuple[ComparisonLine, ...]
+    warnings: tuple[str, ...]
+
+
+class RunPair(msgspec.Struct, frozen=True, kw_only=True):
+    """A run against the base."""
+
+    folder: str
+    warnings: tuple[str, ...]
+    """The problems of its folder, and each condition in which the two differ."""
+    lines: tuple[ComparisonLine, ...]
+    """Empty for two equal sweeps, which are compared stage by stage."""
+    other_work: str = ""
+    """Why there are no differences. Empty: there are."""
+    axis: str = ""
+    stages: tuple[StagePair, ...] = ()
+    alone: tuple[str, ...] = ()
+    """The stages that only one of them has, in words."""
+    between_runs: str = ""
+    """How much runs of one server differ, and which differences are no larger. Empty: this was not
+    examined."""
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Several runs against the first of them."""
+
+    schema: int = SCHEMA
+    base: str
+    simulated: bool
+    warnings: tuple[str, ...]
+    runs: tuple[RunPair, ...]
+
+
+def compare_folders(folders: Sequence[Path]) -> Comparison:
+    """The first is the base. Raises ValueError of one sentence for a folder that holds no run."""
+    base = load_run(folders[0])
+    pairs = []
+    simulated = _simulated(base)
+    for folder in folders[1:]:
+        run = load_run(folder)
+        simulated |= _simulated(run)
+        pairs.append(_pair(base, run))
+    return Comparison(
+        base=str(folders[0]), simulated=simulated, warnings=_problems(base), runs=tuple(pairs)
+    )
+
+
+def build_comparison_document(compared: Comparison) -> Iterator[Block]:
+    """The blocks in reading order, not escaped yet."""
+    yield Heading(f"Compared with {compared.base}")
+    if compared.simulated:
+        yield TextBlock(SIMULATED, loud=True)
+    yield from (TextBlock(f"WARNING: {warning}", loud=True) for warning in compared.warnings)
+    for pair in compared.runs:
+        yield Heading(f"{pair.folder} against {compared.base}")
+        yield from make_pair_blocks(pair, make_column_titles(compared.base, pair.folder))
+    yield from map(TextBlock, NOTES)
+    if may_have_failures(compared):
+        yield TextBlock(OF_FAILURES)
+
+
+def may_have_failures(compared: Comparison) -> bool:
+    """Whether a request failed in one of the runs. Stages of sweeps do not show it."""
+    if any(pair.axis for pair in compared.runs):
+        return True
+    lines = chain.from_iterable(pair.lines for pair in compared.runs)
+    rates = [line for line in lines if line.metric == "error_rate"]
+    return any(line.base != 0 or line.value != 0 for line in rates)
+
+
+def make_pair_blocks(pair: RunPair, names: tuple[str, str]) -> Iterator[Block]:
+    """The warnings and values of one run, under these titles of the two columns."""
+    if pair.other_work:
+        yield TextBlock(f"Not compared, as this was other work: {pair.other_work}.", loud=True)
+    yield from (TextBlock(f"WARNING: {warning}", loud=True) for warning in pair.warnings)
+    if pair.lines:
+        yield TableBlock(
+            ("Metric", *names, *HEAD),
+            tuple((line.label, *format_line_cells(line)) for line in pair.lines),
+        )
+    yield from _notes(pair.lines)
+    if pair.between_runs:
+        yield TextBlock(pair.between_runs)
+    if pair.axis:
+        yield from _by_stage(pair, names)
+
+
+def render_comparison_console(compared: Comparison, width: int = WIDTH) -> str:
+    """The document as plain text, no wider than ``width`` where the numbers allow."""
+    return render_plain_blocks(build_comparison_document(compared), width)
+
+
+def render_comparison_markdown(compared: Comparison) -> str:
+    """The document as GitHub's Markdown."""
+    return render_markdown_blocks(build_comparison_document(compared))
+
+
+def _pair(base: LoadedRun, run: LoadedRun) -> RunPair:
+    axis = _same_sweep(base, run)
+    warnings = (*_problems(run), *_differences(base, run))
+    if axis:
+        stages, alone = _limits(base, run) if axis == PREFILL else _stages(base, run)
+        return RunPair(
+            folder=str(run.folder),
+            warnings=warnings,
+            lines=(),
+            axis=axis,
+            stages=stages,
+            alone=alone,
+        )
+    lines = tuple(_lines(base, run))
+    other = _turned_limit(base, run) or _other_work(base, run) or _cache_warmed(base, run)
+    return RunPair(
+        folder=str(run.folder),
+        warnings=warnings,
+        lines=_without_differences(lines) if other else lines,
+        other_work=other,
+    )
+
+
+def _turned_limit(base: LoadedRun, run: LoadedRun) -> str:
+    """The sentence that one of the two runs changed its prefill limit. Empty: both or none did."""
+    turned = [str(side.folder) for side in (base, run) if side.seen.run.limit_blocks]
+    return f"{turned[0]} compares prefill limits, and mixes them" if len(turned) == 1 else ""
+
+
+def _other_work(base: LoadedRun, run: LoadedRun) -> str:
+    """The difference of the work, in words. Empty: both had the same work, or it is not known."""
+    return ", ".join(
+        map(str, find_work_differences(describe_work(base.seen), describe_work(run.seen)))
+    )
+
+
+def _cache_warmed(base: LoadedRun, run: LoadedRun) -> str:
+    """The sentence that the prefix cache knew the words of one of the two runs. Empty: it did not,
+    or it is not known."""
+    if not _same_words(base, run):
+        return ""
+    before = compute_cached_share(base)
+    after = compute_cached_share(run)
+    if before is None or after is None or abs(after - before) <= MAX_CACHED_DIFFERENCE:
+        return ""
+    return (
+        f"{before:.0%} of the input tokens were cached in the base, {after:.0%} here, as both "
+        f"runs sent the same words"
+    )
+
+
+def _same_words(base: LoadedRun, run: LoadedRun) -> bool:
+    """Whether both drew all prompts from one seed, or took them from one file."""
+    if not (base.known and run.known) or base.seen.run.words_seed or run.seen.run.words_seed:
+        return False
+    a, b = base.seen.run.settings, run.seen.run.settings
+    return _same_seed(base, run) or (a.input_file is not None and a.input_file == b.input_file)
+
+
+def _seed_of(side: LoadedRun) -> str:
+    return f"--random-seed {side.seen.run.settings.random_seed} without --fresh-words"
+
+
+def _cached(base: LoadedRun, run: LoadedRun) -> Iterator[str]:
+    """The prefix cache's share of the words that both runs sent. Nothing: it had none of them."""
+    same = f"both runs sent the same words ({_seed_of(run)})"
+    before = compute_cached_share(base)
+    after = compute_cached_share(run)
+    if before is None or after is None:
+        yield f"{same}, so the prefix cache may have been warm."
+    elif round(before, 2) or round(after, 2):
+        yield f"{same}: {before:.0%} of the input tokens were cached in the base, {after:.0%} here."
+
+
+def _same_seed(base: LoadedRun, run: LoadedRun) -> bool:
+    a, b = base.seen.run.settings.random_seed, run.seen.run.settings.random_seed
+    return a is not None and a == b
+
+
+def compute_cached_share(side: LoadedRun) -> float | None:
+    """The share of the input tokens from the prefix cache, by answers or the server's metrics.
+    None: neither has it."""
+    ok = side.seen.main.outcome(OK)
+    share = ratio_of_sums(ok["cached_tokens"], ok["input_tokens"])
+    if share is not None:
+        return share
+    with contextlib.suppress(OSError):
+        return find_cached_share(read_history(side.folder), side.seen.run)
+    return None
+
+
+def _without_differences(lines: Sequence[ComparisonLine]) -> tuple[ComparisonLine, ...]:
+    """The values side by side, without differences."""
+    nothing = {
+        "difference": None,
+        "difference_percent": None,
+        "low": None,
+        "high": None,
+        "word": "-",
+        "note": "",
+    }
+    return tuple(replace(line, **nothing) for line in lines)
+
+
+def _lines(base: LoadedRun, run: LoadedRun) -> Iterator[ComparisonLine]:
+    """The main values of such runs."""
+    settings = [side.seen.run.settings for side in (base, run)]
+    gated = any(side.seen.run.limits for side in (base, run))
+    open_loop = any(side.open_loop for side in settings)
+    waits = [(word, p) for word, p in WAITS if gated or (open_loop and word != "gate_wait")]
+    rules = [_rule(word, stat) for word, stat in (*FIGURES, *waits)]
+    rules += [_rule(word) for word in ("requests_per_s", "output_tokens_per_s", "error_rate")]
+    good, _ = define_good_request(settings[0].rules)
+    if good and define_good_request(settings[1].rules)[0]:
+        rules += [_rule(word, given=good) for word in ("attainment", "goodput")]
+    yield from (_line(rule, measure_change(rule, base.seen, run.seen)) for rule in rules)
+
+
+def _rule(word: str, stat: str = "", given: tuple[Condition, ...] = ()) -> Rule:
+    """A rule for this value. Its limit is not used."""
+    unit = "ms" if BY_WORD[word].units is TIME else next(iter(BY_WORD[word].units))
+    return Rule(word, "<=", 0.0, unit, stat, given=given)
+
+
+def _line(rule: Rule, metric_change: MetricChange) -> ComparisonLine:
+    measure = BY_WORD[rule.metric]
+
+    def shown(value: float | None) -> float | None:
+        return None if value is None else value * rule.factor
+
+    low, high = metric_change.ends or (None, None)
+    relative = (
+        metric_change.ratio is not None
+        and math.isfinite(metric_change.ratio)
+        and measure.units is not SHARE
+    )
+    return ComparisonLine(
+        metric=rule.metric,
+        stat=rule.stat,
+        label=_label(rule),
+        unit=rule.unit,
+        base=shown(metric_change.base.value),
+        value=shown(metric_change.here.value),
+        difference=shown(metric_change.difference),
+        difference_percent=(metric_change.ratio - 1) * 100
+        if relative and metric_change.ratio is not None
+        else None,
+        low=shown(low),
+        high=shown(high),
+        base_open=metric_change.base.worst is not None,
+        value_open=metric_change.here.worst is not None,
+        word=metric_change.word(rule),
+        note=metric_change.note,
+    )
+
+
+def _label(rule: Rule) -> str:
+    measure = BY_WORD[rule.metric]
+    if measure.metric is None:
+        return measure.short or measure.word
+    return f"{measure.metric.short or measure.metric.label} {rule.stat} (ms)"
+
+
+# -- problems and differences ----------------------------------------------------------------------
+
+
+def _problems(side: LoadedRun) -> tuple[str, ...]:
+    failed, count = side.seen.main.outcome(*FAILURES).size, side.seen.main.size
+    open_ = side.seen.main.outcome(CUT).size
+    level = side.seen.verdict.level if side.seen.verdict is not None else ""
+    distorted = "the load generator distorted its figures, so a difference may come from there"
+    return (
+        *([f"{side.folder} is INVALID: {distorted}."] if level == INVALID else []),
+        *(f"{side.folder}: {note}." for note in side.notes),
+        *([] if count else [f"{side.folder}: no requests."]),
+        *([f"{side.folder}: {failed} of {count} requests failed."] if failed else []),
+        *(
+            [f"{side.folder}: {open_} of {count} requests were cut, and count with their age."]
+            if open_
+            else []
+        ),
+        *(
+            [f"{side.folder}: overloaded, {overload}."]
+            if (overload := describe_overload(side.seen.delivery))
+            else []
+        ),
+    )
+
+
+def _differences(base: LoadedRun, run: LoadedRun) -> Iterator[str]:
+    unknown = [str(side.folder) for side in (base, run) if not side.known]
+    if unknown:
+        yield (
+            f"the conditions of {' and '.join(unknown)} are unknown, so these runs may not be "
+            f"comparable."
+        )
+        return
+    if _same_words(base, run) and _same_seed(base, run):
+        yield from _cached(base, run)
+    for condition in find_condition_differences(base.seen, run.seen):
+        if condition.base == condition.here:
+            yield f"{condition.what}: {condition.here} in both."
+        else:
+            yield f"different {condition.what}: {condition.base} in the base; {condition.here} here."
+    if base.seen.run.stages and run.seen.run.stages and not _same_sweep(base, run):
+        axes = sorted({find_sweep_axis(base.seen.run), find_sweep_axis(run.seen.run)} & set(AXES))
+        if axes:
+            yield f"stages are not compared: the sweeps have different axes ({' and '.join(axes)})."
+
+
+def _simulated(side: LoadedRun) -> bool:
+    return side.seen.run.simulated or bool(side.seen.main["simulated"].any())
+
+
+# -- stage by stage --------------------------------------------------------------------------------
+
+
+def _same_sweep(base: LoadedRun, run: LoadedRun) -> str:
+    """The axis of two equal sweeps. Empty: they are not equal."""
+    if base.seen.run.limit_blocks and run.seen.run.limit_blocks:
+        return PREFILL
+    axes = [find_sweep_axis(side.seen.run) if side.seen.run.stages else "" for side in (base, run)]
+    return axes[0] if axes[0] == axes[1] and axes[0] in AXES else ""
+
+
+def _stages(base: LoadedRun, run: LoadedRun) -> tuple[tuple[StagePair, ...], tuple[str, ...]]:
+    """(stages that both have, a sentence for each that only one has)."""
+    of_base = _number_stages(base)
+    of_run = _number_stages(run)
+    alone = [f"{value:g} only in {base.folder}" for value in sorted(of_base.keys() - of_run.keys())]
+    alone += [f"{value:g} only in {run.folder}" for value in sorted(of_run.keys() - of_base.keys())]
+    pairs = []
+    for value in sorted(of_base.keys() & of_run.keys()):
+        try:
+            before = load_run(base.folder / "stages" / str(of_base[value]))
+            after = load_run(run.folder / "stages" / str(of_run[value]))
+        except (OSError, ValueError) as error:
+            alone.append(f"{value:g}: {error}")
+            continue
+        rules = [_rule(word, stat) for word, stat in STAGE_FIGURES]
+        lines = tuple(_line(rule, measure_change(rule, before.seen, after.seen)) for rule in rules)
+        if _other_work(before, after) or _cache_warmed(before, after):
+            lines = _without_differences(lines)
+        warnings = (*_problems(before), *_problems(after), *_differences(before, after))
+        pairs.append(StagePair(value=value, lines=lines, warnings=warnings))
+    return tuple(pairs), tuple(alone)
+
+
+def _limits(base: LoadedRun, run: LoadedRun) -> tuple[tuple[StagePair, ...], tuple[str, ...]]:
+    """(limits that both compare, a sentence for each that only one does)."""
+    of_base, of_run = _list_limits(base), _list_limits(run)
+    alone = [f"{format_limit(x)} only in {base.folder}" for x in of_base if x not in of_run]
+    alone += [f"{format_limit(x)} only in {run.folder}" for x in of_run if x not in of_base]
+    other_work = _other_work(base, run) or _cache_warmed(base, run)
+    pairs = []
+    for limit in of_base:
+        before = select_limit_requests(base.seen, limit)
+        after = select_limit_requests(run.seen, limit)
+        if before is None or after is None:
+            continue
+        rules = [_rule(word, stat) for word, stat in LIMIT_FIGURES]
+        lines = tuple(_line(rule, measure_change(rule, before, after)) for rule in rules)
+        lines = _without_differences(lines) if other_work else lines
+        pairs.append(StagePair(value=limit, lines=lines, warnings=()))
+    return tuple(pairs), tuple(alone)
+
+
+def _list_limits(run: LoadedRun) -> tuple[Limit, ...]:
+    """The limits: no limit first, then the others in rising order."""
+    limits = {block.limit for block in run.seen.run.limit_blocks if block.round}
+    return tuple(sorted(limits, key=lambda limit: -1 if limit is None else limit))
+
+
+def _number_stages(run: LoadedRun) -> dict[float, int]:
+    return {stage.value: stage.number for stage in run.seen.run.stages}
+
+
+def _by_stage(pair: RunPair, names: tuple[str, str]) -> Iterator[Block]:
+    each = "limit by limit" if pair.axis == PREFILL else "stage by stage"
+    for i in range(len(pair.stages[0].lines) if pair.stages else 0):
+        lines = [(stage.value, stage.lines[i]) for stage in pair.stages]
+        yield TextBlock(f"{lines[0][1].label}, {each}:")
+        yield TableBlock(
+            (pair.axis, *names, *HEAD),
+            tuple((format_stage_value(value), *format_line_cells(line)) for value, line in lines),
+        )
+    yield from (TextBlock(f"Not compared: {alone}.") for alone in pair.alone)
+    known = set(pair.warnings)
+    for stage in pair.stages:
+        for warning in stage.warnings:
+            if warning not in known:  # no repetition of what holds for the whole sweeps
+                yield TextBlock(
+                    f"WARNING: {pair.axis} {format_stage_value(stage.value)}: {warning}", loud=True
+                )
+        yield from _notes(stage.lines, f"{pair.axis} {format_stage_value(stage.value)}: ")
+
+
+def format_stage_value(value: float | None) -> str:
+    """``8``, ``0.5``, or ``none`` of no prefill limit."""
+    return NO_LIMIT if value is None else f"{value:g}"
+
+
+# -- cells -----------------------------------------------------------------------------------------
+
+
+def get_bound_mark(line: ComparisonLine) -> str:
+    """The mark before a value that cut requests leave open."""
+    if BY_WORD[line.metric].units is TIME:
+        return "\N{GREATER-THAN OR EQUAL TO} "
+    return "\N{LESS-THAN OR EQUAL TO} "
+
+
+def format_line_cells(line: ComparisonLine) -> tuple[str, ...]:
+    """The cells under the names of the two runs and ``HEAD``."""
+    bound = get_bound_mark(line)
+    shown = in_same_digits(line.base, line.value, line.low, line.high)
+    figures = f"{bound * line.base_open}{shown.base}", f"{bound * line.value_open}{shown.value}"
+    reach = "-" if line.low is None or line.high is None else f"{shown.low} to {shown.high}"
+    # how far apart two bounds are tells nothing
+    if line.base_open or line.value_open or line.difference is None:
+        return *figures, "-", "-", reach, line.word
+    return *figures, shown.difference, _percent(line), reach, line.word
+
+
+def _percent(line: ComparisonLine) -> str:
+    percent = line.difference_percent
+    if percent is None:
+        return "-"
+    return f"{percent:+.1f}%" if percent < 1000 else f"x{percent / 100 + 1:,.0f}"
+
+
+def _notes(lines: Sequence[ComparisonLine], before: str = "") -> Iterator[TextBlock]:
+    """The notes, each once, with the labels of its values."""
+    for note in dict.fromkeys(line.note for line in lines if line.note):
+        yield TextBlock(
+            f"{before}{', '.join(line.label for line in lines if line.note == note)}: {note}."
+        )
+
+
+def make_column_titles(base: str, run: str) -> tuple[str, str]:
+    """The titles of the two columns."""
+    names = truncate_text(Path(base).name, NAME_WIDTH), truncate_text(Path(run).name, NAME_WIDTH)
+    return names if names[0] != names[1] and all(names) else SHORT_TITLES

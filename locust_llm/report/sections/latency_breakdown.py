@@ -1,0 +1,1058 @@
+"""Latency breakdown: the time of each request part by part, and where slow requests spend theirs.
+
+The parts of a request add up exactly to its time from when it was due to its first token. All are
+whole microseconds. A part is measured here, or reported by the server for this very request;
+nothing is estimated. What the server does not report of the time between the send and the first
+token stays one part, ``server``. latency_breakdown_display.py shows what is found here.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice, pairwise
+from typing import Final
+
+import msgspec
+import numpy as np
+import pandas as pd
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from locust_llm.records.breakdown_labels import (
+    AFTER_FIRST,
+    AT_MOST,
+    BETWEEN,
+    CLIENT,
+    CONNECT,
+    DECODE,
+    DELIVERY,
+    GATE,
+    HANDOVER,
+    LATE,
+    MEASURED,
+    NETWORK,
+    PERMIT,
+    PREFILL,
+    QUEUE,
+    REPORTED,
+    RETRIES,
+    SEND,
+    SERVER,
+    TO_DUE,
+    TO_FIRST,
+    TTFT,
+    UNATTRIBUTED,
+    USER,
+)
+from locust_llm.records.outcomes import OK
+from locust_llm.records.record import Record
+from locust_llm.records.run_facts import LimitChange, Run
+from locust_llm.records.server_metrics import EngineHistory, EngineSample, histogram_mean
+from locust_llm.records.server_times import ServerTimes
+from locust_llm.report.array_types import Bools, Floats, Ints
+from locust_llm.report.columns import PROMPT_US, RequestColumns
+from locust_llm.report.metrics_by_group import (
+    choose_bucket_edges,
+    estimate_input_lengths,
+    label_bucket,
+)
+from locust_llm.report.occupancy import permit_lag_s
+from locust_llm.report.request_selection import RequestSelection
+from locust_llm.report.server_columns import SOURCES, ReportedColumns
+from locust_llm.report.slo.observed import select_requests
+from locust_llm.slo.metric_definitions import BY_WORD
+from locust_llm.slo.percentile import has_too_few_values
+from locust_llm.slo.rules import Rule, parse_rule
+
+REQUESTS: Final = "requests"
+HISTOGRAMS: Final = "histograms"
+NEITHER: Final = ""
+"""Where the division of the server's time to a first token comes from."""
+
+
+# -- what is found ---------------------------------------------------------------------------------
+
+
+class LatencyPart(msgspec.Struct, frozen=True, kw_only=True):
+    """One part of a request's time in ms, as means over requests."""
+
+    name: str
+    slow_ms: float
+    typical_ms: float
+    all_ms: float
+    source: str
+    """``measured``, ``reported``, ``measured less reported`` or ``unattributed``, for most of the
+    slow requests."""
+
+
+class SlowGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The slow requests of one group: of a length, a model, a tenant or a stretch of time."""
+
+    by: str
+    label: str
+    count: int
+    percentile: float
+    """The highest percentile, up to the breakdown's, above which each group of this kind has some
+    requests."""
+    value_ms: float
+    """The value of this group at the percentile."""
+    parts: tuple[tuple[str, float, str], ...]
+    """(name, mean ms, source) of its slow requests, in the order of the parts."""
+
+    @property
+    def longest(self) -> tuple[str, float]:
+        """(name, ms) of a part."""
+        return max(((name, ms) for name, ms, _ in self.parts), key=lambda part: part[1])
+
+
+class LatencyBreakdown(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the requests at or above a percentile spent their time, beside the requests around the
+    median, and all."""
+
+    metric: str
+    """The word of a measure: ``ttft_from_due``."""
+    where: str = ""
+    """Its selectors, as in a rule: ``{model=a}``."""
+    percentile: float
+    value_ms: float
+    typical_ms: float
+    """The median."""
+    slow: int
+    typical: int
+    """The requests at or above the percentile, and the ones from the 40th to the 60th."""
+    count: int
+    parts: tuple[LatencyPart, ...]
+    """The parts in their order, without empty ones. Their means add up to the mean of the slow
+    requests."""
+    groups: tuple[SlowGroup, ...] = ()
+    round_trip_ms: float | None = None
+    """The longest round trip that the kernel measured of a slow request's connection. None: not all
+    are known, or segments were lost."""
+
+
+class OverlappingRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Another request that waited for its first token while a slow one did."""
+
+    id: str
+    input_tokens: int | None
+    from_ms: float
+    to_ms: float
+    """The time from its send to its first token, on the axis of the slow request, whose due is
+    0."""
+
+
+class SlowRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A single slow request."""
+
+    id: str
+    due_s: float
+    """Seconds after the start of the run."""
+    total_ms: float
+    """The time from due to the first token."""
+    input_tokens: int | None
+    model: str
+    parts: tuple[tuple[str, float, str], ...]
+    """(name, ms, source), in the order of the parts."""
+    overlapping: tuple[OverlappingRequest, ...]
+    """The longest ones first."""
+    others: int
+    """The number of all overlapping requests."""
+
+
+class ServerClock(msgspec.Struct, frozen=True, kw_only=True):
+    """The server's clock beside this machine's, by spans. No part depends on it."""
+
+    ahead_s: float
+    """Negative: the server's clock is behind."""
+    within_s: float
+    """The offset lies within so much of ``ahead_s``, to both sides."""
+
+
+class ServerHistogramMean(msgspec.Struct, frozen=True, kw_only=True):
+    """The mean of one of the server's own histograms."""
+
+    name: str
+    """``ttft``, ``queue``, ``prefill``, ``decode`` or ``inference``."""
+    server_ms: float
+    count: int
+    """The requests behind the mean: the ones that ended in this time, whoever sent them."""
+    here_ms: float | None
+    """The same mean over the requests of the run, measured here or reported for single requests.
+    None: neither."""
+
+
+class ServerHistogramMeans(msgspec.Struct, frozen=True, kw_only=True):
+    """The means of the histograms of one server."""
+
+    engine: str
+    source: str
+    """The address of its metrics. Empty: the server's own."""
+    means: tuple[ServerHistogramMean, ...]
+
+
+class ServerTime(msgspec.Struct, frozen=True, kw_only=True):
+    """How the time in the server up to the first token is divided. Every text prints this
+    division."""
+
+    basis: str = NEITHER
+    """``requests``: by the server's reports on single requests, as the parts have it.
+    ``histograms``: by the server's own ones, as means over all its requests. Empty: the server
+    reports neither, and its time is one part."""
+    server_ms: float
+    """The mean from the send to the first token, less the round trip, measured here."""
+    engine: str = ""
+    count: int = 0
+    ttft_ms: float = 0.0
+    queue_ms: float = 0.0
+    prefill_ms: float = 0.0
+    """The histograms' owner, their largest number of requests, and their means."""
+    least: int = 0
+    """The requests of the histogram with the fewest: a server counts some of these times only when
+    a request has ended."""
+    unsplit_of: int = 0
+    unsplit_ms: float = 0.0
+    """The first tokens that the server counted, if they belong to other requests than its queue and
+    prefill, and their mean. ``ttft_ms`` is then queue and prefill alone."""
+
+    @property
+    def rest_ms(self) -> float:
+        """The time that is neither queue nor prefill."""
+        return max(0.0, self.ttft_ms - self.queue_ms - self.prefill_ms)
+
+    @property
+    def largest(self) -> tuple[str, float]:
+        """(queue, prefill or neither; its share of the time to a first token), by the
+        histograms."""
+        parts = {"neither": self.rest_ms, "prefill": self.prefill_ms, "queue": self.queue_ms}
+        name = max(parts, key=parts.__getitem__)
+        return name, parts[name] / max(self.ttft_ms, 1e-9)
+
+
+class LatencyAttribution(msgspec.Struct, frozen=True, kw_only=True):
+    """The attribution over the requests of the profiling phase that had a first token."""
+
+    requests: int
+    reported: dict[str, int]
+    """How many requests the server reported its own times for, by source (spans, timings, headers,
+    metrics)."""
+    impossible: int
+    """The requests for which it reported more time than there was. ``reported`` leaves them out."""
+    server: ServerTime
+    choices: int = 0
+    """The choices of these requests together, as a server counts each choice (the field n) as a
+    request. 0: an older version."""
+    sent: int = 0
+    """The choices of all requests that were sent, of a warmup, cancelled or cut ones too: a server
+    may count these as well."""
+    means_ms: dict[str, float] = {}
+    """The means of the parts and of TTFT, over all these requests."""
+    own_means: tuple[ServerHistogramMeans, ...] = ()
+    breakdowns: tuple[LatencyBreakdown, ...]
+    slowest: tuple[SlowRequest, ...]
+    server_clock: ServerClock | None = None
+    """None: no span has the arrival of its request."""
+    proxy: str = ""
+    """As in Run. The way to the server and back is known for ``reported`` requests alone."""
+    left_out: tuple[str, ...] = ()
+    """Requested breakdowns that cannot be made, with the reason."""
+
+
+def find_reported_parts(attribution: LatencyAttribution) -> set[str]:
+    """Which of queue and prefill the server reports, for ``name_latency_part``. All texts and
+    drawings of a run have the same names, whichever parts they show.
+
+    A queue of no time is no part, but it was reported where the network is a rest.
+    """
+    parts = set[tuple[str, str]]()
+    for breakdown in attribution.breakdowns:
+        parts.update((part.name, part.source) for part in breakdown.parts)
+    for request in attribution.slowest:
+        parts.update((name, source) for name, _, source in request.parts)
+    if (NETWORK, BETWEEN) in parts:
+        return {QUEUE, PREFILL}
+    return {QUEUE, PREFILL}.intersection(name for name, _ in parts)
+
+
+def name_breakdown_metric(breakdown: LatencyBreakdown) -> str:
+    """``TTFT from Due``"""
+    metric = BY_WORD[breakdown.metric].metric
+    return f"{breakdown.metric if metric is None else metric.label}{breakdown.where}"
+
+
+def name_breakdown(breakdown: LatencyBreakdown) -> str:
+    """``TTFT from Due p99``"""
+    return f"{name_breakdown_metric(breakdown)} p{breakdown.percentile:g}"
+
+
+# -- each request, split ---------------------------------------------------------------------------
+
+NOTHING: Final = 0
+BOTH: Final = 1
+PREFILL_ONLY: Final = 2
+QUEUE_ONLY: Final = 3
+"""The server's report on a request: nothing; its queue and prefill; one of them."""
+HANDED_ON_S: Final = 0.02
+"""The user of an answer may need so long to begin with the next request."""
+LONG_WAIT_S: Final = 0.1
+"""The least time from due to the user's begin. A shorter one may be this machine's delay."""
+FOLLOWED_S: Final = 2.0
+"""All processes follow a change of the limit within this time."""
+
+
+@dataclass(frozen=True)
+class LatencySplit:
+    """The parts of all requests, with a row for each request."""
+
+    total_us: Ints
+    """The time from due to the first token, or to the end of a request without one."""
+    us: dict[str, Ints]
+    """The parts in the order of TO_FIRST, which add up to the total."""
+    known: NDArray[np.int8]
+    """The server's report: NOTHING, BOTH, ..."""
+    impossible: Bools
+    """The server reported more time than there was, so its report on this request is left out."""
+
+
+def find_part_source(name: str, known: NDArray[np.int8]) -> str:
+    """The source of a part's value, for most of the requests with these reports."""
+    if name in (HANDOVER, QUEUE, PREFILL):
+        return REPORTED
+    if name == UNATTRIBUTED:
+        return UNATTRIBUTED
+    if name == CLIENT:
+        return AT_MOST
+    mostly = int(np.bincount(known).argmax()) if len(known) else NOTHING
+    less_reported = (name == NETWORK and mostly == BOTH) or (name == SERVER and mostly != NOTHING)
+    return BETWEEN if less_reported else MEASURED
+
+
+def split_latencies(
+    requests: pd.DataFrame,
+    reported: ReportedColumns,
+    limits: Sequence[LimitChange] = (),
+    users: int | None = None,
+) -> LatencySplit:
+    """``requests`` are as in ``collect_columns``. ``limits`` are the gate's; with a gate, a request
+    that was never admitted waited at it. ``users`` are of an open loop that may have too few; None:
+    there was always a free one."""
+    ours, first, inside = _measure_client_parts(requests, limits, users)
+    ttft_us = requests["ttft_s"].to_numpy(np.float64) * 1e6
+    whole_us = (requests["closed_at"] - requests["sent_at"]).to_numpy(np.float64) * 1e6
+    impossible = reported.impossible(ttft_us, whole_us)
+    unusable = impossible | ~first
+    q, p, ttft = (
+        np.where(unusable, np.nan, us)
+        for us in (reported.queue_us, reported.prefill_us, reported.ttft_us)
+    )
+    sooner = np.clip(
+        _round_us(np.fmax(np.nan_to_num(q) + np.nan_to_num(p), ttft)) - inside, 0, ours[CLIENT]
+    )
+    # the first chunk cannot have come before it was sent
+    ours[CLIENT] = ours[CLIENT] - sooner
+    inside = inside + sooner
+    parts, known = _split_server_time(
+        q, p, ttft, inside, np.minimum(_find_shortest_round_trips(requests), inside), first
+    )
+    us = {name: (ours | parts)[name] for name in TO_FIRST}
+    return LatencySplit(sum(us.values(), np.zeros(len(requests), np.int64)), us, known, impossible)
+
+
+def _measure_client_parts(
+    requests: pd.DataFrame, limits: Sequence[LimitChange], users: int | None
+) -> tuple[dict[str, Ints], Bools, Ints]:
+    """(the parts that are measured here, whether there was a first token, the time between send and
+    arrival)."""
+
+    def us(name: str) -> Ints:
+        return _round_us(requests[name].to_numpy(np.float64) * 1e6)
+
+    def at(name: str) -> Floats:
+        return requests[name].to_numpy(np.float64)
+
+    sent = ~np.isnan(at("sent_at"))
+    ttft_s = at("ttft_s")
+    first = ~np.isnan(ttft_s)
+    after = np.where(
+        first, us("ttft_s"), np.where(sent, _round_us((at("closed_at") - at("sent_at")) * 1e6), 0)
+    )
+    before = np.where(sent, us("late_s"), _round_us((at("closed_at") - at("due_at")) * 1e6))
+    given_up = ~sent & np.isnan(at("admitted_at"))
+    waited = np.where(
+        given_up, _round_us((at("closed_at") - at("asked_at")) * 1e6), us("gate_wait_s")
+    )
+    gated = any(change.limit is not None for change in limits)
+    gate = np.where(
+        (gated & given_up) | _gate_was_full(requests, limits), np.minimum(waited, before), 0
+    )
+    permit = np.minimum(_round_us(permit_lag_s(requests, limits) * 1e6), gate)
+    connect = np.where(sent, np.minimum(us("connect_s"), before - gate), before - gate)
+    left = before - gate - connect
+    again = (at("attempt") > 1) | (at("resent") > 0)
+    late = np.where(again, 0, left)
+    user = np.minimum(_measure_waits_for_user(requests, users), late)
+    send = np.minimum(_round_us(at("written_us")), after)
+    prompt = (at("read_lag_us") < PROMPT_US) & (requests["clock"] == "kernel").to_numpy(np.bool_)
+    later = np.where(first & ~prompt, _round_us((ttft_s - at("ttft_soonest_s")) * 1e6), 0)
+    client = np.minimum(later, after - send)
+    parts = {
+        USER: user,
+        LATE: late - user,
+        RETRIES: np.where(again, left, 0),
+        GATE: gate - permit,
+        PERMIT: permit,
+        CONNECT: connect,
+        SEND: send,
+        CLIENT: client,
+    }
+    return parts, first, after - send - client
+
+
+def _measure_waits_for_user(requests: pd.DataFrame, users: int | None) -> Ints:
+    """In µs, how long each request of an open loop was due while all users were busy.
+
+    Between the turns of a session its user has no request, and may not be free either: there a
+    turn that waits long waits for a user.
+    """
+    due, asked, closed, turn = (
+        requests[name].to_numpy(np.float64) for name in ("due_at", "asked_at", "closed_at", "turn")
+    )
+    if users is None:
+        return np.zeros(len(due), np.int64)
+    begun = np.searchsorted(np.sort(asked), due, side="right")
+    ended = np.searchsorted(np.sort(closed), due - HANDED_ON_S, side="right")
+    all_busy = begun - ended >= users
+    if (turn > 0).any():
+        all_busy = asked - due > LONG_WAIT_S
+    return np.where(all_busy, _round_us((asked - due) * 1e6), 0)
+
+
+def _gate_was_full(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Bools:
+    """Which requests came to a gate that had no slot for them. Otherwise the wait for the admission
+    is a wait for this machine's event loop.
+
+    The limit is the lowest one from just before the request came, as processes follow changes
+    within FOLLOWED_S, to its admission. Slots are divided among the processes, and a process has at
+    least its share. Attempts that were tried again held slots too, and have no row here: with them
+    any gate may have been full.
+    """
+    limit = requests["limit"].to_numpy(np.float64)
+    gated = ~np.isnan(limit)
+    if (requests["attempt"].to_numpy(np.float64) > 1).any():
+        return np.asarray(gated)
+    asked, freed, first, closed = (
+        requests[name].to_numpy(np.float64)
+        for name in ("asked_at", "freed_at", "first_chunk_at", "closed_at")
+    )
+    over = np.sort(np.fmin(np.fmin(first, freed), closed))
+    before = (
+        np.searchsorted(np.sort(asked), asked, side="right")
+        - np.searchsorted(over, asked, side="right")
+        - 1
+    )
+    lowest = np.fmin(
+        limit, np.fmin(_find_limits_at(asked, limits), _find_limits_at(asked - FOLLOWED_S, limits))
+    )
+    share = np.nan_to_num(lowest) // max(1, requests["worker"].nunique())
+    return np.asarray(gated & (before >= share))
+
+
+def _find_limits_at(at: Floats, limits: Sequence[LimitChange]) -> Floats:
+    """The limit in force at each moment. NaN: there was none."""
+    changes = sorted(limits, key=lambda change: change.at)
+    levels = np.array(
+        [np.nan, *(np.nan if change.limit is None else change.limit for change in changes)],
+        np.float64,
+    )
+    return levels[np.searchsorted([change.at for change in changes], at, side="right")]
+
+
+def _find_shortest_round_trips(requests: pd.DataFrame) -> Ints:
+    """The shortest round trip to the server that a process saw, in µs. The kernel's value of a
+    single request may hold delays of either side, as an acknowledgement can wait."""
+    return _round_us(
+        requests.groupby("worker", observed=True)["rtt_us"].transform("min").to_numpy(np.float64)
+    )
+
+
+def _split_server_time(
+    q: Floats, p: Floats, ttft: Floats, inside: Ints, rtt: Ints, first: Bools
+) -> tuple[dict[str, Ints], NDArray[np.int8]]:
+    """(the parts between send and arrival, which add up to ``inside``; the server's report)."""
+    has_q, has_p = ~np.isnan(q), ~np.isnan(p)
+    known = np.select([has_q & has_p, has_p, has_q], [BOTH, PREFILL_ONLY, QUEUE_ONLY], NOTHING)
+    queue = _round_us(q)
+    prefill = _round_us(p)
+    over = np.maximum(queue + prefill - inside, 0)  # by a few milliseconds at most: two clocks
+    prefill -= (cut := np.minimum(over, prefill))
+    queue -= over - cut
+    rest = inside - queue - prefill
+    network = np.where(known == BOTH, rest, np.minimum(rtt, rest))
+    handover = np.where(known == BOTH, np.minimum(_round_us(ttft - q - p), network), 0)
+    parts = {
+        NETWORK: np.where(first, network - handover, 0),
+        HANDOVER: handover,
+        QUEUE: queue,
+        PREFILL: prefill,
+        SERVER: np.where(first, rest - network, 0),
+        UNATTRIBUTED: np.where(first, 0, inside),
+    }
+    return parts, known.astype(np.int8)
+
+
+def _round_us(us: Floats) -> Ints:
+    """Whole microseconds. Unknown times are 0, and so are times that two clocks made negative."""
+    return np.rint(np.maximum(np.nan_to_num(us), 0.0)).astype(np.int64)
+
+
+# -- slow requests beside typical ones -------------------------------------------------------------
+
+FROM_SEND: Final = tuple(name for name in TO_FIRST[TO_FIRST.index(SEND) :] if name != UNATTRIBUTED)
+TYPICAL: Final = (40.0, 60.0)
+"""A request is typical between these percentiles."""
+MIN_GROUP: Final = 20
+MIN_SLOW: Final = 3
+"""The fewest slow requests of a group."""
+LOWER: Final = (95.0, 90.0, 75.0)
+"""The percentiles for small groups. Above the last one MIN_GROUP requests have MIN_SLOW."""
+MAX_GROUPS: Final = 8
+STRETCHES: Final = 4
+"""The stretches of the run, for the groups over time."""
+PARTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "ttft_from_due": TO_FIRST,
+    "ttft": FROM_SEND,
+    "request_latency": (*FROM_SEND, *AFTER_FIRST),
+}
+"""The metrics and their parts."""
+COLUMN: Final = {
+    "ttft_from_due": "ttft_from_due_s",
+    "ttft": "ttft_s",
+    "request_latency": "latency_s",
+}
+
+
+@dataclass(frozen=True)
+class LatencyTable:
+    """A row for each request."""
+
+    requests: pd.DataFrame
+    split: LatencySplit
+    after_ms: Mapping[str, Floats]
+    """The parts of AFTER_FIRST in ms. NaN: the request has no first token."""
+    decode_reported: Bools
+    """The server reported the decode."""
+    counted: Bools
+    """The request is in the profiling phase, was answered, and has a first token."""
+
+    def part_ms(self, name: str) -> Floats:
+        return self.after_ms[name] if name in self.after_ms else self.split.us[name] / 1e3
+
+    def source(self, name: str, selected: Bools) -> str:
+        """The source of a part for most of these requests."""
+        if name not in AFTER_FIRST:
+            return find_part_source(name, self.split.known[selected])
+        mostly = self.decode_reported[selected].mean() > 0.5
+        return {(DECODE, True): REPORTED, (DELIVERY, True): BETWEEN}.get(
+            (name, bool(mostly)), MEASURED
+        )
+
+
+def make_latency_breakdown(
+    table: LatencyTable, metric: str, percentile: float, where: str, chosen: Bools
+) -> LatencyBreakdown | None:
+    """``where`` has the selectors as text, ``chosen`` the requests that they select. None: there
+    are fewer than MIN_GROUP requests."""
+    values = table.requests[COLUMN[metric]].to_numpy(np.float64) * 1e3
+    here = table.counted & chosen & ~np.isnan(values)
+    count = int(here.sum())
+    if count < MIN_GROUP:
+        return None
+    value = float(np.percentile(values[here], percentile))
+    typical = _select_typical(values, here)
+    slow = here & (values >= value)
+    parts = {name: table.part_ms(name) for name in PARTS_OF[metric]}
+    return LatencyBreakdown(
+        metric=metric,
+        where=where,
+        percentile=percentile,
+        value_ms=value,
+        typical_ms=float(np.median(values[here])),
+        slow=int(slow.sum()),
+        typical=int(typical.sum()),
+        count=count,
+        parts=tuple(
+            LatencyPart(
+                name=name,
+                slow_ms=float(ms[slow].mean()),
+                typical_ms=float(ms[typical].mean()) if typical.any() else 0.0,
+                all_ms=float(ms[here].mean()),
+                source=table.source(name, slow),
+            )
+            for name, ms in parts.items()
+            if ms[here].any()
+        ),
+        groups=tuple(_make_slow_groups(table, parts, values, here, percentile)),
+        round_trip_ms=_longest_round_trip_ms(table.requests[slow]),
+    )
+
+
+def _longest_round_trip_ms(slow: pd.DataFrame) -> float | None:
+    longest_us = float(slow["rtt_us"].to_numpy(np.float64).max(initial=0.0))
+    lost = bool((slow["retransmits"] > 0).any())
+    return None if lost or np.isnan(longest_us) else longest_us / 1e3
+
+
+def _select_typical(values: Floats, here: Bools) -> Bools:
+    low, high = np.percentile(values[here], TYPICAL)
+    return np.asarray(here & (values >= low) & (values <= high))
+
+
+def _make_slow_groups(
+    table: LatencyTable, parts: Mapping[str, Floats], values: Floats, here: Bools, percentile: float
+) -> Iterator[SlowGroup]:
+    for by, groups in _divide_requests(table.requests, here):
+        fewest = min(int(chosen.sum()) for chosen in groups.values())
+        at = next(
+            p
+            for p in (percentile, *LOWER)
+            if p <= percentile and (fewest - 1) * (100 - p) / 100 >= MIN_SLOW
+        )
+        for label, chosen in groups.items():
+            value = float(np.percentile(values[chosen], at))
+            slow = chosen & (values >= value)
+            means = ((name, float(ms[slow].mean())) for name, ms in parts.items())
+            split = tuple((name, ms, table.source(name, slow)) for name, ms in means if ms > 0)
+            if split:
+                yield SlowGroup(
+                    by=by, label=label, count=int(chosen.sum()), percentile=at, value_ms=value,
+                    parts=split
+                )  # fmt: skip
+
+
+def _divide_requests(requests: pd.DataFrame, here: Bools) -> Iterator[tuple[str, dict[str, Bools]]]:
+    """(by what, the requests of each label), only with several labels, and only groups of
+    MIN_GROUP."""
+    length = estimate_input_lengths(RequestSelection(requests, np.ones(len(requests), np.bool_)))
+    known = here & (length >= 1)
+    yield from _keep_large_groups("input tokens", _group_by_length(length, known))
+    for by in ("model", "tenant"):
+        if by in requests:
+            codes = requests[by].cat.codes.to_numpy()
+            names = requests[by].cat.categories
+            there = np.flatnonzero(np.bincount(codes[here & (codes >= 0)], minlength=len(names)))
+            yield from _keep_large_groups(
+                by, {str(names[code]): here & (codes == code) for code in there[:MAX_GROUPS]}
+            )
+    due = requests["due_at"].to_numpy(np.float64)
+    first = float(due[here].min())
+    last = float(due[here].max())
+    edges = np.linspace(first, last, STRETCHES + 1)
+    stretch = np.clip(np.searchsorted(edges, due, side="right") - 1, 0, STRETCHES - 1)
+    labels = [f"{a - first:.0f} to {b - first:.0f} s" for a, b in pairwise(edges)]
+    yield from _keep_large_groups(
+        "time", {label: here & (stretch == i) for i, label in enumerate(labels)}
+    )
+
+
+def _group_by_length(length: Floats, known: Bools) -> dict[str, Bools]:
+    if not known.any():
+        return {}
+    edges = choose_bucket_edges(sorted(map(int, pd.unique(length[known]))))
+    place = np.where(known, np.searchsorted(edges, length, side="right"), -1)
+    groups = (place == i for i in sorted(pd.unique(place[known])))
+    return {label_bucket(int(length[here.argmax()]), edges): here for here in groups}
+
+
+def _keep_large_groups(
+    by: str, groups: Mapping[str, Bools]
+) -> Iterator[tuple[str, dict[str, Bools]]]:
+    large = {label: chosen for label, chosen in groups.items() if chosen.sum() >= MIN_GROUP}
+    if len(groups) > 1 and large:
+        yield by, large
+
+
+# -- the slowest requests by themselves ------------------------------------------------------------
+
+MOST: Final = 10
+MOST_OVERLAPPING: Final = 5
+SAME_S: Final = 1e-5
+"""Two stamps within this time mean one moment."""
+LATE_S: Final = 5.0
+"""The records' file is in the order of their ends, to within this time."""
+MOST_READ: Final = 100_000
+"""So many records are read to find ids: two seconds. In a file in good order, each id takes one or
+two."""
+
+Since = Callable[[float], Iterator[Record]]
+"""The records of requests that ended at a moment (Unix seconds) or later."""
+
+
+def find_slowest_requests(table: LatencyTable, run: Run, since: Since) -> tuple[SlowRequest, ...]:
+    """The requests with the longest time from due to the first token, the slowest first. ``since``
+    looks up their ids."""
+    rows = np.flatnonzero(table.counted)
+    order = rows[np.argsort(-table.split.total_us[rows], kind="stable")][:MOST].tolist()
+    beside = {row: _find_overlapping_rows(table, row) for row in order}
+    shown = {row: others[:MOST_OVERLAPPING].tolist() for row, others in beside.items()}
+    ids = _look_up_ids(table, {*order, *chain.from_iterable(shown.values())}, since)
+    return tuple(
+        _make_slow_request(table, row, shown[row], len(beside[row]), ids, run) for row in order
+    )
+
+
+def _make_slow_request(
+    table: LatencyTable, row: int, shown: list[int], others: int, ids: dict[int, str], run: Run
+) -> SlowRequest:
+    requests, split = table.requests, table.split
+    due = float(requests["due_at"].iloc[row])
+    known = split.known[row : row + 1]
+    parts = (
+        (name, float(split.us[name][row]) / 1e3, find_part_source(name, known)) for name in TO_FIRST
+    )
+    return SlowRequest(
+        id=ids.get(row, ""),
+        due_s=due - run.started_at,
+        total_ms=float(split.total_us[row]) / 1e3,
+        input_tokens=_read_input_tokens(table, row),
+        model=str(requests["model"].iloc[row]),
+        parts=tuple(part for part in parts if part[1] > 0),
+        overlapping=tuple(_make_overlapping_request(table, other, due, ids) for other in shown),
+        others=others,
+    )
+
+
+def _find_overlapping_rows(table: LatencyTable, row: int) -> NDArray[np.int64]:
+    """The rows of the requests that waited for their first token while this one did, the longest
+    overlap first."""
+    sent = table.requests["sent_at"].to_numpy(np.float64)
+    first = table.requests["first_chunk_at"].to_numpy(np.float64)
+    overlap = np.minimum(first, first[row]) - np.maximum(sent, sent[row])
+    overlap[row] = np.nan
+    rows = np.flatnonzero(overlap > 1e-3)
+    return rows[np.argsort(-overlap[rows], kind="stable")]
+
+
+def _make_overlapping_request(
+    table: LatencyTable, row: int, due: float, ids: dict[int, str]
+) -> OverlappingRequest:
+    requests = table.requests
+    return OverlappingRequest(
+        id=ids.get(row, ""),
+        input_tokens=_read_input_tokens(table, row),
+        from_ms=(float(requests["sent_at"].iloc[row]) - due) * 1e3,
+        to_ms=(float(requests["first_chunk_at"].iloc[row]) - due) * 1e3,
+    )
+
+
+def _read_input_tokens(table: LatencyTable, row: int) -> int | None:
+    tokens = float(table.requests["input_tokens"].iloc[row])
+    return None if np.isnan(tokens) else int(tokens)
+
+
+def _look_up_ids(table: LatencyTable, rows: Iterable[int], since: Since) -> dict[int, str]:
+    """The ids of these rows, found by the times of their sends and ends. One look also finds
+    records that ended nearby. Ids that are not found are missing."""
+    sent, closed = (table.requests[name].to_numpy(np.float64) for name in ("sent_at", "closed_at"))
+    rows = sorted(rows, key=closed.__getitem__)
+    begun, ended = sent[rows], closed[rows]
+    ids: dict[int, str] = {}
+    left = iter(range(MOST_READ))
+    for row in rows:
+        for _, record in zip(
+            left, since(closed[row] - 1e-3) if row not in ids else (), strict=False
+        ):
+            at = (record.sent_at or 0.0) + record.clock_offset_s
+            end = record.closed_unix_s
+            for place in np.flatnonzero((abs(begun - at) < SAME_S) & (abs(ended - end) < SAME_S)):
+                ids.setdefault(rows[place], record.id)
+            if row in ids or end > closed[row] + LATE_S:
+                break
+    return ids
+
+
+# -- the server's clock ----------------------------------------------------------------------------
+
+
+def measure_server_clock(
+    requests: pd.DataFrame, reported: ReportedColumns, possible: NDArray[np.bool_]
+) -> ServerClock | None:
+    """``possible``: the requests whose server times are possible. None: no span has the arrival of
+    its request.
+
+    Bounds contradict each other where the clock drifts, or there are several. The offset then lies
+    between them.
+    """
+    sent = requests["sent_at"].to_numpy(np.float64)
+    first = sent + requests["ttft_s"].to_numpy(np.float64)
+    server_s = (
+        np.fmax(
+            reported.ttft_us, np.nan_to_num(reported.queue_us) + np.nan_to_num(reported.prefill_us)
+        )
+        / 1e6
+    )
+    most = reported.arrived_at - sent
+    least = reported.arrived_at - (first - server_s)
+    known = possible & np.isfinite(most) & np.isfinite(least)
+    if not known.any():
+        return None
+    ends = float(least[known].max()), float(most[known].min())
+    return ServerClock(ahead_s=sum(ends) / 2, within_s=abs(ends[1] - ends[0]) / 2)
+
+
+# -- the server's own histograms -------------------------------------------------------------------
+
+OURS: Final = {
+    "queue": (QUEUE,),
+    "prefill": (PREFILL,),
+    "decode": (DECODE, DELIVERY),
+    "ttft": (TTFT,),
+    "inference": (),
+}
+"""The parts for each of the server's names. An inference (prefill and decode) has none."""
+REPORTED_PARTS: Final = ("queue", "prefill")
+"""The parts that only the server knows."""
+MIN_COUNTED: Final = 0.9
+"""The share of a run's requests that a server must have counted. Otherwise it has not ended the
+others, and its means are of the first ones."""
+MIN_SAME: Final = 0.95
+"""From this share of the larger count on, first tokens and queues belong to the same requests.
+First tokens are counted when they come, queues when a request ends. Few requests end where a server
+is overloaded."""
+
+AFTER_S: Final = 5.0
+"""A reading so long after the end of a run still counts as its last one."""
+
+
+def add_server_histograms(
+    attribution: LatencyAttribution | None, history: EngineHistory, run: Run
+) -> LatencyAttribution | None:
+    """Add the histograms of each server whose metrics were read. They also divide the time where
+    the server reports no queue and prefill for single requests."""
+    if attribution is None:
+        return None
+    own_means = tuple(_measure_histograms(attribution, history, run))
+    server = attribution.server
+    if server.basis != REQUESTS:
+        server = _divide_by_histograms(own_means, attribution) or server
+    return replace(attribution, own_means=own_means, server=server)
+
+
+def _measure_histograms(
+    attribution: LatencyAttribution, history: EngineHistory, run: Run
+) -> Iterator[ServerHistogramMeans]:
+    for name in sorted(history.names):
+        samples = _list_run_samples(history, name, run)
+        means = list[ServerHistogramMean]()
+        for what, parts in OURS.items():
+            # the server parts it
+            if what == "inference" and any(mean.name == "decode" for mean in means):
+                continue
+            if samples and (grown := histogram_mean(samples, what)) is not None:
+                known = parts and (
+                    what not in REPORTED_PARTS or attribution.server.basis == REQUESTS
+                )
+                here_ms = sum(attribution.means_ms[part] for part in parts) if known else None
+                means.append(
+                    ServerHistogramMean(
+                        name=what, server_ms=grown[0] * 1e3, count=grown[1], here_ms=here_ms
+                    )
+                )
+        if means:
+            engine = "simulator" if run.simulated else samples[-1].engine
+            yield ServerHistogramMeans(engine=engine, source=samples[-1].source, means=tuple(means))
+
+
+def _list_run_samples(history: EngineHistory, name: str, run: Run) -> list[EngineSample]:
+    """The samples of the run, and the first one after it, whose counters have the last requests.
+    After a stage they include the next stage's."""
+    ended_at = run.ended_at or run.stopping_at or float("inf")
+    last_at = ended_at + (AFTER_S if run.stage is None else 0.0)
+    after = (
+        sample
+        for sample in history.by_name[name]
+        if ended_at < sample.at < last_at and not sample.failure
+    )
+    return [*history.between(name, run.profiling_at, ended_at), *islice(after, 1)]
+
+
+def _divide_by_histograms(
+    servers: Sequence[ServerHistogramMeans], attribution: LatencyAttribution
+) -> ServerTime | None:
+    """The division over all servers together. None: they lack queue or prefill, or counted too few
+    requests."""
+    (queue_ms, queued), (prefill_ms, prefilled), (ttft_ms, first) = (
+        _average_over_servers(servers, what) for what in ("queue", "prefill", "ttft")
+    )
+    split = [count for count in (queued, prefilled) if count]
+    if not split or min(queued, prefilled) < MIN_COUNTED * attribution.requests:
+        return None
+    same = MIN_SAME * first <= min(split) and MIN_SAME * max(split) <= first
+    counts = [*split, first] if same else split
+    return ServerTime(
+        basis=HISTOGRAMS,
+        engine=" and ".join(dict.fromkeys(server.engine for server in servers)),
+        server_ms=attribution.server.server_ms,
+        count=max(counts),
+        least=min(counts),
+        ttft_ms=max(ttft_ms if same else 0.0, queue_ms + prefill_ms),
+        queue_ms=queue_ms,
+        prefill_ms=prefill_ms,
+        unsplit_of=0 if same else first,
+        unsplit_ms=0.0 if same else ttft_ms,
+    )
+
+
+def _average_over_servers(servers: Sequence[ServerHistogramMeans], what: str) -> tuple[float, int]:
+    """(mean in ms, number of requests); 0: there are none."""
+    every = chain.from_iterable(server.means for server in servers)
+    means = [mean for mean in every if mean.name == what]
+    count = sum(mean.count for mean in means)
+    return sum(mean.server_ms * mean.count for mean in means) / max(count, 1), count
+
+
+# -- the whole run ---------------------------------------------------------------------------------
+
+PERCENTILES: Final = (99.0, 95.0, 90.0, 75.0)
+"""The highest of these percentiles with enough requests is explained."""
+MIN_REPORTED: Final = 0.9
+"""The share of the requests for which the server must report its times. Below it, the mean of its
+queue would cover a part of them."""
+
+
+def attribute_latencies(
+    columns: RequestColumns,
+    spans: Mapping[str, ServerTimes],
+    run: Run,
+    since: Since,
+    asked: Sequence[str] = (),
+) -> LatencyAttribution | None:
+    """``spans`` are by request. ``since`` looks up records. ``asked`` has further breakdowns, such
+    as ``ttft{model=a} p95``. None: no request was answered."""
+    table, reported = _make_latency_table(columns, spans, run, few=False)
+    here, cut = table.counted, table.split
+    if not here.any():
+        return None
+    breakdowns = list[LatencyBreakdown]()
+    left_out = list[str]()
+    for rule in _list_explained_rules(table, run, asked, left_out):
+        chosen = select_requests(rule, RequestSelection(table.requests, here.copy())).chosen
+        where = str(rule).partition("}")[0].partition("{")[2]
+        breakdown = make_latency_breakdown(
+            table,
+            rule.metric,
+            rule.percentile or 50.0,
+            f"{{{where}}}" if rule.where else "",
+            chosen,
+        )
+        if breakdown is not None:
+            breakdowns.append(breakdown)
+        elif rule.where:
+            left_out.append(f"too few requests for {rule.metric}{{{where}}}")
+    sources = np.bincount(reported.source[here & ~cut.impossible], minlength=len(SOURCES))
+    means_ms = {name: float(table.part_ms(name)[here].mean()) for name in (*TO_FIRST, *AFTER_FIRST)}
+    means_ms[TTFT] = float(table.requests["ttft_s"].to_numpy(np.float64)[here].mean()) * 1e3
+    choices = table.requests["choices"].to_numpy(np.int64)
+    return LatencyAttribution(
+        requests=int(here.sum()),
+        choices=int(choices[here].sum()),
+        sent=int(choices[table.requests["sent_at"].notna().to_numpy()].sum()),
+        reported={
+            name: int(count) for name, count in zip(SOURCES[1:], sources[1:], strict=True) if count
+        },
+        impossible=int((cut.impossible & here).sum()),
+        server=ServerTime(
+            basis=REQUESTS if cut.known[here].any() else NEITHER,
+            server_ms=means_ms[SERVER] + means_ms[QUEUE] + means_ms[PREFILL],
+        ),
+        means_ms=means_ms,
+        breakdowns=tuple(breakdowns),
+        slowest=find_slowest_requests(table, run, since),
+        server_clock=measure_server_clock(columns.requests, reported, here & ~cut.impossible),
+        proxy=run.proxy,
+        left_out=tuple(left_out),
+    )
+
+
+def make_parts_frame(
+    columns: RequestColumns, spans: Mapping[str, ServerTimes], run: Run
+) -> pd.DataFrame:
+    """A row for each request in the order of ``columns.requests``: each part in seconds,
+    ``total_s`` to the first token (or the end), the source in ``reported``, and ``impossible``.
+
+    Parts after the first token are NaN for requests without one.
+    """
+    table, reported = _make_latency_table(columns, spans, run, few=True)
+    parts: dict[str, object] = {"total_s": table.split.total_us / 1e6}
+    for name in (*TO_FIRST, *AFTER_FIRST):
+        parts[f"{name}_s"] = table.part_ms(name) / 1e3
+    parts["reported"] = pd.Categorical.from_codes(reported.source, categories=pd.Index(SOURCES))
+    parts["impossible"] = table.split.impossible
+    return pd.DataFrame(parts)
+
+
+def _make_latency_table(
+    columns: RequestColumns,
+    spans: Mapping[str, ServerTimes],
+    run: Run,
+    *,
+    few: bool,
+) -> tuple[LatencyTable, ReportedColumns]:
+    """``few``: the server's report counts, however few requests it covers."""
+    requests = columns.requests
+    offer = run.offer
+    may_lack_users = offer is not None and (run.settings.users is not None or offer.out_of_users)
+    users = offer.most_users if offer is not None and may_lack_users else None
+    reported = columns.server.reported(spans)
+    counted = (
+        ((requests["phase"] == "profiling") & (requests["outcome"] == OK)).to_numpy(np.bool_)
+        & ~np.isnan(requests["ttft_s"].to_numpy(np.float64))
+    )  # fmt: skip
+    cut = split_latencies(requests, reported, run.limits, users)
+    if not few and (cut.known[counted] != NOTHING).sum() < MIN_REPORTED * counted.sum():
+        nothing = reported.without_queue_and_prefill()
+        unknown = split_latencies(requests, nothing, run.limits, users)
+        cut = dataclasses.replace(unknown, impossible=cut.impossible)
+    latency_s, ttft_s = (requests[name].to_numpy(np.float64) for name in ("latency_s", "ttft_s"))
+    total_ms = np.maximum(latency_s - ttft_s, 0.0) * 1e3
+    reported_ms = np.where(cut.impossible, np.nan, reported.decode_us) / 1e3
+    decode_ms = np.fmin(total_ms, reported_ms)
+    after_ms = {
+        DECODE: np.where(np.isnan(total_ms), np.nan, decode_ms),
+        DELIVERY: total_ms - decode_ms,
+    }
+    return LatencyTable(requests, cut, after_ms, ~np.isnan(reported_ms), counted), reported
+
+
+def _list_explained_rules(
+    table: LatencyTable, run: Run, asked: Sequence[str], left_out: list[str]
+) -> Iterator[Rule]:
+    """TTFT from due at the highest percentile with enough requests, the percentiles of rules, and
+    the requested ones."""
+    count = int(table.counted.sum())
+    highest = next((p for p in PERCENTILES if not has_too_few_values(count, p)), None)
+    rules = [] if highest is None else [parse_rule(f"{TO_DUE} p{highest:g} < 1s")]
+    rules += [rule for rule in run.settings.rules.by_text.values() if not rule.staged]
+    for text in asked:
+        try:
+            rules.append(parse_explained_metric(text))
+        except ValueError as error:
+            left_out.append(str(error))
+    seen = set[tuple[str, object, object]]()
+    for rule in rules:
+        key = rule.metric, rule.percentile, rule.where
+        if rule.metric in PARTS_OF and rule.percentile is not None and key not in seen:
+            seen.add(key)
+            yield rule
+
+
+def parse_explained_metric(text: str) -> Rule:
+    """The rule with the metric, selectors and percentile to explain: ``ttft{model=a} p95``. Raises
+    ValueError."""
+    no_parts = f"{text}: only percentiles of {', '.join(PARTS_OF)} have parts"
+    try:
+        rule = parse_rule(f"{text} < 1s")
+    except ValueError as error:
+        why = str(error).partition(": ")[2]
+        raise ValueError(no_parts if why.startswith("unknown unit") else f"{text}: {why}") from None
+    if rule.metric not in PARTS_OF or rule.percentile is None:
+        raise ValueError(no_parts)
+    return rule

@@ -1,0 +1,721 @@
+"""Latency breakdown display: where slow requests spend their time, as sentences, tables and
+bars."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from markupsafe import Markup
+
+from locust_llm.records.breakdown_labels import (
+    CLIENT,
+    CONNECT,
+    GATE,
+    HANDOVER,
+    LATE,
+    NAMES,
+    NETWORK,
+    PERMIT,
+    PREFILL,
+    QUEUE,
+    RETRIES,
+    SERVER,
+    USER,
+    name_latency_part,
+)
+from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBlock
+from locust_llm.report.sections.latency_breakdown import (
+    HISTOGRAMS,
+    REQUESTS,
+    LatencyAttribution,
+    LatencyBreakdown,
+    LatencyPart,
+    OverlappingRequest,
+    ServerClock,
+    ServerHistogramMean,
+    ServerHistogramMeans,
+    ServerTime,
+    SlowGroup,
+    SlowRequest,
+    find_reported_parts,
+    name_breakdown,
+    name_breakdown_metric,
+)
+from locust_llm.text.format import (
+    clean_line,
+    format_count,
+    format_duration,
+    format_number,
+    format_supported,
+)
+
+HEADING: Final = "Where slow requests spend their time"
+BARS: Final = "Slow requests, part by part"
+"""The heading of the charts."""
+QUESTION: Final = "Queue or prefill?"
+"""The sentence with the answer begins so, here and in the notes of older runs."""
+MIN_NAMED: Final = 0.05
+"""Parts below this share of the whole are not in the sentence."""
+MIN_REST: Final = 0.02
+"""From this share of the time to a first token on, the sentence names the rest that is neither
+queue nor prefill."""
+MIN_OUTSIDE: Final = 0.1
+"""From this share of the mean time in the server (measured here) on, the time outside the server's
+clock is named."""
+FAR_BEYOND: Final = 3.0
+"""Beyond so many times the mean time in the server, the mean does not explain what is so slow."""
+MORE: Final = 1.1
+"""A server that counted more than this many times the run's requests served others too."""
+COUNTS_DIFFER: Final = (
+    "The means here are of {}. Where the server counted more (a warmup, other clients, each of "
+    "several choices) or fewer, "
+    "its mean is of other requests, and no difference is shown."
+)
+NAMES_OF_MEANS: Final = {"ttft": "TTFT"}
+RULES: Final = {
+    USER: "All users were busy when these requests were due: more users (-u) send them in time, if "
+    "requests then take no longer.",
+    LATE: "The load generator sent late: too little CPU.",
+    RETRIES: "Earlier attempts were refused; --max-retries decides how long one goes on.",
+    GATE: "With a higher prefill limit more requests wait in the server instead: a sweep of the limit "
+    "shows which sum is smaller.",
+    PERMIT: "Permits of the prefill limit were free, and late on their way between the processes: "
+    "use fewer processes "
+    "(--processes), or a machine with more CPU.",
+    CONNECT: "Each connection is opened anew: keep them open, or look at the network and at this "
+    "machine's CPU.",
+    NETWORK: "Look at the network, a proxy, the tokenizer and the HTTP server.",
+    HANDOVER: "The engine was in the middle of a step, or the server's processes had no CPU: a "
+    "smaller token budget makes "
+    "steps shorter.",
+    QUEUE: "A lower prefill limit moves a part of this to the gate: a sweep of the limit shows which "
+    "sum is smaller. Less load or more servers make it shorter.",
+    PREFILL: "The prefill holds other requests' prefills in the same steps: shorter prompts, a "
+    "prefix cache or fewer "
+    "prompts at a time make it shorter.",
+    CLIENT: "First chunks were read together with later ones, and may have come sooner: this "
+    "machine's CPU is short, or they were sent together.",
+}
+"""The advice for the part that grew most over typical requests."""
+SECOND: Final = 0.5
+"""A second part that grew by this share of the largest growth is named with it."""
+
+
+def make_latency_parts_blocks(attribution: LatencyAttribution) -> Iterator[Block]:
+    """The sentence and table of each breakdown, the groups, and the sources of the values."""
+    yield Heading(HEADING)
+    reported = find_reported_parts(attribution)
+    for breakdown in attribution.breakdowns:
+        yield TextBlock(describe_slow_requests(breakdown, attribution))
+        yield TableBlock(
+            (
+                f"Part of {name_breakdown(breakdown)}",
+                "slow (ms)",
+                "typical (ms)",
+                "all (ms)",
+                "from",
+            ),
+            tuple(_format_part_row(part, reported) for part in breakdown.parts),
+            numbers=False,
+        )
+    if (
+        grouped := next(
+            (breakdown for breakdown in attribution.breakdowns if breakdown.groups), None
+        )
+    ) is not None:
+        yield TableBlock(
+            (
+                "Requests",
+                "count",
+                name_breakdown_metric(grouped),
+                "largest part of slow requests",
+                "share",
+            ),
+            tuple(_format_group_row(group, reported) for group in grouped.groups),
+            numbers=False,
+        )
+    if answer := describe_server_time(attribution):
+        yield TextBlock(answer)
+    for own in attribution.own_means:
+        yield from _make_histogram_blocks(own, attribution)
+    yield TextBlock(" ".join(_describe_sources(attribution)))
+
+
+# -- the server ------------------------------------------------------------------------------------
+
+
+def describe_server_time(attribution: LatencyAttribution) -> str:
+    """How the time in the server is divided on average. Empty: single requests show it, and the
+    parts have it."""
+    server = attribution.server
+    if server.basis == REQUESTS:
+        return ""
+    if server.basis == HISTOGRAMS:
+        others = " It served other requests too." if _has_served_others(attribution) else ""
+        least = f"{server.least} to " if 0 < server.least < server.count else ""
+        whole = "of queue and prefill" if server.unsplit_of else "to a first token"
+        return (
+            f"{_divide_first_token(attribution, whole)}, means of {least}"
+            f"{_format_request_count(server.count, attribution)}.{others}{_describe_unsplit_time(server)}"
+            f"{_beyond_means(attribution)}"
+        )
+    where = (
+        "in the server and on the way through the proxy"
+        if has_unknown_route(attribution)
+        else "in the server"
+    )
+    known = "A metrics page or tracing"
+    if attribution.own_means:
+        known = "The metrics page does not split it: tracing"
+    if split := sum(_count_histogram_requests(own, "prefill") for own in attribution.own_means):
+        known = f"The metrics page splits it for {split:,} of {attribution.requests:,} requests only: tracing"
+    return (
+        f"From the send to the first token: {format_duration(server.server_ms / 1e3)} {where}, on "
+        f"average. {known} "
+        "(--otlp-receiver) would split it."
+    )
+
+
+def _describe_unsplit_time(server: ServerTime) -> str:
+    """How much of the time to the first tokens belongs to requests whose queue and prefill the
+    server had not counted yet. Empty: none."""
+    whole_ms = server.unsplit_of * server.unsplit_ms
+    split_ms = server.count * (server.queue_ms + server.prefill_ms)
+    if split_ms >= whole_ms:
+        return ""
+    share = 1 - split_ms / whole_ms
+    return (
+        f" {format_count(server.unsplit_of, 'first token')} came within the time of these "
+        f"readings, after {_format_ms(server.unsplit_ms)} on average. A server counts queue and prefill "
+        f"only when a request ends, and many servers not at all of cancelled or cut ones, so "
+        f"{share:.0%} of that time is not split."
+    )
+
+
+def _divide_first_token(attribution: LatencyAttribution, whole: str) -> str:
+    """Queue, prefill and the rest. Where much of the time to a first token lies outside the
+    server's clock, as for a stopped process, that is a part of its own."""
+    server = attribution.server
+    outside_ms = _outside_ms(attribution)
+    whole_ms = server.ttft_ms
+    name, share = server.largest
+    rest_ms = server.rest_ms
+    rest = f", {_format_ms(rest_ms)} neither" if rest_ms >= MIN_REST * whole_ms else ""
+    if outside_ms:
+        whole_ms = server.server_ms
+        whole = "to a first token here"
+        share *= server.ttft_ms / whole_ms
+        rest += f", {_format_ms(outside_ms)} outside of its clock (its socket and front end, or the way)"
+        if outside_ms > share * whole_ms:
+            name = "neither"
+            share = outside_ms / whole_ms
+    return (
+        f"{QUESTION} {name.capitalize()}, {share:.0%}, by the server's own histograms "
+        f"({server.engine}): of {_format_ms(whole_ms)} {whole} {_format_ms(server.queue_ms)} are queue, "
+        f"{_format_ms(server.prefill_ms)} prefill{rest}"
+    )
+
+
+def _outside_ms(attribution: LatencyAttribution) -> float:
+    """The part of the mean server time (measured here) that the server's clock cannot have had,
+    even if it counted only these requests. 0: it is little, or other requests ended than began."""
+    server, here_ms = attribution.server, attribution.server.server_ms
+    if server.unsplit_of or _has_served_others(attribution):
+        return 0.0
+    counted = max(attribution.choices or attribution.requests, 1)
+    outside_ms = here_ms - server.ttft_ms * max(server.count / counted, 1.0)
+    return outside_ms if outside_ms >= MIN_OUTSIDE * here_ms else 0.0
+
+
+def _has_served_others(attribution: LatencyAttribution) -> bool:
+    own = max(attribution.choices or attribution.requests, attribution.sent)
+    return attribution.server.count > MORE * own
+
+
+def _beyond_means(attribution: LatencyAttribution) -> str:
+    """The remark that a mean shows nothing of requests that took far longer."""
+    mean_ms = attribution.server.server_ms
+    slow = next(iter(attribution.breakdowns), None)
+    if slow is None or not mean_ms:
+        return ""
+    slow_ms = sum(part.slow_ms for part in slow.parts if part.name in (SERVER, QUEUE, PREFILL))
+    if slow_ms < FAR_BEYOND * mean_ms:
+        return ""
+    return (
+        f" The requests at {name_breakdown(slow)} were {format_duration(slow_ms / 1e3)} in the "
+        f"server, {slow_ms / mean_ms:.0f} times the mean: means do not explain them."
+    )
+
+
+def _format_ms(ms: float) -> str:
+    """Not finer than 0.01 ms: the mean of an empty queue means nothing with three digits."""
+    return format_duration(round(ms / 1e3, 5))
+
+
+def _make_histogram_blocks(
+    own: ServerHistogramMeans, attribution: LatencyAttribution
+) -> Iterator[Block]:
+    """A server counts a first token when it comes, and other times when a request has ended. So
+    each mean may cover another number of requests."""
+    counts = [mean.count for mean in own.means]
+    count = max(counts)
+    same_requests = {*counts} == {attribution.requests}
+    server = f"{own.engine}, {own.source}" if own.source else own.engine
+    whose = f" of {_format_request_count(count, attribution)}" if same_requests else ""
+    head = (
+        f"Mean{whose} by the server's histograms ({server})", "server (ms)",
+        *([] if same_requests else ["requests"]), "here (ms)", "difference (ms)", "from",
+    )  # fmt: skip
+    rows = tuple(
+        tuple(_format_histogram_row(mean, attribution.requests, same_requests))
+        for mean in own.means
+    )
+    yield TableBlock(head, rows, numbers=False)
+    if not same_requests:
+        yield TextBlock(COUNTS_DIFFER.format(format_count(attribution.requests, "request")))
+    if count < attribution.requests / MORE:
+        yield TextBlock(
+            "A server counts the requests that it served, most of their times when they end: "
+            "these are fewer than the requests here."
+        )
+    elif count < attribution.requests:
+        yield TextBlock(
+            "No reading of its metrics counted the rest: they ended before the first reading, "
+            "after the last, or just before a restart."
+        )
+
+
+def _count_histogram_requests(own: ServerHistogramMeans, name: str) -> int:
+    return sum(mean.count for mean in own.means if mean.name == name)
+
+
+def _format_request_count(count: int, attribution: LatencyAttribution) -> str:
+    """``50 requests``, or ``49 of 50 requests`` where the others ended outside the server's
+    readings."""
+    missed = f" of {attribution.requests}" if count < attribution.requests else ""
+    return f"{count}{missed} request{'s' if count != 1 or missed else ''}"
+
+
+def _format_histogram_row(
+    mean: ServerHistogramMean, requests: int, same_requests: bool
+) -> Iterator[str]:
+    """``same_requests``: all means cover the same requests, and no cell has their number."""
+    yield NAMES_OF_MEANS.get(mean.name, mean.name)
+    yield format_number(mean.server_ms, 4)
+    if not same_requests:
+        yield f"{mean.count:,}"
+    here_ms = mean.here_ms
+    if here_ms is None:
+        yield from ("-", "-", "-")
+        return
+    yield format_number(here_ms, 4)
+    yield f"{here_ms - mean.server_ms:+.2f}" if mean.count == requests else "-"
+    yield "reported" if mean.name in (QUEUE, PREFILL) else "measured"
+
+
+# -- slow requests ---------------------------------------------------------------------------------
+
+
+def describe_slow_requests(breakdown: LatencyBreakdown, attribution: LatencyAttribution) -> str:
+    """``TTFT from Due p99 is 3.4 s. The 12 requests at or above it took 3.6 s on average (typical
+    ones: 310 ms): 2.1 s the server's queue, 0.9 s prefill.``"""
+    whole_ms = sum(part.slow_ms for part in breakdown.parts)
+    largest = _list_largest_parts(breakdown, find_reported_parts(attribution))
+    parts = ", ".join(f"{format_duration(ms / 1e3)} {name}" for ms, name, _ in largest)
+    typical = format_duration(sum(part.typical_ms for part in breakdown.parts) / 1e3)
+    who = (
+        "The slowest request"
+        if breakdown.slow == 1
+        else f"The {breakdown.slow:,} requests at or above it"
+    )
+    average = "" if breakdown.slow == 1 else " on average"
+    return (
+        f"{name_breakdown(breakdown)} is {format_duration(breakdown.value_ms / 1e3)}. {who} took "
+        f"{format_duration(whole_ms / 1e3)}{average} "
+        f"(typical ones: {typical}): {parts}. {' '.join(_advise(breakdown, attribution))}"
+    ).rstrip()
+
+
+def _advise(breakdown: LatencyBreakdown, attribution: LatencyAttribution) -> Iterator[str]:
+    """The advice for the part that grew most over typical requests. It is named where it is not the
+    largest one. Another part that grew by half as much is named, too."""
+    grown = sorted(breakdown.parts, key=_growth_ms, reverse=True)
+    most_ms = max(map(_growth_ms, grown), default=0.0)
+    causes = [
+        part for part in grown if _growth_ms(part) > 0 and _growth_ms(part) >= SECOND * most_ms
+    ][:2]
+    largest = max(breakdown.parts, key=lambda part: part.slow_ms, default=None)
+    if not causes and largest is not None:
+        causes = [largest]
+    elif len(causes) == 1 and causes[0] is largest:
+        yield _advise_on_part(largest, breakdown, attribution)
+        return
+    reported = find_reported_parts(attribution)
+    for part in causes:
+        if (growth_ms := _growth_ms(part)) > 0:
+            yield (
+                f"{format_duration(growth_ms / 1e3)} more than in typical ones is "
+                f"{name_latency_part(part.name, reported)}."
+            )
+        yield _advise_on_part(part, breakdown, attribution)
+
+
+def _growth_ms(part: LatencyPart) -> float:
+    return part.slow_ms - part.typical_ms
+
+
+def _advise_on_part(
+    part: LatencyPart, breakdown: LatencyBreakdown, attribution: LatencyAttribution
+) -> str:
+    """The network is no cause where the kernel's round trip is a small share of the part. Through a
+    proxy, the round trip is not the way to the server."""
+    round_trip_ms = breakdown.round_trip_ms
+    if (
+        part.name == NETWORK
+        and not attribution.proxy
+        and round_trip_ms is not None
+        and round_trip_ms < MIN_NAMED * part.slow_ms
+    ):
+        return (
+            f"The network's round trip is {format_duration(round_trip_ms / 1e3)} at most: look at "
+            f"the tokenizer, the HTTP server or a proxy before "
+            "the server."
+        )
+    return RULES.get(part.name, "")
+
+
+def _list_largest_parts(
+    breakdown: LatencyBreakdown, reported: Collection[str]
+) -> list[tuple[float, str, str]]:
+    """(ms, words, part) of the named parts, the largest first."""
+    whole_ms = sum(part.slow_ms for part in breakdown.parts)
+    named_parts = sorted(
+        (
+            (part.slow_ms, name_latency_part(part.name, reported), part.name)
+            for part in breakdown.parts
+        ),
+        key=lambda part_named: -part_named[0],
+    )
+    return [
+        part_named
+        for i, part_named in enumerate(named_parts)
+        if i == 0 or part_named[0] >= MIN_NAMED * whole_ms
+    ]
+
+
+def summarise_latency_parts(attribution: LatencyAttribution) -> str:
+    """For the console: ``TTFT from Due p99: 62% the server's queue, 27% prefill.`` for the first
+    breakdown, and what else is known of the time in the server."""
+    return " ".join(
+        filter(
+            None,
+            (
+                *map(_summarise_breakdown, attribution.breakdowns[:1], [attribution]),
+                describe_server_time(attribution),
+            ),
+        )
+    )
+
+
+def _summarise_breakdown(breakdown: LatencyBreakdown, attribution: LatencyAttribution) -> str:
+    whole_ms = max(sum(part.slow_ms for part in breakdown.parts), 1e-9)
+    parts = ", ".join(
+        f"{ms / whole_ms:.0%} {name}"
+        for ms, name, _ in _list_largest_parts(breakdown, find_reported_parts(attribution))
+    )
+    proxy = has_unknown_route(attribution) and any(part.name == SERVER for part in breakdown.parts)
+    return f"{name_breakdown(breakdown)}: {parts}{'; the way through the proxy is in it' * proxy}."
+
+
+def has_unknown_route(attribution: LatencyAttribution) -> bool:
+    """There is a proxy, and there are requests of which the server reported nothing."""
+    return bool(attribution.proxy) and attribution.server.basis != REQUESTS
+
+
+def _format_part_row(part: LatencyPart, reported: Collection[str]) -> tuple[str, ...]:
+    means = (format_number(ms, 4) for ms in (part.slow_ms, part.typical_ms, part.all_ms))
+    return name_latency_part(part.name, reported), *means, part.source
+
+
+def _format_group_row(group: SlowGroup, reported: Collection[str]) -> tuple[str, ...]:
+    name, ms = group.longest
+    whole_ms = sum(ms for _, ms, _ in group.parts)
+    return (
+        f"{group.by} {group.label}",
+        f"{group.count:,}",
+        f"p{group.percentile:g} {format_duration(group.value_ms / 1e3)}",
+        f"{name_latency_part(name, reported)}, {format_duration(ms / 1e3)}",
+        f"{ms / whole_ms:.0%}",
+    )
+
+
+def _describe_sources(attribution: LatencyAttribution) -> Iterator[str]:
+    if attribution.reported:
+        sources = " and ".join(
+            f"{format_count(count, 'request')} ({name})"
+            for name, count in attribution.reported.items()
+        )
+        few = (
+            ""
+            if attribution.server.basis == REQUESTS
+            else ", too few, or too little, to split the time in the server"
+        )
+        yield f"The server reported its own times for {sources} of {attribution.requests:,}{few}."
+    else:
+        yield "The server reported nothing of single requests."
+    if has_unknown_route(attribution):
+        yield (
+            f"The way through the proxy ({attribution.proxy}) is not known: it is part of the time in "
+            f"the server here."
+        )
+    if attribution.server_clock is not None:
+        yield _describe_server_clock(attribution.server_clock)
+    if attribution.impossible:
+        yield (
+            f"For {format_count(attribution.impossible, 'request')} it reported more time than there "
+            f"was: left out."
+        )
+    yield from (f"Left out: {why}." for why in attribution.left_out)
+
+
+def _describe_server_clock(clock: ServerClock) -> str:
+    within = format_duration(clock.within_s)
+    if abs(clock.ahead_s) <= clock.within_s:
+        return f"The server's clock agrees with this machine's within {within}."
+    offset = format_supported(abs(clock.ahead_s), clock.within_s, " s", 13)
+    way = "ahead of" if clock.ahead_s > 0 else "behind"
+    return (
+        f"The server's clock is {offset} {way} this machine's (\N{PLUS-MINUS SIGN} {within}); "
+        f"no part depends on it."
+    )
+
+
+# -- bars ------------------------------------------------------------------------------------------
+
+Parts = Sequence[tuple[str, float, str]]
+"""(part, ms, source)."""
+MIN_SHARE: Final = 0.002
+"""Parts below this share of the width are not drawn."""
+NO_TIMES: Final[Mapping[str, float]] = MappingProxyType({})
+
+
+class BarDrawing(NamedTuple):
+    title: str
+    caption: str
+    label: str
+    """What it shows, for screen readers."""
+    drawn: Markup
+
+
+def draw_breakdown_bars(attribution: LatencyAttribution) -> Iterator[BarDrawing]:
+    """A drawing for each breakdown, for the groups, and for the slowest requests."""
+    reported = find_reported_parts(attribution)
+    for breakdown in attribution.breakdowns:
+        yield _draw_breakdown(breakdown, reported)
+    if (
+        grouped := next(
+            (breakdown for breakdown in attribution.breakdowns if breakdown.groups), None
+        )
+    ) is not None:
+        yield _draw_groups(grouped, reported)
+    if attribution.slowest:
+        longest = max(request.total_ms for request in attribution.slowest)
+        label = f"The {format_count(len(attribution.slowest), 'slowest request')}, part by part"
+        rows = Markup("").join(
+            _draw_slow_request(request, longest, reported) for request in attribution.slowest
+        )
+        yield BarDrawing(
+            title=f"The slowest {len(attribution.slowest)}",
+            caption="From due to the first token. Open one: its parts one after the other, and the "
+            "requests that waited for "
+            "a first token at the same time, on one axis.",
+            label=label,
+            drawn=_draw_keys(
+                _find_drawn_parts((request.parts for request in attribution.slowest), longest),
+                reported,
+            )
+            + _frame_rows("group", label, rows),
+        )
+
+
+def _draw_breakdown(breakdown: LatencyBreakdown, reported: Collection[str]) -> BarDrawing:
+    slow = [(part.name, part.slow_ms, part.source) for part in breakdown.parts]
+    typical = [(part.name, part.typical_ms, part.source) for part in breakdown.parts]
+    longest = max(_sum_ms(slow), _sum_ms(typical)) or 1.0
+    rows = _draw_row(f"p{breakdown.percentile:g} and above", slow, longest, reported) + _draw_row(
+        "typical", typical, longest, reported
+    )
+    label = (
+        f"{clean_line(name_breakdown(breakdown))}: slow requests {_describe_bar(slow, longest, reported)}; "
+        f"typical ones {_describe_bar(typical, longest, reported)}"
+    )
+    return BarDrawing(
+        title=clean_line(name_breakdown(breakdown)),
+        caption=f"Mean of the {format_count(breakdown.slow, 'request')} at or above the percentile "
+        f"(their times are in the keys) and of "
+        f"the {breakdown.typical:,} around the median.",
+        label=label,
+        drawn=_draw_keys(
+            _find_drawn_parts([slow, typical], longest),
+            reported,
+            {name: ms for name, ms, _ in slow},
+        )
+        + _frame_rows("img", label, rows),
+    )
+
+
+def _draw_groups(breakdown: LatencyBreakdown, reported: Collection[str]) -> BarDrawing:
+    longest = max(_sum_ms(group.parts) for group in breakdown.groups) or 1.0
+    drawn = Markup("")
+    for by, groups in groupby(breakdown.groups, lambda group: (group.by, group.percentile)):
+        rows = Markup("").join(
+            _draw_row(group.label, group.parts, longest, reported) for group in groups
+        )
+        drawn += Markup("<p class=by>By {}, p{} and above</p>{}").format(by[0], f"{by[1]:g}", rows)
+    each = "; ".join(
+        f"{clean_line(group.label)} {_describe_bar(group.parts, longest, reported)}"
+        for group in breakdown.groups
+    )
+    label = (
+        f"{clean_line(name_breakdown_metric(breakdown))} of the slow requests of each group: {each}"
+    )
+    return BarDrawing(
+        title=f"{clean_line(name_breakdown_metric(breakdown))} by group",
+        caption="Mean of the slow requests of each group; where groups are small, above a lower "
+        "percentile.",
+        label=label,
+        drawn=_draw_keys(
+            _find_drawn_parts((group.parts for group in breakdown.groups), longest), reported
+        )
+        + _frame_rows("img", label, drawn),
+    )
+
+
+def _frame_rows(role: str, label: str, rows: Markup) -> Markup:
+    return Markup('<div role={} aria-label="{}">{}</div>').format(role, label, rows)
+
+
+def _describe_bar(parts: Parts, longest_ms: float, reported: Collection[str]) -> str:
+    """``3.2 s: the gate 2.7 s, connecting 0.3 s`` for the drawn parts."""
+    shown = [(name, ms) for name, ms, _ in parts if ms >= MIN_SHARE * longest_ms]
+    each = (
+        f"{name_latency_part(name, reported)} {format_duration(ms / 1e3)}" for name, ms in shown
+    )
+    return f"{format_duration(_sum_ms(parts) / 1e3)}: {', '.join(each)}"
+
+
+def _sum_ms(parts: Parts) -> float:
+    return sum(ms for _, ms, _ in parts)
+
+
+def _find_drawn_parts(several: Iterable[Parts], longest_ms: float) -> set[str]:
+    """The parts that are long enough in one of these bars."""
+    every = chain.from_iterable(several)
+    return {name for name, ms, _ in every if ms >= MIN_SHARE * longest_ms}
+
+
+def _draw_keys(
+    names: Iterable[str], reported: Collection[str], times_ms: Mapping[str, float] = NO_TIMES
+) -> Markup:
+    shown = set(names)
+    order = list(NAMES)
+    keys = Markup("").join(
+        Markup('<span class=key><i class="part {}"></i>{}{}</span>').format(
+            name, name_latency_part(name, reported), _format_key_time(times_ms.get(name))
+        )
+        for name in sorted(shown, key=order.index)
+    )
+    return Markup("<div class=keys>{}</div>").format(keys)
+
+
+def _format_key_time(ms: float | None) -> Markup:
+    return (
+        Markup("")
+        if ms is None
+        else Markup("<small>{}</small>").format(format_duration(round(ms / 1e3, 5)))
+    )
+
+
+def _draw_row(label: str, parts: Parts, longest_ms: float, reported: Collection[str]) -> Markup:
+    return Markup("<div class=owner><span>{}</span>{}<b>{}</b></div>").format(
+        clean_line(label),
+        _draw_bar(parts, longest_ms, reported),
+        format_duration(_sum_ms(parts) / 1e3),
+    )
+
+
+def _draw_bar(
+    parts: Parts, longest_ms: float, reported: Collection[str], at_ms: float = 0.0
+) -> Markup:
+    """An SVG that is stretched to its width, from ``at_ms`` on. Each part is a rectangle with its
+    name and time as a tooltip."""
+    drawn = list[Markup]()
+    for name, ms, source in parts:
+        share = ms / longest_ms
+        if share >= MIN_SHARE or len(parts) == 1:
+            drawn.append(
+                Markup('<rect class="part {}" x="{:.2f}" width="{:.2f}" '
+                    'height="10"><title>{}</title></rect>').format(
+                    name, 1000 * at_ms / longest_ms, 1000 * max(share, MIN_SHARE),
+                    f"{name_latency_part(name, reported)}: {format_duration(ms / 1e3)}, {source}",
+                )
+            )  # fmt: skip
+        at_ms += ms
+    return Markup(
+        '<svg class=bar viewBox="0 0 1000 10" preserveAspectRatio=none aria-hidden=true>{}</svg>'
+    ).format(Markup("").join(drawn))
+
+
+def _draw_slow_request(
+    request: SlowRequest, longest_ms: float, reported: Collection[str]
+) -> Markup:
+    tokens = "" if request.input_tokens is None else f", {request.input_tokens:,} tokens"
+    head = Markup("<summary class=owner><span>{}</span>{}<b>{}</b></summary>").format(
+        clean_line(request.id or "?"),
+        _draw_bar(request.parts, longest_ms, reported),
+        format_duration(request.total_ms / 1e3),
+    )
+    rows = Markup("")
+    at_ms = 0.0
+    for part in request.parts:
+        name, ms, source = part
+        rows += Markup(
+            "<div class=owner><span>{} <small>{}</small></span>{}<b>{}</b></div>"
+        ).format(
+            name_latency_part(name, reported),
+            source,
+            _draw_bar([part], request.total_ms, reported, at_ms),
+            format_duration(ms / 1e3),
+        )
+        at_ms += ms
+    rest = request.others - len(request.overlapping)
+    more = f" The longest {len(request.overlapping)} of {request.others}:" if rest else ""
+    way = Markup("<p>Waiting for a first token at the same time, on the same axis.{}</p>").format(
+        more
+    )
+    beside = Markup("").join(
+        _draw_overlapping_request(other, request.total_ms) for other in request.overlapping
+    )
+    about = f"Due {request.due_s:.2f} s after the start{tokens}, {clean_line(request.model)}."
+    return Markup("<details class=slowest>{}<p>{}</p>{}{}{}</details>").format(
+        head, about, rows, way if beside else "", beside
+    )
+
+
+def _draw_overlapping_request(other: OverlappingRequest, total_ms: float) -> Markup:
+    """The request on the axis of the slow one, cut where that begins and ends."""
+    start, end = (min(max(at / total_ms, 0.0), 1.0) * 1000 for at in (other.from_ms, other.to_ms))
+    tokens = "" if other.input_tokens is None else f"{other.input_tokens:,} tokens"
+    return Markup(
+        "<div class=owner><span>{} <small>{}</small></span>"
+        "<svg class=bar viewBox='0 0 1000 10' preserveAspectRatio=none aria-hidden=true>"
+        '<rect class="part overlapping" x="{:.2f}" width="{:.2f}" '
+        'height="10"/></svg><b>{}</b></div>'
+    ).format(
+        clean_line(other.id or "?"),
+        tokens,
+        start,
+        max(end - start, 2.0),
+        format_duration((other.to_ms - other.from_ms) / 1e3),
+    )

@@ -1,0 +1,682 @@
+"""Prefill limit comparison: what a run that compares prefill limits found: the answer in a
+sentence, each limit against the best one, and its figures by length of the prompt; table and chart.
+
+How they are compared: locust_llm/slo/best_limit.py; what counts: records/limit_blocks.py.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from locust_llm.records.limit_blocks import (
+    CountedRequest,
+    LimitBlock,
+    LimitBlockRecords,
+    find_median_length,
+)
+from locust_llm.records.record import Record
+from locust_llm.records.run_facts import Run
+from locust_llm.report.charts.plot_model import (
+    Plot,
+    PlotAxis,
+    PlotSeries,
+    detect_doubling,
+    round_values,
+)
+from locust_llm.report.document_blocks import (
+    SCARCE_NOTE,
+    Block,
+    Heading,
+    TableBlock,
+    TextBlock,
+    mark_scarce,
+)
+from locust_llm.report.rate_window import RateWindow
+from locust_llm.report.slo.observed import Evaluation
+from locust_llm.slo.best_limit import (
+    GOODPUT,
+    LEAST_ROUNDS,
+    LEAST_VALUES,
+    OBJECTIVES,
+    SHORT_TTFT,
+    STALL,
+    TOKENS,
+    TOLERANCE,
+    Limit,
+    LimitRegret,
+    compare_two,
+    compare_with_best,
+    format_limit,
+)
+from locust_llm.slo.percentile import find_percentile
+from locust_llm.slo.rules import define_good_request
+from locust_llm.text.format import (
+    capitalise_sentence,
+    format_brief,
+    format_count,
+    format_number,
+)
+
+from .section import ReportMaterial, ReportSection
+
+PREFILL_LIMITS: Final = "prefill_limits"
+"""The key of the finding in run.json."""
+SHORT: Final = "short"
+LONG: Final = "long"
+ALL: Final = "all"
+BEST: Final = "best"
+AS_GOOD: Final = "as good"
+UNKNOWN: Final = "not distinguished"
+LIKELY_WORSE: Final = "likely worse"
+WORSE: Final = "worse"
+LONGEST_S: Final = 8 * 3600.0
+"""More than so much more time is not worth naming."""
+MIN_MINUTES: Final = 2
+
+
+class ObjectiveWords(NamedTuple):
+    """How an objective is named."""
+
+    label: str
+    """In heads of tables."""
+    unit: str
+    scale: float
+    """From seconds."""
+    without: str
+    """What is so many times as long (or as many) without a limit."""
+
+
+WORDS: Final = {
+    GOODPUT: ObjectiveWords("goodput", "/s", 1.0, "goodput is"),
+    SHORT_TTFT: ObjectiveWords("TTFT from due p95, short", "ms", 1e3, "short prompts wait"),
+    STALL: ObjectiveWords("longest stall p95", "ms", 1e3, "the longest stall (p95) is"),
+    TOKENS: ObjectiveWords("output tokens", "/s", 1.0, "the output is"),
+}
+
+
+class LimitLengthRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests of one limit with prompts of one class of length. Seconds."""
+
+    limit: int | None
+    prompts: str
+    """short, long or all."""
+    requests: int
+    failed: int
+    ttft_from_due_p50_s: float | None
+    ttft_from_due_p95_s: float | None
+    """None: it lies on a failure, or there are no requests."""
+    gate_wait_p50_s: float | None
+    gate_wait_p95_s: float | None
+    longest_stall_p95_s: float | None
+    output_tokens_per_s: float | None
+    goodput_per_s: float | None
+    """None: nothing defines a good request."""
+
+
+class LimitRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One limit against the best one. Regrets are ratios less 1: 0.1 is 10 % worse."""
+
+    limit: int | None
+    """None: no limit."""
+    rounds: int
+    figure: float | None
+    """Of the objective: seconds, or a number a second."""
+    regret: float | None
+    """None: nothing is known of it, as it has no interval."""
+    regret_low: float
+    regret_high: float | None
+    """None: nothing bounds it."""
+    verdict: str
+    """best, as good, not distinguished, likely worse or worse."""
+    left_open: int
+    """Requests that count, and had not ended when the limit changed."""
+
+
+class LimitComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """What the limits of one load came to."""
+
+    objective: str
+    answer: str
+    """In one sentence or two."""
+    best: int | None = None
+    """The limit to use; None: none is needed, or none is known to be better."""
+    advises: bool = False
+    """``best`` is certainly better than no limit."""
+    rows: tuple[LimitRow, ...] = ()
+    lengths: tuple[LimitLengthRow, ...] = ()
+    longest_short: int = 0
+    """Input tokens of the longest short prompt."""
+    rounds: int = 0
+    left_out: int = 0
+    """Requests that were in flight when the limit changed, and count nowhere."""
+    block_s: tuple[float, float] = (0.0, 0.0)
+    """The shortest and the longest block."""
+    conditions: str = ""
+    """Of a good request."""
+    same_arrivals: bool = False
+    """Each block of a round had the same arrivals and lengths."""
+    ended: str = ""
+
+
+def compare_limits(run: Run, records: Iterable[Record]) -> LimitComparison | None:
+    """None: the run compares none."""
+    blocks = run.limit_blocks
+    if not blocks:
+        return None
+    good, _ = define_good_request(run.settings.rules)
+    found = LimitBlockRecords(good)
+    for record in records:
+        found.add(record, blocks)
+    whole = _drop_unfinished(blocks, run)
+    limits = list(dict.fromkeys([None, *run.settings.swept_limits]))
+    objective = run.settings.chosen_objective
+    samples = found.samples(objective, limits, whole)
+    regrets = compare_with_best(samples, OBJECTIVES[objective])
+    rounds = max((block.round for block in whole), default=0)
+    without = None
+    best = _find_best(regrets)
+    if best is not None and best.limit is not None:
+        without = compare_two(samples, OBJECTIVES[objective], None, best.limit)
+    seconds = _run_seconds(run)
+    advised = _advise(regrets, best, without)
+    lengths = tuple(_length_rows(found, whole, limits, has_goodput=bool(good)))
+    counted = [block.ended_at - block.began_at for block in whole if block.round]
+    return LimitComparison(
+        objective=objective,
+        answer=describe_answer(regrets, objective, without, rounds=rounds, seconds=seconds),
+        best=advised,
+        advises=advised is not None,
+        rows=tuple(_limit_row(one, best, found.requests) for one in regrets),
+        lengths=lengths,
+        longest_short=int(find_median_length(found.requests)),
+        rounds=rounds,
+        left_out=found.left_out,
+        block_s=(min(counted), max(counted)) if counted else (0.0, 0.0),
+        conditions=" and ".join(map(str, good)),
+        same_arrivals=run.settings.open_loop and not run.settings.input_file,
+        ended=run.sweep_end,
+    )
+
+
+def select_limit_requests(seen: Evaluation, limit: Limit) -> Evaluation | None:
+    """The part of a run that is of one limit, its rates over the time that counts; None: there is
+    none."""
+    spans = [
+        (block.settled_at, block.counted_until)
+        for block in seen.run.limit_blocks
+        if block.round and block.limit == limit
+    ]
+    if not spans:
+        return None
+    part = seen.main.only(seen.main.requests["arm"] == format_limit(limit))
+    pauses = tuple((before[1], after[0]) for before, after in pairwise(spans))
+    window = RateWindow((spans[0][0], spans[-1][1]), pauses)
+    return seen._replace(main=part, ended=part, time=window, settled=None)
+
+
+def _find_best(regrets: Sequence[LimitRegret]) -> LimitRegret | None:
+    contenders = [one for one in regrets if not one.is_worse and one.regret is not None]
+    return min(contenders, key=lambda one: one.regret or 0.0, default=None)
+
+
+def _drop_unfinished(blocks: Sequence[LimitBlock], run: Run) -> list[LimitBlock]:
+    """Without those that the end of the run cut short."""
+    until = run.stopping_at or math.inf
+    return [block for block in blocks if block.counted_until <= until]
+
+
+def _run_seconds(run: Run) -> float:
+    return run.limit_blocks[-1].ended_at - run.limit_blocks[0].began_at
+
+
+def _limit_row(
+    one: LimitRegret, best: LimitRegret | None, requests: Sequence[CountedRequest]
+) -> LimitRow:
+    if one.is_worse:
+        verdict = WORSE
+    elif one.is_likely_worse:
+        verdict = LIKELY_WORSE
+    elif not one.is_as_good:
+        verdict = UNKNOWN
+    else:
+        verdict = BEST if one == best else AS_GOOD
+    return LimitRow(
+        limit=one.limit,
+        rounds=one.rounds,
+        figure=_finite(one.figure),
+        regret=_finite(one.regret) if one.is_worse or math.isfinite(one.high) else None,
+        regret_low=min(one.low, 1e9),
+        regret_high=_finite(one.high),
+        verdict=verdict,
+        left_open=sum(request.limit == one.limit and request.in_flight for request in requests),
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _length_rows(
+    found: LimitBlockRecords,
+    blocks: Sequence[LimitBlock],
+    limits: Sequence[Limit],
+    *,
+    has_goodput: bool,
+) -> Iterator[LimitLengthRow]:
+    longest = find_median_length(found.requests)
+    of_one_length = all(request.input_tokens <= longest for request in found.requests)
+    classes: dict[str, Callable[[int], bool]] = {
+        SHORT: lambda tokens: tokens <= longest,
+        LONG: lambda tokens: tokens > longest,
+    }
+    if of_one_length:
+        classes = {ALL: lambda tokens: True}
+    for limit in limits:
+        seconds = sum(block.seconds for block in blocks if block.round and block.limit == limit)
+        for prompts, belongs in classes.items():
+            some = [
+                request
+                for request in found.requests
+                if request.limit == limit and belongs(request.input_tokens)
+            ]
+            tokens = sum(request.output_tokens for request in some)
+            yield LimitLengthRow(
+                limit=limit,
+                prompts=prompts,
+                requests=len(some),
+                failed=sum(request.failed for request in some),
+                ttft_from_due_p50_s=_percentile((one.ttft_s for one in some), 50.0),
+                ttft_from_due_p95_s=_percentile((one.ttft_s for one in some), 95.0),
+                gate_wait_p50_s=_percentile((one.gate_wait_s for one in some), 50.0),
+                gate_wait_p95_s=_percentile((one.gate_wait_s for one in some), 95.0),
+                longest_stall_p95_s=_percentile(
+                    (one.stall_s for one in some if not one.in_flight), 95.0
+                ),
+                output_tokens_per_s=tokens / seconds if seconds else None,
+                goodput_per_s=sum(one.good for one in some) / seconds
+                if has_goodput and seconds
+                else None,
+            )
+
+
+def _percentile(values: Iterable[float], percentile: float) -> float | None:
+    known = sorted(value for value in values if not math.isnan(value))
+    return _finite(find_percentile(known, percentile)) if known else None
+
+
+# -- the answer ------------------------------------------------------------------------------------
+
+
+def _advise(
+    regrets: Sequence[LimitRegret],
+    best: LimitRegret | None,
+    without: tuple[float, float, float] | None,
+) -> int | None:
+    """A limit that is among the best, where having none is worse for certain."""
+    none = next((one for one in regrets if one.limit is None), None)
+    if best is None or best.limit is None or none is None:
+        return None
+    return best.limit if none.is_worse or (without is not None and without[1] > 1.0) else None
+
+
+def describe_answer(
+    regrets: Sequence[LimitRegret],
+    objective: str,
+    without: tuple[float, float, float] | None,
+    *,
+    rounds: int,
+    seconds: float,
+) -> str:
+    """Which limits are best, what it is without one, and what to use. ``without``: how many times
+    as bad it is without a limit as with the best one, and the ends of its interval."""
+    known = [one for one in regrets if one.rounds >= LEAST_ROUNDS and math.isfinite(one.high)]
+    if not known:
+        return _describe_too_few(regrets, objective, rounds=rounds, seconds=seconds)
+    good = [one.limit for one in regrets if one.is_as_good]
+    likely_worse = [one.limit for one in regrets if one.is_likely_worse]
+    doubtful = [one for one in regrets if not one.is_worse and not one.is_as_good]
+    open_ = [one.limit for one in doubtful if not one.is_likely_worse]
+    within = f"within {TOLERANCE:.0%}"
+    if len(good) == len(regrets):
+        return f"All prefill limits are as good as no limit ({within}): a limit is not needed."
+    parts = []
+    if len(good) == 1:
+        parts.append(f"{name_limits(good)} is the best ({within})")
+    elif good:
+        parts.append(f"{name_limits(good)} are equally good ({within})")
+    if open_ and good:
+        parts.append(f"{name_limits(open_)} {_be(open_)} not distinguished from that")
+    elif len(open_) == 1:
+        parts.append(f"{name_limits(open_)} is likely the best")
+    elif open_:
+        parts.append(f"{name_limits(open_)} are not distinguished")
+    if likely_worse:
+        parts.append(f"{name_limits(likely_worse)} {_be(likely_worse)} likely worse")
+    if (clause := _describe_no_limit(regrets, objective, without)) is not None:
+        parts.append(clause)
+    advised = [one.limit for one in regrets if one.limit is None and not one.is_worse]
+    text = f"{capitalise_sentence('; '.join(parts))}."
+    if advised and not (without is not None and without[1] > 1.0):
+        text += " A limit is not known to help."
+    if doubtful and not good:
+        text += _describe_need(regrets, seconds)
+    return text
+
+
+def _describe_too_few(
+    regrets: Sequence[LimitRegret], objective: str, *, rounds: int, seconds: float
+) -> str:
+    """What is missing for any interval, and how long a run has it."""
+    fewest = min(
+        (one for one in regrets if not one.left_out), key=lambda one: one.values, default=None
+    )
+    whole = min((one.rounds for one in regrets if not one.left_out), default=0)
+    start = "The prefill limits are not distinguished:"
+    if whole < LEAST_ROUNDS:
+        missing = f"{LEAST_ROUNDS} rounds at each limit are needed, {whole} were done"
+        factor = LEAST_ROUNDS / max(rounds, 1)
+    elif OBJECTIVES[objective].percentile is not None and fewest and fewest.values < LEAST_VALUES:
+        requests = "requests with short prompts" if objective == SHORT_TTFT else "requests"
+        where = "without a limit" if fewest.limit is None else f"at limit {fewest.limit}"
+        missing = (
+            f"a p95 takes {LEAST_VALUES} {requests} at each limit, and {where} there were "
+            f"{fewest.values} in {format_count(fewest.rounds, 'round')}"
+        )
+        factor = LEAST_VALUES / max(fewest.values, 1)
+    else:
+        return f"{start} too many requests failed, or none was good. Compare fewer limits."
+    minutes = seconds / 60 * factor * 2
+    return f"{start} {missing}. Run for about {format_minutes(minutes)} or compare fewer limits."
+
+
+def _describe_no_limit(
+    regrets: Sequence[LimitRegret], objective: str, without: tuple[float, float, float] | None
+) -> str | None:
+    """``without a limit short prompts wait 2.3 times as long as with limit 2 (95% interval 1.9 to
+    2.8 times)``"""
+    best = _find_best(regrets)
+    none = next((one for one in regrets if one.limit is None), None)
+    if without is None or none is None or best is None:
+        return None
+    times, low, high = without
+    words = WORDS[objective]
+    if OBJECTIVES[objective].less_is_better:
+        ends = f"95% interval {_times(low)} to {_times(high)} times"
+        long = "about as long" if _times(times) == "1" else f"{_times(times)} times as long"
+        return f"without a limit {words.without} {long} as with limit {best.limit} ({ends})"
+    changes = f"95% interval {1 / high - 1:+.1%} to {1 / low - 1:+.1%}"
+    lower = f"{abs(1 - 1 / times):.1%} {'lower' if times >= 1 else 'higher'} than"
+    if lower.startswith("0.0%"):
+        lower = "about the same as"
+    return f"without a limit {words.without} {lower} with limit {best.limit} ({changes})"
+
+
+def _times(value: float) -> str:
+    return format_brief(value, digits=2 if value < 10 else 3)
+
+
+def _describe_need(regrets: Sequence[LimitRegret], seconds: float) -> str:
+    """What looks best, and how much longer would tell, if all spread as they did."""
+    best = min(
+        (one for one in regrets if one.regret is not None),
+        key=lambda one: one.regret or 0.0,
+        default=None,
+    )
+    if best is None or not math.isfinite(best.surely_high):
+        return " A longer run may tell."
+    name = "Having no limit" if best.limit is None else f"Limit {best.limit}"
+    reach = f"{best.high:.0%}" if best.high >= 0.01 else f"{best.high:.1%}"
+    looks = f" {name} looks best, and is at most {reach} worse than the best one (95%)."
+    factor = (math.log1p(best.surely_high) / math.log1p(TOLERANCE)) ** 2
+    more_s = seconds * (factor - 1)
+    if more_s > LONGEST_S:
+        return f"{looks} More than {format_minutes(LONGEST_S / 60)} more would be needed to tell."
+    return f"{looks} About {format_minutes(more_s / 60)} more would tell."
+
+
+def format_minutes(minutes: float) -> str:
+    """``about`` how long, in whole minutes, or hours."""
+    if minutes >= 120:
+        return f"{minutes / 60:.0f} h"
+    return f"{max(MIN_MINUTES, math.ceil(minutes))} min"
+
+
+def name_limits(limits: Sequence[Limit]) -> str:
+    """``limits 2 to 4``, ``limit 2 and no limit``: whole numbers that follow one another are
+    joined."""
+    known = [limit for limit in limits if limit is not None]
+    runs: list[list[int]] = []
+    for limit in known:
+        if runs and limit == runs[-1][-1] + 1:
+            runs[-1].append(limit)
+        else:
+            runs.append([limit])
+    texts = []
+    for run in runs:
+        if len(run) > 2:
+            texts.append(f"{run[0]} to {run[-1]}")
+        else:
+            texts += map(str, run)
+    word = "limit" if len(known) == 1 else "limits"
+    named = f"{word} {_join(texts)}" if known else ""
+    if None not in limits:
+        return named
+    return f"{named} and no limit" if known else "no limit"
+
+
+def _be(limits: Sequence[Limit]) -> str:
+    return "is" if len(limits) == 1 else "are"
+
+
+def _join(texts: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+def make_limit_blocks(found: LimitComparison) -> Iterator[Block]:
+    """The answer, each limit against the best one, and the figures by length."""
+    yield Heading("Prefill limits")
+    yield TextBlock(found.answer)
+    if found.ended:
+        yield TextBlock(f"The comparison ended: {found.ended}.")
+    yield TableBlock(make_limit_head(found), tuple(map(_row_maker(found), found.rows)))
+    yield TextBlock(describe_method(found))
+    rows = tuple(_length_cells(row, found) for row in found.lengths)
+    yield TableBlock(make_length_head(found), rows)
+    if any("*" in cell for row in rows for cell in row):
+        yield TextBlock(SCARCE_NOTE)
+    if any(row.prompts == SHORT for row in found.lengths):
+        yield TextBlock(
+            f"Short: prompts of at most {found.longest_short:,} tokens, half of all requests or "
+            f"more. TTFT from due and gate wait are of all requests that count, a failure being "
+            f"+infinity."
+        )
+
+
+def make_limit_head(found: LimitComparison) -> tuple[str, ...]:
+    """Of the table of limits."""
+    words = WORDS[found.objective]
+    return (
+        "Limit", "rounds", f"{words.label} ({words.unit})", "regret", "95% interval", "",
+    )  # fmt: skip
+
+
+def _row_maker(found: LimitComparison) -> Callable[[LimitRow], tuple[str, ...]]:
+    return lambda row: make_limit_cells(row, found)
+
+
+def make_limit_cells(row: LimitRow, found: LimitComparison) -> tuple[str, ...]:
+    """Under the head of the table of limits."""
+    words = WORDS[found.objective]
+    figure = None if row.figure is None else row.figure * words.scale
+    high = "-" if row.regret_high is None else _percent(row.regret_high)
+    return (
+        format_limit(row.limit),
+        str(row.rounds),
+        format_number(figure, 4),
+        "-" if row.regret is None else f"+{_percent(row.regret)}",
+        "-" if row.regret_high is None else f"{_percent(row.regret_low)} to {high}",
+        row.verdict,
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if share < 1 else f"{share:.0%}"
+
+
+def make_length_head(found: LimitComparison) -> tuple[str, ...]:
+    """Of the table by limit and length."""
+    good = ("goodput/s",) if found.conditions else ()
+    return (
+        "Limit, prompts", "requests", "failed", "from due p50 (ms)", "p95", "gate wait p50 (ms)",
+        "p95", "stall p95 (ms)", "tokens/s", *good,
+    )  # fmt: skip
+
+
+def _length_cells(row: LimitLengthRow, found: LimitComparison) -> tuple[str, ...]:
+    def ms(seconds: float | None, percentile: float) -> str:
+        if seconds is None:
+            return "-" if not row.requests else "fail"
+        return format_number(seconds * 1e3, 4) + mark_scarce(row.requests, percentile)
+
+    good = (format_number(row.goodput_per_s, 4),) if found.conditions else ()
+    return (
+        f"{format_limit(row.limit)}, {row.prompts}",
+        str(row.requests),
+        str(row.failed),
+        ms(row.ttft_from_due_p50_s, 50),
+        ms(row.ttft_from_due_p95_s, 95),
+        ms(row.gate_wait_p50_s, 50),
+        ms(row.gate_wait_p95_s, 95),
+        "-" if row.longest_stall_p95_s is None else ms(row.longest_stall_p95_s, 95),
+        format_number(row.output_tokens_per_s, 4),
+        *good,
+    )
+
+
+def describe_method(found: LimitComparison) -> str:
+    """What the table rests on."""
+    low, high = found.block_s
+    same = (
+        "with the same arrivals and lengths"
+        if found.same_arrivals
+        else "whose requests follow from the answers, so only the time is the same"
+    )
+    left_open = sum(row.left_open for row in found.rows)
+    text = (
+        f"Regret: by how much a limit is worse than the best one. Each of the "
+        f"{format_count(found.rounds, 'round')} has a block at each limit, in random order, {same}; "
+        f"blocks last {low:.1f} to {high:.1f} s. "
+        f"{format_count(found.left_out, 'request')} in flight at a change of the limit count in no "
+        f"block"
+    )
+    if left_open:
+        text += (
+            f"; {left_open} that were due long before count with what they had waited, and in no "
+            f"stall"
+        )
+    return (
+        f"{text}. Best, as good ({TOLERANCE:.0%}) and worse hold for all limits together in 95% of "
+        f"the runs, at whatever look a run ends; likely worse: by the interval of that limit alone; not "
+        f"distinguished: neither is known."
+    )
+
+
+# -- chart -----------------------------------------------------------------------------------------
+
+
+def plot_limits(found: LimitComparison) -> Iterator[Plot]:
+    """Regret by limit with its interval, and TTFT from due by length."""
+    rising = [row.limit for row in found.rows if row.limit is not None]
+    places: dict[Limit, float] = {limit: float(limit) for limit in rising}
+    base = detect_doubling([float(limit) for limit in rising])
+    last = float(rising[-1]) if rising else 1.0
+    places[None] = last * 2 if base else last + 1
+    axis = PlotAxis(
+        label="prefill limit",
+        log=base,
+        low=min(places.values()) / 1.15 if base else min(places.values()) - 0.3,
+        high=places[None] * 1.15 if base else places[None] + 0.3,
+        ticks=tuple((places[limit], format_limit(limit)) for limit in (*rising, None)),
+    )
+    ordered = sorted(found.rows, key=lambda row: places[row.limit])
+    known = [row for row in ordered if row.regret is not None and row.regret_high is not None]
+    if len(known) > 1:
+        best = [format_limit(row.limit) for row in known if row.verdict in (BEST, AS_GOOD)]
+        yield Plot(
+            title="Regret of each limit",
+            caption=f"By how much {WORDS[found.objective].label} is worse than at the best limit, "
+            f"with the 95% interval.",
+            label=f"best or as good: {', '.join(best) or 'not known'}",
+            x=axis,
+            y=PlotAxis(label="regret", unit="%", low=0.0),
+            series=(
+                PlotSeries(
+                    "regret",
+                    "p95",
+                    [places[row.limit] for row in known],
+                    _percents(row.regret for row in known),
+                    low=_percents(row.regret_low for row in known),
+                    high=_percents(row.regret_high for row in known),
+                ),
+            ),
+        )
+    lines = []
+    for prompts, hue in ((SHORT, "p50"), (LONG, "p99"), (ALL, "p50")):
+        rows = [
+            row
+            for row in found.lengths
+            if row.prompts == prompts and row.ttft_from_due_p95_s is not None
+        ]
+        rows.sort(key=lambda row: places[row.limit])
+        if rows:
+            values = np.array([(row.ttft_from_due_p95_s or 0.0) * 1e3 for row in rows])
+            name = f"p95, {prompts} prompts"
+            lines.append(
+                PlotSeries(name, hue, [places[row.limit] for row in rows], round_values(values))
+            )
+    if lines:
+        yield Plot(
+            title="TTFT from due by limit",
+            caption="p95 of all requests that count at a limit, their wait at the gate included.",
+            label="; ".join(
+                f"{line.name}: {format_brief(min(y for y in line.y if y is not None))} ms at least"
+                for line in lines
+            ),
+            x=axis,
+            y=PlotAxis(label="TTFT from due", unit="ms", low=0.0),
+            series=tuple(lines),
+        )
+
+
+def _percents(values: Iterable[float | None]) -> list[float | None]:
+    return [None if value is None else round(value * 100, 2) for value in values]
+
+
+# -- section ---------------------------------------------------------------------------------------
+
+
+def _find(material: ReportMaterial) -> LimitComparison | None:
+    return compare_limits(material.run, material.records)
+
+
+def _draw(found: LimitComparison, material: ReportMaterial) -> Iterator[Plot]:
+    return plot_limits(found)
+
+
+BEST_LIMIT: Final = ReportSection(
+    name=PREFILL_LIMITS,
+    subject="the comparison of prefill limits",
+    finding=LimitComparison,
+    find=_find,
+    make_blocks=make_limit_blocks,
+    chart_heading="Prefill limits compared",
+    draw=_draw,
+    shows_arms=True,
+)

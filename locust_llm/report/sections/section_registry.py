@@ -1,0 +1,11 @@
+"""Section registry: the sections that stand by themselves, in the order of the report. A new one is
+a file in this folder and a line here."""
+
+from typing import Final
+
+from .prefill_limit_comparison import BEST_LIMIT
+from .section import AnySection
+from .session_tables import SESSIONS
+from .tenant_fairness import TENANTS
+
+REPORT_SECTIONS: Final[tuple[AnySection, ...]] = (BEST_LIMIT, SESSIONS, TENANTS)

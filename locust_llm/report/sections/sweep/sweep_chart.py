@@ -1,0 +1,330 @@
+"""The stages of a sweep as curves over its axis, with its knees."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from locust_llm.report.charts.plot_model import (
+    LOG_NOTE,
+    Limits,
+    Plot,
+    PlotAxis,
+    PlotMark,
+    PlotSeries,
+    choose_log_base,
+    clip_marks,
+    detect_doubling,
+    round_values,
+)
+from locust_llm.report.sections.sweep.best_points import (
+    CurvePoint,
+    find_pace_limits,
+    mark_best_points,
+)
+from locust_llm.report.sections.sweep.knee import format_knee
+from locust_llm.report.summary_rows import Knee, LoadLevel, SweepSummary
+from locust_llm.slo.metric_definitions import BY_WORD, ITL, PER_USER, TTFT
+from locust_llm.slo.percentile import has_too_few_values
+from locust_llm.slo.rules import STAGES, Rule
+from locust_llm.text.format import format_brief, format_duration
+
+UNSOUND_NOTE: Final = " Hollow points: stages that the load generator distorted."
+
+
+def plot_stages(sweep: SweepSummary, limits: Limits, rules: Sequence[Rule] = ()) -> Iterator[Plot]:
+    """TTFT and ITL, throughput, goodput and attainment over the value of each stage; tokens a
+    second against what a user gets. ``rules``: their percentiles are those of TTFT and ITL. Nothing
+    of fewer than two stages."""
+    if len(sweep.levels) < 2:
+        return
+    x = _axis(sweep)
+    knees = tuple(_knees(sweep.knees))
+    titles = (
+        (TTFT, "Time to first token", "TTFT", "ttft_s"),
+        (ITL, "Inter-token latency", "ITL", "itl_s"),
+    )
+    for metric, title, name, column in titles:
+        asked = [rule for rule in rules if BY_WORD[rule.metric].tag == metric.tag]
+        yield from _latency(
+            sweep, x, (metric.tag, title, name), knees + limits.get(column, ()), asked
+        )
+    yield from _throughput(sweep, x, knees)
+    yield from _good(sweep, x, knees)
+    yield from _pareto(sweep, rules)
+
+
+def _axis(sweep: SweepSummary) -> PlotAxis:
+    values = sorted(level.value for level in sweep.levels)
+    base = detect_doubling(values)
+    few = len(values) <= 12
+    margin = (1.15, 1 / 1.15)
+    span = (values[-1] - values[0]) * 0.04 or 1.0
+    return PlotAxis(
+        label=f"{sweep.axis} ({sweep.unit})" if sweep.unit else sweep.axis,
+        log=base,
+        low=values[0] * margin[1] if base else values[0] - span,
+        high=values[-1] * margin[0] if base else values[-1] + span,
+        ticks=tuple((value, f"{value:g}") for value in values) if few else (),
+    )
+
+
+def _knees(knees: Sequence[Knee]) -> Iterator[PlotMark]:
+    """One mark for all rules that found the same."""
+    knees_at: dict[float, list[Knee]] = {}
+    for knee in knees:
+        if knee.value is not None:
+            knees_at.setdefault(knee.value, []).append(knee)
+    for value, knees_here in sorted(knees_at.items()):
+        rules = ", ".join(knee.rule for knee in knees_here)
+        yield PlotMark(f"{format_knee(knees_here[0])}: {rules}", x=value, hue="knee")
+
+
+def _curve(
+    name: str,
+    hue: str,
+    levels: Sequence[LoadLevel],
+    value: Callable[[LoadLevel], float | None],
+    dashed: bool = False,
+) -> PlotSeries:
+    x = list[float]()
+    y = list[float]()
+    for level in levels:
+        height = value(level)
+        if height is not None and np.isfinite(height):
+            x.append(level.value)
+            y.append(height)
+    return PlotSeries(
+        name, hue, round_values(np.array(x)), round_values(np.array(y)), dashed=dashed
+    )
+
+
+def _unsound(levels: Sequence[LoadLevel], *curves: PlotSeries) -> list[PlotSeries]:
+    """Rings over the points of stages that the load generator distorted."""
+    bad = {level.value for level in levels if not level.sound}
+    rings = PlotSeries("client not OK", "fail", [], [], kind="rings")
+    for curve in curves:
+        for x, y in zip(curve.x, curve.y, strict=True):
+            if x in bad:
+                rings.x.append(x)
+                rings.y.append(y)
+    return [rings] if rings.x else []
+
+
+def _latency(
+    sweep: SweepSummary,
+    x: PlotAxis,
+    names: tuple[str, str, str],
+    marks: tuple[PlotMark, ...],
+    rules: Sequence[Rule],
+) -> Iterator[Plot]:
+    tag, title, name = names
+    judged = {
+        rule.percentile: rule
+        for rule in rules
+        if rule.percentile and not rule.base and _whole(rule)
+    }
+    percentiles = sorted({50.0, *judged, *(() if max(judged, default=0.0) > 50 else (99.0,))})
+    curves = [
+        _curve(f"p{p:g}", hue, sweep.levels, partial(_percentile, tag, p, judged.get(p)))
+        for p, hue in zip(percentiles, _hues(percentiles), strict=True)
+    ]
+    curves = [curve for curve in curves if curve.x]
+    if not curves:
+        return
+    values = np.concatenate([np.array(curve.y, np.float64) for curve in curves])
+    base = choose_log_base(values)
+    points = list(zip(curves[-1].x, curves[-1].y, strict=True))
+    figures = ", ".join(
+        f"{format_duration(None if y is None else y / 1e3)} at {at:g}"
+        for at, y in points
+        if at is not None
+    )
+    rings = _unsound(sweep.levels, *curves)
+    which = f"{' and '.join(curve.name for curve in curves)} of each stage"
+    yield Plot(
+        title=title,
+        caption=f"{name} of successful requests: {which}."
+        + _scarce(sweep, tag, percentiles[-1]) + (UNSOUND_NOTE if rings else "") + (LOG_NOTE if base else ""),
+        label=f"{curves[-1].name} of {name}: {figures}",
+        x=x,
+        y=PlotAxis(label=name, unit="ms", log=base),
+        series=(*curves, *rings),
+        marks=clip_marks(marks, float(values.max()), base),
+    )  # fmt: skip
+
+
+def _whole(rule: Rule) -> bool:
+    """It is about all requests of a stage."""
+    return all(key in STAGES for key, _ in rule.where)
+
+
+def _hues(percentiles: Sequence[float]) -> Iterator[str]:
+    for percentile in percentiles:
+        if percentile <= 50:
+            yield "p50"
+        else:
+            yield "p95" if percentile < 99 else "p99"
+
+
+def _percentile(tag: str, percentile: float, rule: Rule | None, level: LoadLevel) -> float | None:
+    """In ms, from the row of the stage; else, as judged by the rule."""
+    row = level.latencies.get(tag)
+    if row is not None and percentile in row.percentiles:
+        return row.percentiles[percentile]
+    judged = next(
+        (r.observed for r in level.slos if rule is not None and r.rule == str(rule)), None
+    )
+    return None if rule is None or judged is None else judged / rule.factor * 1e3
+
+
+def _scarce(sweep: SweepSummary, tag: str, percentile: float) -> str:
+    rows = [(level.value, level.latencies.get(tag)) for level in sweep.levels]
+    few = [
+        f"{value:g}"
+        for value, row in rows
+        if row and row.count and has_too_few_values(row.count, percentile)
+    ]
+    if not few:
+        return ""
+    return (
+        f" Under {100 / (100 - percentile):.0f} requests, too few for a p{percentile:g}, at "
+        f"{', '.join(few)}."
+    )
+
+
+def _throughput(sweep: SweepSummary, x: PlotAxis, knees: tuple[PlotMark, ...]) -> Iterator[Plot]:
+    curve = _curve(
+        "output tokens/s", "decode", sweep.levels, lambda level: level.output_tokens_per_s
+    )
+    unit = "output tokens/s"
+    if not curve.x:
+        unit = "requests/s"
+        curve = _curve(unit, "decode", sweep.levels, lambda level: level.requests_per_s)
+    if not curve.x:
+        return
+    most = max(y for y in curve.y if y is not None)
+    yield Plot(
+        title="Throughput",
+        caption="Of successful requests. Where it is flat, more load only adds waiting.",
+        label=f"{unit}: at most {most:,.0f}",
+        x=x,
+        y=PlotAxis(label=unit, unit="/s"),
+        series=(curve, *_unsound(sweep.levels, curve)),
+        marks=knees,
+    )
+
+
+def _good(sweep: SweepSummary, x: PlotAxis, knees: tuple[PlotMark, ...]) -> Iterator[Plot]:
+    measured = [level for level in sweep.levels if level.goodput_per_s is not None]
+    if measured:
+        curve = _curve("good requests/s", "ok", measured, lambda level: level.goodput_per_s)
+        ends = [(level.goodput_low, level.goodput_high) for level in measured]
+        good = PlotSeries(
+            curve.name, curve.hue, curve.x, curve.y,
+            low=[None if low is None else low for low, _ in ends], high=[high for _, high in ends],
+        )  # fmt: skip
+        everything = _curve(
+            "all requests/s", "faint", sweep.levels, lambda level: level.requests_per_s, dashed=True
+        )
+        best = max(measured, key=lambda level: level.goodput_per_s or 0.0)
+        yield Plot(
+            title="Goodput",
+            caption=f"Good requests per second, with their 95% interval{_conditions(sweep)}, and "
+            f"all successful ones. "
+            "Where they diverge, answers are too slow.",
+            label=f"goodput: best {format_brief(best.goodput_per_s, digits=3)} per second at "
+            f"{best.value:g}",
+            x=x,
+            y=PlotAxis(label="requests/s", unit="/s"),
+            series=(everything, good, *_unsound(sweep.levels, curve)),
+            marks=knees,
+        )
+    met = _curve("attainment", "ok", sweep.levels, _percent)
+    if met.x:
+        figures = ", ".join(
+            f"{format_brief(y)}% at {at:g}"
+            for at, y in zip(met.x, met.y, strict=True)
+            if y is not None
+        )
+        yield Plot(
+            title="Attainment",
+            caption=f"The share of good requests{_conditions(sweep)}; a failed one is not good.",
+            label=f"attainment: {figures}",
+            x=x,
+            y=PlotAxis(label="attainment", unit="%", low=0.0, high=100.0),
+            series=(met, *_unsound(sweep.levels, met)),
+            marks=knees,
+        )
+
+
+def _percent(level: LoadLevel) -> float | None:
+    return None if level.attainment is None else level.attainment * 100
+
+
+def _conditions(sweep: SweepSummary) -> str:
+    return f" ({sweep.conditions})" if sweep.conditions else ""
+
+
+def _pareto(sweep: SweepSummary, rules: Sequence[Rule]) -> Iterator[Plot]:
+    points = [
+        (level, user, level.output_tokens_per_s)
+        for level in sweep.levels
+        if (row := level.latencies.get(PER_USER.tag)) and (user := row.percentiles.get(50.0)) is not None
+        and level.output_tokens_per_s is not None
+    ]  # fmt: skip
+    if len(points) < 2:
+        return
+    least = min(x for _, x, _ in points)
+    most = max(x for _, x, _ in points)
+    room = (most - least) * 0.08 or 1.0
+    curve = PlotSeries(
+        "stages", "decode", round_values(np.array([x for _, x, _ in points])),
+        round_values(np.array([y for _, _, y in points])),
+        kind="path", labels=tuple(f"{level.value:g}" for level, _, _ in points),
+    )  # fmt: skip
+    bad = [(x, y) for level, x, y in points if not level.sound]
+    rings = (
+        [
+            PlotSeries(
+                "client not OK", "fail", [x for x, _ in bad], [y for _, y in bad], kind="rings"
+            )
+        ]
+        if bad
+        else []
+    )
+    places = [
+        CurvePoint(value=level.value, per_user=x, per_gpu=y, client=level.client)
+        for level, x, y in points
+    ]
+    best = sorted((p.per_user, p.per_gpu) for p in mark_best_points(places) if p.best)
+    room_left = max(least - room, 0.0)
+    steps = PlotSeries(  # each holds down to the pace of the next slower one
+        "best", "p50", round_values(np.array([room_left, *(x for x, _ in best)])),
+        round_values(np.array([*(y for _, y in best), *(y for _, y in best[-1:])])), kind="steps",
+    )  # fmt: skip
+    asked = [
+        PlotMark(f"SLO {limit.rule}", x=limit.per_user, hue="slo")
+        for limit in find_pace_limits(rules)
+    ]
+    yield Plot(
+        title="Throughput of the server against throughput per user",
+        caption=f"A point for each stage, with its {sweep.axis}. To the right users get tokens "
+        f"faster (median), upwards the "
+        "server makes more. The steps join the best stages: up to the pace of each the server made "
+        "that much. "
+        "locust-llm pareto draws it per GPU, and several runs.",
+        label="; ".join(
+            f"{level.value:g}: {y:,.0f} tokens/s, {format_brief(x, digits=3)} per user"
+            for level, x, y in points
+        ),
+        x=PlotAxis(
+            label="output tokens/s per user (median)", unit="/s", low=room_left, high=most + room
+        ),
+        y=PlotAxis(label="output tokens/s", unit="/s"),
+        series=(curve, *([steps] if best else []), *rings),
+        marks=tuple(
+            mark for mark in asked if mark.x is not None and room_left <= mark.x <= most + room
+        ),
+    )

@@ -1,0 +1,253 @@
+"""Sweep text: the stages of a sweep as tables, its knees and findings; repeats and their spread."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from locust_llm.report.document_blocks import (
+    INEXACT_NOTE,
+    Block,
+    Heading,
+    TableBlock,
+    TextBlock,
+    format_percentile,
+    label_row,
+)
+from locust_llm.report.sections.metric_tables import NOTHING
+from locust_llm.report.sections.sweep.knee import (
+    describe_levels,
+    explain_unsound,
+    format_knee,
+    is_client_distorted,
+)
+from locust_llm.report.summary_rows import Knee, LoadLevel, Row, SweepSummary
+from locust_llm.settings.sweep import CONCURRENCY, INPUT, MAX_RESIDUAL, PREFILL, RATE, REPEAT
+from locust_llm.slo.client_verdict import LEVELS, OK
+from locust_llm.slo.metric_definitions import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
+from locust_llm.slo.rules import INCONCLUSIVE, SloResult
+from locust_llm.text.format import format_number, format_plain_number
+
+FIRST_COLUMN: Final = {
+    CONCURRENCY: "users", RATE: "rate/s", PREFILL: "limit", INPUT: "input", REPEAT: "repeat",
+}  # fmt: skip
+"""The head of the column with the value of each stage, by axis."""
+TOO_FEW: Final = "too few requests"
+LATENCIES: Final = (
+    ("TTFT", TTFT.tag), ("ITL", ITL.tag), ("latency", "request_latency"), ("wait", GATE_WAIT.tag),
+    ("from due", TTFT_FROM_DUE.tag),
+)  # fmt: skip
+PERCENTILES: Final = (50.0, 99.0)
+MAIN_PERCENTILES: Final = (50.0, 95.0, 99.0)
+"""The percentiles of TTFT and ITL. More would make the table too wide."""
+
+Column = tuple[str, Callable[[LoadLevel], str]]
+
+
+def make_sweep_warnings(sweep: SweepSummary, whole: str | None) -> Iterator[Block]:
+    """The lines above the tables: stages that are missing, or that the load generator distorted.
+    ``whole`` is the client verdict of the whole run."""
+    for missing in sweep.missing:
+        yield TextBlock(f"WARNING: {missing}", loud=True)
+    distorted = [level for level in sweep.levels if is_client_distorted(level)]
+    if distorted and not sweep.repeats:
+        reasons = "; ".join(explain_unsound(sweep.axis, level) for level in distorted)
+        yield TextBlock(
+            f"CLIENT: the load generator distorted {len(distorted)} of {len(sweep.levels)} stages. "
+            f"Only rules that its "
+            f"error cannot reach are decided there, and nothing else uses them: {reasons}.",
+            loud=True,
+        )
+    limited = [
+        level
+        for level in sweep.levels
+        if level.succeeded and level.client not in (None, OK) and level not in distorted
+    ]
+    if limited and not sweep.repeats:
+        reasons = "; ".join(explain_unsound(sweep.axis, level) for level in limited)
+        yield TextBlock(
+            f"CLIENT: some figures of {len(limited)} of {len(sweep.levels)} stages may be off, "
+            f"which turns no rule: {reasons}.",
+            loud=True,
+        )
+    worse = [
+        level for level in distorted if LEVELS.index(level.client or OK) > LEVELS.index(whole or OK)
+    ]
+    if worse and sweep.repeats:
+        reasons = "; ".join(explain_unsound(sweep.axis, level) for level in worse)
+        yield TextBlock(
+            f"CLIENT: {reasons}. Of all repeats together it is {whole or OK}.", loud=True
+        )
+
+
+def make_sweep_tables(sweep: SweepSummary) -> Iterator[Block]:
+    """The tables of a sweep or of repeats."""
+    yield Heading("Repeats" if sweep.repeats else f"Stages by {sweep.axis} (latencies in ms)")
+    if any(level.succeeded for level in sweep.levels):
+        yield _table(sweep.axis, sweep.levels, _latencies(sweep))
+        yield _table(sweep.axis, sweep.levels, _rates(sweep))
+        yield TextBlock(_legend(sweep))
+    elif sweep.levels:
+        yield TextBlock(NOTHING)
+    if sweep.spread:
+        yield Heading("Spread over the repeats")
+        yield _spread(sweep.spread)
+    if sweep.knees:
+        yield Heading("Knees")
+    none = [knee for knee in sweep.knees if knee.value is None]
+    for knee in sweep.knees:
+        same = [other.rule for other in none if knee.value is None and other.text == knee.text] or [
+            knee.rule
+        ]
+        if knee.rule == same[0]:  # a reason that several have in common once
+            yield TextBlock(_knee(sweep, knee, ", ".join(same)))
+    if sweep.findings:
+        yield Heading("Findings")
+    for finding in sweep.findings:
+        yield TextBlock(finding)
+
+
+def _latencies(sweep: SweepSummary) -> Iterator[Column]:
+    yield "ok", lambda level: str(level.succeeded)
+    yield "failed", lambda level: "-" if level.failure_rate is None else f"{level.failure_rate:.1%}"
+    waits = any(_p99(level, GATE_WAIT.tag) >= 1 for level in sweep.levels)
+    for name, tag in LATENCIES:
+        if (tag == GATE_WAIT.tag and not waits) or (
+            tag == TTFT_FROM_DUE.tag and (waits or sweep.axis != RATE)
+        ):
+            continue  # without a wait it equals TTFT
+        for p in MAIN_PERCENTILES if tag in (TTFT.tag, ITL.tag) else PERCENTILES:
+            yield f"{name} p50" if p == PERCENTILES[0] else f"p{p:g}", _percentile(tag, p)
+
+
+def _rates(sweep: SweepSummary) -> Iterator[Column]:
+    levels = sweep.levels
+    limits = sweep.axis == PREFILL
+    yield "tokens/s", lambda level: format_number(level.output_tokens_per_s, 4)
+    yield "per user", _percentile(PER_USER.tag, 50.0)
+    yield (
+        "completed/s" if sweep.axis == RATE else "requests/s",
+        lambda level: format_number(level.requests_per_s, 4),
+    )
+    if not limits:  # there it is the number of users, whatever the limit
+        yield "in flight", lambda level: format_number(level.in_flight, 4)
+    if any(level.slowdown is not None for level in levels):
+        yield "slower", lambda level: "-" if level.slowdown is None else f"{level.slowdown:.2f}"
+        yield "lost", lambda level: "-" if level.lost_share is None else f"{level.lost_share:.1%}"
+    if any(level.attainment is not None for level in levels):
+        yield "good", lambda level: "-" if level.attainment is None else f"{level.attainment:.1%}"
+        yield "goodput", lambda level: format_number(level.goodput_per_s, 4)
+    if limits and any(level.goodput_low is not None for level in levels):
+        yield (
+            "95% interval",
+            lambda level: (
+                f"{format_number(level.goodput_low, 4)} to {format_number(level.goodput_high, 4)}"
+            ),
+        )
+    if any(level.slo_status for level in levels):
+        yield "SLO", format_stage_status
+    if any(level.client not in (None, OK) for level in levels):
+        yield "client", lambda level: level.client or "-"
+    if not sweep.repeats:
+        yield "ended", lambda level: level.why or "-"
+
+
+def format_stage_status(level: LoadLevel) -> str:
+    """The stage's own decision; ``too few requests`` where nothing else is in the way."""
+    open_rules = [
+        result for result in level.slos if result.decides and result.status == INCONCLUSIVE
+    ]
+    if level.slo_status != INCONCLUSIVE or not open_rules:
+        return level.slo_status or "-"
+    return TOO_FEW if all(map(_has_too_few, open_rules)) else INCONCLUSIVE
+
+
+def _has_too_few(result: SloResult) -> bool:
+    """There is a value, and its interval lacks one end or both."""
+    known = result.observed is not None and result.worst is None and not result.voided
+    return known and bool(result.count) and None in (result.low, result.high)
+
+
+def _table(axis: str, levels: Sequence[LoadLevel], columns: Iterator[Column]) -> TableBlock:
+    titles, cells = zip(*columns, strict=True)
+
+    def row(level: LoadLevel) -> tuple[str, ...]:
+        return format_plain_number(level.value), *(cell(level) for cell in cells)
+
+    return TableBlock((FIRST_COLUMN[axis], *titles), tuple(map(row, levels)))
+
+
+def _legend(sweep: SweepSummary) -> str:
+    notes = [
+        "ok: successful requests that were measured",
+        "* too few values",
+        "per user: output tokens/s of one user, p50",
+    ]
+    rows = [row for level in sweep.levels for row in level.latencies.values()]
+    if any(row.inexact for row in rows):
+        notes.append(INEXACT_NOTE)
+    if any(level.slowdown is not None for level in sweep.levels):
+        notes.append(
+            "slower: mean gap while another request awaits its first token / mean gap without; "
+            "lost: share of the decode "
+            "time lost to prefill; - where too few gaps have a comparison"
+        )
+    if sweep.axis == RATE:
+        notes.append(
+            "completed/s: requests answered without a failure in the measured time, whenever they "
+            "were due"
+        )
+    if sweep.conditions:
+        notes.append(
+            f"good: share with {sweep.conditions} of the requests that ended in the measured time; "
+            f"goodput: those per second"
+        )
+    if not sweep.repeats:
+        notes.append(f"the sweep ended: {sweep.ended or 'the run did not end cleanly'}")
+    unsteady = [
+        level
+        for level in sweep.levels
+        if level.residual is not None and level.residual >= MAX_RESIDUAL
+    ]
+    if unsteady:
+        notes.append(
+            f"not stationary (off Little's law by {MAX_RESIDUAL:.0%} or more): "
+            f"{describe_levels(sweep.axis, *unsteady)}"
+        )
+    return "; ".join(notes) + ". The tables of each stage are in stages/<number>/summary.md."
+
+
+def _spread(rows: Sequence[Row]) -> TableBlock:
+    def cells(row: Row) -> tuple[str, ...]:
+        varies = f"{row.std / row.avg:.1%}" if row.std is not None and row.avg else "-"
+        return (
+            label_row(row),
+            format_number(row.avg),
+            format_number(row.std),
+            varies,
+            format_number(row.min),
+            format_number(row.max),
+            str(row.count),
+        )
+
+    return TableBlock(
+        ("Over the repeats", "mean", "std", "std/mean", "min", "max", "count"),
+        tuple(map(cells, rows)),
+    )
+
+
+def _knee(sweep: SweepSummary, knee: Knee, rules: str) -> str:
+    if knee.value is None:
+        return f"{rules}: none. {knee.text}"
+    return f"{rules}: {sweep.axis} {format_knee(knee)}. {knee.text}"
+
+
+def _percentile(tag: str, p: float) -> Callable[[LoadLevel], str]:
+    def cell(level: LoadLevel) -> str:
+        row = level.latencies.get(tag)
+        return "-" if row is None else format_percentile(row, p, 4)
+
+    return cell
+
+
+def _p99(level: LoadLevel, tag: str) -> float:
+    row = level.latencies.get(tag)
+    return 0.0 if row is None else row.percentiles.get(99.0, 0.0)

@@ -1,0 +1,404 @@
+"""Summary rows: what a summary is made of, as frozen data: a metric, a group of requests, a stage,
+each a line of a table; and how that of a metric is made from its values."""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from locust_llm.report.array_types import Floats
+from locust_llm.report.request_selection import RequestSelection
+from locust_llm.settings.sweep import REPEAT
+from locust_llm.slo.capacity_search import CapacityEstimate, StageEvidence
+from locust_llm.slo.metric_definitions import FELT, ITL, POOLED, Metric, name_token_rate
+from locust_llm.slo.percentile import find_percentile
+from locust_llm.slo.rules import SloResult
+
+MIN_TOKENS_PER_MERGED_CHUNK: Final = 1.05
+"""Above so many mean tokens a chunk, the report names what is of chunks and what of tokens."""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One metric of one phase. Values are in ``unit``. None: nothing was measured."""
+
+    label: str
+    tag: str
+    unit: str
+    count: int | None = None
+    """The number of its values. None: it is a single number (in ``avg``), no distribution."""
+    per: str = ""
+    """The base of its values where chunks hold several tokens: ``per token``, ``per chunk of
+    3.2``."""
+    effective: float | None = None
+    """The effective sample size for its mean rank. None: not computed."""
+    avg: float | None = None
+    min: float | None = None
+    max: float | None = None
+    std: float | None = None
+    """The standard deviation of the sample (ddof=1). None: there are fewer than two values."""
+    sum: float | None = None
+    percentiles: dict[float, float] = {}
+    """The percentiles by linear interpolation (numpy's default). An ``adj_`` row with failures uses
+    nearest rank. There +infinity is a failure, or a cut request, which is also in ``at_least``."""
+    at_least: dict[float, float] = {}
+    """For an ``adj_`` row: the percentiles at a cut request, and its age, which is a lower
+    bound."""
+    plus_minus: dict[float, tuple[float, float]] = {}
+    """How much lower, and how much higher, the true percentile may be: see
+    report/slo/measurement_error.py. Empty: not known."""
+    intervals: dict[float, tuple[float, float]] = {}
+    """The 95 % intervals of TTFT percentiles: how far chance alone may have moved them in this run.
+    A rule on the same value has the same interval."""
+    inexact: tuple[str, ...] = ()
+    """The statistics (``p95``, ``avg``; empty: a rate) that the load generator may have too
+    wrong."""
+
+
+class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Failures of one kind, which differ only in words with digits in their messages."""
+
+    outcome: str
+    name: str
+    status: int | None
+    count: int
+    message: str
+    """The first message."""
+
+
+class RunCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Further counts, of the profiling phase where nothing else is named."""
+
+    cut_ages_s: tuple[float, float] | None = None
+    """The shortest and the longest time after its send at which a request was cut. None: none was
+    cut."""
+    cut_without_chunk: int = 0
+    """Requests that were cut before their first chunk."""
+    warmup: int
+    in_flight_at_profiling: int = 0
+    """The warmup's requests that were in flight when profiling began, where its load went on."""
+    never_sent: int
+    turned_away: int
+    records_lost: int
+    broken_lines: int
+    chunks: int
+    """The chunks of successful requests."""
+    merged_chunks: int
+    ttft_upper_bounds: int
+    """Successful requests whose first chunk came together with others: it may have arrived
+    sooner."""
+    not_streamed: int
+    tokens_from_usage: int
+    tokens_from_chunks: int
+    tokens_unknown: int
+    without_itl: dict[str, int] = {}
+    """How many successful requests have no Inter Token Latency, by the reason."""
+    rejected_counts: dict[str, tuple[int, str]] = {}
+    """By the field of the record: in how many successful requests the server's count contradicted
+    the answer and was rejected, and one such count."""
+    gaps_left_out: int
+    """Gaps beside a chunk that may have come sooner than its stamp, as something else came in the
+    same read."""
+    gaps_exact: bool
+    tokens_per_chunk: float | None = None
+    chunks_counted: int = 0
+    """Successful requests with a count of tokens in each chunk."""
+    retransmits: int = 0
+    """TCP segments that were sent again to the server."""
+
+    @property
+    def token_rate_unit(self) -> str:
+        return name_token_rate(self.tokens_from_usage, self.tokens_from_chunks)
+
+
+class GateUse(msgspec.Struct, frozen=True, kw_only=True):
+    """The gate's use in a stretch of time."""
+
+    mean_used: float
+    """The time-weighted mean of ``used``."""
+    max_used: int
+    waited_s: float
+    """How long at least one request waited while there was a limit."""
+    utilisation: float | None
+    """The time-weighted mean of used / limit over that time. It is 1.0 if no slot was free while a
+    request waited."""
+
+
+class RequestGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests that have something in common."""
+
+    label: str
+    succeeded: int
+    failed: int
+    failure_rate: float | None
+    rows: tuple[Row, ...]
+    """TTFT and ITL, with TTFT from Due before them where requests had waits. Each has p50, p90,
+    p95, p99. By the limit or rate of a ramp, ITL covers requests that decoded under it alone."""
+    input_tokens: float | None = None
+    """The mean input tokens as delivered, only by turn."""
+    cached_share: float | None = None
+
+
+class RequestBreakdown(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests of the profiling phase, divided into groups. A group may be all of them."""
+
+    by: str
+    groups: tuple[RequestGroup, ...]
+
+    @property
+    def of_ramp(self) -> bool:
+        """It divides by the limit, or the rate, of a ramp."""
+        return self.by.endswith(" of the ramp")
+
+    @property
+    def of_names(self) -> bool:
+        """It divides by names of requests, whose work may differ."""
+        return "name" in self.by.split(" / ")
+
+
+CHUNKS_AS_TOKENS: Final = "each chunk counts as a token"
+"""The words in the reason of a rule on tokens that the server did not count."""
+
+
+class GoodRequests(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of requests that met every condition. Its rate has a 95 % interval. A cut request
+    is certainly not among them."""
+
+    conditions: str  # in words, and where they come from
+    attainment: float
+    """Their share, of a stage among the requests that ended in its measured time. Failures and cut
+    requests are in the denominator."""
+    attainment_most: float | None = None
+    """The attainment if each cut request were good that may be. None: there is none."""
+    goodput_per_s: float
+    low: float | None
+    high: float | None
+
+
+class SteadyState(msgspec.Struct, frozen=True, kw_only=True):
+    """What was inside and what went through in the measured time of a stage, whenever it was
+    sent."""
+
+    in_flight: float
+    """The time-weighted mean of requests at the gate, in prefill or decoding."""
+    residual: float | None = None
+    """The deviation from Little's law by the records. None: nothing ended, or the stage leaves out
+    no waves."""
+    per_s_error: float | None = None
+    """The standard error of the requests answered a second. None: there are too few."""
+    delivered: float | None = None
+    """For an open loop: the requests answered in this time, over the ones that were due in it."""
+    kept_up: bool | None = None
+    """For an open loop: at least 95 % was delivered, or the missing requests may be inside by
+    chance."""
+
+
+class LoadLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """One stage of a sweep or of repeats, as a row of its table. Its values are of the measured
+    part."""
+
+    number: int
+    value: float
+    """The value that the sweep changes."""
+    users: int | None
+    """The requested concurrent sessions. None: as many as the arrivals needed."""
+    duration_s: float | None
+    requests: int
+    succeeded: int
+    warmup: int = 0
+    """The requests that had ended before it was measured."""
+    failure_rate: float | None
+    residual: float | None
+    """The residual of Little's law. Above 5 % the stage was not stationary."""
+    why: str  # why it ended
+    client: str | None  # the client verdict
+    client_reasons: tuple[str, ...] = ()
+    uncertain: tuple[str, ...] = ()
+    """The metrics whose median, mean or rate the load generator may have wrong."""
+    requests_per_s: float | None
+    input_tokens_per_s: float | None
+    output_tokens_per_s: float | None
+    requests_per_s_error: float | None = None
+    """The standard error of requests a second. None: unknown."""
+    latencies: dict[str, Row]
+    """The rows by tag: time_to_first_token, inter_token_latency, time_to_first_token_from_due,
+    request_latency, prefill_gate_wait, output_token_throughput_per_user, as in its own summary."""
+    in_flight: float | None = None
+    delivered: float | None = None
+    kept_up: bool | None = None
+    """These three fields are as in SteadyState."""
+    completed: float | None = None
+    """The same as ``delivered``, by the name for runs without stages."""
+    attainment: float | None = None
+    """The share of the requests that ended in its measured time and meet every condition. None: no
+    rule has any."""
+    goodput_per_s: float | None = None
+    goodput_low: float | None = None
+    goodput_high: float | None = None
+    """The ends of its 95 % interval."""
+    slowdown: float | None = None
+    """The slowdown of gaps with another request in prefill."""
+    lost_share: float | None = None
+    """The share of the decode time lost to prefills. Both are as in PrefillInterference."""
+    slos: tuple[SloResult, ...] = ()
+    slo_status: str | None = None
+    evidence: StageEvidence | None = None
+    """What it shows about the rules. None: nothing."""
+
+    @property
+    def distorted(self) -> bool:
+        """The load generator may have its rate, its latency or everything wrong."""
+        wrong = {"requests_per_s", "request_latency"} & {*self.uncertain}
+        return self.client == "INVALID" or bool(wrong)
+
+    @property
+    def sound(self) -> bool:
+        """Conclusions may use it: requests succeeded, and their values are not distorted."""
+        return self.succeeded > 0 and not self.distorted
+
+
+class Knee(msgspec.Struct, frozen=True, kw_only=True):
+    """A knee of a sweep, by one named rule."""
+
+    rule: str
+    """The name of the rule: see report/sections/sweep/knee.py."""
+    value: float | None
+    """The value of the swept axis. None: this rule finds no knee, and ``text`` has the reason."""
+    low: float | None = None
+    high: float | None = None
+    """The values between which it lies. None: open on that side, or this rule has no bounds."""
+    reach: float | None = None
+    """How far the truth may lie from a value that is no stage (95 %). None: unknown."""
+    text: str  # what was found and how, one or two sentences
+
+
+class SweepSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The results of a sweep, or of repeats of one load."""
+
+    axis: str
+    """concurrency, request-rate, prefill-concurrency, input-tokens or repeat."""
+    unit: str
+    levels: tuple[LoadLevel, ...]
+    """The levels in the order of their values; for repeats in the order of time."""
+    ended: str
+    """Why there are no more stages."""
+    conditions: str = ""
+    """The conditions of a good request, in words. Empty: there are none."""
+    knees: tuple[Knee, ...] = ()
+    findings: tuple[str, ...] = ()
+    """The consequences, in one sentence or two each: slope, limits for a gateway, cost."""
+    spread: tuple[Row, ...] = ()
+    """For repeats: a value over all of them. ``count`` is how many had it."""
+    missing: tuple[str, ...] = ()
+    """The stages that are not among the levels, with the reason, one sentence each."""
+    searched: bool = False
+    """``--find-max`` chose the stages, and a level may have several."""
+    capacity: CapacityEstimate | None = None
+    """For a search: the highest load within all rules. None: there was none, or nothing is
+    known."""
+
+    @property
+    def repeats(self) -> bool:
+        """The stages have one load: all of them together are as good as one long run."""
+        return self.axis == REPEAT
+
+
+class TtftGrowth(msgspec.Struct, frozen=True, kw_only=True):
+    """How the time to the first token grows with the length of the prompt, over successful
+    requests."""
+
+    short_tokens: float
+    long_tokens: float
+    """The quartiles of the input lengths."""
+    short_ttft_ms: float
+    long_ttft_ms: float
+    """The medians of TTFT in the quarters with the shortest and the longest prompts."""
+    ms_per_1k: float
+    """How much longer TTFT is for each 1,000 tokens."""
+    low: float
+    high: float
+    """The ends of its 95 % interval."""
+    count: int
+
+
+class ModelShare(msgspec.Struct, frozen=True, kw_only=True):
+    """One model of a mix; shares are of 1."""
+
+    model: str
+    asked: float
+    """The share of the sessions, each of which keeps its model."""
+    sent: float | None
+    """The share of the requests. None: there were none."""
+
+
+# -- of a metric, from its values ------------------------------------------------------------------
+
+
+def make_distribution_row(metric: Metric, values: Floats, percentiles: Sequence[float]) -> Row:
+    """The row of one metric. NaN is no value."""
+    values = values[~np.isnan(values)] * metric.scale
+    row = Row(label=metric.label, tag=metric.tag, unit=metric.unit, count=len(values))
+    if not len(values):
+        return row
+    return msgspec.structs.replace(
+        row,
+        avg=float(values.mean()),
+        min=float(values.min()),
+        max=float(values.max()),
+        std=float(values.std(ddof=1)) if len(values) > 1 else None,
+        sum=float(values.sum()),
+        percentiles=dict(
+            zip(percentiles, np.percentile(values, percentiles).tolist(), strict=True)
+        ),
+    )
+
+
+def make_readability_rows(ok: RequestSelection, percentiles: Sequence[float]) -> tuple[Row, ...]:
+    """The readability rows. Rows without values are left out."""
+    rows = (make_distribution_row(metric, ok[metric.column], percentiles) for metric in FELT)
+    return tuple(row for row in rows if row.count)
+
+
+def adjust_for_failures(
+    metric: Metric, low: Floats, high: Floats, failures: int, percentiles: Sequence[float]
+) -> Row:
+    """The row of all requests, ``failures`` of them as +infinity: AIPerf's ``adj_<tag>``.
+
+    With failures by nearest rank: the smallest value that at least p % of all are not above, so
+    that nothing is interpolated towards infinity. Without any linear, as every other percentile.
+    ``low``, ``high``: the least and the most of each request, in seconds. Where those that were cut
+    are as low as they may be, a percentile is at least so much."""
+    best = np.sort(low) * 1e3
+    most = np.sort(high) * 1e3
+    count = len(best)
+
+    def each(ordered: Floats) -> dict[float, float]:
+        if not count:
+            return {}
+        nearest = bool(failures)
+        return {p: find_percentile(ordered, p, nearest=nearest) for p in percentiles}
+
+    worst = each(most)
+    least = each(best)
+    return Row(
+        label=metric.label,
+        tag=f"adj_{metric.tag}",
+        unit=metric.unit,
+        count=count,
+        avg=math.inf,
+        min=float(best[0]) if len(best) else math.inf,
+        max=math.inf,
+        sum=math.inf,
+        percentiles=worst,
+        at_least={p: value for p, value in least.items() if value < worst[p]},
+    )
+
+
+def relabel_chunk_rows(rows: Sequence[Row], tokens: float | None) -> tuple[Row, ...]:
+    """The rows with the base of their latencies, where chunks hold several ``tokens`` on
+    average."""
+    if tokens is None or tokens <= MIN_TOKENS_PER_MERGED_CHUNK:
+        return tuple(row for row in rows if row.tag != "tokens_per_chunk")
+    per = {ITL.tag: "per token", POOLED: f"per chunk of {tokens:.1f}"}
+    return tuple(msgspec.structs.replace(row, per=per.get(row.tag, "")) for row in rows)

@@ -1,0 +1,398 @@
+"""Simulator flags: declares the simulator's flags, with vLLM's names where vLLM has them."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from typing import Any
+
+from .behaviours import LIKE
+from .http_connection import TENANT
+from .otlp import PROTOCOLS
+from .scheduling.engine import ROUTES
+from .scheduling.policies import POLICIES
+from .scheduling.step_cost import GPUS, MODELS
+from .scheduling.waiting_queues import QUEUES
+
+DISAGGREGATED = "disaggregated"
+
+
+def add_simulator_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_server(parser.add_argument_group("server"))
+    engine = parser.add_argument_group("engine")
+    _add_engine(engine)
+    _add_steps(engine)
+    _add_waiting(engine)
+    _add_front(parser.add_argument_group("how answers look and fail"))
+    _add_times(parser.add_argument_group("reports of its own times"))
+
+
+def _add_server(group: argparse._ArgumentGroup) -> None:
+    add = _adder(group)
+    positive = _number(float, above=0)
+    count = _number(int, least=1)
+    any_count = _number(int, least=0)
+    add(
+        "--host",
+        "address to listen on (default: %(default)s)",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+    )
+    add(
+        "--port",
+        "0 takes a free one (default: %(default)s)",
+        type=_number(int, least=0, most=65535),
+        default=8000,
+    )
+    add(
+        "--served-model-name",
+        "names it goes by; answers carry the first (default: --model)",
+        metavar="NAME",
+        nargs="+",
+    )
+    add(
+        "--max-model-len",
+        "context length (default: the model's, or what the KV cache holds)",
+        type=count,
+    )
+    add("--api-key", "refuse requests without it", metavar="KEY")
+    add("--ssl-certfile", "speak TLS with this certificate", metavar="FILE")
+    add("--ssl-keyfile", "its key (default: in the same file)", metavar="FILE")
+    add("--ssl-ca-certs", "refuse clients without a certificate of one of these", metavar="FILE")
+    add(
+        "--max-num-queued-reqs",
+        "503 above this number of open requests (default: no limit)",
+        type=any_count,
+    )
+    add(
+        "--max-num-queued-tokens",
+        "503 while this many prompt tokens wait or prefill (default: no limit)",
+        type=any_count,
+    )
+    add(
+        "--replicas",
+        "engines behind the address, each with a KV cache of its own (default: 1)",
+        type=count,
+        default=1,
+    )
+    add(
+        "--route",
+        "engine for a request: the next one, the one of its session, the one "
+        "with most of its prompt cached, or the one of its token, which the "
+        "last answer carried (default: %(default)s)",
+        choices=ROUTES,
+        default=ROUTES[0],
+        metavar=None,
+    )
+    add(
+        "--route-header",
+        "the session, or the token (default: X-Session-ID, x-session-token)",
+        metavar="NAME",
+    )
+    add(
+        "--idle-close",
+        "close a connection idle for this time (default: never)",
+        type=positive,
+        metavar="SECONDS",
+    )
+    add(
+        "--seed",
+        "seed of the text, the ids, the jitter and the faults (default: 0)",
+        type=int,
+        default=0,
+    )
+    add(
+        "--truth",
+        "full: GET /truth has the times of every chunk (default: %(default)s)",
+        choices=("summary", "full"),
+        default="summary",
+        metavar=None,
+    )
+
+
+def _add_engine(group: argparse._ArgumentGroup) -> None:
+    add = _adder(group)
+    count = _number(int, least=1)
+    add(
+        "--model",
+        "model whose times are simulated (default: %(default)s)",
+        choices=MODELS,
+        default="llama-3.1-8b",
+        metavar=None,
+    )
+    add(
+        "--gpu",
+        "GPU that it runs on (default: %(default)s)",
+        choices=GPUS,
+        default="h100",
+        metavar=None,
+    )
+    add(
+        "--policy",
+        "how steps are scheduled (default: chunked; with --no-enable-chunked-prefill "
+        "mixed; with "
+        "--max-num-partial-prefills above 1 partial-prefills)",
+        choices=(*POLICIES, DISAGGREGATED),
+        metavar=None,
+    )
+    add(
+        "--max-num-batched-tokens",
+        "token budget of a step (default: vLLM's on this GPU)",
+        type=count,
+    )
+    add("--max-num-seqs", "sequences running at a time (default: vLLM's on this GPU)", type=count)
+    add(
+        "--max-num-active-seqs",
+        "a lower limit of it, as in vLLM (default: none)",
+        type=count,
+    )
+    add(
+        "--enable-chunked-prefill",
+        "vLLM's flag for the policy (default: as the policy is)",
+        action=argparse.BooleanOptionalAction,
+    )
+    add(
+        "--async-scheduling",
+        "choose each step while the one before runs, as vLLM does on a GPU (default: off)",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+    )
+    add(
+        "--enable-prefix-caching",
+        "keep KV blocks for prompts with the same beginning (default: on)",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+    )
+    add(
+        "--long-prefill-token-threshold",
+        "most prompt tokens of one sequence in a step while there are others; "
+        "with partial prefills, longer prompts are long (default: 0, no limit; "
+        "with partial prefills 4%% of the context)",
+        type=_number(int, least=0),
+        default=0,
+    )
+    add(
+        "--long-prefill-token-threshold-adaptive",
+        "raise this limit to a sequence's share of the budget, if it is larger",
+        action="store_true",
+    )
+    add(
+        "--max-num-partial-prefills",
+        "prompts computed at a time (default: 1)",
+        type=count,
+        default=1,
+    )
+    add("--max-long-partial-prefills", "long ones among them (default: 1)", type=count, default=1)
+    add(
+        "--kv-tokens",
+        "tokens the KV cache holds (default: what the GPU's memory leaves)",
+        type=count,
+    )
+    add(
+        "--watermark",
+        "share of the KV blocks that stay free when a request is admitted "
+        "beside others (default: 0)",
+        type=_number(float, least=0, below=1),
+        default=0.0,
+        metavar="X",
+    )
+
+
+def _add_steps(group: argparse._ArgumentGroup) -> None:
+    """Adds flags for the time and the place of a step."""
+    add = _adder(group)
+    count = _number(int, least=1)
+    positive = _number(float, above=0)
+    not_negative = _number(float, least=0)
+    add(
+        "--step-overhead-ms",
+        "time of every step (default: fitted)",
+        type=not_negative,
+        metavar="MS",
+    )
+    add(
+        "--seq-overhead-us",
+        "time of every sequence in a step (default: fitted)",
+        type=not_negative,
+        metavar="US",
+    )
+    add(
+        "--prefill-engines",
+        "GPUs that compute prompts, if disaggregated (default: 1)",
+        type=count,
+        default=1,
+    )
+    add(
+        "--decode-engines", "GPUs that decode, if disaggregated (default: 1)", type=count, default=1
+    )
+    add(
+        "--kv-transfer-gb-per-s",
+        "link speed of each prefill engine (default: %(default)s, a 400 Gbit/s link)",
+        type=positive,
+        default=50.0,
+        metavar="X",
+    )
+    add(
+        "--time-scale",
+        "real seconds per simulated second (default: 1)",
+        type=positive,
+        default=1.0,
+        metavar="X",
+    )
+    add(
+        "--ttft-ms",
+        "with --itl-ms: no batching, each first token after this",
+        type=not_negative,
+        metavar="MS",
+    )
+    add(
+        "--itl-ms",
+        "with --ttft-ms: no batching, each further token after this",
+        type=not_negative,
+        metavar="MS",
+    )
+    add(
+        "--jitter-ms",
+        "draw both evenly from this much around them",
+        type=not_negative,
+        default=0.0,
+        metavar="MS",
+    )
+
+
+def _add_waiting(group: argparse._ArgumentGroup) -> None:
+    add = _adder(group)
+    add(
+        "--scheduling-policy",
+        "next waiting request: the first arrival, the lowest priority of the "
+        "body, or the tenant with the least service (default: %(default)s)",
+        choices=QUEUES,
+        default=QUEUES[0],
+        metavar=None,
+    )
+    add(
+        "--tenant-weight",
+        "with fair: shares of the service, such as gold=4,free=1, by the header "
+        f"{TENANT.decode()} (default: 1 each)",
+        type=_weights,
+        metavar="LIST",
+    )
+
+
+def _add_front(group: argparse._ArgumentGroup) -> None:
+    add = _adder(group)
+    add(
+        "--like",
+        "behave like this server (default: %(default)s)",
+        choices=LIKE,
+        default="vllm",
+        metavar=None,
+    )
+    add(
+        "--quirks",
+        "changes to this behaviour, such as role=early,usage=finish: docs/simulator.md",
+        default="",
+        metavar="LIST",
+    )
+    add(
+        "--stream-interval",
+        "tokens a chunk: vLLM's name for tokens_per_chunk",
+        type=_number(int, least=1),
+    )
+    add(
+        "--faults",
+        "faults of a share of the requests, such as cut=5",
+        default="",
+        metavar="LIST",
+    )
+    add(
+        "--fault-rate",
+        "share of faulty requests (default: 0)",
+        type=_number(float, least=0, most=1),
+        default=0.0,
+        metavar="X",
+    )
+
+
+def _add_times(group: argparse._ArgumentGroup) -> None:
+    add = _adder(group)
+    add(
+        "--otlp-traces-endpoint",
+        "send a span of each request there, as vLLM does, by OTLP over "
+        "HTTP: "
+        "http://127.0.0.1:4318/v1/traces",
+        metavar="URL",
+    )
+    add(
+        "--otlp-protocol",
+        "http/protobuf or http/json (default: %(default)s)",
+        choices=PROTOCOLS,
+        default="http/protobuf",
+        metavar=None,
+    )
+    add(
+        "--clock-offset",
+        "lead of the clock in its spans (default: 0)",
+        type=_number(float),
+        default=0.0,
+        metavar="SECONDS",
+    )
+    add("--timings", "llama.cpp's in the last event (default: as --like does)", action="store_true")
+    add(
+        "--time-headers",
+        "TGI's headers and Server-Timing; a stream's headers then come with its first token",
+        action="store_true",
+    )
+    add(
+        "--front-end-delay",
+        "delay of each request before the scheduler (default: 0)",
+        type=_number(float, least=0),
+        default=0.0,
+        metavar="MS",
+    )
+
+
+def _weights(text: str) -> dict[str, float]:
+    """Parses tenants and their weights, as an argparse type."""
+    weights = {}
+    for pair in text.split(","):
+        name, _, value = pair.partition("=")
+        weights[name.strip()] = _number(float, above=0)(value)
+    return weights
+
+
+_weights.__name__ = "list of tenants"
+
+
+def _adder(group: argparse._ArgumentGroup) -> Callable[..., None]:
+    def add(flag: str, text: str, **how: Any) -> None:
+        without_value = isinstance(how.get("action"), (str, type))
+        group.add_argument(flag, help=text, **(how if without_value else {"metavar": "N", **how}))
+
+    return add
+
+
+def _number(
+    kind: type[int] | type[float],
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
+    below: float = math.inf,
+) -> Callable[[str], float]:
+    """Makes an argparse type for finite numbers in a range."""
+
+    def parse(text: str) -> float:
+        value = kind(text)
+        if not (least <= value <= most and above < value < below):
+            bound = f"more than {above:g}" if above > -math.inf else f"at least {least:g}"
+            if below < math.inf:
+                bound += f" and less than {below:g}"
+            if most < math.inf:
+                bound = f"{least:g} to {most:g}"
+            raise argparse.ArgumentTypeError(f"must be {bound}, got {text}")
+        return value
+
+    parse.__name__ = kind.__name__  # argparse names it where the text is no number at all
+    return parse

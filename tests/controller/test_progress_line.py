@@ -1,0 +1,361 @@
+"""The progress line: what it says, by pencil, and how it looks on a terminal and in a log."""
+
+import io
+import logging
+from collections import Counter
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import unpatched_locust  # noqa: F401  before the rest
+
+from locust_llm.controller import progress_line as module
+from locust_llm.controller.live_stats import LiveStats
+from locust_llm.controller.progress_line import (
+    CLEAR,
+    ProgressPart,
+    build_progress_parts,
+    explain_withdrawal,
+    fit_progress_line,
+    format_request_counts,
+    is_live_terminal,
+    keep_logs_off_live_line,
+    show_run_progress,
+)
+from locust_llm.records.phase_plan import PROFILING, WARMUP
+from locust_llm.settings.run_options import Settings
+from locust_llm.slo.client_verdict import DEGRADED, INVALID, ClientVerdict
+
+
+class Step:
+    capacity = ""
+
+    def __str__(self) -> str:
+        return "stage 3 of 8, concurrency 4"
+
+    def describe_capacity(self) -> str:
+        return self.capacity
+
+
+def control(counts: dict[str, int] | None = None, **known: Any) -> Any:
+    fields: dict[str, Any] = {
+        "live_stats": LiveStats(lambda: 100.0),
+        "abort": SimpleNamespace(standing=lambda: (0, 0)),
+        "settings": Settings(),
+        "plan": SimpleNamespace(phase=PROFILING),
+        "stages": None,
+        "limit_block": None,
+        "draining": False,
+        "phase_s": 12.4,
+        "limit": None,
+    }
+    fields["live_stats"].counts = Counter(counts or {})
+    fields["live_stats"].profiled = Counter(counts or {})
+    return SimpleNamespace(**{**fields, **known})
+
+
+def said(control: Any, client: ClientVerdict | None = None) -> str:
+    return " | ".join(part.text for part in build_progress_parts(control, client))
+
+
+def test_a_sentence_with_everything() -> None:
+    gated = control(
+        {"ok": 40, "reset": 2, "cut": 5, "cancelled": 1},
+        settings=Settings(request_count=100, warmup_request_count=10, run_time_s=45.0),
+        limit=3,
+        abort=SimpleNamespace(standing=lambda: (1, 3)),
+    )
+    gated.live_stats.recent_due.add((3_000_000, 5_000_000))
+    gated.live_stats.update("a", used=2, waiting=10, decoding=4, ttfts_s=[0.1, 0.2])
+    gated.live_stats.update("b", used=1, waiting=3, decoding=5)
+    assert said(gated, client=ClientVerdict(DEGRADED)) == (
+        "profiling 12/45 s |   48/100: 40 ok, 2 failed, 1 cancelled, 5 cut | last 10 s: TTFT from "
+        "due p50    4 s, p99 4.98 s | gate  3/3, "
+        " 13 waiting | last 5 s:     0 tokens/s |   9 decoding | SLO 1 of 3 beyond the limit so "
+        "far | client DEGRADED so far"
+    )
+    gated.live_stats.profiled = Counter({"ok": 40, "reset": 2})
+    all_ = build_progress_parts(gated, ClientVerdict(DEGRADED))
+    assert (
+        fit_progress_line(all_, 87)
+        == "profiling 12/45 s |   42/100: 40 ok, 2 failed | SLO 1/3 beyond so far | client DEGRADED"
+    )
+    assert fit_progress_line(all_, 123) == (
+        "profiling 12/45 s |   42/100: 40 ok, 2 failed | 10 s: TTFT from due p50    4 s | SLO 1/3 "
+        "beyond so far"
+        " | client DEGRADED"
+    )
+    gated.abort = SimpleNamespace(standing=lambda: (0, 3))
+    assert fit_progress_line(build_progress_parts(gated, ClientVerdict("OK")), 85) == (
+        "profiling 12/45 s |   42/100: 40 ok, 2 failed | 10 s: TTFT from due p50    4 s"
+    )
+
+
+def test_a_verdict_that_holds_no_longer_is_withdrawn_aloud() -> None:
+    late = ClientVerdict(INVALID, ("send after admission p99 150 ms",))
+    line = (
+        "The client verdict INVALID is withdrawn: what it rested on holds no longer (send after "
+        "admission p99 150 ms)"
+    )
+    assert explain_withdrawal(late, ClientVerdict("OK")) == line
+    milder = explain_withdrawal(late, ClientVerdict(DEGRADED))
+    assert milder == line.replace("withdrawn", "DEGRADED now")
+    assert explain_withdrawal(late, None) == line  # the rest of the run may lift it
+    assert explain_withdrawal(late, late) == ""
+    assert explain_withdrawal(ClientVerdict(DEGRADED), late) == ""
+    assert explain_withdrawal(ClientVerdict("OK"), None) == explain_withdrawal(None, late) == ""
+
+
+def test_a_sentence_at_the_start_without_a_gate() -> None:
+    assert said(control(phase_s=1.0)) == (
+        "profiling 1 s     |    0 ok, 0 failed |   0 awaiting first token | last 5 s:     0 "
+        "tokens/s |   0 decoding"
+    )
+
+
+def test_failures_are_no_part_of_what_succeeded() -> None:
+    assert "|   36 ok, 56 failed |" in said(control({"ok": 36, "refused": 50, "closed": 6}))
+    swept = control({"ok": 36, "refused": 2}, stages=Step())
+    assert "| all stages:   36 ok, 2 failed |" in said(swept)
+
+
+def test_a_search_says_what_it_knows_so_far() -> None:
+    step = Step()
+    assert "capacity" not in said(control(stages=step))
+    step.capacity = "capacity 12 to 18 users so far"
+    assert "| capacity 12 to 18 users so far |" in said(control(stages=step))
+
+
+def test_a_sweep_counts_its_warmup_by_itself() -> None:
+    """Of 46 that succeeded 10 were of the warmup."""
+    swept = control({"ok": 36}, stages=Step())
+    swept.live_stats.counts = Counter({"ok": 46})
+    assert "| all stages:   36 ok, 0 failed |" in said(swept)
+    swept.plan.phase = WARMUP
+    assert "|   10 ok, 0 failed |" in said(swept)
+
+
+def test_whole_answers_are_in_flight() -> None:
+    """Embeddings and rerank have no prefill that ends, and no tokens. Neither has an answer in one
+    piece a first token."""
+    pooled = control({"ok": 1}, settings=Settings(endpoint_type="embeddings"), phase_s=1.0)
+    pooled.live_stats.update("a", used=7, waiting=0, decoding=0)
+    assert said(pooled) == "profiling 1 s     |    1 ok, 0 failed |   7 in flight"
+    whole = control({"ok": 1}, settings=Settings(streaming=False), phase_s=1.0)
+    whole.live_stats.update("a", used=7, waiting=0, decoding=0)
+    assert said(whole) == (
+        "profiling 1 s     |    1 ok, 0 failed |   7 in flight | last 5 s:     0 tokens/s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("sources", "unit"),
+    [
+        ({}, "tokens/s"),
+        ({"usage": 3, "": 2}, "tokens/s"),
+        ({"chunks": 3, "": 2}, "chunks/s"),
+        ({"usage": 1, "chunks": 2}, "tokens/s, in part chunks"),
+    ],
+)
+def test_a_rate_of_chunks_is_called_one(sources: dict[str, int], unit: str) -> None:
+    counted = control()
+    counted.live_stats.token_sources = Counter(sources)
+    assert f"| last 5 s:     0 {unit} |" in said(counted)
+
+
+def test_a_schedule_of_the_users_own() -> None:
+    probing = control()
+    probing.live_stats.update(
+        "local", used=1, waiting=0, decoding=3, activity="episode 12 of 44, about 1:50 left"
+    )
+    assert said(probing).startswith("episode 12 of 44, about 1:50 left |    0 ok")
+    probing.draining = True
+    assert said(probing).startswith("ending 12 s       | ")
+
+
+@pytest.mark.parametrize(
+    ("known", "where"),
+    [
+        ({"settings": Settings(run_time_s=10.0)}, "profiling 10/10 s"),
+        (
+            {"plan": SimpleNamespace(phase="warmup"), "settings": Settings(run_time_s=10.0)},
+            "warmup 12 s",
+        ),
+        (
+            {"plan": SimpleNamespace(phase="warmup"), "settings": Settings(warmup_duration=60.0)},
+            "warmup 12/60 s",
+        ),
+        (
+            {"plan": SimpleNamespace(phase="profiling 3"), "stages": Step()},
+            "stage 3 of 8, concurrency 4, 12 s",
+        ),
+        ({"plan": SimpleNamespace(phase="between stages"), "stages": Step()}, "between stages"),
+        ({"plan": SimpleNamespace(phase="warmup"), "stages": Step()}, "warmup 12 s"),
+        ({"draining": True, "stages": Step()}, "ending 12 s"),
+        ({"limit_block": SimpleNamespace(round=3, limit=None)}, "round 3, limit none, 12 s"),
+    ],
+)
+def test_where_a_run_is(known: dict[str, Any], where: str) -> None:
+    assert said(control(**known)).partition(" | ")[0].rstrip() == where
+
+
+def test_rules_that_hold() -> None:
+    assert said(control(abort=SimpleNamespace(standing=lambda: (0, 2)))).endswith(
+        "| SLO 2 of 2 within the limit so far"
+    )
+
+
+PARTS = st.builds(
+    ProgressPart,
+    st.integers(0, 9),
+    st.text("ab", min_size=5, max_size=12),
+    st.text("cd", max_size=4),
+)
+
+
+@given(st.lists(PARTS, max_size=6), st.integers(1, 60))
+def test_the_line_is_never_wider_than_the_terminal_and_leaves_out_whole_parts(
+    known: list[ProgressPart], columns: int
+) -> None:
+    line = fit_progress_line(known, columns)
+    assert len(line) <= columns
+    assert bool(line) == bool(known)
+    if len(line) < columns:
+        told = iter(known)
+        assert all(
+            any(text in (part.text, part.short) for part in told)
+            for text in line.split(" | ")
+            if line
+        )
+
+
+def test_what_matters_most_stays_and_a_small_part_takes_the_place_of_a_large_one() -> None:
+    known = [
+        ProgressPart(2, "a long one", "long"),
+        ProgressPart(0, "abc"),
+        ProgressPart(1, "far too long for it"),
+        ProgressPart(3, "de"),
+    ]
+    assert [fit_progress_line(known, columns) for columns in (2, 9, 10, 15, 21, 99)] == [
+        "ab", "abc | de", "long | abc", "long | abc | de", "a long one | abc | de",
+        "a long one | abc | far too long for it | de",
+    ]  # fmt: skip
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Killed(BaseException):
+    pass
+
+
+def watch(
+    monkeypatch: pytest.MonkeyPatch, out: io.StringIO, seconds: int, each: Callable[[Any], None]
+) -> None:
+    """The greenlet, on a clock of its own, for so many seconds."""
+    now, watched = [100.0], control()
+
+    def sleep(pause_s: float) -> None:
+        now[0] += pause_s
+        if now[0] > 100 + seconds:
+            raise Killed
+        watched.phase_s = now[0] - 100
+        each(watched)
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(module, "gevent", SimpleNamespace(sleep=sleep))
+    with pytest.raises(Killed):
+        show_run_progress(watched, out)
+
+
+def nothing(watched: Any) -> None: ...
+
+
+def first_parts(lines: list[str]) -> list[str]:
+    return [line.partition(" | ")[0].rstrip() for line in lines]
+
+
+def test_a_log_gets_a_line_every_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    watch(monkeypatch, out, 17, nothing)
+    assert first_parts(out.getvalue().splitlines()) == [
+        "profiling 5 s",
+        "profiling 10 s",
+        "profiling 15 s",
+    ]
+
+
+def test_the_client_verdict_that_was_shown_last_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines come at 5 and 10 s; the verdict of the 12th second is in none."""
+    out, seen, looks = io.StringIO(), list[Any](), iter(range(1, 99))
+
+    def judged(watched: Any) -> None:
+        verdict = ClientVerdict(DEGRADED if next(looks) <= 10 else "OK")
+        watched.live_stats.client = lambda: verdict
+        seen.append(watched.live_stats)
+
+    watch(monkeypatch, out, 12, judged)
+    assert out.getvalue().count("client DEGRADED") == 2
+    assert seen[-1].shown_client == ClientVerdict(DEGRADED)
+    assert seen[-1].client() == ClientVerdict("OK")
+
+
+def test_a_terminal_gets_one_line_that_is_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = Terminal()
+    watch(monkeypatch, out, 3, nothing)
+    assert "\n" not in out.getvalue()
+    assert first_parts(out.getvalue().split(CLEAR)) == [
+        "",
+        "profiling 1 s",
+        "profiling 2 s",
+        "profiling 3 s",
+        "",
+    ]
+
+
+def test_over_a_terminal_that_cannot_go_back_nothing_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    assert is_live_terminal(Terminal())
+    assert not is_live_terminal(io.StringIO())
+    monkeypatch.setenv("TERM", "dumb")
+    assert not is_live_terminal(Terminal())
+
+
+def test_each_phase_counts_its_own_requests() -> None:
+    """9 of the warmup, one of them failed; then 3 of the profiling phase."""
+    counts, profiled = Counter({"ok": 11, "reset": 1}), Counter({"ok": 3})
+    for phase, shown in (("warmup", "   8 ok, 1 failed"), (PROFILING, "   3 ok, 0 failed")):
+        running = control(plan=SimpleNamespace(phase=phase))
+        running.live_stats.counts, running.live_stats.profiled = counts, profiled
+        assert format_request_counts(running) == shown
+    running.settings = Settings(request_count=100, warmup_request_count=10)
+    assert format_request_counts(running) == "   3/100: 3 ok, 0 failed"
+    running.plan = SimpleNamespace(phase="warmup")
+    assert format_request_counts(running) == "   9/10: 8 ok, 1 failed"
+
+
+def test_a_log_line_is_not_glued_to_the_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    out, logger = Terminal(), logging.getLogger("locust_llm.test_progress")
+    logger.handlers, logger.propagate = [logging.StreamHandler(out)], False
+    keep_logs_off_live_line((logger.name, logger.name))
+    keep_logs_off_live_line((logger.name,))  # the next run of the same process
+    out.write("live line")
+    logger.warning("said")
+    assert out.getvalue() == f"live line{CLEAR}said\n"
+
+
+def test_a_log_that_is_no_terminal_stays_as_it_is() -> None:
+    out, logger = io.StringIO(), logging.getLogger("locust_llm.test_progress")
+    logger.handlers, logger.propagate = [logging.StreamHandler(out)], False
+    keep_logs_off_live_line((logger.name,))
+    logger.warning("said")
+    assert out.getvalue() == "said\n"

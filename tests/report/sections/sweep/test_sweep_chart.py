@@ -1,0 +1,152 @@
+"""The curves of a sweep: a sweep by hand."""
+
+import pytest
+from support.levels import level, row
+
+from locust_llm.report.charts.plot_model import Plot, PlotMark
+from locust_llm.report.sections.sweep.sweep_chart import plot_stages
+from locust_llm.report.summary_rows import Knee, LoadLevel, Row, SweepSummary
+from locust_llm.slo.rules import SloResult, parse_rule
+
+
+def drawn(
+    *levels: LoadLevel,
+    knees: tuple[Knee, ...] = (),
+    limits: dict[str, tuple[PlotMark, ...]] | None = None,
+) -> dict[str, Plot]:
+    sweep = SweepSummary(
+        axis="concurrency",
+        unit="users",
+        levels=levels,
+        ended="",
+        conditions="ttft < 1s",
+        knees=knees,
+    )
+    return {plot.title: plot for plot in plot_stages(sweep, limits or {})}
+
+
+def test_curves_over_the_value_of_each_stage() -> None:
+    plots = drawn(*(level(2.0**i) for i in range(4)))
+    assert list(plots) == [
+        "Time to first token", "Inter-token latency", "Throughput",
+        "Throughput of the server against throughput per user",
+    ]  # fmt: skip
+    ttft = plots["Time to first token"]
+    assert [(s.name, s.x, s.y) for s in ttft.series] == [
+        ("p50", [1, 2, 4, 8], [10, 20, 40, 80]),
+        ("p99", [1, 2, 4, 8], [30, 60, 120, 240]),
+    ]
+    assert (ttft.x.log, ttft.x.label) == (2, "concurrency (users)")
+    assert ttft.x.ticks == ((1, "1"), (2, "2"), (4, "4"), (8, "8"))
+    assert ttft.label == "p99 of TTFT: 30 ms at 1, 60 ms at 2, 120 ms at 4, 240 ms at 8"
+    pareto = plots["Throughput of the server against throughput per user"].series[0]
+    assert (pareto.x, pareto.y, pareto.labels) == (
+        [100, 50, 25, 12.5],
+        [100, 200, 400, 800],
+        ("1", "2", "4", "8"),
+    )
+
+
+def test_a_p99_of_too_few_is_told() -> None:
+    few = row("time_to_first_token", 5, 9)
+    plots = drawn(
+        level(
+            1,
+            latencies={
+                few.tag: Row(
+                    label="", tag=few.tag, unit="ms", count=99, percentiles=few.percentiles
+                )
+            },
+        ),
+        level(2),
+    )
+    assert "too few for a p99, at 1." in plots["Time to first token"].caption
+    assert "too few" not in drawn(level(1), level(2))["Time to first token"].caption
+
+
+def test_the_percentiles_of_the_rules_are_drawn() -> None:
+    """p95 from the rows of the stages; p99.9, which these lack, as judged."""
+    rules = (
+        parse_rule("ttft p95 < 1s"),
+        parse_rule("ttft p99.9 < 1s"),
+        parse_rule("ttft{class=A} p75 < 1s"),
+        parse_rule("itl p50 < 1s"),
+    )
+    judged = SloResult(rule="ttft p99.9 < 1s", status="PASS", observed=0.5, unit="s")
+    tail = Row(
+        label="", tag="", unit="ms", count=19, percentiles={50.0: 10.0, 95.0: 20.0, 99.0: 30.0}
+    )
+    levels = [
+        level(v, latencies={**level(v).latencies, "time_to_first_token": tail}, slos=(judged,))
+        for v in (1.0, 2.0)
+    ]
+    sweep = SweepSummary(axis="concurrency", unit="users", levels=tuple(levels), ended="")
+    plots = {plot.title: plot for plot in plot_stages(sweep, {}, rules)}
+    ttft = plots["Time to first token"]
+    assert [(s.name, s.y) for s in ttft.series] == [
+        ("p50", [10, 10]),
+        ("p95", [20, 20]),
+        ("p99.9", [500, 500]),
+    ]
+    assert ttft.caption.startswith(
+        "TTFT of successful requests: p50 and p95 and p99.9 of each stage. Under 1000 requests"
+    )
+    assert [s.name for s in plots["Inter-token latency"].series] == ["p50", "p99"]
+
+
+def test_even_steps_have_an_even_axis() -> None:
+    assert drawn(level(1), level(2), level(3), level(4))["Throughput"].x.log == 0
+
+
+def test_goodput_has_its_interval_and_attainment_is_a_percentage() -> None:
+    good = [level(v, goodput_per_s=v * share, goodput_low=v * share - 0.1,
+        goodput_high=v * share + 0.1, attainment=share)
+            for v, share in ((1.0, 1.0), (2.0, 0.5))]  # fmt: skip
+    plots = drawn(*good, level(4.0))
+    goodput = next(s for s in plots["Goodput"].series if s.name == "good requests/s")
+    assert (goodput.x, goodput.y) == ([1, 2], [1, 1])
+    assert (goodput.low, goodput.high) == ([0.9, 0.9], [1.1, 1.1])
+    assert next(s for s in plots["Goodput"].series if s.name == "all requests/s").y == [1, 2, 4]
+    assert plots["Attainment"].series[0].y == [100, 50]
+    assert (plots["Attainment"].y.low, plots["Attainment"].y.high) == (0, 100)
+    assert "ttft < 1s" in plots["Attainment"].caption
+    assert "Goodput" not in drawn(level(1), level(2))
+
+
+def test_each_knee_is_marked_with_its_rule() -> None:
+    knees = (
+        Knee(rule="SLO", value=4.0, text=""), Knee(rule="USL", value=4.0, text=""),
+        Knee(rule="asymptotic", value=3.5, text=""), Knee(rule="other", value=None, text="none"),
+    )  # fmt: skip
+    limits = {"ttft_s": (PlotMark("ttft p99 < 100ms", y=100.0),)}
+    plots = drawn(level(2), level(4), level(8), knees=knees, limits=limits)
+    marks = plots["Time to first token"].marks
+    assert [(m.text, m.x, m.y) for m in marks] == [
+        ("3.5: asymptotic", 3.5, None), ("4: SLO, USL", 4.0, None),
+        ("ttft p99 < 100ms", None, 100.0),
+    ]  # fmt: skip
+    assert [m.text for m in plots["Throughput"].marks] == ["3.5: asymptotic", "4: SLO, USL"]
+
+
+def test_stages_that_may_found_nothing_are_hollow() -> None:
+    plots = drawn(level(1), level(2), level(4, client="INVALID"))
+    for title, points in (("Throughput", [400]), ("Time to first token", [40, 120])):
+        rings = plots[title].series[-1]
+        assert (rings.kind, rings.name, rings.y) == ("rings", "client not OK", points)
+    assert "Hollow" in plots["Time to first token"].caption
+    assert all(s.kind != "rings" for s in drawn(level(1), level(2))["Throughput"].series)
+
+
+@pytest.mark.parametrize("levels", [(), (level(1),)])
+def test_less_than_two_stages_are_no_curve(levels: tuple[LoadLevel, ...]) -> None:
+    assert drawn(*levels) == {}
+
+
+def test_stages_without_figures_are_left_out() -> None:
+    empty = level(2, latencies={}, output_tokens_per_s=None, requests_per_s=0.0, succeeded=0)
+    plots = drawn(level(1), empty, level(4))
+    assert plots["Time to first token"].series[0].x == [1, 4]
+    assert plots["Throughput"].series[0].x == [1, 4]
+    only = drawn(empty, level(3, latencies={}, output_tokens_per_s=None))
+    assert plots["Throughput"].y.label == "output tokens/s"
+    assert only["Throughput"].y.label == "requests/s"

@@ -1,0 +1,478 @@
+"""Two arms in pairs, by pencil: which requests count, the interval of their difference, rules
+against the base, words."""
+
+import math
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from support.records import UNIX, a_run, answered, failed
+
+from locust_llm.records.record import Record
+from locust_llm.records.run_facts import ProcessHealth, Run, Stage
+from locust_llm.records.timing_accuracy import ErrorBounds, MeasurementAccuracy
+from locust_llm.report.columns import collect_columns
+from locust_llm.report.console_summary import format_ending
+from locust_llm.report.document_blocks import TableBlock
+from locust_llm.report.sections.ab_comparison import (
+    BROKEN,
+    DIFFERENT,
+    HOLDS,
+    INCONCLUSIVE,
+    SAME,
+    PairedFigure,
+    compute_arm_difference,
+    compute_pair_values,
+    describe_paired_verdict,
+    familywise_p_value,
+    find_complete_pairs,
+    list_compared_figures,
+    make_paired_head,
+    make_paired_table,
+)
+from locust_llm.report.sections.summary import Summary
+from locust_llm.report.summarise import summarise_run
+from locust_llm.report.time_course import describe_arm_limits
+from locust_llm.settings.ab_arms import BASE, CANDIDATE
+from locust_llm.settings.sweep import STOPPED, TIME_UP
+from locust_llm.slo.client_verdict import OK
+from locust_llm.slo.rules import Rule, parse_rule
+
+BASES = (100.0, 110.0, 90.0, 120.0, 80.0, 100.0, 105.0, 95.0, 115.0, 85.0)
+"""TTFT of the requests of each block of the base, in ms: the weather."""
+
+EXACT = ErrorBounds(count=100, p50_ms=0.01, p95_ms=0.01, p99_ms=0.01, max_ms=0.01)
+CERTIFICATE = MeasurementAccuracy(streams=10, chunks=100, ttft=EXACT, gap=EXACT)
+
+
+def a_block(
+    number: int, pair: int, arm: str, ttft_ms: float, *, count: int = 4
+) -> tuple[Stage, list[Record]]:
+    """Of ten seconds, the first two of them not counted; a request each second, which ends within
+    it."""
+    at = 10.0 * number
+    stage = Stage(
+        number=number, value=number, began_at=UNIX + at,
+        measured_at=UNIX + at + 2 if pair else None,
+        ended_at=UNIX + at + 10, why=TIME_UP, arm=arm, pair=pair,
+    )  # fmt: skip
+    records = [
+        answered(
+            ttft_ms, ttft_ms + 20, ttft_ms + 40, sent_at=at + i, stage=number, arm=arm, pair=pair,
+            phase="profiling" if pair and i >= 2 else "warmup",
+        )
+        for i in range(2 + count)
+    ]  # fmt: skip
+    return stage, records
+
+
+def a_comparison(
+    ratios: tuple[float, ...], weather: tuple[float, ...] = BASES, **settings: object
+) -> tuple[Run, list[Record]]:
+    """A pair for each: the candidate's TTFT is so many times the base's."""
+    stages, records = [], []
+    for pair, (base, ratio) in enumerate(zip(weather, ratios, strict=False), 1):
+        for i, (arm, ms) in enumerate(((BASE, base), (CANDIDATE, base * ratio))):
+            stage, some = a_block(2 * pair + i, pair, arm, round(ms, 3))
+            stages.append(stage)
+            records += some
+    asked = {"candidate": "http://other:8000", "block_duration": 10.0, "washout": 2.0, **settings}
+    return replace(a_run(**asked), stages=tuple(stages)), records
+
+
+def summarised(run: Run, records: list[Record]) -> Summary:
+    return summarise_run(collect_columns(records), run)
+
+
+def the(summary: Summary, label: str) -> PairedFigure:
+    assert summary.paired is not None
+    return next(figure for figure in summary.paired.figures if figure.label == label)
+
+
+def test_the_interval_of_a_mean_difference() -> None:
+    # differences 1, 2, 3: mean 2, s 1, t of 2 degrees of freedom 4.303, 4.303 / sqrt(3) = 2.484
+    found = compute_arm_difference(
+        np.array([[10.0, 11.0], [10.0, 12.0], [10.0, 13.0]]), relative=False
+    )
+    assert (found.base, found.candidate) == (10.0, 12.0)
+    # a series: less exact at 2
+    assert found.difference == pytest.approx((2.0, 2 - 2.484, 2 + 2.484), abs=0.15)
+
+
+def test_ratios_do_not_see_the_weather() -> None:
+    found = compute_arm_difference(
+        np.array([[1.0, 1.1], [10.0, 11.0], [100.0, 110.0]]), relative=True
+    )
+    assert (found.base, found.candidate) == pytest.approx((10.0, 11.0))
+    assert found.ratio == pytest.approx((1.1, 1.1, 1.1))
+    assert found.difference == pytest.approx((1.0, 1.0, 1.0))
+
+
+def test_the_chance_of_signs() -> None:
+    assert (
+        familywise_p_value(np.array([[1.0], [1.1], [0.9], [1.0]])) == 2 / 16
+    )  # all alike: one of eight, as one sign is free
+    assert familywise_p_value(np.array([[1.0], [-1.0], [1.0], [-1.0]])) == 1.0
+
+
+def test_a_request_in_the_washout_and_one_of_the_first_pair_count_nowhere() -> None:
+    run, records = a_comparison((1.0,) * 10)
+    stage, first = a_block(40, 0, BASE, 5000.0)
+    late = [
+        replace(record, chunk_us=(9_000_000,)) for record in records if record.phase == "warmup"
+    ]
+    slow = [record for record in records if record.phase != "warmup"] + late + first
+    run = replace(run, stages=(*run.stages, stage))
+    figure = the(summarised(run, slow), "TTFT p50 (ms)")
+    assert figure.pairs == tuple((base, base) for base in BASES)
+
+
+def test_a_pair_of_which_one_block_was_broken_off_is_left_out() -> None:
+    run, records = a_comparison((1.0,) * 10)
+    last = replace(run.stages[-1], why=STOPPED)
+    found = find_complete_pairs(
+        collect_columns(records).requests, replace(run, stages=(*run.stages[:-1], last))
+    )
+    assert len(found) == 9
+
+
+def test_rates_are_of_what_ended_behind_the_washout() -> None:
+    run, records = a_comparison((1.0,) * 10)
+    found = find_complete_pairs(collect_columns(records).requests, run)
+    rates = compute_pair_values(Rule("requests_per_s", ">=", 0.0, "/s"), found)
+    assert rates.tolist() == [[4 / 8, 4 / 8]] * 10  # four of six, in eight seconds
+    assert (
+        compute_pair_values(parse_rule("output_tokens_per_s within 5% of base"), found).tolist()
+        == [[12 / 8, 12 / 8]] * 10
+    )
+
+
+def test_rates_count_the_part_of_a_request_behind_the_washout() -> None:
+    """A user whose requests take 3 s does a third of one a second. In seconds 2 to 10 there are a
+    third of the first, two whole ones and a third of the fourth: 8/3 in 8 s. Of whole requests that
+    end there are three, which is too many, in each block alike."""
+    run, _ = a_comparison((1.0,) * 10)
+    records = [
+        answered(1000, 2000, 3000, sent_at=stage.began_at - UNIX + at, stage=stage.number,
+            arm=stage.arm, pair=stage.pair, phase="profiling" if at else "warmup")
+        for stage in run.stages
+        for at in (0, 3, 6, 9)
+    ]  # fmt: skip
+    found = find_complete_pairs(collect_columns(records).requests, run)
+    rates = compute_pair_values(Rule("requests_per_s", ">=", 0.0, "/s"), found)
+    assert rates.ravel().tolist() == pytest.approx([1 / 3] * 20)
+    tokens = compute_pair_values(parse_rule("output_tokens_per_s within 5% of base"), found)
+    assert tokens.ravel().tolist() == pytest.approx([1.0] * 20)
+    rule = replace(run, settings=replace(run.settings, slo=("requests_per_s > 0.34",)))
+    assert summarised(rule, records).slos[0].observed == pytest.approx(1 / 3)  # of the candidate
+
+
+def test_no_failure_in_any_block_bounds_no_difference() -> None:
+    summary = summarised(*a_comparison((1.05, 1.06) * 5))
+    failures = the(summary, "Failures (%)")
+    assert (failures.base, failures.difference, failures.word) == (
+        0.0,
+        0.0,
+        "no difference to be seen",
+    )
+    assert (failures.low, failures.high) == (None, None)
+    table = blocks_text(summary)
+    assert "Failures (%)" in table
+    assert "without an interval, as both blocks of each pair have the same" in table
+
+
+def test_a_figure_is_of_the_pairs_that_have_it_in_both_blocks() -> None:
+    """Of twelve pairs two lack a block: the candidate is twice as slow in the ten others, and the
+    geometric mean of the base is that of these ten."""
+    weather = (*BASES, 70.0, 130.0)
+    run, records = a_comparison((2.0,) * 12, weather=weather, slo=("ttft p50 within 5% of base",))
+    gone = ((11, CANDIDATE), (12, BASE))
+    lacking = [one for one in records if (one.pair, one.arm) not in gone or one.phase == "warmup"]
+    summary = summarised(run, lacking)
+    figure = the(summary, "TTFT p50 (ms)")
+    assert figure.base == pytest.approx(math.exp(np.log(BASES).mean()))
+    assert (figure.percent, figure.word) == (pytest.approx(100.0), "worse")
+    assert len(figure.pairs) == 10
+    why = "from 10 of 12 pairs: in 2 pairs a block has no request that counts for it"
+    assert figure.left_out.startswith(why)
+    assert summary.paired is not None
+    assert summary.paired.verdict == DIFFERENT
+    assert [(rule.status, rule.count, rule.reason) for rule in summary.slos] == [("FAIL", 10, why)]
+
+
+def test_figures_that_too_few_pairs_have_are_a_line_and_no_rows() -> None:
+    run, records = a_comparison((1.0,) * 10)
+    lacking = [
+        one for one in records if (one.pair, one.arm) != (1, CANDIDATE) or one.phase != "profiling"
+    ]
+    summary = summarised(run, lacking)
+    assert summary.paired is not None
+    rows = [
+        block.rows for block in make_paired_table(summary.paired) if isinstance(block, TableBlock)
+    ]
+    assert all("TTFT" not in row[0] for table in rows for row in table)
+    assert "TTFT p50 (ms)" in blocks_text(summary)
+    why = "in 1 pair a block has no request that counts for it, and 10 pairs need one in both"
+    assert why in blocks_text(summary)
+    assert why in " ".join(format_ending(summary, run, "reports/x", 400).split())
+
+
+def test_the_limits_of_arms_that_differ_are_named_by_arm() -> None:
+    run, _ = a_comparison((1.0,) * 10, candidate_set=("prefill-concurrency=1",))
+    assert describe_arm_limits(run) == "base none, candidate 1"
+    run, _ = a_comparison(
+        (1.0,) * 10, candidate_set=("prefill-concurrency=1",), prefill_concurrency=4
+    )
+    assert describe_arm_limits(run) == "base 4, candidate 1"
+    assert describe_arm_limits(a_comparison((1.0,) * 10, prefill_concurrency=4)[0]) == ""
+
+
+def test_pairs_without_a_request_of_the_tenant_are_not_called_unended() -> None:
+    run, records = a_comparison((1.0,) * 10, isolate="gold")
+    gold = [replace(one, tenant="gold") for one in records if one.pair not in (6, 7)]
+    summary = summarised(run, gold)
+    assert summary.paired is not None
+    assert summary.paired.reason.startswith(
+        "too few pairs: 10 came to their end, 2 of them with a block without a request of gold, and "
+        "10 with requests are needed"
+    )
+
+
+def blocks_text(summary: Summary) -> str:
+    assert summary.paired is not None
+    return " ".join(map(str, make_paired_table(summary.paired)))
+
+
+def test_a_candidate_five_percent_slower_is_called_worse() -> None:
+    ratios = (1.04, 1.06, 1.05, 1.05, 1.04, 1.06, 1.05, 1.05, 1.04, 1.06)
+    summary = summarised(*a_comparison(ratios))
+    assert summary.paired is not None
+    assert (summary.paired.verdict, summary.paired.pairs, summary.paired.reason) == (
+        DIFFERENT,
+        10,
+        "",
+    )
+    assert summary.paired.chance == 2 / 1024
+    figure = the(summary, "TTFT p50 (ms)")
+    logs = np.log(ratios)
+    reach = 2.2622 * logs.std(ddof=1) / math.sqrt(10)
+    assert figure.percent == pytest.approx(100 * math.expm1(logs.mean()), abs=1e-3)
+    assert figure.low_percent == pytest.approx(100 * math.expm1(logs.mean() - reach), abs=1e-2)
+    assert figure.word == "worse"
+    assert the(summary, "Failures (%)").word == "no difference to be seen"
+
+
+def test_equal_arms_under_changing_weather_show_no_difference() -> None:
+    summary = summarised(*a_comparison((1.1, 0.9, 1.05, 0.95, 1.0, 1.1, 0.9, 1.0, 0.98, 1.02)))
+    assert summary.paired is not None
+    assert summary.paired.verdict == SAME
+    assert summary.paired.different == 0
+
+
+def test_nothing_is_concluded_from_nine_pairs_or_on_a_bad_machine() -> None:
+    summary = summarised(*a_comparison((1.5, 1.51) * 4))
+    assert summary.paired is not None
+    assert (summary.paired.verdict, summary.paired.different) == (INCONCLUSIVE, 0)
+    assert summary.paired.reason == "too few pairs: 8 came to their end, and 10 are needed"
+    assert the(summary, "TTFT p50 (ms)").word == "not concluded"
+    run, records = a_comparison((1.5, 1.51) * 5, slo=("ttft p50 within 5% of base",))
+    off = ErrorBounds(count=100, p50_ms=60.0, p95_ms=60.0, p99_ms=60.0, max_ms=60.0)
+    one = MeasurementAccuracy(streams=10, chunks=100, ttft=off, gap=off)
+    busy = ProcessHealth(worker="local", cpu_share=0.99, loop_lag_p99_ms=1, certificate=one)
+    summary = summarised(replace(run, health=(busy,)), records)
+    assert summary.client is not None
+    assert summary.client.level != OK
+    assert summary.paired is not None
+    assert summary.paired.verdict == INCONCLUSIVE
+    assert "the client verdict is" in summary.paired.reason
+    assert summary.slo_status == "INCONCLUSIVE"
+
+
+def test_a_difference_that_a_bad_machine_cannot_have_made_stands() -> None:
+    """The candidate takes twice the base's 100 ms; the sentinels were off by 32 ms, and by 60
+    ms."""
+    for off_ms, stands in ((32.0, True), (60.0, False)):
+        run, records = a_comparison(
+            (2.0, 2.02) * 5, slo=("ttft p50 within 10ms of base", "ttft p50 within 5% of base")
+        )
+        off = ErrorBounds(count=100, p50_ms=off_ms, p95_ms=off_ms, p99_ms=off_ms, max_ms=off_ms)
+        one = MeasurementAccuracy(streams=10, chunks=100, ttft=off, gap=off)
+        health = ProcessHealth(worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, certificate=one)
+        summary = summarised(replace(run, health=(health,)), records)
+        assert summary.client is not None
+        assert summary.client.level == "INVALID"
+        assert summary.paired is not None
+        assert summary.paired.verdict == (DIFFERENT if stands else INCONCLUSIVE)
+        assert bool(summary.paired.reason) != stands
+        assert bool(summary.paired.warning) == stands
+        assert the(summary, "TTFT p50 (ms)").word == ("worse" if stands else "not concluded")
+        assert [one.status for one in summary.slos] == (
+            ["FAIL", "FAIL"] if stands else ["INCONCLUSIVE"] * 2
+        )
+
+
+@pytest.mark.parametrize(
+    ("limit", "word", "status"),
+    [("10s", "no difference to be seen", "PASS"), ("120ms", "not concluded", "INCONCLUSIVE")],
+)
+def test_an_error_that_carries_no_request_across_a_limit_leaves_goodput_as_it_is(
+    limit: str, word: str, status: str
+) -> None:
+    """The sentinels were off by 32 ms. All TTFT are 80 to 120 ms, far below 10 s, and around 120
+    ms."""
+    rule = f"goodput within 1% of base given ttft < {limit}"
+    run, records = a_comparison((1.0,) * 10, slo=(rule,))
+    off = ErrorBounds(count=100, p50_ms=32.0, p95_ms=32.0, p99_ms=32.0, max_ms=32.0)
+    one = MeasurementAccuracy(streams=10, chunks=100, ttft=off, gap=off)
+    health = ProcessHealth(worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, certificate=one)
+    summary = summarised(replace(run, health=(health,)), records)
+    assert summary.client is not None
+    assert summary.client.level == "INVALID"
+    assert the(summary, "Throughput (requests/s)").word == "no difference to be seen"
+    assert the(summary, "Goodput (requests/s)").word == the(summary, "Attainment (%)").word == word
+    assert [one.status for one in summary.slos] == [status]
+
+
+def test_a_few_late_reads_do_not_void_a_difference_that_all_blocks_show() -> None:
+    """The candidate takes twice the base's TTFT. In two of its ten blocks first chunks may be 90 %
+    older than their stamps: the mean ratio is at least 2.01 * 0.1 ** (2 / 10) = 1.27. Were they so
+    in all blocks, nothing would be known."""
+    for pairs_off, word, status in (
+        ({4, 9}, "worse", "FAIL"),
+        (range(11), "not concluded", "INCONCLUSIVE"),
+    ):
+        run, records = a_comparison(
+            (2.0, 2.02) * 5, slo=("ttft p50 within 20% of base", "ttft p50 within 35% of base")
+        )
+        records = [
+            replace(record, merged=((0, record.chunk_us[0] // 10),))
+            if record.arm == CANDIDATE and record.pair in pairs_off
+            else record
+            for record in records
+        ]
+        health = ProcessHealth(
+            worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, certificate=CERTIFICATE
+        )
+        summary = summarised(replace(run, health=(health,)), records)
+        assert summary.client is not None
+        assert summary.client.level != OK
+        assert the(summary, "TTFT p50 (ms)").word == word
+        assert [one.status for one in summary.slos] == [status, "INCONCLUSIVE"]
+
+
+def test_rules_against_the_base() -> None:
+    expected = {
+        "ttft p50 within 6% of base": "PASS",
+        "ttft p50 within 4% of base": "FAIL",
+        "ttft p50 within 5% of base": "INCONCLUSIVE",
+        "ttft p50 within 10ms of base": "PASS",
+        "ttft p50 within 1ms of base": "FAIL",
+        "error_rate within 1pp of base": "PASS",
+        "requests_per_s within 1% of base": "PASS",
+        "goodput within 1% of base given ttft < 1s": "PASS",
+        "goodput within 50% of base given ttft < 1ms": "INCONCLUSIVE",
+        "ttft{class=nobody} p50 within 5% of base": "INCONCLUSIVE",
+        "ttft max < 128ms": "PASS",
+        # ten blocks, each of equal values, are worth about ten requests
+        "ttft p50 < 120ms": "INCONCLUSIVE",
+    }
+    ratios = (1.048, 1.052, 1.05, 1.051, 1.049, 1.048, 1.052, 1.05, 1.051, 1.049)
+    run, records = a_comparison(ratios, slo=tuple(expected))
+    results = summarised(run, records * 10).slos
+    assert dict(zip(expected, (result.status for result in results), strict=True)) == expected, (
+        results
+    )
+    near = {one.rule for one in results if one.close_to_limit and one.rule.endswith("of base")}
+    assert near == {"ttft p50 within 5% of base"}  # not those without a figure
+
+
+def test_each_compared_figure_can_be_a_rule_of_the_same_value_and_interval() -> None:
+    ratios = (1.04, 1.06, 1.05, 1.07, 1.03, 1.04, 1.06, 1.05, 1.07, 1.03)
+    good, shares = "given ttft < 1s", ("error_rate", "attainment")
+    run, records = a_comparison(ratios, request_rate=1.0, slo=(f"goodput >= 0/s {good}",))
+    compared = list(list_compared_figures(run))
+    for word in ("longest_stall", "ttft_from_due", "goodput", "attainment", "output_tokens_per_s"):
+        assert word in {rule.metric for rule in compared}
+    rules = {}
+    for rule in compared:
+        tolerance = "100pp" if rule.metric in shares else "100%"
+        given = good if rule.given else ""
+        text = " ".join(f"{rule.metric} {rule.stat} within {tolerance} of base {given}".split())
+        rules[text] = rule
+    summary = summarised(replace(run, settings=replace(run.settings, slo=tuple(rules))), records)
+    assert summary.paired is not None
+    figures = {(figure.metric, figure.stat): figure for figure in summary.paired.figures}
+    assert len(summary.slos) == len(rules) == len(compared)
+    for result in summary.slos:
+        rule = rules[result.rule]
+        figure = figures[rule.metric, rule.stat]
+        change = figure.difference if rule.metric in shares else figure.percent
+        worse = change if rule.less_is_better or change is None else -change
+        assert (result.status, result.observed) == ("PASS", pytest.approx(worse)), result
+        if figure.low_percent is not None and rule.less_is_better:
+            assert (result.low, result.high) == pytest.approx(
+                (figure.low_percent, figure.high_percent)
+            )
+    # the mean of the logarithms of these ratios
+    assert figures["ttft_from_due", "p95"].percent == pytest.approx(4.99, abs=0.01)
+
+
+def test_other_rules_are_about_the_candidate_alone() -> None:
+    run, records = a_comparison((2.0,) * 10, slo=("ttft max < 150ms", "ttft min > 150ms"))
+    assert [result.status for result in summarised(run, records).slos] == ["FAIL", "PASS"]
+
+
+def test_a_percentile_that_lands_on_a_failure_is_compared_in_no_way() -> None:
+    run, records = a_comparison((1.0,) * 10)
+    gone = [
+        replace(
+            failed(sent_at=record.sent_at), arm=record.arm, pair=record.pair, phase=record.phase
+        )
+        if record.pair == 1 and record.arm == CANDIDATE
+        else record
+        for record in records
+    ]
+    summary = summarised(run, gone)
+    assert the(summary, "TTFT p50 (ms)").note == "it lands on a failure in 1 of 20 blocks"
+    assert the(summary, "TTFT avg (ms)").note == (
+        "in 1 pair a block has no request that counts for it, and 10 pairs need one in both: "
+        "longer blocks (--block-duration) have more requests"
+    )
+    assert the(summary, "Failures (%)").pairs[0] == (0.0, 100.0)
+
+
+@pytest.mark.slow
+def test_arms_that_did_not_get_the_same_arrivals_are_warned_of() -> None:
+    run, records = a_comparison((1.0,) * 10, request_rate=1.0)
+    assert summarised(run, records).paired.warning == ""  # type: ignore[union-attr]
+    late = [r for r in records if not (r.arm == CANDIDATE and r.pair == 3)]
+    fewer = [r for r in records if r.pair == 3 and r.arm == CANDIDATE][:3]
+    found = summarised(run, late + fewer).paired
+    assert found is not None
+    assert found.warning.startswith("the candidate got 37 of the 40 requests that the base got")
+
+
+@pytest.mark.parametrize(
+    ("ratios", "word"),
+    [
+        ((1.5,) * 10, BROKEN),
+        ((1.02,) * 10, HOLDS),
+        ((1.05, 1.15) * 5, INCONCLUSIVE),
+        ((1.0,) * 4, INCONCLUSIVE),
+    ],
+)
+def test_a_tenant_alone_and_beside_others(ratios: tuple[float, ...], word: str) -> None:
+    """The others, ten times as slow, are in no figure of it."""
+    run, records = a_comparison(ratios, candidate="", isolate="gold", tenant_mix="gold=1,free=1")
+    gold = [replace(record, tenant="gold") for record in records]
+    slow = [10 * us for us in gold[0].chunk_us]
+    free = [replace(r, tenant="free", chunk_us=tuple(slow)) for r in gold if r.arm == CANDIDATE]
+    summary = summarised(run, gold + free)
+    found = summary.paired
+    assert found is not None
+    assert (found.isolated, found.isolation) == ("gold", word)
+    assert the(summary, "TTFT p95 (ms)").percent == pytest.approx(
+        100 * (math.prod(ratios) ** (1 / len(ratios)) - 1), abs=0.01
+    )
+    assert describe_paired_verdict(found).startswith(f"Isolation of gold {word}")
+    assert "alone" in make_paired_head(found)

@@ -1,0 +1,232 @@
+"""The answer about prefill limits, in words, and its tables: of regrets by hand, and of a run."""
+
+import math
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+from support.records import UNIX, a_run, answered
+
+from locust_llm.records.limit_blocks import LimitBlock
+from locust_llm.records.record import Record
+from locust_llm.report.document_blocks import TableBlock, TextBlock
+from locust_llm.report.sections.prefill_limit_comparison import (
+    LimitComparison,
+    compare_limits,
+    describe_answer,
+    make_limit_blocks,
+    name_limits,
+    plot_limits,
+)
+from locust_llm.report.time_course import describe_arm_limits
+from locust_llm.slo.best_limit import GOODPUT, SHORT_TTFT, Limit, LimitRegret
+
+GOOD = (0.0, 0.02)
+BAD = (1.0, 1.5)
+OPEN = (0.0, 0.2)
+TIMES = (2.3, 1.9, 2.8)
+
+
+def a_regret(limit: Limit, ends: tuple[float, float], rounds: int = 8) -> LimitRegret:
+    low, high = ends
+    return LimitRegret(limit, 1.0, rounds, low, low, high, low, high)
+
+
+def answer(
+    ends: dict[Limit, tuple[float, float]],
+    without: tuple[float, float, float] | None = TIMES,
+    objective: str = SHORT_TTFT,
+) -> str:
+    regrets = [a_regret(limit, pair) for limit, pair in ends.items()]
+    return describe_answer(regrets, objective, without, rounds=8, seconds=120.0)
+
+
+def test_equals_and_what_it_is_without_one() -> None:
+    assert answer({None: BAD, 1: BAD, 2: GOOD, 3: GOOD, 4: GOOD}) == (
+        "Limits 2 to 4 are equally good (within 3%); without a limit short prompts wait 2.3 times "
+        "as long as with limit 2 (95% interval 1.9 to 2.8 times)."
+    )
+
+
+def test_one_is_the_best_and_another_not_told_apart() -> None:
+    assert answer({None: BAD, 1: GOOD, 2: OPEN}).startswith(
+        "Limit 1 is the best (within 3%); limit 2 is not distinguished from that; without a limit "
+    )
+
+
+def test_a_limit_whose_own_interval_says_that_it_is_worse() -> None:
+    """6 to 140 % is worse by more than 3 %, for this limit, and 0 to 200 % for all of them."""
+    likely = a_regret(1, (0.06, 1.4))._replace(surely_low=0.0, surely_high=2.0)
+    others = [a_regret(None, OPEN), a_regret(2, OPEN)]
+    text = describe_answer([likely, *others], SHORT_TTFT, None, rounds=8, seconds=120.0)
+    assert text.startswith("Limit 2 and no limit are not distinguished; limit 1 is likely worse.")
+    text = describe_answer([likely, a_regret(2, OPEN)], SHORT_TTFT, None, rounds=8, seconds=120.0)
+    assert text.startswith("Limit 2 is likely the best; limit 1 is likely worse.")
+
+
+def test_all_alike_advises_none() -> None:
+    assert answer({None: GOOD, 1: GOOD, 8: GOOD}, None) == (
+        "All prefill limits are as good as no limit (within 3%): a limit is not needed."
+    )
+
+
+def test_no_limit_as_good_as_one_advises_none() -> None:
+    text = answer({None: GOOD, 1: BAD, 8: GOOD}, None)
+    assert text == (
+        "Limit 8 and no limit are equally good (within 3%). A limit is not known to help."
+    )
+
+
+def test_not_told_apart_names_the_time_that_would_tell() -> None:
+    """From 20 % to 3 % the interval shrinks 6.2 times: 38 times as long in all."""
+    text = answer({None: BAD, 2: OPEN, 4: OPEN})
+    assert text.startswith("Limits 2 and 4 are not distinguished; without a limit ")
+    assert text.endswith(
+        " Limit 2 looks best, and is at most 20% worse than the best one (95%). About 75 min more "
+        "would tell."
+    )
+
+
+def test_too_few_rounds() -> None:
+    regrets = [a_regret(limit, (0.0, math.inf), rounds=2) for limit in (None, 1)]
+    text = describe_answer(regrets, SHORT_TTFT, None, rounds=2, seconds=60.0)
+    assert text == (
+        "The prefill limits are not distinguished: 3 rounds at each limit are needed, 2 were done. Run "
+        "for about 3 min or compare fewer limits."
+    )
+
+
+def test_too_few_requests() -> None:
+    """20 of 14 in 60 s are 86 s, and twice that is 3 min."""
+    regrets = [
+        a_regret(None, (0.0, math.inf), rounds=3)._replace(values=18),
+        a_regret(1, (0.0, math.inf), rounds=3)._replace(values=14),
+    ]
+    text = describe_answer(regrets, SHORT_TTFT, None, rounds=3, seconds=60.0)
+    assert text == (
+        "The prefill limits are not distinguished: a p95 takes 20 requests with short prompts at each "
+        "limit, and at limit 1 there were 14 in 3 rounds. Run for about 3 min or compare fewer limits."
+    )
+
+
+def test_more_time_than_anyone_has_is_named_too() -> None:
+    """(ln 2 / ln 1.03)^2 = 550 times 120 s are 18 h."""
+    text = answer({None: (0.0, 1.0), 2: (0.0, 1.0)}, (1.04, 0.7, 1.5))
+    assert text.endswith("(95%). More than 8 h more would be needed to tell.")
+
+
+def test_no_limit_that_is_about_as_good() -> None:
+    text = answer({2: OPEN, None: OPEN}, (1.04, 0.7, 1.5))
+    assert (
+        "without a limit short prompts wait about as long as with limit 2 (95% interval 0.7 to 1.5 "
+        "times)." in text
+    )
+
+
+def test_of_goodput_it_is_how_much_lower() -> None:
+    text = answer({None: BAD, 1: GOOD}, (1.25, 1.0, 2.0), GOODPUT)
+    assert text.endswith(
+        "without a limit goodput is 20.0% lower than with limit 1 (95% interval -50.0% to +0.0%)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "name"),
+    [
+        ((1, 2, 3), "limits 1 to 3"),
+        ((1, 2, 4), "limits 1, 2 and 4"),
+        ((1, 4), "limits 1 and 4"),
+        ((2,), "limit 2"),
+        ((None,), "no limit"),
+        ((None, 1, 2, 4), "limits 1, 2 and 4 and no limit"),
+        ((1, 4, 8, 16), "limits 1, 4, 8 and 16"),
+    ],
+)
+def test_limits_are_named(limits: tuple[Limit, ...], name: str) -> None:
+    assert name_limits(limits) == name
+
+
+# -- of a run --------------------------------------------------------------------------------------
+
+ROUNDS = 6
+LIMITS: tuple[Limit, ...] = (None, 1, 2)
+
+
+def compared(factors: dict[Limit, float]) -> LimitComparison:
+    """A short prompt waits 100 ms times the factor of its limit, give or take what a round does."""
+    blocks = list[LimitBlock]()
+    records = list[Record]()
+    random = Random(1)
+    for number in range(1, ROUNDS + 1):
+        weather = random.uniform(0.8, 1.2)
+        for limit in LIMITS:
+            at = UNIX + 10.0 * len(blocks)
+            blocks.append(
+                LimitBlock(
+                    round=number, limit=limit, began_at=at, settled_at=at + 2,
+                    counted_until=at + 8, ended_at=at + 10,
+                )
+            )  # fmt: skip
+            for place in range(20):
+                long = place % 4 == 0
+                ttft_ms = 100 * weather * factors[limit] * (3 if long else 1)
+                records.append(
+                    answered(
+                        ttft_ms, 5.0, 5.0, sent_at=at - UNIX + 2.1 + place / 4,
+                        asked_input_tokens=8000 if long else 200,
+                    )
+                )  # fmt: skip
+    run = a_run(sweep="prefill-concurrency=1,2", request_rate=4.0)
+    run = run.__class__(**{name: getattr(run, name) for name in run.__struct_fields__} | {
+        "limit_blocks": tuple(blocks), "sweep_end": "the best one was known",
+    })  # fmt: skip
+    found = compare_limits(run, records)
+    assert found is not None
+    return found
+
+
+def test_a_run_without_limit_blocks_has_none() -> None:
+    assert compare_limits(a_run(), []) is None
+
+
+def test_the_limit_that_is_half_as_long_is_advised() -> None:
+    found = compared({None: 1.0, 1: 0.5, 2: 0.8})
+    assert (found.best, found.advises) == (1, True)
+    assert found.answer == (
+        "Limit 1 is the best (within 3%); without a limit short prompts wait 2 times as long as with "
+        "limit 1 (95% interval 2 to 2 times)."
+    )
+    regrets = {row.limit: (row.regret, row.verdict) for row in found.rows}
+    assert regrets[1] == (0.0, "best")
+    assert regrets[None] == (pytest.approx(1.0, rel=1e-3), "worse")
+    assert regrets[2] == (pytest.approx(0.6, rel=1e-3), "worse")
+    lengths = {(row.limit, row.prompts): row for row in found.lengths}
+    assert (lengths[1, "short"].requests, lengths[1, "long"].requests) == (15 * ROUNDS, 5 * ROUNDS)
+    assert lengths[1, "long"].goodput_per_s is None
+
+
+def test_limits_of_a_sweep_are_named_in_the_conditions() -> None:
+    block = LimitBlock(
+        round=1, limit=1, began_at=UNIX, settled_at=UNIX, counted_until=UNIX, ended_at=UNIX
+    )
+    run = replace(a_run(sweep="prefill-concurrency=1,2,4"), limit_blocks=(block,))
+    assert describe_arm_limits(run) == "none, 1, 2 and 4 by turns"
+
+
+def test_alike_ones_advise_none() -> None:
+    found = compared({None: 1.0, 1: 1.0, 2: 1.0})
+    assert (found.best, found.advises) == (None, False)
+    assert "a limit is not needed" in found.answer
+
+
+def test_document_and_chart() -> None:
+    found = compared({None: 1.0, 1: 0.5, 2: 0.8})
+    blocks = list(make_limit_blocks(found))
+    tables = [block for block in blocks if isinstance(block, TableBlock)]
+    assert [row[0] for row in tables[0].rows] == ["none", "1", "2"]
+    assert [row[0] for row in tables[1].rows][:2] == ["none, short", "none, long"]
+    texts = " ".join(block.text for block in blocks if isinstance(block, TextBlock))
+    assert "with the same arrivals and lengths" in texts
+    regret, ttft = plot_limits(found)
+    assert [text for _, text in regret.x.ticks] == ["1", "2", "none"]
+    assert [line.name for line in ttft.series] == ["p95, short prompts", "p95, long prompts"]

@@ -1,0 +1,536 @@
+"""How a run ends on the console: the verdict first, at most 25 lines, none wider than the
+terminal."""
+
+import re
+from typing import Final
+
+import pytest
+from msgspec.structs import replace
+from support.records import UNIX, a_run, answered, failed, mixed
+
+from locust_llm.exit_status import RunOutcome, decide_exit_status
+from locust_llm.records.record import Record
+from locust_llm.records.run_facts import OpenLoopSchedule, ProcessHealth, Run
+from locust_llm.records.timing_accuracy import ErrorBounds, MeasurementAccuracy
+from locust_llm.report.columns import collect_columns
+from locust_llm.report.console_summary import (
+    LINES,
+    MORE_RULES,
+    _fitting_rules,
+    _wrapped,
+    format_ending,
+)
+from locust_llm.report.document_blocks import (
+    INEXACT,
+    INEXACT_NOTE,
+    format_interval,
+    format_interval_around,
+    format_percentile,
+)
+from locust_llm.report.render.text_report import render_console
+from locust_llm.report.sections.benchmark_validity import PublishedCheck, Validity
+from locust_llm.report.sections.metric_tables import NOTHING
+from locust_llm.report.sections.notes import make_remarks
+from locust_llm.report.summarise import summarise_run
+from locust_llm.slo.client_verdict import DEGRADED, IDLE_ADVICE, OK, ClientVerdict
+from locust_llm.slo.rules import INCONCLUSIVE_POLICIES
+
+RULES = tuple(f"ttft p{p} < {ms}ms" for p in (50, 90, 95, 99, 99.9) for ms in (1, 100, 190, 5000))
+HOSTILE = "\x1b[31mred\u202e " + "long " * 300
+
+
+def spread(count: int, **other: object) -> list[Record]:
+    return [
+        answered(ms, ms + 20, ms + 50, sent_at=10.0 + i, **other)
+        for i, ms in enumerate(mixed(count))
+    ]
+
+
+def said(
+    *records: Record, run: Run | None = None, width: int = 120, **settings: object
+) -> list[str]:
+    run = run or a_run(**settings)
+    return format_ending(
+        summarise_run(collect_columns(records), run), run, "reports/by-hand", width
+    ).splitlines()
+
+
+def test_the_verdict_is_first_and_the_report_last() -> None:
+    lines = said(*spread(199), slo=("ttft p50 < 3s",))
+    assert lines[0] == "SLO PASS: With 2 users p50 of TTFT is 100 ms, within 3 s."
+    assert (
+        lines[1]
+        == "From 199 answered requests in 198 s, TTFT p95 183ms to 200.1ms (95% interval), client verdict OK."
+    )
+    assert lines[3].split() == ["p50", "p95", "p99", "avg", "max"]
+    assert [line.split("  ")[0] for line in lines[4:9]] == [
+        "TTFT (ms)", "ITL (ms)", "Longest Stall (ms)", "Request Latency (ms)",
+        "Output (tokens/s)",
+    ]  # fmt: skip
+    assert lines[-1].startswith("Report: reports/by-hand/report.html")
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_worst_run_has_no_more_lines_and_no_wider_ones(width: int) -> None:
+    run = replace(
+        a_run(((0.0, 2),), slo=(*RULES, f'ttft{{name="{"n" * 300}"}} p50 < 1s'), request_rate=10.0,
+              percentiles=tuple(map(float, range(1, 50)))),
+        notes=tuple(f"WARNING: {HOSTILE} {i}" for i in range(9)), simulated=True, records_lost=3,
+        offer=OpenLoopSchedule(due=1000, never_started=5, duration_s=100.0, most_users=7),
+        client_live=ClientVerdict(DEGRADED),
+    )  # fmt: skip
+    others = [failed("http_status", status=500, error=HOSTILE), failed("reset")]
+    lines = said(*spread(400, merged=((0, 0), (1, 0))), *others, run=run, width=width)
+    assert len(lines) <= LINES
+    assert max(map(len, lines)) <= width
+    assert lines[0].startswith("INCOMPLETE: 3 requests of lost workers have no record")
+    # in full where there is room
+    assert any("Not delivered: offered 10/s" in line for line in lines[:3])
+    assert " and notes: summary.md" in " ".join(map(str.strip, lines[-3:]))
+    assert not any("\x1b" in line or "\u202e" in line for line in lines)
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_text_is_whole_or_left_out(width: int) -> None:
+    """Of two notes one has room for its forty words."""
+    notes = (
+        f"WARNING: {' '.join(f'w{i}' for i in range(40))}.",
+        "WARNING: short.",
+        f"WARNING: {'too long ' * 200}.",
+    )
+    lines = said(*spread(199), run=replace(a_run(slo=("ttft p50 < 3s",)), notes=notes), width=width)
+    text = " ".join(line.strip() for line in lines)
+    assert len(lines) <= LINES
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text
+    assert notes[0] in text
+    assert notes[1] in text
+    assert "too long" not in text
+    assert "all tables and notes: summary.md" in text
+
+
+def test_figures_stand_below_each_other() -> None:
+    lines = said(*spread(30))
+    at = {i for line in lines[4:8] for i, c in enumerate(line) if c == "."}
+    assert len(at) == 5  # the decimal points of five columns
+    assert "*" in lines[4]
+    assert (
+        lines.count(
+            "* too few values for this percentile (10 for p90, 100 for p99: 100 / (100 - p))"
+        )
+        == 1
+    )
+    assert not any("*" in line for line in said(*spread(199)))
+
+
+def test_rules_with_one_reason_share_a_line() -> None:
+    rules = (
+        "ttft p50 < 1ms",
+        "ttft p99 < 205ms",
+        "ttft{input=5k} p50 < 1s",
+        "itl{input=5k} p50 < 1s",
+    )
+    text = "\n".join(said(*spread(199), slo=rules))
+    assert "  FAIL ttft p50 < 1ms: 95% interval" in text
+    assert text.count("no request has input=5000") == 1
+    assert "INCONCLUSIVE ttft{input=5000} p50 < 1s, itl{input=5000} p50 < 1s: " in text.replace(
+        "\n  ", " "
+    )
+
+
+def test_cancelled_requests_are_named() -> None:
+    """2 of 10 + 2."""
+    given_up = [answered(100, 200, outcome="cancelled", closed_at=12.0)] * 2
+    assert "2 of 12 requests were cancelled on purpose" in " ".join(said(*spread(10), *given_up))
+
+
+def test_where_all_requests_are_cancelled_rules_have_their_lines_and_no_longer_run_is_advised() -> (
+    None
+):
+    """40 requests are cancelled before their first token, 0.2 s after they were sent."""
+    given_up = [
+        answered(sent_at=10.0 + i, closed_at=10.2 + i, outcome="cancelled") for i in range(40)
+    ]
+    text = " ".join(" ".join(said(*given_up, slo=("ttft p95 < 1s",))).split())
+    assert "None of 40 requests succeeded: 40 were cancelled on purpose" in text
+    assert "INCONCLUSIVE ttft p95 < 1s: 95% interval at least" in text
+    assert "a longer run tells no more: every request was cancelled on purpose" in text
+    assert "may tell" not in text
+    assert "Exit status 4; use --inconclusive warn to end with 0." in text
+
+
+def test_a_simulator_is_named_where_nothing_succeeded() -> None:
+    run = replace(a_run(), simulated=True)
+    assert any("SIMULATED" in line for line in said(failed("timeout"), run=run))
+
+
+NEAR: Final = "ttft p50 < 105ms"
+"""Of 199 requests whose median is 100 ms."""
+FAR: Final = "itl{input=7} p50 < 1s"
+"""Of no request."""
+
+
+@pytest.mark.parametrize(
+    ("rules", "settings", "expected"),
+    [
+        ((FAR,), {}, "1 rule is INCONCLUSIVE. Exit status 4; use --inconclusive warn to end with 0."),
+        ((NEAR, FAR), {}, "2 rules are INCONCLUSIVE. Exit status 4; use"),
+        ((NEAR,), {}, "holds the limit 105ms. Exit status 0; use --inconclusive fail to fail."),
+        ((NEAR,), {}, "WARNING: 1 rule is INCONCLUSIVE: its 95% interval (8"),
+        ((NEAR, "ttft p50 < 101ms"), {}, "WARNING: 2 rules are INCONCLUSIVE: their 95% intervals"),
+        ((NEAR,), {"inconclusive": "fail"}, "1 rule is INCONCLUSIVE. Exit status 4; use"),
+        ((FAR,), {"inconclusive": "warn"},
+            "WARNING: 1 rule is INCONCLUSIVE (--inconclusive warn). Exit status 0."),
+        ((FAR,), {"inconclusive": "pass"},
+            " 1 rule is INCONCLUSIVE, and counts as passed (--inconclusive pass). Exit status 0."),
+        ((NEAR,), {"slo_mode": "point"}, "(--slo-mode point)"),
+    ],
+)  # fmt: skip
+def test_what_an_inconclusive_rule_does_is_one_plain_sentence(
+    rules: tuple[str, ...], settings: dict[str, object], expected: str
+) -> None:
+    assert expected in " ".join(" ".join(said(*spread(199), slo=rules, **settings)).split())
+
+
+@pytest.mark.parametrize("policy", INCONCLUSIVE_POLICIES)
+@pytest.mark.parametrize("rule", [NEAR, FAR])
+def test_the_exit_status_on_the_console_is_that_of_the_run(policy: str, rule: str) -> None:
+    run = a_run(slo=(rule,), inconclusive=policy)
+    summary = summarise_run(collect_columns(spread(199)), run)
+    outcome = RunOutcome(
+        has_rules=True,
+        slo_status=summary.slo_status,
+        close_to_limit=summary.close_to_limit,
+        inconclusive=policy,
+    )
+    (shown,) = re.findall(r"Exit status (\d)", format_ending(summary, run, "reports/by-hand", 120))
+    assert int(shown) == decide_exit_status(outcome)
+
+
+@pytest.mark.parametrize("settings", [{}, {"inconclusive": "warn"}, {"inconclusive": "pass"}])
+def test_where_records_are_missing_the_status_is_of_that_and_of_no_inconclusive_rule(
+    settings: dict[str, object],
+) -> None:
+    whole = a_run(slo=(NEAR,), **settings)
+    for run, of_the_rule in ((whole, True), (replace(whole, records_lost=3), False)):
+        text = "\n".join(said(*spread(199), run=run))
+        assert ("Exit status" in text) == of_the_rule
+        assert text.startswith("INCOMPLETE") != of_the_rule
+    none = "\n".join(said(failed("reset"), run=whole))
+    assert "Exit status" not in none
+
+
+@pytest.mark.parametrize(("met", "with_status_0"), [(True, True), (False, False)])
+def test_a_run_that_published_rules_fail_does_not_end_with_status_0(
+    met: bool, with_status_0: bool
+) -> None:
+    run = a_run(slo=(FAR,), inconclusive="pass", published_rules="fail")
+    found = Validity(
+        rules="a draft",
+        curve=False,
+        checks=(PublishedCheck(rule="duration", met=met, text="300 s"),),
+    )
+    summary = replace(summarise_run(collect_columns(spread(199)), run), validity=found)
+    assert ("Exit status 0" in format_ending(summary, run, "reports/by-hand", 120)) == with_status_0
+
+
+def test_a_client_verdict_that_changed_is_said() -> None:
+    run = replace(
+        a_run(), client_live=ClientVerdict(DEGRADED, ("late",), signals={"merged chunks": DEGRADED})
+    )
+    assert any(
+        line.startswith(
+            "The client verdict changed: DEGRADED while the run was on (merged chunks), OK in "
+            "the end."
+        )
+        for line in said(*spread(9), run=run)
+    )
+    assert not any(
+        "changed" in line
+        for line in said(*spread(9), run=replace(run, client_live=ClientVerdict("OK")))
+    )
+    two = {"late sends": DEGRADED, "late permits": DEGRADED}
+    lines = said(
+        *spread(9), run=replace(run, client_live=ClientVerdict(DEGRADED, ("late",), signals=two))
+    )
+    found = " ".join(" ".join(lines).split())
+    assert "(late permits, late sends), OK in the end." in found
+
+
+def test_code_that_blocks_is_looked_for_where_there_is_a_locustfile() -> None:
+    for locustfile, expected in (("", False), ("run.py", False), ("mine.py", True)):
+        run = a_run(locustfile=locustfile)
+        summary = replace(
+            summarise_run(collect_columns(spread(9)), run),
+            client=ClientVerdict(DEGRADED, ("late",), IDLE_ADVICE),
+        )
+        text = " ".join(
+            line.strip() for line in format_ending(summary, run, "reports/a").splitlines()
+        )
+        assert "do not help: end other programs on its machine." in text
+        assert ("Look for code in the locustfile that blocks, too." in text) == expected
+
+
+def test_failures_on_the_console_add_up_to_all_of_them() -> None:
+    """Five of the first kind, four of the second, and of the others two and one: twelve."""
+    kinds = [("refused", 5), ("reset", 4), ("closed", 2), ("empty", 1)]
+    records = [failed(outcome, error=outcome) for outcome, count in kinds for _ in range(count)]
+    lines = said(*spread(9), *records)
+    assert [line for line in lines if " failed: " in line or "more failed" in line] == [
+        "5 failed: refused, refused", "4 failed: reset, reset",
+        "3 more failed, with other messages: 2 closed, 1 empty",
+    ]  # fmt: skip
+    assert any("12 failed" in line for line in lines)
+
+
+def test_nothing_but_failures_are_told_with_their_reason() -> None:
+    """Once, with what to do about it, and nothing about figures that are not there."""
+    note = (
+        "WARNING: each of the first 10 requests failed: 10 x http_status: HTTP 404: no path (is "
+        "--endpoint right?)"
+    )
+    run = replace(a_run(slo=("ttft p95 < 1s",)), notes=(note,), client_live=ClientVerdict("OK"))
+    records = [failed("http_status", status=404, error="HTTP 404: no path")] * 12
+    summary = replace(
+        summarise_run(collect_columns(records), run), client=ClientVerdict(DEGRADED, ("late",))
+    )
+    lines = format_ending(summary, run, "reports/a").splitlines()
+    assert (
+        lines[0]
+        == "SLO FAIL: None of 12 requests succeeded: HTTP 404: no path (is --endpoint right?)."
+    )
+    assert lines[1:] == [
+        "From 12 requests without an answer in 1 s, 12 failed, client verdict DEGRADED.",
+        "",
+        "Report: reports/a/report.html; all tables and notes: summary.md beside it, or --verbose",
+    ]
+    page = [
+        one
+        for one in make_remarks(summary, run)
+        if "404" in one or "DEGRADED" in one or "succeeded" in one
+    ]
+    assert page == []
+    text = render_console(summary, run)
+    assert NOTHING in text
+    assert "(ms)" not in text  # no table of dashes
+
+
+def test_what_all_first_requests_failed_of_is_said_once() -> None:
+    note = "WARNING: each of the first 10 requests failed: 10 x reset: by the peer"
+    records = [*(failed("reset", error="by the peer") for _ in range(12)), answered(5)]
+    lines = said(*records, run=replace(a_run(), notes=(note,)))
+    assert [line for line in lines if "reset: by the peer" in line] == [note]
+    assert not any("12 failed: reset" in line for line in lines)
+
+
+def test_what_was_lost_is_said_once_in_the_first_line() -> None:
+    note = (
+        "WARNING: worker w2 was lost 7.3 s after the start: 3 requests that it had sent have no "
+        "record"
+    )
+    run = replace(
+        a_run(),
+        records_lost=3,
+        gaps=("all workers were lost 9.8 s after the start: the run ended early",),
+        notes=(note,),
+    )
+    text = " ".join(said(*spread(199), run=run, width=120))
+    assert text.startswith(
+        "INCOMPLETE: all workers were lost 9.8 s after the start: the run ended early; 3 requests "
+        "of lost workers have no "
+    )
+    assert (text.count("no record"), text.count("INCOMPLETE"), "w2" in text) == (1, 1, False)
+
+
+def test_a_run_that_was_stopped_says_so() -> None:
+    lines = said(*spread(199), run=replace(a_run(), stopped_early="after 6.9 of 60 s"), width=120)
+    assert "STOPPED EARLY: the run was stopped after 6.9 of 60 s." in lines
+    run = replace(
+        a_run(), stopped_early="after 6.9 of 60 s", stopping_at=UNIX + 6.9, cut_at=UNIX + 8.9
+    )
+    text = " ".join(said(*spread(199), failed("cut"), run=run, width=120))
+    assert (
+        "stopped after 6.9 of 60 s, and 2 s later a second signal (Ctrl-C) cut what was open."
+        in text
+    )
+
+
+def test_several_names_have_a_row_each() -> None:
+    chat = [answered(50, 60, sent_at=10.0 + i) for i in range(6)]
+    rag = [answered(900, 910, sent_at=10.0 + i, name="rag") for i in range(3)]
+    lines = said(*chat, *rag, run=a_run(), width=120)
+    begin = next(i for i, text in enumerate(lines) if text.startswith("name "))
+    assert lines[begin].split() == [
+        "name",
+        "ok",
+        "failed",
+        "TTFT",
+        "p50",
+        "(ms)",
+        "p95",
+        "ITL",
+        "p50",
+        "(ms)",
+        "p95",
+    ]
+    assert lines[begin + 1].split()[:5] == ["chat", "6", "0", "50.00", "50.00*"]
+    assert lines[begin + 2].split()[:5] == ["rag", "3", "0", "900.0", "900.0*"]
+
+
+def test_a_metric_that_no_row_has_is_no_column() -> None:
+    """Answers of one chunk have no ITL."""
+    records = [
+        answered(50, sent_at=10.0 + i, name=name) for i in range(6) for name in ("chat", "rag")
+    ]
+    lines = said(*records, run=a_run(), width=120)
+    begin = next(i for i, text in enumerate(lines) if text.startswith("name "))
+    assert lines[begin].split() == ["name", "ok", "failed", "TTFT", "p50", "(ms)", "p95"]
+    assert lines[begin + 1].split() == ["chat", "6", "0", "50.00", "50.00*"]
+
+
+def test_what_voids_the_figures_has_room_before_the_rows_of_names() -> None:
+    """Six names, and a line about the load generator that is long."""
+    records = [
+        answered(50, 60, sent_at=10.0 + i, name=f"name {i % 6}", merged=((0, 0), (1, 0)))
+        for i in range(60)
+    ]
+    notes = tuple(f"WARNING: {'words ' * 60}{i}" for i in range(4))
+    for width in (80, 120):
+        lines = said(*records, run=replace(a_run(), notes=notes), width=width)
+        assert len(lines) <= LINES
+        assert any(line.startswith("CLIENT INVALID") for line in lines)
+    assert any(line.startswith("name ") for line in lines)
+
+
+def test_a_run_whose_records_were_all_lost_has_no_figures_of_nothing() -> None:
+    gap = "all workers were lost 4.8 s after the start: the run ended early"
+    text = " ".join(
+        " ".join(said(run=replace(a_run(), records_lost=6, gaps=(gap,)), width=120)).split()
+    )
+    assert text.startswith(
+        f"INCOMPLETE: {gap}; 6 requests of lost workers have no record, so counts and rates are "
+        f"too low."
+    )
+    assert "No request has a record." in text
+    assert "From 0 answered" not in text
+    assert "No request was sent" not in text
+
+
+@pytest.mark.parametrize(
+    ("value", "ends", "written"),
+    [
+        (500.0, (417.0, 1140.0), "420ms to 1,140ms"),
+        # 420 to 1,140 would not have the value in it
+        (416.97, (416.9, 1140.0), "416.9ms to 1,140ms"),
+        (418.0, (417.0, 1140.0), "417ms to 1,140ms"),
+        (25.2, (25.2, 25.2), "25.2ms to 25.2ms"),
+    ],
+)
+def test_the_ends_of_an_interval_are_written_around_its_value(
+    value: float, ends: tuple[float, float], written: str
+) -> None:
+    assert format_interval_around(value, ends) == written
+
+
+@pytest.mark.parametrize("looks", [{}, {"until_decided_s": 600.0, "run_time_s": 60.0}])
+def test_one_figure_has_one_interval_on_the_console_and_in_its_rule(
+    looks: dict[str, object],
+) -> None:
+    """Though the stamps may be off by half a millisecond."""
+    off = ErrorBounds(
+        count=1000, p50_ms=0.5, p95_ms=0.5, p99_ms=0.5, max_ms=0.5, within={0.01: 0.5}
+    )
+    certificate = MeasurementAccuracy(streams=100, chunks=1000, ttft=off, gap=off)
+    health = ProcessHealth(
+        worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, certificate=certificate
+    )
+    run = replace(a_run(slo=("ttft p95 < 3s",), **looks), health=(health,))
+    summary = summarise_run(collect_columns(spread(199)), run)
+    row = next(row for row in summary.rows if row.tag == "time_to_first_token")
+    (rule,) = summary.slos
+    assert min(row.plus_minus[95.0]) >= 0.5
+    assert row.intervals[95.0] == pytest.approx((rule.low * 1e3, rule.high * 1e3))
+    text = format_ending(summary, run, "reports/by-hand")
+    assert f"TTFT p95 {format_interval(rule)} (95% interval)" in text
+    assert "\N{PLUS-MINUS SIGN}" not in text
+
+
+def test_a_figure_that_may_be_off_has_a_mark_in_each_table() -> None:
+    """Two chunks were read together at 140 ms: the first may have come at 80."""
+    merged = [
+        answered(140, 140, 160, sent_at=10.0 + i, merged=((0, 60_000), (1, 60_000)))
+        for i in range(199)
+    ]
+    run = a_run()
+    summary = summarise_run(collect_columns(merged), run)
+    inexact = {error.label for error in summary.figure_errors if error.level != OK}
+    assert inexact, summary.figure_errors
+    console = said(*merged)
+    tables = render_console(summary, run, "", 120)
+    for row in summary.rows:
+        for percentile in (50.0, 95.0, 99.0):
+            # without a schedule it is the same
+            name = "Time to First Token" if row.label == "TTFT from Due" else row.label
+            label = f"{name} p{percentile:g}"
+            marked = format_percentile(row, percentile).startswith(INEXACT)
+            assert marked == (label in inexact), label
+    assert any(f"  {INEXACT}" in line for line in console)
+    assert INEXACT_NOTE in console
+    assert INEXACT_NOTE in tables
+
+
+def test_a_percentile_of_too_few_values_has_one_mark() -> None:
+    """The client verdict does not count it either."""
+    merged = [
+        answered(140, 140, 160, sent_at=10.0 + i, merged=((0, 60_000), (1, 60_000)))
+        for i in range(50)
+    ]
+    row = next(line for line in said(*merged) if line.startswith("TTFT (ms)"))
+    p50, p95, p99, *_ = row.split()[2:]
+    assert (p50[:1], p95[:1]) == (INEXACT, INEXACT)
+    assert (p99[:1] == INEXACT, p99[-1:]) == (False, "*")
+
+
+def test_exact_figures_have_no_mark() -> None:
+    text = "\n".join(said(*spread(199)))
+    assert INEXACT not in text
+
+
+def test_a_run_without_an_answer_has_its_verdicts_and_no_empty_conditions() -> None:
+    health = ProcessHealth(worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0)
+    run = replace(a_run(slo=("output_tokens_per_s >= 5",)), simulated=True, health=(health,))
+    records = [failed("reset", sent_at=10.0 + i) for i in range(30)]
+    lines = said(*records, run=run)
+    assert lines[0].startswith("SLO FAIL: None of 30 requests succeeded")
+    assert any(line.startswith("SIMULATED") for line in lines)
+    assert "From 30 requests without an answer in 30 s, 30 failed, client verdict OK." in lines
+    tables = render_console(summarise_run(collect_columns(records), run), run, "", 120)
+    assert "merged" not in tables
+    assert "- stamps" not in tables
+
+
+def test_rules_without_room_are_named_as_left_out() -> None:
+    """Two lines each, of which three have no room for more than one rule and the last line."""
+    rules = ["  FAIL a: " + "x " * 20] * 2
+    assert _fitting_rules(rules, 40, 4) == [line for rule in rules for line in _wrapped(rule, 40)]
+    assert _fitting_rules(rules, 40, 3) == [*_wrapped(rules[0], 40), MORE_RULES]
+    assert _fitting_rules(rules, 40, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("sources", "unit"),
+    [
+        (("usage", "usage"), "tokens/s"),
+        (("chunks", "chunks"), "chunks/s"),
+        (("usage", "chunks"), "tokens/s, in part chunks"),
+    ],
+)
+def test_a_rate_of_chunks_is_called_one(sources: tuple[str, str], unit: str) -> None:
+    """Three chunks each, whose tokens the server counted or not."""
+    records = [
+        answered(10, 20, 30, sent_at=10.0 + i, tokens_from=source)
+        for i, source in enumerate(sources * 10)
+    ]
+    lines = said(*records)
+    assert f" output {unit}." in lines[0]
+    (row,) = [line for line in lines if line.startswith("Output (")]
+    assert row.startswith(f"Output ({unit}) ")

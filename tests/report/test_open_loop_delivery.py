@@ -1,0 +1,716 @@
+"""Delivery: what was offered, sent and completed, and what is named as the cause when it was
+less."""
+
+from random import Random
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from support.records import a_run, answered, failed
+
+from locust_llm.records.record import Record
+from locust_llm.records.run_facts import OpenLoopSchedule, ProcessHealth, Run
+from locust_llm.report.columns import collect_columns
+from locust_llm.report.open_loop_delivery import (
+    Delivery,
+    Overload,
+    describe_arrivals,
+    describe_completed,
+    describe_overload,
+    detect_any_overload,
+    detect_overload,
+    find_requested_rate,
+    format_delivery_line,
+    format_overload_line,
+    has_queued_requests,
+    measure_delivery,
+)
+from locust_llm.report.request_selection import RequestSelection
+from locust_llm.report.sections.headline import make_headline
+from locust_llm.report.sections.notes import make_loop_remark
+from locust_llm.report.sections.prefill_limit_comparison import PREFILL_LIMITS, LimitComparison
+from locust_llm.report.summarise import summarise_run
+from locust_llm.settings.run_options import Settings
+from locust_llm.simulator.scheduling.clock import VirtualClock
+from locust_llm.simulator.scheduling.engine import BatchEngine
+from locust_llm.simulator.scheduling.policies import POLICIES
+from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100 as H100
+from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest
+from locust_llm.slo.client_verdict import (
+    DEGRADED,
+    INVALID,
+    LATE_PERMIT,
+    LATE_READ,
+    LATE_SEND,
+    MERGED,
+    SENTINELS,
+    ClientVerdict,
+)
+
+
+def open_run(
+    due: int, never_started: int = 0, limits: tuple[tuple[float, int], ...] = (), **settings: object
+) -> Run:
+    """An open loop of 100 s: ``due`` arrivals."""
+    run = a_run(limits, **({"request_rate": 1.0, "users": 10} | settings))
+    return replace(
+        run,
+        offer=OpenLoopSchedule(
+            due=due, never_started=never_started, duration_s=100.0, most_users=10
+        ),
+    )
+
+
+def open_for(duration_s: float, due: int, never_started: int = 0) -> Run:
+    run = open_run(due, never_started)
+    assert run.offer is not None
+    return replace(run, offer=replace(run.offer, duration_s=duration_s))
+
+
+def delivered(records: list[Record], run: Run, verdict: ClientVerdict | None = None) -> Delivery:
+    requests = collect_columns(records).requests
+    found = measure_delivery(
+        RequestSelection(requests, np.ones(len(requests), np.bool_)), run, verdict
+    )
+    assert found is not None
+    return found
+
+
+def test_offered_sent_and_completed() -> None:
+    """Ten due in 100 s; eight tried, one of them refused, one waiting at the gate to the end, one
+    found no user. Of the seven that were sent one failed, and one had its answer only during the
+    drain."""
+    records = [answered(2000) for _ in range(5)] + [
+        answered(2000, sent_at=99.0), failed("reset"), failed("refused", sent_at=None),
+        failed("cut", sent_at=None),
+    ]  # fmt: skip
+    found = delivered(records, open_run(10, never_started=1))
+    assert (found.due, found.sent, found.completed, found.never_started) == (10, 8, 5, 1)
+    assert (found.offered_per_s, found.sent_per_s, found.completed_per_s) == pytest.approx(
+        (0.1, 0.08, 0.05)
+    )
+    assert found.share == 0.8
+
+
+def test_what_was_cancelled_on_purpose_is_in_no_share() -> None:
+    """Of ten that were due five were cancelled, and the others answered: completed is 100 %."""
+    some = [answered(2000) for _ in range(5)] + [failed("cancelled") for _ in range(5)]
+    found = delivered(some, open_run(10))
+    assert (found.cancelled, found.expected, found.completed_share) == (5, 5.0, 1.0)
+    assert describe_completed(found) == (
+        "100.0%: 0.05/s in the 100 s to the stop, 5 of 10 that were due; 5 were cancelled on "
+        "purpose, and are in no share"
+    )
+    none = delivered([failed("cancelled") for _ in range(10)], open_run(10))
+    assert none.completed_share is None
+
+
+def test_rules_of_a_run_that_cancelled_everything() -> None:
+    """First tokens came, and count; nothing can be completed."""
+    records = [answered(20, outcome="cancelled", sent_at=10.0 + i) for i in range(60)]
+    run = open_run(60, slo=("completed >= 50%", "ttft p50 < 1s"))
+    completed, ttft = summarise_run(collect_columns(records), run).slos
+    assert (completed.status, completed.observed) == ("INCONCLUSIVE", None)
+    assert "all requests were cancelled on purpose" in completed.reason
+    assert (ttft.status, ttft.observed) == ("PASS", pytest.approx(0.02))
+
+
+def one_by_one(due: list[float], each_s: float) -> list[float]:
+    """When they end on a server that serves one at a time, in their order."""
+    over, free_at = [], 0.0
+    for at in due:
+        free_at = max(free_at, at) + each_s
+        over.append(free_at)
+    return over
+
+
+TEN_PER_S = [(i + 0.5) / 10 for i in range(200)]
+"""Due over 20 s."""
+
+
+def test_a_queue_that_grows_to_the_end() -> None:
+    """10 a second, and the server ends one each 0.5 s from second 0.05 on: of the 100 due by second
+    10 it has ended 19, of the 200 due by second 20 39."""
+    due = np.array(TEN_PER_S)
+    assert detect_overload(due, np.array(one_by_one(TEN_PER_S, 0.5)), 20.0) == Overload(
+        in_flight_middle=81, in_flight_end=161
+    )
+
+
+def test_a_queue_for_first_tokens_of_requests_that_last_as_long_as_the_run() -> None:
+    """None has ended by second 20, which tells nothing; of first tokens there are as many as
+    requests in the test before."""
+    due, first = np.array(TEN_PER_S), np.array(one_by_one(TEN_PER_S, 0.5))
+    assert detect_overload(due, first + 20.0, 20.0) is None
+    found = detect_any_overload(due, np.where(first < 50.0, first, np.nan), first + 20.0, 20.0)
+    assert found == Overload(in_flight_middle=100, in_flight_end=200)
+    assert detect_any_overload(due, due + 0.5, due + 20.0, 20.0) is None
+
+
+@pytest.mark.parametrize("each_s", [0.01, 2.0, 8.0, 12.0, 19.0])
+def test_requests_that_last_long_are_no_overload(each_s: float) -> None:
+    """Each in the same time, however many there are: it fills up to 10 times that, at 12 s and more
+    beyond the middle."""
+    due = np.array(TEN_PER_S)
+    assert detect_overload(due, due + each_s, 20.0) is None
+
+
+@pytest.mark.parametrize("each_s", [2.0, 4.0, 6.0])
+def test_a_short_run_far_beyond_the_capacity(each_s: float) -> None:
+    """10 a second for 20 s, one at a time. Nine of the first ten wait for the ones before them, 20
+    to 60 s for all ten: they do not tell how long one lasts on an idle server, the first one does.
+    It takes three to tell a queue from chance."""
+    due = np.array(TEN_PER_S)
+    over = np.array(one_by_one(TEN_PER_S, each_s))
+    found = detect_overload(due, np.where(over > 50.0, 50.0, over), 20.0)
+    assert found == Overload(
+        in_flight_middle=100 - int((10 - 0.05) // each_s),
+        in_flight_end=200 - int((20 - 0.05) // each_s),
+    )
+    assert has_queued_requests(due, over, 20.0)
+    # two have ended
+    assert (
+        detect_overload(due, np.minimum(np.array(one_by_one(TEN_PER_S, 7.0)), 50.0), 20.0) is None
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_long_answers_of_any_length_are_no_queue(seed: int) -> None:
+    """Each takes its own time, of 5 to 50 s: the first to end are the short ones, whenever they
+    were due."""
+    random, due = Random(seed), np.array(TEN_PER_S)
+    over = due + np.array([random.uniform(5, 50) for _ in TEN_PER_S])
+    assert not has_queued_requests(due, over, 20.0)
+    assert detect_overload(due, over, 20.0) is None
+    assert (
+        detect_overload(due, due + 12.0 + due / 20, 20.0) is None
+    )  # a server that gets slower as it fills: 12 s, then 13 s
+
+
+def test_failures_that_come_at_once_leave_no_queue() -> None:
+    due = np.array(TEN_PER_S)
+    assert detect_overload(due, due + 0.01, 20.0) is None
+    assert detect_overload(due[:5], due[:5] + 100, 20.0) is None  # five tell nothing
+
+
+def simulated(rate_per_s: float, seed: int, duration_s: float = 60.0) -> Overload | None:
+    """Poisson arrivals of 1,000 tokens in and 64 out on a simulated H100, in virtual time, until
+    the last one has ended."""
+    random, clock, at, due = Random(seed), VirtualClock(), 0.0, list[float]()
+    config = SchedulerConfig(max_num_batched_tokens=2048, max_num_seqs=64, kv_tokens=H100.kv_tokens)
+    load = Virtual(
+        clock, BatchEngine(Scheduler(config, POLICIES["chunked"], record=True), H100, clock)
+    )
+    while (at := at + random.expovariate(rate_per_s)) < duration_s:
+        due.append(at)
+    load.open_loop((at, VirtualRequest(1000, 64)) for at in due)
+    rows = load.run()
+    asked, done = (
+        np.array([getattr(row, name) for row in rows]) for name in ("asked_at", "done_at")
+    )
+    return detect_overload(asked, done, duration_s)
+
+
+@pytest.mark.slow
+def test_below_its_capacity_a_server_is_not_overloaded() -> None:
+    """1,000 at once take as long as 1,000 / capacity."""
+    clock = VirtualClock()
+    config = SchedulerConfig(max_num_batched_tokens=2048, max_num_seqs=64, kv_tokens=H100.kv_tokens)
+    load = Virtual(
+        clock, BatchEngine(Scheduler(config, POLICIES["chunked"], record=True), H100, clock)
+    )
+    load.open_loop((0.0, VirtualRequest(1000, 64)) for _ in range(1000))
+    capacity_per_s = 1000 / max(row.done_at for row in load.run())
+    assert [simulated(0.95 * capacity_per_s, seed) for seed in range(8)] == [None] * 8
+    assert None not in [simulated(1.3 * capacity_per_s, seed) for seed in range(4)]
+    assert None not in [simulated(4 * capacity_per_s, seed, 20.0) for seed in range(4)]
+
+
+def test_the_first_line_of_an_overloaded_run() -> None:
+    """Two a second are due for 100 s, and one is answered every 5 s: 100 less 9, then 200 less
+    19."""
+    at = [i / 2 + 0.25 for i in range(200)]
+    records = [
+        answered(1000 * (over - due), sent_at=due)
+        for due, over in zip(at, one_by_one(at, 5.0), strict=True)
+    ]
+    summary = summarise_run(collect_columns(records), open_run(200))
+    assert summary.delivery is not None
+    assert (summary.delivery.share, summary.delivery.cause, summary.delivery.completed_share) == (
+        1.0,
+        "",
+        0.095,
+    )
+    line = format_overload_line(summary)
+    assert line is not None
+    assert "OVERLOADED: 91 requests were in flight at half of the time, 181 at the stop." in line
+    assert line.endswith("a longer run has longer ones.")
+    # one by one, 5 s each: 0.2 a second over the whole run
+    assert (
+        "Completed, 0.19/s, is in the 100 s to the stop; Request Throughput, 0.2/s, is over 1,000 "
+        "s, with" in line
+    )
+    cut = replace(summary, conditions=replace(summary.conditions, cut=1234))
+    assert (format_overload_line(cut) or "").endswith(
+        "and the 1,234 that were cut, which took longer still, are in none of them."
+    )
+    assert (
+        describe_overload(summary.delivery)
+        == "offered 2/s, completed 0.19/s in the 100 s to the stop, and the queue grew until the end"
+    )
+    assert format_overload_line(summarise_run(collect_columns([answered(1)]), open_run(1))) is None
+
+
+@pytest.mark.parametrize(
+    ("duration_s", "lasts_s", "completed", "expected", "share"),
+    [
+        (10, 2.0, 32, 32, 1.0),  # 4 a second: 8 in flight at the stop, as at any moment
+        (10, 0.1, 40, 40, 1.0),
+        (10, 4.9, 20, 20, 1.0),
+        (10, 6.0, 16, 16, None),  # too short: more than half of what was due is in flight
+    ],
+)
+def test_what_a_server_that_keeps_up_has_in_flight_is_not_missing(
+    duration_s: float, lasts_s: float, completed: int, expected: float, share: float | None
+) -> None:
+    due = [i / 4 + 0.125 for i in range(4 * duration_s)]
+    found = delivered(
+        [answered(1000 * lasts_s, sent_at=at) for at in due], open_for(duration_s, len(due))
+    )
+    assert (found.completed, found.expected, found.completed_share) == (
+        completed,
+        pytest.approx(expected),
+        share,
+    )
+    failing = [
+        failed("http_5xx", sent_at=at) if i % 4 else answered(1000 * lasts_s, sent_at=at)
+        for i, at in enumerate(due)
+    ]
+    found = delivered(failing, open_for(duration_s, len(due)))
+    assert found.completed_share is None or found.completed_share < 0.5
+
+
+@pytest.mark.parametrize(
+    ("outcome", "lasts_s", "expected", "share"),
+    [
+        # answered in the grace period, but only two are due in half a second
+        ("ok", 5.0, 38, 30 / 38),
+        ("reset", 5.0, 40, 0.75),  # it died
+        ("timeout", 5.0, 40, 0.75),
+        ("cut", 5.0, 40, 0.75),  # the first ones took half a second
+        ("cut", 0.2, 39, 30 / 39),  # at second 10.2: of those cut the last one had less
+    ],
+)
+def test_what_a_server_that_dies_has_in_flight_is_missing(
+    outcome: str, lasts_s: float, expected: float, share: float
+) -> None:
+    """Four a second for 10 s, each answered in half a second: two are in flight at any time. Of
+    those due from second 7.5 on none is answered before the stop."""
+    due = [i / 4 + 0.125 for i in range(40)]
+    records = [answered(500, sent_at=at) for at in due[:30]]
+    records += [failed(outcome, sent_at=at, closed_at=max(at + lasts_s, 10.2)) for at in due[30:]]
+    found = delivered(records, open_for(10, 40))
+    assert found.overload is None
+    assert (found.completed, found.expected, found.completed_share) == (30, expected, share)
+    assert found.in_flight == 10
+
+
+def test_all_that_were_in_flight_at_the_stop_are_named() -> None:
+    """Ten were, and two of them are as many as are due in half a second."""
+    due = [i / 4 + 0.125 for i in range(40)]
+    records = [answered(500 if at < 7.5 else 5000, sent_at=at) for at in due]
+    assert describe_completed(delivered(records, open_for(10, 40))) == (
+        "78.9%: 3.00/s in the 10 s to the stop, 30 of 40 that were due. The other 10 were in "
+        "flight at the stop. 2 of "
+        "these are left out, as any server that keeps up has so many: the share is of the "
+        "remaining 38"
+    )
+
+
+def many_users(
+    rate: int, each_s: float, at_once: int, users: int, duration_s: float = 20.0
+) -> tuple[list[Record], Run]:
+    """``rate`` a second, on a server of ``at_once`` slots that serves each in ``each_s``, from at
+    most so many users: what a slow twin of first come, first served says of it."""
+    slots, free, records, never = [0.0] * at_once, [0.0] * users, [], 0
+    for i in range(int(rate * duration_s)):
+        due = (i + 0.5) / rate
+        user, slot = free.index(min(free)), slots.index(min(slots))
+        asked = max(due, free[user])
+        if asked > duration_s:
+            never += 1
+            continue
+        slots[slot] = free[user] = max(asked, slots[slot]) + each_s
+        records.append(answered(1000 * (free[user] - asked), sent_at=asked, due_at=due))
+    run = open_for(duration_s, int(rate * duration_s), never)
+    assert run.offer is not None
+    return records, replace(run, offer=replace(run.offer, most_users=users, out_of_users=never > 0))
+
+
+def test_a_server_that_fell_behind_before_all_users_were_busy() -> None:
+    """30 a second, four at a time for 0.5 s: 8 a second. By second 0.0166 + i/30 there are 22 more
+    in flight each second, so 200 users are busy some 9 s after the start. Of 600 due, 160 less the
+    4 under way are completed, and none is missing in what waits: 600 less 156."""
+    records, run = many_users(30, 0.5, 4, 200)
+    summary = summarise_run(collect_columns(records), run)
+    d = summary.delivery
+    assert d is not None
+    assert d.overload is not None
+    assert (d.cause, d.completed, d.overload.in_flight_end) == ("server", 156, 444)
+    assert d.overload.all_busy_s == pytest.approx(9.1, abs=0.2)
+    assert d.completed_share == 156 / 600
+    assert make_headline(summary, run).startswith(
+        "Overloaded: offered 30/s, completed 7.8/s in the 20 s to the stop, and the queue grew "
+        "until the end; "
+    )
+    line, cause = format_overload_line(summary), format_delivery_line(summary)
+    assert line is not None
+    assert "in flight or waited for a free user" in line
+    assert cause is not None
+    assert "Cause: the server. It fell behind before all 200 users were busy, 8.9 s after" in cause
+
+
+def test_too_few_users_of_a_server_that_keeps_up() -> None:
+    """As many slots as anybody asks for, each for 2 s: 20 users complete 10 a second of 30."""
+    records, run = many_users(30, 2.0, 1000, 20)
+    summary = summarise_run(collect_columns(records), run)
+    assert summary.delivery is not None
+    assert (summary.delivery.cause, summary.delivery.overload) == ("users", None)
+    first = "Not delivered: offered 30/s, sent 10/s, completed 9/s by the stop (too few users); "
+    assert make_headline(summary, run).startswith(first)
+
+
+def test_all_sent_needs_no_cause() -> None:
+    found = delivered([answered(100)] * 98, open_run(100))
+    assert (found.share, found.cause) == (0.98, "")
+    assert delivered([answered(100)] * 97, open_run(100)).cause != ""
+
+
+def test_more_than_one_call_of_a_task_are_not_more_arrivals() -> None:
+    found = delivered([answered(100)] * 20, open_run(10, never_started=2))
+    assert (found.sent, found.completed) == (8, 8)
+
+
+def test_of_a_fixed_schedule_only_first_turns_were_due() -> None:
+    """Two sessions of 3 turns were due: each keeps a user busy for 3 times 1 s and twice 2 s of
+    thinking."""
+    records = [answered(1000, turn=turn) for _ in range(2) for turn in range(3)]
+    fixed = open_run(2, fixed_schedule=True, session_turn_delay_mean=2000.0)
+    found = delivered(records, fixed)
+    assert (found.sent, found.completed) == (2, 2)
+    assert found.busy_s == pytest.approx(7)
+    assert delivered(records, open_run(6)).sent == 6
+
+
+def test_the_gate_by_littles_law() -> None:
+    """2 a second, each 1.5 s in prefill: 3 at a time, and 2 are let in."""
+    records = [answered(1500, asked_at=5.0, admitted_at=10.0)] * 130
+    found = delivered(records, open_run(200, limits=((0.0, 2),)))
+    assert (found.in_prefill_needed, found.prefill_limit) == (pytest.approx(3), 2)
+    assert found.cause == "gate"  # although, waiting at it, users are busy as well
+    assert found.users_needed == pytest.approx(2 * 6.5)
+    assert delivered(records, open_run(200)).in_prefill_needed is None
+
+
+def test_the_limit_is_its_mean_over_the_time() -> None:
+    """1 for 50 s, then 3; a limit of the warmup and one after the stop are none of it."""
+    run = open_run(10, limits=((0.0, 1), (50.0, 3), (150.0, 9)))
+    assert delivered([answered(1)], run).prefill_limit == 2
+
+
+def test_the_users_by_littles_law() -> None:
+    """2 a second, each keeps a user busy for 6 s: 12 users, and there are 10."""
+    found = delivered([answered(1000, 6000)] * 160, open_run(200, never_started=40))
+    assert (found.users_needed, found.busy_s, found.users) == (
+        pytest.approx(12),
+        pytest.approx(6),
+        10,
+    )
+    assert found.cause == "users"
+
+
+BRIEF = [answered(100)] * 50
+
+
+def test_an_arrival_of_the_last_moment_is_nobodys_fault() -> None:
+    """One of 31 was due as the run was stopped; two of 32 at 0.3 a second are more than that."""
+    assert delivered([answered(100)] * 30, open_run(31)).cause == ""
+    assert delivered([answered(100)] * 30, open_run(32)).cause == "end"
+    # 90 of 2,000 at 20 a second: 4.5 s of arrivals
+    assert delivered([answered(100)] * 1910, open_run(2000)).cause == "end"
+
+
+@pytest.mark.parametrize(
+    ("records", "cpu", "verdict", "cause"),
+    [
+        (BRIEF, 0.2, None, "end"),
+        (BRIEF, 0.95, None, "client"),
+        (BRIEF, 0.2, ClientVerdict(INVALID), "client"),
+        (BRIEF, 0.2, ClientVerdict(DEGRADED), "client"),
+        ([answered(9000)] * 50, 0.95, None, "client"),  # its users look busy because it is slow
+        ([answered(10_000)] * 50, 0.2, ClientVerdict(DEGRADED), "users"),
+    ],
+)
+def test_the_load_generator(
+    records: list[Record], cpu: float, verdict: ClientVerdict | None, cause: str
+) -> None:
+    run = replace(
+        open_run(100), health=(ProcessHealth(worker="local", cpu_share=cpu, loop_lag_p99_ms=1.0),)
+    )
+    assert delivered(records, run, verdict).cause == cause
+
+
+def test_one_arrival_at_the_stop_has_no_cause() -> None:
+    """34 of 35 were sent: whatever the load generator was late by, the last one fell on the stop."""
+    held_up = (ProcessHealth(worker="local", cpu_share=0.2, loop_lag_p99_ms=900.0),)
+    late = ClientVerdict(INVALID, ("late sends: so",), signals={LATE_SEND: INVALID})
+    run = replace(open_run(35), health=held_up)
+    assert delivered([answered(100)] * 34, run, late).cause == ""
+    assert delivered([answered(100)] * 30, run, late).cause == "client"
+
+
+def test_what_held_the_load_generator_up_is_named_without_what_cannot() -> None:
+    """Its loop stood still: that chunks came merged keeps nobody from sending."""
+    held_up = (ProcessHealth(worker="local", cpu_share=0.2, loop_lag_p99_ms=900.0),)
+    run = replace(open_run(100), health=held_up)
+    records = [answered(100, 120, 120, merged=((1, 101_000), (2, 101_000)))] * 60
+    said = format_delivery_line(summarise_run(collect_columns(records), run))
+    assert said is not None
+    assert "Cause: the load generator. Its event loop was late by 900 ms (p99)." in said
+    assert "erged" not in said
+
+
+def test_no_more_users_to_add() -> None:
+    run = open_run(100)
+    assert run.offer is not None
+    run = replace(run, offer=replace(run.offer, out_of_users=True))
+    assert delivered(BRIEF, run).cause == "users"
+
+
+def test_nothing_offered() -> None:
+    assert summarise_run(collect_columns([answered(1)]), a_run()).delivery is None
+    assert summarise_run(collect_columns([]), open_run(0)).delivery is None
+    assert delivered([], open_run(5)).sent == 0
+
+
+@pytest.mark.parametrize(
+    ("records", "run", "words"),
+    [
+        ([answered(1500, asked_at=5.0)] * 130, open_run(200, limits=((0.0, 2),)),
+         ["65.0%", "prefill gate", "2.00/s x 1.5 s TTFT needs a prefill limit of 3, and it was 2. "
+             "70 of 200"]),
+        ([answered(1000, 6000)] * 160, open_run(200, 40),
+            ["80.0%", "too few users", "x 6 s", "12 users",
+          "most 10, which complete 1.7/s: more of them help if requests then take no longer. 40 of 200"]),
+        (BRIEF, open_run(100, 3), ["burst", "0.1 of 10 users", "50 of 100",
+            "3 found no free user"]),
+        (BRIEF, replace(open_run(100), health=(ProcessHealth(worker="local", cpu_share=0.97,
+            loop_lag_p99_ms=1.0),)),
+         ["load generator. Process local used 97% of a core"]),
+    ],
+)  # fmt: skip
+def test_one_sentence_names_the_cause(records: list[Record], run: Run, words: list[str]) -> None:
+    said = format_delivery_line(summarise_run(collect_columns(records), run))
+    assert said is not None
+    assert [word for word in words if word not in said] == []
+
+
+def test_what_waited_at_the_gate_when_the_run_ended_was_held_by_the_gate() -> None:
+    """53 of 63 were sent; 9 were turned away at the gate, and one was cut there. 0.63 a second of
+    0.1 s need 0.063 of the limit of 1: by the whole run it was not too low, and merged chunks keep
+    nobody from sending."""
+    run = replace(open_run(63, limits=((0.0, 1),)), turned_away=9)
+    records = [answered(100)] * 53 + [failed("cut", sent_at=None, admitted_at=None)]
+    merged = ClientVerdict(
+        DEGRADED, ("merged chunks 12.1% (limit 5.0%)",), signals={MERGED: DEGRADED}
+    )
+    found = delivered(records, run, merged)
+    assert (found.sent, found.at_gate, found.cause) == (53, 10, "gate")
+    slow = ClientVerdict(DEGRADED, ("so",), signals={LATE_PERMIT: DEGRADED})
+    assert delivered(records, run, slow).cause == "client"  # a permit was free, and on its way
+    # without a gate nobody waited at one
+    assert delivered(records, replace(run, limits=()), merged).cause == "end"
+    summary = summarise_run(collect_columns(records), run)
+    compared = LimitComparison(objective="ttft", answer="Limit 1 is the best.")
+    # a sweep of prefill limits tries low ones on purpose
+    assert format_delivery_line(replace(summary, sections={PREFILL_LIMITS: compared})) is None
+    said = format_delivery_line(summary)
+    assert said is not None
+    assert (
+        "Cause: the prefill gate. The limit was 1, and requests came faster at the end than it "
+        "lets them in." in said
+    )
+    assert said.endswith(
+        "10 of 63 arrivals were not sent: 0 found no free user, 10 waited at the gate when the run "
+        "ended."
+    )
+
+
+def test_users_that_wait_at_the_gate_are_not_too_few() -> None:
+    """1 a second keeps a user busy for 11 s: 11 users, and there are 10. Of it 10 s are at the
+    gate: 1 user would do without. 1 a second x 0.5 s need half of the limit."""
+    records = [answered(500, 1000, sent_at=15.0, asked_at=5.0, admitted_at=15.0)] * 80
+    found = delivered(records, open_run(100, 20, limits=((0.0, 1),)))
+    assert (found.users_needed, found.gate_wait_s, found.cause) == (
+        pytest.approx(11),
+        pytest.approx(10),
+        "gate",
+    )
+    said = format_delivery_line(
+        summarise_run(collect_columns(records), open_run(100, 20, limits=((0.0, 1),)))
+    )
+    assert said is not None
+    assert (
+        "The limit was 1. A user was busy with a request for 11 s on average, 10 s of it at the "
+        "gate." in said
+    )
+
+
+@pytest.mark.parametrize(
+    ("signal", "cause"),
+    [(MERGED, "end"), (LATE_SEND, "client"), (LATE_READ, "client"), (SENTINELS, "end")],
+)
+def test_only_delays_of_the_load_generator_keep_requests_from_being_sent(
+    signal: str, cause: str
+) -> None:
+    for level in (DEGRADED, INVALID):
+        assert (
+            delivered(
+                BRIEF, open_run(100), ClientVerdict(level, ("so",), signals={signal: level})
+            ).cause
+            == cause
+        )
+
+
+@pytest.mark.parametrize(
+    ("ttft_ms", "words"),
+    [
+        (1002.0, "needs a prefill limit of 1.002, and it was 1. "),
+        (
+            980.0,
+            "needs a prefill limit of 0.98, and it was 1: at 98% of the limit, arrivals at random "
+            "times queue up. ",
+        ),
+    ],
+)
+def test_the_digits_show_on_which_side_of_the_limit_the_need_is(ttft_ms: float, words: str) -> None:
+    """1 a second, so long in prefill each."""
+    said = format_delivery_line(
+        summarise_run(collect_columns([answered(ttft_ms)] * 90), open_run(100, limits=((0.0, 1),)))
+    )
+    assert said is not None
+    assert words in said
+
+
+def test_no_sentence_without_need() -> None:
+    assert format_delivery_line(summarise_run(collect_columns([answered(1)]), open_run(1))) is None
+    assert format_delivery_line(summarise_run(collect_columns([answered(1)]), a_run())) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "words", "rate"),
+    [
+        ({}, "", None),
+        ({"request_rate": 10.0}, "10/s poisson", 10.0),
+        ({"request_rate": 2.5, "arrival_pattern": "constant"}, "2.5/s constant", 2.5),
+        (
+            {"request_rate": 10.0, "arrival_pattern": "gamma", "arrival_smoothness": 0.5},
+            "10/s gamma (smoothness 0.5)",
+            10.0,
+        ),
+        (
+            {"request_rate": 20.0, "request_rate_ramp_duration": 30.0},
+            "ramp to 20/s in 30 s, poisson",
+            20.0,
+        ),
+        ({"request_rate_series": "/some/where/day.json"}, "rate series day.json, poisson", 0.5),
+        ({"user_centric_rate": 5.0}, "user-centric 5/s", 5.0),
+        (
+            {"fixed_schedule": True, "input_file": "t/trace.jsonl", "replay_speedup": 2.0},
+            "fixed schedule trace.jsonl x2",
+            0.5,
+        ),
+    ],
+)
+def test_the_mode_in_words(settings: dict[str, object], words: str, rate: float | None) -> None:
+    run = open_run(50, **({"request_rate": None} | settings))
+    assert describe_arrivals(run.settings) == words
+    assert find_requested_rate(run) == rate
+    conditions = summarise_run(collect_columns([answered(1)]), run).conditions
+    assert (conditions.loop, conditions.arrivals) == ("open" if words else "closed", words)
+
+
+def test_a_rate_that_nobody_counted_is_unknown() -> None:
+    assert find_requested_rate(a_run(fixed_schedule=True)) is None
+    assert describe_arrivals(Settings(fixed_schedule=True)) == "fixed schedule"
+
+
+@pytest.mark.parametrize(("limit", "words"), [(None, "free user"), (4, "gate (limit 4)")])
+def test_what_an_open_loop_says_of_itself(limit: int | None, words: str) -> None:
+    run = open_run(1, prefill_concurrency=limit)
+    said = make_loop_remark(summarise_run(collect_columns([answered(1)]), run).conditions)
+    assert said.startswith("Open loop")
+    assert "TTFT from Due" in said
+    assert words in said
+    assert "\n" not in said
+
+
+def test_arrivals_of_the_warmup_are_none_of_it() -> None:
+    warm = [answered(900, sent_at=1.0, phase="warmup")] * 5
+    summary = summarise_run(
+        collect_columns([*warm, *[answered(100)] * 10]),
+        open_run(10, warmup_request_count=5, warmup_request_rate=2.0),
+    )
+    assert summary.delivery is not None
+    assert (summary.delivery.sent, summary.delivery.completed, summary.delivery.ttft_s) == (
+        10,
+        10,
+        pytest.approx(0.1),
+    )
+    assert {row.tag: row.avg for row in summary.warmup}["time_to_first_token"] == pytest.approx(900)
+
+
+IN_FLIGHT = "were in flight at the stop, as in any server that keeps up"
+
+
+@pytest.mark.parametrize(
+    ("answered", "expected", "share", "said"),
+    [
+        (66, 158.0, 66 / 158, "41.8%: 3.30/s in the 20 s to the stop, 66 of 158 that were due"),
+        (
+            134, 136.0, 134 / 136,
+            f"98.5%: 6.70/s in the 20 s to the stop, 134 of 158 that were due. 22 of the others {IN_FLIGHT}: the "
+                f"share is of the "
+            "remaining 136",
+        ),
+        (
+            20, 60.0, None,
+            f"1.00/s in the 20 s to the stop, 20 of 158 that were due. 98 of the others {IN_FLIGHT}: too short a "
+                f"run for a share",
+        ),
+        (
+            157, 157.0, 1.0,
+            "100.0%: 7.85/s in the 20 s to the stop, 157 of 158 that were due. The other one was in "
+            "flight at the stop, as in any server that keeps up: the share is of the remaining 157",
+        ),
+        (158, 158.0, 1.0, "100.0%: 7.90/s in the 20 s to the stop, 158 of 158 that were due"),
+    ],
+)  # fmt: skip
+def test_what_was_completed(answered: int, expected: float, share: float | None, said: str) -> None:
+    delivery = Delivery(
+        duration_s=20.0,
+        due=158,
+        sent=158,
+        completed=answered,
+        never_started=0,
+        offered_per_s=7.9,
+        sent_per_s=7.9,
+        completed_per_s=answered / 20,
+        share=1.0,
+        users=100,
+        expected=expected,
+        completed_share=share,
+        in_flight=round(158 - expected),
+    )
+    assert describe_completed(delivery) == said

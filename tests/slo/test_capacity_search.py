@@ -1,0 +1,243 @@
+"""The capacity of a sweep, its interval, and the stages of a search: by pencil and in virtual
+time."""
+
+import math
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import pytest
+
+from locust_llm.records.report_result import ReportResult
+from locust_llm.report.slo.capacity_evidence import estimate_capacity
+from locust_llm.report.slo.rule_evidence import make_share_evidence
+from locust_llm.slo.capacity_search import (
+    CapacityEstimate,
+    RuleEvidence,
+    SearchStage,
+    StageEvidence,
+    StageTime,
+    choose_level,
+    list_levels,
+    plan_stage,
+    plan_unbounded_stage,
+)
+
+LEVELS = list_levels(1, 32, whole=True)
+
+
+def stage(level: float, beyond: float, count: float = 200.0, rule: str = "r") -> StageEvidence:
+    """5 % may be beyond the limit."""
+    return StageEvidence(
+        level=level, rules=(RuleEvidence(rule=rule, beyond=beyond, allowed=0.05, count=count),)
+    )
+
+
+def capacity(*stages: StageEvidence) -> CapacityEstimate:
+    found = estimate_capacity(LEVELS, stages)
+    assert found is not None
+    return found
+
+
+def test_levels_are_whole_numbers_or_a_fiftieth_apart() -> None:
+    assert list_levels(1, 4, whole=True) == (1, 2, 3, 4)
+    assert list_levels(3, 3, whole=True) == (3,)
+    assert list_levels(100, 105, whole=True) == (100, 102, 104, 105)
+    assert list_levels(2, 2.1, whole=False) == (2, 2.04, 2.081, 2.1)
+
+
+def test_stages_on_either_side_of_the_limit_settle_it() -> None:
+    found = capacity(stage(4, 0.0), stage(8, 0.0), stage(9, 1.0), stage(16, 1.0))
+    assert (found.low, found.value, found.high, found.safe) == (8, 8, 8, 7)
+    assert found.is_narrow
+    assert found.format_interval("users") == "8 users"
+
+
+def test_a_stage_says_something_about_its_neighbours() -> None:
+    """Of what was only seen at 8 and 16 the capacity is between them; a stage at 12 narrows it."""
+    wide = capacity(stage(8, 0.01), stage(16, 0.3))
+    narrower = capacity(stage(8, 0.01), stage(16, 0.3), stage(12, 0.05, 2000))
+    assert wide.low is not None
+    assert wide.high is not None
+    assert 7 <= wide.low <= 9
+    assert 13 <= wide.high <= 15
+    assert narrower.value in (11, 12)
+    assert narrower.low is not None
+    assert narrower.high is not None
+    assert narrower.high - narrower.low < wide.high - wide.low
+
+
+def test_all_stages_hold_and_nothing_above_was_asked() -> None:
+    found = capacity(*(stage(level, 0.0) for level in (1, 2, 4, 8, 16, 32)))
+    assert (found.low, found.value, found.reaches_top) == (32, 32, True)
+    assert found.format_interval("users") == "at least 32 users"
+    assert found.predict_interval(2) is None
+
+
+def test_the_lowest_stage_breaks_it() -> None:
+    found = capacity(stage(1, 1.0))
+    assert (found.low, found.value, found.high, found.safe) == (None, None, None, None)
+    assert found.format_interval("users") == "below 1 user"
+
+
+def test_all_rules_hold_and_the_first_to_break_is_named() -> None:
+    def both(level: float, one: float, other: float) -> StageEvidence:
+        rules = stage(level, one, rule="one").rules + stage(level, other, rule="other").rules
+        return StageEvidence(level=level, rules=rules)
+
+    found = capacity(both(4, 0, 0), both(8, 0, 1), both(16, 1, 1), both(6, 0, 0), both(7, 0, 1))
+    assert (found.low, found.high, found.rule) == (6, 6, "other")
+
+
+def test_a_mean_counts_by_its_distance_from_the_limit() -> None:
+    """A latency in proportion to the users reaches its limit at 10.5 of them."""
+
+    def mean(level: float) -> StageEvidence:
+        rule = RuleEvidence(rule="avg", excess=math.log(level / 10.5), error=0.01)
+        return StageEvidence(level=level, rules=(rule,))
+
+    found = capacity(*(mean(level) for level in (2, 4, 8, 16, 10, 11, 10, 11)))
+    assert found.value == 10
+    assert (found.low, found.high) in [(10, 10), (10, 11)]
+
+
+def test_a_throughput_that_needs_load_says_nothing_below_its_best() -> None:
+    def rate(level: float, excess: float) -> StageEvidence:
+        rule = RuleEvidence(rule="x", excess=excess, error=0.02, needs_load=True)
+        return StageEvidence(level=level, rules=(rule,))
+
+    assert estimate_capacity(LEVELS, [rate(1, 0.5), rate(2, 0.2)]) is None  # it still rises
+    found = capacity(rate(1, 0.5), rate(4, -0.5), rate(8, -0.2), rate(16, 0.5))
+    assert found.low is not None
+    assert found.low >= 8
+
+
+def test_a_search_goes_up_by_doubling_until_a_level_is_too_high() -> None:
+    assert choose_level(None, [], LEVELS) == 1
+    assert choose_level(capacity(stage(1, 0.0)), [1], LEVELS) == 2
+    known = [stage(level, 0.0) for level in (1, 2, 4)]
+    assert choose_level(capacity(*known), [1, 2, 4], LEVELS) == 8
+    known.append(stage(8, 1.0))
+    assert 4 <= choose_level(capacity(*known), [1, 2, 4, 8], LEVELS) < 8
+
+
+@pytest.mark.parametrize("capacity_of_server", [1, 3, 5, 12, 23])
+def test_a_search_finds_a_sharp_limit_within_its_time(capacity_of_server: int) -> None:
+    done, spent_s, estimate = search(lambda level: float(level > capacity_of_server), 300.0)
+    assert (estimate.low, estimate.high) == (capacity_of_server, capacity_of_server)
+    assert 280 < spent_s <= 301
+    assert sum(time.measured_s for time in done) > 200
+
+
+def test_a_search_below_its_range_and_above_it() -> None:
+    _, _, below = search(lambda level: 1.0, 60.0)
+    assert below.high is None
+    _, _, above = search(lambda level: 0.0, 60.0)
+    assert above.low == 32
+
+
+def search(
+    beyond: Callable[[float], float], total_s: float
+) -> tuple[list[StageTime], float, CapacityEstimate]:
+    """Of a server with ten requests a second, whose waves and report take 3 s a stage."""
+    done, known, spent_s = list[StageTime](), list[StageEvidence](), 0.0
+    estimate: CapacityEstimate | None = None
+    while (step := plan_stage(estimate, done, LEVELS, total_s - spent_s, total_s)) is not None:
+        measured_s = max(step.at_least_s, min(step.at_most_s, step.requests / 10))
+        done.append(StageTime(step.level, measured_s, measured_s + 3))
+        known.append(stage(step.level, beyond(step.level), 10 * measured_s))
+        spent_s += measured_s + 3
+        estimate = estimate_capacity(LEVELS, known)
+    assert estimate is not None
+    return done, spent_s, estimate
+
+
+def test_without_a_bound_in_time_it_ends_when_nothing_is_left_to_find_out() -> None:
+    sure = capacity(stage(4, 0.0), stage(8, 0.0), stage(9, 1.0), stage(16, 1.0))
+    assert plan_unbounded_stage(sure, [4, 8, 16, 9], LEVELS, (10, 120), 144) is None
+    wide = capacity(stage(8, 0.01), stage(16, 0.3))
+    step = plan_unbounded_stage(wide, [8, 16], LEVELS, (10, 120), 144)
+    assert step is not None
+    assert 8 < step.level < 16
+    assert step == SearchStage(step.level, 10, 120, 144)
+
+
+def test_twice_the_time_narrows_it_by_the_root_of_two() -> None:
+    levels = list_levels(1, 64, whole=True)
+    chances = tuple(float(level <= 14) if level <= 10 or level > 14 else 0.5 for level in levels)
+    found = CapacityEstimate(levels=levels, chances=chances)
+    assert (found.low, found.value, found.high) == (10, 14, 14)
+    assert found.predict_interval(2) == (11, 14)  # 14 x (10 / 14) ** 0.71 is 11.0
+
+
+def test_nothing_is_claimed_above_the_highest_level_that_was_measured() -> None:
+    """Of 1 to 32 only 1, 2 and 4 were run, and hold for certain: 5 and more are not known."""
+    found = capacity(*(stage(level, 0.0, 2000) for level in (1, 2, 4)))
+    assert (found.low, found.value, found.high, found.reaches_top) == (4, 4, 4, True)
+    assert found.format_interval("users") == "at least 4 users"
+    assert not found.is_narrow
+    assert choose_level(found, [1, 2, 4], LEVELS) == 8
+
+
+def test_a_rate_is_doubled_until_a_level_certainly_fails() -> None:
+    """Two of the first six requests late: the level stays possible, and the next one is higher."""
+    levels = list_levels(1, 32, whole=False)
+    beyond = np.array([0, 0, 0, 1, 0, 1.0])
+    first = make_share_evidence("r", beyond, 0.05, None)
+    assert (first.count, first.inflation) == (6, 2)
+    found = estimate_capacity(levels, [StageEvidence(level=1, rules=(first,))])
+    assert found is not None
+    assert found.chance_of(1) > 0.1
+    assert choose_level(found, [1], levels) == max(level for level in levels if level <= 2)
+
+
+def test_values_far_within_a_limit_say_nothing_of_failures() -> None:
+    """Of 100 requests none is beyond it. All are at a tenth of it, which says more where it is about
+    latency alone; of failures 100 say 100."""
+    beyond, margins = np.zeros(100), np.full(100, 0.1)
+    latency = make_share_evidence("r", beyond, 0.05, margins)
+    attainment = make_share_evidence("r", beyond, 0.05, margins, may_fail=True)
+    assert latency.count == 2000
+    assert attainment.count < 110
+
+
+@pytest.mark.parametrize("margins", [None, np.full(40, 0.5)])
+def test_evidence_gets_to_the_control_as_it_is(margins: np.ndarray | None) -> None:
+    """The report is another process, and JSON has no infinity."""
+    rule = make_share_evidence("r", np.zeros(40), 0.05, margins)
+    few = make_share_evidence("few", np.zeros(3), 0.05, None)
+    evidence = StageEvidence(level=2, rules=(rule, few, RuleEvidence(rule="avg", excess=0.1)))
+    sent = msgspec.json.encode(ReportResult(stage_evidence=evidence))
+    assert msgspec.json.decode(sent, type=ReportResult).stage_evidence == evidence
+
+
+def test_a_rise_from_one_half_of_a_stage_to_the_other() -> None:
+    """Values of half the limit, then of the limit itself: ln 2."""
+    margins = np.repeat([0.5, 1.0], 50) * np.tile([0.9, 1.1], 50)
+    found = make_share_evidence("r", (margins >= 1).astype(float), 0.05, margins)
+    assert found.rise == pytest.approx(math.log(2))
+    assert 0 < found.rise_error < 0.1
+    assert found.beyond == 0.25
+    assert found.second_half is not None
+    assert (found.second_half.beyond, found.second_half.count) == (0.5, 50)
+
+
+def test_a_step_of_about_twice_the_rate_is_as_short_as_one_of_twice() -> None:
+    """Rates are 2 % apart: below 2 x 2.038 = 4.076 the next one is 3.998."""
+    levels = list_levels(1, 32, whole=False)
+    held = [stage(level, 0.0, 500) for level in (1.0, 2.038)]
+    done = [StageTime(1.0, 6, 9), StageTime(2.038, 6, 9)]
+    step = plan_stage(estimate_capacity(levels, held), done, levels, 80, 100)
+    assert step is not None
+    assert (step.level, step.requests) == (3.998, 20)
+    assert step.at_most_s == pytest.approx(3 * 3 * 3.998 / 2.038)  # thrice its waves
+
+
+def test_a_level_that_is_not_decided_by_itself_takes_one_that_fails_above() -> None:
+    """4 passes, 8 is INCONCLUSIVE: at least 4. With 16 that fails, 8 is between the two."""
+    held = [stage(1, 0.0, 500), stage(4, 0.0, 500), stage(8, 0.0, 200)]
+    found = capacity(*held).limit_to([1, 4])
+    assert (found.low, found.value, found.is_open, found.reaches_top) == (4, 4, True, True)
+    between = capacity(*held, stage(16, 1.0)).limit_to([1, 4])
+    assert between.low is not None
+    assert 4 < between.low < 16

@@ -1,0 +1,130 @@
+"""A worker without its master: its records go into the run's file, if that is nobody's any more."""
+
+from support import unpatched_locust  # noqa: F401  before the rest
+
+# isort: split
+import math
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from locust.env import Environment
+
+import gevent
+import pytest
+from support.records import answered
+
+from locust_llm.gate.shares import GateStatus
+from locust_llm.records.journal import lock_file
+from locust_llm.records.record_lines import RecordFile, format_record_line
+from locust_llm.settings.run_options import Settings
+from locust_llm.wire.worker_messages import TO_CONTROL, Status, ToControl, unpack_to_control
+from locust_llm.worker import worker_process as module
+from locust_llm.worker.worker_process import append_lost_records
+
+FIRST, SECOND = answered(100, id="1"), answered(200, id="2")
+
+
+def test_a_worker_that_the_master_sent_away_too_early_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locust kills the loop that reads, then starts the rest; it looks for a silent master only
+    after a heartbeat."""
+    monkeypatch.setattr(module, "spawn_critical", lambda *what: None)
+    sent: list[str] = []
+    environment = Environment()
+    runner = SimpleNamespace(
+        client_id="w", last_heartbeat_timestamp=None, register_message=lambda *a, **kw: None,
+        send_message=lambda kind, data: sent.append(kind), stop=None, stop_users=None, quit=None,
+        environment=environment,
+    )  # fmt: skip
+    before = time.time()
+    module.start_worker(environment, runner, Settings())
+    assert before <= runner.last_heartbeat_timestamp <= time.time()
+    runner.last_heartbeat_timestamp = 1.0
+    module.start_worker(environment, runner, Settings())
+    assert (runner.last_heartbeat_timestamp, sent) == (1.0, [TO_CONTROL] * 2)
+
+
+def test_a_worker_that_cannot_send_its_status_any_more_says_why() -> None:
+    """The control ends the run then, with status 2."""
+    sent: list[tuple[int, ToControl, int]] = []
+    environment = Environment()
+    runner: Any = SimpleNamespace(
+        client_id="w",
+        user_count=3,
+        send_message=lambda kind, data: sent.append(unpack_to_control(data)),
+    )
+    environment.runner = runner
+    module._Worker(environment, runner, Settings()).fail("RuntimeError: injected")
+    ((epoch, status, _),) = sent
+    assert isinstance(status, Status)
+    assert (epoch, status.failure, status.users) == (0, "RuntimeError: injected", 3)
+
+
+def test_a_gate_without_a_lease_asks_for_one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An urgent report is the gate's alone, and is not answered; without a lease it is a whole
+    status, which is."""
+    monkeypatch.setattr(module, "STATUS_S", 1000.0)
+    sent: list[ToControl] = []
+    environment = Environment()
+    runner: Any = SimpleNamespace(
+        client_id="w",
+        user_count=0,
+        send_message=lambda kind, data: sent.append(unpack_to_control(data)[1]),
+    )
+    environment.runner = runner
+    worker = module._Worker(environment, runner, Settings())
+    sender, reporter = worker.sender, gevent.spawn(worker.report)
+
+    def report() -> type[ToControl]:
+        before = len(sent)
+        sender.urgent.set()
+        with gevent.Timeout(10):
+            while len(sent) == before:
+                gevent.sleep(0.001)
+        return type(sent[-1])
+
+    try:
+        assert sender.gate.lapsed
+        assert [report(), report()] == [Status, Status]
+        sender.gate.lapses_at = math.inf
+        assert report() is GateStatus
+    finally:
+        reporter.kill()
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        b"",
+        format_record_line(FIRST) + b"\n",
+        format_record_line(FIRST)[:50],
+        format_record_line(FIRST),
+    ],
+)
+def test_records_are_added_each_on_a_line_of_its_own(tmp_path: Path, before: bytes) -> None:
+    """Also where the master was killed in the middle of a line."""
+    path = tmp_path / "records"
+    path.write_bytes(before)
+    there = [FIRST] * (len(before) >= len(format_record_line(FIRST)))
+    # another worker had it too, or the master did and died before it could say so
+    for _ in range(2):
+        assert append_lost_records([SECOND, *there], path)
+        assert list(RecordFile(path)) == [*there, SECOND]
+    assert path.read_bytes().endswith(b"}\n")
+
+
+def test_the_file_of_a_run_that_is_on_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOCK_S", 0.0)
+    path = tmp_path / "records"
+    path.touch()
+    held = lock_file(path)
+    assert held is not None
+    assert not append_lost_records([FIRST], path)
+    os.close(held)
+    assert append_lost_records([FIRST], path)
+    # the run's folder is on another machine
+    assert not append_lost_records([FIRST], tmp_path / "elsewhere")
