@@ -470,7 +470,8 @@ def _hang_marks(column: list[str]) -> list[str]:
 def _explain_marks(table: list[str], width: int) -> list[str]:
     """The table, with a line on the marks beside its values."""
     marks = ((r"\d\*( |$)", SCARCE_NOTE), (rf"(^| ){INEXACT}\d", INEXACT_NOTE))
-    notes = [note for mark, note in marks if any(re.search(mark, line) for line in table)]
+    text = "\n".join(table)
+    notes = [note for mark, note in marks if re.search(mark, text, re.MULTILINE)]
     return [*table, *_wrapped("; ".join(notes), width)]
 
 

@@ -237,6 +237,14 @@ def make_rules_table(summary: Summary, run: Run) -> Iterator[Block]:
     yield from map(TextBlock, _describe_unseen(summary))
 
 
+def _name_missed_phase(passed: Sequence[SloResult]) -> str:
+    """What a phase would do to the server that would break one of these rules."""
+    failing = [result.rule.startswith("error_rate") for result in passed]
+    if all(failing):
+        return "failing"
+    return "slow or failing" if any(failing) else "slow"
+
+
 def _describe_unseen(summary: Summary) -> Iterator[str]:
     """What decided rules cannot vouch for. Of phases that come at random a run sees none in one of
     twenty cases where three are expected in it."""
@@ -246,8 +254,7 @@ def _describe_unseen(summary: Summary) -> Iterator[str]:
     decided = [result for result in summary.slos if result.status in (PASS, FAIL)]
     passed = [result for result in decided if result.status == PASS and result.high is not None]
     if passed:
-        failing = [result.rule.startswith("error_rate") for result in passed]
-        kind = "failing" if all(failing) else "slow or failing" if any(failing) else "slow"
+        kind = _name_missed_phase(passed)
         rare = format_duration_rounded_up(seconds / 3)
         yield f"This run may have missed a {kind} phase that occurs less than once in {rare}."
     wandering = [

@@ -150,7 +150,9 @@ def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
         status, reason, longer = FAIL, f"it ended the {ended}", None
     ends = found.ends or (None, None)
     if status == INCONCLUSIVE and not blame and (silence := _broken_by_silence(rule, found, seen)):
-        status, reason, longer = FAIL, "; ".join(filter(None, (found.note, silence))), None
+        status = FAIL
+        reason = "; ".join(filter(None, (found.note, silence)))
+        longer = None
         ends = None, None  # that the server is down is no chance
     beside = _describe_counted_beside(found, reason)
     reason = "; ".join(filter(None, (reason, beside, _describe_counted_chunks(rule, seen))))
@@ -419,7 +421,8 @@ def _explain_open_rule(
         if found.never_sent or found.undecided or rule.base or burst
         else estimate_longer_s(rule, found, seen.time.seconds)
     )
-    more, note = burst or "a longer run may tell", found.note
+    note = found.note
+    more = burst or "a longer run may tell"
     if rule.base:  # the interval of the base does not narrow with this run
         more = "a longer run and a longer base may tell"
     if longer is not None:

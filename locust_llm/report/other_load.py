@@ -39,12 +39,10 @@ def measure_other_load(
         return None
     (name,) = history.engines
     end = run.stopping_at or run.ended_at or float("inf")
-    readings = [
-        sample
-        for begin, until in find_loaded_times(run.stages, (run.profiling_at, end))
-        for sample in history.inside(name, begin, until)
-        if sample.running is not None
-    ]
+    readings = list[EngineSample]()
+    for begin, until in find_loaded_times(run.stages, (run.profiling_at, end)):
+        inside = history.inside(name, begin, until)
+        readings += [sample for sample in inside if sample.running is not None]
     if len(readings) < MIN_READINGS or not len(levels.at):
         return None
     sequences = _count_sequences(columns)

@@ -454,7 +454,8 @@ def _stages(base: LoadedRun, run: LoadedRun) -> tuple[tuple[StagePair, ...], tup
 
 def _limits(base: LoadedRun, run: LoadedRun) -> tuple[tuple[StagePair, ...], tuple[str, ...]]:
     """(limits that both compare, a sentence for each that only one does)."""
-    of_base, of_run = _list_limits(base), _list_limits(run)
+    of_base = _list_limits(base)
+    of_run = _list_limits(run)
     alone = [f"{format_limit(x)} only in {base.folder}" for x in of_base if x not in of_run]
     alone += [f"{format_limit(x)} only in {run.folder}" for x in of_run if x not in of_base]
     other_work = _other_work(base, run) or _cache_warmed(base, run)

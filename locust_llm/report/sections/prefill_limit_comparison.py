@@ -6,7 +6,7 @@ How they are compared: locust_llm/slo/best_limit.py; what counts: records/limit_
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final, NamedTuple
 
 import msgspec
@@ -489,7 +489,7 @@ def make_limit_blocks(found: LimitComparison) -> Iterator[Block]:
     yield TextBlock(describe_method(found))
     rows = tuple(_length_cells(row, found) for row in found.lengths)
     yield TableBlock(make_length_head(found), rows)
-    if any("*" in cell for row in rows for cell in row):
+    if any("*" in cell for cell in chain.from_iterable(rows)):
         yield TextBlock(SCARCE_NOTE)
     if any(row.prompts == SHORT for row in found.lengths):
         yield TextBlock(
@@ -645,14 +645,16 @@ def plot_limits(found: LimitComparison) -> Iterator[Plot]:
         yield Plot(
             title="TTFT from due by limit",
             caption="p95 of all requests that count at a limit, their wait at the gate included.",
-            label="; ".join(
-                f"{line.name}: {format_brief(min(y for y in line.y if y is not None))} ms at least"
-                for line in lines
-            ),
+            label="; ".join(map(_describe_least_value, lines)),
             x=axis,
             y=PlotAxis(label="TTFT from due", unit="ms", low=0.0),
             series=tuple(lines),
         )
+
+
+def _describe_least_value(line: PlotSeries) -> str:
+    least = min(value for value in line.y if value is not None)
+    return f"{line.name}: {format_brief(least)} ms at least"
 
 
 def _percents(values: Iterable[float | None]) -> list[float | None]:

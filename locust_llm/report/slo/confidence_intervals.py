@@ -334,7 +334,8 @@ def assume_least(evidence: ShareEvidence, count: int) -> ShareEvidence:
 
 
 def _binomial_ends(evidence: ShareEvidence, count: int) -> tuple[float, float]:
-    size, tail = _effective(evidence, count), normal_tail(evidence.errors)
+    size = _effective(evidence, count)
+    tail = normal_tail(evidence.errors)
     return binomial_shares(evidence.share * size, size, tail, tail)
 
 

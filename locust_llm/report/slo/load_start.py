@@ -158,9 +158,9 @@ def find_started(main: RequestSelection, run: Run) -> float | None:
 def _find_drained(main: RequestSelection, at: float) -> float:
     """When all were sent that waited at the gate at this moment, and those that came meanwhile; the
     moment itself: none waited."""
-    asked, sent = main["asked_at"], find_send_times(main)
-    waits = main["admitted_at"] > asked + INSTANT_S
-    asked, sent = asked[waits], sent[waits]
+    waits = main["admitted_at"] > main["asked_at"] + INSTANT_S
+    asked = main["asked_at"][waits]
+    sent = find_send_times(main)[waits]
     until = at
     while (waiting := (asked <= until) & (sent > until)).any():
         until = float(sent[waiting].max())

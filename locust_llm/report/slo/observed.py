@@ -339,7 +339,10 @@ def _extrapolate_values(
     if len(values) < MIN_VALUES:
         return None
     thirds = np.array_split(values, THIRDS)
-    return _extrapolate(rule, *([float(figure(some)) for some in thirds] for figure in figures))
+    courses = list[list[float]]()
+    for figure in figures:
+        courses.append([float(figure(third)) for third in thirds])
+    return _extrapolate(rule, *courses)
 
 
 def _extrapolate(rule: Rule, course: Sequence[float], *others: Sequence[float]) -> float:
@@ -582,7 +585,8 @@ def _extrapolate_gaps(rule: Rule, stretches: Sequence[GapCounts]) -> float | Non
     course, medians = [], []
     for places in np.array_split(np.arange(len(stretches)), THIRDS):
         gaps = merge_gap_counts([stretches[place] for place in places.tolist()])
-        figure, median = _of_gaps(rule, gaps), _gap_percentile(gaps, 50)
+        figure = _of_gaps(rule, gaps)
+        median = _gap_percentile(gaps, 50)
         if figure is None or median is None:
             return None
         course.append(figure)
@@ -672,8 +676,10 @@ def _gap_percentile(gaps: GapCounts, percentile: float) -> float | None:
 
 
 def _seconds(ms: float | None) -> float | None:
-    endless = ms is not None and ms >= ENDLESS_US / 1e9  # one of them in an average of a million
-    return None if ms is None else math.inf if endless else ms / 1e3
+    if ms is None:
+        return None
+    endless = ms >= ENDLESS_US / 1e9  # one of them in an average of a million
+    return math.inf if endless else ms / 1e3
 
 
 def _absent(part: RequestSelection, given: Sequence[Condition]) -> str:

@@ -508,10 +508,14 @@ def find_saturation_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
     """The highest rate that the server keeps up with: answers come at 95 % and more of the rate of
     arrivals. It is open at a rate of which two stages say different things."""
     visits = dict[float, list[LoadLevel]]()
+    sound = dict[float, list[LoadLevel]]()
     for level in levels:
-        if level.kept_up is not None:
-            visits.setdefault(level.value, []).append(level)
-    sound = {value: [one for one in some if one.sound] for value, some in visits.items()}
+        if level.kept_up is None:
+            continue
+        visits.setdefault(level.value, []).append(level)
+        of_value = sound.setdefault(level.value, [])
+        if level.sound:
+            of_value.append(level)
     longest = [
         max(sound[value] or some, key=lambda level: level.duration_s or 0.0)
         for value, some in visits.items()

@@ -1,6 +1,7 @@
 """Sweep text: the stages of a sweep as tables, its knees and findings; repeats and their spread."""
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 from locust_llm.report.document_blocks import (
@@ -181,7 +182,7 @@ def _legend(sweep: SweepSummary) -> str:
         "* too few values",
         "per user: output tokens/s of one user, p50",
     ]
-    rows = [row for level in sweep.levels for row in level.latencies.values()]
+    rows = chain.from_iterable(level.latencies.values() for level in sweep.levels)
     if any(row.inexact for row in rows):
         notes.append(INEXACT_NOTE)
     if any(level.slowdown is not None for level in sweep.levels):
