@@ -3,6 +3,7 @@
 const chartScale = (() => {
   const { isNumber } = chartFormat;
   const ROOM = 0.07;                // of the height, above the highest value
+  const HOLDING = ["steps", "area", "stack", "band"];   // their values hold up to the next x
   const FAR = 2.5, FAR_LOG = 10;    // a limit so many times above all values does not stretch the axis
 
   // Seconds between ticks.
@@ -33,8 +34,9 @@ const chartScale = (() => {
   // The values of a series whose x lies in the range; all of them where there is no range.
   function* listVisibleValues(series, range) {
     const columns = [series.y, series.low ?? [], series.high ?? []];
+    const holds = HOLDING.includes(series.kind);
     for (let i = 0; i < series.x.length; i++) {
-      const holdsUntil = series.kind === "line" || !series.kind ? series.x[i] : series.x[i + 1] ?? series.x[i];
+      const holdsUntil = holds ? series.x[i + 1] ?? series.x[i] : series.x[i];
       if (range && (holdsUntil < range[0] || series.x[i] > range[1])) continue;
       for (const column of columns) yield column[i];
     }

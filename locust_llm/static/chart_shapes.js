@@ -177,7 +177,7 @@ const chartShapes = (() => {
     const high = (STRIP_HEIGHT - STRIP_GAP) * ratio;
     ctx.save();
     ctx.font = fontOf(ratio);
-    ctx.fillStyle = css("muted");
+    ctx.fillStyle = css(series.hue);
     ctx.textAlign = "right";
     ctx.textBaseline = "middle";
     ctx.fillText(chartFormat.brief(most, "", 3), bbox.left - 8 * ratio, base - high / 2);

@@ -183,7 +183,7 @@ const chartTools = (() => {
       const { chart, open } = attached.get(box);
       if (event.key === "Escape") {
         choose(null);
-        chart.uplot.setCursor({ left: HIDE, top: HIDE });
+        chart.uplot.setCursor({ left: HIDE, top: HIDE }, true, true);
         chart.emit("range", null);
         return;
       }
@@ -195,11 +195,11 @@ const chartTools = (() => {
       event.preventDefault();
       const point = findNeighbour(listPoints(chart), chosen, event.key, event.shiftKey ? 10 : 1);
       if (!point) return;
-      chart.uplot.setCursor({ left: point.left, top: point.top });
+      chart.uplot.setCursor({ left: point.left, top: point.top }, true, true);
       choose(point, true);
     });
     box.addEventListener("blur", () => {
-      attached.get(box).chart.uplot.setCursor({ left: HIDE, top: HIDE });
+      attached.get(box).chart.uplot.setCursor({ left: HIDE, top: HIDE }, true, true);
       choose(null);
     });
   }

@@ -20,6 +20,11 @@ test("y follows what is zoomed", () => {
   assert.ok(chartScale.findYRange(linear, series, [], [11, 12])[1] > 1000, "nothing in sight: as without a zoom");
 });
 
+test("a dot is in sight at its own x alone", () => {
+  const dots = [line([0, 60, 100], [1, 900, 300], { kind: "dots" })];
+  assert.ok(chartScale.findYRange(linear, dots, [], [80, 110])[1] < 400);
+});
+
 test("a step holds up to the next x", () => {
   const steps = [line([0, 10, 20], [5, 100, 100], { kind: "steps" })];
   assert.ok(chartScale.findYRange(linear, steps, [], [2, 8])[1] < 6);
