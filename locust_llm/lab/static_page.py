@@ -1,35 +1,35 @@
-"""Static page: renders results as one HTML file without scripts, in the style of the reports. Every
-text is escaped."""
+"""Static page: renders results as one HTML file that needs no network, in the style of the reports.
+Every text is escaped."""
 
-from base64 import b64encode
+from collections.abc import Sequence
 from functools import cache
-from hashlib import sha256
-from importlib.resources import files
 from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from locust_llm.report.charts.plot_model import Plot
+from locust_llm.report.render.inline import CHART_SCRIPTS, embed_json, make_policy, read_static
 from locust_llm.text.format import clean_line
 
 STYLES: Final = ("plots.css", "page.css")
+PLOT_STYLES: Final = ("uPlot.min.css", *STYLES)
+PLOT_SCRIPTS: Final = (*CHART_SCRIPTS, "draw_plots.js")
 
 
-def render_page(template: str, own: str, **what: object) -> str:
-    """Renders the named ``template``. ``own`` is the style of this page alone. The page's policy
-    contains the hash of the whole style."""
-    style = (
-        "\n".join(
-            files("locust_llm").joinpath("static", style).read_text("utf-8") for style in STYLES
-        )
-        + own
-    )
-    digest = b64encode(sha256(style.encode()).digest()).decode()
-    policy = (
-        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; "
-        f"form-action 'none'"
-    )
-    return _templates().get_template(template).render(style=Markup(style), policy=policy, **what)
+def render_page(template: str, own: str, plots: Sequence[Plot] = (), **what: object) -> str:
+    """Renders the named ``template``. ``own`` is the style of this page alone. The scripts draw
+    ``plots``, in the order of their boxes; a page without plots has no script. The page's policy
+    contains the hashes of script and style."""
+    script = read_static(PLOT_SCRIPTS) if plots else ""
+    style = read_static(PLOT_STYLES if plots else STYLES) + own
+    return _templates().get_template(template).render(
+        style=Markup(style),
+        script=Markup(script),
+        data=Markup(embed_json(plots)),
+        policy=Markup(make_policy(script, style)),
+        **what,
+    )  # fmt: skip
 
 
 @cache

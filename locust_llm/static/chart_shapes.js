@@ -39,15 +39,23 @@ const chartShapes = (() => {
 
   function drawDots(u, series) {
     const [, size, opacity] = DOT_SIZES.find(([most]) => series.x.length <= most);
-    drawInside(u, (ctx, ratio) => {
+    drawInside(u, (ctx, ratio, box) => {
       ctx.fillStyle = css(series.hue);
       ctx.globalAlpha = opacity;
       for (const [x, y] of listPlaces(u, series)) {
         ctx.beginPath();
-        ctx.arc(x, y, (size * ratio) / 2, 0, 7);
+        if (y < box.top) traceArrow(ctx, x, box.top, 5 * ratio);
+        else if (y > box.top + box.height) traceArrow(ctx, x, box.top + box.height, -5 * ratio);
+        else ctx.arc(x, y, (size * ratio) / 2, 0, 7);
         ctx.fill();
       }
     });
+  }
+  // A value beyond the plot is an arrow at its edge.
+  function traceArrow(ctx, x, edge, high) {
+    ctx.moveTo(x, edge);
+    ctx.lineTo(x - high * 0.7, edge + high);
+    ctx.lineTo(x + high * 0.7, edge + high);
   }
 
   const DIAMOND = [[0, -1.3], [1.3, 0], [0, 1.3], [-1.3, 0], [0, -1.3]];
@@ -79,7 +87,7 @@ const chartShapes = (() => {
       ctx.beginPath();
       places.forEach(([x, y]) => ctx.lineTo(x, y));
       ctx.stroke();
-      for (const [x, y] of places) {
+      for (const [x, y] of series.labels?.length ? places : []) {
         ctx.beginPath();
         ctx.arc(x, y, 4 * ratio, 0, 7);
         ctx.fill();

@@ -74,7 +74,7 @@ const chartTools = (() => {
         if (!isNumber(x) || !isNumber(series.y[index]) || x < u.scales.x.min || x > u.scales.x.max) return;
         points.push({
           chart, series: own, index, x, y: own.y[index],
-          left: u.valToPos(x, "x"), top: u.valToPos(series.y[index], "y"),
+          left: u.valToPos(x, "x"), top: Math.min(Math.max(u.valToPos(series.y[index], "y"), 0), u.over.clientHeight),
         });
       });
     }

@@ -1,5 +1,5 @@
 """History page: history.html shows the workloads of a folder of runs with their charts, in one file
-without scripts."""
+that needs no network."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -8,23 +8,20 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from markupsafe import Markup
-
 from locust_llm.lab.history.entry import KEY_FIGURES
 from locust_llm.lab.static_page import render_page as rendered
+from locust_llm.report.charts.plot_model import Plot
 from locust_llm.text.format import format_count
 
 from .change_points import LEAST
 from .entry import HistoryEntry
-from .history_chart import draw_history_chart
+from .history_chart import plot_history
 from .history_text import format_commit, format_start
 from .series import FigureChange, RunSeries, explain_doubts, find_figure_changes
 
 OWN: Final = """
 body { display: block; max-width: 76rem; }
-.lines text { font-size: 12px; } .lines .axis { fill: var(--muted); }
 .plot figcaption p { margin: .15rem 0; }
-@media (max-width: 40rem) { .lines text { font-size: 11px !important; } .plot .lines { padding-left: 58px; } }
 """
 CLASSES: Final = {
     "PASS": "pass",
@@ -38,8 +35,7 @@ RECENT: Final = 20
 
 
 class HistoryPlot(NamedTuple):
-    title: str
-    drawn: Markup
+    drawn: Plot
     changes: list[FigureChange]
     doubts: list[str]
 
@@ -83,6 +79,7 @@ def render_history_page(
     return rendered(
         "history.html",
         OWN,
+        [plot.drawn for section in sections for plot in section.plots],
         title=f"History of {name}",
         sections=sections,
         results=CLASSES,
@@ -117,15 +114,10 @@ def _section(
     plots = []
     for figure in KEY_FIGURES:
         changes = find_figure_changes(series, figure, least)
-        if drawn := draw_history_chart(series, figure, changes, last):
-            plots.append(
-                HistoryPlot(
-                    figure.label,
-                    Markup(drawn),
-                    changes,
-                    list(explain_doubts(series, figure, changes)),
-                )
-            )
+        drawn = plot_history(series, figure, changes, link, last)
+        if drawn is not None:
+            doubts = list(explain_doubts(series, figure, changes))
+            plots.append(HistoryPlot(drawn, changes, doubts))
     measured = set[str]().union(*(entry.figures for entry in series.entries))
     shown = [figure for figure in KEY_FIGURES if figure.name in measured]
     entries = list(reversed(series.entries[-(last or 0) :]))

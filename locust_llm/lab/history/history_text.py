@@ -1,12 +1,11 @@
 """History text: formats the history for a console, as a list of runs and as plots."""
 
 from collections.abc import Collection, Iterator, Sequence
-from datetime import datetime
 from itertools import chain, pairwise
 from typing import Final
 
 from locust_llm.lab.history.entry import KEY_FIGURES, KeyFigure
-from locust_llm.text.format import clean_line, format_count, truncate_text
+from locust_llm.text.format import clean_line, format_count, format_date, truncate_text
 
 from .change_points import LEAST, median_interval
 from .entry import DID_NOT_END, STILL_RUNNING, HistoryEntry
@@ -194,8 +193,8 @@ def format_history_summary(runs: IndexedRuns, shown: int, folder: str) -> str:
 
 
 def format_start(entry: HistoryEntry) -> str:
-    """Formats the start in local time."""
-    return datetime.fromtimestamp(entry.started).strftime("%Y-%m-%d %H:%M")
+    """Formats the start, such as ``2026-11-25 16:24 UTC``."""
+    return format_date(entry.started)
 
 
 def format_commit(entry: HistoryEntry) -> str:

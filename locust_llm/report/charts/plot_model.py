@@ -74,9 +74,9 @@ class PlotSeries(msgspec.Struct, frozen=True, omit_defaults=True):
     x_low: list[Value] = []
     x_high: list[Value] = []
     """The ends of an interval around each x, if there is one."""
-    tips: tuple[str, ...] = ()
-    """What the page shows beside a point under the pointer; lines of one text. None: the name and
-    both values."""
+    tips: tuple[tuple[str, ...], ...] = ()
+    """The lines that the page shows beside each point under the pointer. Without: the name and both
+    values."""
     links: tuple[str, ...] = ()
     """The address that a click on a point opens; empty: none."""
 

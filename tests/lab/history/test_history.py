@@ -299,10 +299,19 @@ def test_a_list_a_figure_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixtur
     page = tmp_path / "history.html"
     assert main(["history", str(tmp_path), "--html", str(page)]) == 0
     html = page.read_text()
-    assert "<script" not in html
     assert "&lt;b&gt;x" in html
     assert f'href="{report.relative_to(tmp_path)}"' in html
-    assert html.count("stroke-dasharray") >= 8
+    plots = json.loads(html.split("id=plots>")[1].split("</script>")[0])
+    ttft = next(plot for plot in plots if plot["title"] == "TTFT p50" and plot["marks"])
+    assert [(mark["text"], mark["x"], mark["hue"]) for mark in ttft["marks"]] == [
+        ("+20.0%", 14.5, "fail")
+    ]
+    levels, dots = ttft["series"]
+    # the medians before and after the change, each from half a run before its first to after its last
+    assert (levels["kind"], levels["x"]) == ("band", [-0.5, 14.5, 14.5, 29.5])
+    assert levels["y"][2] == pytest.approx(1.2 * levels["y"][0])
+    assert (len(dots["x"]), dots["tips"][-1][0]) == (30, "main/run-0029")
+    assert dots["links"][-2:] == ["", str(report.relative_to(tmp_path))]
 
 
 def test_each_run_of_several_addresses_has_its_own(

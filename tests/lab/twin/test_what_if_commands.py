@@ -124,16 +124,23 @@ def test_settings_that_cannot_be_told_apart_name_the_run_that_decides(written, c
     )
 
 
-def test_the_page_has_a_plot_and_no_script(written, tmp_path, capsys):
+def test_the_page_has_a_plot_with_the_frontier(written, tmp_path, capsys):
     page = tmp_path / "page.html"
     path = written(made(QUEUE, draws=draws(0.9, 1.1, cost=QUEUE)))
     words = ["--load", "concurrency=1..16", "--slo", "ttft p95 < 500ms", "--html", str(page)]
     assert predict(path, *words) == ExitStatus.OK
     text = page.read_text()
-    assert "<script" not in text
-    assert "<svg" in text
     assert "ttft p95 &lt; 500ms" in text
-    assert "nan" not in re.sub(r"<style>.*</style>", "", text, flags=re.DOTALL)
+    (plot,) = json.loads(text.split("id=plots>")[1].split("</script>")[0])
+    assert [(mark["text"], mark["x"]) for mark in plot["marks"]] == [("ttft p95 < 500ms", 500.0)]
+    frontier, *dots = plot["series"]
+    assert frontier["x"] == sorted(frontier["x"])
+    assert frontier["y"] == sorted(frontier["y"])
+    for x, low, high in zip(frontier["x"], frontier["x_low"], frontier["x_high"], strict=True):
+        assert low <= x <= high
+    assert sum(len(series["x"]) for series in dots) >= len(frontier["x"])
+    shown = re.sub(r"<(style|script)\b.*?</\1>", "", text, flags=re.DOTALL)
+    assert "nan" not in shown
     capsys.readouterr()
 
 
