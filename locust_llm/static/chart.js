@@ -3,7 +3,7 @@
 "use strict";
 const charts = (() => {
   const { isNumber } = chartFormat;
-  const { css, letters, rowHeight, fontOf, mixed, narrow, FILLS, STRIP_HEIGHT } = chartShapes;
+  const { css, letters, rowHeight, fontOf, mixed, narrow, FEW_DOTS, FILLS, STRIP_HEIGHT } = chartShapes;
   const PAPER_WIDTH = 680, PAPER_HEIGHT = 180;   // a plot on paper, CSS pixels: three to a page
   const RIGHT = 12;                              // CSS pixels beside the plot
   const LINES = ["line", "steps", "area", "stack"];
@@ -12,6 +12,7 @@ const charts = (() => {
 
   const kindOf = (series) => series.kind || "line";
   const isLine = (series) => LINES.includes(kindOf(series));
+  const isUnder = (series) => series.kind === "band" || (series.kind === "dots" && series.x.length > FEW_DOTS);
   const isFilled = (series) => ["area", "stack"].includes(kindOf(series));
 
   // -- groups: charts that share their x axis, their crosshair and what is zoomed -------------------------------------------
@@ -237,13 +238,13 @@ const charts = (() => {
     }
     drawUnder(u) {
       for (const series of this.shownSeries) {
-        if (["dots", "band"].includes(kindOf(series))) chartShapes.DRAWERS[series.kind](u, series);
+        if (isUnder(series)) chartShapes.DRAWERS[series.kind](u, series);
       }
     }
     drawOver(u) {
       for (const series of this.shownSeries) {
         if (series.low?.length && kindOf(series) !== "band") chartShapes.drawIntervals(u, series);
-        if (["rings", "path"].includes(kindOf(series))) chartShapes.DRAWERS[series.kind](u, series, rankOf(series, this.plot));
+        if (series.kind in chartShapes.DRAWERS && !isUnder(series)) chartShapes.DRAWERS[series.kind](u, series, rankOf(series, this.plot));
       }
       if (this.strip) chartShapes.drawStrip(u, this.strip, 6);
       chartShapes.drawMarks(u, this.marks, 6 + (this.strip ? STRIP_HEIGHT : 0));

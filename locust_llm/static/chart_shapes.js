@@ -34,8 +34,9 @@ const chartShapes = (() => {
 
   // -- dots and paths --------------------------------------------------------------------------------------------------
 
+  const FEW_DOTS = 60;   // so few stand above lines, more under them
   // [most points, their diameter, their opacity]: few do not cover each other.
-  const DOT_SIZES = [[200, 4.4, 0.9], [400, 3.4, 0.7], [1500, 2.8, 0.5], [Infinity, 2.2, 0.5]];
+  const DOT_SIZES = [[FEW_DOTS, 7, 0.95], [200, 4.4, 0.9], [400, 3.4, 0.7], [1500, 2.8, 0.5], [Infinity, 2.2, 0.5]];
 
   function drawDots(u, series) {
     const [, size, opacity] = DOT_SIZES.find(([most]) => series.x.length <= most);
@@ -212,11 +213,13 @@ const chartShapes = (() => {
   // The lanes that the texts of the upright marks take. In the window of a measuring context, as a plot is laid out first.
   function layOutUpright(u, marks, [left, right], ratio) {
     const upright = marks.filter((mark) => isUpright(mark) && mark.text && isVisible(u, mark));
-    const span = u.scales.x.max - u.scales.x.min || 1;
+    const { min, max, distr } = u.scales.x;
+    const scaled = distr === 3 ? Math.log : (x) => x;
+    const shareOf = (x) => (scaled(x) - scaled(min)) / (scaled(max) - scaled(min) || 1);
     u.ctx.save();
     u.ctx.font = fontOf(ratio);
     const placed = chartLabels.assignLanes(
-      upright.map((mark) => ({ ...mark, at: left + ((mark.x - u.scales.x.min) / span) * (right - left) })),
+      upright.map((mark) => ({ ...mark, at: left + shareOf(mark.x) * (right - left) })),
       (text) => u.ctx.measureText(text).width, [left, right], 8 * ratio);
     u.ctx.restore();
     return placed;
@@ -327,7 +330,7 @@ const chartShapes = (() => {
     band: "M0 1H28V9H0Z", strip: "M4 10V5H9V10ZM12 10V1H17V10ZM20 10V7H25V10Z",
   };
   const RINGS = ["rings", "squares", "diamonds"];
-  const FILLS = { dots: 100, path: 100, strip: 100, area: 28, stack: 55, band: 20 };   // percent of the colour
+  const FILLS = { dots: 100, path: 100, strip: 100, area: 28, stack: 75, band: 20 };   // percent of the colour
   const outlineOf = (kind, rank) => (kind === "rings" ? RINGS[Math.min(rank, 2)] : kind || "line");
 
   // dash: its strokes and gaps.
@@ -348,7 +351,7 @@ const chartShapes = (() => {
 
   const DRAWERS = { dots: drawDots, rings: drawRings, path: drawPath, band: drawBand };
   return {
-    css, letters, rowHeight, fontOf, mixed, narrow, FILLS, STRIP_HEIGHT,
+    css, letters, rowHeight, fontOf, mixed, narrow, FILLS, STRIP_HEIGHT, FEW_DOTS,
     DRAWERS, drawIntervals, drawStrip, drawMarks, layOutUpright, makeSwatch,
   };
 })();

@@ -24,7 +24,7 @@ UNITS: Final = {"s": ("ms", 1e3), "share": ("%", 100.0), "/s": ("/s", 1.0)}
 RESULTS: Final = {"PASS": ("SLO passed", "ok"), "FAIL": ("SLO failed", "fail")}
 """(name, colour) of the runs by the result of their SLO."""
 RUN: Final = ("run", "dot")
-LEFT_OUT: Final = ("run that does not count", "mark")
+LEFT_OUT: Final = ("run that does not count", "p99")
 
 
 def plot_history(

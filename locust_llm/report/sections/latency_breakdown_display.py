@@ -21,6 +21,7 @@ from locust_llm.records.breakdown_labels import (
     QUEUE,
     RETRIES,
     SERVER,
+    UNATTRIBUTED,
     USER,
     name_latency_part,
 )
@@ -497,6 +498,14 @@ Parts = Sequence[tuple[str, float, str]]
 """(part, ms, source)."""
 MIN_SHARE: Final = 0.002
 """Parts below this share of the width are not drawn."""
+ESTIMATED: Final = frozenset((CLIENT, UNATTRIBUTED))
+"""These parts are not measured: they may be shorter, or belong to others."""
+HATCH: Final = Markup(
+    "<svg class=unseen aria-hidden=true><defs><pattern id=hatch width=5 height=5 "
+    'patternUnits=userSpaceOnUse patternTransform="rotate(-45)"><path d="M0 2.5H5"/></pattern>'
+    "</defs></svg>"
+)
+"""The strokes over an estimate, once for a page."""
 NO_TIMES: Final[Mapping[str, float]] = MappingProxyType({})
 
 
@@ -511,8 +520,9 @@ class BarDrawing(NamedTuple):
 def draw_breakdown_bars(attribution: LatencyAttribution) -> Iterator[BarDrawing]:
     """A drawing for each breakdown, for the groups, and for the slowest requests."""
     reported = find_reported_parts(attribution)
-    for breakdown in attribution.breakdowns:
-        yield _draw_breakdown(breakdown, reported)
+    for number, breakdown in enumerate(attribution.breakdowns):
+        bars = _draw_breakdown(breakdown, reported)
+        yield bars if number else bars._replace(drawn=HATCH + bars.drawn)
     if (
         grouped := next(
             (breakdown for breakdown in attribution.breakdowns if breakdown.groups), None
@@ -621,8 +631,10 @@ def _draw_keys(
     shown = set(names)
     order = list(NAMES)
     keys = Markup("").join(
-        Markup('<span class=key><i class="part {}"></i>{}{}</span>').format(
-            name, name_latency_part(name, reported), _format_key_time(times_ms.get(name))
+        Markup('<span class=key><i class="{}"></i>{}{}</span>').format(
+            _name_classes(name),
+            name_latency_part(name, reported),
+            _format_key_time(times_ms.get(name)),
         )
         for name in sorted(shown, key=order.index)
     )
@@ -648,23 +660,32 @@ def _draw_row(label: str, parts: Parts, longest_ms: float, reported: Collection[
 def _draw_bar(
     parts: Parts, longest_ms: float, reported: Collection[str], at_ms: float = 0.0
 ) -> Markup:
-    """An SVG that is stretched to its width, from ``at_ms`` on. Each part is a rectangle with its
-    name and time as a tooltip."""
+    """An SVG as wide as its place, from ``at_ms`` on. Each part is a rectangle with its name and
+    time as a tooltip; an estimate is hatched."""
     drawn = list[Markup]()
     for name, ms, source in parts:
         share = ms / longest_ms
         if share >= MIN_SHARE or len(parts) == 1:
-            drawn.append(
-                Markup('<rect class="part {}" x="{:.2f}" width="{:.2f}" '
-                    'height="10"><title>{}</title></rect>').format(
-                    name, 1000 * at_ms / longest_ms, 1000 * max(share, MIN_SHARE),
-                    f"{name_latency_part(name, reported)}: {format_duration(ms / 1e3)}, {source}",
-                )
-            )  # fmt: skip
+            tip = f"{name_latency_part(name, reported)}: {format_duration(ms / 1e3)}, {source}"
+            drawn.append(_draw_part(name, at_ms / longest_ms, share, tip))
         at_ms += ms
-    return Markup(
-        '<svg class=bar viewBox="0 0 1000 10" preserveAspectRatio=none aria-hidden=true>{}</svg>'
-    ).format(Markup("").join(drawn))
+    return Markup("<svg class=bar aria-hidden=true>{}</svg>").format(Markup("").join(drawn))
+
+
+def _draw_part(name: str, start: float, share: float, tip: str = "") -> Markup:
+    """``start`` and ``share`` are of the width of the bar."""
+    place = Markup('x="{:.2f}%" width="{:.2f}%" height="100%"').format(
+        100 * start, 100 * max(share, MIN_SHARE)
+    )
+    title = Markup("<title>{}</title>").format(tip) if tip else Markup("")
+    drawn = Markup('<rect class="{}" {}>{}</rect>').format(_name_classes(name), place, title)
+    if name in ESTIMATED:
+        drawn += Markup('<rect fill="url(#hatch)" pointer-events=none {}/>').format(place)
+    return drawn
+
+
+def _name_classes(name: str) -> str:
+    return f"part {name}{' estimated' if name in ESTIMATED else ''}"
 
 
 def _draw_slow_request(
@@ -705,17 +726,14 @@ def _draw_slow_request(
 
 def _draw_overlapping_request(other: OverlappingRequest, total_ms: float) -> Markup:
     """The request on the axis of the slow one, cut where that begins and ends."""
-    start, end = (min(max(at / total_ms, 0.0), 1.0) * 1000 for at in (other.from_ms, other.to_ms))
+    start, end = (min(max(at / total_ms, 0.0), 1.0) for at in (other.from_ms, other.to_ms))
     tokens = "" if other.input_tokens is None else f"{other.input_tokens:,} tokens"
     return Markup(
         "<div class=owner><span>{} <small>{}</small></span>"
-        "<svg class=bar viewBox='0 0 1000 10' preserveAspectRatio=none aria-hidden=true>"
-        '<rect class="part overlapping" x="{:.2f}" width="{:.2f}" '
-        'height="10"/></svg><b>{}</b></div>'
+        "<svg class=bar aria-hidden=true>{}</svg><b>{}</b></div>"
     ).format(
         clean_line(other.id or "?"),
         tokens,
-        start,
-        max(end - start, 2.0),
+        _draw_part("overlapping", start, end - start),
         format_duration((other.to_ms - other.from_ms) / 1e3),
     )

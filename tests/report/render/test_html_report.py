@@ -173,7 +173,7 @@ def test_what_comes_from_outside_is_only_text() -> None:
         "small", "section", "div", "table", "thead", "tbody", "tr", "th", "td", "figure",
         "figcaption", "script", "noscript",
         "svg", "g", "rect", "path", "text", "output", "nav", "main", "details", "summary", "a",
-        "link", "i", "b",
+        "link", "i", "b", "defs", "pattern",
     }  # fmt: skip
     assert "alert(1)" in said.words
     assert len(said.named("script")) == 2  # the data and the code
