@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from locust_llm.report.charts.plot_model import Plot, PlotAxis, PlotMark, PlotSeries
 
+from locust_llm.report.charts.plot_model import Plot, PlotAxis, PlotMark, PlotSeries
 from locust_llm.report.render.inline import CHART_SCRIPTS, embed_json, make_policy, read_static
 
 TIME = PlotAxis(label="time since the start", unit="s", low=0.0, high=120.0)
