@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from locust_llm.records.histogram import Histogram, SlidingHistogram, histogram_percentiles
-from locust_llm.records.outcomes import CANCELLED, CUT, OK
+from locust_llm.records.outcomes import CANCELLED, CLIENT_ERROR, CUT, OK
 from locust_llm.records.phase_plan import PROFILING, WARMUP
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import ProcessHealth
@@ -46,6 +46,18 @@ RATE_S: Final = 5.0
 """The seconds behind tokens per second."""
 MAX_SILENCE_S: Final = 2.0
 """After so long without a status, missing reads count as none."""
+SILENT_S: Final = 3.0
+"""A silence of the server is shown from so long on, where requests are in flight."""
+SILENT_UNKNOWN_S: Final = 10.0
+"""The same before the first token of the run."""
+SILENT_TTFTS: Final = 3.0
+"""Where no request in flight has a token yet, a silence is so many times the longest TTFT."""
+MIN_IN_FLIGHT: Final = 2
+"""One request alone may wait for its own prompt."""
+STATUS_GAP_S: Final = 1.0
+"""A process whose status is older stood still itself, and its reads are not known."""
+OWN_FAILURES: Final = ("no_socket", CLIENT_ERROR)
+"""Failures that show nothing of the server."""
 LATE_READ_US: Final = 1000
 """From so long on, bytes lay unread for a while. Chunks that came together and were read sooner
 were sent together."""
@@ -293,6 +305,12 @@ class LiveStats:
         """When the first request of the profiling phase was over."""
         self._reads: dict[str, int] = {}
         self._all_reads = 0
+        self._silent_since: float | None = None
+        """Since when no process has read anything, and requests were in flight all the time. None:
+        there was none, or it is not known."""
+        self._unanswered_at = -math.inf
+        """When a request last failed without an answer."""
+        self._longest_ttft_s: float | None = None
         """The reads since the first status of each process."""
         self._reads_at: deque[tuple[float, int]] = deque()
         """(when, all reads until then). For answers in one piece it has their tokens instead."""
@@ -318,6 +336,9 @@ class LiveStats:
         self.token_sources[record.tokens_from] += 1
         self._reads_of_these += record.reads
         self.parts.add(record)
+        answered = record.status is not None or record.chunk_us
+        if record.failed and not answered and record.outcome not in OWN_FAILURES:
+            self._unanswered_at = self._clock()
         if record.outcome == OK and (due_s := record.ttft_from_due_s) is not None:
             self.recent_due.add((round(due_s * 1e6),))
         if record.phase == PROFILING:
@@ -348,8 +369,15 @@ class LiveStats:
         self.activity = activity
         self._in_flight[worker] = used, waiting, decoding
         self._request_s[worker] = request_s
+        stood_still = now - self._status_at.get(worker, now) > STATUS_GAP_S
         self._status_at[worker] = now
+        ttfts_s = list(ttfts_s)
         self.recent_ttft.add(round(ttft_s * 1e6) for ttft_s in ttfts_s)
+        if ttfts_s:
+            self._longest_ttft_s = max(self._longest_ttft_s or 0.0, *ttfts_s)
+        tries = self.used + self.decoding >= MIN_IN_FLIGHT or now - self._unanswered_at < SILENT_S
+        if stood_still or not tries or reads != self._reads.get(worker):
+            self._silent_since = now
         if not self._reads_at:
             self._reads_at.append((now, 0))
         self._all_reads += reads - self._reads.get(worker, reads)
@@ -359,6 +387,11 @@ class LiveStats:
             self._reads_at.popleft()
         if health is not None:
             self._client(worker).health = health
+
+    def begin_stage(self) -> None:
+        """The client verdict is of the next stage alone, whose length is not known."""
+        self._clients.clear()
+        self._first_at = self._longest_s = self._request_count = self.shown_client = None
 
     def end(self, worker: str) -> None:
         """A process has ended all that it had. Its last status was earlier."""
@@ -396,6 +429,23 @@ class LiveStats:
     @property
     def inside(self) -> int:
         return self.used + self.waiting + self.decoding
+
+    def silent_s(self) -> float:
+        """For how many seconds nothing has answered, though requests are in flight. 0: something
+        does, a prompt may take as long, or the load generator stood still itself."""
+        now = self._clock()
+        busy = [worker for worker, counts in self._in_flight.items() if any(counts)]
+        seen_at = min((self._status_at[worker] for worker in busy), default=now)
+        if self._silent_since is None or now - seen_at > STATUS_GAP_S:
+            return 0.0
+        needed_s = SILENT_S
+        if not self.decoding:
+            longest_s = self._longest_ttft_s
+            needed_s = (
+                SILENT_UNKNOWN_S if longest_s is None else max(SILENT_S, SILENT_TTFTS * longest_s)
+            )
+        silent_s = now - self._silent_since
+        return silent_s if silent_s >= needed_s else 0.0
 
     def count_phase(self, phase: str) -> RequestCounts:
         """Count the requests of the warmup, or of the profiling phase."""

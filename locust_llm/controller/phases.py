@@ -28,10 +28,11 @@ from locust_llm.records.phase_plan import (
     stage_of_phase,
 )
 from locust_llm.records.record import Record
-from locust_llm.records.report_result import UndecidedRule
+from locust_llm.records.report_result import RuleAtLook
 from locust_llm.records.run_facts import (
     BY_RATE,
     DECIDED,
+    DecidedRule,
     ProcessHealth,
     Run,
     Stage,
@@ -39,7 +40,7 @@ from locust_llm.records.run_facts import (
 )
 from locust_llm.settings.request_rate import parse_request_rate
 from locust_llm.settings.sweep import CONCURRENCY, ENDED, INPUT, TIME_UP
-from locust_llm.slo.rules import ABORT, Rule
+from locust_llm.slo.rules import ABORT, INCONCLUSIVE, Rule
 from locust_llm.text.format import capitalise_sentence, format_count
 from locust_llm.wire.worker_messages import AskAgain, StageBegin, StartSpread, Status
 from locust_llm.workload.arrivals import draw_arrivals
@@ -214,7 +215,7 @@ class PhaseRunner:
             if stage_s and stages.repeats:
                 self._job(self.allocator.close, phase, after_s=lead_s + stage_s)
             elif s.run_time_s and stages.number == 1:
-                self._context.spawn(self._time_is_up, after_s=s.run_time_s)
+                self._context.spawn(self._time_is_up, after_s=lead_s + s.run_time_s)
         elif phase == PROFILING:
             if lead_s:
                 self._store.profiling_at = self._time.now() + lead_s
@@ -287,17 +288,27 @@ class PhaseRunner:
             time.sleep(max(0.0, began + at_s - time.monotonic()))
             looked_s = time.monotonic() - began
             self._store.flush()
-            undecided = find_undecided_rules(self._store.folder, self.facts())
+            rules = find_rules_at_look(self._store.folder, self.facts())
             if self._shutdown.begun:
                 return
-            if undecided is not None and not undecided:
+            undecided = [rule for rule in rules or () if rule.status == INCONCLUSIVE]
+            if rules is not None and not undecided:
+                self._store.decided_rules = tuple(
+                    DecidedRule(
+                        rule=rule.rule,
+                        status=rule.status,
+                        interval=rule.interval,
+                        after_s=looked_s,
+                    )
+                    for rule in rules
+                )
                 look = f"at look {number} of at most {len(looks)}"
                 self._store.add_note(f"{DECIDED}{looked_s:.0f} s, {look}.")
                 self._shutdown.begin()
                 return
             why = (
                 "the records could not be looked at"
-                if undecided is None
+                if rules is None
                 else "; ".join(map(str, undecided))
             )
             logger.info(
@@ -329,9 +340,6 @@ class PhaseRunner:
 
     def _time_is_up(self) -> None:
         if self._shutdown.begun:
-            return
-        if self.stages is not None and (more_s := self.stages.extend_last_stage()):
-            self._context.spawn(self._time_is_up, after_s=more_s)
             return
         if self.stages is not None:
             self.stages.end = (
@@ -437,6 +445,8 @@ class PhaseRunner:
             self.plan.end()
             return False
         logger.info(capitalise_sentence(str(stages)))
+        if not stages.repeats:
+            self._store.live_stats.begin_stage()
         self.asked = stages.settings
         self.allocator.due = None
         self._stage_limits = len(self._store.limits)
@@ -564,9 +574,9 @@ class PhaseRunner:
                 self.allocator.close(self.plan.phase)
 
 
-def find_undecided_rules(folder: Path, run: Run) -> list[UndecidedRule] | None:
-    """The rules that the records so far do not decide (--until-decided). None: it could not be
-    found out.
+def find_rules_at_look(folder: Path, run: Run) -> list[RuleAtLook] | None:
+    """The results of the deciding rules by the records so far (--until-decided). None: it could not
+    be found out.
 
     A process of its own judges them, as pandas and all the records would weigh on the load
     generator.
@@ -578,6 +588,6 @@ def find_undecided_rules(folder: Path, run: Run) -> list[UndecidedRule] | None:
             capture_output=True,
             check=True,
         )
-        return msgspec.json.decode(done.stdout, type=list[UndecidedRule])
+        return msgspec.json.decode(done.stdout, type=list[RuleAtLook])
     except (OSError, subprocess.CalledProcessError, msgspec.DecodeError):
         return None

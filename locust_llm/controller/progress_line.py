@@ -5,7 +5,7 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, TextIO
 
@@ -50,6 +50,8 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
         ProgressPart(0, format_phase_position(control).ljust(WHERE)),
         ProgressPart(1, format_request_counts(control)),
     ]
+    if (silent_s := stats.silent_s()) and not control.draining:
+        parts.append(ProgressPart(1, f"nothing answered for {silent_s:.0f} s"))
     waits = generates and (control.settings.open_loop or limit is not None)
     name, window = ("TTFT from due", stats.recent_due) if waits else ("TTFT", stats.recent_ttft)
     if first_ms := window.histogram().percentiles_ms(50, 99):
@@ -87,10 +89,24 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
         parts.append(ProgressPart(2 if broken else 8,
             f"SLO {broken or known} of {known} {within} the limit so far",
                           f"SLO {broken or known}/{known} {within} so far"))  # fmt: skip
-    if client is not None:
-        level = f"client {client.level}"
-        parts.append(ProgressPart(9 if client.level == OK else 3, f"{level} so far", level))
+    parts += _describe_client(control, client)
     return parts
+
+
+def _describe_client(control: Controller, client: ClientVerdict | None) -> Iterator[ProgressPart]:
+    """Each stage of a sweep has its own client verdict. What the report of a stage will find is
+    not known before, so OK is written of a whole run only."""
+    stages = control.stages
+    swept = stages is not None and not stages.repeats
+    verdicts = "" if stages is None or stages.repeats else stages.describe_client_verdicts()
+    if verdicts:
+        yield ProgressPart(3, f"client {verdicts}")
+    if client is None or (swept and client.level == OK):
+        return
+    level = f"client {client.level}"
+    yield ProgressPart(
+        9 if client.level == OK else 3, f"{level}{' in this stage' * swept} so far", level
+    )
 
 
 def format_phase_position(control: Controller) -> str:

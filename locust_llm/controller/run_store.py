@@ -37,6 +37,7 @@ from locust_llm.records.run_facts import (
     RECORDS,
     RUN,
     BrokenRule,
+    DecidedRule,
     LimitChange,
     ProcessHealth,
     Run,
@@ -238,6 +239,7 @@ class RunStore:
         self.health: list[ProcessHealth] = []
         self.stopped_early = ""
         self.broken_rules: list[BrokenRule] = []
+        self.decided_rules: tuple[DecidedRule, ...] = ()
         self.cut_at: float | None = None
         """As in Run."""
         self.turned_away = self.lost = 0
@@ -388,6 +390,7 @@ class RunStore:
             "stages": stages,
             "stopped_early": self.stopped_early,
             "broken_rules": tuple(self.broken_rules),
+            "decided_rules": self.decided_rules,
             "cut_at": self.cut_at,
             "notes": (
                 *self._notes,

@@ -52,6 +52,7 @@ from locust_llm.slo.capacity_search import (
     plan_stage,
     plan_unbounded_stage,
 )
+from locust_llm.slo.client_verdict import OK as CLIENT_OK
 from locust_llm.text.format import capitalise_sentence, format_duration
 
 from .run_store import make_reports
@@ -96,7 +97,6 @@ class StageRunner:
         """The arrivals that had been due when the measured part began, and when it ended."""
         self._whole, self._folder = settings, folder
         self._found = StageFindings()
-        self._extended = False
         self._step: SearchStage | None = None
         """The present stage of a search."""
         self._stretch: RunningStage | None = None
@@ -237,16 +237,6 @@ class StageRunner:
             self.due = self.due[0], due
         return over
 
-    def extend_last_stage(self) -> float:
-        """How many seconds the present stage may still take after the sweep's time is up: once, the
-        time of one stage, if no other would follow. 0: it is over."""
-        total_s = self._whole.run_time_s
-        last = self._whole.find_max or self.number >= len(self.asked.values)
-        if total_s is None or self.repeats or self._extended or not last or not self.open:
-            return 0.0
-        self._extended = True
-        return total_s / len(self.asked.values)
-
     def stop(self, now: float) -> None:
         """Nothing new is sent in the stage, for whatever reason."""
         if self._ended_at is None:
@@ -351,6 +341,14 @@ class StageRunner:
             return False
         return total_s < SHORT_S * len(self.asked.values)
 
+    def describe_client_verdicts(self) -> str:
+        """``DEGRADED at request-rate 20`` of the ended stages, the last of each verdict. Empty: no
+        report found one that is not OK."""
+        return ", ".join(
+            f"{verdict} at {self.asked.axis} {level:g}"
+            for verdict, level in self._found.client_verdicts.items()
+        )
+
     def describe_capacity(self) -> str:
         """``capacity 10 to 14 users so far`` for a search. Empty: nothing is known."""
         if self.capacity is None or not self.capacity.passed:
@@ -365,6 +363,8 @@ class StageFindings:
         self.times: list[StageTime] = []
         self.evidence: list[StageEvidence] = []
         self.capacity: CapacityEstimate | None = None
+        self.client_verdicts: dict[str, float] = {}
+        """The level of the last stage with this client verdict, of those that are not OK."""
         self._too_slow_at: list[float] = []
 
     def add(self, time_of: StageTime, result: ReportResult) -> None:
@@ -373,6 +373,8 @@ class StageFindings:
         if result.stage_evidence is not None:
             self.evidence.append(result.stage_evidence)
         self.capacity = result.capacity or self.capacity
+        if result.client is not None and result.client.level != CLIENT_OK:
+            self.client_verdicts[result.client.level] = time_of.level
         if result.is_client_too_slow:
             self._too_slow_at.append(time_of.level)
 
@@ -404,9 +406,6 @@ class BlockRunner(StageRunner):
         block, whole = self.block, self._whole
         pair = f"pair {block.pair} of {whole.pairs}" if block.pair else "not counted"
         return f"block {self.number} of {len(whole.blocks)}: {block.arm}, {pair}"
-
-    def extend_last_stage(self) -> float:
-        return 0.0
 
     def next(self) -> bool:
         if self.number == len(self._whole.blocks):

@@ -26,11 +26,14 @@ class RuleResult(msgspec.Struct, frozen=True):
     """The load generator's error of the value may be too large for a decision."""
 
 
-class UndecidedRule(msgspec.Struct, frozen=True):
-    """A rule that the records so far do not decide."""
+class RuleAtLook(msgspec.Struct, frozen=True):
+    """The result of a deciding rule by the records so far."""
 
     rule: str
-    reason: str
+    status: str
+    reason: str = ""
+    interval: str = ""
+    """The 95 % interval of its value. Empty: there is none."""
 
     def __str__(self) -> str:
         return f"{self.rule}, {self.reason}"

@@ -150,6 +150,9 @@ class ProcessHealth(msgspec.Struct, frozen=True, kw_only=True):
     """CPU seconds a second: 1 is a whole core."""
     loop_lag_p99_ms: float
     """The delay of its event loop."""
+    standstills: tuple[tuple[Unix, float], ...] | None = None
+    """(Unix seconds, seconds) of each time for which its event loop stood still, of at least a
+    second. Of many the longest ones. None: an older version."""
     cpu_wait_share: float | None = None
     """The share of the run in which a thread (the worst one) was ready to run and had no core.
     None: the kernel does not report it."""
@@ -249,6 +252,18 @@ class BrokenRule(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.rule} is broken: {self.why}"
 
 
+class DecidedRule(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule that was decided at the look that ended the run (``--until-decided``)."""
+
+    rule: str
+    status: str
+    """PASS or FAIL."""
+    interval: str = ""
+    """The 95 % interval of its value at the look. Empty: it has none."""
+    after_s: float
+    """The seconds from the begin of profiling to the look."""
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of a run. Times are Unix seconds."""
 
@@ -339,6 +354,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     came to its end."""
     broken_rules: tuple[BrokenRule, ...] = ()
     """The rules that ended the run or its stages."""
+    decided_rules: tuple[DecidedRule, ...] = ()
+    """The rules as the look decided them that ended the run. Empty: none did."""
     cut_at: Unix | None = None
     """When a second Ctrl-C ended the wait for open requests. None: there was no second one."""
     unread: tuple[str, ...] = ()

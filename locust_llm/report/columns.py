@@ -67,6 +67,8 @@ STALLS: Final = ("longest_stall_s", "longest_stall_least_s", "longest_stall_most
 chunks."""
 PROMPT_US: Final = 1000
 """In an answer that was read at once, the chunks of one read came within so long of each other."""
+LONG_GAP_S: Final = 1.0
+"""A gap between two chunks that is as long is kept with its place."""
 MAX_KINDS: Final = 1000
 """The kinds of error messages that are kept."""
 
@@ -84,6 +86,20 @@ class CoalescedGaps:
 
 
 @dataclass(frozen=True)
+class LongGaps:
+    """The long gaps between chunks. A row a gap, in the order of requests and time."""
+
+    request: Ints
+    """The row of its request."""
+    began_s: Floats
+    """Seconds after the send of the request."""
+    ended_s: Floats
+    """By the stamp of the chunk."""
+    soonest_s: Floats
+    """The soonest end, where the chunk was read together with others."""
+
+
+@dataclass(frozen=True)
 class RequestColumns:
     """The columns that the computations need of a run's records."""
 
@@ -96,6 +112,7 @@ class RequestColumns:
     """The other gaps of these requests, by phase."""
     server: ServerColumns
     """The server's own times of each request, from its answer."""
+    long_gaps: LongGaps
 
 
 def earliest_chunks_us(record: Record) -> Sequence[tuple[int, int]]:
@@ -124,7 +141,13 @@ def collect_columns(records: Iterable[Record], reader: ReadingPace = READER) -> 
     for name, column in zip(STALLS, stalls, strict=True):
         requests[name] = column
     _add(requests, streams.felt)
-    return RequestColumns(requests=requests, gaps=gaps, blurred=blurred, server=server.result())
+    return RequestColumns(
+        requests=requests,
+        gaps=gaps,
+        blurred=blurred,
+        server=server.result(),
+        long_gaps=streams.long_gaps,
+    )
 
 
 def _add(requests: pd.DataFrame, what: Readability) -> None:
@@ -136,6 +159,7 @@ def join_columns(parts: Sequence[RequestColumns]) -> RequestColumns:
     """The columns as ``collect_columns`` would have made them of the records of all parts, in
     order. The parts are used up."""
     tables = [part.requests for part in parts]
+    sizes = [len(table) for table in tables]
     columns: dict[str, object] = {}
     for name in list(tables[0].columns):
         values = [table.pop(name) for table in tables]
@@ -161,7 +185,23 @@ def join_columns(parts: Sequence[RequestColumns]) -> RequestColumns:
             blurred.setdefault(phase, CoalescedGaps(GapCounts(), GapCounts())).merge(bounds)
     server = joined_server([part.server for part in parts])
     return RequestColumns(
-        requests=pd.DataFrame(columns, copy=False), gaps=dict(gaps), blurred=blurred, server=server
+        requests=pd.DataFrame(columns, copy=False),
+        gaps=dict(gaps),
+        blurred=blurred,
+        server=server,
+        long_gaps=_join_long_gaps(parts, sizes),
+    )
+
+
+def _join_long_gaps(parts: Sequence[RequestColumns], sizes: Sequence[int]) -> LongGaps:
+    """``sizes`` has the requests of each part."""
+    before = np.cumsum([0, *sizes[:-1]])
+    places = zip(parts, before, strict=True)
+    return LongGaps(
+        request=np.concatenate([part.long_gaps.request + first for part, first in places]),
+        began_s=np.concatenate([part.long_gaps.began_s for part in parts]),
+        ended_s=np.concatenate([part.long_gaps.ended_s for part in parts]),
+        soonest_s=np.concatenate([part.long_gaps.soonest_s for part in parts]),
     )
 
 
@@ -320,6 +360,10 @@ class _Streams:
         self._counts: list[int] = []
         self._phases: list[str] = []
         self._blurred: list[tuple[int, int]] = []
+        self._long_gaps: list[tuple[Ints, Ints, Ints, Ints]] = []
+        """(requests, begins, ends, soonest ends) in microseconds, block by block."""
+        self._settled = 0
+        """The requests of the blocks before."""
 
     def add(self, record: Record) -> None:
         chunk_us = record.known_us
@@ -341,6 +385,12 @@ class _Streams:
         self._settle()
         stalls = [np.frombuffer(column, np.float64) for column in self._stalls]
         return dict(self._gaps), dict(self._bounds), stalls
+
+    @property
+    def long_gaps(self) -> LongGaps:
+        """The long gaps of all requests, once ``result`` was called."""
+        request, *times_us = map(np.concatenate, zip(*self._long_gaps, strict=True))
+        return LongGaps(request, *(us / 1e6 for us in times_us))
 
     @property
     def felt(self) -> Readability:
@@ -380,6 +430,12 @@ class _Streams:
                 longest = np.maximum.reduceat(np.where(between, -1, gaps), starts[several])
                 stalls[several] = longest / 1e6
             column.frombytes(stalls.tobytes())
+        long = ~between & (gap >= LONG_GAP_S * 1e6)
+        of_request = np.repeat(np.arange(len(count)), count)[1:]
+        self._long_gaps.append(
+            (self._settled + of_request[long], us[:-1][long], us[1:][long], earliest[1:][long])
+        )
+        self._settled += len(count)
         sharp = ~(between | blurred[1:] | blurred[:-1])
         for phase in {*self._phases} - {""}:
             of_phase = np.repeat([name == phase for name in self._phases], count)[1:]

@@ -168,8 +168,7 @@ def format_ending(summary: Summary, run: Run, folder: Path | str, width: int = W
         - len(_last(folder, width))
         - (3 if table else 2)
     )
-    # the headline has the failures of all rules alike; cancelled requests had their times
-    unmet = [] if fruitless and not summary.conditions.cancelled else [*_rules(summary, run)]
+    unmet = [*_rules(summary, run)]
     remarks = [*_remarks(summary, run)]
     # the first rule has its place however many warnings there are
     kept_lines = len(_wrapped(unmet[0], width)) if unmet else 0
@@ -247,9 +246,11 @@ def _rules(summary: Summary, run: Run) -> Iterator[str]:
             if math.isinf(rules_of_kind[0].observed or 0.0) and reason:
                 figure = ""  # the reason says that it is a failure
             texts = [text for text in (figure, reason) if text not in ("", "-")]
-            known_of_rule = "; ".join(texts).replace(
-                f"; {INTERVAL_CROSSES}", " crosses the limit", 1
-            )
+            known_of_rule = "; ".join(texts)
+            if known != "-" and reason.startswith(INTERVAL_CROSSES):
+                known_of_rule = known_of_rule.replace(
+                    f"; {INTERVAL_CROSSES}", " crosses the limit", 1
+                )
             yield f"  {status} {rules_of_kind[0].rule}: {known_of_rule}"
     if rest := sum(len(rules_of_kind) for _, rules_of_kind in groups[MAX_RULES:]):
         yield f"  and {format_count(rest, 'more rule')}"

@@ -68,6 +68,7 @@ from .sections.notes import (
 )
 from .sections.prefill_limit_comparison import BEST_LIMIT, make_limit_blocks
 from .sections.section_registry import REPORT_SECTIONS
+from .sections.sweep.knee import describe_client_verdicts
 from .sections.sweep.sweep_text import make_sweep_tables, make_sweep_warnings
 from .slo.confidence_intervals import SHORT
 
@@ -364,8 +365,7 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     if summary.energy is not None:
         yield "energy", format_energy(summary.energy)
     yield from _clock(c, run)
-    if not summary.staged:
-        yield "client verdict", _verdict(summary)
+    yield "client verdict", _verdict(summary)
     yield from _found_by(run)
     yield from _machines(run)
 
@@ -551,6 +551,8 @@ def _load(c: Conditions, run: Run) -> str:
 
 
 def _verdict(summary: Summary) -> str:
+    if summary.sweep is not None and summary.staged:
+        return describe_client_verdicts(summary.sweep) or f"{OK} in each stage with answers"
     if summary.client is None:
         return "not judged"
     return (

@@ -126,8 +126,8 @@ def choose_value_digits(result: SloResult) -> int:
 def format_interval(result: SloResult) -> str:
     """``590ms to 640ms``; ``at least 590ms``, or ``at most 640ms``, where the other end is not
     known."""
-    if (result.low is None and result.high in (None, math.inf)) or result.low == math.inf:
-        return "-"
+    if (result.low in (None, 0) and result.high in (None, math.inf)) or result.low == math.inf:
+        return "-"  # at least 0 says nothing
     result = _readable(result)
     if result.high is None or (result.worst is not None and result.high == math.inf):
         return f"at least {_end(result.low, None, result)}"

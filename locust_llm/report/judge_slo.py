@@ -25,7 +25,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from locust_llm.records.outcomes import OK
-from locust_llm.records.run_facts import Run
+from locust_llm.records.run_facts import DecidedRule, Run
 from locust_llm.report.compare.condition_differences import load_matching_base
 from locust_llm.report.compare.metric_differences import measure_worsening
 from locust_llm.report.open_loop_delivery import CLIENT
@@ -149,6 +149,9 @@ def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
     if status == INCONCLUSIVE and not blame and (ended := _ended_by(rule, found, seen.run)):
         status, reason, longer = FAIL, f"it ended the {ended}", None
     ends = found.ends or (None, None)
+    if status == INCONCLUSIVE and not blame and (look := _find_decision(rule, found, seen.run)):
+        status, reason, longer = look.status, _describe_decision(look), None
+        ends = None, None  # the decision rests on another
     if status == INCONCLUSIVE and not blame and (silence := _broken_by_silence(rule, found, seen)):
         status = FAIL
         reason = "; ".join(filter(None, (found.note, silence)))
@@ -223,6 +226,24 @@ def _ended_by(rule: Rule, found: ObservedValue, run: Run) -> str:
         if (broken.rule, broken.stage) == (str(rule), number):
             return f"{what} early: {broken.why}"
     return ""
+
+
+def _find_decision(rule: Rule, found: ObservedValue, run: Run) -> DecidedRule | None:
+    """The decision of the look that ended the run. Requests that ended after it may widen an
+    interval, and leave the decision as it is. None: there is none, or the final value is on the
+    other side of the limit."""
+    if found.value is None or found.undecided:
+        return None
+    for look in run.decided_rules:
+        if look.rule == str(rule):
+            return look if rule.holds(found.value) == (look.status == PASS) else None
+    return None
+
+
+def _describe_decision(look: DecidedRule) -> str:
+    """``decided at the look after 22 s, with a 95% interval of 202ms to 206ms``"""
+    interval = f", with a 95% interval of {look.interval}" if look.interval else ""
+    return f"decided at the look after {look.after_s:.0f} s{interval}"
 
 
 def _broken_by_silence(rule: Rule, found: ObservedValue, seen: Evaluation) -> str:
@@ -608,7 +629,8 @@ def _judge_searched(rule: Rule, sweep: SweepSummary) -> SloResult | None:
 
 def _counts_for_rule(level: LoadLevel, status: str | None) -> bool:
     """Whether a stage says something about a rule, be it that it is not decided."""
-    return status == FAIL or (status is not None and not is_client_distorted(level))
+    known = status is not None and level.requests > 0 and not is_client_distorted(level)
+    return status == FAIL or known
 
 
 def _at_stages(rule: Rule, sweep: SweepSummary, run: Run) -> SloResult:

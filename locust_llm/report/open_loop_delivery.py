@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from locust_llm.records.outcomes import CANCELLED, CUT, FAILURES, OK
 from locust_llm.records.run_facts import OpenLoopSchedule, Run
 from locust_llm.report.array_types import Floats
-from locust_llm.report.outages import describe_outages
+from locust_llm.report.outages import describe_outages, describe_requests_without_answer
 from locust_llm.report.request_selection import RequestSelection, mean_of_known
 from locust_llm.settings.run_options import Settings
 from locust_llm.slo.client_verdict import (
@@ -31,7 +31,6 @@ from locust_llm.text.format import (
     capitalise_sentence,
     count_distinguishing_digits,
     format_brief,
-    format_count,
     format_duration,
 )
 
@@ -651,11 +650,10 @@ def format_outage_line(summary: "Summary") -> str | None:
     if not summary.outages:
         return None
     silent_s = sum(outage.seconds for outage in summary.outages)
-    unanswered = sum(outage.unanswered for outage in summary.outages)
     whole_s = summary.conditions.duration_s or 0.0
     text = (
-        f"NO ANSWER: {describe_outages(summary.outages)}: {format_count(unanswered, 'request')} "
-        f"had no answer at all."
+        f"NO ANSWER: {describe_outages(summary.outages)}: "
+        f"{describe_requests_without_answer(summary.outages)}."
     )
     if not whole_s > silent_s:
         return text

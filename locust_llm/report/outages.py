@@ -1,8 +1,9 @@
 """Outages: when nothing answered, from the records alone.
 
-A server answers from the first chunk of an answer to its last one, and at the moment of a refusal
-with a status. Where it does neither, and several requests end without any answer, it is down, or
-hangs.
+A server answers from the first chunk of an answer to its last one, but for long gaps, and at the
+moment of a refusal with a status. Where it does neither, and several requests end without any
+answer, it is down, or hangs. Where it does neither while several requests are in flight, and no
+prefill takes so long, it stands still. A load generator that stood still itself shows neither.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 from locust_llm.records.outcomes import CUT, OK
 from locust_llm.records.run_facts import Run
 from locust_llm.report.array_types import Floats
+from locust_llm.report.columns import LongGaps
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.text.format import format_count
 
@@ -28,6 +30,8 @@ class Outage(msgspec.Struct, frozen=True, kw_only=True):
     """Its part of the time that rates are over."""
     unanswered: int
     """The requests that failed, or were cut, in it without an answer."""
+    in_flight: int = 0
+    """Above 0: the server stood still, with so many requests in flight all the time."""
 
     def __str__(self) -> str:
         """``from 9.7 s on``, ``until 3.2 s``, ``from 9.7 to 12.1 s``."""
@@ -41,13 +45,35 @@ class Outage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe_outages(outages: Sequence[Outage]) -> str:
-    """``nothing answered from 9.7 s on``; of several outages, the longest ones."""
+    """``nothing answered from 9.7 s on``, ``no token came from 9.7 to 15.7 s``; of several outages
+    of a kind, the longest ones."""
+    kinds = (
+        ("nothing answered", [outage for outage in outages if not outage.in_flight]),
+        ("no token came", [outage for outage in outages if outage.in_flight]),
+    )
+    return "; ".join(f"{what} {_list_longest(of_kind)}" for what, of_kind in kinds if of_kind)
+
+
+def _list_longest(outages: Sequence[Outage]) -> str:
     longest = sorted(
         sorted(outages, key=lambda outage: -outage.seconds)[:3], key=lambda outage: outage.began_s
     )
     rest = len(outages) - len(longest)
     more = f" and {format_count(rest, 'more time')}" if rest else ""
-    return f"nothing answered {', '.join(map(str, longest))}{more}"
+    return f"{', '.join(map(str, longest))}{more}"
+
+
+def describe_requests_without_answer(outages: Sequence[Outage]) -> str:
+    """``10 requests had no answer at all``, ``3 requests were in flight``."""
+    parts = list[str]()
+    unanswered = sum(outage.unanswered for outage in outages if not outage.in_flight)
+    if unanswered:
+        parts.append(f"{format_count(unanswered, 'request')} had no answer at all")
+    counts = sorted({outage.in_flight for outage in outages if outage.in_flight})
+    if counts:
+        least = f"{counts[0]} to " * (len(counts) > 1)
+        parts.append(f"{least}{format_count(counts[-1], 'request')} were in flight all the while")
+    return ", and ".join(parts)
 
 
 MIN_REQUESTS: Final = 3
@@ -56,27 +82,44 @@ MIN_S: Final = 1.0
 PATIENCE: Final = 3.0
 """So many times the longest time to a first token must pass before requests that were only cut show
 anything."""
+SENT_SOON_S: Final = 0.1
+"""A user sends its next request so soon after its last answer."""
+MIN_DECODING: Final = 2
+"""So many requests in flight show that a server stands still, where one of them had tokens
+before."""
+PREFILL_SHARE: Final = 10.0
+"""The percentile of the prefill time of a token that shows what a prefill takes without a queue."""
 OWN: Final = ("no_socket", "client_error", "too_large", "too_long", "cancelled")
 """The ends of requests that show no silent server."""
 
 
-def find_outages(main: RequestSelection, run: Run) -> tuple[Outage, ...]:
+def find_outages(
+    everything: RequestSelection, main: RequestSelection, run: Run, long_gaps: LongGaps
+) -> tuple[Outage, ...]:
     """The outages in order. There are none where nothing was ever answered, as then nothing else is
-    reported."""
+    reported. ``everything``: the warmup's requests have answers too."""
     ok = main.outcome(OK)
     if not ok.size or run.imported or run.settings.compares:
         return ()
-    silent = main.where(_unanswered(main))
-    if silent.size < MIN_REQUESTS:
-        return ()
     start, last = main.span()
     end = min(last, run.stopping_at or last)
-    return tuple(_divide_outages(main, silent, ok, (start, end, last), run.profiling_at))
+    silences = list(_list_silences(everything, long_gaps, run, start, last))
+    if not silences:
+        return ()
+    silent = main.where(_unanswered(main))
+    found = list(_divide_outages(silences, silent, ok, (start, end, last), run.profiling_at))
+    dead = {outage.began_s for outage in found}
+    if run.settings.streaming:
+        standing = _find_standstills(silences, main, ok, run, (start, end, last))
+        found += [outage for outage in standing if outage.began_s not in dead]
+    return tuple(sorted(found, key=lambda outage: outage.began_s))
 
 
 def find_silent_from(outages: Sequence[Outage], run: Run) -> float | None:
     """From when on, in Unix seconds, nothing answered to the end of the run. None: it did."""
-    began = [outage.began_s for outage in outages if outage.ended_s is None]
+    began = [
+        outage.began_s for outage in outages if outage.ended_s is None and not outage.in_flight
+    ]
     return run.profiling_at + began[0] if began else None
 
 
@@ -92,49 +135,153 @@ def _unanswered(main: RequestSelection) -> "np.typing.NDArray[np.bool_]":
 
 
 def _divide_outages(
-    main: RequestSelection,
+    silences: Sequence[tuple[float, float]],
     silent: RequestSelection,
     ok: RequestSelection,
     span: tuple[float, float, float],
     profiling_at: float,
 ) -> Iterator[Outage]:
-    start, end, last = span
+    """The silences in which several requests ended without an answer."""
+    if silent.size < MIN_REQUESTS:
+        return
     closed = np.sort(silent["closed_at"])
     cut = silent.outcome(CUT).size
     longest_s = float(np.nanmax(ok["ttft_s"])) if (~np.isnan(ok["ttft_s"])).any() else 0.0
-    for began, ended in _stretches(main, start, last):
+    for began, ended in silences:
         count = int(((closed > began) & (closed <= ended)).sum())
-        until = end if ended >= last else ended
         needed_s = PATIENCE * longest_s if count <= cut else MIN_S
-        if count < MIN_REQUESTS or until - began < max(MIN_S, needed_s):
+        if count < MIN_REQUESTS or _last_s(began, ended, span) < max(MIN_S, needed_s):
             continue
-        yield Outage(
-            began_s=max(0.0, began - profiling_at) if began > start else 0.0,
-            ended_s=None if ended >= last else ended - profiling_at,
-            seconds=min(ended, last) - began,
-            unanswered=count,
-        )
+        yield _make_outage(began, ended, span, profiling_at, unanswered=count)
 
 
-def _stretches(main: RequestSelection, start: float, last: float) -> Iterator[tuple[float, float]]:
-    """(from, to) of the stretches between two answers, before the first one and after the last
-    one."""
-    began, ended = _answering(main)
+def _last_s(began: float, ended: float, span: tuple[float, float, float]) -> float:
+    """How long a silence lasted; to the stop, where it lasted to the end of the run."""
+    _, end, last = span
+    return (end if ended >= last else ended) - began
+
+
+def _make_outage(
+    began: float,
+    ended: float,
+    span: tuple[float, float, float],
+    profiling_at: float,
+    *,
+    unanswered: int = 0,
+    in_flight: int = 0,
+) -> Outage:
+    start, _, last = span
+    return Outage(
+        began_s=max(0.0, began - profiling_at) if began > start else 0.0,
+        ended_s=None if ended >= last else ended - profiling_at,
+        seconds=min(ended, last) - began,
+        unanswered=unanswered,
+        in_flight=in_flight,
+    )
+
+
+# -- a server that stands still --------------------------------------------------------------------
+
+
+def _find_standstills(
+    silences: Sequence[tuple[float, float]],
+    main: RequestSelection,
+    ok: RequestSelection,
+    run: Run,
+    span: tuple[float, float, float],
+) -> Iterator[Outage]:
+    """The silences in which several requests were in flight, and which no prefill explains."""
+    for began, ended in silences:
+        seconds = _last_s(began, ended, span)
+        sent = (main["sent_at"] <= began + SENT_SOON_S) & (main["closed_at"] >= ended)
+        flying = main.where(sent)
+        waiting = flying.where(~(flying["first_chunk_at"] <= began))
+        enough = MIN_DECODING if waiting.size < flying.size else MIN_REQUESTS
+        if flying.size < enough or seconds < MIN_S or _stood_still(began, ended, run):
+            continue
+        others = ok.where((ok["sent_at"] > ended) | (ok["closed_at"] < began))
+        if others.size and seconds >= PATIENCE * _usual_silence_s(flying, waiting, others):
+            yield _make_outage(began, ended, span, run.profiling_at, in_flight=flying.size)
+
+
+def _stood_still(began: float, ended: float, run: Run) -> bool:
+    """Whether a process of the load generator stood still for half of that time itself."""
+    for health in run.health:
+        for since, seconds in health.standstills or ():
+            if min(since + seconds, ended) - max(since, began) > (ended - began) / 2:
+                return True
+    return False
+
+
+def _usual_silence_s(
+    flying: RequestSelection, waiting: RequestSelection, others: RequestSelection
+) -> float:
+    """How long nothing may come of such requests, by what all other requests had: the prefills of
+    those that wait, one after the other, and the longest gap of an answer or the first token."""
+    ttft_s = others["ttft_s"]
+    first_s = float(np.nanmedian(ttft_s)) if (~np.isnan(ttft_s)).any() else 0.0
+    gaps_s = others["longest_stall_least_s"]
+    gap_s = float(np.nanmedian(gaps_s)) if (~np.isnan(gaps_s)).any() else 0.0
+    usual_s = gap_s if waiting.size < flying.size else first_s
+    return max(usual_s, _prefill_s(waiting, others))
+
+
+def _prefill_s(waiting: RequestSelection, others: RequestSelection) -> float:
+    """The prefill time of all prompts that wait, by the quick ones of the others."""
+    known = others.where(~np.isnan(others["ttft_s"]) & (_prompt_tokens(others) > 0))
+    if not (waiting.size and known.size):
+        return 0.0
+    lengths = _prompt_tokens(known)
+    waiting_lengths = _prompt_tokens(waiting)
+    waiting_lengths[np.isnan(waiting_lengths)] = np.median(lengths)
+    per_token_s = float(np.percentile(known["ttft_s"] / lengths, PREFILL_SHARE))
+    return per_token_s * float(waiting_lengths.sum())
+
+
+def _prompt_tokens(part: RequestSelection) -> Floats:
+    """The server's count, else the length asked for; NaN where neither is known."""
+    counted = part["input_tokens"]
+    return np.where(np.isnan(counted), part["asked_input_tokens"], counted)
+
+
+# -- silences --------------------------------------------------------------------------------------
+
+
+def _list_silences(
+    everything: RequestSelection, long_gaps: LongGaps, run: Run, start: float, last: float
+) -> Iterator[tuple[float, float]]:
+    """(from, to) of the times between two answers, before the first one and after the last one."""
+    # what was read late had come before; no read was later than the process stood still
+    known = bool(run.health) and all(health.standstills is not None for health in run.health)
+    began, ended = _list_answering_times(everything, long_gaps, read_in_time=known)
     order = np.argsort(began, kind="stable")
     began = began[order]
     ended = np.maximum.accumulate(ended[order])
-    edges = np.concatenate(([start], ended)), np.concatenate((began, [last]))
+    inside = (ended > start) & (began < last)
+    edges = np.concatenate(([start], ended[inside])), np.concatenate((began[inside], [last]))
     for before, after in zip(*edges, strict=True):
         if after - before >= MIN_S:
             yield float(before), float(after)
 
 
-def _answering(main: RequestSelection) -> tuple[Floats, Floats]:
-    """(from, to) of each answered request: its chunks, or the end of a refusal and of an answer in
-    one piece."""
-    first, last, closed = main["first_chunk_at"], main["last_chunk_at"], main["closed_at"]
+def _list_answering_times(
+    everything: RequestSelection, long_gaps: LongGaps, *, read_in_time: bool
+) -> tuple[Floats, Floats]:
+    """(from, to) of each answered request: its chunks between long gaps, or the end of a refusal
+    and of an answer in one piece. ``read_in_time``: stamps are right to a second, else chunks that
+    were read together may have come as soon as possible."""
+    ttft_s = everything["ttft_s" if read_in_time else "ttft_soonest_s"]
+    gap_ended_s = long_gaps.ended_s if read_in_time else long_gaps.soonest_s
+    first = everything["sent_at"] + ttft_s
+    last, closed = everything["last_chunk_at"], everything["closed_at"]
     streamed = ~np.isnan(last)
-    whole = ~streamed & ~np.isnan(main["status"])
-    return np.concatenate((first[streamed], closed[whole])), np.concatenate(
-        (last[streamed], closed[whole])
+    whole = ~streamed & ~np.isnan(everything["status"])
+    sent_at = everything["sent_at"][long_gaps.request]
+    # each gap ends one stretch of its answer and begins another
+    requests = np.concatenate((np.flatnonzero(streamed), long_gaps.request))
+    begins = np.concatenate((first[streamed], sent_at + gap_ended_s))
+    ends = np.concatenate((last[streamed], sent_at + long_gaps.began_s))
+    return (
+        np.concatenate((begins[np.lexsort((begins, requests))], closed[whole])),
+        np.concatenate((ends[np.lexsort((ends, requests))], closed[whole])),
     )

@@ -137,7 +137,7 @@ def summarise_run(
     verdict = judge_figures(judged, found, words)
     conditions = _conditions(main, time, run, verdict)
     delivered = measure_delivery(main, run, verdict, None if within is None else ended)
-    outages = find_outages(main, run) if swept is None else ()
+    outages = find_outages(everything, main, run, columns.long_gaps) if swept is None else ()
     silent_from = find_silent_from(outages, run)
     seen = seen._replace(verdict=verdict, delivery=delivered, silent_from=silent_from)
     seen, slos, compared = _of_rules(seen, everything, swept)

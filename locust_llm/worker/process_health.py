@@ -18,6 +18,9 @@ from locust_llm.records.run_facts import ProcessHealth
 
 STEP_S: Final = 0.05
 """The interval of the event loop's lag measurements."""
+STANDSTILL_S: Final = 1.0
+"""A lag from which on it is kept with its time."""
+MOST_STANDSTILLS: Final = 20
 PROC: Final = Path("/proc")
 MOST_PROGRAMS: Final = 3
 LEAST_CORES: Final = 0.05
@@ -169,7 +172,9 @@ class HealthMonitor:
         sleep: Callable[[float], object] = gevent.sleep,
         programs: Callable[[], dict[int, ProgramUse]] = read_programs,
         servers: Callable[[], Collection[int]] = tuple,
+        unix: Callable[[], float] = time.time,
     ) -> None:
+        self._unix = unix
         self._clock, self._cpu_clock, self._cpu_waits_s, self._sleep = (
             clock,
             cpu_clock,
@@ -183,6 +188,8 @@ class HealthMonitor:
         self._programs_before = programs()
         self._servers = servers
         self._lags_s: list[float] = []
+        self._standstills: list[tuple[float, float]] = []
+        """(Unix seconds, seconds), the longest first."""
         # not guarded: without it the lags are of less time, no more
         self._greenlet = gevent.spawn(self._look)
 
@@ -191,8 +198,16 @@ class HealthMonitor:
         while True:
             self._sleep(STEP_S)
             now = self._clock()
-            self._lags_s.append(now - due)
+            lag_s = now - due
+            self._lags_s.append(lag_s)
+            if lag_s >= STANDSTILL_S:
+                self._note_standstill(lag_s)
             due = now + STEP_S
+
+    def _note_standstill(self, seconds: float) -> None:
+        self._standstills.append((self._unix() - seconds, seconds))
+        self._standstills.sort(key=lambda standstill: -standstill[1])
+        del self._standstills[MOST_STANDSTILLS:]
 
     def stop(self, worker: str, stage: int = 0) -> ProcessHealth:
         self._greenlet.kill(block=False)
@@ -220,5 +235,6 @@ class HealthMonitor:
             stage=stage,
             cpu_share=(self._cpu_clock() - self._cpu_began) / elapsed_s,
             loop_lag_p99_ms=max(0.0, lags_s[int(0.99 * (len(lags_s) - 1))]) * 1000,
+            standstills=tuple(self._standstills),
             cpu_wait_share=max(waits_s) / elapsed_s if waits_s else None,
         )

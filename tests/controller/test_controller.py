@@ -28,8 +28,9 @@ from locust_llm.records.message_base import ControlMessage
 from locust_llm.records.phase_plan import OVER, PROFILING, UNCOUNTED_SHARE, WARMUP
 from locust_llm.records.record import pack_record
 from locust_llm.records.record_lines import RecordFile
-from locust_llm.records.report_result import ReportResult, UndecidedRule
+from locust_llm.records.report_result import ReportResult, RuleAtLook
 from locust_llm.records.run_facts import (
+    DecidedRule,
     LimitChange,
     ProcessHealth,
     Run,
@@ -342,6 +343,17 @@ def test_stages_follow_each_other_and_the_run_ends_with_the_last(
         assert run.stage == facts.stages[number - 1]
         assert [(change.limit, change.phase) for change in run.limits] == [(3, PROFILING)]
     assert len(list(RecordFile(tmp_path / "run" / "profile_export.jsonl"))) == 5
+
+
+def test_the_time_of_a_sweep_is_up_in_its_last_stage_too(begun: Any) -> None:
+    """Nothing comes back, so the stage never ends by itself."""
+    clock, runner = VirtualTime(), Master("a")
+    control = begun(runner, time=clock, users=None, sweep="concurrency=4", run_time_s=12.0)
+    clock.advance(11.9)
+    assert runner.ended == []
+    clock.advance(0.2)
+    turn()
+    assert (runner.ended, control.facts().sweep_end) == (["quit"], "its time was up after 12 s")
 
 
 def test_a_share_that_came_back_is_offered_again(begun: Any) -> None:
@@ -1127,13 +1139,15 @@ def test_a_look_takes_no_time_from_the_end(
     """Looks are at 10, 15, 22.5, 33.75 and 40 s; the first one finds a rule open, the second would
     end the run, when it is over."""
     runner, time = Master("a"), VirtualTime()
-    found = iter([[UndecidedRule("ttft p95 < 1s", "why")], *[[]] * 9])
+    rule = "ttft p95 < 1s"
+    passed = RuleAtLook(rule, "PASS", interval="190ms to 210ms")
+    found = iter([[RuleAtLook(rule, "INCONCLUSIVE", "why")], *[[passed]] * 9])
 
-    def look(folder: Path, run: Run) -> list[UndecidedRule]:
+    def look(folder: Path, run: Run) -> list[RuleAtLook]:
         time.sleep(look_s)
         return next(found)
 
-    monkeypatch.setattr(phases, "find_undecided_rules", look)
+    monkeypatch.setattr(phases, "find_rules_at_look", look)
     control = begun(
         runner, time=time, run_time_s=10.0, until_decided_s=40.0, slo=("ttft p95 < 1s",)
     )
@@ -1143,9 +1157,12 @@ def test_a_look_takes_no_time_from_the_end(
     assert runner.ended == []
     time.advance(0.2)
     assert runner.ended == ["quit"]
-    assert any(note.startswith("Every rule was decided") for note in control.facts().notes) == (
-        look_s < 1
+    decided = look_s < 1
+    assert decided == any(
+        note.startswith("Every rule was decided") for note in control.facts().notes
     )
+    kept = DecidedRule(rule=rule, status="PASS", interval="190ms to 210ms", after_s=15.0)
+    assert control.facts().decided_rules == (kept,) * decided
 
 
 def test_a_stage_is_closed_in_its_time_and_the_next_one_waits_for_its_last_request(

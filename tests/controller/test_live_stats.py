@@ -52,6 +52,52 @@ def test_processes_are_added_up_as_they_last_told(clock: Clock) -> None:
     assert (stats.used, stats.waiting, stats.decoding, stats.inside) == (3, 13, 9, 25)
 
 
+def after(stats: LiveStats, clock: Clock, seconds: float, **news: object) -> float:
+    """The silence after so many seconds of the same status, four a second."""
+    for _ in range(round(seconds * 4)):
+        clock.now += 0.25
+        tell(stats, **news)
+    return stats.silent_s()
+
+
+def test_a_silence_with_requests_in_flight_is_noticed_while_it_lasts(clock: Clock) -> None:
+    stats = LiveStats(clock)
+    tell(stats, used=1, decoding=3, reads=99, ttfts_s=[0.1])
+    busy = {"used": 1, "decoding": 3, "reads": 100}
+    tell(stats, **busy)
+    assert after(stats, clock, 2.75, **busy) == 0
+    assert after(stats, clock, 3.25, **busy) == pytest.approx(6.0)
+    tell(stats, **{**busy, "reads": 101})
+    assert stats.silent_s() == 0
+
+
+def test_what_is_no_silence_of_the_server(clock: Clock) -> None:
+    stats = LiveStats(clock)
+    tell(stats, reads=100, ttfts_s=[4.0])
+    assert after(stats, clock, 60, used=1, reads=100) == 0  # one prompt, however long
+    assert after(stats, clock, 60, reads=100) == 0  # an idle server
+    assert after(stats, clock, 11, used=3, reads=100) == 0  # prompts that take 4 s
+    assert after(stats, clock, 1, used=3, reads=100) == pytest.approx(12)
+    clock.now += 1.1  # this process stood still, so nobody knows
+    assert stats.silent_s() == 0
+    assert after(stats, clock, 0.25, used=3, reads=100) == 0
+
+
+def test_a_server_that_refuses_connections_answers_nothing(clock: Clock) -> None:
+    """Before its first token it has 10 s."""
+    stats = LiveStats(clock)
+    tell(stats)
+    for _ in range(12):
+        stats.add(failed("refused", sent_at=None))
+        silent_s = after(stats, clock, 1)
+    assert silent_s == pytest.approx(12)
+    # a status is an answer, and no socket of our own is none of the server's
+    for other in (failed("http_status", status=500), failed("no_socket", sent_at=None)):
+        for _ in range(5):
+            stats.add(other)
+            assert after(stats, clock, 4) == 0
+
+
 def test_ttft_is_of_first_chunks_of_the_last_ten_seconds(clock: Clock) -> None:
     stats = LiveStats(clock)
 
@@ -217,6 +263,22 @@ def test_the_client_verdict_so_far_takes_evidence(clock: Clock) -> None:
     stats.add(late)
     verdict = stats.client()
     assert (verdict.level, verdict.signals) == ("INVALID", {"merged chunks": "INVALID"})
+
+
+def test_a_stage_has_a_client_verdict_of_its_own(clock: Clock) -> None:
+    """What made the stage before INVALID is not of this one, and the time of the sweep does not
+    lift it."""
+    stats = LiveStats(clock, longest_s=1000.0)
+    for level in ("INVALID", "OK"):
+        stats.begin_stage()
+        assert stats.client() is None
+        merged = ((0, 120_000),) if level == "INVALID" else ()
+        for _ in range(20):
+            stats.add(answered(200, 220, admitted_at=10.0, merged=merged))
+        clock.now += 5
+        verdict = stats.client()
+        assert verdict is not None
+        assert verdict.level == level
 
 
 def late_and_prompt(late: int, prompt: int) -> list[Record]:

@@ -32,12 +32,17 @@ from locust_llm.slo.client_verdict import DEGRADED, INVALID, ClientVerdict
 
 class Step:
     capacity = ""
+    verdicts = ""
+    repeats = False
 
     def __str__(self) -> str:
         return "stage 3 of 8, concurrency 4"
 
     def describe_capacity(self) -> str:
         return self.capacity
+
+    def describe_client_verdicts(self) -> str:
+        return self.verdicts
 
 
 def control(counts: dict[str, int] | None = None, **known: Any) -> Any:
@@ -116,6 +121,14 @@ def test_a_sentence_at_the_start_without_a_gate() -> None:
     )
 
 
+def test_a_server_that_stands_still_is_named_while_it_does() -> None:
+    frozen = control()
+    frozen.live_stats.silent_s = lambda: 6.2
+    assert "| nothing answered for 6 s |" in said(frozen)
+    frozen.draining = True
+    assert "nothing answered" not in said(frozen)
+
+
 def test_failures_are_no_part_of_what_succeeded() -> None:
     assert "|   36 ok, 56 failed |" in said(control({"ok": 36, "refused": 50, "closed": 6}))
     swept = control({"ok": 36, "refused": 2}, stages=Step())
@@ -127,6 +140,19 @@ def test_a_search_says_what_it_knows_so_far() -> None:
     assert "capacity" not in said(control(stages=step))
     step.capacity = "capacity 12 to 18 users so far"
     assert "| capacity 12 to 18 users so far |" in said(control(stages=step))
+
+
+def test_a_sweep_names_the_client_verdicts_of_its_stages_and_calls_none_ok() -> None:
+    """Whether a stage is OK its report finds out. Repeats have one verdict together."""
+    step = Step()
+    assert "client" not in said(control(stages=step), client=ClientVerdict("OK"))
+    late = said(control(stages=step), client=ClientVerdict(DEGRADED))
+    assert late.endswith("| client DEGRADED in this stage so far")
+    step.verdicts = "INVALID at concurrency 2"
+    ended = said(control(stages=step), client=ClientVerdict("OK"))
+    assert ended.endswith("| client INVALID at concurrency 2")
+    step.repeats = True
+    assert said(control(stages=step), client=ClientVerdict("OK")).endswith("| client OK so far")
 
 
 def test_a_sweep_counts_its_warmup_by_itself() -> None:

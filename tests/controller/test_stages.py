@@ -177,15 +177,19 @@ def test_a_search_goes_where_its_stages_say(
         assert one.value >= next_
 
 
-def test_the_last_stage_comes_to_its_end_within_the_time_of_one(
-    tmp_path: Path, reports: list[Path]
+def test_the_client_verdicts_of_ended_stages_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = begun(replace(SETTINGS, run_time_s=40.0), tmp_path)
-    assert one.extend_last_stage() == 0  # another would come
+    result = ReportResult(client=ClientVerdict("OK"))
+    monkeypatch.setattr(module, "make_reports", lambda folder: ReportOutcome(result))
+    one = begun(SETTINGS, tmp_path)
     one.close(facts, report=True)
+    assert one.describe_client_verdicts() == ""
     assert one.next()
     one.begin(2000.0)
-    assert [one.extend_last_stage() for _ in range(2)] == [20.0, 0.0]
+    result = ReportResult(client=ClientVerdict("DEGRADED"))
+    one.close(facts, report=True)
+    assert one.describe_client_verdicts() == "DEGRADED at concurrency 4"
 
 
 def test_short_stages_have_their_reports_at_the_end(tmp_path: Path, reports: list[Path]) -> None:

@@ -299,6 +299,7 @@ def test_nothing_but_failures_are_told_with_their_reason() -> None:
         == "SLO FAIL: None of 12 requests succeeded: HTTP 404: no path (is --endpoint right?)."
     )
     assert lines[1:] == [
+        "  FAIL ttft p95 < 1s: p95 lands on one of 12 failed requests",
         "From 12 requests without an answer in 1 s, 12 failed, client verdict DEGRADED.",
         "",
         "Report: reports/a/report.html; all tables and notes: summary.md beside it, or --verbose",

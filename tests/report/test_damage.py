@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -407,24 +408,27 @@ def test_what_is_lost_of_a_stage_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "records", "status", "words"),
+    ("end", "records", "ended", "status", "words"),
     [
-        ("its time was up after 60 s", [], 4,
+        ("its time was up after 60 s", [], {"why": "stopped"}, 4,
             "its time was up after 60 s (-t), in stage 3 (concurrency 4), of which no "
             "request was measured"),
-        ("its time was up after 60 s", steps(600), 4,
+        ("its time was up after 60 s", [], {"why": "time", "measured_at": None}, 4,
+            "its time was up after 60 s (-t), in stage 3 (concurrency 4), of which no "
+            "request was measured"),
+        ("its time was up after 60 s", steps(600), {"why": "stopped"}, 4,
             "its time was up after 60 s (-t), in stage 3 (concurrency 4)."),
-        ("the run was stopped", [], 6, "stage 3 (concurrency 4): no request was recorded in the "
+        ("the run was stopped", [], {"why": "stopped"}, 6, "stage 3 (concurrency 4): no request was recorded in the "
             "profiling phase."),
     ],
 )  # fmt: skip
 def test_a_stage_for_which_the_time_of_the_sweep_did_not_reach_is_no_loss(
-    tmp_path: Path, end: str, records: list[Record], status: int, words: str
+    tmp_path: Path, end: str, records: list[Record], ended: dict[str, Any], status: int, words: str
 ) -> None:
     run = fill_sweep(
         tmp_path, {1: steps(200), 2: steps(400), 4: records}, slo=("ttft p99 < 900ms",)
     )
-    last = replace(run.stages[2], why="stopped")
+    last = replace(run.stages[2], **ended)
     write_run(tmp_path, replace(run, stages=(*run.stages[:2], last), sweep_end=end))
     place = tmp_path / "stages" / "3"
     write_run(place, replace(read_run(place), stage=last))

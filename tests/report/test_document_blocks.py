@@ -133,6 +133,8 @@ def test_what_is_written_agrees_with_the_values(
         (567.03, None, "at least 567.03ms"),
         (None, 566.98, "at most 566.98ms"),
         (567.0, 590.0, "567ms to 590ms"),
+        (0.0, None, "-"),
+        (0.0, math.inf, "-"),
     ],
 )
 def test_an_end_of_an_interval_is_not_written_as_the_limit_that_it_misses(

@@ -1,10 +1,11 @@
 """Outages: when nothing answered, by pencil."""
 
+import msgspec
 from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.records.record import Record
-from locust_llm.records.run_facts import Run
+from locust_llm.records.run_facts import ProcessHealth, Run
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.open_loop_delivery import format_outage_line
 from locust_llm.report.outages import Outage, describe_outages
@@ -167,8 +168,103 @@ def test_what_is_no_outage() -> None:
         *(failed("cut", sent_at=52.0, closed_at=105.0) for _ in range(5)),
     ]
     assert found(slow) == ()  # an answer takes 40 s: 53 s of silence tell nothing
-    long = answered(50, 30_000, sent_at=10.0)
+    long = answered(*range(50, 30_000, 500), sent_at=10.0)
     assert found([long, *refused(11, 30)]) == ()  # it was decoding all the time
+
+
+def decoding(sent_at: float, frozen: tuple[float, float] = (0.0, 0.0), **other: object) -> Record:
+    """An answer with a token each 100 ms for 3 s. The tokens that were due in ``frozen`` come at
+    its end."""
+    due = [sent_at + 0.1 * number for number in range(1, 31)]
+    at = [frozen[1] if frozen[0] < second < frozen[1] else second for second in due]
+    return answered(*((second - sent_at) * 1e3 for second in at), sent_at=sent_at, **other)
+
+
+def four_users(frozen: tuple[float, float], **other: object) -> list[Record]:
+    """Four users with answers of 3 s, one after the other, from 10 to 40 s."""
+    return [
+        decoding(10.05 + 0.7 * user + 3 * number, frozen, **other)
+        for user in range(4)
+        for number in range(9)
+    ]
+
+
+def test_a_server_that_stands_still_for_a_while_is_named() -> None:
+    """The last token before 20 s came at 19.95 s, the first one after it at 26 s."""
+    records = four_users((20.0, 26.0))
+    (one,) = found(records)
+    assert (round(one.began_s, 3), round(one.ended_s or 0, 3), one.in_flight) == (19.95, 26.0, 4)
+    summary = summarise_run(collect_columns(records), a_run())
+    # 9 answers of 30 tokens for each of four users, from 10.05 s to 39.15 s
+    assert format_outage_line(summary) == (
+        "NO ANSWER: no token came from 20.0 to 26.0 s: 4 requests were in flight all the while. "
+        "Rates are over 29.1 s; without these 6.05 s they are 46.9 output tokens/s and 1.56 "
+        "requests/s."
+    )
+    assert "; no token came from 20.0 to 26.0 s, and rates count that time" in make_headline(
+        summary, a_run()
+    )
+
+
+def test_a_server_that_stands_still_to_the_end_is_named_too() -> None:
+    """Nobody waits for a first token: all four have some, and are cut at the end."""
+    at_stop = [
+        decoding(sent_at, outcome="cut", closed_at=105.0) for sent_at in (37.0, 37.1, 37.2, 37.3)
+    ]
+    (one,) = found([*four_users((0.0, 0.0)), *at_stop])
+    assert (round(one.began_s, 1), one.ended_s, one.in_flight) == (40.3, None, 4)
+
+
+def test_a_load_generator_that_stood_still_itself_is_no_server_that_did() -> None:
+    stood = ProcessHealth(
+        worker="local",
+        cpu_share=0.1,
+        loop_lag_p99_ms=1.0,
+        standstills=((UNIX + 20.1, 5.8),),
+    )
+    records = four_users((20.0, 26.0))
+    assert found(records, replace(a_run(), health=(stood,))) == ()
+    elsewhere = replace(stood, standstills=((UNIX + 30.0, 5.8),))
+    assert len(found(records, replace(a_run(), health=(elsewhere,)))) == 1
+    # what was read late may have come at any time since the read before
+    read_at_once = [
+        msgspec.structs.replace(
+            record,
+            merged=tuple(
+                (place, chunk)
+                for place, chunk in enumerate(record.chunk_us)
+                if 20.0 < 10 + chunk / 1e6 < 26.0
+            ),
+        )
+        for record in four_users((0.0, 0.0))
+    ]
+    assert found(read_at_once) == ()
+    # but it never stood still, so what was read late had just come
+    burst = [
+        msgspec.structs.replace(
+            record, merged=tuple((place, 0) for place in range(len(record.chunk_us)))
+        )
+        for record in records
+    ]
+    assert found(burst) == ()
+    awake = replace(stood, standstills=())
+    assert len(found(burst, replace(a_run(), health=(awake,)))) == 1
+
+
+def test_what_is_no_server_that_stands_still() -> None:
+    assert found(four_users((20.0, 20.9))) == ()
+    one_user = [decoding(10.0 + 3.1 * number, (20.0, 26.0)) for number in range(10)]
+    assert found(one_user) == ()  # a long stall of one answer
+    busy = [decoding(10.0 + 3.1 * number) for number in range(10)]
+    assert found([*four_users((20.0, 26.0)), *busy]) == ()  # another one had its tokens
+    # a prompt of 60 times the others' length, whose prefill of 6 s holds the others up
+    long = answered(6000, 6100, sent_at=19.97, input_tokens=6000)
+    assert found([*four_users((20.0, 25.97)), long]) == ()
+    short = replace(long, input_tokens=100)
+    assert len(found([*four_users((20.0, 25.97)), short])) == 1
+    # four long prompts at the begin, as all others
+    slow = [answered(6000, 6010, sent_at=10.0 + 6.01 * number) for number in range(5)]
+    assert found(slow * 4) == ()
 
 
 def test_several_are_named_by_their_length() -> None:

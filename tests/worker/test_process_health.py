@@ -55,6 +55,25 @@ def test_an_event_loop_that_stood_still_was_late() -> None:
     assert health.loop_lag_p99_ms == pytest.approx(80)
 
 
+def test_a_loop_that_stood_still_for_seconds_is_noted_with_its_time() -> None:
+    """Steps of 50 ms; the third took 2 s and the fifth 4 s longer, which ended at 2.15 and 6.25 s
+    after 1000."""
+    now = [0.0]
+    steps = iter([0.05, 0.05, 2.05, 0.05, 4.05, 0.05])
+
+    def sleep(_: float) -> None:
+        step_s = next(steps, None)
+        if step_s is None:
+            raise gevent.GreenletExit
+        now[0] += step_s
+
+    watch = HealthMonitor(lambda: now[0], lambda: 0.0, dict, sleep, unix=lambda: 1000 + now[0])
+    watch._greenlet.join()
+    longest, other = watch.so_far("w").standstills
+    assert longest == pytest.approx((1002.25, 4.0))
+    assert other == pytest.approx((1000.15, 2.0))
+
+
 def test_the_waits_of_threads(tmp_path: Path) -> None:
     for thread, line in {
         "1": "5000 2500000000 7\n",

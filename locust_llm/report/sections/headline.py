@@ -13,7 +13,7 @@ from locust_llm.report.outages import describe_outages
 from locust_llm.report.sections.ab_comparison import DIFFERENT, INCONCLUSIVE, PairedComparison
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.summary import Summary
-from locust_llm.report.sections.sweep.knee import select_top_knees
+from locust_llm.report.sections.sweep.knee import describe_client_verdicts, select_top_knees
 from locust_llm.report.summary_rows import CHUNKS_AS_TOKENS, RequestGroup, Row, SweepSummary
 from locust_llm.report.time_course import describe_users, format_limit_range
 from locust_llm.slo.client_verdict import INVALID, list_fine_metrics
@@ -78,6 +78,8 @@ def make_headline(summary: Summary, run: Run) -> str:
             found = [PARTLY_INEXACT if fine else TOO_INEXACT, *found]
     elif summary.sweep is not None and summary.swept:
         found = [_stages(summary.sweep)]
+        if verdicts := describe_client_verdicts(summary.sweep):
+            found.append(f"the client verdict is {verdicts}")
     else:
         found = list(_load_test(summary, run))
     return "; ".join((*found, *filter(None, [format_broken_rules(summary.validity)])))

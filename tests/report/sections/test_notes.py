@@ -7,11 +7,12 @@ from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.records.record import Record
-from locust_llm.records.run_facts import Run, UserStart
+from locust_llm.records.run_facts import DecidedRule, Run, UserStart
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.sections.notes import make_remarks, select_top_remarks
 from locust_llm.report.summarise import summarise_run
 from locust_llm.server.preflight import SAME_WORDS
+from locust_llm.slo.rules import INCONCLUSIVE, PASS
 
 
 def said(records: list[Record], run: Run | None = None, **settings: object) -> str:
@@ -49,6 +50,25 @@ def test_a_rule_that_was_decided_at_a_look_and_is_open_at_the_end_is_named() -> 
         summary = summarise_run(collect_columns(records), run, 0, records)
         assert f"{look}{more}" in make_remarks(summary, run)
         assert f"{look}{more}" in select_top_remarks(summary, run)
+
+
+def test_what_a_look_decided_stays_where_the_figure_at_the_end_agrees() -> None:
+    """The mean is 200 ms: within 201 ms as at the look, and beyond 199 ms, against it."""
+    look = "Every rule was decided after 22 s, at look 2 of at most 5."
+    records = [answered(100 + 200 * (i % 2), 400, sent_at=10.0 + i) for i in range(200)]
+    rules = ("ttft avg < 201ms", "ttft avg < 199ms")
+    decided = tuple(
+        DecidedRule(rule=rule, status=PASS, interval="190ms to 198ms", after_s=22.4)
+        for rule in rules
+    )
+    run = replace(a_run(slo=rules), notes=(look,), decided_rules=decided)
+    summary = summarise_run(collect_columns(records), run, 0, records)
+    kept, again = summary.slos
+    assert (kept.status, kept.low, kept.high) == (PASS, None, None)
+    assert kept.reason == ("decided at the look after 22 s, with a 95% interval of 190ms to 198ms")
+    assert again.status == INCONCLUSIVE
+    again_open = "the look, ttft avg < 199ms is INCONCLUSIVE again."
+    assert any(remark.endswith(again_open) for remark in make_remarks(summary, run))
 
 
 # -- how the load began ----------------------------------------------------------------------------

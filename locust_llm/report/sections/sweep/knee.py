@@ -14,7 +14,7 @@ from locust_llm.report.summary_rows import Knee, LoadLevel, SweepSummary
 from locust_llm.settings.sweep import AXES, CONCURRENCY, MIN_GAIN, PREFILL, RATE, REPEAT
 from locust_llm.slo.binomial_intervals import NORMAL_REACH
 from locust_llm.slo.capacity_search import HALF, CapacityEstimate, format_load
-from locust_llm.slo.client_verdict import OK
+from locust_llm.slo.client_verdict import LEVELS, OK
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS
 from locust_llm.text.format import (
     capitalise_sentence,
@@ -162,6 +162,17 @@ def describe_levels(axis: str, *levels: LoadLevel) -> str:
     """``concurrency 16``, ``concurrency 1 and 2``."""
     values = list(dict.fromkeys(format_plain_number(level.value) for level in levels))
     return f"{axis} {' and '.join(filter(None, [', '.join(values[:-1]), values[-1]]))}"
+
+
+def describe_client_verdicts(sweep: SweepSummary) -> str:
+    """``DEGRADED at request-rate 20``, the worst first. Empty: it is OK in each stage with
+    answers."""
+    parts = list[str]()
+    for verdict in reversed(LEVELS[1:]):
+        levels = [level for level in sweep.levels if level.client == verdict and level.succeeded]
+        if levels:
+            parts.append(f"{verdict} at {describe_levels(sweep.axis, *levels)}")
+    return ", ".join(parts)
 
 
 def is_client_distorted(level: LoadLevel) -> bool:

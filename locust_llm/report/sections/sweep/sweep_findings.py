@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from locust_llm.records.run_facts import Run, Stage
 from locust_llm.report.document_blocks import format_observed
+from locust_llm.report.outages import describe_outages
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.slo.capacity_evidence import find_capacity
 from locust_llm.report.slo.disturbance import find_disturbance
@@ -314,9 +315,11 @@ def _format_figure(rule: Rule, number: int, levels: Sequence[LoadLevel]) -> str:
 
 
 def is_ended_by_time(run: Run, stage: Stage) -> bool:
-    """Whether the sweep's time (-t) was up in this stage, before the stage was over by itself."""
+    """Whether the sweep's time (-t) was up in this stage, before the stage was over by itself, or
+    before anything of it was measured."""
     timed = find_sweep_axis(run) != REPEAT and run.sweep_end.startswith(ENDED[TIME_UP])
-    return timed and stage.why == STOPPED and stage.number == run.stages[-1].number
+    cut_short = stage.why == STOPPED or stage.measured_at is None
+    return timed and cut_short and stage.number == run.stages[-1].number
 
 
 def _ended(run: Run, levels: Sequence[LoadLevel]) -> str:
@@ -357,6 +360,7 @@ def make_load_level(run: Run, summary: Summary) -> LoadLevel:
         failure_rate=c.failure_rate,
         residual=None if steady is None else steady.residual,
         why=stage.why if stage else "",
+        silence=describe_outages(summary.outages),
         client=c.client_verdict,
         client_reasons=() if summary.client is None else summary.client.reasons,
         uncertain=find_uncertain_metrics(summary.figure_errors),

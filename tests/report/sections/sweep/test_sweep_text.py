@@ -130,7 +130,7 @@ def test_a_table_of_stages_then_knees_then_what_follows() -> None:
 
 def test_what_all_loads_have_together_is_not_shown() -> None:
     sweep = shown(a_sweep("concurrency", a_level(1), a_level(2)))
-    for heading in ("Metrics\n", "By ", "client verdict", "awaiting"):
+    for heading in ("Metrics\n", "By ", "awaiting"):
         assert f"\n{heading}" not in sweep
     repeats = shown(a_sweep("repeat", a_level(1), a_level(2), spread=()))
     assert "\nMetrics\n" in repeats
@@ -287,6 +287,34 @@ def test_a_stage_with_some_figures_off_is_named_above_the_tables() -> None:
     )
     dead = a_level(20, client="DEGRADED", succeeded=0)
     assert not list(make_sweep_warnings(a_sweep("request-rate", a_level(2), dead), "DEGRADED"))
+
+
+def test_headline_and_conditions_name_the_client_verdicts_of_the_stages() -> None:
+    """A stage without an answer has none."""
+    stages = (
+        a_level(1, client="OK"),
+        a_level(2, client="DEGRADED"),
+        a_level(4, client="INVALID"),
+        a_level(8, client="DEGRADED"),
+        a_level(16, client="INVALID", succeeded=0),
+    )
+    verdicts = "INVALID at concurrency 4, DEGRADED at concurrency 2 and 8"
+    text = shown(a_sweep("concurrency", *stages))
+    assert f"; the client verdict is {verdicts}." in " ".join(text.split())
+    assert cells(text, "client verdict") == [["client verdict", verdicts]]
+    fine = shown(a_sweep("concurrency", a_level(1), a_level(2, client="OK")))
+    assert "the client verdict is" not in fine
+    assert cells(fine, "client verdict") == [["client verdict", "OK in each stage with answers"]]
+
+
+def test_a_stage_in_which_nothing_answered_for_a_while_is_named() -> None:
+    silent = a_level(2, silence="no token came from 3.1 to 9.1 s")
+    (line,) = make_sweep_warnings(a_sweep("concurrency", a_level(1), silent), None)
+    assert line.text == (
+        "NO ANSWER in the stage at concurrency 2: no token came from 3.1 to 9.1 s, by the clock "
+        "of its measurement."
+    )
+    assert not list(make_sweep_warnings(a_sweep("repeat", a_level(1), silent), None))
 
 
 @pytest.mark.parametrize(
