@@ -5,6 +5,7 @@ import globals from "globals";
 const OWN = {
   uPlot: "readonly", chartFormat: "readonly", chartScale: "readonly", chartLabels: "readonly", chartShapes: "readonly",
   charts: "readonly", chartTools: "readonly", liveCharts: "readonly", drawTimeline: "readonly",
+  requestTable: "readonly", requestPlots: "readonly", requestView: "readonly",
 };
 
 export default [

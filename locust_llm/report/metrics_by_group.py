@@ -262,6 +262,12 @@ def group_by_turn(main: RequestSelection) -> Groups:
         yield "later", main.where(~first)
 
 
+def group_by_turn_number(main: RequestSelection) -> Groups:
+    """Group by the number of the turn, from 1 on; many turns in ranges."""
+    for low, high, here in _ranges(main["turn"] + 1):
+        yield f"{low}" if low == high else f"{low}-{high}", main.where(here)
+
+
 def group_by_backend(main: RequestSelection) -> Groups:
     """Group by the replica that answered. ``-``: not known, mostly as the request failed before."""
     return next((groups for _, groups in group_by_kind(main, ((BACKEND, BACKEND),))), ())

@@ -159,7 +159,7 @@ const charts = (() => {
     }
 
     size(paperWidth) {
-      if (paperWidth) return { width: paperWidth, height: PAPER_HEIGHT };
+      if (paperWidth) return { width: paperWidth, height: Math.min(PAPER_HEIGHT, this.options.height ?? PAPER_HEIGHT) };
       const height = this.options.height ?? (this.plot.low ? 180 : 260) + 2 * (letters() - 12);
       return { width: Math.max(this.box.clientWidth, 200), height };
     }

@@ -188,6 +188,7 @@ const chartTools = (() => {
         return;
       }
       if (event.key === "Enter" && chosen) {
+        event.preventDefault();   // else it presses the button that has the focus in what opens
         open(chosen);
         return;
       }

@@ -380,7 +380,7 @@ def test_embeddings_have_no_rows_of_output() -> None:
     assert row(summary, "input_token_throughput").avg == pytest.approx(120 / 1.5)
     assert row(summary, "inputs").avg == 6
     assert [name for name, *_ in make_tiles(summary, a_run())] == [
-        "Latency, p50",
+        "Latency, p95",
         "Inputs",
         "Input tokens",
         "Requests",
@@ -393,22 +393,21 @@ def test_tiles_are_of_what_users_waited_and_of_each_name() -> None:
     waited = [answered(100, 120, sent_at=11.0, admitted_at=11.0, asked_at=10.0, due_at=10.0)] * 3
     run = a_run(((0.0, 1),), prefill_concurrency=1)
     found = [
-        (name, figure)
-        for name, figure, _ in make_tiles(summarise_run(collect_columns(waited), run), run)
+        (tile.name, tile.value, tile.more)
+        for tile in make_tiles(summarise_run(collect_columns(waited), run), run)
     ]
-    assert found[:3] == [
-        ("TTFT from due, p50", "1.1 s"),
-        ("TTFT, p50", "100 ms"),
-        ("ITL, p50", "20 ms"),
+    assert found[:2] == [
+        ("TTFT from due, p95", "1.1 s*", "from the send 100 ms*; p50 1.1 s, p99 1.1 s*"),
+        ("ITL, p95", "20 ms*", "p50 20 ms, p99 20 ms*"),
     ]
     records = [*[answered(50, 60)] * 6, *[answered(900, 910, name="rag")] * 3]
     named = [
-        (name, figure)
-        for name, figure, _ in make_tiles(summarise_run(collect_columns(records), a_run()), a_run())
+        (tile.name, tile.value)
+        for tile in make_tiles(summarise_run(collect_columns(records), a_run()), a_run())
     ]
     assert named[:3] == [
-        ("TTFT, chat, p50", "50 ms"),
-        ("TTFT, rag, p50", "900 ms"),
+        ("TTFT, chat, p95", "50 ms*"),
+        ("TTFT, rag, p95", "900 ms*"),
         ("Output tokens", named[2][1]),
     ]
 

@@ -27,7 +27,6 @@ from .plot_model import (
     PlotSeries,
     choose_log_base,
     clip_marks,
-    make_dot_series,
     round_values,
 )
 
@@ -73,14 +72,15 @@ def plot_distributions(columns: RequestColumns, open_loop: bool, limits: Limits)
         for name, hue in zip(chosen, ("p50", "wait", "p95"), strict=False)
     ]
     marks = _limits_of(chosen, limits)
-    yield from _spectrum(f"{WHOLE[column][0]}, by percentile", first, marks, share)
+    key = "spectrum-first" if column == "ttft_s" else "spectrum-whole"
+    yield from _spectrum(f"{WHOLE[column][0]}, by percentile", first, marks, share, key)
     between: list[tuple[str, str, Floats | GapCounts]] = [
         ("ITL", "p50", _ms(requests, "itl_s", ok)),
         ("ICL", "decode", columns.gaps.get("profiling", GapCounts())),
         ("longest stall", "p99", _ms(requests, "longest_stall_s", ok)),
     ]
     marks = _limits_of(("itl_s", "icl", "longest_stall_s"), limits)
-    yield from _spectrum("Between tokens, by percentile", between, marks)
+    yield from _spectrum("Between tokens, by percentile", between, marks, key="spectrum-between")
     yield from _by_length(requests, ok, column, limits.get(column, ()))
     yield from _lengths(requests, ok)
 
@@ -99,6 +99,7 @@ def _spectrum(
     values: Sequence[tuple[str, str, Floats | GapCounts]],
     marks: tuple[PlotMark, ...],
     failed: float = 0.0,
+    key: str = "",
 ) -> Iterator[Plot]:
     """``failed`` is the share of failures. The first series also has a line with these as
     +infinity."""
@@ -146,6 +147,7 @@ def _spectrum(
         y=PlotAxis(unit="ms", log=base),
         series=tuple(series),
         marks=clip_marks(marks, float(y.max()), base),
+        key=key,
     )  # fmt: skip
 
 
@@ -176,7 +178,6 @@ def _by_length(
         return
     wide = 10 if different[-1] > LOG_LENGTH_RATIO * max(different[0], 1) else 0
     base = choose_log_base(ms)
-    dots, caption = make_dot_series(length, ms)
     at, median = compute_running_medians(length, ms)
     lines = (
         (PlotSeries("median", "p50", round_values(at), round_values(median)),)
@@ -190,17 +191,18 @@ def _by_length(
     )
     yield Plot(
         title=f"{name} by input length",
-        caption=caption + f" The line is the median of requests of about one length (at least "
-            f"{MIN_REQUESTS})."
-        + (LOG_NOTE if base else ""),
+        caption=f"Each dot is a request. The line is the median of requests of about one length (at "
+            f"least {MIN_REQUESTS})." + (LOG_NOTE if base else ""),
         label=f"{brief} by input length, {different[0]:,.0f} to {different[-1]:,.0f} tokens: "
             f"median "
         f"{format_duration(ends[0] / 1e3)} of the shortest, {format_duration(ends[1] / 1e3)} of "
             f"the longest",
         x=PlotAxis(label="input tokens", unit="tokens", log=wide),
         y=PlotAxis(label=brief, unit="ms", log=base),
-        series=(dots, *lines),
+        series=lines,
         marks=clip_marks(limits, float(ms.max()), base),
+        key="length",
+        of=column.removesuffix("_s"),
     )  # fmt: skip
 
 

@@ -172,21 +172,14 @@ def _latency(
     if not known.any():
         return
     shown = main if main.any() else known
-    series = []
-    if (known & ~main).any() and main.any():
-        series.append(make_dot_series(at[known & ~main], ms[known & ~main], "warmup", "faint")[0])
     if run.arms:
         drawn, caption = _of_arms(requests[shown], at[shown], ms[shown], run)
     else:
-        dots, caption = make_dot_series(at[shown], ms[shown])
-        lines, made_of = make_percentile_lines(at[shown], ms[shown])
-        drawn, caption = [dots, *lines], f"{caption} It is drawn at its send.{made_of}"
+        drawn, made_of = make_percentile_lines(at[shown], ms[shown])
+        caption = f"Each dot is a request, drawn at its send.{made_of}"
     failures, lost = _failures(requests, time)
     if cut := int((requests["outcome"] == CUT).sum()):
-        lost += (
-            f" {format_count(cut, 'request')} cut by the end {'is' if cut == 1 else 'are'} "
-            f"left out."
-        )
+        lost += f" Rings: of {format_count(cut, 'request')} cut by the end, those without a value."
     highest = float(ms[shown].max())
     base = choose_log_base(ms[shown])
     p50, p99 = np.percentile(ms[shown], (50, 99)).tolist()
@@ -198,9 +191,10 @@ def _latency(
         f"highest {format_duration(highest / 1e3)}",
         x=time.axis,
         y=PlotAxis(label=what, unit="ms", log=base),
-        series=(*series, *drawn, *failures),
+        series=(*drawn, *failures),
         marks=clip_marks(marks, highest, base),
         group=GROUP,
+        key="" if run.arms else column.removesuffix("_s"),
     )  # fmt: skip
 
 
@@ -297,6 +291,7 @@ def _throughput(
             marks=marks,
             group=GROUP,
             low=True,
+            key="tokens",
         )
     done = np.histogram(closed[ok], edges)[0] / width
     lost = np.histogram(closed[failed], edges)[0] / width
@@ -319,6 +314,7 @@ def _throughput(
         marks=marks,
         group=GROUP,
         low=True,
+        key="rates",
     )
 
 
@@ -351,6 +347,7 @@ def _gate(
         marks=marks,
         group=GROUP,
         low=True,
+        key="gate",
     )
     decodes = bool(decoding.max() > 0)  # not where whole answers come at once, of embeddings too
     others = [_steps("decoding", "decode", edges, decoding)] * decodes
@@ -373,6 +370,7 @@ def _gate(
         marks=marks,
         group=GROUP,
         low=True,
+        key="decoding",
     )
 
 

@@ -113,6 +113,12 @@ class Plot(msgspec.Struct, frozen=True, omit_defaults=True):
     gap: float = 0.0
     """Two readings further apart than this have a hole between them: no line joins them. 0: all are
     joined."""
+    key: str = ""
+    """By it static/request_plots.js computes the plot of the requests that a reader chose. Of
+    ``ttft``, ``itl``, ``latency`` and ``length`` the page adds the requests as dots. Empty: the
+    plot stays as it is."""
+    of: str = ""
+    """The column of the request sample that a plot by length is of."""
 
 
 def round_values(values: Floats, digits: int = DIGITS) -> list[Value]:

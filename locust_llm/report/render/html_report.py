@@ -39,13 +39,14 @@ from locust_llm.report.document_blocks import (
     Block,
     Charts,
     Heading,
-    Headline,
     TableBlock,
     TextBlock,
 )
 from locust_llm.report.occupancy import Occupancy
+from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.latency_breakdown_display import (
     BARS,
+    HEADING,
     BarDrawing,
     draw_breakdown_bars,
 )
@@ -59,14 +60,31 @@ from locust_llm.slo.rules import Rule
 from locust_llm.text.format import clean_line, format_brief
 
 from .inline import CHART_SCRIPTS, embed_json, make_policy, read_static
-from .tiles import RESULT_CLASSES, describe_run_facts, make_badges, make_tiles
-
-SCRIPTS: Final = (*CHART_SCRIPTS, "timeline.js", "page.js")
-STYLES: Final = ("uPlot.min.css", "plots.css", "page.css")
-ZOOM_HINT: Final = (
-    "Drag across a plot to zoom in, double-click to zoom out. Click a legend entry "
-    "to hide or show its line."
+from .request_sample import RequestSample, describe_sample, make_request_sample
+from .tiles import (
+    RESULT_CLASSES,
+    describe_run_facts,
+    list_tile_figures,
+    make_badges,
+    make_tiles,
 )
+from .verdict import make_rule_bullets, make_verdict
+
+SCRIPTS: Final = (
+    *CHART_SCRIPTS,
+    "timeline.js",
+    "requests.js",
+    "request_plots.js",
+    "request_view.js",
+    "page.js",
+)
+STYLES: Final = ("uPlot.min.css", "plots.css", "page.css", "report.css")
+BY_WHAT: Final = "By what"
+REQUESTS: Final = "Requests"
+"""Headings of what the page computes of its requests."""
+SLOWEST: Final = "The slowest "
+"""How the title of the bars of single requests begins."""
+FLAT: Final = "Constant over the whole run: {}."
 Drawing = Plot | Timeline | BarDrawing
 
 
@@ -78,7 +96,14 @@ class PageSection(NamedTuple):
     charts: Sequence[tuple[Drawing, Markup | None]] = ()
     """Each chart with its drawing; None where chart.js draws it."""
     folded: bool = False
-    hint: str = ""
+    column: bool = False
+    """Its charts have one time axis, and stand under each other."""
+    details: Sequence[Block] = ()
+    """Tables under what says the same, folded."""
+    more: Sequence[tuple[Drawing, Markup | None]] = ()
+    """Further charts of the column, folded."""
+    made: str = ""
+    """What the page's script makes in it: ``groups`` or ``requests``."""
 
     @property
     def id(self) -> str:
@@ -129,14 +154,117 @@ def render_report_page(
             return
         if charts:
             named = POOLED_LATENCY if heading == LATENCY and not run.settings.generates else heading
-            yield PageSection(named, charts=charts, hint=ZOOM_HINT if heading == LATENCY else "")
+            yield PageSection(named, charts=charts, column=heading in TIMED)
 
     first, *sections = _sections(build_report_document(summary, run), charted)
     absent = () if run.settings.generates else OUTPUT_LABELS
     terms = tuple((term, means) for term, means in DEFINITIONS.items() if term not in absent)
     definitions = TableBlock(("Term", "Meaning"), terms, numbers=False)
     sections += [*_health(summary.evidence), PageSection("Definitions", [definitions], folded=True)]
-    return _written(summary, run, first.blocks, sections)
+    sample = None
+    if summary.examination is None:  # the load of a probe is artificial
+        seconds = summary.conditions.duration_s
+        sample = make_request_sample(columns, run, records, seconds)
+    headline = f"{make_headline(summary, run)}."
+    arranged = arrange_sections(sections, sample is not None, swept=summary.swept)
+    return _written(summary, run, columns, headline, first.blocks, arranged, sample)
+
+
+# -- the order of the page -------------------------------------------------------------------------
+
+TIMED: Final = (LATENCY, OVER_TIME, SERVER)
+FOLDED: Final = ("Rules", "Metrics", "Latencies with")
+"""How the headings begin of what the top of the page shows already, or that few readers need."""
+GROUPED: Final = "By "
+"""How the headings of tables begin that *By what* replaces."""
+
+
+def arrange_sections(
+    sections: Sequence[PageSection], has_requests: bool, *, swept: bool
+) -> list[PageSection]:
+    """The sections in the order of the page: what happened over time, where the time went, by what,
+    how it is distributed, single requests; then what is folded away."""
+    if not swept:
+        sections = _join_time_charts(sections)
+    sections = _join_latency_parts(sections)
+    if has_requests:
+        sections = [one for one in sections if not one.heading.startswith(GROUPED)]
+    sections = [
+        one._replace(folded=True) if one.heading.startswith(FOLDED) else one for one in sections
+    ]
+    shown = [one for one in sections if not one.folded]
+    folded = [one for one in sections if one.folded]
+    if has_requests:
+        groups = PageSection(BY_WHAT, made="groups")
+        after = (LATENCY, OVER_TIME, POOLED_LATENCY, "Failures", HEADING)
+        places = [i for i, one in enumerate(shown) if one.heading in after]
+        shown.insert(places[-1] + 1 if places else 0, groups)
+        notes = next((i for i, one in enumerate(shown) if one.heading == "Notes"), len(shown))
+        shown.insert(notes, PageSection(REQUESTS, made="requests"))
+    return [*shown, *folded]
+
+
+def _join_time_charts(sections: Sequence[PageSection]) -> list[PageSection]:
+    """All charts over time in one column, those of the server folded under them."""
+    timed = [one for one in sections if one.column]
+    if not timed:
+        return [*sections]
+    own = [one for one in timed if one.heading != SERVER]
+    server = [chart for one in timed if one.heading == SERVER for chart in one.charts]
+    charts = [chart for one in own for chart in one.charts]
+    flat = [chart for chart in server if is_flat(chart[0])]
+    moving = [chart for chart in server if not is_flat(chart[0])]
+    blocks = [TextBlock(FLAT.format(", ".join(describe_flat(chart[0]) for chart in flat)))]
+    joined = PageSection(
+        (own or timed)[0].heading,
+        blocks if flat else (),
+        charts,
+        column=True,
+        more=moving,
+    )
+    rest = [one for one in sections if not one.column]
+    place = next(i for i, one in enumerate(sections) if one.column)
+    return [*rest[:place], joined, *rest[place:]]
+
+
+def is_flat(drawing: Drawing) -> bool:
+    """Whether each of its lines has one value."""
+    if not isinstance(drawing, Plot):
+        return False
+    values = [{value for value in series.y if value is not None} for series in drawing.series]
+    return all(len(known) == 1 for known in values)
+
+
+def describe_flat(drawing: Drawing) -> str:
+    """``preemptions per second 0``; of several lines all of their values."""
+    assert isinstance(drawing, Plot)
+    values = {value for series in drawing.series for value in series.y if value is not None}
+    unit = "%" if drawing.y.unit == "%" else ""
+    each = " or ".join(format_brief(value, unit) for value in sorted(values))
+    return f"{drawing.title[:1].lower()}{drawing.title[1:]} {each}"
+
+
+def is_table_of_means(block: Block) -> bool:
+    """It, and what explains it, is about the server's histograms."""
+    return isinstance(block, TableBlock) and block.head[0].startswith("Mean")
+
+
+def _join_latency_parts(sections: Sequence[PageSection]) -> list[PageSection]:
+    """Bars before sentences. Tables and single requests are folded under them."""
+    bars = next((one.charts for one in sections if one.heading == BARS), ())
+    joined = list[PageSection]()
+    for one in sections:
+        if one.heading == HEADING and bars:
+            after = (i for i, block in enumerate(one.blocks) if is_table_of_means(block))
+            end = next(after, len(one.blocks))
+            texts = [block for block in one.blocks[:end] if isinstance(block, TextBlock)]
+            tables = [block for block in one.blocks if block not in texts]
+            means = [bar for bar in bars if not bar[0].title.startswith(SLOWEST)]
+            single = [bar for bar in bars if bar[0].title.startswith(SLOWEST)]
+            joined.append(one._replace(blocks=texts, charts=means, details=tables, more=single))
+        elif one.heading != BARS:
+            joined.append(one)
+    return joined
 
 
 def _charts(
@@ -189,28 +317,49 @@ def _sections(
 
 
 def _written(
-    summary: Summary, run: Run, first: Sequence[Block], sections: Sequence[PageSection]
+    summary: Summary,
+    run: Run,
+    columns: RequestColumns,
+    headline: str,
+    first: Sequence[Block],
+    sections: Sequence[PageSection],
+    sample: RequestSample | None,
 ) -> str:
-    charts = chain.from_iterable(section.charts for section in sections)
+    charts = chain.from_iterable((*section.charts, *section.more) for section in sections)
     described = [plot for plot, drawn in charts if drawn is None]
     script = read_static(SCRIPTS)
     style = read_static(STYLES)
     template = _templates().get_template("report.html")
+    verdict = make_verdict(summary, run)
+    loud = [block for block in first if isinstance(block, TextBlock)]
     return template.render(
         name=run.name,
         title=make_report_title(summary, run),
-        headline="".join(block.text for block in first if isinstance(block, Headline)),
+        verdict=verdict,
+        headline=headline if verdict.word or verdict.text != headline else "",
         about=" \N{MIDDLE DOT} ".join(describe_run_facts(summary, run)),
         badges=list(make_badges(summary)),
-        first=[block for block in first if isinstance(block, TextBlock)],
-        tiles=list(make_tiles(summary, run)),
+        first=[*loud, *_loud_of_folded(sections)],
+        bullets=list(make_rule_bullets(summary.slos, run)),
+        tiles=list(make_tiles(summary, run, columns.requests)),
+        sampled="" if sample is None else describe_sample(sample),
         sections=sections,
         results=RESULT_CLASSES,
-        data=Markup(embed_json(described)),
+        plots=Markup(embed_json(described)),
+        requests=Markup(embed_json(sample)),
+        figures=Markup(embed_json(list_tile_figures(summary, run))),
         script=Markup(script),
         style=Markup(style),
         policy=Markup(make_policy(script, style)),
     )
+
+
+def _loud_of_folded(sections: Sequence[PageSection]) -> Iterator[TextBlock]:
+    """What nobody may overlook stands on top, not in a section that is folded."""
+    for section in sections:
+        for block in section.blocks:
+            if section.heading == "Metrics" and isinstance(block, TextBlock) and block.loud:
+                yield block
 
 
 def _drawn(plot: Drawing) -> Markup | None:

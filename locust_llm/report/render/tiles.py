@@ -1,22 +1,47 @@
 """Tiles: the head of the page: what was measured, its verdicts as badges and its main values as
 tiles."""
 
+import math
 import time
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple
 
+import msgspec
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from locust_llm.records.outcomes import CUT, FAILURES
+from locust_llm.records.outcomes import OK as ANSWERED
 from locust_llm.records.run_facts import Run
+from locust_llm.report.array_types import Floats
 from locust_llm.report.document_blocks import mark_scarce
 from locust_llm.report.open_loop_delivery import describe_span
 from locust_llm.report.sections.ab_comparison import DIFFERENT, SAME, PairedComparison
+from locust_llm.report.sections.metric_tables import has_lost_many
 from locust_llm.report.sections.prefill_limit_comparison import WORDS, LimitComparison
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.sections.sweep.knee import describe_levels, format_knee
 from locust_llm.report.summary_rows import Row, SweepSummary
 from locust_llm.slo.client_verdict import DEGRADED, INVALID, OK
-from locust_llm.slo.metric_definitions import TTFT, TTFT_FROM_DUE
+from locust_llm.slo.metric_definitions import (
+    BY_NAME,
+    ERROR_RATE,
+    ITL,
+    LATENCIES,
+    LATENCY,
+    TTFT,
+    TTFT_FROM_DUE,
+    Metric,
+)
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS
-from locust_llm.text.format import format_brief, format_count, format_duration, truncate_text
+from locust_llm.text.format import (
+    format_brief,
+    format_count,
+    format_duration,
+    name_percentile,
+    truncate_text,
+)
 
 RESULT_CLASSES: Final = {
     PASS: "pass",
@@ -29,6 +54,24 @@ RESULT_CLASSES: Final = {
     "worse": "loud",
 }
 """The CSS classes of results."""
+LONGEST_STALL: Final = next(metric for metric in LATENCIES if metric.tag == "longest_stall")
+TILE_NAMES: Final = {
+    TTFT.tag: "TTFT",
+    TTFT_FROM_DUE.tag: "TTFT from due",
+    ITL.tag: "ITL",
+    LONGEST_STALL.tag: "Longest stall",
+    LATENCY.tag: "Latency",
+}
+SAMPLE_COLUMNS: Final = {
+    TTFT.tag: "ttft",
+    TTFT_FROM_DUE.tag: "fromdue",
+    ITL.tag: "itl",
+    LONGEST_STALL.tag: "stall",
+    LATENCY.tag: "latency",
+}
+"""The columns of the request sample."""
+DEFAULT_PERCENTS: Final = {LONGEST_STALL.tag: 90.0}
+"""The percentile of a tile without a rule; of the others 95."""
 MAX_NAMES: Final = 3
 MAX_NAME: Final = 20
 """The names of requests with a tile each, and the characters of one."""
@@ -68,18 +111,42 @@ def make_badges(summary: Summary) -> Iterator[tuple[str, str]]:
         yield "simulated", "open"
 
 
-def make_tiles(summary: Summary, run: Run) -> Iterator[tuple[str, str, str]]:
+class Tile(NamedTuple):
+    """A main figure."""
+
+    name: str
+    value: str
+    more: str
+    kind: str = ""
+    """The result of the rule about it: pass, loud or open. Empty: no rule is about it."""
+    spoiled: str = ""
+    """How far it may be off, where that is more than is fine. Empty: it is not."""
+    spark: str = ""
+    """The points of its line over time, on a canvas of SPARK_SIZE. Empty: there is none."""
+
+
+class TileFigure(msgspec.Struct, frozen=True):
+    """How static/page.js computes a tile's figure of the requests that a reader chose."""
+
+    name: str
+    column: str = ""
+    """Its column of the request sample. Empty: ``figure`` is no percentile."""
+    percent: float = 0.0
+    figure: str = ""
+    """A number of ``summarise`` of static/requests.js."""
+
+
+def make_tiles(summary: Summary, run: Run, requests: pd.DataFrame | None = None) -> Iterator[Tile]:
+    """``requests``: the columns of the run, for the lines over time."""
     if summary.examination is not None:
-        return summary.examination.tiles()
+        return (Tile(*tile) for tile in summary.examination.tiles())
     if summary.paired is not None:
-        return _paired_tiles(summary.paired)
+        return (Tile(*tile) for tile in _paired_tiles(summary.paired))
     if summary.limits is not None:
-        return _limit_tiles(summary.limits)
-    return (
-        _run_tiles(summary, run)
-        if summary.sweep is None or not summary.swept
-        else _sweep_tiles(summary.sweep)
-    )
+        return (Tile(*tile) for tile in _limit_tiles(summary.limits))
+    if summary.sweep is not None and summary.swept:
+        return (Tile(*tile) for tile in _sweep_tiles(summary.sweep))
+    return _run_tiles(summary, run, requests)
 
 
 def _sweep_tiles(sweep: SweepSummary) -> Iterator[tuple[str, str, str]]:
@@ -125,57 +192,273 @@ def _paired_tiles(paired: PairedComparison) -> Iterator[tuple[str, str, str]]:
             yield figure.label, f"{figure.percent:+.1f}%{'*' * figure.few}", figure.word
 
 
-def _run_tiles(summary: Summary, run: Run) -> Iterator[tuple[str, str, str]]:
-    """(name, value, detail) of the main values."""
+# -- of one load -----------------------------------------------------------------------------------
+
+
+def choose_percentile(metric: Metric, summary: Summary, run: Run) -> tuple[float, str]:
+    """(the percentile of the first rule about this metric of all requests, the class of its
+    result)."""
+    rules = run.settings.rules.by_text
+    for result in summary.slos:
+        rule = rules.get(result.rule)
+        if rule is None or rule.where or rule.base or rule.metric != metric.word:
+            continue
+        if rule.percentile is not None:
+            return rule.percentile, RESULT_CLASSES.get(result.status, "")
+    return DEFAULT_PERCENTS.get(metric.tag, 95.0), ""
+
+
+def find_rule_class(summary: Summary, run: Run, *words: str) -> str:
+    """The class of the first rule about one of these measures of all requests."""
+    rules = run.settings.rules.by_text
+    for result in summary.slos:
+        rule = rules.get(result.rule)
+        if rule is not None and rule.metric in words and not rule.where and not rule.base:
+            return RESULT_CLASSES.get(result.status, "")
+    return ""
+
+
+def choose_first_token(summary: Summary, run: Run) -> Metric:
+    """TTFT from due where requests had waits, unless only TTFT has a rule."""
+    if not run.has_waits:
+        return TTFT
+    words = {rule.metric for rule in run.settings.rules.by_text.values() if not rule.where}
+    return TTFT if TTFT.word in words and TTFT_FROM_DUE.word not in words else TTFT_FROM_DUE
+
+
+def list_tile_figures(summary: Summary, run: Run) -> list[TileFigure]:
+    """What the page computes where requests are chosen. Empty: it has no such tiles."""
+    if summary.examination is not None:
+        return []
+    figures = list[TileFigure]()
+    metrics = [TTFT, ITL, LONGEST_STALL] if run.settings.generates else [LATENCY]
+    if run.settings.generates:
+        metrics[0] = choose_first_token(summary, run)
+    for metric in metrics:
+        percent, _ = choose_percentile(metric, summary, run)
+        name = f"{TILE_NAMES[metric.tag]} {name_percentile(percent)}"
+        figures.append(TileFigure(name, SAMPLE_COLUMNS[metric.tag], percent))
+    figures += (
+        [TileFigure("Output tokens", figure="tokensPerS")]
+        if run.settings.generates
+        else [TileFigure("Input tokens", figure="inputPerS")]
+    )
+    return [
+        *figures,
+        TileFigure("Requests", figure="requestsPerS"),
+        TileFigure("Failed", figure="failed"),
+    ]
+
+
+def _run_tiles(summary: Summary, run: Run, requests: pd.DataFrame | None) -> Iterator[Tile]:
     rows = {row.tag: row for row in summary.rows}
+    lines = None if requests is None else SparkLines(requests)
+    if TTFT.tag in rows:
+        first = choose_first_token(summary, run)
+        names = next((found.groups for found in summary.breakdowns if found.of_names), ())
+        for group in names[:MAX_NAMES]:  # other work each: together their times are nobody's
+            row = next((row for row in group.rows if row.tag == first.tag), None)
+            label = f"{TILE_NAMES[first.tag]}, {truncate_text(group.label, MAX_NAME)}"
+            yield from _latency_tile(summary, run, first, row, None, label)
+        for metric in () if names else (first, ITL, LONGEST_STALL):
+            yield from _latency_tile(summary, run, metric, rows.get(metric.tag), lines)
+        yield from _rate_tile(summary, run, rows, "output_token_throughput", "Output tokens", lines)
+    else:
+        yield from _latency_tile(summary, run, LATENCY, rows.get(LATENCY.tag), lines)
+        yield from _rate_tile(summary, run, rows, "input_throughput", "Inputs", None)
+        yield from _rate_tile(summary, run, rows, "input_token_throughput", "Input tokens", lines)
+    yield from _completed_tile(summary, run, rows, lines)
+    yield from _failed_tile(summary, run, lines)
 
-    def latency(row: Row | None, name: str) -> Iterator[tuple[str, str, str]]:
-        if row and row.count:
-            p50, p95, p99 = (
-                format_duration(row.percentiles[p] / 1e3) + mark_scarce(row.count, p)
-                for p in (50.0, 95.0, 99.0)
-            )
-            yield f"{name}, p50", p50, f"p95 {p95}, p99 {p99}"
 
-    c, delivery = summary.conditions, summary.delivery
-    over = (
-        "per second"
-        if c.duration_s is None
-        else f"per second over {format_brief(c.duration_s, ' s', 3)}"
+def _latency_tile(
+    summary: Summary,
+    run: Run,
+    metric: Metric,
+    row: Row | None,
+    lines: "SparkLines | None",
+    label: str = "",
+) -> Iterator[Tile]:
+    if row is None or not row.count:
+        return
+    percent, kind = choose_percentile(metric, summary, run)
+    if percent not in row.percentiles:
+        percent, kind = 95.0, ""
+    others = [p for p in (50.0, 95.0, 99.0) if p != percent and p in row.percentiles]
+    more = ", ".join(f"{name_percentile(p)} {_percentile(row, p)}" for p in others)
+    more = f"{_describe_other_wait(summary, run, metric, percent)}{more}"
+    yield Tile(
+        name=f"{label or TILE_NAMES[metric.tag]}, {name_percentile(percent)}",
+        value=_percentile(row, percent),
+        more=more,
+        kind="" if label else kind,
+        spoiled=_describe_error(summary, row, metric.word, name_percentile(percent)),
+        spark="" if lines is None else lines.of_percentile(metric.column, percent),
     )
 
-    def rate(row: Row | None, name: str) -> Iterator[tuple[str, str, str]]:
-        if row and row.avg is not None:
-            yield name, format_brief(row.avg, digits=3), over
 
-    if "time_to_first_token" in rows:
-        first = (TTFT_FROM_DUE.tag, "TTFT from due") if run.has_waits else (TTFT.tag, "TTFT")
-        if names := next((found.groups for found in summary.breakdowns if found.of_names), ()):
-            for group in names[:MAX_NAMES]:  # other work each: together their times are nobody's
-                row = next((row for row in group.rows if row.tag == first[0]), None)
-                yield from latency(row, f"{first[1]}, {truncate_text(group.label, MAX_NAME)}")
-        else:
-            for tag, name in dict.fromkeys((first, (TTFT.tag, "TTFT"))):
-                yield from latency(rows.get(tag), name)
-            yield from latency(rows.get("inter_token_latency"), "ITL")
-        yield from rate(rows.get("output_token_throughput"), "Output tokens")
-    else:
-        yield from latency(rows.get("request_latency"), "Latency")
-        yield from rate(rows.get("input_throughput"), "Inputs")
-        yield from rate(rows.get("input_token_throughput"), "Input tokens")
-    if delivery is None:
-        yield from rate(rows.get("request_throughput"), "Requests")
-    else:  # as the headline has it
-        offered = (
-            f"per second {describe_span(delivery)}, "
-            f"{format_brief(delivery.offered_per_s, digits=2)} offered"
+def _describe_other_wait(summary: Summary, run: Run, metric: Metric, percent: float) -> str:
+    """Where requests had waits, a time to the first token from the send beside that from due, and
+    the other way round."""
+    others = {TTFT.tag: (TTFT_FROM_DUE, "from due"), TTFT_FROM_DUE.tag: (TTFT, "from the send")}
+    if not run.has_waits or metric.tag not in others:
+        return ""
+    other, words = others[metric.tag]
+    row = next((row for row in summary.rows if row.tag == other.tag), None)
+    if row is None or percent not in row.percentiles:
+        return ""
+    return f"{words} {_percentile(row, percent)}; "
+
+
+def _percentile(row: Row, percent: float) -> str:
+    return format_duration(row.percentiles[percent] / 1e3) + mark_scarce(row.count or 0, percent)
+
+
+def _describe_error(summary: Summary, row: Row, word: str, statistic: str) -> str:
+    """``may be off by 130 ms``. Empty: by no more than is fine."""
+    if statistic not in row.inexact:
+        return ""
+    for error in summary.figure_errors:
+        if (error.word, error.stat) == (word, statistic):
+            most = format_brief(error.most, f" {error.unit}", 2)
+            return f"may be off by {most}"
+    return "may be off"
+
+
+def _rate_tile(
+    summary: Summary,
+    run: Run,
+    rows: Mapping[str, Row],
+    tag: str,
+    name: str,
+    lines: "SparkLines | None",
+) -> Iterator[Tile]:
+    row, seconds = rows.get(tag), summary.conditions.duration_s
+    if row is None or row.avg is None:
+        return
+    over = "" if seconds is None else f" over {format_brief(seconds, ' s', 3)}"
+    column = "input_tokens" if tag.startswith("input") else "output_tokens"
+    yield Tile(
+        name=name,
+        value=format_brief(row.avg, digits=3),
+        more=f"per second{over}",
+        kind=find_rule_class(summary, run, BY_NAME[tag].word),
+        spoiled=_describe_error(summary, row, BY_NAME[tag].word, ""),
+        spark="" if lines is None else lines.of_amount(column),
+    )
+
+
+def _completed_tile(
+    summary: Summary, run: Run, rows: Mapping[str, Row], lines: "SparkLines | None"
+) -> Iterator[Tile]:
+    delivery = summary.delivery
+    spark = "" if lines is None else lines.of_amount("")
+    kind = find_rule_class(summary, run, "completed", "delivered", "requests_per_s")
+    good = rows.get("goodput")
+    well = "" if good is None or good.avg is None else f"; {format_brief(good.avg, digits=3)} good"
+    if delivery is not None:  # as the headline has it
+        offered = format_brief(delivery.offered_per_s, digits=2)
+        yield Tile(
+            "Completed",
+            format_brief(delivery.completed_per_s, digits=2),
+            f"per second {describe_span(delivery)}, {offered} offered{well}",
+            kind,
+            spark=spark,
         )
-        yield "Completed", format_brief(delivery.completed_per_s, digits=2), offered
-    yield from rate(rows.get("goodput"), "Good requests")
-    if c.failure_rate is not None:
+        return
+    row, seconds = rows.get("request_throughput"), summary.conditions.duration_s
+    if row is not None and row.avg is not None:
+        over = "" if seconds is None else f" over {format_brief(seconds, ' s', 3)}"
+        yield Tile(
+            "Requests",
+            format_brief(row.avg, digits=3),
+            f"per second{over}{well}",
+            kind,
+            spoiled=_describe_error(summary, row, "requests_per_s", ""),
+            spark=spark,
+        )
+
+
+def _failed_tile(summary: Summary, run: Run, lines: "SparkLines | None") -> Iterator[Tile]:
+    """Where many requests were cut, the share of those without an answer: an overloaded server may
+    fail none."""
+    c = summary.conditions
+    spark = "" if lines is None else lines.of_failures()
+    if c.cut and has_lost_many(c):
+        of = c.requests - c.cancelled
+        lost = c.failed + c.cut
+        yield Tile(
+            "Unanswered",
+            f"{format_brief(100 * lost / of, digits=2)}%",
+            f"{lost:,} of {of:,}: {c.failed:,} failed, {c.cut:,} cut",
+            "loud",
+            spark=spark,
+        )
+    elif c.failure_rate is not None:
         cut_too = f", {c.cut:,} cut" if c.cut else ""
-        yield (
+        kind = find_rule_class(summary, run, ERROR_RATE)
+        yield Tile(
             "Failed",
             f"{format_brief(100 * c.failure_rate, digits=2)}%",
             f"{c.failed:,} of {c.succeeded + c.failed:,}{cut_too}",
+            kind or ("loud" if not c.succeeded else ""),
+            spark=spark,
         )
+
+
+# -- lines over time -------------------------------------------------------------------------------
+
+SPARK_SIZE: Final = (84, 24)
+SPARK_BINS: Final = 24
+MIN_SPARK_POINTS: Final = 3
+
+
+class SparkLines:
+    """Figures of equal stretches of the profiling phase."""
+
+    def __init__(self, requests: pd.DataFrame) -> None:
+        self._main = requests[(requests["phase"] == "profiling").to_numpy(np.bool_)]
+        sent, asked = (self._main[name].to_numpy(np.float64) for name in ("sent_at", "asked_at"))
+        at = np.where(np.isnan(sent), asked, sent)
+        length = float(np.ptp(at)) if len(at) else 0.0
+        place = (at - (at.min() if len(at) else 0.0)) / (length or 1.0) * SPARK_BINS
+        self._bins = np.minimum(place.astype(np.int64), SPARK_BINS - 1) if length else None
+        self._ok = (self._main["outcome"] == ANSWERED).to_numpy(np.bool_)
+
+    def of_percentile(self, column: str, percent: float) -> str:
+        values = self._main[column].to_numpy(np.float64)
+        usable = self._ok & ~np.isnan(values)
+        return self._points(
+            lambda here: (
+                float(np.percentile(values[here & usable], percent))
+                if (here & usable).any()
+                else math.nan
+            )
+        )
+
+    def of_amount(self, column: str) -> str:
+        """The sum of a column over the successful requests; without a column, their number."""
+        values = self._main[column].to_numpy(np.float64) if column else self._ok.astype(np.float64)
+        return self._points(lambda here: float(np.nansum(values[here & self._ok])))
+
+    def of_failures(self) -> str:
+        lost = self._main["outcome"].isin([*FAILURES, CUT]).to_numpy(np.bool_)
+        return self._points(lambda here: float((here & lost).sum()))
+
+    def _points(self, value: Callable[[NDArray[np.bool_]], float]) -> str:
+        if self._bins is None:
+            return ""
+        values = np.array([value(self._bins == place) for place in range(SPARK_BINS)])
+        return make_spark_points(values)
+
+
+def make_spark_points(values: Floats) -> str:
+    """The points of a polyline; it begins at 0. What is not known is left out."""
+    known = ~np.isnan(values)
+    if known.sum() < MIN_SPARK_POINTS:
+        return ""
+    width, height = SPARK_SIZE
+    most = float(values[known].max()) or 1.0
+    x = np.arange(len(values)) * width / (len(values) - 1)
+    y = height - 1 - (height - 2) * np.nan_to_num(values) / most
+    return " ".join(f"{x[i]:.1f},{y[i]:.1f}" for i in np.flatnonzero(known))

@@ -1,0 +1,252 @@
+"""Verdict: the first line of report.html, in at most twelve words; and the SLO rules as bullets, each
+with its value, interval and limit on one scale."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from locust_llm.records.run_facts import Run
+from locust_llm.report.document_blocks import format_interval, format_observed
+from locust_llm.report.open_loop_delivery import describe_overload, describe_undelivered
+from locust_llm.report.sections.headline import make_headline
+from locust_llm.report.sections.metric_tables import has_lost_many
+from locust_llm.report.sections.summary import Summary
+from locust_llm.slo.client_verdict import INVALID
+from locust_llm.slo.metric_definitions import BY_WORD, ITL, LATENCY, TTFT
+from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, Rule, SloResult
+from locust_llm.text.format import (
+    format_brief,
+    format_duration,
+    format_duration_rounded_up,
+    format_plain_number,
+    truncate_text,
+)
+
+MAX_WORDS: Final = 12
+MAX_RULE: Final = 40
+LIMIT_AT: Final = 70.0
+"""The limit of each rule is at this share (%) of its scale's width."""
+ZERO_AT: Final = 35.0
+"""The place of no difference, for a rule about the difference from another run."""
+RESULT_CLASSES: Final = {PASS: "pass", FAIL: "loud", INCONCLUSIVE: "open"}
+RESULT_MARKS: Final = {PASS: "\N{CHECK MARK}", FAIL: "\N{BALLOT X}", INCONCLUSIVE: "?"}
+NO_BREAK: Final = "\N{NO-BREAK SPACE}"
+SIGNS: Final = {"<=": "\N{LESS-THAN OR EQUAL TO}", ">=": "\N{GREATER-THAN OR EQUAL TO}"}
+RESULT_WORDS: Final = {PASS: "passed", FAIL: "failed", INCONCLUSIVE: "not decided"}
+
+
+class Verdict(NamedTuple):
+    """``word`` is coloured, and what follows is plain."""
+
+    word: str
+    text: str
+    kind: str = ""
+    """pass, loud or open."""
+
+
+def make_verdict(summary: Summary, run: Run) -> Verdict:
+    """What the run came to. What forbids to use its figures comes first, then its rules. Without
+    rules it has the main figures."""
+    if summary.examination is not None or summary.swept:
+        return Verdict("", f"{make_headline(summary, run)}.")
+    conditions = summary.conditions
+    if not conditions.requests:
+        return Verdict("No result:", "no request was measured.", "open")
+    overload = describe_overload(summary.delivery)
+    if not conditions.succeeded:
+        return Verdict("Failed:", _describe_reason(summary), "loud")
+    if overload is not None:
+        share = 100 * _count_unanswered(summary) / conditions.requests
+        return Verdict(
+            "Overloaded:",
+            f"{format_brief(share, digits=2)} % of the requests had no answer.",
+            "loud",
+        )
+    if summary.client is not None and summary.client.level == INVALID and not summary.slo_status:
+        return Verdict("Do not use:", "the load generator was too inexact.", "loud")
+    if run.stream_was_buffered:
+        return Verdict("Do not use:", "the streams were buffered on the way.", "loud")
+    if summary.slo_status:
+        return _judge(summary, run)
+    if describe_undelivered(summary.delivery) is not None:
+        return Verdict("Not delivered:", "less was sent than planned.", "open")
+    if has_lost_many(conditions):
+        lost = _count_unanswered(summary)
+        return Verdict("Many lost:", f"{lost:,} of {conditions.requests:,} had no answer.", "loud")
+    return Verdict("", _describe_figures(summary))
+
+
+def _count_unanswered(summary: Summary) -> int:
+    return summary.conditions.failed + summary.conditions.cut
+
+
+def _describe_reason(summary: Summary) -> str:
+    """``all 30 requests failed: connection refused.``"""
+    conditions = summary.conditions
+    all_of = "the request" if conditions.requests == 1 else f"all {conditions.requests:,} requests"
+    if not summary.failures:
+        return f"{all_of} were cut or cancelled."
+    reason = summary.failures[0].message or summary.failures[0].outcome
+    words = reason.rstrip(".").split()[: MAX_WORDS - len(all_of.split()) - 2]
+    return f"{all_of} failed: {truncate_text(' '.join(words), 2 * MAX_RULE)}."
+
+
+def _judge(summary: Summary, run: Run) -> Verdict:
+    """Of the rules that decide: the first that failed, else the first that is not decided."""
+    deciding = [result for result in summary.slos if result.decides]
+    failed = [result for result in deciding if result.status == FAIL]
+    passed = [result for result in deciding if result.status == PASS]
+    rules = run.settings.rules.by_text
+    if failed:
+        return Verdict("Failed:", _describe_failed(failed, rules), "loud")
+    if summary.slo_status == PASS:
+        which = "the rule holds" if len(passed) == 1 else f"all {len(passed)} rules hold"
+        return Verdict("Passed:", f"{which}.", "pass")
+    open_ones = [result for result in deciding if result.status == INCONCLUSIVE]
+    if not open_ones:
+        return Verdict("Not decided:", "no rule could be judged.", "open")
+    name = name_rule(open_ones[0], rules.get(open_ones[0].rule))
+    seconds = max((result.longer_s or 0.0 for result in open_ones), default=0.0)
+    longer = f" needs about {format_duration_rounded_up(seconds)} more" if seconds else " is open"
+    others = f"; {len(open_ones) - 1} more" if len(open_ones) > 1 else ""
+    return Verdict("Not decided:", f"{name}{longer}{others}.", "open")
+
+
+def _describe_failed(failed: Sequence[SloResult], rules: Mapping[str, Rule]) -> str:
+    """``TTFT p95 is 810 ms, limit 500 ms; 2 more failed.``"""
+    first = failed[0]
+    rule = rules.get(first.rule)
+    if rule is None or rule.where or rule.base:
+        text = f"{name_rule(first, rule)} is {format_value(first)}"
+    else:
+        text = f"{_name_subject(rule)} is {format_value(first)}, limit {_format_limit(rule)}"
+    more = f"; {len(failed) - 1} more failed" if len(failed) > 1 else ""
+    is_short = len(f"{text}{more}".split()) < MAX_WORDS
+    return f"{text}{more if is_short else ''}."
+
+
+def _describe_figures(summary: Summary) -> str:
+    """``TTFT p95 607 ms, ITL p95 30.4 ms.``"""
+    by_tag = {row.tag: row for row in summary.rows if row.count}
+    rows = [
+        (name, by_tag[tag]) for name, tag in (("TTFT", TTFT.tag), ("ITL", ITL.tag)) if tag in by_tag
+    ]
+    rows = rows or [("Latency", by_tag[LATENCY.tag])] if LATENCY.tag in by_tag else rows
+    figures = [
+        f"{name} p95 {format_duration(row.percentiles[95.0] / 1e3)}"
+        for name, row in rows
+        if 95.0 in row.percentiles
+    ]
+    return f"{', '.join(figures) or 'Requests succeeded'}."
+
+
+# -- the rules -------------------------------------------------------------------------------------
+
+
+class RuleBullet(NamedTuple):
+    """A rule with its value on a scale of 100 % width."""
+
+    name: str
+    value: str
+    interval: str
+    """In words. Empty: there is none."""
+    result: str
+    mark: str
+    kind: str
+    """pass, loud or open."""
+    decides: bool
+    dot: float | None
+    """The place of the value. None: it has none that could be drawn."""
+    low: float | None
+    high: float | None
+    """The ends of the interval; None: it has none. An end beyond the scale is at its edge."""
+    limit: float | None
+    rises: bool
+    """The good side is the upper one."""
+
+    @property
+    def label(self) -> str:
+        """For screen readers."""
+        interval = f", 95% interval {self.interval}" if self.interval else ""
+        return f"{self.name}: {self.result}, {self.value}{interval}"
+
+
+def make_rule_bullets(results: Sequence[SloResult], run: Run) -> Iterator[RuleBullet]:
+    rules = run.settings.rules.by_text
+    for result in results:
+        rule = rules.get(result.rule)
+        interval = format_interval(result)
+        low, high = _place_interval(result, rule)
+        yield RuleBullet(
+            name=name_rule(result, rule) if result.decides else f"warn: {name_rule(result, rule)}",
+            value=format_value(result),
+            interval="" if interval == "-" else interval,
+            result=RESULT_WORDS.get(result.status, result.status),
+            mark=RESULT_MARKS.get(result.status, "?"),
+            kind=RESULT_CLASSES.get(result.status, "open"),
+            decides=result.decides,
+            dot=_place(result.observed, result, rule),
+            low=low,
+            high=high,
+            limit=None if result.limit is None else LIMIT_AT,
+            rises=rule is not None and not rule.base and rule.op.startswith(">"),
+        )
+
+
+def name_rule(result: SloResult, rule: Rule | None) -> str:
+    """``TTFT p95 < 3 s``; a rule with selectors or another run has its own text. The conditions of
+    good requests are in the table of rules."""
+    if rule is None or rule.where or rule.base:
+        text = result.rule.removeprefix("warn:").removeprefix("abort:").strip()
+        return truncate_text(text, MAX_RULE)
+    return f"{_name_subject(rule)} {SIGNS.get(rule.op, rule.op)} {_format_limit(rule)}"
+
+
+def _name_subject(rule: Rule) -> str:
+    """``TTFT p95``."""
+    return f"{BY_WORD[rule.metric].spoken_name} {rule.stat}".rstrip()
+
+
+def _format_limit(rule: Rule) -> str:
+    return _with_space(f"{format_plain_number(rule.number)}{rule.unit}")
+
+
+def format_value(result: SloResult) -> str:
+    """``607 ms``; a percentile that falls on a failed request has no value."""
+    if result.observed is not None and math.isinf(result.observed):
+        return "on a failed request" if result.worst is None else "on a cut request"
+    return _with_space(format_observed(result))
+
+
+def _with_space(text: str) -> str:
+    """Between a number and its unit: ``607 ms``."""
+    for unit in ("ms", "s"):
+        number = text.removesuffix(unit)
+        if number != text and number[-1:].isdigit():
+            return f"{number}{NO_BREAK}{unit}"
+    return text
+
+
+def _place(value: float | None, result: SloResult, rule: Rule | None) -> float | None:
+    """Where a value is on the scale, in % of its width."""
+    limit = result.limit
+    if value is None or limit is None or math.isnan(value):
+        return None
+    if math.isinf(value):
+        return 100.0
+    if rule is not None and rule.base:
+        at = ZERO_AT + (LIMIT_AT - ZERO_AT) * value / limit if limit else LIMIT_AT
+    elif limit:
+        at = LIMIT_AT * value / limit
+    else:
+        at = LIMIT_AT if value == 0 else 100.0
+    return round(min(max(at, 0.0), 100.0), 1)
+
+
+def _place_interval(result: SloResult, rule: Rule | None) -> tuple[float | None, float | None]:
+    """An end that is not known is that of the scale."""
+    if result.low is None and result.high is None:
+        return None, None
+    low = 0.0 if result.low is None else _place(result.low, result, rule)
+    high = 100.0 if result.high is None else _place(result.high, result, rule)
+    return low, high

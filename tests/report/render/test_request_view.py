@@ -1,0 +1,280 @@
+"""What a reader does with the requests of a report in Chromium: filter, brush, sort, search, copy,
+share a link, open a waterfall; by mouse and by keyboard."""
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.axe import violations
+from support.request_cases import make_records, the_run
+
+from locust_llm.report.columns import collect_columns
+from locust_llm.report.occupancy import compute_occupancy
+from locust_llm.report.render import html_report, request_sample
+from locust_llm.report.render.html_report import render_report_page
+from locust_llm.report.summarise import summarise_run
+
+pytestmark = pytest.mark.slow
+
+
+def write_page(path: Path, most: int = request_sample.MAX_SAMPLE) -> Path:
+    """110 measured requests of chat and rag, of which 4 failed; 10 of the warmup."""
+    records, run = make_records(), the_run()
+    columns = collect_columns(records)
+    levels = compute_occupancy(columns.requests, run.limits)
+    summary = summarise_run(columns, run, 0, records)
+    before = html_report.make_request_sample
+    html_report.make_request_sample = (  # type: ignore[assignment]
+        lambda *given: before(*given, most)
+    )
+    try:
+        path.write_text(render_report_page(summary, run, columns, levels, None, records=records))
+    finally:
+        html_report.make_request_sample = before
+    return path
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_page(tmp_path_factory.mktemp("page") / "report.html")
+
+
+@contextmanager
+def opened(browser: Any, path: Path, address: str = "", **more: Any) -> Iterator[Any]:
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, **more)
+    complaints: list[str] = []
+    shown = context.new_page()
+    shown.on("console", lambda message: complaints.append(message.text))
+    shown.on("pageerror", lambda error: complaints.append(str(error)))
+    shown.goto(f"{path.as_uri()}{address}")
+    yield shown
+    assert complaints == []
+    context.close()
+
+
+def tiles_of(shown: Any) -> dict[str, str]:
+    tiles = shown.locator("#tiles li")
+    return {
+        tiles.nth(i).locator("span").inner_text(): tiles.nth(i).locator("strong").inner_text()
+        for i in range(tiles.count())
+    }
+
+
+def found(shown: Any) -> str:
+    text: str = shown.locator(".found").inner_text()
+    return text.partition(";")[0]
+
+
+def choose(shown: Any, title: str, label: str) -> None:
+    shown.locator("#view").get_by_label(title, exact=True).select_option(label)
+
+
+def rows_of(shown: Any, place: str) -> list[str]:
+    rows: list[str] = shown.locator(f"#{place} tbody th").all_inner_texts()
+    return rows
+
+
+def until(shown: Any, what: str) -> None:
+    for _ in range(500):
+        if shown.evaluate(what):
+            return
+        shown.wait_for_timeout(20)
+    pytest.fail(f"not within 10 s: {what}")
+
+
+def test_a_filter_computes_tiles_tables_and_charts_again(browser: Any, page: Path) -> None:
+    """TTFT of rag is 500 to 584 ms, that of chat 20 to 50."""
+    with opened(browser, page) as shown:
+        before = tiles_of(shown)
+        assert found(shown) == "110 of 120 requests"
+        picture = "document.querySelector('.plot canvas').toDataURL()"
+        unfiltered = shown.evaluate(picture)
+        choose(shown, "Name", "rag")
+        assert found(shown) == "36 of 120 requests"
+        tiles = tiles_of(shown)
+        assert tiles["TTFT from due p95"] == "834 ms"
+        assert tiles["Failed"] == "2.78%"
+        assert shown.evaluate(picture) != unfiltered
+        assert shown.evaluate("location.hash") == "#name=rag"
+        assert len(rows_of(shown, "requests")) == 15
+        assert "TTFT of 35 requests." in shown.locator(".plot figcaption").first.inner_text()
+        shown.locator("#view").get_by_role("button", name="Reset Name").click()
+        assert tiles_of(shown) == before
+        assert shown.evaluate("location.hash") in ("", "#")
+        until(shown, f"{picture} === {unfiltered!r}")
+
+
+def test_a_brush_chooses_a_time_and_rates_are_over_it(browser: Any, page: Path) -> None:
+    with opened(browser, page) as shown:
+        over = shown.locator(".u-over").first
+        over.scroll_into_view_if_needed()
+        box = over.bounding_box()
+        shown.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 50)
+        shown.mouse.down()
+        shown.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 60, steps=4)
+        shown.mouse.up()
+        until(shown, "location.hash.startsWith('#time=')")
+        low, high = map(float, re.findall(r"[\d.]+", shown.evaluate("location.hash")))
+        assert high - low == pytest.approx(15, abs=0.5)  # a quarter of 60 s
+        # two requests a second, of which one in 29 failed
+        assert float(tiles_of(shown)["Requests"]) == pytest.approx(2, abs=0.2)
+        chip = shown.locator("#view .chip")
+        assert re.fullmatch(r"0:\d\d \u2013 0:\d\d \u00d7", chip.inner_text())
+        chip.click()
+        assert found(shown) == "110 of 120 requests"
+
+
+def test_an_address_shows_the_same_view_again(browser: Any, page: Path) -> None:
+    address = "#name=chat&time=20-40.25&by=turn&sort=at&search=r4"
+    with opened(browser, page, address) as shown:
+        assert found(shown) == "28 of 120 requests"
+        assert tiles_of(shown)["Requests"] == "1.38"
+        assert shown.locator("#groups select").input_value() == "turn"
+        assert rows_of(shown, "requests") == ["r40", "r41", "r43", "r44", "r46", "r47", "r49"]
+        assert shown.evaluate("location.hash") == address
+        shown.evaluate("location.hash = '#name=rag'")
+        until(shown, "document.querySelector('.found').textContent.startsWith('36 of')")
+
+
+def test_a_row_of_the_table_by_what_is_a_filter(browser: Any, page: Path) -> None:
+    with opened(browser, page) as shown:
+        groups = shown.locator("#groups")
+        assert rows_of(shown, "groups") == ["100", "4k"]
+        groups.get_by_role("button", name="4k").click()
+        assert found(shown) == "36 of 120 requests"
+        assert rows_of(shown, "groups") == ["100", "4k"]  # the others can be chosen instead
+        pressed = groups.locator("button[aria-pressed=true]")
+        assert pressed.all_inner_texts() == ["4k"]
+        pressed.click()
+        assert found(shown) == "110 of 120 requests"
+        groups.locator("select").select_option("turn")
+        assert rows_of(shown, "groups") == ["1", "2", "3", "4"]
+        head = groups.get_by_role("button", name="requests", exact=True)
+        head.click()
+        assert head.locator("..").get_attribute("aria-sort") == "descending"
+        head.click()
+        assert head.locator("..").get_attribute("aria-sort") == "ascending"
+
+
+def test_requests_are_sorted_and_searched(browser: Any, page: Path) -> None:
+    with opened(browser, page) as shown:
+        requests = shown.locator("#requests")
+        slowest = rows_of(shown, "requests")
+        assert slowest[:2] == ["r12", "r51"]  # 584 ms each
+        requests.get_by_role("button", name="sent at").click()
+        assert rows_of(shown, "requests")[0] == "r119"
+        requests.get_by_role("button", name="sent at").click()
+        assert rows_of(shown, "requests")[0] == "r10"
+        requests.locator("input").fill("reset by peer")
+        assert rows_of(shown, "requests") == ["r28", "r57", "r86", "r115"]
+        assert "search=reset" in shown.evaluate("location.hash")
+        assert requests.locator("input").evaluate("one => one === document.activeElement")
+        requests.locator("input").fill("")
+        requests.get_by_role("button", name="Show").click()
+        assert len(rows_of(shown, "requests")) == 110
+
+
+def test_tables_are_copied_as_csv(browser: Any, page: Path) -> None:
+    with opened(browser, page, permissions=["clipboard-read", "clipboard-write"]) as shown:
+        choose(shown, "Outcome", "reset")
+        shown.locator("#requests").get_by_role("button", name="Copy CSV").click()
+        until(shown, "document.querySelector('#requests .said').textContent === 'Copied.'")
+        rows = list(csv.DictReader(io.StringIO(shown.evaluate("navigator.clipboard.readText()"))))
+        assert sorted(row["request"] for row in rows) == ["r115", "r28", "r57", "r86"]
+        assert {row["error"] for row in rows} == {"reset by peer"}
+        shown.locator("#groups").get_by_role("button", name="Copy CSV").click()
+        until(shown, "document.querySelector('#groups .said').textContent === 'Copied.'")
+        rows = list(csv.DictReader(io.StringIO(shown.evaluate("navigator.clipboard.readText()"))))
+        assert [row["Input length"] for row in rows] == ["100", "4k"]
+        assert [row["requests"] for row in rows] == ["3", "1"]
+
+
+def test_a_click_on_a_dot_opens_its_waterfall_with_its_neighbours(browser: Any, page: Path) -> None:
+    """The dot of the slowest request is alone at the upper edge."""
+    with opened(browser, page, "#request=r12") as shown:
+        dialog = shown.locator("#waterfall")
+        assert "Request r12" in dialog.inner_text()
+        shown.keyboard.press("Escape")
+        assert not dialog.is_visible()
+        assert "request=" not in shown.evaluate("location.hash")
+        dot = shown.evaluate(
+            "() => { const chart = charts.of(document.querySelector('.canvas'));"
+            " const point = chartTools.listPoints(chart).find((one) => one.series.rows);"
+            " const box = chart.uplot.over.getBoundingClientRect();"
+            " return [box.left + point.left, box.top + point.top]; }"
+        )
+        shown.mouse.move(*dot)
+        until(shown, "document.querySelector('.chart-tip:not([hidden])')")
+        tip = shown.locator(".chart-tip").inner_text()
+        assert re.match(r"r\d+, sent at 0:\d\d", tip)
+        shown.mouse.click(*dot)
+        name = tip.partition(",")[0]
+        assert f"Request {name}" in dialog.inner_text()
+        assert f"request={name}" in shown.evaluate("location.hash")
+        neighbour = dialog.locator(".owner .pick").first
+        other = neighbour.inner_text()
+        neighbour.click()
+        assert f"Request {other}" in dialog.inner_text()
+
+
+def test_all_of_it_by_the_keyboard(browser: Any, page: Path) -> None:
+    with opened(browser, page) as shown:
+        select = shown.locator("#view").get_by_label("Name", exact=True)
+        select.focus()
+        shown.keyboard.press("ArrowDown")
+        until(shown, "location.hash === '#name=chat'")
+        shown.locator("#requests .pick").first.focus()
+        shown.keyboard.press("Enter")
+        assert shown.locator("#waterfall").is_visible()
+        shown.keyboard.press("Escape")
+        until(shown, "!document.getElementById('waterfall').open")
+        shown.locator(".canvas").first.focus()
+        shown.keyboard.press("ArrowRight")
+        until(shown, "document.querySelector('.chart-tip:not([hidden])')")
+        shown.keyboard.press("Enter")
+        assert shown.locator("#waterfall").is_visible()
+
+
+def test_contents_keep_the_view(browser: Any, page: Path) -> None:
+    with opened(browser, page, "#name=rag") as shown:
+        shown.locator("#contents").get_by_text("Conditions", exact=True).click()
+        assert shown.locator("#s-conditions table").is_visible()
+        assert shown.evaluate("location.hash") == "#name=rag"
+
+
+def test_a_sample_says_so_and_has_the_figures_of_all(
+    browser: Any, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the requests, of which the five slowest of each kind."""
+    monkeypatch.setattr(request_sample, "MAX_SLOWEST", 5)
+    cells = (
+        "[...document.querySelectorAll('#groups tbody td')].map((one) => one.textContent).join()"
+    )
+    with opened(browser, page) as shown:
+        of_all, tiles = shown.evaluate(cells), tiles_of(shown)
+    with opened(browser, write_page(tmp_path / "sample.html", most=60)) as shown:
+        assert "This page holds" in shown.locator(".hint").first.inner_text()
+        assert found(shown) == "110 of 120 requests"
+        assert shown.evaluate(cells) == of_all
+        assert tiles_of(shown) == tiles
+        choose(shown, "Name", "rag")
+        assert found(shown).startswith("about ")
+
+
+@pytest.mark.parametrize("look", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 400])
+def test_axe_finds_nothing(browser: Any, page: Path, look: str, width: int) -> None:
+    with opened(browser, page, "#name=rag&time=20-40", color_scheme=look) as shown:
+        shown.set_viewport_size({"width": width, "height": 900})
+        shown.evaluate(
+            "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
+        )
+        assert violations(shown) == []
+        assert shown.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        shown.locator("#requests .pick").first.click()
+        assert violations(shown) == []

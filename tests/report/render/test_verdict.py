@@ -1,0 +1,117 @@
+"""The first line of the report page has at most twelve words; a rule's bullet shows how far its
+value is from its limit."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from support.records import a_run, answered, failed, mixed
+
+from locust_llm.records.record import Record
+from locust_llm.report.columns import collect_columns
+from locust_llm.report.render.verdict import (
+    MAX_WORDS,
+    RuleBullet,
+    Verdict,
+    format_value,
+    make_rule_bullets,
+    make_verdict,
+)
+from locust_llm.report.summarise import summarise_run
+from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, SloResult
+
+GOOD = [answered(ms, ms + 10, ms + 30, sent_at=10 + 0.1 * i) for i, ms in enumerate(mixed(300))]
+
+
+def verdict_of(records: list[Record], *slo: str, **more: Any) -> Verdict:
+    run = replace(a_run(slo=slo), **more)
+    return make_verdict(summarise_run(collect_columns(records), run, 0, records), run)
+
+
+def test_the_verdict_of_rules() -> None:
+    assert verdict_of(GOOD, "ttft p95 < 900ms") == Verdict("Passed:", "the rule holds.", "pass")
+    held = verdict_of(GOOD, "ttft p95 < 900ms", "error_rate < 5%")
+    assert held == Verdict("Passed:", "all 2 rules hold.", "pass")
+    broken = verdict_of(GOOD, "ttft p50 < 50ms", "error_rate < 5%")
+    assert broken == Verdict("Failed:", "TTFT p50 is 150\u00a0ms, limit 50\u00a0ms.", "loud")
+    both = verdict_of(GOOD, "ttft p50 < 50ms", "ttft p95 < 60ms")
+    assert both.text == "TTFT p50 is 150\u00a0ms, limit 50\u00a0ms; 1 more failed."
+
+
+def test_an_open_rule_names_what_it_needs() -> None:
+    found = verdict_of(GOOD[:100], "ttft p50 < 150ms")
+    assert (found.word, found.kind) == ("Not decided:", "open")
+    assert found.text.startswith("TTFT p50 < 150\u00a0ms ")
+
+
+def test_the_verdict_without_rules() -> None:
+    assert verdict_of(GOOD) == Verdict("", "TTFT p95 285 ms, ITL p95 15 ms.")
+    assert verdict_of([]).word == "No result:"
+    lost = [failed("refused", error="Connection refused", sent_at=10.0 + i) for i in range(30)]
+    found = verdict_of(lost)
+    assert found == Verdict("Failed:", "all 30 requests failed: Connection refused.", "loud")
+
+
+@pytest.mark.parametrize(
+    "slo",
+    [
+        (),
+        ("ttft p95 < 1ms",),
+        ("ttft p95 < 1ms", "itl p99 < 1ms", "error_rate < 1%"),
+        ("attainment >= 99% given ttft < 1ms and itl < 1ms",),
+        ("output_tokens_per_s_per_user p50 >= 1000000/s",),
+        ("ttft p95 < 283ms", "itl p95 < 15.1ms"),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 12, 300])
+def test_a_verdict_has_at_most_twelve_words(slo: tuple[str, ...], count: int) -> None:
+    found = verdict_of(GOOD[:count], *slo)
+    assert len(f"{found.word} {found.text}".split()) <= MAX_WORDS
+
+
+def test_reasons_of_any_length_are_cut() -> None:
+    found = verdict_of([failed(error="one two three " * 50, sent_at=10.0 + i) for i in range(30)])
+    assert len(f"{found.word} {found.text}".split()) <= MAX_WORDS
+
+
+def bullet_of(rule: str, **result: Any) -> RuleBullet:
+    asked = {"status": PASS, "observed": 0.5, "limit": 1.0, "unit": "s", **result}
+    return next(make_rule_bullets([SloResult(rule=rule, **asked)], a_run(slo=(rule,))))
+
+
+def test_a_limit_is_at_seventy_percent_of_the_scale() -> None:
+    """Half of the limit is at 35, twice the limit beyond the edge."""
+    half = bullet_of("ttft p95 < 1s", low=0.25, high=2.0)
+    assert (half.dot, half.low, half.high, half.limit) == (35.0, 17.5, 100.0, 70.0)
+    assert (half.name, half.value, half.kind) == ("TTFT p95 < 1\u00a0s", "500\u00a0ms", "pass")
+    assert not half.rises
+
+
+def test_an_end_that_is_not_known_is_that_of_the_scale() -> None:
+    found = bullet_of("ttft p95 < 1s", status=INCONCLUSIVE, low=0.4)
+    assert (found.low, found.high, found.kind) == (28.0, 100.0, "open")
+    assert bullet_of("ttft p95 < 1s").low is None
+
+
+def test_a_rule_that_a_failure_breaks_has_no_value() -> None:
+    found = bullet_of("ttft p95 < 1s", status=FAIL, observed=float("inf"))
+    assert (found.dot, found.value, found.kind) == (100.0, "on a failed request", "loud")
+
+
+def test_rules_with_limits_below_and_at_zero() -> None:
+    assert bullet_of("output_tokens_per_s >= 10/s", observed=20.0, limit=10.0, unit="/s").rises
+    none = bullet_of("error_rate <= 0%", observed=0.0, limit=0.0, unit="%")
+    assert none.dot == 70.0
+    assert bullet_of("error_rate <= 0%", observed=1.0, limit=0.0, unit="%").dot == 100.0
+
+
+def test_a_difference_from_another_run_has_its_zero_in_the_middle() -> None:
+    same = bullet_of("ttft p95 within 5% of reports/base", observed=0.0, limit=5.0, unit="%")
+    assert same.dot == 35.0
+    better = bullet_of("ttft p95 within 5% of reports/base", observed=-10.0, limit=5.0, unit="%")
+    assert better.dot == 0.0
+
+
+def test_values_have_a_space_before_their_unit() -> None:
+    result = SloResult(rule="ttft p95 < 1s", status=PASS, observed=1.25, limit=3.0, unit="s")
+    assert format_value(result) == "1.25\u00a0s"
