@@ -12,7 +12,8 @@ const charts = (() => {
 
   const kindOf = (series) => series.kind || "line";
   const isLine = (series) => LINES.includes(kindOf(series));
-  const isUnder = (series) => series.kind === "band" || (series.kind === "dots" && series.x.length > FEW_DOTS);
+  const countDots = (plot) => plot.series.reduce((sum, { kind, x }) => sum + (kind === "dots" ? x.length : 0), 0);
+  const isUnder = (series, plot) => series.kind === "band" || (series.kind === "dots" && countDots(plot) > FEW_DOTS);
   const isFilled = (series) => ["area", "stack"].includes(kindOf(series));
 
   // -- groups: charts that share their x axis, their crosshair and what is zoomed -------------------------------------------
@@ -164,7 +165,7 @@ const charts = (() => {
       return { width: Math.max(this.box.clientWidth, 200), height };
     }
     get sideWidth() {
-      return letters() * 4.9;
+      return letters() * 5.5;
     }
     get strip() {
       return this.shownSeries.find((series) => kindOf(series) === "strip");
@@ -238,16 +239,19 @@ const charts = (() => {
     }
     drawUnder(u) {
       for (const series of this.shownSeries) {
-        if (isUnder(series)) chartShapes.DRAWERS[series.kind](u, series);
+        if (isUnder(series, this.plot)) this.drawShape(u, series);
       }
     }
     drawOver(u) {
       for (const series of this.shownSeries) {
         if (series.low?.length && kindOf(series) !== "band") chartShapes.drawIntervals(u, series);
-        if (series.kind in chartShapes.DRAWERS && !isUnder(series)) chartShapes.DRAWERS[series.kind](u, series, rankOf(series, this.plot));
+        if (series.kind in chartShapes.DRAWERS && !isUnder(series, this.plot)) this.drawShape(u, series);
       }
       if (this.strip) chartShapes.drawStrip(u, this.strip, 6);
       chartShapes.drawMarks(u, this.marks, 6 + (this.strip ? STRIP_HEIGHT : 0));
+    }
+    drawShape(u, series) {
+      chartShapes.DRAWERS[series.kind](u, series, { rank: rankOf(series, this.plot), dots: countDots(this.plot) });
     }
     takeSelection(u) {
       const { left, width } = u.select;

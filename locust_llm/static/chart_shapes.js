@@ -38,8 +38,9 @@ const chartShapes = (() => {
   // [most points, their diameter, their opacity]: few do not cover each other.
   const DOT_SIZES = [[FEW_DOTS, 7, 0.95], [200, 4.4, 0.9], [400, 3.4, 0.7], [1500, 2.8, 0.5], [Infinity, 2.2, 0.5]];
 
-  function drawDots(u, series) {
-    const [, size, opacity] = DOT_SIZES.find(([most]) => series.x.length <= most);
+  // ``dots``: how many all series of the plot have.
+  function drawDots(u, series, { dots }) {
+    const [, size, opacity] = DOT_SIZES.find(([most]) => dots <= most);
     drawInside(u, (ctx, ratio, box) => {
       ctx.fillStyle = css(series.hue);
       ctx.globalAlpha = opacity;
@@ -67,7 +68,7 @@ const chartShapes = (() => {
     else if (rank === 1) ctx.rect(x - size * 0.9, y - size * 0.9, size * 1.8, size * 1.8);
     else DIAMOND.forEach(([a, b]) => ctx.lineTo(x + a * size, y + b * size));
   }
-  function drawRings(u, series, rank) {
+  function drawRings(u, series, { rank }) {
     drawInside(u, (ctx, ratio) => {
       ctx.strokeStyle = css(series.hue);
       ctx.fillStyle = css("back");
