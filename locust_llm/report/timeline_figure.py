@@ -6,7 +6,6 @@ is cut.
 """
 
 from collections.abc import Callable, Iterator
-from html import escape
 from importlib import import_module
 from typing import Final
 
@@ -18,10 +17,11 @@ from locust_llm.report.time_course import (
     find_users_in_force,
     format_limit_range,
 )
-from locust_llm.text.format import clean_line, truncate_text
+from locust_llm.text.format import truncate_text
 
+from .charts.svg import FONTS, LETTER, escape_text, fit_text, wrap_group
 from .charts.timeline import Timeline, TimelineScene, make_timeline
-from .charts.timeline_svg import FIGURE_TICK, LETTER, PlotFrame, TimelinePlot, wrap_group
+from .charts.timeline_svg import FIGURE_TICK, PlotFrame, TimelinePlot
 
 WIDTH, HEIGHT = 1600, 900
 LEFT, RIGHT, TOP, BOTTOM = 130, 40, 156, 128
@@ -35,7 +35,6 @@ PNG_SCALE: Final = 2
 """The pixels of a PNG for one of the drawing."""
 LABEL_PITCH: Final = 17
 """The pixels between labels. Where lines are nearer, only the longest prompts have one."""
-FONTS: Final = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', 'Noto Sans', sans-serif"
 HUES: Final = {
     "ink": "#1b2026", "muted": "#5a6570", "line": "#dde2e7", "wait": "#aab3bc",
     "prefill": "#e08a2e", "decode": "#0b6f80",
@@ -53,8 +52,8 @@ def draw_timeline_svg(scene: TimelineScene, run: Run, title: str = "") -> str:
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 '
             f'0 {WIDTH} {HEIGHT}" '
             f'font-family="{FONTS}" font-size="18" role="img">',
-            f"<title>{_escaped(name)}</title>",
-            f"<desc>{_escaped(shown.caption)}</desc>",
+            f"<title>{escape_text(name)}</title>",
+            f"<desc>{escape_text(shown.caption)}</desc>",
             f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
             *_head(scene, run, name),
             *_figure(shown),
@@ -122,7 +121,7 @@ def _stall_text(plot: TimelinePlot) -> Iterator[str]:
     font = 'font-size="20" font-weight="700" text-anchor="middle"'
     yield (
         f'<text x="{middle:.1f}" y="{TOP - 25}" fill="{HUES["stall"]}" '
-        f"{font}>{_escaped(text)}</text>"
+        f"{font}>{escape_text(text)}</text>"
     )
 
 
@@ -152,7 +151,7 @@ def _axis(plot: TimelinePlot) -> Iterator[str]:
 def _legend(plot: TimelinePlot) -> Iterator[str]:
     x = float(LEFT)
     for swatch, text in plot.legend():
-        label = f'<text x="44" y="6">{_escaped(text)}</text>'
+        label = f'<text x="44" y="6">{escape_text(text)}</text>'
         yield (
             f'<g transform="translate({x:g} {HEIGHT - 30})"><g '
             f'stroke-width="2">{swatch}</g>{label}</g>'
@@ -165,13 +164,11 @@ def _head(scene: TimelineScene, run: Run, name: str) -> Iterator[str]:
     wide = WIDTH - 2 * RIGHT - (230 if scene.simulated else 0)
     yield (
         f'<text x="{RIGHT}" y="54" font-size="34" font-weight="700" fill="{INK}">'
-        f"{_escaped(truncate_text(clean_line(name), int(wide / 34 / LETTER)))}</text>"
+        f"{fit_text(name, wide, 34)}</text>"
     )
-    about = truncate_text(
-        clean_line("  \N{MIDDLE DOT}  ".join(_list_known_conditions(scene, run))),
-        int((WIDTH - 2 * RIGHT) / 20 / LETTER),
-    )
-    yield f'<text x="{RIGHT}" y="90" font-size="20" fill="{MUTED}">{_escaped(about)}</text>'
+    conditions = "  \N{MIDDLE DOT}  ".join(_list_known_conditions(scene, run))
+    about = fit_text(conditions, WIDTH - 2 * RIGHT, 20)
+    yield f'<text x="{RIGHT}" y="90" font-size="20" fill="{MUTED}">{about}</text>'
     if scene.simulated:
         x = WIDTH - RIGHT - 200
         yield (
@@ -198,7 +195,3 @@ def _list_known_conditions(scene: TimelineScene, run: Run) -> Iterator[str]:
         yield f"prefill limit {limit}"
     if len(scene.records) < scene.under_way:
         yield f"{len(scene.records)} of {scene.under_way:,} requests in flight, a sample"
-
-
-def _escaped(text: str) -> str:
-    return escape(clean_line(text))

@@ -6,15 +6,22 @@ escaped. Equal curves give equal bytes.
 """
 
 from collections.abc import Iterator, Sequence
-from html import escape
-from itertools import chain, product
+from itertools import chain
 from math import ceil, floor, log10
 from typing import Final, NamedTuple
 
 from locust_llm.lab.pareto.pareto_curve import ParetoCurve, describe_curve_differences
-from locust_llm.report.charts.timeline_svg import LETTER
+from locust_llm.report.charts.svg import (
+    FONTS,
+    LETTER,
+    TextBox,
+    choose_box,
+    escape_text,
+    fit_text,
+    read_theme_colours,
+    wrap_text,
+)
 from locust_llm.report.sections.sweep.best_points import CurvePoint
-from locust_llm.report.timeline_figure import FONTS
 from locust_llm.text.format import clean_line, format_brief, truncate_text
 
 WIDTH: Final = 1200
@@ -22,31 +29,34 @@ LEFT, RIGHT, TOP, BOTTOM = 100, 36, 130, 92
 PLOT: Final = 460
 ROW: Final = 32
 """A line of the legend is this high."""
-HUES: Final = (
-    ("#0969da", "#58a6ff"), ("#d9730d", "#f0a04b"), ("#0c8a86", "#3fc0b6"), ("#7a1f5c", "#d64fc0"),
-    ("#b07d00", "#f2cc60"), ("#1a7f37", "#4ac26b"),
-)  # fmt: skip
-"""Each curve has a colour for light and one for dark screens. Further curves repeat the colours
-with other dashes."""
+HUES: Final = ("p50", "p95", "decode", "p99", "prefill", "ok")
+"""The colours of the curves, by their names in static/plots.css. Further curves repeat them with
+other dashes."""
 DASHES: Final = ("", "9 5", "3 4")
 NAME: Final = 50
 """A curve's name is cut after this many letters."""
 MAX_CURVES: Final = len(HUES) * len(DASHES)
 SHAPES: Final = ("circle", "square", "diamond", "triangle")
-COLOURS: Final = (
-    ("ink", "#1b2026", "#e2e7ec"), ("muted", "#5a6570", "#9aa5b1"), ("line", "#dde2e7", "#30373f"),
-    ("back", "#fff", "#0f1317"), ("slo", "#cf222e", "#ff7b72"), ("knee", "#bf3989", "#f778ba"),
-    *((f"c{i}", light, dark) for i, (light, dark) in enumerate(HUES)),
-)  # fmt: skip
-"""Each colour has a name, a light and a dark value, as in static/plots.css."""
+COLOURS: Final = ("ink", "muted", "line", "back", "slo", "knee", *HUES)
+SMALL, LARGE = 17, 27
+"""The sizes of letters."""
+LINE: Final = 22
+"""The pixels from one line of text to the next."""
 STYLE: Final = """\
 text{fill:var(--ink)}.muted{fill:var(--muted)}.grid{stroke:var(--line)}.back,.hollow{fill:var(--back)}
 .slo{stroke:var(--slo)}text.slo{fill:var(--slo)}
+.leader{stroke:var(--muted)}
 .knee{fill:none;stroke:var(--knee);stroke-width:3}text.knee{fill:var(--knee)}
 text,text.slo,text.knee{font-size:17px;paint-order:stroke;stroke:var(--back);stroke-width:4px}.title{font-size:27px}
 @media (max-width:640px){text,text.slo,text.knee{font-size:28px}.title{font-size:34px}.fine{display:none}}"""
 """Letters grow on a phone because the drawing shrinks. Texts of the class ``fine`` have no space
 there."""
+
+
+HOW_TO_READ: Final = (
+    "Up and to the right is better. Numbers: load of each point; hollow: dominated, or client "
+    "verdict not OK."
+)
 
 
 class LinearScale(NamedTuple):
@@ -72,20 +82,22 @@ def draw_pareto_svg(curves: Sequence[ParetoCurve], percentile: float, title: str
     )
     y = LinearScale(choose_ticks(max(point.per_gpu for point in points)), TOP + PLOT, -PLOT)
     height = TOP + PLOT + BOTTOM + ROW * len(curves)
+    warning = wrap_text(describe_curve_differences(curves), WIDTH - LEFT - RIGHT, SMALL)
+    more = LINE * max(len(warning) - 1, 0)  # further lines make room above the rest
     what = "per GPU" if all(curve.gpus for curve in curves) else "of the whole server"
     lines = [*_place_pace_lines(curves, x)]
-    taken = list(chain.from_iterable(line.cells for line in lines))
+    taken = [line.box for line in lines]
     name = title or f"Throughput {what} against throughput per user"
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="100%" viewBox="0 0 {WIDTH} {height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="100%" viewBox="0 {-more} {WIDTH} {height + more}" '
         f'font-family="{FONTS}" '
         f'role="img" style="max-width:{WIDTH}px">',
-        f"<title>{_escaped(name)}</title>",
-        f"<desc>{_escaped(describe_curves(curves))}</desc>",
-        f"<style>{_colours(1)}\n@media "
-        f"(prefers-color-scheme:dark){{{_colours(2)}}}\n{STYLE}</style>",
-        f'<rect class="back" width="{WIDTH}" height="{height}"/>',
-        *_head(curves, name),
+        f"<title>{escape_text(name)}</title>",
+        f"<desc>{escape_text(describe_curves(curves))}</desc>",
+        f"<style>{_colours(0)}\n@media "
+        f"(prefers-color-scheme:dark){{{_colours(1)}}}\n{STYLE}</style>",
+        f'<rect class="back" y="{-more}" width="{WIDTH}" height="{height + more}"/>',
+        *_head(curves, name, warning),
         *_axes(x, y, what, percentile),
         *_limits(lines),
     ]
@@ -97,7 +109,8 @@ def draw_pareto_svg(curves: Sequence[ParetoCurve], percentile: float, title: str
 
 
 def _colours(side: int) -> str:
-    return "svg{" + ";".join(f"--{colour[0]}:{colour[side]}" for colour in COLOURS) + "}"
+    colours = read_theme_colours()[side]
+    return "svg{" + ";".join(f"--{name}:{colours[name]}" for name in COLOURS) + "}"
 
 
 def describe_curves(curves: Sequence[ParetoCurve]) -> str:
@@ -124,19 +137,16 @@ def choose_ticks(most: float) -> tuple[float, ...]:
     return tuple(round(step * number, 10) for number in range(ceil(end / step) + 1))
 
 
-def _head(curves: Sequence[ParetoCurve], name: str) -> Iterator[str]:
+def _head(curves: Sequence[ParetoCurve], name: str, warning: Sequence[str]) -> Iterator[str]:
+    """The title, and how to read the chart, or the lines of a warning."""
     simulated = any(curve.simulated for curve in curves)
-    title = _escaped(truncate_text(clean_line(name), int((WIDTH - LEFT - RIGHT) / 27 / LETTER)))
-    yield f'<text x="{LEFT}" y="46" class="title" font-weight="700">{title}</text>'
-    why = describe_curve_differences(curves)
-    subtitle = why or (
-        "Up and to the right is better. Numbers: load of each point; hollow: dominated, or client "
-        "verdict not OK."
-    )
-    subtitle = _escaped(
-        truncate_text(clean_line(subtitle), int((WIDTH - LEFT - RIGHT) / 17 / LETTER))
-    )
-    yield f'<text class="{"slo" if why else "muted fine"}" x="{LEFT}" y="76">{subtitle}</text>'
+    title = fit_text(name, WIDTH - LEFT - RIGHT, LARGE)
+    top = 76 - LINE * max(len(warning) - 1, 0)
+    yield f'<text x="{LEFT}" y="{top - 30}" class="title" font-weight="700">{title}</text>'
+    for number, line in enumerate(warning):
+        yield f'<text class="slo" x="{LEFT}" y="{top + LINE * number}">{line}</text>'
+    if not warning:
+        yield f'<text class="muted fine" x="{LEFT}" y="{top}">{HOW_TO_READ}</text>'
     if simulated:
         at = WIDTH - RIGHT - 200
         yield (
@@ -181,14 +191,15 @@ class PaceLine(NamedTuple):
     height: float
 
     @property
-    def cells(self) -> list[tuple[float, float]]:
-        """Returns the points that the text covers."""
-        return _cells(self.left, self.height, self.text)
+    def box(self) -> TextBox:
+        """The place of the text."""
+        return _box_of(self.left, self.height, self.text)
 
 
-def _cells(left: float, height: float, text: str) -> list[tuple[float, float]]:
-    """Returns points every 12 pixels along a text."""
-    return [(left + 12 * i, height) for i in range(ceil(len(text) * 17 * LETTER / 12) + 1)]
+def _box_of(left: float, height: float, text: str) -> TextBox:
+    """``height`` is where the letters stand."""
+    wide = len(text) * SMALL * LETTER
+    return TextBox(left, height - SMALL, left + wide, height + 4)
 
 
 def _place_pace_lines(curves: Sequence[ParetoCurve], x: LinearScale) -> Iterator[PaceLine]:
@@ -199,7 +210,7 @@ def _place_pace_lines(curves: Sequence[ParetoCurve], x: LinearScale) -> Iterator
         beyond = pace > x.ticks[-1]
         at = x(min(pace, x.ticks[-1]))
         text = f"SLO {truncate_text(clean_line(rule), 40)}{' (beyond)' if beyond else ''}"
-        wide = len(text) * 17 * LETTER
+        wide = len(text) * SMALL * LETTER
         right_of_line = at + wide + 8 <= WIDTH - RIGHT
         left = at + 8 if right_of_line else at - wide - 8
         yield PaceLine(at, text, left, TOP + 20 + 22 * number)
@@ -212,12 +223,12 @@ def _limits(lines: Sequence[PaceLine]) -> Iterator[str]:
             f'stroke-dasharray="6 5"/>'
         )
         yield (
-            f'<text class="slo" x="{line.left:g}" y="{line.height:g}">{_escaped(line.text)}</text>'
+            f'<text class="slo" x="{line.left:g}" y="{line.height:g}">{escape_text(line.text)}</text>'
         )
 
 
 def _curve(curve: ParetoCurve, number: int, x: LinearScale, y: LinearScale) -> Iterator[str]:
-    hue = f"var(--c{number % len(HUES)})"
+    hue = f"var(--{HUES[number % len(HUES)]})"
     dash = DASHES[number // len(HUES)]
     if steps := curve.steps:
         path = f"M{LEFT} {y(steps[0][1])}H{x(steps[0][0])}"
@@ -251,37 +262,53 @@ def _dot(at: float, height: float, number: int, hue: str, *, filled: bool) -> st
     return f'<path d="M{path}Z" stroke-width="2" {style}/>'
 
 
+BESIDE: Final = ((11, -11), (11, 24), (-11, -11), (-11, 24))
+"""Places of a label, from its point to its nearer end, in pixels."""
+FURTHER: Final = ((30, -40), (30, 52), (-30, -40), (-30, 52), (60, -70), (60, 80), (-60, -70))
+"""Places that are joined with their point by a line."""
+
+
 def _labels(
-    curves: Sequence[ParetoCurve], x: LinearScale, y: LinearScale, taken: list[tuple[float, float]]
+    curves: Sequence[ParetoCurve], x: LinearScale, y: LinearScale, taken: list[TextBox]
 ) -> Iterator[str]:
-    """Yields the load of each point, starting with the best points and knees. A label that would
-    overlap another one or a ``taken`` cell is left out."""
+    """Yields the load of each point, starting with the best points and knees. A label stands where
+    it overlaps no other."""
     labelled = list[tuple[ParetoCurve, CurvePoint]]()
     for curve in curves:
         labelled += [(curve, point) for point in curve.points]
     for curve, point in sorted(labelled, key=lambda pair: not _important(*pair)):
-        at = x(point.per_user) + 11
-        height = y(point.per_gpu) - 11
+        spot = x(point.per_user), y(point.per_gpu)
         knee = f" knee ({curve.knee_rule})" if point.value == curve.knee else ""
-        text = f"{point.value:g}{knee}"
-        shown = f'{point.value:g}<tspan class="fine">{_escaped(knee)}</tspan>' if knee else text
-        wide = len(text) * 17 * LETTER
-        left = at + wide > WIDTH - RIGHT
-        begin = at - wide - 22 if left else at
-        cells = _cells(begin, height, text)
-        if any(_overlap(cell, other) for cell, other in product(cells, taken)):
-            continue
-        taken += cells
+        number = f"{point.value:g}"
+        box = choose_box(_list_places(spot, number + knee), taken)
+        taken.append(box)
         ends = point in (curve.points[0], curve.points[-1])
         kind = "" if ends else ' class="fine"'
         if knee:
             kind = ' class="knee"'
-        end = ' text-anchor="end"' if left else ""
-        yield f'<text{kind} x="{at - 22 if left else at:g}" y="{height:g}"{end}>{shown}</text>'
+        if leader := _draw_leader(spot, box):
+            yield leader
+        shown = f'{number}<tspan class="fine">{escape_text(knee)}</tspan>' if knee else number
+        yield f'<text{kind} x="{box.left:g}" y="{box.bottom - 4:g}">{shown}</text>'
 
 
-def _overlap(cell: tuple[float, float], other: tuple[float, float]) -> bool:
-    return abs(cell[0] - other[0]) < 13 and abs(cell[1] - other[1]) < 17
+def _list_places(spot: tuple[float, float], text: str) -> list[TextBox]:
+    """The places of a text beside its point that lie in the drawing."""
+    wide = len(text) * SMALL * LETTER
+    boxes = list[TextBox]()
+    for dx, dy in (*BESIDE, *FURTHER):
+        left = spot[0] + dx - (wide if dx < 0 else 0)
+        boxes.append(_box_of(round(left, 1), round(spot[1] + dy, 1), text))
+    inside = [box for box in boxes if box.left >= LEFT and box.right <= WIDTH - RIGHT]
+    return inside or boxes
+
+
+def _draw_leader(spot: tuple[float, float], box: TextBox) -> str:
+    """A line from a point to its label. Empty: the label stands beside it."""
+    if box.bottom > spot[1] - 30 and box.top < spot[1] + 30:
+        return ""
+    end = box.bottom if box.bottom < spot[1] else box.top
+    return f'<path class="leader" d="M{spot[0]} {spot[1]}L{(box.left + box.right) / 2:g} {end:g}"/>'
 
 
 def _important(curve: ParetoCurve, point: CurvePoint) -> bool:
@@ -290,7 +317,7 @@ def _important(curve: ParetoCurve, point: CurvePoint) -> bool:
 
 def _legend(curves: Sequence[ParetoCurve], top: float) -> Iterator[str]:
     for i, curve in enumerate(curves):
-        hue = f"var(--c{i % len(HUES)})"
+        hue = f"var(--{HUES[i % len(HUES)]})"
         at = top + ROW * i
         dash = f' stroke-dasharray="{DASHES[i // len(HUES)]}"' if DASHES[i // len(HUES)] else ""
         yield (
@@ -300,15 +327,9 @@ def _legend(curves: Sequence[ParetoCurve], top: float) -> Iterator[str]:
         gpus = "" if curve.gpus is None else f", {curve.gpus} GPU{'s' * (curve.gpus > 1)}"
         flaw = f", not valid by {curve.not_valid}" if curve.not_valid else ""
         name = truncate_text(clean_line(curve.name), NAME)
-        about = truncate_text(
-            clean_line(f" (by {curve.axis}{gpus}{flaw})"),
-            int((WIDTH - LEFT - 90) / 17 / LETTER) - len(name),
-        )
+        room = WIDTH - LEFT - 90 - len(name) * SMALL * LETTER
+        about = fit_text(f" (by {curve.axis}{gpus}{flaw})", room, SMALL)
         yield (
-            f'<text x="{LEFT + 56}" y="{at}">{_escaped(name)}<tspan '
-            f'class="fine">{_escaped(about)}</tspan></text>'
+            f'<text x="{LEFT + 56}" y="{at}">{escape_text(name)}<tspan '
+            f'class="fine">{about}</tspan></text>'
         )
-
-
-def _escaped(text: str) -> str:
-    return escape(clean_line(text))

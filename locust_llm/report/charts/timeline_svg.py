@@ -7,18 +7,16 @@ escaped.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
+from collections.abc import Iterator, Mapping
 from itertools import pairwise, product
 from statistics import median
 from typing import Final, NamedTuple
 
-from locust_llm.text.format import clean_line, format_duration, truncate_text
+from locust_llm.text.format import format_duration, truncate_text
 
+from .svg import escape_text, wrap_group
 from .timeline_lines import TimelineRow, TimelineRows
 
-LETTER: Final = 0.54
-"""The average width of a letter of font size 1, as nothing measures text here."""
 LEGEND_LETTERS: Final = 30
 
 
@@ -62,12 +60,12 @@ def make_timeline_fragment(lines: TimelineRows, label: str) -> str:
     height = round(plot.bottom + PAGE_BOTTOM, 1)
     keys = "".join(
         f'<span class=key><svg viewBox="0 -8 34 16" aria-hidden=true '
-        f"stroke-width=3>{swatch}</svg>{_text(text)}</span>"
+        f"stroke-width=3>{swatch}</svg>{escape_text(text)}</span>"
         for swatch, text in plot.legend()
     )
     size = f'width="100%" height="{height:g}"'
     parts = [
-        f'<div class="canvas lines" role=img tabindex=0 aria-label="{_text(label)}">',
+        f'<div class="canvas lines" role=img tabindex=0 aria-label="{escape_text(label)}">',
         f"<svg {size} overflow=visible font-size=11>",
         *plot.page_rows(),
         f'<text x=-{MARGIN} y=12 fill="{hue["muted"]}">input tokens</text>',
@@ -306,7 +304,7 @@ class TimelinePlot:
             yield (
                 f'<g class=row><rect width="100%" {high}/><rect x=-{MARGIN} width={MARGIN} {high}/>'
                 f'<text x=-8 y="{y + 3.4:.1f}" '
-                f"text-anchor=end>{tokens}</text><title>{_text(line.text)}</title></g>"
+                f"text-anchor=end>{tokens}</text><title>{escape_text(line.text)}</title></g>"
             )
 
     def page_texts(self) -> Iterator[str]:
@@ -342,7 +340,7 @@ class TimelinePlot:
             place = f'x="{x / self.frame.width * 100:.2f}%" y=12 text-anchor={anchor}'
             yield (
                 f'<text {place} fill="{hue["stall"]}" '
-                f"font-weight=600>{_text(self.shown.stall_text)}</text>"
+                f"font-weight=600>{escape_text(self.shown.stall_text)}</text>"
             )
 
     # -- the legend --------------------------------------------------------------------------------
@@ -375,16 +373,3 @@ class TimelinePlot:
                 f'<g fill="{back}">{self._end("cut", 17, 0, 8)}</g>',
                 truncate_text(", ".join(cut_off), LEGEND_LETTERS),
             )
-
-
-def wrap_group(attributes: str, elements: Iterable[str]) -> Iterator[str]:
-    """No elements give no group."""
-    children: Sequence[str] = [element for element in elements if element]
-    if children:
-        yield f"<g {attributes}>"
-        yield from children
-        yield "</g>"
-
-
-def _text(text: str) -> str:
-    return escape(clean_line(text))

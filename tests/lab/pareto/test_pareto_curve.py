@@ -126,7 +126,10 @@ def test_curves_of_different_models_or_lengths_say_so() -> None:
         "These runs cannot be compared, as they differ in model (a: m"
     )
     svg = draw_pareto_svg([replace(a, simulated=True), c], 50.0)
-    assert why[:80] in svg
+    root = ET.fromstring(svg)
+    lines = [one.text or "" for one in root.iter("{http://www.w3.org/2000/svg}text")
+             if one.attrib.get("class") == "slo"]  # fmt: skip
+    assert " ".join(lines) == why  # to its last word
     assert "SIMULATED" in svg
 
 
@@ -167,6 +170,25 @@ def test_the_figure_is_sound_xml_of_steps_and_nothing_of_a_name_is_markup() -> N
     for number in (0, MAX_CURVES + 1):
         with pytest.raises(ValueError, match=f"and these are {number}"):
             draw_pareto_svg([CURVE] * number, 50.0)
+
+
+def test_every_point_has_its_label_and_no_two_overlap() -> None:
+    """Eight points within three tokens a second."""
+    points = tuple(
+        CurvePoint(value=2.0**i, per_user=50 + i / 3, per_gpu=400 + 3 * i, client="OK", best=True)
+        for i in range(8)
+    )
+    root = ET.fromstring(draw_pareto_svg([replace(CURVE, points=points, knee=None)], 50.0))
+    texts = [(one.text, float(one.attrib["x"]), float(one.attrib["y"]))
+             for one in root.iter("{http://www.w3.org/2000/svg}text")
+             if (one.text or "") in {f"{2**i}" for i in range(8)} and one.attrib.get("class") != "muted"]  # fmt: skip
+    assert {text for text, _, _ in texts} == {f"{2**i}" for i in range(8)}
+    for i, (text, left, y) in enumerate(texts):
+        for other, x, height in texts[:i]:
+            assert abs(y - height) >= 17 or abs(left - x) >= 9 * min(len(text), len(other)), (
+                text,
+                other,
+            )
 
 
 def test_folders_become_curves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
