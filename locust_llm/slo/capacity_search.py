@@ -58,7 +58,9 @@ class RuleEvidence(msgspec.Struct, frozen=True, kw_only=True):
     excess: float = 0.0
     """The logarithm of the value over its limit, above 0 where the rule is broken."""
     error: float = 0.0
-    """The standard error of the excess."""
+    """The standard error of the excess, or below it where ``error_above`` is another one."""
+    error_above: float = 0.0
+    """The standard error of a larger excess. 0: it is the same."""
     weight: float = 1.0
     """The weight of its requests. A queue that has not built up yet shows little."""
     spread: float = 0.0
@@ -76,8 +78,14 @@ class RuleEvidence(msgspec.Struct, frozen=True, kw_only=True):
     mean logarithm of the ratio."""
     rise_error: float = 0.0
     """The standard error of the rise. 0: the rise is not known."""
-    second_half: "RuleEvidence | None" = None
-    """The evidence of the second half of the stage alone."""
+    later: float = 0.0
+    """By so much the excess may be larger where values have not settled in the stage."""
+    unsettled: float = 0.0
+    """The probability that they have not."""
+    begin: float = 0.0
+    """The excess of the first requests of the stage."""
+    settled: "RuleEvidence | None" = None
+    """The evidence of the stage without the requests before its values settled."""
 
 
 class StageEvidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -345,10 +353,10 @@ def plan_unbounded_stage(
 
 
 def _predict_waves_s(done: Sequence[StageTime], level: float) -> float:
-    """The time of a stage beside its measured part, from the last one's in proportion to the
-    load."""
+    """The time of a stage beside its measured part, from the stage with the nearest level, in
+    proportion to the load."""
     if not done:
         return 0.0
-    latest = done[-1]
-    spent_s = max(latest.whole_s - latest.measured_s, 0.0)
-    return spent_s * max(level / latest.level, 1.0)
+    nearest = min(done, key=lambda stage: abs(math.log(stage.level / level)))
+    spent_s = max(nearest.whole_s - nearest.measured_s, 0.0)
+    return spent_s * max(level / nearest.level, 1.0)

@@ -135,6 +135,26 @@ def fall_into_step(users: int, random: Random) -> Iterator[Request]:
         heapq.heappush(coming, (closed_at, 0.0))
 
 
+def fall_into_step_late(users: int, random: Random) -> Iterator[Request]:
+    """As above, all at once after some seconds, as llama.cpp and vLLM did. From then on the speed
+    of the server wanders."""
+    begins_at = random.gammavariate(2.0, 4.0)
+    speed = looked_at = 0.0
+    coming = [(0.001 * user, 0.0) for user in range(users)]
+    heapq.heapify(coming)
+    while True:
+        sent_at, _ = heapq.heappop(coming)
+        kept = math.exp((looked_at - sent_at) / 10.0)
+        speed = kept * speed + random.gauss(0.0, 0.06) * math.sqrt(1 - kept * kept)
+        looked_at = sent_at
+        ttft_s = (0.02 + 0.016 * users) * random.lognormvariate(speed, 0.3)
+        if sent_at < begins_at:
+            ttft_s = (0.02 + 0.003 * users) * random.lognormvariate(0.0, 0.3)
+        closed_at = sent_at + ttft_s + random.uniform(0.12, 0.16)
+        yield Request(sent_at, closed_at, ttft_s)
+        heapq.heappush(coming, (closed_at, 0.0))
+
+
 def queue_arrivals(
     servers: int,
     service_s: Callable[[Random], float],
@@ -290,7 +310,10 @@ RATES: Final = {
         None, 10.0, (1, 40), 80_000, _partial_open(batch_arrivals, alike, "itl_s", CHUNKED)
     ),
 }
-SETTLING: Final = {"users fall into step": Server(fall_into_step, 7, (1, 32))}
+SETTLING: Final = {
+    "users fall into step": Server(fall_into_step, 7, (1, 32)),
+    "users fall into step late": Server(fall_into_step_late, 5, (1, 32)),
+}
 
 
 def find_limit(server: Server, seed: int) -> float:

@@ -10,7 +10,7 @@ import pytest
 
 from locust_llm.records.report_result import ReportResult
 from locust_llm.report.slo.capacity_evidence import estimate_capacity
-from locust_llm.report.slo.rule_evidence import make_share_evidence
+from locust_llm.report.slo.rule_evidence import find_settled, make_share_evidence
 from locust_llm.slo.capacity_search import (
     CapacityEstimate,
     RuleEvidence,
@@ -197,7 +197,8 @@ def test_values_far_within_a_limit_say_nothing_of_failures() -> None:
     beyond, margins = np.zeros(100), np.full(100, 0.1)
     latency = make_share_evidence("r", beyond, 0.05, margins)
     attainment = make_share_evidence("r", beyond, 0.05, margins, may_fail=True)
-    assert latency.count == 2000
+    assert latency.allowed is None
+    assert latency.excess == pytest.approx(math.log(0.1))
     assert attainment.count < 110
 
 
@@ -212,14 +213,76 @@ def test_evidence_gets_to_the_control_as_it_is(margins: np.ndarray | None) -> No
 
 
 def test_a_rise_from_one_half_of_a_stage_to_the_other() -> None:
-    """Values of half the limit, then of the limit itself: ln 2."""
+    """Values of half the limit, then of the limit itself: ln 2. The highest are a tenth above."""
     margins = np.repeat([0.5, 1.0], 50) * np.tile([0.9, 1.1], 50)
     found = make_share_evidence("r", (margins >= 1).astype(float), 0.05, margins)
     assert found.rise == pytest.approx(math.log(2))
     assert 0 < found.rise_error < 0.1
-    assert found.beyond == 0.25
-    assert found.second_half is not None
-    assert (found.second_half.beyond, found.second_half.count) == (0.5, 50)
+    assert found.begin == pytest.approx(math.log(0.55))
+    assert found.settled is not None
+    assert (found.settled.excess, found.settled.count) == (pytest.approx(math.log(1.1)), 50)
+
+
+@pytest.mark.parametrize(("unsettled", "expected"), [(0, 0), (10, 10), (20, 20), (30, 30)])
+def test_values_settle_where_the_rest_has_the_least_error(unsettled: int, expected: int) -> None:
+    """At most three quarters of 40 values are left out, in cells of 5."""
+    logs = np.concatenate([np.zeros(unsettled), np.tile([2.0, 2.1], 20)])[:40]
+    assert find_settled(logs) == expected
+
+
+def test_the_error_of_a_percentile() -> None:
+    """400 values from 1 to e^4, whose logarithms are 0.01 apart. Beyond p95 are 20 +- 4.4 of them,
+    from 24.4 to 20 / 1.22 = 16.4: 4.4 x 0.01 below and 3.6 x 0.01 above."""
+    logs = np.random.default_rng(1).permutation(np.arange(400) / 100)
+    margins = np.exp(logs - 3.0)
+    found = make_share_evidence("r", (margins >= 1).astype(float), 0.05, margins)
+    assert found.excess == pytest.approx(0.795, abs=1e-4)
+    assert found.error == pytest.approx(0.044, rel=0.3)
+    assert found.error_above == pytest.approx(0.036, rel=0.3)
+
+
+def test_where_the_margins_do_not_tell_what_broke_the_rule_its_requests_do() -> None:
+    """Three requests were cut: they are half beyond the limit."""
+    beyond = np.array([0.0] * 97 + [0.5] * 3)
+    margins = np.full(100, 0.5)
+    found = make_share_evidence("r", beyond, 0.05, margins)
+    assert (found.allowed, found.beyond) == (0.05, 0.015)
+
+
+def value(level: float, excess: float, unsettled: float = 0.0) -> StageEvidence:
+    rule = RuleEvidence(
+        rule="r", excess=excess, error=0.05, error_above=0.05, later=0.6, unsettled=unsettled
+    )
+    return StageEvidence(level=level, rules=(rule,))
+
+
+def test_a_value_that_may_be_higher_later_shows_less() -> None:
+    """At 8 users it is 0.3 below its limit, and known to 0.05. It may rise by 0.6."""
+    certain, possible, likely = (
+        capacity(value(4, -0.6), value(8, -0.3, unsettled), value(16, 0.6)).chance_of(8)
+        for unsettled in (0.0, 0.1, 1.0)
+    )
+    assert certain > 0.995
+    assert 0.5 < likely < possible < certain
+
+
+def test_two_values_show_where_their_limit_lies_between_them() -> None:
+    """Values that rise with the load reach their limit at 10 of 5 and 20 users."""
+    found = capacity(value(5, -math.log(2)), value(20, math.log(2)))
+    assert found.value is not None
+    assert 8 <= found.value <= 12
+
+
+def test_a_stage_has_the_waves_of_the_nearest_level() -> None:
+    """The stage of 16 took 4 s beside its measured part, the later one of 2 users 2 s. Of 14 users
+    with 30 s left, one stage is measured for 26 s."""
+    held = [stage(level, 0.0, 500) for level in (1, 2, 4, 8, 13)] + [stage(16, 1.0, 500)]
+    done = [StageTime(level, 3, 5) for level in (1, 2, 4, 8)]
+    done += [StageTime(16, 20, 24), StageTime(13, 20, 24), StageTime(2, 20, 22)]
+    step = plan_stage(estimate_capacity(LEVELS, held), done, LEVELS, 30, 160)
+    assert step is not None
+    assert 13 <= step.level <= 15
+    assert step.at_most_s == pytest.approx(26, abs=0.5)
 
 
 def test_a_step_of_about_twice_the_rate_is_as_short_as_one_of_twice() -> None:

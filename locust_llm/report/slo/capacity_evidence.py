@@ -2,13 +2,13 @@
 
 What a rule asks about changes in one direction along the load: the more users, the more requests
 are beyond the limit. So each stage says something about all levels. Its ``excess`` at a level is
-the log-odds of a request beyond the limit over those that are allowed (of a mean the logarithm of
-its share of the limit, times MEAN_SCALE): the rule holds where that is at most 0. Over the levels,
+the logarithm of a value's share of the limit, times MEAN_SCALE (of a share of requests, the
+log-odds of one beyond the limit over those that are allowed): the rule holds where that is at most 0. Over the levels,
 from the lowest to the highest, the excess rises by a slope that is never negative, is about the
 same from one level to the next, and may change at any level, as where a server is full. All of
 that is a chain whose states are (excess, slope), so that the chances of each level follow exactly
 from all stages (Rabiner, A tutorial on hidden Markov models, Proceedings of the IEEE 77, 1989).
-Requests of a stage count as its effective sample size says; stages of one level differ by more
+A stage counts as the error of its value says, or its effective sample size; stages of one level differ by more
 than that, by one of SPREADS, which the stages that come back to a level show.
 """
 
@@ -123,7 +123,7 @@ def _select(name: str, stages: Sequence[StageEvidence]) -> list[tuple[float, Rul
 def compute_chances(levels: Sequence[float], known: Sequence[tuple[float, RuleEvidence]]) -> Floats:
     """The probability that a rule holds at each level, and below."""
     points = np.array(sorted({*levels, *(level for level, _ in known)}))
-    known = _pool_inflation(known)
+    known = _pool_errors(_pool_inflation(known))
     found, weights = [], []
     for spread, weight in SPREADS.items():
         logs = np.zeros((len(points), len(EXCESS)))
@@ -159,11 +159,31 @@ def _pool_inflation(
     return pooled
 
 
+def _pool_errors(known: Sequence[tuple[float, RuleEvidence]]) -> list[tuple[float, RuleEvidence]]:
+    """The evidence on percentiles with the mean errors of near levels, for the same reason."""
+    shown = [(level, rule) for level, rule in known if rule.count and rule.error_above]
+    below = [math.log(rule.error * math.sqrt(rule.count)) for _, rule in shown]
+    above = [math.log(rule.error_above * math.sqrt(rule.count)) for _, rule in shown]
+    pooled = []
+    for level, rule in known:
+        if rule.count and rule.error_above:
+            weights = [
+                other.count * math.exp(-abs(math.log(near / level)) / NEAR) for near, other in shown
+            ]
+            root = math.sqrt(rule.count)
+            rule = replace(
+                rule,
+                error=math.exp(sum(map(mul, weights, below)) / sum(weights)) / root,
+                error_above=math.exp(sum(map(mul, weights, above)) / sum(weights)) / root,
+            )
+        pooled.append((level, rule))
+    return pooled
+
+
 def _log_likelihood(evidence: RuleEvidence, spread: float) -> Floats:
     """The log-likelihood of each excess."""
     if evidence.allowed is None:
-        off = (EXCESS - MEAN_SCALE * evidence.excess) / (MEAN_SCALE * max(evidence.error, 1e-3))
-        logs: Floats = -(FREEDOM + 1) / 2 * np.log1p(off * off / FREEDOM)
+        logs = _log_value_likelihood(evidence)
     else:
         odds = math.log(evidence.allowed / (1 - evidence.allowed))
         size = evidence.weight * evidence.count / evidence.inflation
@@ -174,6 +194,26 @@ def _log_likelihood(evidence: RuleEvidence, spread: float) -> Floats:
     logs = logs - logs.max()
     likely = _spread_matrix(max(spread, evidence.spread)) @ np.exp(logs)
     return np.log(np.maximum(likely, 1e-12))
+
+
+def _log_value_likelihood(evidence: RuleEvidence) -> Floats:
+    """Of a value that a stage shows: it is the true one but for its error, or is still lower."""
+    above = evidence.error_above or evidence.error
+    likely = (1 - evidence.unsettled) * _density(evidence, above)
+    if evidence.unsettled:
+        wide = math.hypot(above, evidence.later)
+        likely = likely + evidence.unsettled * _density(evidence, wide)
+    logs: Floats = np.log(likely)
+    return logs
+
+
+def _density(evidence: RuleEvidence, error_above: float) -> Floats:
+    """The probability density of the excess of a stage, for each true one, up to a factor."""
+    off = EXCESS / MEAN_SCALE - evidence.excess
+    error = max(evidence.error, 1e-3)
+    off = off * math.sqrt(evidence.weight) / np.where(off > 0, error_above, error)
+    density: Floats = (1 + off * off / FREEDOM) ** (-(FREEDOM + 1) / 2) / (error + error_above)
+    return density
 
 
 @lru_cache(maxsize=8)

@@ -1,5 +1,5 @@
-"""Evidence of a stage about a rule, for the capacity of the sweep: of a percentile or a share the
-requests beyond the limit, of anything else by how much its figure is off the limit."""
+"""Evidence of a stage about a rule, for the capacity of the sweep: by how much its figure is off the
+limit, and of a share the requests beyond the limit."""
 
 import math
 from collections.abc import Sequence
@@ -26,7 +26,13 @@ from locust_llm.slo.metric_definitions import (
 from locust_llm.slo.rules import PASS, Rule, SloResult
 
 from .censoring import bound_share_hits, measure_margins
-from .confidence_intervals import MIN_VALUES, estimate_share_interval
+from .confidence_intervals import (
+    MIN_VALUES,
+    estimate_percentile_interval,
+    estimate_share_interval,
+    level_of_share,
+    weigh_share,
+)
 from .long_run import measure_long_run
 from .observed import (
     Evaluation,
@@ -44,6 +50,15 @@ MOST_SURE: Final = 20.0
 """Requests far within a limit may count as at most so many times their number."""
 FAR: Final = 3.0
 """The logarithm of a value over its limit where one of them is 0 or infinite."""
+BEGIN: Final = 0.2
+"""This share of a stage's requests shows the values that a much shorter stage would have."""
+FEW_BEYOND: Final = 3.0
+"""With fewer requests than this beyond a percentile, it is extrapolated."""
+UNKNOWN: Final = (0.0, 0.0, 0.0)
+CELL: Final = 5
+"""So many requests in a row are one value of those that settle."""
+MOST_UNSETTLED: Final = 0.75
+"""At most this share of a stage is left out."""
 
 
 def measure_stage_evidence(seen: Evaluation, results: Sequence[SloResult]) -> StageEvidence | None:
@@ -147,25 +162,78 @@ def make_share_evidence(
 ) -> RuleEvidence:
     """The evidence of requests in the order of their sends: 1 for each ``beyond`` the limit.
 
-    ``margins``: how far each request is, 1 at the limit. Where none is beyond it, they show the
-    distance. ``may_fail``: a failure is beyond the limit as well, and they show nothing about
-    failures.
+    ``margins``: how far each request is, 1 at the limit. ``may_fail``: a failure is beyond the limit
+    as well, and they show nothing about failures.
     """
-    whole = _weigh_share(name, beyond, allowed, None if may_fail else margins)
+    if may_fail or margins is None or np.isnan(margins).any():
+        return _weigh_share(name, beyond, allowed, None if may_fail else margins)
+    whole = _weigh_margins(name, beyond, allowed, margins)
     half = len(beyond) // 2
-    if margins is None or half < MIN_VALUES or np.isnan(margins).any():
+    if half < MIN_VALUES:
         return whole
     with np.errstate(divide="ignore"):
         logs = np.clip(np.log(margins), -FAR, FAR)
     parts = logs[:half], logs[half:]
     errors = (measure_long_run(part).deviation / math.sqrt(len(part)) for part in parts)
+    settled = slice(find_settled(logs), None)
     return replace(
         whole,
         rise=float(parts[1].mean() - parts[0].mean()),
         rise_error=math.hypot(*errors),
-        second_half=_weigh_share(
-            name, beyond[half:], allowed, None if may_fail else margins[half:]
-        ),
+        begin=_log_over(float(np.quantile(margins[: int(BEGIN * len(margins))], 1 - allowed)), 1.0),
+        settled=_weigh_margins(name, beyond[settled], allowed, margins[settled]),
+    )
+
+
+def find_settled(logs: Floats) -> int:
+    """The number of values before a series of logarithms settles: without them the error of its
+    mean is least (White, An effective truncation heuristic for bias reduction in simulation output,
+    Simulation 69, 1997)."""
+    cells = [cell.mean() for cell in np.array_split(logs, max(len(logs) // CELL, 1))]
+    values = np.array(cells)
+    most = int(MOST_UNSETTLED * len(values))
+    errors = [values[cut:].std() / math.sqrt(len(values) - cut) for cut in range(most + 1)]
+    return int(np.argmin(errors)) * len(logs) // len(values)
+
+
+def _weigh_margins(name: str, beyond: Floats, allowed: float, margins: Floats) -> RuleEvidence:
+    """The allowed share of requests is beyond a percentile of the margins. It shows more than the
+    requests beyond the limit, which may be few, or none."""
+    agrees = np.where(beyond == 1, margins >= 1, (beyond == 0) & (margins <= 1)).all()
+    low, value, high = _find_percentile(margins, allowed) if agrees else UNKNOWN
+    if not 0 < low <= value <= high < math.inf:
+        return _weigh_share(name, beyond, allowed, margins)
+    return RuleEvidence(
+        rule=name,
+        count=float(len(margins)),
+        excess=_log_over(value, 1.0),
+        error=max(math.log(value / low), CERTAIN),
+        error_above=max(math.log(high / value), CERTAIN),
+    )
+
+
+def _find_percentile(margins: Floats, allowed: float) -> tuple[float, float, float]:
+    """The value that the allowed share of requests is beyond, between the values one standard error
+    lower and higher."""
+    count = len(margins)
+    if count < MIN_VALUES:
+        return UNKNOWN
+    ordered = np.sort(margins)
+    value = level_of_share(ordered, 1 - allowed)
+    if count * allowed < FEW_BEYOND:  # it may lie beyond all values
+        low, high = estimate_percentile_interval(margins, 100 * (1 - allowed)).ends
+        ends = (low or 0.0, math.inf if high is None else high)
+        if not 0 < value < math.inf:
+            return UNKNOWN
+        lower, higher = ((end / value) ** (1 / NORMAL_REACH) for end in ends)
+        return value * lower, value, value * higher
+    size = count / weigh_share((margins > value).astype(np.float64)).inflation
+    factor = 1 + math.sqrt((1 - allowed) / (allowed * size))
+    lower_share = 1 - min(allowed * factor, 1.0)
+    return (
+        level_of_share(ordered, lower_share),
+        value,
+        level_of_share(ordered, 1 - allowed / factor),
     )
 
 

@@ -7,6 +7,7 @@ Inventories and Maintenance, 1958), and varies as slowly later."""
 import math
 from collections.abc import Sequence
 from itertools import chain
+from statistics import fmean
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -18,6 +19,9 @@ LONG: Final = 0.5
 LEAST_RISE: Final = 0.1
 """The least logarithm of the rise from one half of a stage to the other. A smaller rise does not
 matter."""
+UNSETTLED: Final = 0.1
+"""Where values rise in other stages, and not in this one, they settled at once; with this
+probability they have not begun to rise."""
 MIN_ERRORS: Final = 2.0
 """A rise by so many standard errors is no chance."""
 
@@ -33,6 +37,8 @@ class Rise(NamedTuple):
     """The factor from the first half of a stage to the second."""
     long_s: float
     """Shorter stages saw only the begin of the rise."""
+    whole: float
+    """The logarithm of the factor from the begin of a stage to its settled part."""
 
 
 def find_rise(rule: str, stages: Sequence[StageEvidence]) -> Rise | None:
@@ -44,20 +50,24 @@ def find_rise(rule: str, stages: Sequence[StageEvidence]) -> Rise | None:
         for evidence in chain.from_iterable(long_stages)
         if evidence.rule == rule and evidence.rise_error > 0
     ]
-    weights = [evidence.rise_error**-2 for evidence in known]
     if not known:
         return None
-    pairs = zip(known, weights, strict=True)
-    rise = sum(evidence.rise * weight for evidence, weight in pairs) / sum(weights)
-    if rise < LEAST_RISE or rise * math.sqrt(sum(weights)) < MIN_ERRORS:
+    rise = fmean(evidence.rise for evidence in known)
+    errors = sum(evidence.rise / evidence.rise_error for evidence in known) / math.sqrt(len(known))
+    if rise < LEAST_RISE or errors < MIN_ERRORS:
         return None
-    return Rise(rule, math.exp(rise), long_s)
+    whole = [
+        max(evidence.settled.excess - evidence.begin, 0.0)
+        for evidence in known
+        if evidence.settled is not None and evidence.settled.allowed is None
+    ]
+    return Rise(rule, math.exp(rise), long_s, fmean(whole or [rise]))
 
 
 def weigh_rises(stages: Sequence[StageEvidence]) -> list[StageEvidence]:
-    """What the stages show about their rules. If a rule's values rise, the second half of each long
-    stage counts. A shorter stage counts only where it breaks the rule, as it would break it more
-    later."""
+    """What the stages show about their rules. If a rule's values rise, the settled part of each long
+    stage counts. A shorter stage counts fully only where it breaks the rule, as it would break it
+    more later. Elsewhere its value may be as much higher as those of long stages become."""
     every = chain.from_iterable(stage.rules for stage in stages)
     names = dict.fromkeys(evidence.rule for evidence in every)
     rises = {name: find_rise(name, stages) for name in names}
@@ -79,10 +89,22 @@ def _weigh_rise(
     if rise is None:
         return evidence
     if stage.measured_s < rise.long_s:
-        return evidence if _is_broken(evidence) else None
-    if evidence.second_half is None:
+        if _is_broken(evidence):
+            return evidence
+        if evidence.allowed is not None:
+            return None
+        return replace(evidence, later=rise.whole, unsettled=1.0, count=0.0)
+    if evidence.settled is None:
         return evidence
-    return replace(evidence.second_half, passes=evidence.passes, figure=evidence.figure)
+    kept = replace(
+        evidence.settled,
+        passes=evidence.passes,
+        figure=evidence.figure,
+        weight=evidence.weight,
+    )
+    if kept.allowed is None and kept.excess - evidence.begin < rise.whole / 2:
+        kept = replace(kept, later=rise.whole, unsettled=UNSETTLED)
+    return kept
 
 
 def _is_broken(evidence: RuleEvidence) -> bool:

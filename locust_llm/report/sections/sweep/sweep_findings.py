@@ -291,8 +291,8 @@ def describe_doubts(axis: str, levels: Sequence[LoadLevel], settings: Settings) 
         if rise is not None:
             sentences.append(
                 f" Within a stage the values of {rule} get worse, x{rise.factor:.2g} from its first "
-                f"half to its second. So only second halves count, and stages of less than "
-                f"{rise.long_s:.0f} s only where they break the rule."
+                f"half to its second. So requests sent before they settle do not count, and stages "
+                f"of less than {rise.long_s:.0f} s count little unless they break the rule."
             )
         found = find_disturbance(rule, weigh_rises(stages))
         if found is None:

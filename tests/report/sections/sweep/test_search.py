@@ -23,7 +23,7 @@ from locust_llm.report.sections.sweep.sweep_findings import (
 )
 from locust_llm.report.slo.capacity_evidence import estimate_capacity
 from locust_llm.report.slo.disturbance import find_disturbance, weigh_disturbances
-from locust_llm.report.slo.settling import find_rise, weigh_queues, weigh_rises
+from locust_llm.report.slo.settling import UNSETTLED, find_rise, weigh_queues, weigh_rises
 from locust_llm.report.summary_rows import LoadLevel
 from locust_llm.slo.capacity_search import CapacityEstimate, RuleEvidence, StageEvidence
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, SloResult
@@ -217,17 +217,17 @@ def test_visits_within_their_errors_are_no_disturbance() -> None:
 
 
 def risen(level: float, measured_s: float, beyond: float, rise: float) -> StageEvidence:
-    """Requests beyond the limit, of 5 % that may be; all of them in the second half."""
+    """Requests beyond the limit, of 5 % that may be; all of them in the settled half."""
     half = RuleEvidence(rule="r", beyond=min(2 * beyond, 1.0), allowed=0.05, count=100)
     whole = replace(
-        half, beyond=beyond, count=200, rise=rise, rise_error=0.1, second_half=half, passes=True
+        half, beyond=beyond, count=200, rise=rise, rise_error=0.1, settled=half, passes=True
     )
     return StageEvidence(level=level, measured_s=measured_s, rules=(whole,))
 
 
-def test_of_stages_whose_values_rise_the_second_half_counts() -> None:
+def test_of_stages_whose_values_rise_the_settled_part_counts() -> None:
     """Short stages pass up to 8 and break at 16; those of 20 s rise by exp(0.4) from half to half.
-    The two of them tell 0.4 to 0.1 / sqrt(2)."""
+    They are 5 and 3 errors."""
     stages = [
         risen(4, 3.0, 0.0, 0.0), risen(16, 3.0, 0.2, 0.0), risen(8, 20.0, 0.03, 0.5),
         risen(6, 18.0, 0.0, 0.3),
@@ -239,6 +239,25 @@ def test_of_stages_whose_values_rise_the_second_half_counts() -> None:
     kept = [(stage.level, stage.rules[0].beyond) for stage in weigh_rises(stages)]
     assert kept == [(16, 0.2), (8, 0.06), (6, 0.0)]
     assert all(stage.rules[0].passes for stage in weigh_rises(stages))
+
+
+def test_values_of_a_stage_that_saw_no_rise_may_be_higher_later() -> None:
+    """From their begins to their settled parts the long stages rise by 0.8 and by 0: 0.4. The one
+    that does not rise may have settled at once. The short one certainly did not settle."""
+    settled = RuleEvidence(rule="r", excess=0.2, error=0.1, error_above=0.1, count=200)
+    rising = replace(settled, begin=-0.6, rise=0.5, rise_error=0.1, settled=settled)
+    steady = replace(settled, begin=0.2, rise=0.0, rise_error=0.1, settled=settled)
+    short = replace(settled, excess=-0.7, count=20)
+    stages = [
+        StageEvidence(level=level, measured_s=measured_s, rules=(evidence,))
+        for level, measured_s, evidence in ((4, 3.0, short), (8, 20.0, rising), (8, 20.0, steady))
+    ]
+    rise = find_rise("r", stages)
+    assert rise is not None
+    assert math.isclose(rise.whole, 0.4)
+    kept = [stage.rules[0] for stage in weigh_rises(stages)]
+    assert [(one.excess, one.unsettled) for one in kept] == [(-0.7, 1), (0.2, 0), (0.2, UNSETTLED)]
+    assert [one.later for one in kept] == pytest.approx([0.4, 0, 0.4])
 
 
 def test_levels_that_were_visited_twice_are_named_once() -> None:
