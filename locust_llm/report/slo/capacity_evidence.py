@@ -183,7 +183,7 @@ def _pool_errors(known: Sequence[tuple[float, RuleEvidence]]) -> list[tuple[floa
 def _log_likelihood(evidence: RuleEvidence, spread: float) -> Floats:
     """The log-likelihood of each excess."""
     if evidence.allowed is None:
-        logs = _log_value_likelihood(evidence)
+        logs: Floats = _log_value_likelihood(evidence)
     else:
         odds = math.log(evidence.allowed / (1 - evidence.allowed))
         size = evidence.weight * evidence.count / evidence.inflation
