@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import gevent
 from gevent import GreenletExit
@@ -141,9 +141,10 @@ def _exchange(
     asked_at = time.monotonic()
     slot = gate.enter()
     try:
-        return _send_admitted(
+        admitted = _AdmittedRequest(
             user_connection, gate, slot, request, stream, fields, asked_at, on_first
         )
+        return admitted.exchange()
     finally:
         slot.release()  # whatever happened; if the first chunk freed it, this does nothing
 
@@ -179,71 +180,117 @@ def _connect_until_due(
     return user_connection.open(request.target) if user_connection.connection is None else connect_s
 
 
-def _send_admitted(
-    user_connection: UserConnection, gate: Gate, slot: Slot, request: Request, stream: Response,
-    fields: dict[str, Any],
-    asked_at: float, on_first: FirstHook | None,
-) -> Record:  # fmt: skip
-    admitted_at = time.monotonic()
-    fields |= {"admitted_at": admitted_at, "limit": slot.limit}
-    try:
-        # servers close idle ones, and waits may be long
-        again_s = user_connection.open(request.target, checked_s=CHECKED_S)
-    except ConnectFailed as error:
-        return _make_unsent_record(
-            fields, request, asked_at, time.monotonic(), error.outcome, str(error)
-        )
-    if again_s is not None:
-        fields["connect_s"] = (fields["connect_s"] or 0.0) + again_s
-        fields["reconnect_s"] = again_s
-    freed: list[float] = []
+class _SendResult(NamedTuple):
+    connection: Connection
+    written: bool
+    """The whole request was written."""
+    unsent: OSError | None
+    """Why it could not be written."""
+    killed: BaseException | None
+    """What killed this greenlet meanwhile."""
 
-    def free() -> None:
-        if slot.release():
-            freed.append(time.monotonic())
-            if on_first is not None and stream.answer.chunk_reads:
-                on_first(stream, request.labels)
 
-    while True:
-        connection = user_connection.connection
-        assert connection is not None
-        user_connection.stream = stream
-        reader = get_open_streams()
-        wire = connection.encrypt(request.pieces)
-        stream.sent_ns = time.monotonic_ns()
-        try:  # before the send: an answer may come before all is written
-            reading = reader.add(connection, stream, free, awaited=slot.limit is not None)
-        except ReaderFailed as error:
-            user_connection.close()
-            return _make_unsent_record(
-                fields, request, asked_at, time.monotonic(), CLIENT_ERROR, str(error)
-            )
-        limits = RequestTimeout(request, stream)
-        unsent, killed = _send_and_wait(user_connection, request, reading, limits, wire)
-        if killed is not None or not _was_stale(connection, stream):
-            break
-        user_connection.close()
+class _AdmittedRequest:
+    """A request that has its slot: it is sent, waited for, and becomes a record."""
+
+    def __init__(
+        self,
+        user_connection: UserConnection,
+        gate: Gate,
+        slot: Slot,
+        request: Request,
+        stream: Response,
+        fields: dict[str, Any],
+        asked_at: float,
+        on_first: FirstHook | None,
+    ) -> None:
+        self._user_connection = user_connection
+        self._gate = gate
+        self._slot = slot
+        self._request = request
+        self._stream = stream
+        self._fields = fields
+        """What is known of the record so far."""
+        self._asked_at = asked_at
+        self._on_first = on_first
+        self._freed_at: float | None = None
+
+    def exchange(self) -> Record:
+        """Send, again on a new connection where the server was closing the old one, and wait."""
+        self._fields |= {"admitted_at": time.monotonic(), "limit": self._slot.limit}
         try:
-            user_connection.open(request.target)
+            self._check_connection()
+            result = self._send_once()
+            if result.killed is None and _was_stale(result.connection, self._stream):
+                self._renew_connection()
+                result = self._send_once()
         except ConnectFailed as error:
-            return _make_unsent_record(
-                fields, request, asked_at, time.monotonic(), error.outcome, str(error)
-            )
-        user_connection.closes = True
-        fields["resent"] = 1
-        stream = _make_response(request)
-    if limits.written_at is None or not stream.frame.reusable or user_connection.closes:
-        user_connection.close()  # before the slot goes on: who gave up is gone when the next one comes
-    free()
-    if unsent is not None and stream.status is None:
-        stream.failure = ("send_failed", describe_exception(unsent))
-    fields["rtt_us"], fields["retransmits"] = connection.round_trip()
-    killed = killed or _yield_to_due_sends(request, gate, stream)
-    record = _make_record(stream, fields, request, asked_at, freed[0] if freed else None)
-    if killed is not None:
-        killed.record = record  # type: ignore[attr-defined]
-        raise killed
-    return record
+            return self._make_unsent_record(error.outcome, str(error))
+        except ReaderFailed as error:
+            self._user_connection.close()
+            return self._make_unsent_record(CLIENT_ERROR, str(error))
+        return self._end(result)
+
+    def _check_connection(self) -> None:
+        """Servers close idle connections, and waits for a slot may be long."""
+        again_s = self._user_connection.open(self._request.target, checked_s=CHECKED_S)
+        if again_s is not None:
+            self._fields["connect_s"] = (self._fields["connect_s"] or 0.0) + again_s
+            self._fields["reconnect_s"] = again_s
+
+    def _send_once(self) -> _SendResult:
+        stream = self._stream
+        connection = self._user_connection.connection
+        assert connection is not None
+        self._user_connection.stream = stream
+        reader = get_open_streams()
+        wire = connection.encrypt(self._request.pieces)
+        stream.sent_ns = time.monotonic_ns()
+        # before the send: an answer may come before all is written
+        reading = reader.add(
+            connection, stream, self._free_slot, awaited=self._slot.limit is not None
+        )
+        limits = RequestTimeout(self._request, stream)
+        unsent, killed = _send_and_wait(self._user_connection, self._request, reading, limits, wire)
+        return _SendResult(connection, limits.written_at is not None, unsent, killed)
+
+    def _free_slot(self) -> None:
+        """Called at the first chunk and at the end; only the first call frees it."""
+        if not self._slot.release():
+            return
+        self._freed_at = time.monotonic()
+        if self._on_first is not None and self._stream.answer.chunk_reads:
+            self._on_first(self._stream, self._request.labels)
+
+    def _renew_connection(self) -> None:
+        self._user_connection.close()
+        self._user_connection.open(self._request.target)
+        self._user_connection.closes = True
+        self._fields["resent"] = 1
+        self._stream = _make_response(self._request)
+
+    def _end(self, result: _SendResult) -> Record:
+        """Give the slot back and make the record. Raises what killed the greenlet, with it."""
+        stream = self._stream
+        if not result.written or not stream.frame.reusable or self._user_connection.closes:
+            # before the slot goes on: who gave up is gone when the next one comes
+            self._user_connection.close()
+        self._free_slot()
+        if result.unsent is not None and stream.status is None:
+            stream.failure = ("send_failed", describe_exception(result.unsent))
+        self._fields["rtt_us"], self._fields["retransmits"] = result.connection.round_trip()
+        killed = result.killed or _yield_to_due_sends(self._request, self._gate, stream)
+        record = _make_record(stream, self._fields, self._request, self._asked_at, self._freed_at)
+        if killed is not None:
+            killed.record = record  # type: ignore[attr-defined]
+            raise killed
+        return record
+
+    def _make_unsent_record(self, outcome: str, message: str) -> Record:
+        now = time.monotonic()
+        return _make_unsent_record(
+            self._fields, self._request, self._asked_at, now, outcome, message
+        )
 
 
 def _yield_to_due_sends(request: Request, gate: Gate, stream: Response) -> BaseException | None:

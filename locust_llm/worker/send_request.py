@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from locust.clients import HttpSession
@@ -32,6 +33,7 @@ from locust_llm.gate.gate import GateClosed
 from locust_llm.locust_adapter.request_statistics import log_to_locust
 from locust_llm.protocols.known import PROTOCOLS, encode_request_pieces
 from locust_llm.protocols.parsed_answer import USUAL
+from locust_llm.protocols.protocol import Messages
 from locust_llm.records.outcomes import CANCELLED, CUT, OK, RETRIED
 from locust_llm.records.phase_plan import label_phase, stage_of_phase
 from locust_llm.records.record import Record
@@ -57,6 +59,8 @@ FAILED_S: Final = 1.0
 refuses at once would get thousands of requests a second."""
 # before it is due a request that is not ready yet goes before all that can wait
 SOON_S: Final = 0.05
+
+
 Attempt = Callable[[int, float | None], tuple[Request, requests.PreparedRequest]]
 """Makes the request from the number of an attempt and its due time."""
 
@@ -84,6 +88,22 @@ class SentAttempt(NamedTuple):
 
     side: VariantTarget
     form: RequestForm
+
+
+class RequestDraft(NamedTuple):
+    """A request before it is written: what all attempts have in common."""
+
+    id: str
+    permit: Permit
+    turn: OutgoingTurn
+    side: VariantTarget
+    model: str | None
+    messages: Messages
+    fields: dict[str, Any]
+    """Fields of the body."""
+    headers: dict[str, str] | None
+    labels: dict[str, Any]
+    keep_text: bool
 
 
 class RequestSender:
@@ -192,85 +212,85 @@ class RequestSender:
         body: dict[str, Any],
     ) -> Record:  # fmt: skip
         """Send one request and return its record."""
-        sender, settings, user = self.sender, self.sender.settings, self._user
         try:
-            side = sender.tenants.side(
-                sender.side(sender.block(permit.phase), turn.session), turn.tenant
-            )
-            self.line = self._line(side.address if settings.hosts else "")
-            request_id = f"{sender.worker}-{user.number}-{next(user.numbers)}"
-            session = turn.session or request_id
-            model = side.set_model or user.model or turn.model or side.model
-            messages, kept_response = self.kept.asked(turn.messages, settings)
-            asked = {**sender.extra, **kept_response, **(turn.body or {}), **body, **side.body}
-            # an answer with a form of its own ends by itself
-            self._wanted = find_response_schema(asked)
-            if self._wanted is not None:
-                sender.answers.start()
-            sized = turn.sized and self._wanted is None
-            fields = {
-                **(make_length_fields(side.length_way, turn.output_tokens) if sized else {}),
-                **asked,
-            }
-            if media := count_media(turn.messages):
-                sender.turns.take()
-            form = sender.form(side)
-
-            def written() -> list[bytes]:
-                return encode_request_pieces(
-                    settings.endpoint_type, model, messages, turn.output_tokens,
-                    streaming=settings.streaming,
-                    per_chunk_usage=settings.per_chunk_usage, **form.fields(settings), **fields,
-                )  # fmt: skip
-
-            pieces = written()
-            max_chunks = chunk_limit(
-                turn.output_tokens, fields, PROTOCOLS[settings.endpoint_type].length_fields
-            )
-            sent = str(fields.get("model") or model or "")  # a row of a file may name its own
-            if settings.session_header:
-                headers = {settings.session_header: session, **(headers or {})}
-            labels = {
-                "name": name or settings.endpoint, "model": sent, "session": session,
-                **self._labels(permit, turn, side), **media,
-            }  # fmt: skip
-
-            def attempt(
-                number: int, due_at: float | None
-            ) -> tuple[Request, requests.PreparedRequest]:
-                nonlocal form, pieces
-                if form != (now := sender.form(side)):
-                    form = now
-                    pieces = written()
-                self._sent = SentAttempt(side, form)
-                its_id = request_id if number == 1 else f"{request_id}.{number}"
-                prepared, wire, more = self._prepare(pieces, its_id, headers, side, turn.tenant)
-                request = Request(
-                    target=make_target(
-                        prepared.url or "", self._user.client.verify, self._user.client.cert
-                    ),
-                    data=wire,
-                    more=more,
-                    labels=labels | {"id": its_id, "attempt": number},
-                    due_at=due_at,
-                    timeout_s=settings.request_timeout_s,
-                    first_token_timeout_s=settings.first_token_timeout_s
-                    if settings.streaming
-                    else None,
-                    gap_timeout_s=settings.gap_timeout_s,
-                    cancel_after_s=sender.cancel_after_s(permit.phase),
-                    max_response_bytes=settings.max_response_bytes,
-                    max_chunks=max_chunks,
-                    keep_text=keep_text or self._wanted is not None,
-                    kind=settings.endpoint_type,
-                )
-                return request, prepared
-
+            draft = self._draft(permit, turn, name, headers, keep_text, body)
         except BaseException:
-            sender.permits.put_back(permit)
+            self.sender.permits.put_back(permit)
             raise
         self._lose, self._session = turn.lose, turn.session
-        return self._attempts(permit, attempt)
+        return self._attempts(permit, partial(self._make_attempt, draft))
+
+    def _draft(
+        self, permit: Permit, turn: OutgoingTurn, name: str | None, headers: dict[str, str] | None,
+        keep_text: bool,
+        body: dict[str, Any],
+    ) -> RequestDraft:  # fmt: skip
+        sender, settings, user = self.sender, self.sender.settings, self._user
+        side = sender.tenants.side(
+            sender.side(sender.block(permit.phase), turn.session), turn.tenant
+        )
+        self.line = self._line(side.address if settings.hosts else "")
+        request_id = f"{sender.worker}-{user.number}-{next(user.numbers)}"
+        session = turn.session or request_id
+        model = side.set_model or user.model or turn.model or side.model
+        messages, kept_response = self.kept.asked(turn.messages, settings)
+        asked = {**sender.extra, **kept_response, **(turn.body or {}), **body, **side.body}
+        # an answer with a form of its own ends by itself
+        self._wanted = find_response_schema(asked)
+        if self._wanted is not None:
+            sender.answers.start()
+        sized = turn.sized and self._wanted is None
+        fields = {
+            **(make_length_fields(side.length_way, turn.output_tokens) if sized else {}),
+            **asked,
+        }
+        if media := count_media(turn.messages):
+            sender.turns.take()
+        if settings.session_header:
+            headers = {settings.session_header: session, **(headers or {})}
+        sent = str(fields.get("model") or model or "")  # a row of a file may name its own
+        labels = {
+            "name": name or settings.endpoint, "model": sent, "session": session,
+            **self._labels(permit, turn, side), **media,
+        }  # fmt: skip
+        return RequestDraft(
+            request_id, permit, turn, side, model, messages, fields, headers, labels, keep_text
+        )
+
+    def _make_attempt(
+        self, draft: RequestDraft, number: int, due_at: float | None
+    ) -> tuple[Request, requests.PreparedRequest]:
+        """Write the request in the form that the server takes by now."""
+        sender, settings = self.sender, self.sender.settings
+        turn, side = draft.turn, draft.side
+        form = sender.form(side)
+        body = encode_request_pieces(
+            settings.endpoint_type, draft.model, draft.messages, turn.output_tokens,
+            streaming=settings.streaming,
+            per_chunk_usage=settings.per_chunk_usage, **form.fields(settings), **draft.fields,
+        )  # fmt: skip
+        self._sent = SentAttempt(side, form)
+        its_id = draft.id if number == 1 else f"{draft.id}.{number}"
+        prepared, wire, more = self._prepare(body, its_id, draft.headers, side, turn.tenant)
+        client = self._user.client
+        request = Request(
+            target=make_target(prepared.url or "", client.verify, client.cert),
+            data=wire,
+            more=more,
+            labels=draft.labels | {"id": its_id, "attempt": number},
+            due_at=due_at,
+            timeout_s=settings.request_timeout_s,
+            first_token_timeout_s=settings.first_token_timeout_s if settings.streaming else None,
+            gap_timeout_s=settings.gap_timeout_s,
+            cancel_after_s=sender.cancel_after_s(draft.permit.phase),
+            max_response_bytes=settings.max_response_bytes,
+            max_chunks=chunk_limit(
+                turn.output_tokens, draft.fields, PROTOCOLS[settings.endpoint_type].length_fields
+            ),
+            keep_text=draft.keep_text or self._wanted is not None,
+            kind=settings.endpoint_type,
+        )
+        return request, prepared
 
     def _labels(self, permit: Permit, turn: OutgoingTurn, side: VariantTarget) -> dict[str, Any]:
         """The record's fields for this request, whatever becomes of it."""
