@@ -1,6 +1,6 @@
 """Access: what lets a run reach the server: headers, the API key and its command, certificates,
 proxies, source addresses.
 
-Begin with headers_and_api_key.py, which makes the headers of every request. api_key_process.py renews a key during
-a run.
+Begin with headers_and_api_key.py, which makes the headers of every request. api_key_process.py
+renews a key during a run.
 """

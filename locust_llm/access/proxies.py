@@ -19,8 +19,8 @@ def list_passed_proxies(settings: Settings) -> str:
 
 
 def note_different_proxy(worker: str, proxy: str | None, control: str) -> str:
-    """The note on a process whose proxy differs from the controller's. Empty: it does not differ, or
-    is not known."""
+    """The note on a process whose proxy differs from the controller's. Empty: it does not differ,
+    or is not known."""
     if proxy is None or proxy == control:
         return ""
     return (

@@ -1,5 +1,5 @@
-"""Limit sweep: a run that looks for the best prefill limit, in blocks of one load that goes on; which
-block comes next, and when enough is known. No clock: the caller says when a block begins.
+"""Limit sweep: a run that looks for the best prefill limit, in blocks of one load that goes on;
+which block comes next, and when enough is known. No clock: the caller says when a block begins.
 
 The first blocks find the server cold, and show how long a request takes. Then come rounds: a block
 at each limit, in an order that is drawn for each round, as is how long its blocks are. So whatever

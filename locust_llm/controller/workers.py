@@ -188,7 +188,8 @@ class WorkerRegistry:
         ]  # fmt: skip
 
     def excuse(self, held_s: float) -> None:
-        """The controller was stopped, perhaps with its whole machine, and heard nobody for so long."""
+        """The controller was stopped, perhaps with its whole machine, and heard nobody for so
+        long."""
         for worker in self._members.values():
             worker.seen_at += held_s
 

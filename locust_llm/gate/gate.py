@@ -6,8 +6,8 @@ our own queue, because a bare semaphore lets a newcomer of the same loop turn ov
 wait. Lowering the share is a debt: slots that come back pay it before any waiter gets one, and
 nothing that runs is ended. The bound of the semaphore catches a slot given back twice.
 
-The limit is over all processes, and each has a gate with a share of it, as long as the controller of
-the run answers (gate/shares.py). One process alone has all of it.
+The limit is over all processes, and each has a gate with a share of it, as long as the controller
+of the run answers (gate/shares.py). One process alone has all of it.
 """
 
 import math

@@ -1,5 +1,5 @@
-"""Command line help: the begin and the end of --help, and how a command is written down in the files
-of its run."""
+"""Command line help: the begin and the end of --help, and how a command is written down in the
+files of its run."""
 
 import os
 import shlex

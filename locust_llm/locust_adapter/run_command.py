@@ -1,5 +1,5 @@
-"""Command ``locust-llm run``: Locust with synthetic prompts, or with a locustfile of the user's own.
-Its options are in settings/run_options.py."""
+"""Command ``locust-llm run``: Locust with synthetic prompts, or with a locustfile of the user's
+own. Its options are in settings/run_options.py."""
 
 from .start_locust import LOCUSTFILES, start_locust
 

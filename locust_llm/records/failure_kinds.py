@@ -1,5 +1,5 @@
-"""Failure kinds: failures by their kinds (messages that differ in variable parts alone) in a bounded number,
-and runs that begin with failures."""
+"""Failure kinds: failures by their kinds (messages that differ in variable parts alone) in a
+bounded number, and runs that begin with failures."""
 
 import re
 from collections import Counter

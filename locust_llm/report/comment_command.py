@@ -1,5 +1,5 @@
-"""Command ``locust-llm comment DIR``: prints a run's result for a pull request. The CI's own program
-posts it: see deploy/ci."""
+"""Command ``locust-llm comment DIR``: prints a run's result for a pull request. The CI's own
+program posts it: see deploy/ci."""
 
 import argparse
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Document blocks: what a document consists of (headings, texts and tables), and how values are written
-in them."""
+"""Document blocks: what a document consists of (headings, texts and tables), and how values are
+written in them."""
 
 import math
 from collections.abc import Mapping

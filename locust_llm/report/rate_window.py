@@ -4,12 +4,12 @@ throughput in it.
 A stage of a sweep is measured while its load is on: before and after, requests of the first and the
 last wave keep the server as busy. Over its measured requests alone, from the first send to the last
 end, a rate would be too low by the time in which the last ones come back and no new ones go out; so
-rates are those of what ended within the measured time. So are those of a run whose load went on from
-the warmup.
+rates are those of what ended within the measured time. So are those of a run whose load went on
+from the warmup.
 
-A rate of any other run is over all of it, its start and its end too. How far that rate may be off is
-seen from the part between them (``find_settled_window``): that a load begins and ends is no change
-of the server.
+A rate of any other run is over all of it, its start and its end too. How far that rate may be off
+is seen from the part between them (``find_settled_window``): that a load begins and ends is no
+change of the server.
 """
 
 from collections.abc import Iterator
@@ -121,9 +121,9 @@ def find_pauses(main: RequestSelection, run: Run) -> Iterator[Span]:
 
 
 def find_settled_window(main: RequestSelection, time: RateWindow, run: Run) -> RateWindow | None:
-    """The part of ``time`` in which as many requests end as are sent: without the start of the load,
-    until all users have started and have had time for an answer, and without its end, when nothing
-    is sent any more. None: too little is left."""
+    """The part of ``time`` in which as many requests end as are sent: without the start of the
+    load, until all users have started and have had time for an answer, and without its end, when
+    nothing is sent any more. None: too little is left."""
     tried = np.where(np.isnan(main["sent_at"]), main["asked_at"], main["sent_at"])
     answered = main.outcome(OK)
     if not answered.size:

@@ -1,5 +1,5 @@
-"""Server metrics poller: reads the metrics of the server, its replicas and GPUs once a second during a
-run, in the master or the only process.
+"""Server metrics poller: reads the metrics of the server, its replicas and GPUs once a second
+during a run, in the master or the only process.
 
 Each page has its own greenlet, connection and time limits. So a slow page holds up neither the load
 nor the other pages. A page is read in pieces, between which the others have their turn. A failure

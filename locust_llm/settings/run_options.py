@@ -1,5 +1,5 @@
-"""Run options: every option of a run, declared once as a field of ``Settings``, and what follows from
-them. Validation is in validate.py."""
+"""Run options: every option of a run, declared once as a field of ``Settings``, and what follows
+from them. Validation is in validate.py."""
 
 from functools import cached_property
 from typing import Annotated, Final

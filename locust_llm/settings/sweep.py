@@ -1,5 +1,5 @@
 """Sweep: the values of its stages, and when a stage is long enough; without a clock. Which stages
-a search for the capacity runs (``--find-max``) is in slo/capacity.py.
+a search for the capacity runs (``--find-max``) is in slo/capacity_search.py.
 
 concurrency=1,2,4      these values
 concurrency=1..256     from 1 by doubling, 256 being the last

@@ -74,8 +74,8 @@ def binomial_cdf(k: float, n: float, p: float) -> float:
 
 
 def incomplete_beta(a: float, b: float, x: float, rest: float) -> float:
-    """The regularised incomplete beta function I_x(a, b), of ``x`` between 0 and 1. ``rest``: 1 - x,
-    which would lose its digits where it is small."""
+    """The regularised incomplete beta function I_x(a, b), of ``x`` between 0 and 1. ``rest``: 1 -
+    x, which would lose its digits where it is small."""
     front = math.exp(
         math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(rest)
     )

@@ -34,8 +34,8 @@ begins with it (workload.formats.DatasetSession), and its draw name (see Permit)
 
 
 class ReliableMessage(ControlMessage, frozen=True):
-    """A message that must arrive, in order and once: see wire/reliable_delivery.py. Other messages repeat
-    themselves, or are answered."""
+    """A message that must arrive, in order and once: see wire/reliable_delivery.py. Other messages
+    repeat themselves, or are answered."""
 
 
 class Numbered(ControlMessage, frozen=True):

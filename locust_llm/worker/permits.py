@@ -1,9 +1,9 @@
 """What one process may still send: a number of requests, or arrivals that are due at set moments;
 first come, first served.
 
-It is filled by asking (counts) or by the controller's schedule (arrivals, dealt out a second ahead). A
-user takes a permit, makes its request ready, and then waits until the arrival is due: so nothing
-that takes time lies between due and send.
+It is filled by asking (counts) or by the controller's schedule (arrivals, dealt out a second
+ahead). A user takes a permit, makes its request ready, and then waits until the arrival is due: so
+nothing that takes time lies between due and send.
 """
 
 import time

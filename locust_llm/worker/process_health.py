@@ -126,8 +126,8 @@ def find_other_programs(
     seconds: float,
     servers: Collection[int] = (),
 ) -> dict[str, float]:
-    """The busiest programs beside the load generator and the server under test, with the cores that each used since
-    ``before``.
+    """The busiest programs beside the load generator and the server under test, with the cores that
+    each used since ``before``.
 
     The load generator is this process and what it started. Under a master of the same name it is
     the master and all that it started.

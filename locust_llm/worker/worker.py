@@ -192,7 +192,8 @@ class WorkerContext:
         self.extra: dict[str, Any] = {}
         """Further fields of every request's body."""
         self.counts_sessions = False
-        """The controller deals out the sessions: each of the dataset once, or the requested number."""
+        """The controller deals out the sessions: each of the dataset once, or the requested
+        number."""
 
     def _count(self) -> None:
         self._on_counts(self.gate.admitted, self.tickets.begun, self.tickets.ended)
@@ -210,7 +211,8 @@ class WorkerContext:
 
     @property
     def clock_offset_s(self) -> float:
-        """The seconds to add to a stamp of this process to get Unix time, as the controller has it."""
+        """The seconds to add to a stamp of this process to get Unix time, as the controller has
+        it."""
         return self.clock.offset_s
 
     def begin(self, epoch: int, order: Begin) -> bool:
@@ -458,8 +460,8 @@ class WorkerContext:
             self.send(RequestsReturned(phase, left))
 
     def status(self, *, users: int = 0, at: float | None = None) -> Status:
-        """The status for the progress line and the controller. ``users`` are the users here. ``at`` is
-        now (monotonic) if the status is answered."""
+        """The status for the progress line and the controller. ``users`` are the users here. ``at``
+        is now (monotonic) if the status is answered."""
         ttfts_s, self.ttfts_s = self.ttfts_s, []
         return Status(
             gate=self.lease.status(),
@@ -516,8 +518,8 @@ class WorkerContext:
         )  # fmt: skip
 
     def send(self, message: ControlMessage, epoch: int | None = None) -> None:
-        """Send a message of this run to the controller. Without a runner it is lost, as the greeting
-        follows."""
+        """Send a message of this run to the controller. Without a runner it is lost, as the
+        greeting follows."""
         if isinstance(message, ReliableMessage) and self._shared:
             self._outgoing.post(partial(pack_message, self.epoch, message))
         else:

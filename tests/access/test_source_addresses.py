@@ -1,4 +1,5 @@
-"""--source-ip: which addresses these are, and that each is this machine's and leads to the server."""
+"""--source-ip: which addresses these are, and that each is this machine's and leads to the
+server."""
 
 from argparse import Namespace
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
 """Interval loads have known truth, for ``make intervals``. Each makes many runs at once, as an
 array (runs, requests) in send order.
 
-TUNED are the loads that the constants of the intervals were chosen on. SEEN and SEEN_LATER were held
-out of the two rules before, HELD_OUT of this one.
+TUNED are the loads that the constants of the intervals were chosen on. SEEN and SEEN_LATER were
+held out of the two rules before, HELD_OUT of this one.
 """
 
 import math

@@ -10,8 +10,9 @@ a normal interval with the true standard error: more than he no method can decid
 2.5 %.
 
 TUNED are the loads and seeds that the constants were chosen on, SEEN and SEEN_LATER those that the
-two rules before were tested on, HELD_OUT the others (``--which``). With ``--abort``: how often a run is ended by an ``abort:`` rule whose limit is the truth, and after how
-many requests by one whose limit is half of it.
+two rules before were tested on, HELD_OUT the others (``--which``). With ``--abort``: how often a
+run is ended by an ``abort:`` rule whose limit is the truth, and after how many requests by one
+whose limit is half of it.
 """
 
 import argparse

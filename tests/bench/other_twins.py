@@ -4,8 +4,8 @@ other-twins``. Prints Markdown, asserts nothing.
 Each server (support/other_servers.py) is probed and swept once, a twin is fitted, and what it
 predicts is compared with long runs of the server: at loads of the sweep, between them and beyond,
 at rates, behind a gate, with other settings, and with mixed prompts. Seeds from 300 on, and the
-mixture of experts, were not looked at while the errors of predictions were chosen. With VLLM_PYTHON,
-a Python that has vLLM, one kind has vLLM's own scheduler.
+mixture of experts, were not looked at while the errors of predictions were chosen. With
+VLLM_PYTHON, a Python that has vLLM, one kind has vLLM's own scheduler.
 """
 
 import argparse

@@ -211,7 +211,8 @@ def find_load_rate(load: Load, random: Random) -> float:
 
 
 def describe(found: list[ObservedValue], run: float, load: float | None) -> list[str]:
-    """(median reaches, how often it holds the two truths, how often limits OFF both are decided)."""
+    """(median reaches, how often it holds the two truths, how often limits OFF both are
+    decided)."""
     ends = [(0.0, np.inf) if one.ends is None else one.ends for one in found]
     low = np.array([0.0 if one[0] is None else one[0] for one in ends])
     high = np.array([np.inf if one[1] is None else one[1] for one in ends])

@@ -116,7 +116,8 @@ def test_blocks_of_a_round_have_the_same_arrivals() -> None:
 
 
 def test_a_block_has_as_many_arrivals_as_the_rate_asks_for() -> None:
-    """A round whose arrivals are twice as close by chance would overload the server in each block."""
+    """A round whose arrivals are twice as close by chance would overload the server in each
+    block."""
     sweep = LimitSweep((None, 1), objective=SHORT_TTFT, seed=3, rate_per_s=RATE, longest_s=200.0)
     now = 0.0
     counts = dict[LimitBlock, int]()

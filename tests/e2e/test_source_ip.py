@@ -1,4 +1,5 @@
-"""--source-ip in whole runs: what the server sees, and more connections than one address has ports."""
+"""--source-ip in whole runs: what the server sees, and more connections than one address has
+ports."""
 
 import json
 import os

@@ -103,7 +103,8 @@ def test_no_event_of_anybody_else_raises(event: bytes) -> None:
 
 
 def test_how_many_surely_lie_beyond() -> None:
-    """0.95^71 is above 0.025, 0.95^72 below: from 72 values on the largest is a bound of the 95th percentile."""
+    """0.95^71 is above 0.025, 0.95^72 below: from 72 values on the largest is a bound of the 95th
+    percentile."""
     assert count_surely_beyond(71, 0.05) is None
     assert count_surely_beyond(72, 0.05) == 0
     assert count_surely_beyond(1000, 0.05) == 34  # 50 - 2 * sqrt(50) - 1 = 34.9
@@ -207,7 +208,8 @@ def test_the_ends_of_a_percentile() -> None:
 def test_a_rare_error_hardly_moves_a_median() -> None:
     """Four in five are off by 1 ms at most, the others by up to 40. The median of 1,000 equal
     values is within 1 ms, however 200 of them are off. Of values 1 ms apart 39 are near enough to
-    cross it, one in five of them: 7.8, so 14 at most (7.8 + 2 * 2.8, and one): 14 ranks and 1 ms."""
+    cross it, one in five of them: 7.8, so 14 at most (7.8 + 2 * 2.8, and one): 14 ranks and 1
+    ms."""
     equal, spread = OrderedValues([100.0] * 1000), OrderedValues(list(range(1000)))
     some = bounds(40, of_2=1.0)
     assert percentile_error_ends(50, equal, equal, equal, some) == pytest.approx((1, 1))

@@ -154,8 +154,8 @@ def test_a_rise_counts_only_where_it_could_reach_the_limit(
 
 @pytest.mark.parametrize("figure", ["p50", "max"])
 def test_a_queue_that_fills_far_below_its_limit_does_not_pass_either(figure: str) -> None:
-    """From 0 to 100 ms: 200 ms are reached after as much time again. The median of the last third is
-    83 ms then 183 ms, and the end of its interval."""
+    """From 0 to 100 ms: 200 ms are reached after as much time again. The median of the last third
+    is 83 ms then 183 ms, and the end of its interval."""
     assert judged(f"ttft {figure} < 180ms", rising(0, 100)).status == "INCONCLUSIVE"
     assert judged(f"ttft {figure} < 400ms", rising(0, 100)).status == "PASS"
 
@@ -256,9 +256,9 @@ def test_the_stretches_of_a_rate() -> None:
     ],
 )
 def test_a_rate_of_few_requests_decides_clear_cases(rule: str, count: int, status: str) -> None:
-    """About one a second, evenly. Of 28 that end independently the number has a standard deviation of
-    sqrt(28): twice its two standard errors are a factor of e^(4 / sqrt(28)) = 2.1, of 8 one of 4.1.
-    Seven are too few."""
+    """About one a second, evenly. Of 28 that end independently the number has a standard deviation
+    of sqrt(28): twice its two standard errors are a factor of e^(4 / sqrt(28)) = 2.1, of 8 one of
+    4.1. Seven are too few."""
     found = judged(rule, even(count))
     assert found.status == status
     if count == 7:

@@ -462,7 +462,8 @@ def test_the_load_generator(
 
 
 def test_one_arrival_at_the_stop_has_no_cause() -> None:
-    """34 of 35 were sent: whatever the load generator was late by, the last one fell on the stop."""
+    """34 of 35 were sent: whatever the load generator was late by, the last one fell on the
+    stop."""
     held_up = (ProcessHealth(worker="local", cpu_share=0.2, loop_lag_p99_ms=900.0),)
     late = ClientVerdict(INVALID, ("late sends: so",), signals={LATE_SEND: INVALID})
     run = replace(open_run(35), health=held_up)

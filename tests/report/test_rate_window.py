@@ -195,9 +195,9 @@ def start(took_s: float | None, over_s: float = 1.0, **other: object) -> UserSta
 
 
 def test_a_load_that_went_on_from_the_warmup_has_its_rate_from_the_first_moment_on() -> None:
-    """A request each half second, of 1.9 s, until second 30: from the end of the warmup on, at 10, two
-    end a second, the first of them sent in the warmup. From the first send to the last end it would
-    be 40 in 21.4 s."""
+    """A request each half second, of 1.9 s, until second 30: from the end of the warmup on, at 10,
+    two end a second, the first of them sent in the warmup. From the first send to the last end it
+    would be 40 in 21.4 s."""
     sends = [asked(at / 2, 1.9, phase="warmup" if at < 20 else "profiling") for at in range(60)]
     run = replace(
         a_run(warmup_duration=10.0, run_time_s=20.0), warmup_went_on=True,

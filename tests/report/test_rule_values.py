@@ -1,5 +1,5 @@
-"""The figure of a rule is that of a table of the same report: of the successful requests where every
-request succeeded, else of the table that counts what failed, was cut or was cancelled."""
+"""The figure of a rule is that of a table of the same report: of the successful requests where
+every request succeeded, else of the table that counts what failed, was cut or was cancelled."""
 
 import math
 from collections.abc import Iterator, Sequence

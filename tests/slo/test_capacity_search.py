@@ -192,8 +192,8 @@ def test_a_rate_is_doubled_until_a_level_certainly_fails() -> None:
 
 
 def test_values_far_within_a_limit_say_nothing_of_failures() -> None:
-    """Of 100 requests none is beyond it. All are at a tenth of it, which says more where it is about
-    latency alone; of failures 100 say 100."""
+    """Of 100 requests none is beyond it. All are at a tenth of it, which says more where it is
+    about latency alone; of failures 100 say 100."""
     beyond, margins = np.zeros(100), np.full(100, 0.1)
     latency = make_share_evidence("r", beyond, 0.05, margins)
     attainment = make_share_evidence("r", beyond, 0.05, margins, may_fail=True)

@@ -75,8 +75,8 @@ def simulate_logarithms(
     runs: int = RUNS,
     sampled: bool = False,
 ) -> dict[str, Logarithms]:
-    """Simulates each model ``runs`` times, and returns the logarithms by figure. Two what-ifs of the
-    same models have the same requests, so they can be compared in pairs: see ``log_ratios``.
+    """Simulates each model ``runs`` times, and returns the logarithms by figure. Two what-ifs of
+    the same models have the same requests, so they can be compared in pairs: see ``log_ratios``.
     ``sampled``: the lengths are some of the requests of a workload, so others might have come as
     well: each model has lengths drawn from them with replacement."""
     stages = list[list[ObservedStage]]()
@@ -102,8 +102,8 @@ def simulate_logarithms(
 def pool_logarithms(
     stages: Sequence[Sequence[ObservedStage]], wanted: Sequence[str]
 ) -> dict[str, Logarithms]:
-    """Returns the logarithms of one load, by figure. A high percentile of few requests is too low on
-    average, so percentiles are moved, all alike, to have the mean that all requests together
+    """Returns the logarithms of one load, by figure. A high percentile of few requests is too low
+    on average, so percentiles are moved, all alike, to have the mean that all requests together
     have."""
     every = list(chain.from_iterable(stages))
     steady = list(chain.from_iterable(map(steady_requests, every)))

@@ -29,11 +29,11 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
 class StepCosts(msgspec.Struct, frozen=True, kw_only=True):
     """Gives the seconds of a step: ``fixed + token x max(0, tokens - free_tokens) + stream x
     sequences + context x tokens read + pair x pairs + own pair x own pairs``. The form is the
-    simulator's roofline (simulator/scheduling/step_cost.py). Up to ``free_tokens`` the linear layers
-    take as long as reading the weights, which is in ``fixed``. A pair is a new prompt token and a
-    token before it, for which attention is computed. If both are in the same step it is an own
-    pair. It may take longer, as a kernel may also compute the half of a square that a token must
-    not see. Before a step the engine admits new requests, in ``admission_s`` each, including
+    simulator's roofline (simulator/scheduling/step_cost.py). Up to ``free_tokens`` the linear
+    layers take as long as reading the weights, which is in ``fixed``. A pair is a new prompt token
+    and a token before it, for which attention is computed. If both are in the same step it is an
+    own pair. It may take longer, as a kernel may also compute the half of a square that a token
+    must not see. Before a step the engine admits new requests, in ``admission_s`` each, including
     requests that arrive meanwhile."""
 
     fixed_s: float

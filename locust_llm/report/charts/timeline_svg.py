@@ -267,8 +267,8 @@ class TimelinePlot:
     # -- the axis ----------------------------------------------------------------------------------
 
     def ticks(self, distance_px: float) -> tuple[list[float], float]:
-        """(milliseconds after the start of the run, the distance of two), with at least ``distance_px``
-        pixels between two ticks."""
+        """(milliseconds after the start of the run, the distance of two), with at least
+        ``distance_px`` pixels between two ticks."""
         start = self.shown.start * 1e3
         length = self.shown.length
         steps = (digit * 10.0**power for power, digit in product(range(-3, 16), (1, 2, 5)))

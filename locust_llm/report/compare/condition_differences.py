@@ -191,7 +191,8 @@ def _lengths(base: Evaluation, here: Evaluation) -> Iterator[ConditionDifference
 
 
 def _only_followed(what: str, *sides: Mapping[str, LengthStatistics | None]) -> bool:
-    """Whether what came followed what was asked for alike in all runs: then it says nothing more."""
+    """Whether what came followed what was asked for alike in all runs: then it says nothing
+    more."""
     shares = []
     for lengths in sides:
         asked = lengths.get(what + ASKED_FOR)

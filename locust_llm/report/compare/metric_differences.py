@@ -1,10 +1,10 @@
 """Metric differences: the same figure of two runs, and the interval of its difference.
 
 The interval of each run's own figure widens by the correlation of its requests
-(report/slo/confidence_intervals.py); that of the difference, and of the ratio, is made of both by adding the
-squares of their reaches (Zou and Donner, Construction of confidence limits about effect measures,
-Statistics in Medicine 27, 2008). Two runs one after the other see different weather: what changed
-on the machines between them is in no interval.
+(report/slo/confidence_intervals.py); that of the difference, and of the ratio, is made of both by
+adding the squares of their reaches (Zou and Donner, Construction of confidence limits about effect
+measures, Statistics in Medicine 27, 2008). Two runs one after the other see different weather: what
+changed on the machines between them is in no interval.
 """
 
 import math

@@ -55,8 +55,8 @@ HALF: Final = 0.5
 LARGE: Final = 0.9
 """The values above the level of this share are called large."""
 SLOW_POWERS: Final = (0.0, 0.35, 0.7)
-"""A level has as much of the slow part of the values as the variance of its ones and zeros to such a
-power: all of it in a queue; at the highest power what a normal level that wanders leaves."""
+"""A level has as much of the slow part of the values as the variance of its ones and zeros to such
+a power: all of it in a queue; at the highest power what a normal level that wanders leaves."""
 QUEUE: Final = (0.8, 1.0)
 """Where large values are that many times as correlated as the upper half of all: no queue, and
 certainly one."""
@@ -438,8 +438,8 @@ def is_below(evidence: ShareEvidence, count: int, share: float) -> bool:
 
 @lru_cache(maxsize=4096)
 def _at_most(some: float, size: float, share: float) -> float:
-    """The probability that so many or fewer of ``size`` are within. Of MIN_OF_BOTH on either side on
-    the outcome itself counts half (mid-P), of fewer in proportion less."""
+    """The probability that so many or fewer of ``size`` are within. Of MIN_OF_BOTH on either side
+    on the outcome itself counts half (mid-P), of fewer in proportion less."""
     half = HALF * min(some, size - some, MIN_OF_BOTH) / MIN_OF_BOTH
     return binomial_cdf(some - half, size, share)
 

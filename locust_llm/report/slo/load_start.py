@@ -66,8 +66,8 @@ def describe_start_burst(rule: Rule, seen: Evaluation) -> str:
 
 
 def describe_decided_rest(rule: Rule, found: ObservedValue, seen: Evaluation) -> str:
-    """``the requests sent after the first 16 s, when the load had started, keep the limit``. Empty: it
-    does not decide the rule either. ``found``: the figure of the whole run."""
+    """``the requests sent after the first 16 s, when the load had started, keep the limit``. Empty:
+    it does not decide the rule either. ``found``: the figure of the whole run."""
     started_at = _find_own_start(seen)
     if started_at is None or rule.base:
         return ""
@@ -116,8 +116,8 @@ def _name_broken(rule: Rule, count: int) -> str:
 
 
 def _find_broken(rule: Rule, seen: Evaluation) -> ValueBounds | None:
-    """1 for each request that is certainly beyond the limit, else 0, with its send. None: no request
-    is by itself."""
+    """1 for each request that is certainly beyond the limit, else 0, with its send. None: no
+    request is by itself."""
     measure = BY_WORD[rule.metric]
     whole = rule.base or rule.metric in OF_SCHEDULE or measure.units is RATE
     if whole or measure.tag == POOLED:

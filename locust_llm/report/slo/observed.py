@@ -141,8 +141,8 @@ class Evaluation(NamedTuple):
     silent_from: float | None = None
     """From then on, in Unix seconds, nothing answered to the end of the run. None: it did."""
     settled: RateWindow | None = None
-    """``time`` without the start and the end of the load. None: they are not in it, or too little is
-    left without them."""
+    """``time`` without the start and the end of the load. None: they are not in it, or too little
+    is left without them."""
 
 
 def compute_rule_value(rule: Rule, seen: Evaluation) -> ObservedValue:
@@ -626,8 +626,8 @@ def collect_gaps(
     part: RequestSelection, seen: Evaluation, *, merged: bool = False
 ) -> tuple[list[GapCounts], list[GapCounts], int]:
     """(by stretch, the same with each silence at the end without end, how many silences). The
-    records are read again: the columns do not keep which gap belongs to whom. ``merged``: with those
-    beside merged chunks, at their least and at their most."""
+    records are read again: the columns do not keep which gap belongs to whom. ``merged``: with
+    those beside merged chunks, at their least and at their most."""
     silence_us = np.round((part["closed_at"] - part["last_chunk_at"]) * 1e6)
     running = part.requests["outcome"].to_numpy()[part.chosen] == CUT
     rows = np.flatnonzero(part.chosen)

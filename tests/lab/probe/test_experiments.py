@@ -108,7 +108,8 @@ def test_from_the_first_round_on_it_is_known_what_comes_later(answer: Answer) ->
 
 
 def test_sizes_double_until_the_next_would_take_too_long() -> None:
-    """0.1 ms a token: 16,000 take 1.6 s, and 32,000 would take 3.2, more than 2.5. 24,000 take 2.4."""
+    """0.1 ms a token: 16,000 take 1.6 s, and 32,000 would take 3.2, more than 2.5. 24,000 take
+    2.4."""
     doubled = [250, 500, 1000, 2000, 4000, 8000, 16_000]
     assert alone(carried_out(bounds=LONGER)) == [*doubled, 24_000]
     assert alone(carried_out(bounds=replace(USUAL, longest_tokens=20_000))) == [*doubled, 20_000]

@@ -127,8 +127,8 @@ def test_lengths_that_differ_by_more_than_a_little_and_more_than_chance() -> Non
 
 
 def test_means_drawn_by_the_same_settings_differ_by_chance() -> None:
-    """Lengths of 90 or 110 have a standard error of 10 / sqrt(100) = 1 in each run, so 1.41 of their
-    difference: 5 of it are 3.5 errors, 6 are 4.2."""
+    """Lengths of 90 or 110 have a standard error of 10 / sqrt(100) = 1 in each run, so 1.41 of
+    their difference: 5 of it are 3.5 errors, 6 are 4.2."""
     base = seen(records=lengths(*[90, 110] * 50))
     assert told(base, seen(records=lengths(*[95, 115] * 50))) == []
     assert told(base, seen(records=lengths(*[96, 116] * 50))) == [
@@ -141,8 +141,8 @@ def test_means_drawn_by_the_same_settings_differ_by_chance() -> None:
 
 
 def test_what_was_measured_beside_the_figures() -> None:
-    """Half of the input cached; the reader's own clock; a client too slow. That the run took 38.11 s
-    and not 19.11 s is in the intervals."""
+    """Half of the input cached; the reader's own clock; a client too slow. That the run took 38.11
+    s and not 19.11 s is in the intervals."""
     slow = [
         replace(answered(100, 110, sent_at=10.0 + 2 * i), cached_tokens=50, clock="thread")
         for i in range(20)

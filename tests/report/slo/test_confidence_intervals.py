@@ -82,7 +82,8 @@ def queue(load: float, count: int, runs: int, seed: int) -> Floats:
 
 
 def drift(count: int, runs: int, seed: int) -> Floats:
-    """(runs, count): noise of variance 1 on a level of variance 0.2 with a correlation time of 20."""
+    """(runs, count): noise of variance 1 on a level of variance 0.2 with a correlation time of
+    20."""
     level = math.sqrt(0.2) * waiting(math.exp(-1 / 20), count, runs, seed)
     return level + waiting(0, count, runs, seed + 1000)
 
@@ -309,8 +310,8 @@ def test_the_large_values_of_a_queue_tell_of_it() -> None:
 
 def test_the_tail_begins_where_five_independent_values_are_beyond() -> None:
     """Of 400 values that are worth 100, beyond p95: five. The level of a share is the share, so
-    their mean excess is 0.025. There are 20 values too, so p99 is ln 5 = 1.61 times as much further:
-    0.025 sqrt((0.95 + 1.61^2) / 5), of which 2 reach 1 + 2 / (2 sqrt(5)) times as far."""
+    their mean excess is 0.025. There are 20 values too, so p99 is ln 5 = 1.61 times as much
+    further: 0.025 sqrt((0.95 + 1.61^2) / 5), of which 2 reach 1 + 2 / (2 sqrt(5)) times as far."""
     four = levels_of({0.5: 4.0, 0.9: 3.0, 0.95: 4.0, 0.98: 4.0})
     error = 0.025 * math.sqrt((0.95 + math.log(5) ** 2) / 5)
     assert bound_tail(four, 0.99) == pytest.approx(0.99 + 2 * error * (1 + 1 / math.sqrt(5)))

@@ -277,9 +277,9 @@ def test_a_rise_by_chance_or_of_little_matter_leaves_stages_as_they_are(
 
 
 def test_near_saturation_a_short_stage_of_rates_says_little() -> None:
-    """16 a second is too much, 9 a second were answered. At 4 a second a queue is as long as it gets
-    after 3 / (3 - 2)^2 = 3 s. At 6.25 it takes 3 / (3 - 2.5)^2 = 12 s: of 6 s the square of a half
-    counts. At 9 it never is."""
+    """16 a second is too much, 9 a second were answered. At 4 a second a queue is as long as it
+    gets after 3 / (3 - 2)^2 = 3 s. At 6.25 it takes 3 / (3 - 2.5)^2 = 12 s: of 6 s the square of a
+    half counts. At 9 it never is."""
     rules = (RuleEvidence(rule="r", beyond=0.0, allowed=0.05, count=100),)
     stages = [StageEvidence(level=level, measured_s=6.0, rules=rules) for level in (4.0, 6.25, 9.0)]
     overloaded = StageEvidence(level=16.0, measured_s=6.0, saturated_at=9.0, rules=rules)
