@@ -27,23 +27,6 @@ const chartLabels = (() => {
     label.left = Math.max(left, Math.min(label.left, right - measure(label.text)));
   }
 
-  // Heights of texts beside level lines: as near to their lines as they can be, ``height`` apart, within the plot.
-  function spreadLevels(wanted, height, [top, bottom]) {
-    const order = wanted.map((_, i) => i).sort((a, b) => wanted[a] - wanted[b]);
-    const spread = [...wanted];
-    let least = top + height / 2;
-    for (const i of order) {
-      spread[i] = Math.max(spread[i], least);
-      least = spread[i] + height;
-    }
-    let most = bottom - height / 2;
-    for (const i of order.reverse()) {
-      spread[i] = Math.min(spread[i], most);
-      most = spread[i] - height;
-    }
-    return spread;
-  }
-
   const overlap = (a, b) => a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3];
 
   // Of boxes [left, top, right, bottom] the first that meets none of those taken; else the one that meets fewest.
@@ -52,5 +35,5 @@ const chartLabels = (() => {
     return candidates[meets.indexOf(Math.min(...meets))];
   }
 
-  return { assignLanes, spreadLevels, chooseBox, overlap };
+  return { assignLanes, chooseBox, overlap };
 })();

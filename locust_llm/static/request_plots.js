@@ -27,10 +27,6 @@ const requestPlots = (() => {
 
   const logBase = (values) => (Math.max(...values) > LOG_RATIO * requests.percentile(values, 50) ? 10 : 0);
 
-  // A limit so far above all values that these would be flat is marked as beyond the plot.
-  const clipMarks = (marks, highest, base) => (marks || []).map((mark) => (
-    known(mark.y) ? { ...mark, beyond: mark.y > highest * (base ? 10 : 2.5) } : mark));
-
   function timeAxis(plot, view) {
     return view.from === null ? plot.x : { ...plot.x, low: view.from, high: view.to };
   }
@@ -63,7 +59,6 @@ const requestPlots = (() => {
     const values = shown[0].y, base = values.length ? logBase(values) : 0;
     return {
       ...plot, series: [...shown, ...lines], x: timeAxis(plot, view), y: { ...plot.y, log: base },
-      marks: clipMarks(plot.marks, Math.max(...values, 0), base),
       caption: `${COLUMNS[column]} of ${requests.count(table, ok).toLocaleString("en")} requests.`,
     };
   }
@@ -102,7 +97,7 @@ const requestPlots = (() => {
     const values = lines.flatMap(({ y }) => y), most = Math.max(10, ...lines.flatMap(({ x }) => x));
     const base = values.length ? logBase(values) : 0;
     return {
-      ...plot, series: lines, marks: clipMarks((plot.marks || []).filter(({ hue }) => hue !== "fail"), Math.max(...values, 0), base),
+      ...plot, series: lines, marks: (plot.marks || []).filter(({ hue }) => hue !== "fail"),
       x: { ...plot.x, high: most }, y: { ...plot.y, log: base },
       caption: `The value at each percentile of ${requests.count(table, ok).toLocaleString("en")} requests.`,
     };

@@ -41,14 +41,6 @@ test("where all lanes are taken the text joins the one before, and the last stay
   assert.ok(placed.some(({ text }) => text.endsWith("limit 19")));
 });
 
-test("level texts are spread around their lines", () => {
-  const spread = chartLabels.spreadLevels([50, 52, 54, 150], 15, [0, 200]);
-  for (let i = 1; i < spread.length; i++) assert.ok(spread[i] - spread[i - 1] >= 15);
-  assert.equal(spread[3], 150);
-  const low = chartLabels.spreadLevels([195, 196, 197], 15, [0, 200]);
-  assert.ok(Math.max(...low) <= 192.5 && Math.min(...low) >= 7.5);
-});
-
 test("a box that meets nothing is chosen first, else the one that meets fewest", () => {
   const taken = [[0, 0, 10, 10], [5, 0, 15, 10]];
   assert.deepEqual(plain(chartLabels.chooseBox([[2, 2, 4, 4], [20, 0, 30, 10]], taken)), [20, 0, 30, 10]);

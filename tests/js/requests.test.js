@@ -155,6 +155,6 @@ test("a chart has the requests that were chosen, and the report's lines where no
   const some = requestPlots.choose(plot, table, view("name=rag&time=20-40"));
   assert.deepEqual(plain([some.x.low, some.x.high]), [20, 40]);
   assert.ok(some.series[0].rows.every((row) => table.label("name", row) === "rag"));
-  assert.equal(some.marks[0].beyond, true);
+  assert.equal(some.marks[0].y, 3000);
   assert.equal(requestPlots.choose({ ...plot, key: "" }, table, view("name=rag")).series[0], line);
 });

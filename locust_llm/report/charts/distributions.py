@@ -26,7 +26,6 @@ from .plot_model import (
     PlotMark,
     PlotSeries,
     choose_log_base,
-    clip_marks,
     round_values,
 )
 
@@ -146,7 +145,7 @@ def _spectrum(
             ticks=tuple(t for t in TICKS if t[0] <= most)),
         y=PlotAxis(unit="ms", log=base),
         series=tuple(series),
-        marks=clip_marks(marks, float(y.max()), base),
+        marks=marks,
         key=key,
     )  # fmt: skip
 
@@ -200,7 +199,7 @@ def _by_length(
         x=PlotAxis(label="input tokens", unit="tokens", log=wide),
         y=PlotAxis(label=brief, unit="ms", log=base),
         series=lines,
-        marks=clip_marks(limits, float(ms.max()), base),
+        marks=limits,
         key="length",
         of=column.removesuffix("_s"),
     )  # fmt: skip

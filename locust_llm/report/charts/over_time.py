@@ -26,7 +26,6 @@ from .plot_model import (
     PlotMark,
     PlotSeries,
     choose_log_base,
-    clip_marks,
     make_dot_series,
     make_percentile_lines,
     round_values,
@@ -192,7 +191,7 @@ def _latency(
         x=time.axis,
         y=PlotAxis(label=what, unit="ms", log=base),
         series=(*drawn, *failures),
-        marks=clip_marks(marks, highest, base),
+        marks=marks,
         group=GROUP,
         key="" if run.arms else column.removesuffix("_s"),
     )  # fmt: skip

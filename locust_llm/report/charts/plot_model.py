@@ -82,14 +82,13 @@ class PlotSeries(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PlotMark(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line across the plot, at an x or at a y."""
+    """A line across the plot, at an x or at a y. A y far above all values does not stretch the axis:
+    its text is at the upper edge, with an arrow."""
 
     text: str
     x: Value = None
     y: Value = None
     hue: str = "mark"
-    beyond: bool = False
-    """It lies above the plot: its text is at the upper edge, with an arrow."""
 
 
 Limits = dict[str, tuple[PlotMark, ...]]
@@ -201,18 +200,6 @@ def choose_log_base(values: Floats) -> int:
     """10 where a linear axis would flatten all values but the highest; else 0."""
     known = values[values > 0]
     return 10 if len(known) and float(known.max()) > LOG_RATIO * float(np.median(known)) else 0
-
-
-def clip_marks(marks: Sequence[PlotMark], highest: float, base: int) -> tuple[PlotMark, ...]:
-    """The marks. A limit so far above all values that these would be flat is marked as beyond the
-    plot."""
-    reach = highest * (10 if base else 2.5)
-    return tuple(
-        msgspec.structs.replace(mark, beyond=True)
-        if mark.y is not None and mark.y > reach
-        else mark
-        for mark in marks
-    )
 
 
 def detect_doubling(values: Sequence[float]) -> int:

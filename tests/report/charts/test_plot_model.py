@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 
 from locust_llm.report.charts import plot_model as plots
 from locust_llm.report.charts.plot_model import (
-    PlotMark,
     choose_log_base,
-    clip_marks,
     detect_doubling,
     group_consecutive,
     make_dot_series,
@@ -105,17 +103,3 @@ def test_an_axis_is_logarithmic_where_the_highest_is_far(values: list[float], ba
 )
 def test_a_ladder_by_doubling(values: list[float], base: int) -> None:
     assert detect_doubling(values) == base
-
-
-def test_limits_far_above_all_values_lie_beyond_the_plot() -> None:
-    near, far, upright = PlotMark("a", y=25), PlotMark("b", y=26), PlotMark("c", x=1e9)
-    assert clip_marks((near, far, upright), 10, 0) == (
-        near,
-        PlotMark("b", y=26, beyond=True),
-        upright,
-    )
-    assert clip_marks((near, far, PlotMark("d", y=101)), 10, 10) == (
-        near,
-        far,
-        PlotMark("d", y=101, beyond=True),
-    )

@@ -14,7 +14,6 @@ from locust_llm.report.charts.plot_model import (
     PlotMark,
     PlotSeries,
     choose_log_base,
-    clip_marks,
     detect_doubling,
     round_values,
 )
@@ -151,7 +150,7 @@ def _latency(
         x=x,
         y=PlotAxis(label=name, unit="ms", log=base),
         series=(*curves, *rings),
-        marks=clip_marks(marks, float(values.max()), base),
+        marks=marks,
     )  # fmt: skip
 
 
