@@ -30,7 +30,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -52,14 +52,15 @@ from .long_run import LongRunError, cosine_coefficients, measure_long_run, weigh
 MIN_VALUES: Final = 8
 """Of fewer values nothing can be said of their correlation."""
 HALF: Final = 0.5
-LARGE: Final = 0.9
-"""The values above the level of this share are called large."""
+USUAL: Final = (0.25, 0.5, 0.75)
+LARGE: Final = (0.9, 0.95)
+"""The values above the levels of these shares are called large."""
 SLOW_POWERS: Final = (0.0, 0.35, 0.7)
 """A level has as much of the slow part of the values as the variance of its ones and zeros to such
 a power: all of it in a queue; at the highest power what a normal level that wanders leaves."""
-QUEUE: Final = (0.8, 1.0)
-"""Where large values are that many times as correlated as the upper half of all: no queue, and
-certainly one."""
+QUEUE: Final = (-0.2, 0.1)
+"""By how much the logarithm of the slow variance of large values exceeds the one of usual values:
+no queue, and certainly one."""
 EXCURSIONS: Final = 40.0
 """So many independent values of a queue are twice as uncertain as they look."""
 SHORT: Final = 25.0
@@ -122,6 +123,8 @@ class ShareEvidence(NamedTuple):
     """So many requests say as much as one independent one; at least 1."""
     errors: float
     """How many standard errors an end of its interval is off."""
+    slow_variance: float = 1.0
+    """The mean square of the slowest cosines, over the one of independent requests; at least 1."""
 
 
 @dataclass(frozen=True)
@@ -148,12 +151,13 @@ class ValueLevels:
 
     @cached_property
     def queue(self) -> float:
-        """From 0 (no queue) to 1: in a queue large values come together."""
-        half, large = (self.weigh_at(share).inflation for share in (HALF, LARGE))
+        """From 0 (no queue) to 1: in a queue large values come together, more than others do."""
+        usual = fmean(math.log(self.weigh_at(share).slow_variance) for share in USUAL)
+        large = fmean(math.log(self.weigh_at(share).slow_variance) for share in LARGE)
         none, certain = QUEUE
-        queue = math.log(large / half / none) / math.log(certain / none)
+        queue = (large - usual - none) / (certain - none)
         # independent values are in none
-        return min(max(queue, 0.0), 1.0) * (1 - 1 / large) ** 2
+        return min(max(queue, 0.0), 1.0) * (1 - math.exp(-large)) ** 2
 
     def few_excursions(self, size: float) -> float:
         """How many times too many ``size`` independent values of a queue may be, which come in
@@ -310,7 +314,8 @@ def _evidence(share: float, found: LongRunError, independent: float, looks: int)
     on."""
     deviation = max(found.deviation, independent)
     errors = max(found.reach(TAIL / looks) / deviation, _normal_quantile(TAIL / looks))
-    return ShareEvidence(share, (deviation / independent) ** 2, errors)
+    slow_variance = max(found.slow_variance / independent**2, 1.0)
+    return ShareEvidence(share, (deviation / independent) ** 2, errors, slow_variance)
 
 
 def share_ends(evidence: ShareEvidence, count: int) -> tuple[float, float]:

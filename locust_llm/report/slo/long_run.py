@@ -39,6 +39,8 @@ MAX_CELLS: Final = 8192
 stays as it is."""
 MIN_COSINES: Final = 4
 MAX_COSINES: Final = 64
+SLOW_COSINES: Final = 32
+"""Over so many cosines a series is compared with others of the same run."""
 VALUES_PER_COSINE: Final = 4
 """Of a short run the fast half of the spectrum is left out: users who take turns leave a line
 there."""
@@ -92,6 +94,8 @@ class LongRunError(NamedTuple):
     """Of the mean of a series: a mixture of Student's t."""
 
     cosines: int
+    slow_variance: float
+    """The mean square of its slowest cosines: of independent values their variance."""
     weights: Floats
     deviations: Floats
     """Standard deviation of the mean times the root of the number of values, by shape."""
@@ -130,7 +134,10 @@ def measure_long_run(
     weights = np.exp(logs - logs.max())
     weights /= weights.sum()
     kept = weights > NEGLIGIBLE
-    return LongRunError(len(power), weights[kept] / weights[kept].sum(), deviations[kept])
+    slow_variance = float(power[:SLOW_COSINES].mean())
+    return LongRunError(
+        len(power), slow_variance, weights[kept] / weights[kept].sum(), deviations[kept]
+    )
 
 
 def weigh_shapes(series: Floats) -> Floats:
