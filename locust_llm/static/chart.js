@@ -117,20 +117,18 @@ const charts = (() => {
         this.build();
         return;
       }
-      this.uplot.batch(() => {
-        this.uplot.setData(this.data(), false);
-        this.fit();
-      });
+      this.fit(this.data());
       this.legend?.write();
     }
-    // Shows the range of its group, with a y axis that follows.
-    fit() {
+    // Shows the range of its group, with a y axis that follows. All in one batch, as each part of it draws else.
+    fit(data = null) {
       const [[left, right], [low, high]] = [this.xRange, this.yRange];
       this.uplot.batch(() => {
+        if (data) this.uplot.setData(data, false);
+        this.uplot.redraw(true, true);
         this.uplot.setScale("x", { min: left, max: right });
         this.uplot.setScale("y", { min: low, max: high });
       });
-      this.uplot.redraw(true, true);
     }
     setLog(on) {
       this.log = on;

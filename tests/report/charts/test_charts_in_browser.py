@@ -262,3 +262,17 @@ def test_new_values_keep_what_is_zoomed(shown: Any) -> None:
         )
         == 6
     )
+
+
+def test_new_values_are_drawn_once(shown: Any) -> None:
+    drawings = shown.evaluate(
+        """async () => {
+        const chart = charts.list()[0];
+        let count = 0;
+        chart.uplot.hooks.draw.push(() => count++);
+        chart.update({ ...chart.plot, marks: [{ x: 5, text: "gate 3" }] });
+        await new Promise((done) => setTimeout(done, 50));
+        return count;
+        }"""
+    )
+    assert drawings == 1
