@@ -101,7 +101,9 @@ def format_observed(result: SloResult) -> str:
         format_brief(end, result.unit, count_distinguishing_digits(end, result.limit, digits=4))
         for end in (low, high)
     )
-    return f"≥ {least}" if math.isinf(high) else f"{least} to {most}"
+    if math.isinf(high):
+        return f"≥ {least}" if low else "-"  # at least 0 says nothing
+    return f"{least} to {most}"
 
 
 def choose_value_digits(result: SloResult) -> int:

@@ -426,6 +426,8 @@ def _explain_open_rule(
     """Why a figure that is there does not decide, and how much longer a run may."""
     if found.ends == (None, None) and found.note:
         return found.note, None
+    if found.cancelled and not seen.main.outcome(*COUNTED).size:
+        return "a longer run tells no more: every request was cancelled on purpose", None
     if (
         found.value is not None
         and rule.holds(found.value)
@@ -457,8 +459,6 @@ def _explain_open_rule(
         more = "a longer grace period (-s) may tell"
     if seen.silent_from:  # more time of a server that answers nothing adds no figure of it
         more, longer = "nothing answered at the end of the run", None
-    if found.cancelled and not seen.main.outcome(*COUNTED).size:
-        more, longer = "a longer run tells no more: every request was cancelled on purpose", None
     if rule.percentile is not None and found.ends is not None and None in found.ends:
         return f"{explain_missing_end(found)}; {more}", longer
     likely = _foretell(rule, found)

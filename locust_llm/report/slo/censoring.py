@@ -288,11 +288,12 @@ def _running(part: RequestSelection) -> Mask:
 
 def _redistributed(found: ValueBounds, cancelled: Mask, until: Floats) -> ValueBounds:
     """The values, with each cancelled request without a known value taking the value of one that
-    outlived it. ``until``: when each had its value, or its end for a metric that is no moment."""
+    outlived it. ``until``: when each had its value, or its end for a metric that is no moment. A
+    few that outlived many others say too little of them."""
     unknown = np.flatnonzero(cancelled & (found.low != found.high))
-    if not len(unknown):
-        return found
     donors = np.flatnonzero(~cancelled & ~np.isnan(until))
+    if not len(unknown) or len(unknown) > len(donors):
+        return found
     donors = donors[np.argsort(until[donors], kind="stable")]
     begin = np.searchsorted(until[donors], until[unknown], side="right")
     beyond = begin < len(donors)

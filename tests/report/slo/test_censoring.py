@@ -456,6 +456,13 @@ def test_where_no_request_outlives_a_cancel_nothing_is_known() -> None:
     assert judged("ttft p50 < 1s", records).status == PASS
 
 
+def test_a_few_that_outlived_many_cancelled_ones_say_too_little_of_them() -> None:
+    """300 of 310 are cancelled without a token after 0.1 s, and ten had theirs at 0.25 s."""
+    records = [cancelled(0.1, sent_at=10.0 + i / 10) for i in range(310)]
+    records[::31] = [answered(250, 260, sent_at=10.0 + 3.1 * i) for i in range(10)]
+    assert judged("ttft p95 < 1s", records).status == INCONCLUSIVE
+
+
 def test_what_a_cancelled_request_had_counts() -> None:
     records = every(
         20, fast(100), [cancelled(0.5, 20, 30, sent_at=10.0 + i / 10) for i in range(100)]
