@@ -46,12 +46,15 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
     """The parts in the order of the line, each about as long every time."""
     stats, limit, generates = control.live_stats, control.limit, control.settings.generates
     streams = generates and control.settings.streaming
+    counts = format_request_counts(control)
     parts = [
         ProgressPart(0, format_phase_position(control).ljust(WHERE)),
-        ProgressPart(1, format_request_counts(control)),
+        ProgressPart(1, counts, counts.replace("all stages: ", "all:")),
     ]
     if (silent_s := stats.silent_s()) and not control.draining:
-        parts.append(ProgressPart(1, f"nothing answered for {silent_s:.0f} s"))
+        parts.append(
+            ProgressPart(1, f"nothing answered for {silent_s:.0f} s", f"no answer {silent_s:.0f} s")
+        )
     waits = generates and (control.settings.open_loop or limit is not None)
     name, window = ("TTFT from due", stats.recent_due) if waits else ("TTFT", stats.recent_ttft)
     if first_ms := window.histogram().percentiles_ms(50, 99):

@@ -110,7 +110,7 @@ def find_outages(
     found = list(_divide_outages(silences, silent, ok, (start, end, last), run.profiling_at))
     dead = {outage.began_s for outage in found}
     if run.settings.streaming:
-        standing = _find_standstills(silences, main, ok, run, (start, end, last))
+        standing = _find_standstills(silences, everything, ok, run, (start, end, last))
         found += [outage for outage in standing if outage.began_s not in dead]
     return tuple(sorted(found, key=lambda outage: outage.began_s))
 
@@ -185,7 +185,7 @@ def _make_outage(
 
 def _find_standstills(
     silences: Sequence[tuple[float, float]],
-    main: RequestSelection,
+    everything: RequestSelection,
     ok: RequestSelection,
     run: Run,
     span: tuple[float, float, float],
@@ -193,8 +193,8 @@ def _find_standstills(
     """The silences in which several requests were in flight, and which no prefill explains."""
     for began, ended in silences:
         seconds = _last_s(began, ended, span)
-        sent = (main["sent_at"] <= began + SENT_SOON_S) & (main["closed_at"] >= ended)
-        flying = main.where(sent)
+        sent = everything["sent_at"] <= began + SENT_SOON_S
+        flying = everything.where(sent & (everything["closed_at"] >= ended))
         waiting = flying.where(~(flying["first_chunk_at"] <= began))
         enough = MIN_DECODING if waiting.size < flying.size else MIN_REQUESTS
         if flying.size < enough or seconds < MIN_S or _stood_still(began, ended, run):

@@ -137,8 +137,8 @@ def summarise_run(
     verdict = judge_figures(judged, found, words)
     conditions = _conditions(main, time, run, verdict)
     delivered = measure_delivery(main, run, verdict, None if within is None else ended)
-    outages = find_outages(everything, main, run, columns.long_gaps) if swept is None else ()
-    silent_from = find_silent_from(outages, run)
+    outages = find_outages(everything, main, run, columns.long_gaps)
+    silent_from = find_silent_from(outages, run) if swept is None else None
     seen = seen._replace(verdict=verdict, delivery=delivered, silent_from=silent_from)
     seen, slos, compared = _of_rules(seen, everything, swept)
     evidence = None if within is None else measure_stage_evidence(seen, slos)
@@ -551,6 +551,7 @@ def _evidence_of(
         loop_lag_p99_ms=None if health is None else health.loop_lag_p99_ms,
         cpu_share=None if health is None else health.cpu_share,
         cpu_wait_share=None if health is None else health.cpu_wait_share,
+        standstill_s=_longest_standstill_s(health),
         other_programs={} if health is None else health.other_programs,
         server_cores=None if health is None else health.server_cores,
         cores=None if health is None or health.machine is None else health.machine.cores,
@@ -558,6 +559,12 @@ def _evidence_of(
         gap_off_ms=None if gap is None else gap.p99_ms,
         uncertified=missing,
     )
+
+
+def _longest_standstill_s(health: ProcessHealth | None) -> float | None:
+    if health is None or not health.standstills:
+        return None
+    return max(seconds for _, seconds in health.standstills)
 
 
 def _p99_ms(seconds: Floats) -> float | None:

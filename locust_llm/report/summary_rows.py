@@ -212,9 +212,6 @@ class LoadLevel(msgspec.Struct, frozen=True, kw_only=True):
     residual: float | None
     """The residual of Little's law. Above 5 % the stage was not stationary."""
     why: str  # why it ended
-    silence: str = ""
-    """When nothing answered in it, in words, from the begin of its measurement on. Empty: it always
-    answered."""
     client: str | None  # the client verdict
     client_reasons: tuple[str, ...] = ()
     uncertain: tuple[str, ...] = ()

@@ -156,6 +156,8 @@ class ProcessEvidence(msgspec.Struct, frozen=True, kw_only=True):
     cpu_wait_share: float | None = None
     """The share of the run in which one of its threads was ready to run while others had every
     core."""
+    standstill_s: float | None = None
+    """The longest time for which its event loop stood still, of at least a second."""
     cores: int | None = None
     """The cores of its machine that it may use."""
     beside: int = 1
@@ -234,7 +236,8 @@ def judge_figures(
     level = bad[0].level
     if any(e.required for e in evidence) and SENTINELS in signals:
         level = signals[SENTINELS] = INVALID
-    reasons = [*filter(None, [describe_other_programs(evidence)]), *_describe(bad)]
+    beside = (describe_standstill(evidence), describe_other_programs(evidence))
+    reasons = [*filter(None, beside), *_describe(bad)]
     return ClientVerdict(level, tuple(reasons), advise(evidence, signals), signals)
 
 
@@ -319,6 +322,12 @@ CPU_WAIT_ADVICE: Final = (
 SENTINEL_ADVICE: Final = (
     "Run longer, or on a quieter machine: more sentinel streams give closer bounds."
 )
+
+
+def describe_standstill(evidence: Sequence[ProcessEvidence]) -> str:
+    """``the load generator stood still for 5.1 s``. Empty: it did not."""
+    longest_s = max((e.standstill_s or 0.0 for e in evidence), default=0.0)
+    return f"the load generator stood still for {longest_s:.1f} s" if longest_s else ""
 
 
 def describe_other_programs(evidence: Sequence[ProcessEvidence]) -> str:

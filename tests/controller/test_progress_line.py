@@ -125,6 +125,11 @@ def test_a_server_that_stands_still_is_named_while_it_does() -> None:
     frozen = control()
     frozen.live_stats.silent_s = lambda: 6.2
     assert "| nothing answered for 6 s |" in said(frozen)
+    swept = control({"ok": 115, "refused": 16}, stages=Step())
+    swept.live_stats.silent_s = frozen.live_stats.silent_s
+    assert fit_progress_line(build_progress_parts(swept, None), 79) == (
+        "stage 3 of 8, concurrency 4, 12 s | all: 115 ok, 16 failed | no answer 6 s"
+    )
     frozen.draining = True
     assert "nothing answered" not in said(frozen)
 

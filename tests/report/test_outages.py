@@ -11,6 +11,7 @@ from locust_llm.report.open_loop_delivery import format_outage_line
 from locust_llm.report.outages import Outage, describe_outages
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.notes import make_remarks
+from locust_llm.report.sections.sweep.sweep_findings import summarise_sweep
 from locust_llm.report.summarise import summarise_run
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE
 
@@ -249,6 +250,20 @@ def test_a_load_generator_that_stood_still_itself_is_no_server_that_did() -> Non
     assert found(burst) == ()
     awake = replace(stood, standstills=())
     assert len(found(burst, replace(a_run(), health=(awake,)))) == 1
+
+
+def test_a_sweep_names_the_time_without_an_answer_and_no_rates() -> None:
+    """Of all its stages together, by the clock of the run. Its warmup waves have answers too."""
+    run = a_run(sweep="concurrency=2,4", users=None)
+    records = [*each_second(10, 20), *refused(20, 30)]
+    sweep = summarise_sweep(run, [])
+    summary = summarise_run(collect_columns(records), run, sweep=sweep)
+    assert format_outage_line(summary) == (
+        "NO ANSWER: nothing answered from 19.1 s on: 10 requests had no answer at all."
+    )
+    assert make_headline(summary, run).endswith("; nothing answered from 19.1 s on")
+    waves = [msgspec.structs.replace(record, phase="warmup") for record in each_second(20, 30)]
+    assert summarise_run(collect_columns([*records, *waves]), run, sweep=sweep).outages == ()
 
 
 def test_what_is_no_server_that_stands_still() -> None:

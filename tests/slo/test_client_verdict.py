@@ -59,6 +59,24 @@ def judged(*figures: FigureError, **known: Any) -> ClientVerdict:
     return verdict
 
 
+def test_a_standstill_of_the_load_generator_is_its_first_reason() -> None:
+    """The longest of a run whose health has two."""
+    health = ProcessHealth(
+        worker="local",
+        cpu_share=0.3,
+        loop_lag_p99_ms=1.0,
+        standstills=((1000.0, 1.5), (2000.0, 5.04)),
+    )
+    part = collect_columns([answered(5)]).requests
+    chosen = RequestSelection(part, np.ones(1, np.bool_))
+    (evidence,) = collect_evidence(chosen, [health])
+    assert evidence.standstill_s == 5.04
+    verdict = judge_figures([figure(50.0)], [evidence])
+    assert verdict is not None
+    assert verdict.reasons[0] == "the load generator stood still for 5.0 s"
+    assert len(judged(figure(50.0)).reasons) == 1
+
+
 @pytest.mark.parametrize(
     ("one", "level"),
     [

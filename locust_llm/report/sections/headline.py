@@ -80,6 +80,8 @@ def make_headline(summary: Summary, run: Run) -> str:
         found = [_stages(summary.sweep)]
         if verdicts := describe_client_verdicts(summary.sweep):
             found.append(f"the client verdict is {verdicts}")
+        if summary.outages:
+            found.append(describe_outages(summary.outages))
     else:
         found = list(_load_test(summary, run))
     return "; ".join((*found, *filter(None, [format_broken_rules(summary.validity)])))

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from locust_llm.records.run_facts import Run, Stage
 from locust_llm.report.document_blocks import format_observed
-from locust_llm.report.outages import describe_outages
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.slo.capacity_evidence import find_capacity
 from locust_llm.report.slo.disturbance import find_disturbance
@@ -360,7 +359,6 @@ def make_load_level(run: Run, summary: Summary) -> LoadLevel:
         failure_rate=c.failure_rate,
         residual=None if steady is None else steady.residual,
         why=stage.why if stage else "",
-        silence=describe_outages(summary.outages),
         client=c.client_verdict,
         client_reasons=() if summary.client is None else summary.client.reasons,
         uncertain=find_uncertain_metrics(summary.figure_errors),

@@ -48,14 +48,6 @@ def make_sweep_warnings(sweep: SweepSummary, whole: str | None) -> Iterator[Bloc
     ``whole`` is the client verdict of the whole run."""
     for missing in sweep.missing:
         yield TextBlock(f"WARNING: {missing}", loud=True)
-    for level in sweep.levels if not sweep.repeats else ():
-        if level.silence:
-            where = describe_levels(sweep.axis, level)
-            yield TextBlock(
-                f"NO ANSWER in the stage at {where}: {level.silence}, by the clock of its "
-                f"measurement.",
-                loud=True,
-            )
     distorted = [level for level in sweep.levels if is_client_distorted(level)]
     if distorted and not sweep.repeats:
         reasons = "; ".join(explain_unsound(sweep.axis, level) for level in distorted)

@@ -307,16 +307,6 @@ def test_headline_and_conditions_name_the_client_verdicts_of_the_stages() -> Non
     assert cells(fine, "client verdict") == [["client verdict", "OK in each stage with answers"]]
 
 
-def test_a_stage_in_which_nothing_answered_for_a_while_is_named() -> None:
-    silent = a_level(2, silence="no token came from 3.1 to 9.1 s")
-    (line,) = make_sweep_warnings(a_sweep("concurrency", a_level(1), silent), None)
-    assert line.text == (
-        "NO ANSWER in the stage at concurrency 2: no token came from 3.1 to 9.1 s, by the clock "
-        "of its measurement."
-    )
-    assert not list(make_sweep_warnings(a_sweep("repeat", a_level(1), silent), None))
-
-
 @pytest.mark.parametrize(
     ("low", "high", "voided", "cell"),
     [
