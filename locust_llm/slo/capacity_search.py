@@ -22,6 +22,10 @@ MOST_GROWTH: Final = 2.0
 once."""
 FINEST: Final = 0.02
 """The share between two levels that a search distinguishes, where no whole number lies between."""
+LONG: Final = 0.5
+"""A stage is long from this share of the longest one on."""
+LIKELY: Final = 0.75
+"""The probability that a level holds which a stage shall prove."""
 ASIDE: Final = 0.35
 """Every second stage runs so far from the middle to the farther end of the interval."""
 CLIMB_SHARE: Final = 0.02
@@ -269,12 +273,17 @@ def list_levels(low: float, high: float, *, whole: bool) -> tuple[float, ...]:
 
 
 def choose_level(
-    estimate: CapacityEstimate | None, done: Sequence[float], levels: Sequence[float]
+    estimate: CapacityEstimate | None,
+    done: Sequence[float],
+    levels: Sequence[float],
+    long: Sequence[float] = (),
 ) -> float:
-    """The level of the next stage. ``done`` has the levels of the stages so far.
+    """The level of the next stage. ``done`` has the levels of the stages so far, ``long`` those of
+    the long ones.
 
     It goes up until a level is likely too high. Then it alternates between the middle of the
-    possible range, and a level towards the farther end of the interval.
+    possible range, and a level on one side of it: the side without a long stage, or towards the
+    farther end of the interval.
     """
     if estimate is None or not done:
         return levels[0]
@@ -295,6 +304,9 @@ def choose_level(
     if not turn:
         return middle
     low, high = unsure[0], unsure[-1]
+    safe = [level for level in unsure if estimate.chance_of(level) >= LIKELY]
+    if safe and not any(low <= level and estimate.chance_of(level) >= HALF for level in long):
+        return safe[-1]
     farther = high if high * low > middle * middle else low
     between = middle * (farther / middle) ** ASIDE
     return min(unsure, key=lambda level: abs(math.log(level / between)))
@@ -313,7 +325,9 @@ def plan_stage(
 ) -> SearchStage | None:
     """The next stage of a search with a bound in time, of which ``left_s`` are left. None: there is
     no time for one."""
-    level = choose_level(estimate, [stage.level for stage in done], levels)
+    long_s = LONG * max((stage.measured_s for stage in done), default=0.0)
+    long = [stage.level for stage in done if stage.measured_s >= long_s]
+    level = choose_level(estimate, [stage.level for stage in done], levels, long)
     waves_s = _predict_waves_s(done, level)
     shortest_s = CLIMB_SHARE * total_s
     if done and left_s < waves_s + shortest_s:

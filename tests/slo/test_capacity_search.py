@@ -121,6 +121,19 @@ def test_a_search_goes_up_by_doubling_until_a_level_is_too_high() -> None:
     assert 4 <= choose_level(capacity(*known), [1, 2, 4, 8], LEVELS) < 8
 
 
+def test_a_side_without_a_long_stage_is_next() -> None:
+    """The only long stage was at 13, too high. The next one is to prove a level: the highest with a
+    chance of three quarters. With a long one there, it is nearer to the middle."""
+    chances = dict(zip((3, 4, 5, 6, 7, 8), (0.95, 0.8, 0.6, 0.45, 0.2, 0.1), strict=True))
+    found = CapacityEstimate(
+        levels=LEVELS, chances=tuple(chances.get(int(level), float(level < 3)) for level in LEVELS)
+    )
+    done = [1, 2, 4, 8, 13]
+    assert choose_level(found, done, LEVELS, [13]) == 4
+    assert choose_level(found, [*done, 4, 6], LEVELS, [13, 4, 6]) == 5
+    assert choose_level(found, [*done, 4], LEVELS, [13, 4]) == 6
+
+
 @pytest.mark.parametrize("capacity_of_server", [1, 3, 5, 12, 23])
 def test_a_search_finds_a_sharp_limit_within_its_time(capacity_of_server: int) -> None:
     done, spent_s, estimate = search(lambda level: float(level > capacity_of_server), 300.0)

@@ -12,10 +12,8 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from locust_llm.slo.capacity_search import RuleEvidence, StageEvidence
+from locust_llm.slo.capacity_search import LONG, RuleEvidence, StageEvidence
 
-LONG: Final = 0.5
-"""A stage is long from this share of the longest one on."""
 LEAST_RISE: Final = 0.1
 """The least logarithm of the rise from one half of a stage to the other. A smaller rise does not
 matter."""
