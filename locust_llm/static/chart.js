@@ -271,13 +271,19 @@ const charts = (() => {
     get lastX() {
       return Math.max(...this.plot.series.map((series) => series.x.at(-1) ?? -Infinity));
     }
+    // Where a point is; nothing where x is only a place in a row.
     writeX(x) {
+      if (!this.plot.x.unit && !this.plot.x.label) return "";
       if (this.plot.x.label === "percentile") return `p${chartFormat.brief((1 - 1 / x) * 100, "", 6)}`;
       const named = this.plot.x.ticks?.find(([at]) => at === x);
       return named ? named[1] : chartFormat.writeValue(this.plot.x.unit, x);
     }
-    writeY(y) {
-      return chartFormat.writeValue(this.plot.y.unit, y);
+    writeY(y, series = null) {
+      return chartFormat.writeValue(this.unitOf(series), y);
+    }
+    // Counts above the plot have a scale of their own.
+    unitOf(series) {
+      return series && kindOf(series) === "strip" ? "" : this.plot.y.unit;
     }
   }
 
@@ -346,6 +352,13 @@ const charts = (() => {
 
   // -- the legend: a button for each series, which shows and hides it and has its value where the cursor is --------------------
 
+  // As precise as a place under the pointer can be.
+  function roundX({ plot, uplot }, x) {
+    if (plot.x.unit !== "s") return Number(x.toPrecision(3));
+    const { min, max } = uplot.scales.x;
+    return max - min < 60 ? Math.round(x * 10) / 10 : Math.round(x);
+  }
+
   function makeLegend(chart) {
     const element = document.createElement("div"), where = document.createElement("output");
     const buttons = new Map();
@@ -372,12 +385,13 @@ const charts = (() => {
     function write() {
       const u = chart.uplot, isOver = u?.cursor.left >= 0;
       const x = isOver ? u.posToVal(u.cursor.left, "x") : chart.lastX;
-      where.textContent = isOver ? `at ${chart.writeX(chart.plot.x.unit === "s" ? Math.round(x * 10) / 10 : Number(x.toPrecision(3)))}` : "";
+      const place = isOver ? chart.writeX(roundX(chart, x)) : "";
+      where.textContent = place && `at ${place}`;
       for (const series of chart.plot.series) {
         const hasValue = isLine(series) || ["band", "strip"].includes(kindOf(series));
         const isShown = hasValue && (isOver || chart.options.last) && !chart.hidden.has(series.name);
         const value = isShown ? chart.valueAt(series, x) : null;
-        buttons.get(series.name).value.textContent = isNumber(value) ? chart.writeY(value) : "";
+        buttons.get(series.name).value.textContent = isNumber(value) ? chart.writeY(value, series) : "";
       }
     }
     list();

@@ -180,10 +180,13 @@ const chartShapes = (() => {
 
   // -- the strip of failures -------------------------------------------------------------------------------------------
 
-  // Above the plot, with a scale of its own: a bar for each step, as high as its count. The largest count stands at its left.
+  // Above the plot, with a scale of its own: a bar for each step, as high as its count. The largest count in sight stands at
+  // its left.
   function drawStrip(u, series, offset) {
     const { ctx, bbox } = u, ratio = uPlot.pxRatio;
-    const base = bbox.top - (offset + STRIP_GAP) * ratio, most = Math.max(...series.y.filter(isNumber), 0);
+    const base = bbox.top - (offset + STRIP_GAP) * ratio, { min, max } = u.scales.x;
+    const isInSight = (count, i) => isNumber(count) && series.x[i] <= max && (series.x[i + 1] ?? series.x[i]) >= min;
+    const most = Math.max(...series.y.filter(isInSight), 0);
     const high = (STRIP_HEIGHT - STRIP_GAP) * ratio;
     ctx.save();
     ctx.font = fontOf(ratio);

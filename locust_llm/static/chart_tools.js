@@ -234,17 +234,18 @@ const chartTools = (() => {
   const withUnit = (name, unit) => (unit ? `${name} (${unit})` : name);
 
   // A row for each x, a column for each series.
-  function tabulate(plot) {
+  function tabulate(chart) {
+    const { plot } = chart;
     const rows = new Map();
     plot.series.forEach((series, column) => series.x.forEach((x, i) => {
       if (!rows.has(x)) rows.set(x, plot.series.map(() => null));
       rows.get(x)[column] = series.y[i] ?? null;
     }));
-    const head = [withUnit(plot.x.label || "x", plot.x.unit), ...plot.series.map((one) => withUnit(one.name, plot.y.unit))];
+    const head = [withUnit(plot.x.label || "x", plot.x.unit), ...plot.series.map((one) => withUnit(one.name, chart.unitOf(one)))];
     return [head, ...[...rows].sort(([a], [b]) => a - b).map(([x, values]) => [x, ...values])];
   }
-  function writeCsv({ plot }) {
-    return tabulate(plot).map((row) => row.map((cell) => (cell === null ? "" : quote(String(cell)))).join(",")).join("\n") + "\n";
+  function writeCsv(chart) {
+    return tabulate(chart).map((row) => row.map((cell) => (cell === null ? "" : quote(String(cell)))).join(",")).join("\n") + "\n";
   }
 
   function save(blob, name) {

@@ -177,6 +177,16 @@ def test_arrow_keys_go_from_point_to_point_and_are_spoken(shown: Any) -> None:
     assert not shown.locator(".chart-tip").is_visible()
 
 
+def test_the_legend_has_each_value_in_its_own_unit(shown: Any) -> None:
+    """At second 90: p50 of second 100, and twelve failures from second 60 on."""
+    shown.mouse.move(*place(shown, 90))
+    keys = shown.locator(".plot").first.locator("button.key").all_inner_texts()
+    assert [key.split(maxsplit=1) for key in keys] == [
+        ["request"], ["p50", "300 ms"], ["failed", "12"],
+    ]  # fmt: skip
+    assert shown.locator(".plot").first.locator("output.key").inner_text() == "at 1:30"
+
+
 def test_a_hole_in_the_readings_is_a_hole(shown: Any) -> None:
     x, y = shown.evaluate("charts.list()[1].uplot.data.slice(0, 2)")
     readings = dict(zip(x, y, strict=True))
@@ -221,7 +231,7 @@ def test_a_chart_is_saved_as_a_picture_and_as_values(shown: Any) -> None:
         figure.get_by_role("button", name="Save the values").click()
     lines = Path(saved.value.path()).read_text().splitlines()
     assert saved.value.suggested_filename == "time-to-first-token.csv"
-    assert lines[0] == "time since the start (s),request (ms),p50 (ms),failed (ms)"
+    assert lines[0] == "time since the start (s),request (ms),p50 (ms),failed"
     assert lines[2:4] == ["10,100,100,", "50,200,200,"]
     with shown.expect_download() as saved:
         figure.get_by_role("button", name="Save as a picture").click()
