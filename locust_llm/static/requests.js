@@ -3,7 +3,7 @@
 // the data. Percentiles are those of the report: linear interpolation, as numpy's default.
 "use strict";
 const requestTable = (() => {
-  const MIN_POINTS = 5, MAX_POINTS = 300;  // of a line, as in report/charts/model.py
+  const MIN_POINTS = 5, MAX_POINTS = 300;  // of a line, as in report/charts/plot_model.py
   const LINES = [[50, 20, "p50"], [95, 20, "p95"], [99, 100, "p99"]];
   const known = (value) => typeof value === "number" && isFinite(value);
 
@@ -199,7 +199,7 @@ const requestTable = (() => {
   // As numpy.linspace(0, count, parts + 1).astype(int).
   const splitEvenly = (length, parts) => Array.from({ length: parts + 1 }, (_, i) => (i === parts ? length : Math.floor((length / parts) * i)));
 
-  // Percentiles of consecutive requests: [{name, x, y}], as make_percentile_lines in report/charts/model.py.
+  // Percentiles of consecutive requests: [{name, x, y}], as make_percentile_lines in report/charts/plot_model.py.
   function percentileLines(table, rows, column) {
     const values = table.column(column), at = table.column("at");
     const order = sortBy(rows.filter((row) => known(values[row])), (row) => at[row]), lines = [];
