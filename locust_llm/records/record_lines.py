@@ -127,6 +127,22 @@ def parse_trusted_line(data: bytes) -> Record:
     )
 
 
+_ID: Final = b'"id":"'
+_RETRIED: Final = b'"outcome":"%s"' % RETRIED.encode()
+
+
+def parse_request_id(line: bytes) -> str | None:
+    """The id in a line that was read before, without reading the rest of it. None: it is an attempt
+    that was tried again. Quotes inside texts are escaped, so no text can look like a field."""
+    begin = line.rfind(_KEY) + len(_KEY)
+    end = line.find(b'"', begin + len(_ID))
+    name = line[begin + len(_ID) : end]
+    if begin < len(_KEY) or not line.startswith(_ID, begin) or b"\\" in name:
+        record = parse_trusted_line(line)
+        return None if record.outcome == RETRIED else record.id
+    return None if line.find(_RETRIED, end) > 0 else name.decode()
+
+
 def begins_record(head: bytes) -> bool:
     """Whether a long line may hold a record, by its begin."""
     return head.lstrip(b"\0 \t").startswith(b"{") or _BEGIN in head
@@ -360,6 +376,17 @@ class RecordFile:
         self._count += 1
         if self._count <= MAX_REASONS:
             self._first.append((self._lines, why))
+
+    def read_ids(self) -> Iterator[str]:
+        """The ids of all requests, in the order of their records; of a file without damage in a
+        fraction of the time of reading these."""
+        if not self._sound:
+            yield from (record.id for record in self if record.outcome != RETRIED)
+            return
+        with open_regular(self.path) as file:
+            for line in file:
+                if (name := parse_request_id(line)) is not None:
+                    yield name
 
     def evenly(self, share: float, stretches: int = SAMPLE_STRETCHES) -> Iterator[Record]:
         """About this share of the records, in stretches of neighbours spread evenly over the file.

@@ -210,7 +210,7 @@ def _write(
         with suppress(OSError):  # the old one knows more
             os.replace(folder / RUN, folder / f"{RUN}.damaged")
         summary, levels = _summary(folder, run, columns, unread, unmade, stages, blames)
-    records = RecordFile(folder / RECORDS)
+    records = RecordFile(folder / RECORDS, sound=not unread.count)
     by_metrics = find_cached_share(history, run)
     summary = replaced(
         summary, conditions=replaced(summary.conditions, cached_share_by_metrics=by_metrics)
@@ -239,7 +239,7 @@ def _write(
             lambda: measure_other_load(history, columns, levels, run),
         ),
     )
-    _make_files(folder, run, columns, levels, history, summary, unmade)
+    _make_files(folder, run, columns, levels, history, summary, unmade, records)
     return replaced(summary, unmade=tuple(dict.fromkeys(unmade))), run
 
 
@@ -251,6 +251,7 @@ def _make_files(
     history: EngineHistory,
     summary: Summary,
     unmade: list[str],
+    records: RecordFile,
 ) -> None:
     """Make each file by itself. ``unmade`` gets a line for each that cannot be made."""
 
@@ -270,7 +271,7 @@ def _make_files(
     def html() -> bytes:
         known = replaced(summary, unmade=tuple(unmade))
         return render_report_page(
-            known, run, columns, levels, shown, unmade, history, RecordFile(folder / RECORDS)
+            known, run, columns, levels, shown, unmade, history, records
         ).encode()
 
     make(RUN, lambda: _facts(run, summary))

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.records import UNIX, answered
+from support.records import UNIX, answered, failed
 
 from locust_llm.records import record_lines
 from locust_llm.records.record_lines import RecordFile, format_record_line
@@ -31,6 +31,22 @@ def test_parts_hold_each_line_once(path: Path) -> None:
         parts = [RecordFile(path, 0, cut), RecordFile(path, cut, size)]
         assert [record.id for part in parts for record in part] == [str(i) for i in range(20)], cut
         assert sum(part.unread.count for part in parts) == 2
+
+
+@pytest.mark.parametrize("sound", [True, False])
+def test_ids_are_those_of_requests_whatever_they_hold(tmp_path: Path, sound: bool) -> None:
+    """An attempt that was tried again is no request. Names and messages look like other fields."""
+    hostile = '","id":"no","outcome":"retried","record":{"id":"x'
+    records = [
+        answered(5, id="a", name=hostile),
+        failed("retried", id="b"),
+        answered(5, id='c"\\\u00e9'),
+        failed("reset", id="d", error='"outcome":"retried"'),
+        answered(5, id=""),
+    ]
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(b"\n".join(map(format_record_line, records)) + b"\n")
+    assert list(RecordFile(path, sound=sound).read_ids()) == ["a", 'c"\\\u00e9', "d", ""]
 
 
 @pytest.mark.parametrize("bisected", [1, 300, 1 << 20])

@@ -177,7 +177,8 @@ def _latency(
         drawn, made_of = make_percentile_lines(at[shown], ms[shown])
         caption = f"Each dot is a request, drawn at its send.{made_of}"
     failures, lost = _failures(requests, time)
-    if cut := int((requests["outcome"] == CUT).sum()):
+    cut = int((requests["outcome"] == CUT).sum())
+    if cut and column != "itl_s":
         lost += f" Rings: of {format_count(cut, 'request')} cut by the end, those without a value."
     highest = float(ms[shown].max())
     base = choose_log_base(ms[shown])

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from locust_llm.records.outcomes import CANCELLED, CUT, FAILURES, OK, RETRIED
 from locust_llm.records.record import Record
+from locust_llm.records.record_lines import RecordFile
 from locust_llm.records.run_facts import Run
 from locust_llm.report.array_types import Floats, Ints
 from locust_llm.report.charts.plot_model import Value, round_values
@@ -42,7 +43,7 @@ from locust_llm.text.format import clean_line, format_plain_number, truncate_tex
 
 MAX_SAMPLE: Final = 3000
 """A page has at most about so many requests."""
-MAX_FAILED: Final = 600
+MAX_FAILED: Final = 1500
 """So many failed and cut requests are all in the sample. Of more there is a sample of them, too."""
 MAX_SLOWEST: Final = 200
 """The slowest requests by each of SLOW are all in the sample."""
@@ -164,9 +165,16 @@ def describe_sample(sample: RequestSample) -> str:
     """One sentence on what the page holds. Empty: it holds every request."""
     if not sample.weights:
         return ""
+    outcome = next(one for one in sample.dimensions if one.key == "outcome")
+    failed = (
+        weight
+        for code, weight in zip(outcome.codes, sample.weights, strict=True)
+        if code in sample.failed
+    )
+    which = "the slowest and all failed ones" if all(one == 1 for one in failed) else "the slowest"
     return (
-        f"This page holds {len(sample.ids):,} of {sample.total:,} requests: the slowest, the failed "
-        f"ones and a stratified sample of the others; filtered figures are estimates from it."
+        f"This page holds {len(sample.ids):,} of {sample.total:,} requests: {which}, and a "
+        f"stratified sample of the others; filtered figures are estimates from it."
     )
 
 
@@ -219,11 +227,13 @@ def _ids(records: Iterable[Record], chosen: Ints) -> Iterator[str]:
     """The ids of the chosen requests; their numbers where no records are there."""
     wanted = iter(chosen.tolist())
     place = next(wanted, None)
-    for number, record in enumerate(one for one in records if one.outcome != RETRIED):
+    of_records = (record.id for record in records if record.outcome != RETRIED)
+    names = records.read_ids() if isinstance(records, RecordFile) else of_records
+    for number, name in enumerate(names):
         if place is None:
             return
         if number == place:
-            yield truncate_text(record.id or str(number), MAX_ID)
+            yield truncate_text(name or str(number), MAX_ID)
             place = next(wanted, None)
     while place is not None:
         yield str(place)

@@ -23,7 +23,7 @@ from locust_llm.report.sections.prefill_limit_comparison import WORDS, LimitComp
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.sections.sweep.knee import describe_levels, format_knee
 from locust_llm.report.summary_rows import Row, SweepSummary
-from locust_llm.slo.client_verdict import DEGRADED, INVALID, OK
+from locust_llm.slo.client_verdict import DEGRADED, INVALID, OK, FigureError
 from locust_llm.slo.metric_definitions import (
     BY_NAME,
     ERROR_RATE,
@@ -34,7 +34,7 @@ from locust_llm.slo.metric_definitions import (
     TTFT_FROM_DUE,
     Metric,
 )
-from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS
+from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, SloResult
 from locust_llm.text.format import (
     format_brief,
     format_count,
@@ -42,6 +42,8 @@ from locust_llm.text.format import (
     name_percentile,
     truncate_text,
 )
+
+from .verdict import format_value
 
 RESULT_CLASSES: Final = {
     PASS: "pass",
@@ -121,6 +123,8 @@ class Tile(NamedTuple):
     """The result of the rule about it: pass, loud or open. Empty: no rule is about it."""
     spoiled: str = ""
     """How far it may be off, where that is more than is fine. Empty: it is not."""
+    unusable: bool = False
+    """It may be off so far that it must not be used."""
     spark: str = ""
     """The points of its line over time, on a canvas of SPARK_SIZE. Empty: there is none."""
 
@@ -195,17 +199,16 @@ def _paired_tiles(paired: PairedComparison) -> Iterator[tuple[str, str, str]]:
 # -- of one load -----------------------------------------------------------------------------------
 
 
-def choose_percentile(metric: Metric, summary: Summary, run: Run) -> tuple[float, str]:
-    """(the percentile of the first rule about this metric of all requests, the class of its
-    result)."""
+def choose_percentile(metric: Metric, summary: Summary, run: Run) -> tuple[float, SloResult | None]:
+    """(the percentile of the first rule about this metric of all requests, the rule's result)."""
     rules = run.settings.rules.by_text
     for result in summary.slos:
         rule = rules.get(result.rule)
         if rule is None or rule.where or rule.base or rule.metric != metric.word:
             continue
         if rule.percentile is not None:
-            return rule.percentile, RESULT_CLASSES.get(result.status, "")
-    return DEFAULT_PERCENTS.get(metric.tag, 95.0), ""
+            return rule.percentile, result
+    return DEFAULT_PERCENTS.get(metric.tag, 95.0), None
 
 
 def find_rule_class(summary: Summary, run: Run, *words: str) -> str:
@@ -281,18 +284,25 @@ def _latency_tile(
 ) -> Iterator[Tile]:
     if row is None or not row.count:
         return
-    percent, kind = choose_percentile(metric, summary, run)
+    percent, result = choose_percentile(metric, summary, run)
     if percent not in row.percentiles:
-        percent, kind = 95.0, ""
+        percent, result = 95.0, None
     others = [p for p in (50.0, 95.0, 99.0) if p != percent and p in row.percentiles]
     more = ", ".join(f"{name_percentile(p)} {_percentile(row, p)}" for p in others)
     more = f"{_describe_other_wait(summary, run, metric, percent)}{more}"
+    value = _percentile(row, percent)
+    if result is not None and (math.isinf(result.observed or 0.0) or result.worst is not None):
+        # the rule counts the requests without an answer
+        more = f"of the answered {value}; {more}"
+        value = format_value(result)
+    error = _find_error(summary, row, metric.word, name_percentile(percent))
     yield Tile(
         name=f"{label or TILE_NAMES[metric.tag]}, {name_percentile(percent)}",
-        value=_percentile(row, percent),
+        value=value,
         more=more,
-        kind="" if label else kind,
-        spoiled=_describe_error(summary, row, metric.word, name_percentile(percent)),
+        kind="" if label or result is None else RESULT_CLASSES.get(result.status, ""),
+        spoiled=_describe_error(error),
+        unusable=error is not None and error.level == INVALID,
         spark="" if lines is None else lines.of_percentile(metric.column, percent),
     )
 
@@ -314,15 +324,21 @@ def _percentile(row: Row, percent: float) -> str:
     return format_duration(row.percentiles[percent] / 1e3) + mark_scarce(row.count or 0, percent)
 
 
-def _describe_error(summary: Summary, row: Row, word: str, statistic: str) -> str:
-    """``may be off by 130 ms``. Empty: by no more than is fine."""
+def _find_error(summary: Summary, row: Row, word: str, statistic: str) -> FigureError | None:
+    """How far the figure may be off. None: by no more than is fine."""
     if statistic not in row.inexact:
+        return None
+    of_figure = (
+        error for error in summary.figure_errors if (error.word, error.stat) == (word, statistic)
+    )
+    return next(of_figure, None)
+
+
+def _describe_error(error: FigureError | None) -> str:
+    """``may be off by 130 ms``."""
+    if error is None:
         return ""
-    for error in summary.figure_errors:
-        if (error.word, error.stat) == (word, statistic):
-            most = format_brief(error.most, f" {error.unit}", 2)
-            return f"may be off by {most}"
-    return "may be off"
+    return f"may be off by {format_brief(error.most, f' {error.unit}', 2)}"
 
 
 def _rate_tile(
@@ -343,7 +359,7 @@ def _rate_tile(
         value=format_brief(row.avg, digits=3),
         more=f"per second{over}",
         kind=find_rule_class(summary, run, BY_NAME[tag].word),
-        spoiled=_describe_error(summary, row, BY_NAME[tag].word, ""),
+        spoiled=_describe_error(_find_error(summary, row, BY_NAME[tag].word, "")),
         spark="" if lines is None else lines.of_amount(column),
     )
 
@@ -374,7 +390,7 @@ def _completed_tile(
             format_brief(row.avg, digits=3),
             f"per second{over}{well}",
             kind,
-            spoiled=_describe_error(summary, row, "requests_per_s", ""),
+            spoiled=_describe_error(_find_error(summary, row, "requests_per_s", "")),
             spark=spark,
         )
 

@@ -59,7 +59,7 @@ def make_verdict(summary: Summary, run: Run) -> Verdict:
         share = 100 * _count_unanswered(summary) / conditions.requests
         return Verdict(
             "Overloaded:",
-            f"{format_brief(share, digits=2)} % of the requests had no answer.",
+            f"{format_brief(share, digits=2)}% of the requests had no answer.",
             "loud",
         )
     if summary.client is not None and summary.client.level == INVALID and not summary.slo_status:
@@ -214,7 +214,7 @@ def _format_limit(rule: Rule) -> str:
 def format_value(result: SloResult) -> str:
     """``607 ms``; a percentile that falls on a failed request has no value."""
     if result.observed is not None and math.isinf(result.observed):
-        return "on a failed request" if result.worst is None else "on a cut request"
+        return "a failure" if result.worst is None else "a cut request"
     return _with_space(format_observed(result))
 
 

@@ -81,7 +81,21 @@ def test_a_long_run_has_every_slow_and_failed_request_and_the_others_by_strata()
     names = next(one for one in sample.dimensions if one.key == "name")
     codes, weights = np.array(names.codes), np.array(sample.weights)
     assert weights[codes == names.labels.index("rare")].sum() == count // 100
-    assert describe_sample(sample).startswith(f"This page holds {len(sample.ids):,} of 20,000")
+    assert describe_sample(sample).startswith(
+        f"This page holds {len(sample.ids):,} of 20,000 requests: the slowest and all failed ones"
+    )
+
+
+def test_of_very_many_failures_there_is_a_sample_too() -> None:
+    records = [failed(sent_at=0.01 * i, id=str(i)) for i in range(5000)]
+    sample = sample_of([*records, *some_answered(100)], most=1000)
+    assert len(sample.ids) < 1300
+    assert sum(sample.weights) == 5100
+    assert "all failed" not in describe_sample(sample)
+
+
+def some_answered(count: int) -> list[Record]:
+    return [answered(5, 6, sent_at=0.1 * i, id=f"ok{i}") for i in range(count)]
 
 
 def test_a_filter_of_a_sample_estimates_what_all_requests_have() -> None:

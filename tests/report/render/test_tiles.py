@@ -96,6 +96,25 @@ def test_a_spoiled_figure_says_how_far_it_may_be_off() -> None:
     spoiled = {tile.name: tile.spoiled for tile in make_tiles(spoiled_summary, run)}
     assert spoiled["TTFT, p95"] == "may be off by 130 ms"
     assert spoiled["ITL, p95"] == ""
+    struck = {tile.name: tile.unusable for tile in make_tiles(spoiled_summary, run)}
+    assert not any(struck.values())  # p95 may not be off so far that nothing is left
+    rows = tuple(replace(row, inexact=("p50",)) for row in rows)
+    half = replace(error, stat="p50", value=150.0)
+    run = a_run(slo=("ttft p50 < 1s",))
+    records = some(300)
+    judged = replace(
+        summarise_run(collect_columns(records), run, 0, records), rows=rows, figure_errors=(half,)
+    )
+    tile = next(iter(make_tiles(judged, run)))
+    assert (tile.name, tile.value, tile.unusable) == ("TTFT, p50", "150 ms", True)
+
+
+def test_the_figure_of_a_rule_counts_requests_without_an_answer() -> None:
+    """A tenth failed, so p95 of the rule falls on one of them; of the answered ones it is 285 ms."""
+    lost = [failed(sent_at=10.0 + 8 * i) for i in range(40)]
+    tile = tiles_of([*some(300), *lost], slo=("ttft p95 < 1s",))["TTFT, p95"]
+    assert (tile.value, tile.kind) == ("a failure", "loud")
+    assert tile.more.startswith("of the answered 285 ms; p50 ")
 
 
 def test_a_line_begins_at_zero_and_leaves_out_what_is_unknown() -> None:

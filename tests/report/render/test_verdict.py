@@ -95,7 +95,7 @@ def test_an_end_that_is_not_known_is_that_of_the_scale() -> None:
 
 def test_a_rule_that_a_failure_breaks_has_no_value() -> None:
     found = bullet_of("ttft p95 < 1s", status=FAIL, observed=float("inf"))
-    assert (found.dot, found.value, found.kind) == (100.0, "on a failed request", "loud")
+    assert (found.dot, found.value, found.kind) == (100.0, "a failure", "loud")
 
 
 def test_rules_with_limits_below_and_at_zero() -> None:
