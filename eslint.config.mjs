@@ -4,7 +4,8 @@ import globals from "globals";
 
 const OWN = {
   uPlot: "readonly", chartFormat: "readonly", chartScale: "readonly", chartLabels: "readonly", chartShapes: "readonly",
-  charts: "readonly", chartTools: "readonly", liveCharts: "readonly", drawTimeline: "readonly",
+  charts: "readonly", chartTools: "readonly", drawTimeline: "readonly",
+  liveValues: "readonly", liveCharts: "readonly", liveSide: "readonly",
   requestTable: "readonly", requestPlots: "readonly", requestView: "readonly",
 };
 

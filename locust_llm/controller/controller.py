@@ -69,6 +69,7 @@ from locust_llm.wire.worker_messages import (
 )
 
 from .early_stop import EarlyStop
+from .live_stats import LostWorker, ProcessState
 from .phases import PhaseRunner
 from .run_context import RunContext, TimeSource
 from .run_store import RunStore
@@ -152,6 +153,7 @@ class Controller:
         )
         self._workers = WorkerRegistry(environment.runner, self.folder, time.monotonic)
         self._greenlets: list[gevent.Greenlet] = []
+        self.lost_workers: list[LostWorker] = []
         self._leaving: set[str] = set()
         """The workers whose account is being closed."""
         context = RunContext(
@@ -216,6 +218,10 @@ class Controller:
     def limit_block(self) -> LimitBlock | None:
         """The present block of a comparison of prefill limits. None: there is none."""
         return self.phases.limit_block
+
+    def processes(self) -> list[ProcessState]:
+        """The processes that take part now."""
+        return self._workers.processes()
 
     def change_limit(self, limit: int | None, ramp_s: float | None = None) -> str:
         """Change the limit by hand while requests are sent, at once or over ``ramp_s``. Returns
@@ -381,8 +387,14 @@ class Controller:
         """Close the account of a lost process. ``recovered`` records came from its disk."""
         loss = self._workers.drop(worker)
         self.phases.limit.shares.leave(worker)
-        self.live_stats.update(worker, used=0, waiting=0, decoding=0, reads=loss.reads)
+        self.live_stats.lose(worker, loss.reads)
+        self.phases.end_count(worker)  # nothing of it is under way any more
         self._note_health(worker, loss.health)
+        if how != ENDED:
+            place = self._workers.names.index(worker) + 1
+            self.lost_workers.append(
+                LostWorker(self._time.now(), place, len(self._workers.names), loss.sent, recovered)
+            )
         self.store.lost += loss.sent
         sessions, never = self.allocator.lose(worker, loss)
         if how == ENDED and not (loss.sent or recovered or never or sessions):

@@ -20,7 +20,7 @@ held against answers that are not over yet.
 import math
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from locust_llm.records.outcomes import CANCELLED, CUT, OK, RETRIED
 from locust_llm.records.phase_plan import PROFILING
@@ -31,7 +31,7 @@ from locust_llm.slo.binomial_intervals import TAIL, binomial_cdf, count_needed_v
 from locust_llm.slo.correlation_time import CorrelationTime
 from locust_llm.slo.metric_definitions import BY_WORD, POOLED, Metric
 from locust_llm.slo.rules import ABORT, INPUT, Condition, Rule, make_predicates
-from locust_llm.text.format import count_distinguishing_digits, format_brief, format_count
+from locust_llm.text.format import count_distinguishing_digits, format_brief
 
 from .in_flight import RequestsInFlight
 
@@ -97,6 +97,40 @@ def certain_standard_errors(effective_size: float) -> float:
     )
 
 
+OK_SO_FAR: Final = "OK so far"
+AT_RISK: Final = "at risk"
+"""The value so far is beyond the limit, and the rest of the run may still change that."""
+WILL_FAIL: Final = "will fail"
+"""The rule is certainly broken."""
+NO_VALUE: Final = "no value yet"
+
+
+class ExceedanceCounts(NamedTuple):
+    """How many requests are over the limit of a rule, and how many may be."""
+
+    over: int
+    done: int
+    allowed: float
+    """The share that may be over the limit."""
+    what: str
+    """``over the limit``, ``failed``, ``not good``."""
+    running: int = 0
+    running_over: int = 0
+    """The running requests that are over the limit already."""
+
+
+class RuleProgress(NamedTuple):
+    """What is known of a rule during the run."""
+
+    state: str
+    """OK_SO_FAR, AT_RISK, WILL_FAIL or NO_VALUE. There is no interval behind it, so only WILL_FAIL
+    is certain."""
+    counts: ExceedanceCounts | None = None
+    """None: the rule is about an average, or has no value yet."""
+    left_out: int = 0
+    """The first requests of so many users are left out."""
+
+
 class ShareMonitor:
     """Watches a share of requests beyond a limit. A share of them may be."""
 
@@ -120,6 +154,14 @@ class ShareMonitor:
     @property
     def holds(self) -> bool:
         return self._beyond <= self._may * self.count
+
+    @property
+    def counts(self) -> "ExceedanceCounts":
+        """What was counted up to the last call of ``broken``."""
+        return ExceedanceCounts(
+            over=self._beyond, done=self.count, allowed=self._may, what=self._what,
+            running=self._open, running_over=self._open_beyond,
+        )  # fmt: skip
 
     def broken(self, open_: int = 0, beyond: int = 0) -> bool:
         """Whether the rule is certainly broken. ``open_`` requests are under way, and ``beyond`` of
@@ -248,7 +290,7 @@ class RuleMonitor:
             self._add(record)
 
     def _selects(self, record: Record) -> bool:
-        return all(holds(_selected_by(record, column)) for column, holds in self._predicates)
+        return all(holds(read_selected_value(record, column)) for column, holds in self._predicates)
 
     @property
     def holds(self) -> bool | None:
@@ -385,25 +427,24 @@ class EarlyStop:
         ]
         return known.count(False), len(known)
 
-    def states(self) -> dict[str, tuple[str, str]]:
-        """For each rule, its state so far and what was counted. The state has no interval, so only
-        ``broken`` is certain."""
-        states = {}
-        for watched in self._watched:
-            holds, tally = watched.holds, watched.tally
-            state = "within so far" if holds else "beyond so far"
-            if holds is None:
-                state = "nothing yet"
-            counted = holds is not None and isinstance(tally, ShareMonitor)
-            broken = self._is_broken(watched)  # notes what is under way, for the text
-            text = f"{tally}{self._left_out(watched)}" if counted else ""
-            states[str(watched.rule)] = "broken" if broken else state, text
-        return states
+    def progress(self) -> dict[str, RuleProgress]:
+        """The progress of each rule, by its text."""
+        return {str(watched.rule): self._progress_of(watched) for watched in self._watched}
 
-    def _left_out(self, watched: RuleMonitor) -> str:
-        if not self._users or watched.counts_first_wave:
-            return ""
-        return f"; the first request of {format_count(len(self._users), 'user')} is left out"
+    def _progress_of(self, watched: RuleMonitor) -> RuleProgress:
+        holds, tally = watched.holds, watched.tally
+        broken = self._is_broken(watched)  # notes what is running, for the counts
+        left_out = 0 if watched.counts_first_wave else len(self._users)
+        if broken:
+            state = WILL_FAIL
+        elif holds is None:
+            state = NO_VALUE
+        else:
+            state = OK_SO_FAR if holds else AT_RISK
+        counts = None
+        if holds is not None and isinstance(tally, ShareMonitor):
+            counts = tally.counts
+        return RuleProgress(state, counts, left_out)
 
 
 def _older(sends: RequestsInFlight, metric: str, op: str, limit_s: float) -> int:
@@ -423,7 +464,7 @@ def limit_usage(record: Record, given: Iterable[Condition]) -> float | None:
     return max(shares_used, default=None)
 
 
-def _selected_by(record: Record, column: str) -> Any:
+def read_selected_value(record: Record, column: str) -> Any:
     """The value that a selector compares."""
     if column != INPUT:
         value = getattr(record, column)

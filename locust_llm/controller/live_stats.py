@@ -161,6 +161,32 @@ def _percentile_ms(
     return histogram_percentiles(known, [percentile])[0] / 1e3
 
 
+class LostWorker(NamedTuple):
+    """A lost process, for the people who watch the run."""
+
+    at: float
+    """Unix seconds."""
+    number: int
+    """Its place among the processes, from 1."""
+    of: int
+    missing: int
+    """The requests that it had sent and that have no record."""
+    recovered: int
+    """The records that were on its disk."""
+
+
+class ProcessState(NamedTuple):
+    """An active process, for the people who watch the run."""
+
+    number: int
+    """Its place among the processes, from 1."""
+    users: int
+    cpu_share: float | None
+    """The share of a core that it has used. None: not known."""
+    silent_s: float
+    """The seconds since its last message."""
+
+
 class RequestCounts(NamedTuple):
     ok: int
     failed: int
@@ -398,6 +424,13 @@ class LiveStats:
         self._in_flight.pop(worker, None)
         self._status_at.pop(worker, None)
 
+    def lose(self, worker: str, reads: int) -> None:
+        """A process is lost: nothing of it is running any more, and its totals stay. ``reads``: all
+        that are known of it."""
+        self._all_reads += reads - self._reads.get(worker, reads)
+        self._reads[worker] = reads
+        self.end(worker)
+
     def _client(self, worker: str) -> ClientLateness:
         if worker not in self._clients:
             self._clients[worker] = ClientLateness()
@@ -412,6 +445,11 @@ class LiveStats:
         now = self._clock()
         ages_s = [now - at for at in self._status_at.values()]
         return (used_s, waiting_s, decoding_s), sum(ages_s) / max(1, len(ages_s))
+
+    @property
+    def reads(self) -> int:
+        """The reads of all answers so far."""
+        return self._all_reads
 
     @property
     def used(self) -> int:

@@ -89,6 +89,8 @@ class StageRunner:
         self.settings = make_stage_settings(settings, asked.axis, self.value)
         """The settings of this stage; before the first one the first stage's."""
         self.finished: list[Stage] = []
+        self.results: dict[int, ReportResult] = {}
+        """The results of ended stages by number, where their reports are made."""
         self.end = ""
         """Why there are no more stages."""
         self.health: list[ProcessHealth] = []
@@ -324,6 +326,8 @@ class StageRunner:
             return
         later = self._makes_reports_at_end()
         result = ReportResult() if later else make_reports(self.folder).result or ReportResult()
+        if not later:
+            self.results[stage.number] = result
         whole_s = self._clock() - stage.began_at
         measured_s = 0.0 if stage.measured_at is None else stage.ended_at - stage.measured_at
         self._found.add(StageTime(self.value, measured_s, whole_s), result)

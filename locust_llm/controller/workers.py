@@ -20,6 +20,8 @@ from locust_llm.records.run_facts import ProcessHealth
 from locust_llm.text.format import format_count, format_duration
 from locust_llm.wire.worker_messages import GONE_S, LOCAL, Records
 
+from .live_stats import ProcessState
+
 QUIET_S: Final = 1.0
 """A process that has been silent for longer gets no arrivals, and its connection is checked."""
 
@@ -111,6 +113,17 @@ class WorkerRegistry:
     def user_count(self) -> int:
         """The users of all processes, by their last status."""
         return sum(member.users for member in self._members.values())
+
+    def processes(self) -> list[ProcessState]:
+        """The active processes."""
+        now = self._clock()
+        states = []
+        for member in self._members.values():
+            cpu_share = None if member.health is None else member.health.cpu_share
+            states.append(
+                ProcessState(member.place + 1, member.users, cpu_share, now - member.seen_at)
+            )
+        return states
 
     def add(self, name: str) -> WorkerState:
         """Add a process that has its orders, or gets them again."""

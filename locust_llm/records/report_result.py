@@ -44,6 +44,8 @@ class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
 
     text: str = ""
     """The console's text: the verdict and its main figures."""
+    headline: str = ""
+    """The verdict as one sentence."""
     tables: str = ""
     """The whole report as text, for ``--verbose``."""
     annotations: str = ""

@@ -19,6 +19,7 @@ from locust_llm.records.run_facts import RECORDS, Run, read_run, write_run
 from locust_llm.report.document_blocks import format_observed
 from locust_llm.report.sections.ab_comparison import describe_paired_verdict
 from locust_llm.report.sections.benchmark_validity import format_broken_rules
+from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.latency_breakdown import parse_explained_metric
 from locust_llm.report.sections.notes import list_missing_parts
 from locust_llm.report.sections.summary import Summary
@@ -144,6 +145,7 @@ def make_report_result(
         findings = [summary.limits.answer]
     return ReportResult(
         text=text.encode("utf-8", "replace").decode(),
+        headline=f"{make_headline(summary, run)}.".encode("utf-8", "replace").decode(),
         tables=tables.encode("utf-8", "replace").decode(),
         annotations=annotations.encode("utf-8", "replace").decode(),
         incomplete=bool(list_missing_parts(summary, run)),

@@ -1,108 +1,245 @@
-// The live page: polls the state of the run once a second. Its charts are in live_charts.js.
+// The live page: polls the state of the run once a second. Its charts are in live_charts.js, its side panel in live_side.js.
 "use strict";
 (() => {
-  const { history } = liveCharts;
+  const { history } = liveCharts, { element, many, ms } = liveSide;
   const by = (id) => document.getElementById(id);
-  const EVERY_MS = 1000, LINES_EVERY = 2;
+  const EVERY_MS = 1000, LINES_EVERY = 2, PATIENCE_MS = 3000, LOOK_MS = 500, ANSWER_MS = 6000;
   const QUANTILES = ["p50", "p90", "p95", "p99"], NEEDS = [2, 10, 20, 100];
-  let run = null, step = 1, asked = 0, lost = 0;
-  const shown = {};  // in the fields of the gate and of the users: as the run has them
+  let run = null, step = 1, asked = 0, state = "", isFrozen = false, last = null;
 
-  // -- small things ----------------------------------------------------------------------------------------------------
+  // -- words ---------------------------------------------------------------------------------------------------------------------
 
-  function element(name, text, kind) {
-    const made = document.createElement(name);
-    if (text !== undefined) made.textContent = text;
-    if (kind) made.className = kind;
-    return made;
-  }
-  const many = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en"));
-  const ms = (value) => (value === null || value === undefined ? "–" : chartFormat.writeValue("ms", value));
-  const rate = (value) => (typeof value === "number" ? chartFormat.writeValue("", value) : "–");  // as in the charts
+  const KINDS = {
+    FAIL: "loud", INVALID: "loud", "will fail": "loud", failed: "loud", PASS: "pass", OK: "pass", "OK so far": "pass", passed: "pass",
+    "no value yet": "plain", "checked at the end": "plain",
+  };
+  const kindOf = (word) => KINDS[word] || "open";
   const figure = (value) => {
     const places = Math.max(0, Math.min(2, 2 - Math.floor(Math.log10(Math.max(value, 1)))));
     return value.toLocaleString("en", { minimumFractionDigits: places, maximumFractionDigits: places });
   };
-  const LOUD = { FAIL: "loud", broken: "loud", INVALID: "loud", PASS: "pass", OK: "pass" };
-  const kindOf = (state) => LOUD[state] || (["nothing yet", "checked at the end", "within so far"].includes(state) ? "plain" : "open");
-
-  // -- the server's own metrics --------------------------------------------------------------------------------------------
-
-  // A line for each replica or GPU. A chart comes with its first value, to its place: one of rates has it later than others.
-  const HUES = ["p50", "prefill", "decode", "p99", "ok", "p95", "limit", "faint"];
-  const served = new Map();
-  let replicas = [];
-  function server({ server_charts: { names, charts: all } }, fresh) {
-    const values = (chart, i) => (point) => point[liveCharts.SERVER]?.[chart]?.[i];
-    replicas = names;
-    if (fresh) {
-      liveCharts.remove([...served.values()]);
-      served.clear();
-      by("server-plots").replaceChildren();
-    }
-    all.forEach(([title, unit], chart) => {
-      if (served.has(chart) || !history.points.some((point) => point[liveCharts.SERVER]?.[chart])) return;
-      const next = Math.min(...[...served.keys()].filter((other) => other > chart));
-      served.set(chart, liveCharts.add(by("server-plots"), { title, unit, whole: !unit, series: () => replicas.map((name, i) => ({
-        name, hue: HUES[i % HUES.length], dashed: i >= HUES.length, values: liveCharts.column(values(chart, i)),
-        known: history.points.some((point) => typeof values(chart, i)(point) === "number"),
-      })).filter((one) => one.known) }, served.get(next)?.figure));
-    });
-    by("server").hidden = !served.size;
+  // A percentile; with a star where there are too few values for it.
+  function starred(value, count, i, form) {
+    return value === undefined || value === null ? "–" : `${form(value)}${count < NEEDS[i] ? "*" : ""}`;
   }
 
-  // -- texts -------------------------------------------------------------------------------------------------------------
+  // -- the bar ---------------------------------------------------------------------------------------------------------------------
 
-  function badges(status) {
-    const all = [];
-    const word = { none: "no run yet", starting: "starting", on: "running", ending: "ending", over: "ended" }[status.state];
-    all.push([word, { on: "pass", starting: "open", ending: "open" }[status.state] || "plain"]);
+  const WORDS = { none: "no run yet", starting: "starting", on: "running", ending: "ending", over: "ended" };
+  function showBadges(status) {
+    const all = [[WORDS[status.state], { on: "pass", starting: "open", ending: "open" }[status.state] || "plain"]];
     if (status.slo) all.push([`SLO ${status.slo}`, kindOf(status.slo)]);
-    if (status.client) all.push([`client ${status.client.level}${status.state === "over" ? "" : " so far"}`, kindOf(status.client.level)]);
+    if (status.client && status.client.level !== "OK") all.push([`measurement ${status.client.level}`, kindOf(status.client.level)]);
     if (status.simulated) all.push(["simulated", "open"]);
     by("badges").replaceChildren(...all.map(([text, kind]) => element("li", text, kind)));
-    const reasons = status.client?.reasons || [];
-    by("client").hidden = !reasons.length;
-    by("client").textContent = reasons.length ? `Client ${status.client.level}${status.state === "over" ? "" : " so far"}: ${reasons.join("; ")}.` : "";
   }
-
-  // A percentile of a row of the table; with a star where there are too few values for it.
-  function starred(value, count, i, form) {
-    return value === undefined ? "–" : `${form(value)}${count < NEEDS[i] ? "*" : ""}`;
-  }
-
-  function tiles(status) {
-    const over = status.state === "over";
-    const percentile = (row, i) => starred((over ? row.whole_ms : row.recent_ms)?.[i], over ? row.whole_count : row.count, i, ms);
-    const succeeded = liveCharts.succeeded();
-    const named = status.table.filter((row) => row.named), first = named.length ? named.slice(0, 3) : status.table.slice(0, 2);
-    const all = [
-      ["Time", chartFormat.clock(status.seconds), status.where],
-      [status.warms_up ? "Requests of the warmup" : "Requests", `${many(status.ok)} ok`,
-        [[status.failed, "failed"], ...Object.entries(status.ended_by_us).map(([word, count]) => [count, word])].map(([count, word]) => `${many(count)} ${word}`).join(", ")],
-      ...first.map((row) => [`${row.label}${over ? "" : ", last 10 s"}`, `p50 ${percentile(row, 0)}`, `p95 ${percentile(row, 2)}, p99 ${percentile(row, 3)}`]),
-    ];
-    const each = over ? status.requests_per_s : succeeded, span = over ? "whole run" : `last ${liveCharts.RATE_S} s`;
-    if (status.generates === false) all.push([`Requests/s, ${span}`, rate(each), ""]);
-    if ("tokens_per_s" in status) all.push([`Tokens/s, ${span}`, rate(status.tokens_per_s), typeof each === "number" ? `${rate(each)} requests/s` : ""]);
-    if (!over) {
-      all.push([`${status.streams === false ? "In flight" : "Awaiting first token"}, now`, status.limit === null ? many(status.used) : `${status.used} of ${status.limit}`, `${many(status.waiting)} at the gate`]);
-      const decoding = status.streams === false ? "" : `${many(status.decoding)} decoding`;
-      // after the stop Locust has no users any more, and requests go on
-      if (status.state === "ending") all.push(["Still running", many(status.used + status.waiting + status.decoding), decoding]);
-      else all.push(["Users, now", many(status.users), decoding]);
-    }
-    by("tiles").replaceChildren(...all.map(([name, value, more]) => {
-      const tile = element("li");
-      tile.append(element("span", name), element("strong", value), element("small", more));
-      return tile;
+  function showClock(status) {
+    const planned = liveValues.findPlanned(status.progress), share = liveValues.findShare(status.progress);
+    history.planned = planned;
+    const now = chartFormat.clock(status.seconds ?? 0);
+    const isOn = status.state === "on";
+    const of = isOn && planned !== null ? ` of ${chartFormat.clock(planned)}` : "";
+    const where = ["none", "over"].includes(status.state) ? "" : status.where;
+    const phase = of && !status.stages?.length ? status.progress.phase : where;
+    by("clock").textContent = status.run ? [`${now}${of}`, phase].filter(Boolean).join(" · ") : "";
+    const bar = by("progress");
+    bar.hidden = !status.progress;
+    if (bar.hidden) return;
+    bar.setAttribute("aria-valuetext", by("clock").textContent);
+    if (share === null) bar.removeAttribute("aria-valuenow");
+    else bar.setAttribute("aria-valuenow", Math.round(100 * share));
+    bar.classList.toggle("endless", share === null);
+    const { segments } = status.progress;
+    const isTimed = planned !== null || status.progress.phase === "grace";
+    bar.replaceChildren(...segments.map(([name, seconds, done]) => {
+      const track = element("span", undefined, name), over = element("i");
+      track.style.flexGrow = isTimed ? Math.max(seconds, 0.001) : 1;
+      const part = isTimed && seconds ? done / seconds : share ?? 0;
+      over.style.width = `${100 * Math.min(1, part)}%`;
+      track.title = name;
+      track.append(over);
+      return track;
     }));
   }
 
-  function table(status) {
+  for (const button of document.querySelectorAll("[data-window]")) {
+    button.addEventListener("click", () => {
+      for (const other of document.querySelectorAll("[data-window]")) other.setAttribute("aria-pressed", String(other === button));
+      liveCharts.setWindow(button.dataset.window ? Number(button.dataset.window) : null);
+    });
+  }
+  const toggle = (button, act) => by(button).addEventListener("click", () => {
+    const on = by(button).getAttribute("aria-pressed") !== "true";
+    by(button).setAttribute("aria-pressed", String(on));
+    act(on);
+  });
+  toggle("log", (on) => liveCharts.setLog(on));
+  toggle("freeze", (on) => {
+    isFrozen = on;
+    by("freeze").textContent = on ? `Frozen at ${chartFormat.clock(last?.seconds ?? 0)}` : "Freeze";
+    if (!on && last) draw(last);
+  });
+  by("theme").addEventListener("click", () => {
+    const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
+    const shown = localStorage.getItem("theme") || (isDark ? "dark" : "light");
+    localStorage.setItem("theme", shown === "dark" ? "light" : "dark");
+    dispatchEvent(new StorageEvent("storage", { key: "theme" }));
+  });
+  by("stop").addEventListener("click", () => {
+    by("stop").disabled = true;
+    fetch("stop", { method: "POST" }).catch(() => {});
+  });
+
+  // -- alerts: the worst first; the others are folded -----------------------------------------------------------------------------------
+
+  let news = performance.now(), spoken = "";
+  function makeAlert(place, alert) {
+    place.className = alert.level;
+    place.replaceChildren(alert.text);
+    if (typeof alert.since !== "number" || by("shown").hidden) return place;
+    const button = element("button", "Show");
+    button.type = "button";
+    button.setAttribute("aria-label", `Show ${chartFormat.clock(alert.since)} in the charts`);
+    button.addEventListener("click", () => liveCharts.show(alert.since));
+    place.append(" ", button);
+    return place;
+  }
+  function showAlerts() {
+    const silence = liveValues.describeSilence(performance.now() - news);
+    document.body.classList.toggle("stale", silence !== null);
+    const [first, ...others] = [silence, ...(last?.alerts ?? [])].filter(Boolean);
+    const isQuiet = !first;
+    by("alerts").hidden = isQuiet && state !== "on" && state !== "ending";
+    by("alerts").className = first?.level ?? "calm";
+    if (isQuiet) by("alert").replaceChildren("No alerts.");
+    else makeAlert(by("alert"), first);
+    by("alert").className = "";
+    by("others").hidden = !others.length;
+    by("others").querySelector("summary").textContent = `${others.length} more`;
+    by("others").querySelector("ul").replaceChildren(...others.map((alert) => makeAlert(element("li"), alert)));
+    const kinds = first ? `${first.kind} ${first.level}` : "";
+    if (kinds !== spoken && first && first.level !== "past") by("spoken").textContent = first.text;   // counts change each second
+    spoken = kinds;
+    for (const id of ["new", "again", "report", "compare"]) by(id).classList.toggle("gone", silence !== null);   // they lead nowhere
+  }
+  setInterval(() => {
+    if (!document.hidden) showAlerts();
+  }, LOOK_MS);
+
+  // -- rules ---------------------------------------------------------------------------------------------------------------------------
+
+  const FIRST = ["loud", "open", "pass", "plain"];
+  function showCards({ rules, state: at }) {
+    by("cards").hidden = !rules.length;
+    by("left-out").hidden = !rules.some((card) => card.left_out);
+    const sorted = [...rules].sort((a, b) => FIRST.indexOf(kindOf(a.state)) - FIRST.indexOf(kindOf(b.state)));
+    by("cards").replaceChildren(...sorted.map((card) => makeCard(card, at === "over")));
+  }
+  function makeCard(card, isOver) {
+    const made = element("li", undefined, kindOf(card.state)), head = element("div"), line = element("div");
+    head.append(element("span", card.name), element("em", card.state, kindOf(card.state)));
+    line.append(element("strong", card.now || "–"));
+    if (!isOver && card.so_far && card.so_far !== card.now) line.append(element("small", `${card.so_far} so far`));
+    const meter = element("i", undefined, "meter");
+    if (typeof card.share === "number") {
+      meter.append(element("i"));
+      meter.firstChild.style.width = `${Math.min(100, 100 * card.share)}%`;
+    }
+    made.append(head, line, meter, element("small", card.counts || card.reason));
+    return made;
+  }
+
+  // -- steering --------------------------------------------------------------------------------------------------------------------------
+
+  const shown = {};         // in the fields of the gate and of the users: as the run has them
+  const typed = new Set();  // fields whose number was changed here and not sent yet: the run's does not take its place
+  function field(id, value) {
+    if (value !== shown[id] && !typed.has(id) && document.activeElement !== by(id)) by(id).value = value;
+    shown[id] = value;
+  }
+  for (const id of ["limit", "users"]) {
+    by(id).addEventListener("input", () => typed.add(id));
+    by(id).addEventListener("invalid", (event) => {
+      event.preventDefault();
+      answer(`${id === "limit" ? "The limit" : "The number of users"} is a whole number from 1 on.`, "loud");
+      by(id).focus();
+    });
+  }
+  const written = (limit) => (limit === null ? "none" : String(limit));
+  function showSteer(status) {
+    const isOn = status.state === "on";
+    by("steer").hidden = !isOn;
+    if (!isOn) return;
+    by("open").disabled = status.limit === null;
+    by("limit-now").textContent = `now ${written(status.limit)}${status.target === status.limit ? "" : `, going to ${written(status.target)}`}`;
+    by("users-now").textContent = `now ${status.users}`;
+    field("limit", status.target ?? Math.max(1, status.used));
+    field("users", status.users);
+  }
+  let undo = null, cleared = 0;
+  function answer(text, kind, back = null) {
+    const output = by("answer").querySelector("output");
+    output.className = kind;
+    output.textContent = text;
+    undo = back;
+    by("undo").hidden = !back;
+    clearTimeout(cleared);
+    cleared = setTimeout(() => { output.textContent = ""; }, ANSWER_MS);
+  }
+  async function change(path, fields, back) {
+    try {
+      const response = await fetch(path, { method: "POST", body: new URLSearchParams(fields), signal: AbortSignal.timeout(2 * PATIENCE_MS) });
+      const { done, success, message } = await response.json();
+      const isDone = done ?? success;
+      answer(message, isDone ? "pass" : "loud", isDone ? back : null);
+    } catch {
+      answer("No answer: nothing has changed.", "loud");
+    }
+    ask();
+  }
+  function turn(limit, back = true) {
+    const before = last?.target ?? null;
+    const undoIt = () => turn(before === null ? "" : String(before), false);
+    return change("llm/gate", { limit, ramp_s: limit === "" ? "" : by("ramp").value }, back ? undoIt : null);
+  }
+  function setUsers(users, back = true) {
+    const before = last?.users;
+    return change("swarm", { user_count: users }, back ? () => setUsers(before, false) : null);
+  }
+  by("gate").addEventListener("submit", (event) => {
+    event.preventDefault();
+    typed.delete("limit");
+    turn(by("limit").value);
+  });
+  by("people").addEventListener("submit", (event) => {
+    event.preventDefault();
+    typed.delete("users");
+    setUsers(by("users").value);
+  });
+  by("open").addEventListener("click", () => turn(""));
+  by("undo").addEventListener("click", () => undo?.());
+  for (const button of document.querySelectorAll("button[data-step]")) {
+    const input = button.parentElement.querySelector("input");
+    button.addEventListener("click", () => {
+      input.value = Math.max(1, (Number(input.value) || 0) + Number(button.dataset.step));
+      typed.add(input.id);
+    });
+  }
+
+  // -- tables ------------------------------------------------------------------------------------------------------------------------------
+
+  function fill(body, rows) {
+    body.replaceChildren(...rows.map(([head, ...cells]) => {
+      const line = element("tr"), name = element("th", head);
+      name.scope = "row";
+      line.append(name, ...cells.map((cell) => (typeof cell === "string" ? element("td", cell) : cell)));
+      return line;
+    }));
+  }
+  function showTable(status) {
     by("figures").hidden = !status.table.length;
-    const over = status.state === "over", [head, body] = [by("figures").querySelector("thead"), by("figures").querySelector("tbody")];
-    const groups = [...(over ? [] : [["last 10 s", "recent_ms", "count"]]), [over ? "whole run" : "whole run so far", "whole_ms", "whole_count"]];
+    const isOver = status.state === "over", [head, body] = [by("figures").querySelector("thead"), by("figures").querySelector("tbody")];
+    const groups = [...(isOver ? [] : [["last 10 s", "recent_ms", "count"]]), [isOver ? "whole run" : "whole run so far", "whole_ms", "whole_count"]];
     const top = element("tr"), names = element("tr");
     top.append(element("td"));
     names.append(element("td"));
@@ -113,126 +250,77 @@
       [...QUANTILES, "count"].forEach((name, i) => names.append(element("th", name, i ? "" : "first")));
     }
     head.replaceChildren(top, names);
-    body.replaceChildren(...status.table.map((row) => {
-      const line = element("tr"), name = element("th", row.label);
-      name.scope = "row";
-      line.append(name);
-      for (const [, values, count] of groups) {
-        QUANTILES.forEach((_, i) => line.append(element("td", starred(row[values]?.[i], row[count], i, figure), i ? "" : "first")));
-        line.append(element("td", many(row[count])));
-      }
-      return line;
-    }));
+    fill(body, status.table.map((row) => [row.label, ...groups.flatMap(([, values, count]) => [
+      ...QUANTILES.map((_, i) => element("td", starred(row[values]?.[i], row[count], i, figure), i ? "" : "first")), many(row[count]),
+    ])]));
     const few = body.textContent.includes("*") ? " * too few values for this percentile." : "";
-    by("made").textContent = (over
+    by("made").textContent = (isOver
       ? "Exact, as in the report: successful requests of the profiling phase, the gate wait of all."
       : "Three significant digits; successful requests, the gate wait of all. The whole run: its profiling phase, in a sweep the stage.") + few;
   }
-
-  function found(status) {
-    by("found").hidden = !status.found;
-    by("found").querySelector("ul").replaceChildren(...[...new Set(status.found || [])].map((text) => element("li", text)));
+  // The latency that the page leads with, as the report does.
+  function nameFirst() {
+    if (!history.streams) return "Request latency";
+    return history.measure === "ttft" ? "TTFT" : "TTFT from due";
   }
-
-  // One bar: where the time to the first token went, of the requests that ended in the last seconds.
-  function parts({ parts: given }) {
-    by("parts").hidden = !given?.count;
-    if (!given?.count) return;
-    const [keys, row] = [by("parts").querySelector(".keys"), by("parts").querySelector(".owner")];
-    const whole = given.parts.reduce((sum, [, , value]) => sum + value, 0) || 1;
-    let at = 0;
-    row.querySelector("svg").replaceChildren(...given.parts.map(([name, , value]) => {
-      const made = document.createElementNS("http://www.w3.org/2000/svg", "rect");
-      made.setAttribute("class", `part ${name}`);
-      for (const [key, size] of [["x", 1000 * at / whole], ["width", 1000 * value / whole], ["height", 10]]) made.setAttribute(key, size);
-      at += value;
-      return made;
+  function showNames({ names = [], streams }) {
+    by("names").hidden = !names.length;
+    if (!names.length) return;
+    const first = nameFirst();
+    const head = element("tr");
+    head.append(element("td"), ...[`${first} p50`, "p95", ...(streams === false ? [] : ["ITL p50", "p95"]), "answered", "failed"].map((text) => element("th", text)));
+    by("names").querySelector("thead").replaceChildren(head);
+    fill(by("names").querySelector("tbody"), names.map((row) => {
+      const pair = (values) => [starred(values?.[0], row.count, 0, ms), starred(values?.[1], row.count, 2, ms)];
+      return [row.name, ...pair(row.ttft_ms), ...(streams === false ? [] : pair(row.itl_ms)), many(row.ok),
+        element("td", many(row.failed), row.failed ? "loud" : "")];
     }));
-    keys.replaceChildren(...given.parts.map(([name, label, value]) => {
-      const key = element("span", undefined, "key");
-      key.append(element("i", undefined, `part ${name}`), label, element("small", ms(value)));
-      return key;
-    }));
-    row.querySelector("b").textContent = ms(whole);
-    row.setAttribute("aria-label", `${ms(whole)} from due to the first token: ${given.parts.map(([, label, value]) => `${label} ${ms(value)}`).join(", ")}`);
-    by("parts").querySelector("small").textContent = `mean of ${many(given.count)} answers of the last ${given.seconds} s`;
+  }
+  function showStages({ stages = [] }) {
+    by("stages").hidden = !stages.length;
+    document.body.classList.toggle("sweep", stages.length > 0);
+    if (!stages.length) return;
+    const head = element("tr");
+    const first = history.streams ? ["TTFT p95", "ITL p95"] : ["latency p95"];
+    const names = ["", stages[0].axis, ...first, "requests/s", ...(history.generates ? ["tokens/s"] : []), "failed", "SLO"];
+    head.append(...names.map((name) => element("th", name)));
+    by("stages").querySelector("thead").replaceChildren(head);
+    fill(by("stages").querySelector("tbody"), stages.map((row) => [
+      row.running ? `${row.number} …` : String(row.number), chartFormat.brief(row.value),
+      ...(history.streams ? [ms(row.ttft_ms?.[1]), ms(row.itl_ms?.[1])] : [ms(row.latency_ms?.[1])]),
+      chartFormat.brief(row.requests_per_s, "", 3), ...(history.generates ? [chartFormat.brief(row.tokens_per_s, "", 3)] : []),
+      element("td", many(row.failed), row.failed ? "loud" : ""), element("td", row.slo || "–", kindOf(row.slo || "no value yet")),
+    ]));
+    liveCharts.drawCurve(by("curve").querySelector(".canvas"), stages);
   }
 
-  const FIRST = ["loud", "open", "pass", "plain"];
-  function rules(status) {
-    const sorted = [...status.rules].sort((a, b) => FIRST.indexOf(kindOf(a[1])) - FIRST.indexOf(kindOf(b[1])));
-    by("rules").hidden = !sorted.length;
-    by("so-far").hidden = !sorted.some(([, state]) => state.endsWith("so far"));
-    by("rules").querySelector("ul").replaceChildren(...sorted.map(([rule, state, why]) => {
-      const line = element("li");
-      line.append(element("span", rule), element("span", state, kindOf(state)), element("span", why));
-      return line;
-    }));
-    const broken = sorted.filter(([, state]) => kindOf(state) === "loud" || state.startsWith("beyond"));
-    by("broken").textContent = broken.map(([rule, state]) => `${rule}: ${state}`).join("; ");
-  }
+  // -- the server's own metrics over time: a line for each replica or GPU. A chart comes with its first value, to its place -------------------
 
-  // -- the gate and the users --------------------------------------------------------------------------------------------
-
-  const typed = new Set();  // fields whose number was changed here and not sent yet: the run's does not take its place
-  function field(id, value) {
-    if (value !== shown[id] && !typed.has(id) && document.activeElement !== by(id)) by(id).value = value;
-    shown[id] = value;
-  }
-  for (const id of ["limit", "users"]) by(id).addEventListener("input", () => typed.add(id));
-  function controls(status) {
-    const on = status.state === "on";
-    by("controls").hidden = !on;
-    if (!on) return;
-    by("open").disabled = status.limit === null;
-    field("limit", status.limit ?? Math.max(1, status.used));
-    field("users", status.users);
-  }
-  async function change(path, fields, answered) {
-    answered.className = answered.textContent = "";
-    try {
-      const answer = await (await fetch(path, { method: "POST", body: new URLSearchParams(fields) })).json();
-      answered.className = answer.done ?? answer.success ? "pass" : "loud";
-      answered.textContent = answer.message;
-    } catch {
-      answered.className = "loud";
-      answered.textContent = "No answer: nothing has changed.";
+  const HUES = ["p50", "prefill", "decode", "p99", "ok", "p95", "limit", "faint"];
+  const served = new Map();
+  let replicas = [];
+  function showServer({ server_charts: { names, charts: all } }, isFresh) {
+    const valueOf = (chart, i) => (point) => point[liveValues.SERVER]?.[chart]?.[i];
+    const isKnown = (chart, i) => history.points.some((point) => typeof valueOf(chart, i)(point) === "number");
+    replicas = names;
+    if (isFresh) {
+      liveCharts.removeOthers();
+      served.clear();
+      by("server-plots").replaceChildren();
     }
-    ask();
-  }
-  const turn = (limit) => change("llm/gate", { limit, ramp_s: limit === "" ? "" : by("ramp").value }, by("gate-answer"));
-  by("gate").addEventListener("submit", (event) => {
-    event.preventDefault();
-    typed.delete("limit");
-    turn(by("limit").value);
-  });
-  by("people").addEventListener("submit", (event) => {
-    event.preventDefault();
-    typed.delete("users");
-    change("swarm", { user_count: by("users").value }, by("people-answer"));
-  });
-  by("open").addEventListener("click", () => turn(""));
-  for (const button of document.querySelectorAll("button[data-step]")) {
-    const input = button.parentElement.querySelector("input");
-    button.addEventListener("click", () => {
-      input.value = Math.max(1, (Number(input.value) || 0) + Number(button.dataset.step));
-      typed.add(input.id);
+    all.forEach(([title, unit], chart) => {
+      if (served.has(chart) || !history.points.some((point) => point[liveValues.SERVER]?.[chart])) return;
+      const next = Math.min(...[...served.keys()].filter((other) => other > chart));
+      const listSeries = () => replicas.map((name, i) => ({
+        name, hue: HUES[i % HUES.length], dashed: i >= HUES.length, values: liveCharts.column(valueOf(chart, i)), known: isKnown(chart, i),
+      })).filter((one) => one.known);
+      const description = { title: () => title, unit, whole: !unit, texts: false, series: listSeries };
+      served.set(chart, liveCharts.add(by("server-plots"), description, served.get(next)?.figure));
     });
+    by("server").hidden = !served.size;
   }
-  by("stop").addEventListener("click", () => {
-    by("stop").disabled = true;
-    fetch("stop", { method: "POST" }).catch(() => {});
-  });
 
-  // -- the last requests, and past runs -------------------------------------------------------------------------------------
-
-  function lines(drawing) {
-    const place = by("timeline").querySelector(".plot");
-    by("timeline").hidden = !drawing;
-    if (!drawing || place.matches(":hover, :focus-within")) return;
-    place.innerHTML = drawing;
-    drawTimeline(place.querySelector(".lines"));
-  }
+  // -- the end, and past runs ------------------------------------------------------------------------------------------------------------------
 
   const linkTo = (href, text) => {
     const link = element("a", text);
@@ -240,86 +328,122 @@
     link.target = "_blank";
     return link;
   };
-  async function past() {
-    const { runs, last } = await (await fetch("llm/runs")).json();
+  function showEnd(status) {
+    const isOver = status.state === "over";
+    by("ended").hidden = !isOver;
+    if (!isOver) return;
+    by("headline").textContent = status.headline || "";
+    by("headline").className = kindOf(status.slo || "no value yet");
+    const found = [...new Set(status.found || [])];
+    by("found").hidden = !found.length;
+    by("found").textContent = found.length ? `Findings of the sweep: ${found.join(" ")}` : "";
+  }
+  async function showPast() {
+    const { runs, last: newestName } = await (await fetch("llm/runs", { signal: AbortSignal.timeout(PATIENCE_MS) })).json();
     const path = (name, file) => `llm/runs/${encodeURIComponent(name)}/${file}`;
     const has = (entry) => entry.files.some(([file]) => file === "report.html");
-    const newest = runs.find((entry) => entry.name === last);
-    by("ready").hidden = state !== "over" || !newest || !has(newest);
+    const newest = runs.find((entry) => entry.name === newestName);
+    const before = runs.find((entry) => entry.name !== newestName && has(entry) && newest && entry.at <= newest.at);
+    by("report").hidden = state !== "over" || !newest || !has(newest);
     if (newest) by("report").href = path(newest.name, "report.html");
-    by("past").hidden = !runs.length;
+    by("compare").hidden = by("report").hidden || !before;
+    if (before) by("compare").href = `llm/compare?${new URLSearchParams([["run", before.name], ["run", newest.name]])}`;
+    by("past").hidden = !runs.length || ["on", "ending"].includes(state);
     by("past").querySelector("tbody").replaceChildren(...runs.map((entry) => {
       const line = element("tr"), name = element("th"), files = element("td"), more = element("details");
       name.append(has(entry) ? linkTo(path(entry.name, "report.html"), entry.name) : entry.name);
       more.append(element("summary", String(entry.files.length)), ...entry.files.map(([file, what]) => linkTo(path(entry.name, file), what)));
       files.append(more);
-      line.append(name, element("td", new Date(entry.at * 1000).toLocaleString()), element("td", entry.model),
+      line.append(name, element("td", chartFormat.date(entry.at)), element("td", entry.model),
         element("td", entry.status, kindOf(entry.status)), files);
       return line;
     }));
   }
 
-  // -- the loop ----------------------------------------------------------------------------------------------------------
+  // -- the loop --------------------------------------------------------------------------------------------------------------------------------
 
-  let state = "", busy = false;
+  // What moves with the run; it waits while the page is frozen.
+  function draw(status) {
+    if (!status.points) return;
+    const countOf = (label) => status.table.find((row) => row.label === label)?.count ?? null;
+    [liveCharts.counts.ttft, liveCharts.counts.itl] = [countOf(nameFirst()), countOf("ITL")];
+    liveCharts.update();
+    showServer(status, false);
+    showCards(status);
+    showTable(status);
+    showNames(status);
+    showStages(status);
+    liveSide.showParts(status);
+    liveSide.showFailures(status);
+    liveSide.showEngine(history.points);
+    liveSide.showGenerator(status);
+    if ("lines" in status) liveSide.showRequests(status.lines);
+  }
+
   function show(status) {
-    const fresh = status.run !== run;
+    const isFresh = status.run !== run;
+    last = status;
     by("refusal").textContent = status.refusal;
     by("name").textContent = status.name || "LLM load test";
-    by("about").textContent = status.run ? [status.model, status.server].filter(Boolean).join(" · ") : "No run yet.";
-    document.title = status.run ? `${status.where} · ${status.name}` : "LLM load test, live";
+    by("name").title = status.run ? [status.model, status.server].filter(Boolean).join(" · ") : "";
+    document.title = status.run ? `${status.alerts.some((one) => one.level === "bad") ? "⚠ " : ""}${status.where} · ${status.name}` : "LLM load test, live";
     by("new").hidden = !["none", "over"].includes(status.state);
     by("stop").hidden = !["on", "ending"].includes(status.state);
     by("stop").disabled = status.state !== "on";
-    badges(status);
-    if (status.state !== state || fresh) {
-      const first = state === "";
+    if (status.state !== state || isFresh) {
+      const isFirst = state === "";
       state = status.state;
-      by("ready").hidden = true;
-      if (first || ["on", "over", "none"].includes(state)) past().catch(() => {});
+      document.body.dataset.state = state;
+      by("past").hidden = ["on", "ending"].includes(state) || !by("past").querySelector("tbody").childElementCount;
+      by("report").hidden = by("compare").hidden = true;
+      if (isFirst || ["on", "over", "none"].includes(state)) showPast().catch(() => {});
     }
-    by("shown").hidden = !status.points;
-    if (!status.points) return;
-    if (fresh) liveCharts.forget();
-    [run, step, history.marks, history.classes, history.limits] = [status.run, status.step, status.marks, status.classes, status.limits];
-    history.step = status.step;
-    [history.generates, history.streams] = [status.generates !== false, status.streams !== false];
-    history.points = status.whole ? status.points : history.points.concat(status.points);
-    if (status.points.length || status.whole) {
-      liveCharts.update();
-      server(status, fresh);
+    showBadges(status);
+    showClock(status);
+    showEnd(status);
+    by("shown").hidden = by("tools").hidden = !status.points;
+    if (status.points) {
+      if (isFresh) {
+        liveCharts.forget();
+        showServer(status, true);
+      }
+      [run, step] = [status.run, status.step];
+      [history.marks, history.holes, history.limits, history.measure] = [status.marks, status.holes, status.limits, status.measure];
+      [history.generates, history.streams] = [status.generates !== false, status.streams !== false];
+      history.points = status.whole ? status.points : history.points.concat(status.points);
+      showSteer(status);
+      if (!isFrozen || isFresh) draw(status);
     }
-    controls(status);
-    tiles(status);
-    table(status);
-    found(status);
-    rules(status);
-    parts(status);
-    if ("lines" in status) lines(status.lines);
+    showAlerts();
   }
 
+  let isBusy = false;
   async function ask() {
-    if (busy) return;
-    busy = true;
-    const wanted = new URLSearchParams({ run: run ?? "", step, after: history.points.at(-1)?.[liveCharts.AT] ?? -1 });
+    if (isBusy) return;
+    isBusy = true;
+    const wanted = new URLSearchParams({ run: run ?? "", step, after: history.points.at(-1)?.[liveValues.AT] ?? -1 });
     if (asked++ % LINES_EVERY === 0) wanted.set("lines", "");
     try {
-      const answer = await fetch(`llm/live?${wanted}`);
-      if (answer.redirected) throw new Error("Signed out: reload the page.");
-      show(await answer.json());
-      lost = 0;
+      const response = await fetch(`llm/live?${wanted}`, { signal: AbortSignal.timeout(PATIENCE_MS) });
+      if (response.redirected) throw new Error("Signed out: reload the page.");
+      const status = await response.json();
+      news = performance.now();
+      show(status);
     } catch (error) {
-      if (++lost > 2) by("refusal").textContent = error instanceof TypeError || error instanceof SyntaxError ? "No answer from the load generator; trying again." : error.message;
+      if (error.message.startsWith("Signed out")) by("refusal").textContent = error.message;
     } finally {
-      busy = false;
+      isBusy = false;
     }
   }
   function loop() {
-    const hidden = document.hidden;
+    const isHidden = document.hidden;
     setTimeout(loop, EVERY_MS);
-    if (!hidden) ask();
+    if (!isHidden) ask();
   }
-  document.addEventListener("visibilitychange", () => document.hidden || ask());
-
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) return;
+    news = performance.now();   // nobody asked meanwhile
+    ask();
+  });
   loop();
 })();

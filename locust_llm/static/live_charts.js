@@ -1,119 +1,213 @@
-// The charts of the live page, over the run's time. CHARTS has those of the run; the server's come by ``add``.
+// The charts of the live page: panels over the run's time with one x axis, the curve of a sweep, the server's metrics.
 "use strict";
 const liveCharts = (() => {
-  const RATE_S = 5;                  // seconds that a rate is of
-  const SHORTEST_S = 30;             // the time axis is at least so long
-  const HOLE_S = 4;                  // readings this far apart, in steps of the history, leave a hole
-  // Places in a point of the history: live.py, LiveSample. Those with _S are totals over time.
-  const AT = 0, USERS = 1, LIMIT = 2, USED_S = 3, WAITING_S = 4, DECODING_S = 5, TTFT = 6, ITL = 7, TOKENS = 8, OK = 9, FAILED = 10, SERVER = 11, LATENCY = 12, IN_FLIGHT_AT = 13;
-  const history = { points: [], step: 1, marks: [], classes: [], limits: [], generates: true, streams: true };  // limits: [measure, limit in the chart's unit, text]
-
-  // -- values ------------------------------------------------------------------------------------------------------------
+  const { RATE_S, AT, LIMIT, USED_S, WAITING_S, DECODING_S, TTFT, ITL, TOKENS, OK, FAILED, LATENCY, IN_FLIGHT_AT, sum } = liveValues;
+  const HEAD = 26, AXIS = 22;               // CSS pixels: of a panel's title, and of the ticks under the last panel
+  const LEAST = 46, USUAL = 120;            // of a panel's plot: the least, and where the page scrolls anyway
+  const GROUP = "live";
+  const history = {
+    points: [], marks: [], holes: [], limits: [], generates: true, streams: true, measure: "ttft", planned: null,
+  };
+  const counts = { ttft: null, itl: null };   // values behind the last percentiles
+  let window_s = null, log = false;
 
   const column = (of) => () => history.points.map((point) => of(point) ?? null);
+  const rate = (of, at) => () => liveValues.findRates(history.points, history.holes, of, at);
+  const mean = (place) => rate((point) => point[place], IN_FLIGHT_AT);
+  const percentiles = (place) => ["p99", "p95", "p50"].map((name, i) => ({
+    name, hue: name, kind: name === "p50" ? "area" : "line", values: column((point) => point[place]?.[2 - i]),
+  }));
 
-  // Of a total: its growth per second over the last seconds, whichever points are left. Of requests that is their rate, of
-  // request-seconds the mean number of requests. Points are a little more than a second apart: five of them take 5.02 s.
-  const rate = (of, at = AT) => () => {
-    const { points } = history;
-    return points.map((point, i) => {
-      let j = i;
-      while (j > 0 && point[AT] - points[j - 1][AT] <= RATE_S + 0.5) j--;
-      if (j === i && i > 0) j--;
-      const seconds = point[at] - (i ? points[j][at] : 0);
-      return seconds > 0 ? (of(point) - (i ? of(points[j]) : 0)) / seconds : null;
-    });
+  // -- the panels ----------------------------------------------------------------------------------------------------------
+
+  const isFromDue = () => history.measure === "ttft_from_due";
+  const describeCount = (count) => {
+    if (!count) return "last 10 s";
+    const few = [["p95", 20], ["p99", 100]].filter(([, least]) => count < least).map(([name]) => name);
+    return `last 10 s, ${chartFormat.brief(count)} requests${few.length ? `; ${few.join(", ")} of too few` : ""}`;
   };
-  const mean = (place) => rate((p) => p[place], IN_FLIGHT_AT);
-  const percentiles = (place) => ["p50", "p95", "p99"].map((name, i) => ({ name, hue: name, values: column((p) => p[place]?.[i]) }));
-
-  // -- what there is -----------------------------------------------------------------------------------------------------
-
-  const FAILURE_HUES = ["fail", "prefill", "p99", "p95", "faint"];
-  function listFailures() {
-    return history.classes.map((name, i) => ({
-      name: `failed: ${name}, last ${RATE_S} s`, hue: FAILURE_HUES[i % FAILURE_HUES.length], dashed: i >= FAILURE_HUES.length,
-      values: rate((p) => p[FAILED][i] ?? 0),
-    }));
-  }
-
-  // A chart: its unit, whether its values are whole numbers, its measure in rules, and what makes its series. ``only``: where
-  // it is shown, else everywhere.
-  const CHARTS = [
-    { title: "Request latency", unit: "ms", measure: "request_latency", only: () => !history.streams, series: () => percentiles(LATENCY) },
-    { title: "Time to first token", unit: "ms", measure: "ttft", only: () => history.streams, series: () => percentiles(TTFT) },
-    { title: "Inter-token latency", unit: "ms", measure: "itl", only: () => history.streams, series: () => percentiles(ITL) },
-    { title: `Prefill gate, mean of ${RATE_S} s`, unit: "", series: () => [
-      { name: history.streams ? "awaiting first token" : "in flight", hue: "prefill", kind: "area", values: mean(USED_S) },
-      { name: "limit", hue: "limit", kind: "steps", values: column((p) => p[LIMIT]) },
-      { name: "waiting", hue: "wait", values: mean(WAITING_S) },
+  // A panel: its title, its share of the height, its unit, its measure in rules, and what makes its series. ``only``: where it
+  // is shown, else everywhere.
+  const PANELS = [
+    { title: () => "Request latency", note: () => describeCount(counts.ttft), size: 1.6, unit: "ms", measure: () => "request_latency",
+      only: () => !history.streams, series: () => percentiles(LATENCY) },
+    { title: () => (isFromDue() ? "TTFT from due" : "Time to first token"), note: () => describeCount(counts.ttft), size: 1.6, unit: "ms",
+      measure: () => history.measure, only: () => history.streams, series: () => percentiles(TTFT) },
+    { title: () => "Time between tokens (ITL)", note: () => describeCount(counts.itl), size: 1.25, unit: "ms", measure: () => "itl",
+      only: () => history.streams, series: () => percentiles(ITL) },
+    { title: () => "In flight", note: () => `mean of ${RATE_S} s`, size: 1.2, unit: "", whole: true, series: () => [
+      { name: history.streams ? "prefill" : "sent", hue: "prefill", kind: "stack", values: mean(USED_S) },
+      ...(history.streams ? [{ name: "decoding", hue: "decode", kind: "stack", values: mean(DECODING_S) }] : []),
+      { name: "at the gate", hue: "wait", kind: "stack", values: mean(WAITING_S) },
+      { name: "limit", hue: "limit", kind: "steps", values: column((point) => point[LIMIT]) },
     ] },
-    { title: "Output tokens per second", unit: "", measure: "output_tokens_per_s", only: () => history.generates, series: () => [
-      { name: `tokens/s, last ${RATE_S} s`, hue: "decode", values: column((p) => p[TOKENS]) },
-    ] },
-    { title: "Users and decoding requests", unit: "", whole: true, series: () => [
-      { name: "users", hue: "limit", kind: "steps", values: column((p) => p[USERS]) },
-      ...(history.streams ? [{ name: `decoding, mean of ${RATE_S} s`, hue: "decode", values: mean(DECODING_S) }] : []),
-    ] },
-    { title: "Requests per second", unit: "", measure: "requests_per_s", series: () => [
-      { name: `ok, last ${RATE_S} s`, hue: "p50", values: rate((p) => p[OK]) },
-      ...listFailures(),
+    { title: () => "Output tokens per second", note: () => `last ${RATE_S} s`, size: 0.9, unit: "", measure: () => "output_tokens_per_s",
+      only: () => history.generates, series: () => [{ name: "tokens/s", hue: "decode", kind: "area", values: column((point) => point[TOKENS]) }] },
+    { title: () => "Requests per second", note: () => `last ${RATE_S} s`, size: 0.9, unit: "", measure: () => "requests_per_s", series: () => [
+      { name: "answered", hue: "ok", kind: "stack", values: rate((point) => point[OK]) },
+      { name: "failed", hue: "fail", kind: "stack", values: rate((point) => sum(point[FAILED])) },
     ] },
   ];
 
-  // -- one chart -----------------------------------------------------------------------------------------------------------
-
-  function describe({ title, unit, whole, measure, series: make }) {
-    const x = history.points.map((point) => point[AT]);
-    const limits = history.limits.filter(([of]) => of === measure);
+  function describe({ title, unit, whole, measure, series: make, texts = true }) {
+    const made = make();
+    const { x, columns } = liveValues.breakAtHoles(history.points, history.holes, made.map((one) => one.values()));
+    const limits = history.limits.filter(([of]) => of === measure?.());
+    const now = history.points.at(-1)?.[AT] ?? 0;
     return {
-      title,
-      group: "live",
+      title: title(),
+      group: GROUP,
       low: true,
-      gap: HOLE_S * history.step,
-      x: { unit: "s", low: 0, high: Math.max(SHORTEST_S, x.at(-1) ?? 0) },
+      x: { unit: "s", low: 0, high: liveValues.findEnd(now, history.planned) },
       y: { unit, low: 0, whole },
-      series: make().map(({ values, ...one }) => ({ ...one, x, y: values() })),
+      series: made.map(({ name, hue, kind, dashed }, i) => ({ name, hue, kind, dashed, x, y: columns[i] })),
       marks: [
-        ...history.marks.map(([at, text]) => ({ x: at, text })),
+        ...history.marks.map(([at, text, kind]) => ({ x: at, text: texts ? text : "", hue: kind === "trouble" ? "fail" : "mark" })),
         ...limits.map(([, y, text]) => ({ y, text, hue: "slo" })),
       ],
     };
   }
 
-  // ``before``: another figure in ``place``.
-  function addChart(place, description, before = null) {
-    const figure = document.createElement("figure"), head = document.createElement("h3"), box = document.createElement("div");
-    [figure.className, box.className, head.textContent] = ["plot", "canvas", description.title];
+  function makeFigure(place, before = null) {
+    const figure = document.createElement("figure"), head = document.createElement("div"), title = document.createElement("h3");
+    const note = document.createElement("small"), box = document.createElement("div");
+    [figure.className, head.className, box.className] = ["plot", "panel-head", "canvas"];
+    box.setAttribute("role", "img");
+    head.append(title, note);
     figure.append(head, box);
     place.insertBefore(figure, before);
-    let chart = null;
-    function update() {
-      figure.hidden = description.only !== undefined && !description.only();
+    return { figure, head, title, note, box };
+  }
+  function addPanel(place, description, before = null, options = {}) {
+    const { figure, head, title, note, box } = makeFigure(place, before);
+    let chart = null, height = USUAL;
+    function write() {
+      const text = description.title();
+      if (title.textContent !== text) {
+        title.textContent = text;
+        box.setAttribute("aria-label", text);
+      }
+      note.textContent = description.note?.() ?? "";
+    }
+    function show() {
+      figure.hidden = Boolean(description.only && !description.only());
       if (figure.hidden) return;
+      write();
       const plot = describe(description);
       if (chart) chart.update(plot);
-      else chart = chartTools.attach(charts.draw(box, plot, { last: true }));
+      else {
+        chart = chartTools.attach(charts.draw(box, plot, {
+          last: true, legend: head, yLabel: false, height, markTexts: description.texts !== false, ...options,
+        }));
+        if (log && description.unit === "ms") chart.setLog(true);
+      }
     }
-    return { figure, update, remove: () => chart?.remove() };
+    return {
+      figure, description, update: show,
+      remove: () => chart?.remove(),
+      setLog: (on) => description.unit === "ms" && chart?.setLog(on),
+      resize(pixels) {
+        if (Math.abs(pixels - height) < 1) return;
+        height = pixels;
+        if (!chart) return;
+        chart.options.height = height;
+        chart.redraw();
+      },
+    };
   }
 
-  const group = charts.group("live");
+  const place = document.getElementById("panels");
+  const group = charts.group(GROUP);
   chartTools.addChip(document.getElementById("range"), group);
-  let all = CHARTS.map((one) => addChart(document.getElementById("plots"), one));
-  // One more, in a place of its own, ``before`` another figure there: a chart that comes with its first value.
-  function add(place, description, before) {
-    const made = addChart(place, description, before);
-    all.push(made);
+  let panels = [], others = [];
+  // Panels with marks have their texts at the highest one, and the time axis under the last one.
+  function begin() {
+    panels.forEach((panel) => panel.remove());
+    place.replaceChildren();
+    const wanted = PANELS.filter((one) => !one.only || one.only());
+    panels = wanted.map((one, i) => addPanel(place, { ...one, texts: i === 0 }, null, { xTicks: i === wanted.length - 1 }));
+    fit();
+  }
+  // The panels share the height that the page leaves them; on a small screen each has its usual one.
+  function fit() {
+    if (!panels.length) return;
+    const scrolls = getComputedStyle(place).overflowY === "visible";
+    const all = sum(panels.map((panel) => panel.description.size));
+    const room = place.clientHeight - AXIS - HEAD * panels.length;
+    panels.forEach((panel, i) => {
+      const share = scrolls ? USUAL * panel.description.size : Math.max(LEAST, room * panel.description.size / all);
+      panel.resize(Math.floor(share) + (i === panels.length - 1 ? AXIS : 0));
+    });
+  }
+  new ResizeObserver(fit).observe(place);
+
+  // Shown panels depend on what the run measures.
+  let kind = "";
+  function update() {
+    const now = history.points.at(-1)?.[AT] ?? 0;
+    group.window = window_s === null ? null : [Math.max(0, now - window_s), Math.max(now, window_s)];
+    if (kind !== (kind = `${history.streams} ${history.generates}`) || !panels.length) begin();
+    panels.forEach((panel) => panel.update());
+    others.forEach((panel) => panel.update());
+  }
+
+  // -- the server's metrics: a chart comes with its first value -----------------------------------------------------------------
+
+  function add(box, description, before) {
+    const made = addPanel(box, description, before);
+    others.push(made);
     made.update();
     return made;
   }
-  function remove(some) {
-    some.forEach((one) => one.remove());
-    all = all.filter((one) => !some.includes(one));
+  function removeOthers() {
+    others.forEach((panel) => panel.remove());
+    others = [];
   }
+
+  // -- the curve of a sweep: throughput against latency, point by point ------------------------------------------------------------
+
+  const HUE_OF = { PASS: "ok", FAIL: "fail", INCONCLUSIVE: "knee" };
+  let curve = null;
+  function drawCurve(box, rows) {
+    const latency = (row) => (history.streams ? row.ttft_ms : row.latency_ms)?.[1];
+    const known = rows.filter((row) => typeof latency(row) === "number" && row.requests_per_s > 0);
+    const byLoad = [...known].sort((a, b) => a.value - b.value);
+    const name = history.streams ? "TTFT p95" : "latency p95";
+    const limit = history.limits.find(([of, , text]) => of === (history.streams ? history.measure : "request_latency") && text.includes("p95"));
+    const pick = (some) => ({ x: some.map((row) => row.requests_per_s), y: some.map(latency) });
+    const series = [{ name, hue: "p95", kind: "line", ...pick(byLoad) }];
+    for (const status of ["PASS", "FAIL", "INCONCLUSIVE"]) {
+      const some = byLoad.filter((row) => row.slo === status);
+      if (some.length) series.push({ name: status, hue: HUE_OF[status], kind: "rings", ...pick(some) });
+    }
+    const plot = {
+      title: "Throughput and latency", low: true,
+      x: { unit: "", label: "requests/s", low: 0 }, y: { unit: "ms", low: 0, label: name },
+      series, marks: limit ? [{ y: limit[1], text: limit[2], hue: "slo" }] : [],
+    };
+    if (curve) curve.update(plot);
+    else curve = chartTools.attach(charts.draw(box, plot, { height: 190 }), {
+      tip: ({ x, y }) => {
+        const row = byLoad.find((one) => one.requests_per_s === x && latency(one) === y);
+        return [row ? `${row.axis} ${chartFormat.brief(row.value)}` : name, [name, chartFormat.writeValue("ms", y)],
+          ["requests/s", chartFormat.brief(x, "", 3)]];
+      },
+    });
+  }
+
   return {
-    history, AT, SERVER, RATE_S, add, remove, column, succeeded: () => rate((point) => point[OK])().at(-1),
-    update: () => all.forEach((one) => one.update()), forget: () => group.setRange(null),
+    history, counts, update, add, removeOthers, column, drawCurve, fit,
+    answered: () => liveValues.findRates(history.points, history.holes, (point) => point[OK]).at(-1) ?? null,
+    forget: () => group.setRange(null),
+    show: (since) => group.setRange([Math.max(0, since - 15), Math.max(since + 15, history.points.at(-1)?.[AT] ?? 0)]),
+    setWindow(seconds) {
+      window_s = seconds;
+      group.setRange(null);
+      update();
+    },
+    setLog(on) {
+      log = on;
+      panels.forEach((panel) => panel.setLog(on));
+    },
   };
 })();

@@ -5,9 +5,11 @@ history drops every second point. Counts are kept as totals, so rates and means 
 points are right.
 """
 
+import math
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from operator import attrgetter
 from typing import Final
 
@@ -18,22 +20,29 @@ from locust_llm.records.histogram import Histogram, SlidingHistogram
 from locust_llm.records.outcomes import OK
 from locust_llm.records.phase_plan import PROFILING
 from locust_llm.records.record import Record
-from locust_llm.report.charts.timeline_lines import (
-    MAX_DOTS,
-    STALL_RATIO,
-    TimelineRows,
-    make_timeline_row,
-)
+from locust_llm.report.charts.timeline_lines import STALL_RATIO, make_timeline_row
 from locust_llm.slo.metric_definitions import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE
 from locust_llm.text.sanitise import sanitise_text
+
+from .alerts import FailureWatch, LiveMark, SilenceWatch
 
 MAX_POINTS: Final = 1200
 """The points of the history: 20 minutes at one a second, then one every two seconds, and so on."""
 MAX_NAMES: Final = 12
 """The most request names with their own rows."""
 NAME_BYTES: Final = 60
-MAX_LINES: Final = 32
-"""The requests of the timeline, the last that ended."""
+MAX_LINES: Final = 12
+"""The requests that are drawn as lines, the last that ended."""
+MAX_STALLS: Final = 4
+"""The stalls of a line."""
+MAX_MARKS: Final = 60
+"""The most marks in the charts. Later ones take the place of the oldest."""
+MAX_STAGES: Final = 60
+"""The most stages with their own rows, the last ones."""
+HOLE_S: Final = 3.0
+"""A longer time between two points is a hole in the readings: the process stood still."""
+BEFORE_S: Final = 60
+"""The parts of the time to the first token are compared with those of so long ago."""
 PERCENTILES: Final = (50, 90, 95, 99)
 """The percentiles of the table."""
 PLOT_PERCENTILES: Final = (50, 95, 99)
@@ -70,7 +79,7 @@ class LiveSample(msgspec.Struct, frozen=True, array_like=True):
     waiting_s: float
     decoding_s: float
     ttft_ms: tuple[float, ...] | None
-    """p50, p95, p99."""
+    """p50, p95, p99. Where a schedule or a gate held requests it is TTFT from due, as in the report's tiles."""
     itl_ms: tuple[float, ...] | None
     tokens_per_s: float
     ok: int
@@ -84,6 +93,59 @@ class LiveSample(msgspec.Struct, frozen=True, array_like=True):
     """p50, p95, p99 of whole requests, where nothing is generated."""
     in_flight_at: float = 0.0
     """Seconds from the start to the statuses behind the request-seconds."""
+
+
+class RequestLine(msgspec.Struct, frozen=True, array_like=True):
+    """One of the last requests. Times are ms after the start of the window."""
+
+    asked: float
+    admitted: float | None
+    sent: float | None
+    first: float | None
+    closed: float
+    stalls: tuple[tuple[float, float], ...]
+    """(from, to) of gaps that are much longer than usual."""
+    outcome: str
+    """Empty: it was answered."""
+    text: str
+
+
+class RequestLines(msgspec.Struct, frozen=True):
+    """The last requests, in the order in which they came."""
+
+    start: float
+    """The start of the window, in seconds since the run's start."""
+    length: float
+    """Milliseconds."""
+    lines: tuple[RequestLine, ...]
+
+
+class NameRow(msgspec.Struct, frozen=True):
+    """The requests of one name."""
+
+    name: str
+    ok: int
+    failed: int
+    count: int
+    """The values of the last WINDOW_S seconds."""
+    ttft_ms: list[float] | None
+    """PLOT_PERCENTILES of the last seconds; request latency where answers have no first token."""
+    itl_ms: list[float] | None
+
+
+class StageRow(msgspec.Struct, frozen=True):
+    """A stage of a sweep: the counted requests."""
+
+    number: int
+    ok: int
+    failed: int
+    seconds: float
+    """From the first counted request to the last end."""
+    tokens: int
+    ttft_ms: list[float] | None
+    """PLOT_PERCENTILES"""
+    itl_ms: list[float] | None
+    latency_ms: list[float] | None
 
 
 class LatencyRow(msgspec.Struct, frozen=True):
@@ -110,6 +172,52 @@ def order_latency_rows(rows: Mapping[str, str], *, waits: bool, gated: bool) -> 
     return {TTFT_FROM_DUE.tag: rows[TTFT_FROM_DUE.tag], **rows}
 
 
+class NameTally:
+    """What is counted of the requests of one name."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.ok = self.failed = 0
+        self.recent = SlidingHistogram(WINDOW_S, clock)
+        self.whole = Histogram()
+        self.recent_itl = SlidingHistogram(WINDOW_S, clock)
+
+
+class StageTally:
+    """What is counted of a stage."""
+
+    def __init__(self) -> None:
+        self.ok = self.failed = self.tokens = 0
+        self.began_at = float("inf")
+        self.ended_at = 0.0
+        self.ttft, self.itl, self.latency = Histogram(), Histogram(), Histogram()
+
+    def add(self, record: Record, first_s: float | None) -> None:
+        self.began_at = min(self.began_at, record.sent_unix_s)
+        self.ended_at = max(self.ended_at, record.closed_unix_s)
+        self.failed += record.failed
+        if record.outcome != OK:
+            return
+        self.ok += 1
+        self.tokens += record.output_tokens or 0
+        for histogram, time_s in (
+            (self.ttft, first_s), (self.itl, record.itl_s), (self.latency, record.latency_s),
+        ):  # fmt: skip
+            if time_s is not None:
+                histogram.add(round(time_s * 1e6))
+
+    def row(self, number: int) -> StageRow:
+        return StageRow(
+            number=number,
+            ok=self.ok,
+            failed=self.failed,
+            seconds=max(0.0, self.ended_at - self.began_at),
+            tokens=self.tokens,
+            ttft_ms=shorten(self.ttft.percentiles_ms(*PLOT_PERCENTILES)),
+            itl_ms=shorten(self.itl.percentiles_ms(*PLOT_PERCENTILES)),
+            latency_ms=shorten(self.latency.percentiles_ms(*PLOT_PERCENTILES)),
+        )
+
+
 class LiveStatistics:
     """The statistics of one run. Call ``add`` for each ended request, and ``tick`` once a
     second."""
@@ -132,8 +240,11 @@ class LiveStatistics:
         self.step = 1
         """Seconds between two points of the history."""
         self.points: list[LiveSample] = []
-        self.marks: list[tuple[float, str]] = []
-        """(seconds since the start, label)."""
+        self.marks: list[LiveMark] = []
+        self.holes: list[tuple[float, float]] = []
+        """(from, to) of the times without readings, in seconds since the start."""
+        self.failures_watch = FailureWatch(self._mark_trouble)
+        self.silence = SilenceWatch(self._mark_trouble)
         self.classes: list[str] = []
         """The failure classes in the order of their appearance."""
         self.ended = 0
@@ -149,9 +260,12 @@ class LiveStatistics:
         """A schedule or a gate held requests, so TTFT from due comes first."""
         self.gated = True
         """There is, or was, a gate."""
-        self._names: dict[str, tuple[SlidingHistogram, Histogram]] = {}
-        """By request name: TTFT of the last seconds and of the whole run, from due where there are
-        waits."""
+        self._names: dict[str, NameTally] = {}
+        """TTFT by request name, from due where there are waits."""
+        self._stages: dict[int, StageTally] = {}
+        self._parts: deque[tuple[float, int, dict[str, float]]] = deque(maxlen=BEFORE_S + 1)
+        """(when, requests, means in seconds) of the parts of the time to the first token."""
+        self._last_tick: float | None = None
         self._last: deque[Record] = deque(maxlen=MAX_LINES)
 
     def add(self, record: Record) -> None:
@@ -163,32 +277,58 @@ class LiveStatistics:
             self.classes.append(record.outcome)
         self.ended += 1
         self._last.append(record)
+        self.failures_watch.add(max(0.0, record.closed_unix_s - self.started_at), record)
+        if record.outcome == OK:
+            wait_s = record.ttft_s if record.streamed else record.latency_s
+            self.silence.note_wait(wait_s or 0.0)
+        if record.stage and record.phase == PROFILING:
+            self._stages.setdefault(record.stage, StageTally()).add(record, self._first_s(record))
+            if len(self._stages) > MAX_STAGES:
+                del self._stages[min(self._stages)]
         for tag, times_us in iterate_latencies(record):
             self._recent[tag].add(times_us)
             if record.phase == PROFILING:
                 self._whole[tag].add(*times_us)
         self._add_name(record)
 
+    def _first_s(self, record: Record) -> float | None:
+        """TTFT as the page leads with it."""
+        return record.ttft_from_due_s if self.has_waits else record.ttft_s
+
     def _add_name(self, record: Record) -> None:
-        first_s = record.ttft_from_due_s if self.has_waits else record.ttft_s
-        if record.outcome != OK or first_s is None or record.phase != PROFILING:
+        if record.phase != PROFILING or not (record.outcome == OK or record.failed):
             return
         if record.name not in self._names and len(self._names) >= MAX_NAMES:
             return
-        recent, whole = self._names.setdefault(
-            record.name, (SlidingHistogram(WINDOW_S, self._clock), Histogram())
-        )
-        recent.add((round(first_s * 1e6),))
-        whole.add(round(first_s * 1e6))
+        tally = self._names.setdefault(record.name, NameTally(self._clock))
+        tally.failed += record.failed
+        if record.outcome != OK:
+            return
+        tally.ok += 1
+        first_s = self._first_s(record) if self.streams else record.latency_s
+        if first_s is not None:
+            tally.recent.add((round(first_s * 1e6),))
+            tally.whole.add(round(first_s * 1e6))
+        if record.itl_s is not None:
+            tally.recent_itl.add((round(record.itl_s * 1e6),))
 
     @property
     def seconds(self) -> float:
         """The seconds since the start."""
         return round(self._clock() - self.started_at, 2)
 
-    def mark(self, text: str) -> None:
-        """Add a label to the plots at this moment."""
-        self.marks.append((self.seconds, text))
+    def mark(self, text: str, kind: str = "phase", sentence: str = "") -> None:
+        """Add a mark to the charts at this moment. ``sentence``: see LiveMark."""
+        self.mark_at(self.seconds, text, kind, sentence)
+
+    def _mark_trouble(self, at: float, text: str) -> None:
+        self.mark_at(at, text, "trouble")
+
+    def mark_at(self, at: float, text: str, kind: str, sentence: str = "") -> None:
+        """The same at another moment, in seconds since the start."""
+        self.marks.append(LiveMark(round(max(0.0, at), 2), text, kind, sentence))
+        self.marks.sort(key=attrgetter("at"))
+        del self.marks[:-MAX_MARKS]
 
     def tick(
         self,
@@ -203,14 +343,18 @@ class LiveStatistics:
             self._phase = phase
             if self.points:
                 self.mark(phase)
+        self._note_hole()
         self.tokens_per_s = round(self.stats.tokens_per_s(), 1)
+        count, means_s = self.stats.parts.recent()
+        self._parts.append((self.seconds, count, means_s))
         self._ticks += 1
         if self._ticks % self.step:
             return
         stats = self.stats
         totals_s, age_s = stats.request_seconds()
         used_s, waiting_s, decoding_s = (round(total_s, 3) for total_s in totals_s)
-        ttft_ms = self._window_of(TTFT.tag).histogram().percentiles_ms(*PLOT_PERCENTILES)
+        first = TTFT_FROM_DUE.tag if self.has_waits else TTFT.tag
+        ttft_ms = self._window_of(first).histogram().percentiles_ms(*PLOT_PERCENTILES)
         itl_ms = self._recent[ITL.tag].histogram().percentiles_ms(*PLOT_PERCENTILES)
         whole = (
             None
@@ -239,6 +383,14 @@ class LiveStatistics:
             del self.points[::2]
             self.step *= 2
 
+    def _note_hole(self) -> None:
+        """Note the time since the last tick where it is a hole in the readings."""
+        before, now = self._last_tick, self.seconds
+        self._last_tick = now
+        if before is not None and now - before > HOLE_S:
+            self.holes.append((before, now))
+            self._mark_trouble(before, "stood still")
+
     def since(self, at: float) -> list[LiveSample]:
         """The points after ``at`` seconds."""
         first = len(self.points)
@@ -258,7 +410,9 @@ class LiveStatistics:
             whole = self._whole[tag]
             recent_ms = recent.percentiles_ms(*PERCENTILES)
             whole_ms = whole.percentiles_ms(*PERCENTILES)
-            rows.append(LatencyRow(label, recent.count, recent_ms, whole.count, whole_ms))
+            rows.append(
+                LatencyRow(label, recent.count, shorten(recent_ms), whole.count, shorten(whole_ms))
+            )
         return [*rows, *self.by_name()]
 
     def _window_of(self, tag: str) -> SlidingHistogram:
@@ -272,17 +426,54 @@ class LiveStatistics:
         """The first rows of the table by request name. Empty: there is one name only."""
         rows = []
         first = TABLE_ROWS[TTFT_FROM_DUE.tag if self.has_waits else TTFT.tag]
-        for name, (window, whole) in sorted(self._names.items()) if len(self._names) > 1 else ():
-            recent = window.histogram()
+        first = first if self.streams else TABLE_ROWS[LATENCY]
+        for name, tally in sorted(self._names.items()) if len(self._names) > 1 else ():
+            recent, whole = tally.recent.histogram(), tally.whole
             recent_ms = recent.percentiles_ms(*PERCENTILES)
             whole_ms = whole.percentiles_ms(*PERCENTILES)
             label = f"{first}, {sanitise_text(name, most=NAME_BYTES)}"
             rows.append(
-                LatencyRow(label, recent.count, recent_ms, whole.count, whole_ms, named=True)
+                LatencyRow(
+                    label,
+                    recent.count,
+                    shorten(recent_ms),
+                    whole.count,
+                    shorten(whole_ms),
+                    named=True,
+                )
             )
         return rows
 
-    def lines(self) -> TimelineRows | None:
+    def names(self) -> list[NameRow]:
+        """A row for each request name. Empty: there is one name only."""
+        rows = []
+        for name, tally in sorted(self._names.items()) if len(self._names) > 1 else ():
+            recent = tally.recent.histogram()
+            rows.append(
+                NameRow(
+                    name=sanitise_text(name, most=NAME_BYTES),
+                    ok=tally.ok,
+                    failed=tally.failed,
+                    count=recent.count,
+                    ttft_ms=shorten(recent.percentiles_ms(*PLOT_PERCENTILES)),
+                    itl_ms=shorten(tally.recent_itl.histogram().percentiles_ms(*PLOT_PERCENTILES)),
+                )
+            )
+        return rows
+
+    def stage_rows(self) -> list[StageRow]:
+        """The stages so far, the present one included."""
+        return [tally.row(number) for number, tally in self._stages.items()]
+
+    def parts_before(self) -> tuple[int, dict[str, float]]:
+        """The parts of the time to the first token ``BEFORE_S`` ago: (requests, means in seconds).
+        (0, {}): the run was shorter."""
+        if not self._parts or self.seconds - self._parts[0][0] < BEFORE_S - 1:
+            return 0, {}
+        _, count, means_s = self._parts[0]
+        return count, means_s
+
+    def lines(self) -> RequestLines | None:
         """The last requests that ended, in the order in which they came."""
         records = sorted(self._last, key=attrgetter("asked_unix_s"))
         if not records:
@@ -290,22 +481,49 @@ class LiveStatistics:
         start = records[0].asked_unix_s
         end = max(record.closed_unix_s for record in records)
         length = max(1.0, round((end - start) * 1e3, 1))
-        gap_ms = self._recent[ICL].histogram().percentiles_ms(50) or self._whole[
-            ICL
-        ].percentiles_ms(50)
-        slow = max(STALL_RATIO * gap_ms[0], 2 * length / MAX_DOTS) if gap_ms else 0.0
-        return TimelineRows(
-            rows=tuple(
-                make_timeline_row(record, start, length / MAX_DOTS, slow) for record in records
-            ),
-            start=round(start - self.started_at, 3),
-            length=length,
-            slow=round(slow, 1),
-        )
+        gaps = self._recent[ICL].histogram()
+        gap_ms = gaps.percentiles_ms(50, 99) or self._whole[ICL].percentiles_ms(50, 99)
+        slow_ms = max(STALL_RATIO * gap_ms[0], gap_ms[1]) if gap_ms else length
+        lines = tuple(make_request_line(record, start, slow_ms) for record in records)
+        return RequestLines(round(start - self.started_at, 3), length, lines)
 
     def failures(self) -> dict[str, int]:
         """The failures so far, by class."""
         return {name: self.stats.counts[name] for name in self.classes}
+
+    def failure_rows(self) -> list[tuple[str, int, str]]:
+        """(class, count, last message) of the failures so far, the most frequent first."""
+        messages = self.failures_watch.messages
+        rows = [(name, count, messages.get(name, "")) for name, count in self.failures().items()]
+        return sorted(rows, key=lambda row: -row[1])
+
+
+def shorten(values_ms: list[float] | None) -> list[float] | None:
+    """The values with four significant digits at least, as a page shows no more."""
+    if values_ms is None:
+        return None
+    return [round(value, 4 if value < 1 else 2) for value in values_ms]
+
+
+def make_request_line(record: Record, start: float, slow_ms: float) -> RequestLine:
+    """``start``: of the window, in Unix seconds. A gap above ``slow_ms`` is a stall."""
+    row = make_timeline_row(record, start, math.inf, math.inf)
+    stalls = []
+    for before_us, after_us in pairwise(record.chunk_us):
+        if after_us - before_us > slow_ms * 1e3 and row.sent is not None:
+            stall = row.sent + before_us / 1e3, row.sent + after_us / 1e3
+            stalls.append((round(stall[0], 1), round(stall[1], 1)))
+    stalls.sort(key=lambda stall: stall[0] - stall[1])
+    return RequestLine(
+        asked=row.asked,
+        admitted=row.admitted,
+        sent=row.sent,
+        first=row.first,
+        closed=row.closed,
+        stalls=tuple(stalls[:MAX_STALLS]),
+        outcome=row.outcome,
+        text=row.text,
+    )
 
 
 def iterate_latencies(record: Record) -> Iterator[tuple[str, Sequence[int]]]:

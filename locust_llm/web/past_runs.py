@@ -92,6 +92,11 @@ class Archive:
                 entries_found.append(self._entry(name, folder))
         return sorted(entries_found, key=lambda entry: entry.at, reverse=True)[:MAX_RUNS]
 
+    def folder(self, name: str) -> Path | None:
+        """The folder of a run with a report. None: there is none."""
+        folder = self._folders().get(name)
+        return folder if folder is not None and _is_there(folder / "report.html") else None
+
     def file(self, name: str, path: str) -> Path | None:
         """A file of a run. None: there is none, or it is not served."""
         folder = self._folders().get(name)

@@ -13,11 +13,14 @@ All is behind Locust's login.
 """
 
 import logging
+import subprocess
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from locust.env import Environment
@@ -26,7 +29,6 @@ import flask
 import gevent
 import msgspec
 
-from locust_llm.report.charts.timeline_svg import make_timeline_fragment
 from locust_llm.server.discovery import Discovery
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.run_refusal import RunRefused
@@ -54,9 +56,10 @@ ASSETS: Final = {
     "chart_shapes.js": "text/javascript",
     "chart.js": "text/javascript",
     "chart_tools.js": "text/javascript",
-    "timeline.js": "text/javascript",
     "theme.js": "text/javascript",
+    "live_values.js": "text/javascript",
     "live_charts.js": "text/javascript",
+    "live_side.js": "text/javascript",
     "live.js": "text/javascript",
     "new_run.js": "text/javascript",
     "uPlot.min.css": "text/css",
@@ -94,6 +97,8 @@ LOCUSTS: Final = "locust.index"
 ?tab=stats it is Locust's."""
 BLOCK_BYTES: Final = 1 << 16
 GATE_FIELDS: Final = ("limit", "ramp_s")
+MIN_COMPARED: Final = 2
+MAX_COMPARED: Final = 20
 IN_FIRST_COLUMN: Final = 2
 """The form's groups in the first column of a wide screen."""
 
@@ -181,6 +186,7 @@ def _routes(
         lambda path: _file(view.archive, view.archive.last, path),
         get,
     )
+    yield "/compare", "llm_compare", lambda: _compare(view), get
     for name in WEB_PAGES:
         yield f"/{name}", f"llm_{name}", partial(_page_of_runs, view, name), get
 
@@ -246,8 +252,7 @@ def _upload(view: RunView, datasets: Datasets) -> flask.Response:
 
 def _live(view: RunView) -> flask.Response:
     """The status, and the history after ``after`` seconds if ``run`` and ``step`` (seconds between
-    points) are unchanged; else the whole history. With ``lines`` also a timeline of the last
-    requests, as HTML."""
+    points) are unchanged; else the whole history. With ``lines`` also the last requests."""
     wanted = flask.request.args
     status = dict(view.status())
     if (live := view.live) is not None:
@@ -255,10 +260,7 @@ def _live(view: RunView) -> flask.Response:
         status["points"] = live.since(wanted.get("after", -1.0, float) if same else -1.0)
         status["whole"] = not same
         if "lines" in wanted:
-            lines = live.lines()
-            status["lines"] = lines and make_timeline_fragment(
-                lines, f"Timeline of the last {len(lines.rows)} requests"
-            )
+            status["lines"] = live.lines()
     return _json(status)
 
 
@@ -305,6 +307,28 @@ def _page_of_runs(view: RunView, name: str) -> flask.Response:
     make_page = load_page(name)  # here: locks of an import belong to greenlets, not to that thread
     made: str = gevent.get_hub().threadpool.apply(make_page, (reports,))
     answer = _sent(made.encode(), "text/html")
+    answer.headers["Content-Security-Policy"] = SANDBOX
+    return answer
+
+
+def _compare(view: RunView) -> flask.Response:
+    """The comparison of the runs ``run``, of which the first one is the base. A process of its own
+    makes it."""
+    folders = [view.archive.folder(name) for name in flask.request.args.getlist("run")]
+    known = [folder for folder in folders if folder is not None]
+    if len(known) < MIN_COMPARED or len(known) < len(folders) or len(known) > MAX_COMPARED:
+        return _text(f"a comparison is of {MIN_COMPARED} to {MAX_COMPARED} runs of the list", 404)
+    if view.control is not None or view.starting:
+        return _text("a run is on: compare after its end", 409)
+    with TemporaryDirectory() as scratch:
+        page = Path(scratch) / "compare.html"
+        words = ["compare", *map(str, known), "--html", str(page)]
+        done = subprocess.run(
+            [sys.executable, "-m", "locust_llm", *words], capture_output=True, text=True
+        )
+        if not page.exists():
+            return _text(done.stderr.strip() or "the runs cannot be compared", 422)
+        answer = _sent(page.read_bytes(), "text/html")
     answer.headers["Content-Security-Policy"] = SANDBOX
     return answer
 

@@ -172,7 +172,7 @@ class RunFormView:
                 f"{'none' if target is None else target}"
             )
         if users and users != runner.target_user_count:
-            if control.change_users(users):
+            if self._view.change_users(users):
                 before.llm_users = users
                 self._view.settled()
                 now: Settings = msgspec.structs.replace(

@@ -13,8 +13,13 @@ from support.examples import examples
 from support.records import a_run, answered, failed
 
 from locust_llm.controller.early_stop import (
+    AT_RISK,
+    NO_VALUE,
+    OK_SO_FAR,
     SURE,
+    WILL_FAIL,
     EarlyStop,
+    ExceedanceCounts,
     ShareMonitor,
     certain_standard_errors,
     exceedance_evidence,
@@ -405,32 +410,32 @@ def test_requests_under_way_stand_beside_those_that_are_counted() -> None:
     assert str(count) == "221 of 221 beyond the limit; 5% may be"
 
 
-def test_a_state_names_the_first_requests_that_do_not_count() -> None:
+def test_progress_counts_the_first_requests_that_are_left_out() -> None:
     stop = fed(["ttft p50 < 150ms", "ttft max < 500ms"], [*some(100, 5)], first_wave=1)
-    states = stop.states()
-    first = "0 of 4 beyond the limit; 50% may be; the first request of 1 user is left out"
-    assert states["ttft p50 < 150ms"][1] == first
-    assert states["ttft max < 500ms"][1] == "0 of 5 beyond the limit; none may be"
+    progress = stop.progress()
+    half = ExceedanceCounts(over=0, done=4, allowed=0.5, what="beyond the limit")
+    assert progress["ttft p50 < 150ms"] == (OK_SO_FAR, half, 1)
+    none = ExceedanceCounts(over=0, done=5, allowed=0.0, what="beyond the limit")
+    assert progress["ttft max < 500ms"] == (OK_SO_FAR, none, 0)
 
 
-def test_states_by_pencil() -> None:
+def test_progress_by_pencil() -> None:
     texts = (
         "ttft p50 < 150ms",
+        "ttft p50 < 110ms",
         "ttft max < 150ms",
         "ttft avg < 1s",
         "goodput >= 1/s given ttft < 1s",
     )
     abort = EarlyStop([parse_rule(text) for text in texts])
-    assert {text: state for text, (state, _) in abort.states().items()} == {
-        "ttft p50 < 150ms": "nothing yet", "ttft max < 150ms": "nothing yet",
-        "ttft avg < 1s": "nothing yet",
-    }  # fmt: skip
+    assert {text: known.state for text, known in abort.progress().items()} == dict.fromkeys(
+        texts[:4], NO_VALUE
+    )
     for ms in (100, 120, 200):
         abort.add(answered(ms))
-    states = abort.states()
-    assert states["ttft p50 < 150ms"] == (
-        "within so far",
-        "1 of 3 beyond the limit; 50% may be",
-    )
-    assert states["ttft max < 150ms"][0] == "broken"
-    assert states["ttft avg < 1s"] == ("within so far", "")
+    progress = abort.progress()
+    assert progress["ttft p50 < 150ms"].state == OK_SO_FAR
+    assert progress["ttft p50 < 150ms"].counts == (1, 3, 0.5, "beyond the limit", 0, 0)
+    assert progress["ttft p50 < 110ms"].state == AT_RISK
+    assert progress["ttft max < 150ms"].state == WILL_FAIL
+    assert progress["ttft avg < 1s"] == (OK_SO_FAR, None, 0)

@@ -12,13 +12,8 @@ import requests
 from support.axe import violations
 from support.web_ui import LOGIN, Web, fill, start, until
 
-FIRST_CHART = "document.querySelector('#plots .plot').getBoundingClientRect().top + scrollY"
+FIRST_CHART = "document.querySelector('#panels .plot').getBoundingClientRect().top + scrollY"
 """Pixels from the top to it."""
-RULE_LINES = (
-    "[...document.querySelectorAll('#rules li :first-child')].map((rule) => "
-    "Math.round(rule.clientHeight / 21))"
-)
-"""Lines of text that each rule takes."""
 
 
 def turn(web: Web, live: Any, limit: int | None, ramp: str = "") -> None:
@@ -27,11 +22,11 @@ def turn(web: Web, live: Any, limit: int | None, ramp: str = "") -> None:
         if limit is None:
             live.get_by_role("button", name="No limit").click()
         else:
-            live.get_by_label("Limit").fill(str(limit))
+            live.locator("#limit").fill(str(limit))
             live.get_by_label("Ramp, seconds").fill(ramp)
             live.get_by_role("button", name="Set", exact=True).click()
     assert answer.value.ok
-    live.get_by_text("prefill limit turned by hand").wait_for()
+    live.locator("#answer").get_by_text("prefill limit turned by hand").wait_for()
 
 
 def the_gate_follows(web: Web, live: Any) -> None:
@@ -52,22 +47,19 @@ def the_gate_follows(web: Web, live: Any) -> None:
         assert web.most_in_prefill(since) <= most
 
 
-def the_drain_counts_requests_and_no_users(locust: Web) -> None:
-    """After the stop Locust has no users, and six requests go on."""
+def the_drain_counts_requests(locust: Web) -> None:
+    """After the stop six requests go on, and nothing can be changed any more."""
     page = locust.open("/llm")
-    drain = {"state": "ending", "users": 0, "used": 0, "waiting": 0, "decoding": 6}
+    drain = {"state": "ending", "where": "6 requests still running", "decoding": 6}
 
     def answer(route: Any) -> None:
         real = route.fetch()
         route.fulfill(response=real, json=real.json() | drain)
 
     page.route(re.compile("/llm/live"), answer)
-    page.locator("#tiles").get_by_text("Still running").wait_for()
-    tiles = page.locator("#tiles li").all_inner_texts()
-    assert [tile.split("\n") for tile in tiles if "decoding" in tile] == [
-        ["Still running", "6", "6 decoding"]
-    ]
-    assert not any(tile.startswith("Users") for tile in tiles)
+    page.locator("#clock").get_by_text("6 requests still running").wait_for()
+    assert not page.locator("#steer").is_visible()
+    assert page.locator("#stop").is_disabled()
     page.close()
 
 
@@ -105,33 +97,34 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., W
 
     alone = locust.open("/llm")
     # TTFT is there
-    alone.locator("#tiles").get_by_text(re.compile(r"^p50 \d+ ms$")).first.wait_for()
-    alone.locator("#tiles").get_by_text("Tokens/s, last 5 s").wait_for()
-    alone.locator("#rules").get_by_text(re.compile("^broken( so far)?$")).wait_for()
-    alone.locator("#broken").get_by_text("ttft p50 < 1us: broken").wait_for()
-    assert alone.evaluate(FIRST_CHART) <= 450
+    alone.locator("#panels .plot").first.get_by_text(re.compile(r"^\d+ ms$|\d s$")).first.wait_for()
+    alone.get_by_role("heading", name="Output tokens per second").wait_for()
+    alone.locator("#cards").get_by_text("will fail").wait_for()
+    alone.locator("#alerts").get_by_text("TTFT p50 can no longer pass").wait_for(state="attached")
+    assert alone.evaluate(FIRST_CHART) <= 200
     until(lambda: locust.truth()["max_prefilling"] == 4, 10)
-    alone.locator("#timeline .row").nth(3).hover()
-    alone.locator("#timeline .chosen-line").get_by_text("TTFT").wait_for()
+    alone.locator("#requests .row").nth(3).hover()
+    alone.locator("#requests .chosen-line").get_by_text("TTFT").wait_for()
     alone.mouse.move(0, 0)
-    alone.locator("#parts .key").get_by_text("the gate").wait_for()
+    alone.locator("#parts .keys").get_by_text("the gate").wait_for()
     assert "from due to the first token: " in (
-        alone.locator("#parts .owner").get_attribute("aria-label") or ""
+        alone.locator("#parts .owner").first.get_attribute("aria-label") or ""
     )
     the_gate_follows(locust, alone)
     locust.picture(alone, "turned")
     begun = locust.status()["points"][0][0]
     alone.reload()
-    alone.get_by_text("awaiting first token").first.wait_for()
+    alone.get_by_role("heading", name="TTFT from due").wait_for()
     history = locust.status()
     assert history["points"][0][0] == begun  # kept over a reload, from the start
-    assert [text for _, text in history["marks"]] == ["gate 9", "gate 2", "no gate", "gate 3"]
-    the_drain_counts_requests_and_no_users(locust)
+    gates = [text for _, text, kind, _ in history["marks"] if kind == "gate"]
+    assert gates == ["limit 9", "limit 2", "no limit", "limit 3"]
+    the_drain_counts_requests(locust)
     alone.get_by_role("button", name="Stop").click()
     alone.get_by_text("ended", exact=True).first.wait_for()
     # the latter on a machine that is too busy
     alone.get_by_text(re.compile("^SLO (FAIL|INCONCLUSIVE)$")).wait_for()
-    alone.locator("#tiles").get_by_text("Tokens/s, whole run").wait_for()
+    alone.get_by_text("All latencies, the server's metrics over time").click()
     names = alone.locator("#server-plots h3").all_inner_texts()
     assert names == ["Running in the server", "Waiting in the server", "KV cache in use",
         "Preemptions per second",
@@ -150,9 +143,9 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., W
     said = json.loads((locust.folder / "run" / "run.json").read_text())["run"]
     assert [change["limit"] for change in said["limits"]] == [4, 9, 2, None, 3]
     assert sum("turned by hand" in note for note in said["notes"]) == 4
-    alone.get_by_text("The report is ready").wait_for()
+    assert alone.locator("#headline").inner_text()
     report = locust.context.request.get(
-        alone.get_by_role("link", name="open the report").evaluate("link => link.href")
+        alone.get_by_role("link", name="Report", exact=True).evaluate("link => link.href")
     )
     assert (report.status, "<!doctype html>" in report.text()) == (200, True)
     alone.locator("#past summary").first.click()
@@ -244,7 +237,10 @@ def test_a_sweep_from_the_form(web: Callable[..., Web]) -> None:
     live = locust.open("/llm")
     live.get_by_text("Findings of the sweep").wait_for(timeout=60_000)
     locust.picture(live, "swept")
-    assert "concurrency 2" in [text for _, text in locust.status()["marks"]]
+    assert "concurrency 2" in [mark[1] for mark in locust.status()["marks"]]
+    rows = live.locator("#stages tbody tr")
+    assert [rows.nth(i).locator("td").first.inner_text() for i in range(2)] == ["1", "2"]
+    assert live.locator("#curve canvas").is_visible()
     assert (locust.folder / "run" / "stages" / "2" / "report.html").exists()
     assert locust.errors == []
 
@@ -265,10 +261,9 @@ def test_the_live_page_is_for_phones_and_keyboards_and_the_dark(
         page.get_by_role("button", name="p99").first.wait_for()
         page.wait_for_timeout(1500)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert max(page.evaluate(RULE_LINES)) <= 2
         assert violations(page) == []
         locust.picture(page, f"{width}-{scheme}")
-    page.get_by_label("Limit").focus()
+    page.locator("#limit").focus()
     page.keyboard.press("ControlOrMeta+a")
     page.keyboard.type("6")
     page.keyboard.press("Enter")

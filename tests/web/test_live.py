@@ -18,6 +18,7 @@ from locust_llm.web.live import (
     ICL,
     LATENCY,
     MAX_LINES,
+    MAX_MARKS,
     MAX_POINTS,
     PERCENTILES,
     LiveSample,
@@ -143,7 +144,16 @@ def test_the_last_seconds_of_table_and_chart_are_of_the_same_requests(
     found = row(live, "TTFT").recent_ms
     assert found is not None
     assert live.points[-1].ttft_ms is not None
-    assert live.points[-1].ttft_ms[0] == found[0] == (100.0 if waits else 500.0)
+    assert found[0] == (100.0 if waits else 500.0)
+    assert live.points[-1].ttft_ms[0] == (100.0 if waits else 500.0)
+
+
+def test_the_chart_leads_with_ttft_from_due_where_requests_wait(live: LiveStatistics) -> None:
+    """As the report does. The request was due 0.4 s before its send."""
+    live.has_waits = True
+    keep(live, answered(100, 120, sent_at=10.4, asked_at=10.0, due_at=10.0))
+    live.tick(1, None, "profiling")
+    assert live.points[-1].ttft_ms == (500.0,) * 3
 
 
 def test_a_warmup_is_in_the_last_seconds_alone(live: LiveStatistics) -> None:
@@ -200,9 +210,10 @@ def test_tokens_per_second_are_one_figure_until_the_next_tick(
 
 
 def test_the_charts_name_the_time_that_rates_are_of() -> None:
-    script = (Path(module.__file__).parents[1] / "static" / "live_charts.js").read_text("utf-8")
+    static = Path(module.__file__).parents[1] / "static"
+    script = (static / "live_values.js").read_text("utf-8")
     assert f"const RATE_S = {RATE_S:g};" in script
-    assert "name: `tokens/s, last ${RATE_S} s`" in script
+    assert "note: () => `last ${RATE_S} s`" in (static / "live_charts.js").read_text("utf-8")
     places = list(LiveSample.__struct_fields__)
     assert f"IN_FLIGHT_AT = {places.index('in_flight_at')};" in script
 
@@ -248,7 +259,7 @@ def test_phases_and_turns_are_marks(live: LiveStatistics, clock: Clock) -> None:
         clock.now += 1
         live.tick(1, None, phase)
     live.mark("gate 8")
-    assert live.marks == [(3.0, "profiling"), (3.0, "gate 8")]
+    assert [(mark.at, mark.text) for mark in live.marks] == [(3.0, "profiling"), (3.0, "gate 8")]
 
 
 def run_for(
@@ -261,6 +272,79 @@ def run_for(
         clock.now += 1
         each(second)
         live.tick(1, 4, "profiling")
+
+
+def test_a_time_without_readings_is_a_hole_with_a_mark(live: LiveStatistics, clock: Clock) -> None:
+    """Points at seconds 1 and 2, and the next one at 17: the process stood still for 15 s."""
+    run_for(live, clock, 2)
+    clock.now += 14
+    run_for(live, clock, 2)
+    assert live.holes == [(2.0, 17.0)]
+    assert [(mark.at, mark.text, mark.kind) for mark in live.marks] == [
+        (2.0, "stood still", "trouble")
+    ]
+
+
+def test_marks_are_in_order_and_bounded(live: LiveStatistics, clock: Clock) -> None:
+    for second in range(MAX_MARKS + 5):
+        clock.now = 5000.0 + 10 + second
+        live.mark(f"gate {second}", "gate")
+    live.mark_at(12.0, "failures", "trouble")
+    assert len(live.marks) == MAX_MARKS
+    assert [mark.at for mark in live.marks] == sorted(mark.at for mark in live.marks)
+    assert live.marks[-1].text == f"gate {MAX_MARKS + 4}"
+
+
+def test_names_have_rows_of_their_own_where_there_are_several(live: LiveStatistics) -> None:
+    keep(live, answered(100, 150, name="chat"))
+    assert live.names() == []
+    keep(live, answered(300, 320, name="long"))
+    keep(live, failed(name="long"))
+    chat, long = live.names()
+    assert (chat.name, chat.ok, chat.failed, chat.ttft_ms, chat.itl_ms) == (
+        "chat", 1, 0, [100.0] * 3, [50.0] * 3,
+    )  # fmt: skip
+    assert (long.name, long.ok, long.failed, long.ttft_ms) == ("long", 1, 1, [300.0] * 3)
+
+
+def test_a_stage_by_pencil(live: LiveStatistics) -> None:
+    """Two requests of stage 1, from 10 to 12.1 s, and one of its warmup, which does not count."""
+    keep(live, answered(100, 200, sent_at=10.0, stage=1))
+    keep(live, answered(50, 100, sent_at=12.0, stage=1))
+    keep(live, failed(sent_at=10.0, stage=1))
+    keep(live, answered(9, sent_at=9.0, stage=1, phase="warmup"))
+    keep(live, answered(300, 400, sent_at=20.0, stage=2))
+    first, second = live.stage_rows()
+    assert (first.number, first.ok, first.failed, first.tokens) == (1, 2, 1, 4)
+    assert first.seconds == pytest.approx(2.1)
+    assert first.ttft_ms == pytest.approx([75.0, 97.5, 99.5])
+    assert (second.number, second.ok, second.ttft_ms) == (2, 1, [300.0] * 3)
+
+
+def test_parts_are_compared_with_those_of_a_minute_before(
+    live: LiveStatistics, clock: Clock
+) -> None:
+    live.stats.parts.add(answered(100, rtt_us=1000))
+    run_for(live, clock, 30)
+    assert live.parts_before() == (0, {})
+    run_for(live, clock, 31)
+    count, means_s = live.parts_before()
+    assert (count, means_s["network"]) == (1, pytest.approx(0.001))
+
+
+def test_a_lost_process_has_nothing_running_and_its_totals_stay(
+    live: LiveStatistics, clock: Clock
+) -> None:
+    """It had 3 request-seconds of decoding and 8 requests. The mean number in flight never gets
+    negative."""
+    live.stats.update("a", used=2, waiting=1, decoding=5, request_s=(1.0, 2.0, 3.0), reads=10)
+    live.tick(8, None, "profiling")
+    live.stats.lose("a", 14)
+    clock.now += 1
+    live.tick(8, None, "profiling")
+    assert live.stats.inside == 0
+    assert live.points[-1].decoding_s == live.points[-2].decoding_s == 3.0
+    assert live.stats.reads == 4
 
 
 def test_a_long_history_stays_small_and_evenly_spaced(live: LiveStatistics, clock: Clock) -> None:
@@ -309,7 +393,7 @@ def test_lines_by_pencil(clock: Clock) -> None:
     found = live.lines()
     assert found is not None
     assert (found.start, found.length) == (2.0, 1700.0)
-    first, second = found.rows
+    first, second = found.lines
     assert (first.asked, first.sent, first.first, first.closed, first.outcome) == (
         0.0,
         0.0,
@@ -324,8 +408,15 @@ def test_lines_by_pencil(clock: Clock) -> None:
         1600,
         1700,
     )
-    assert (second.chunks, second.tokens, second.outcome) == ((1600.0, 1700.0), 70, "")
+    assert (second.stalls, second.outcome) == ((), "")
     assert second.text == "chat, TTFT 100 ms, gate wait 400 ms, 2 tokens out, longest stall 100 ms"
+
+
+def test_a_gap_much_longer_than_usual_is_a_stall_of_its_line(live: LiveStatistics) -> None:
+    """Gaps of 10 ms, and one of 50 ms from 120 to 170 ms after the send."""
+    keep(live, answered(100, 110, 120, 170, 180, 190, sent_at=10.0))
+    (line,) = live.lines().lines  # type: ignore[union-attr]
+    assert line.stalls == ((120.0, 170.0),)
 
 
 def test_only_the_last_requests_are_lines(live: LiveStatistics) -> None:
@@ -334,8 +425,8 @@ def test_only_the_last_requests_are_lines(live: LiveStatistics) -> None:
         keep(live, answered(100, 200, sent_at=10.0 + at))
     found = live.lines()
     assert found is not None
-    assert len(found.rows) == MAX_LINES
-    assert found.rows[0].asked == 0.0
+    assert len(found.lines) == MAX_LINES
+    assert found.lines[0].asked == 0.0
 
 
 def test_near_chunks_are_one_dot_and_stalls_keep_their_ends() -> None:

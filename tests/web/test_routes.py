@@ -19,7 +19,7 @@ from support.years import START, run_folder
 
 import locust_llm
 from locust_llm.controller.early_stop import EarlyStop
-from locust_llm.controller.live_stats import LiveStats
+from locust_llm.controller.live_stats import LiveStats, LostWorker, ProcessState
 from locust_llm.records.phase_plan import PROFILING, WARMUP
 from locust_llm.records.report_result import MetricValue, ReportResult, RuleResult
 from locust_llm.server.discovery import Discovery
@@ -56,13 +56,19 @@ class Run:
         self.stages = self.limit_block = None
         self.draining = False
         self.phase_s = 0.0
-        self.store = SimpleNamespace(result=None)
+        self.store = SimpleNamespace(result=None, poller=None)
+        self.lost_workers: list[LostWorker] = []
+        self.failure = ""
+        self.states = [ProcessState(1, 9, 0.31, 0.2)]
         self.limit: int | None = 4
         self.turned: list[tuple[int | None, float | None]] = []
         self.users: list[int] = []
 
     def fail(self, why: str) -> None:
         raise AssertionError(why)
+
+    def processes(self) -> list[ProcessState]:
+        return self.states
 
     def change_limit(self, limit: int | None, ramp_s: float | None = None) -> str:
         if limit == 99:
@@ -151,6 +157,19 @@ def test_the_history_of_past_runs(
     )
 
 
+def test_only_listed_runs_are_compared_and_not_during_a_run(
+    on: tuple[Page, Any], tmp_path: Path
+) -> None:
+    page, _ = on
+    for name in ("a", "b"):
+        run_folder(tmp_path / "reports" / name, START, 1.0)
+        (tmp_path / "reports" / name / "report.html").touch()
+    assert page.client.get("/llm/compare?run=a&run=b").status_code == 409
+    page.view.control = None
+    for query in ("", "?run=a", "?run=a&run=../a", "?run=a&run=c"):
+        assert page.client.get(f"/llm/compare{query}").status_code == 404, query
+
+
 def test_it_is_behind_locusts_login(pages: Callable[..., Page]) -> None:
     page = pages("--web-login")
     page.ui.app.secret_key = "s"
@@ -183,6 +202,7 @@ def test_before_the_first_run_there_is_none(pages: Callable[..., Page]) -> None:
         "state": "none",
         "where": "no run yet",
         "refusal": "",
+        "alerts": [],
     }
     assert page.client.get("/llm/runs").get_json() == {"last": "", "runs": []}
 
@@ -358,7 +378,7 @@ def test_the_form_of_changes_turns_the_gate_at_once(on: tuple[Page, Any]) -> Non
     # empty: not edited
     assert page.start({"user_count": "9", "prefill_concurrency": ""})["success"]
     assert run.turned == [(6, None)]
-    assert page.live()["marks"][-1][1] == "gate 6"
+    assert page.live()["marks"][-1][1] == "limit 6"
 
 
 def test_a_limit_that_was_not_edited_in_the_form_does_not_undo_the_live_pages(
@@ -481,7 +501,8 @@ def test_the_gate_is_turned_from_the_page(
     if turned:
         limit = turned[0][0]
         assert page.live()["limit"] == page.live()["target"] == limit
-        assert page.live()["marks"][-1][1] == (f"gate {limit}" if limit else "no gate")
+        over = " over 2.5 s" if form.get("ramp_s") else ""
+        assert page.live()["marks"][-1][1] == (f"limit {limit}{over}" if limit else "no limit")
 
 
 @pytest.mark.parametrize(
@@ -524,7 +545,7 @@ def test_the_history_is_told_once(on: tuple[Page, Any]) -> None:
     page.view.live.stats.parts.add(answered(100, rtt_us=1000))
     first = page.live()
     parts = [["network", "network (round trip)", 1.0], ["server", "in the server", 99.0]]
-    assert first["parts"] == {"count": 1, "seconds": 30, "parts": parts}
+    assert first["parts"] == {"count": 1, "seconds": 30, "parts": parts, "before": []}
     assert (first["run"], first["whole"], len(first["points"])) == (1, True, 3)
     same = {"run": 1, "step": first["step"], "after": first["points"][-1][0]}
     assert (page.live(**same)["whole"], page.live(**same)["points"]) == (False, [])
@@ -589,18 +610,52 @@ def test_rules_are_told_as_they_stand(pages: Callable[..., Page], tmp_path: Path
         ),
     )
     page.view.begins(run)  # type: ignore[arg-type]
-    assert [state for _, state, _ in page.live()["rules"]] == [
-        "nothing yet",
-        "nothing yet",
-        "checked at the end",
-    ]
+    assert [card["state"] for card in page.live()["rules"]] == ["no value yet"] * 3
     run.abort.add(answered(100, 150))
+    page.view.on_record(answered(100, 150))
     page.view._status = (0.0, {})
-    assert [state for _, state, _ in page.live()["rules"]] == [
-        "within so far",
-        "beyond so far",
-        "checked at the end",
+    cards = page.live()["rules"]
+    assert [card["state"] for card in cards] == ["OK so far", "at risk", "no value yet"]
+    assert [(card["name"], card["now"], card["limit"]) for card in cards[:2]] == [
+        ("TTFT p95 < 1 s", "100 ms", "1 s"),
+        ("ITL p95 < 1 ms", "50 ms", "1 ms"),
     ]
+
+
+def test_a_change_of_users_is_a_mark_and_a_cause(on: tuple[Page, Any]) -> None:
+    page, _ = on
+    assert page.start({"user_count": "12"})["success"]
+    mark = page.live()["marks"][-1]
+    assert mark[1:3] == ["12 users", "users"]
+    assert mark[3].endswith("to 12")
+
+
+def test_what_goes_wrong_is_told_the_worst_first(on: tuple[Page, Any]) -> None:
+    """A worker was lost 15 s after the start, another is silent, and three of four requests
+    failed."""
+    page, run = on
+    live = page.view.live
+    assert live is not None
+    live.started_at -= 100
+    run.lost_workers.append(LostWorker(live.started_at + 15, 2, 2, 8, 0))
+    run.states = [ProcessState(1, 9, None, 4.2)]
+    now = live.started_at + live.seconds
+    for outcome in ("ok", "refused", "refused", "refused"):
+        record = answered(clock_offset_s=now - 10, outcome=outcome, error="connection refused")
+        page.view.on_record(record)
+    page.view._status = (0.0, {})
+    texts = [alert["text"] for alert in page.live()["alerts"]]
+    assert texts == [
+        "3 of the last 3 requests failed since 1:40: connection refused",
+        "Worker 1 of 2 has reported nothing for 4 s",
+        "Worker 2 of 2 lost at 0:15: 8 records gone",
+    ]
+
+
+def test_a_report_that_could_not_be_made_is_an_alert(on: tuple[Page, Any]) -> None:
+    page, _ = on
+    page.view.ends()
+    assert page.live()["alerts"][0]["text"].startswith("The report could not be made")
 
 
 @pytest.mark.parametrize(
@@ -700,6 +755,7 @@ def test_the_end_shows_what_the_report_says(on: tuple[Page, Any]) -> None:
     page, run = on
     run.store.result = ReportResult(
         client=ClientVerdict("OK"),
+        headline="So it is.",
         slo_status="FAIL",
         rules=(RuleResult("ttft p95 < 1s", "FAIL", "2s", "why"),),
         figures={
@@ -717,12 +773,17 @@ def test_the_end_shows_what_the_report_says(on: tuple[Page, Any]) -> None:
         "OK",
         12.5,
     )
-    assert status["table"][0] == {
+    assert status["table"][0]["label"] == "TTFT from due"
+    assert status["table"][1] == {
         "label": "TTFT", "count": 0, "recent_ms": None, "whole_count": 7,
         "whole_ms": [1.5, 2.0, 3.0, 4.0], "named": False,
     }  # fmt: skip
-    assert status["table"][1]["whole_ms"] is None
-    assert status["rules"] == [["ttft p95 < 1s", "FAIL", "2s; why"]]
+    assert status["table"][2]["whole_ms"] is None
+    (card,) = status["rules"]
+    assert (card["rule"], card["state"], card["now"], card["reason"]) == (
+        "ttft p95 < 1s", "failed", "2 s", "why",
+    )  # fmt: skip
+    assert status["headline"] == "So it is."
 
 
 def test_of_a_sweep_no_latency_of_all_stages_is_shown(on: tuple[Page, Any]) -> None:

@@ -1,0 +1,198 @@
+"""Rule cards: the value now and so far, and the words of a rule, by pencil."""
+
+import pytest
+from support.records import answered, failed
+
+from locust_llm.controller.early_stop import (
+    AT_RISK,
+    NO_VALUE,
+    OK_SO_FAR,
+    WILL_FAIL,
+    EarlyStop,
+    ExceedanceCounts,
+    RuleProgress,
+)
+from locust_llm.records.record import Record
+from locust_llm.slo.rules import parse_rule
+from locust_llm.web.alerts import LiveMark
+from locust_llm.web.rule_cards import (
+    AT_THE_END,
+    RuleBoard,
+    RuleCard,
+    can_no_longer_pass,
+    describe_counts,
+    make_final_card,
+    name_rule,
+)
+
+
+class Seconds:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def card_of(text: str, records: list[Record], clock: Seconds | None = None) -> RuleCard:
+    """The card after these requests, one after the other at one moment."""
+    rule = parse_rule(text)
+    board, stop = RuleBoard([rule], clock or Seconds()), EarlyStop([rule])
+    for record in records:
+        board.add(record)
+        stop.add(record)
+    board.look(12.0, stop.progress())
+    (card,) = board.cards()
+    return card
+
+
+def test_a_percentile_by_pencil() -> None:
+    """20 first tokens after 10, 20, ..., 200 ms: p50 is 105, and 16 are not under 50 ms."""
+    records = [answered(10.0 * rank) for rank in range(1, 21)]
+    card = card_of("ttft p50 < 50ms", records)
+    assert (card.name, card.now, card.so_far, card.limit) == (
+        "TTFT p50 < 50 ms", "105 ms", "105 ms", "50 ms",
+    )  # fmt: skip
+    assert (card.state, card.since) == (AT_RISK, 12.0)
+    assert card.counts == "16 of 20 over the limit, 50 % allowed"
+    assert card.share == 1.6
+
+
+def test_failures_are_beyond_every_limit() -> None:
+    records = [answered(10.0) for _ in range(8)] + [failed() for _ in range(2)]
+    assert card_of("ttft p95 < 50ms", records).now == "no value"
+    assert card_of("ttft p50 < 50ms", records).now == "10 ms"
+    assert card_of("ttft avg < 50ms", records).now == "10 ms"
+    errors = card_of("error_rate < 1%", records)
+    assert (errors.name, errors.now, errors.state) == ("error rate < 1 %", "20 %", AT_RISK)
+    assert errors.counts == "2 of 10 failed, 1 % allowed"
+
+
+def test_the_value_now_is_of_the_last_seconds() -> None:
+    clock = Seconds()
+    rule = parse_rule("ttft p50 < 1s")
+    board = RuleBoard([rule], clock)
+    board.add(answered(100.0))
+    clock.now += 30
+    board.add(answered(300.0))
+    board.look(30.0, {})
+    (card,) = board.cards()
+    assert (card.now, card.so_far) == ("300 ms", "200 ms")
+    clock.now += 30
+    board.look(60.0, {})
+    (card,) = board.cards()
+    assert (card.now, card.so_far) == ("", "200 ms")
+
+
+def test_a_rate_is_of_whole_and_recent_seconds() -> None:
+    """One request a second with 5 tokens for 20 s."""
+    clock = Seconds()
+    rules = [parse_rule(text) for text in ("requests_per_s > 2/s", "output_tokens_per_s > 4/s")]
+    board = RuleBoard(rules, clock)
+    for _ in range(20):
+        board.add(answered(10, 20, 30, 40, 50))
+        clock.now += 1
+    clock.now -= 0.001  # the last second is over but for a moment
+    board.look(20.0, {})
+    requests, tokens = board.cards()
+    assert (requests.now, requests.state) == ("1/s", AT_RISK)
+    assert (tokens.now, tokens.state) == ("5/s", OK_SO_FAR)
+
+
+def test_selectors_and_conditions_choose_the_requests() -> None:
+    records = [answered(100.0, name="chat"), answered(900.0, name="long"), failed(name="chat")]
+    assert card_of("ttft{name=long} p50 < 1s", records).now == "900 ms"
+    assert card_of("attainment >= 60% given ttft < 500ms", records).now == "33.3 %"
+
+
+def test_warmup_and_cut_requests_do_not_count() -> None:
+    records = [answered(100.0, phase="warmup"), failed("cut"), failed("cancelled")]
+    card = card_of("ttft p50 < 50ms", records)
+    assert (card.now, card.state) == ("", NO_VALUE)
+
+
+@pytest.mark.parametrize("text", ["ttft p95 within 5% of reports/base", "delivered >= 95%"])
+def test_what_the_report_alone_knows_is_checked_at_the_end(text: str) -> None:
+    assert card_of(text, [answered(100.0)]).state == AT_THE_END
+
+
+def test_counts_in_words() -> None:
+    counts = ExceedanceCounts(47, 77, 0.05, "beyond the limit", running=24, running_over=3)
+    assert describe_counts(counts) == (
+        "47 of 77 over the limit, 5 % allowed; 24 running, 3 of them over the limit already"
+    )
+    none = ExceedanceCounts(0, 9, 0.0, "beyond the limit")
+    assert describe_counts(none) == "0 of 9 over the limit, none allowed"
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("itl p95 < 60ms", "ITL p95 < 60 ms"),
+        ("ttft{class=Chat} p99 <= 1.5s", "TTFT {class=Chat} p99 <= 1.5 s"),
+        ("warn: error_rate < 0.5%", "warn: error rate < 0.5 %"),
+        ("requests_per_s >= 12/s", "request throughput >= 12/s"),
+    ],
+)
+def test_the_name_of_a_rule(text: str, name: str) -> None:
+    assert name_rule(parse_rule(text)) == name
+
+
+def test_a_rule_can_no_longer_pass_where_too_few_requests_are_left() -> None:
+    """31 of 400 are over the limit, and 5 % may be: of 410 at the end 20.5, half as many again are
+    30.75; with 430 at the end 32.25."""
+    counts = ExceedanceCounts(31, 400, 0.05, "beyond the limit", running=10)
+    assert can_no_longer_pass(counts, 0)
+    assert not can_no_longer_pass(counts, 20)
+    assert not can_no_longer_pass(counts, None)
+    assert not can_no_longer_pass(None, 0)
+
+
+def test_the_highest_rate_so_far_bounds_what_may_still_come() -> None:
+    """2 requests a second for 10 s, so at most 1.5 x 2 x 20 = 60 in the 20 s that are left: of
+    80 at the end 0.8 may fail, and half as many again are 1.2."""
+    rule = parse_rule("error_rate < 1%")
+    text, board = str(rule), RuleBoard([rule], Seconds())
+    for second in range(1, 11):
+        for _ in range(2):
+            board.add(answered(100.0))
+        board.look(second, {}, left_s=20)
+    for over, state in ((1, AT_RISK), (2, WILL_FAIL)):
+        progress = {text: RuleProgress(AT_RISK, ExceedanceCounts(over, 20, 0.01, "failed"))}
+        board.look(10, progress, left_s=20)
+        assert board.cards()[0].state == state
+
+
+def test_a_failing_rule_is_named_once_and_keeps_its_time() -> None:
+    """It is over its limit from second 28 on, and certainly broken from 40 on."""
+    rule = parse_rule("itl p95 < 60ms")
+    text, clock = str(rule), Seconds()
+    board = RuleBoard([rule], clock)
+    counts = ExceedanceCounts(121, 171, 0.05, "beyond the limit")
+    for now, state in ((20, OK_SO_FAR), (28, AT_RISK), (40, WILL_FAIL), (41, WILL_FAIL)):
+        if now == 28:
+            board.add(answered(100, 241))
+        board.look(now, {text: RuleProgress(state, counts)})
+        assert len(board.newly_failing()) == (now == 40)
+    (alert,) = board.alerts([LiveMark(27, "40 users", "users", "the users went from 24 to 40")])
+    assert alert.text == (
+        "ITL p95 can no longer pass: 141 ms against 60 ms; 121 of 171 over the limit, 5 % allowed. "
+        "Since 0:28, after the users went from 24 to 40"
+    )
+    assert alert.since == 28
+
+
+def test_a_warning_rule_is_no_alert() -> None:
+    rule = parse_rule("warn: itl p95 < 60ms")
+    board = RuleBoard([rule], Seconds())
+    board.look(5, {str(rule): RuleProgress(WILL_FAIL)})
+    assert board.alerts([]) == []
+
+
+def test_the_card_of_an_ended_run() -> None:
+    rule = parse_rule("ttft p95 < 1s")
+    card = make_final_card(rule, str(rule), "INCONCLUSIVE", "812 ms", "too few requests")
+    assert (card.name, card.state, card.now, card.limit, card.reason) == (
+        "TTFT p95 < 1 s", "inconclusive", "812 ms", "1 s", "too few requests",
+    )  # fmt: skip
+    assert make_final_card(None, "x", "PASS", "", "").state == "passed"
