@@ -447,11 +447,6 @@ class LiveStats:
         return (used_s, waiting_s, decoding_s), sum(ages_s) / max(1, len(ages_s))
 
     @property
-    def reads(self) -> int:
-        """The reads of all answers so far."""
-        return self._all_reads
-
-    @property
     def used(self) -> int:
         return sum(used for used, _, _ in self._in_flight.values())
 

@@ -28,12 +28,6 @@ CALM_S: Final = 10.0
 """So long after its last failure a series of failures is over."""
 MIN_FAILURES: Final = 3
 """A series with fewer failures is no outage, and has no mark."""
-MIN_SILENCE_S: Final = 5.0
-"""A server that has sent nothing for a shorter time is not silent."""
-FIRST_ANSWER_S: Final = 10.0
-"""The same before the first answer, when nobody knows how long an answer takes."""
-PATIENCE: Final = 3.0
-"""So many times the longest wait for an answer must pass before a server is silent."""
 WORKER_SILENT_S: Final = 2.0
 """The longest time between two messages of a healthy worker, with room for a busy machine."""
 MAX_MESSAGE_CHARS: Final = 160
@@ -134,42 +128,28 @@ class SilenceWatch:
 
     def __init__(self, add_mark: AddMark) -> None:
         self._add_mark = add_mark
-        self._progress = -1
-        self._heard_at = 0.0
-        self._longest_s: float | None = None
+        self._since: float | None = None
         self._waiting = 0
-        self._silent = False
 
-    def note_wait(self, wait_s: float) -> None:
-        """Note how long a request waited for its answer to begin, or without a stream to end."""
-        self._longest_s = max(self._longest_s or 0.0, wait_s)
-
-    def look(self, now: float, waiting: int, progress: int, *, heard: bool = True) -> None:
-        """``waiting``: requests that the server has. ``progress``: a number that grows with all
-        that it sends. ``heard``: the processes report, so that its silence would be known."""
-        if progress != self._progress or not waiting or not heard:
-            self._progress, self._heard_at, self._silent = progress, now, False
+    def look(self, now: float, waiting: int, silent_s: float) -> None:
+        """``waiting``: requests that the server has. ``silent_s``: see LiveStats."""
         self._waiting = waiting
-        if not self._silent and now - self._heard_at >= self.patience_s:
-            self._silent = True
-            self._add_mark(self._heard_at, "server silent")
-
-    @property
-    def patience_s(self) -> float:
-        if self._longest_s is None:
-            return FIRST_ANSWER_S
-        return max(MIN_SILENCE_S, PATIENCE * self._longest_s)
+        if not silent_s:
+            self._since = None
+        elif self._since is None:
+            self._since = max(0.0, now - silent_s)
+            self._add_mark(self._since, "server silent")
 
     def alert(self, now: float) -> Alert | None:
-        if not self._silent:
+        if self._since is None:
             return None
         waiting = f"{format_count(self._waiting, 'request')} {_is(self._waiting, 'wait')} for it"
         return Alert(
             SERVER,
             BAD,
-            f"The server has sent nothing for {format_seconds(now - self._heard_at)}, since "
-            f"{format_clock(self._heard_at)}: {waiting}",
-            self._heard_at,
+            f"The server has sent nothing for {format_seconds(now - self._since)}, since "
+            f"{format_clock(self._since)}: {waiting}",
+            round(self._since, 2),
         )
 
 

@@ -278,9 +278,6 @@ class LiveStatistics:
         self.ended += 1
         self._last.append(record)
         self.failures_watch.add(max(0.0, record.closed_unix_s - self.started_at), record)
-        if record.outcome == OK:
-            wait_s = record.ttft_s if record.streamed else record.latency_s
-            self.silence.note_wait(wait_s or 0.0)
         if record.stage and record.phase == PROFILING:
             self._stages.setdefault(record.stage, StageTally()).add(record, self._first_s(record))
             if len(self._stages) > MAX_STAGES:

@@ -51,8 +51,6 @@ INTERVAL_S: Final = 1.0
 """The time between two points of the live figures."""
 LOOKS: Final = 5
 """How often the state of the run is checked between two points."""
-HEARD_S: Final = 2.0
-"""A process that has reported within this time would know of an answer."""
 DRAWN: Final = {
     "ttft": 1e3, "ttft_from_due": 1e3, "itl": 1e3, "output_tokens_per_s": 1.0, "requests_per_s": 1.0,
 }  # fmt: skip
@@ -209,10 +207,7 @@ class RunView:
     def _watch(self, control: Controller, live: LiveStatistics) -> None:
         """Look for what goes wrong."""
         now, stats = live.seconds, live.stats
-        processes = control.processes()
-        heard = any(process.silent_s < HEARD_S for process in processes)
-        waiting = stats.used + stats.decoding
-        live.silence.look(now, waiting, stats.reads + live.ended, heard=heard)
+        live.silence.look(now, stats.used + stats.decoding, stats.silent_s())
         for loss in control.lost_workers[self._marked_losses :]:
             self._marked_losses += 1
             live.mark_at(loss.at - live.started_at, f"worker {loss.number} lost", "trouble")
