@@ -26,6 +26,7 @@ from locust_llm.records.run_facts import (
     RECORDS,
     RUN,
     Run,
+    Stage,
     decode_readable_run,
     encode_run_json,
     read_run,
@@ -46,7 +47,7 @@ from locust_llm.report.sections.notes import NOTHING_RECORDED, list_missing_part
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.sections.sweep.sweep_findings import (
     find_sweep_axis,
-    is_ended_by_time,
+    is_too_short,
     summarise_sweep,
 )
 from locust_llm.report.summarise import summarise_run
@@ -403,7 +404,9 @@ def _facts(run: Run, summary: Summary) -> bytes:
 def _sweep(folder: Path, run: Run, again: bool) -> SweepSummary:
     """Read the folders of the stages. A stage that cannot be read is named, and the others
     count."""
-    stages_read, missing = [], []
+    stages_read = list[tuple[Run, Summary]]()
+    missing = list[str]()
+    losses = list[tuple[str, Stage, tuple[str, ...]]]()
     for stage in run.stages:
         name = f"stage {stage.number} ({find_sweep_axis(run)} {stage.value:g})"
         try:
@@ -416,13 +419,11 @@ def _sweep(folder: Path, run: Run, again: bool) -> SweepSummary:
         except Exception as error:
             missing.append(f"{name} is left out: {describe_failure(error)}.")
         else:
-            lost = list_missing_parts(made[1], made[0])
-            if is_ended_by_time(run, stage) and any(
-                summary.conditions.requests for _, summary in stages_read
-            ):
-                # there was no time for any
-                lost = tuple(why for why in lost if why != NOTHING_RECORDED)
-            missing += [f"{name}: {why}." for why in lost]
+            losses.append((name, stage, list_missing_parts(made[1], made[0])))
+    measured = any(summary.conditions.requests for _, summary in stages_read)
+    for name, stage, lost in losses:
+        short = measured and is_too_short(run, stage)  # there was no time for any request
+        missing += [f"{name}: {why}." for why in lost if not (short and why == NOTHING_RECORDED)]
     return summarise_sweep(run, stages_read, missing)
 
 

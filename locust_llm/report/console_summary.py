@@ -274,7 +274,9 @@ def _basis(summary: Summary, run: Run) -> str:
     c, rows = summary.conditions, {row.tag: row for row in summary.rows}
     answered = f"From {format_count(c.succeeded, 'answered request')}"
     if not c.succeeded:
-        answered = f"From {format_count(c.requests, 'request')} without an answer"
+        begun = c.cut > summary.counts.cut_without_chunk
+        whole = "a whole answer" if begun else "an answer"
+        answered = f"From {format_count(c.requests, 'request')} without {whole}"
     within = "" if c.duration_s is None else f" in {format_brief(c.duration_s, ' s', 3)}"
     sentences = [f"{answered}{within}"]
     sentences += [f"{c.failed} failed"] * bool(c.failed) + [f"{c.cut} cut"] * bool(c.cut)

@@ -416,6 +416,8 @@ def test_what_is_lost_of_a_stage_is_said(tmp_path: Path) -> None:
         ("its time was up after 60 s", [], {"why": "time", "measured_at": None}, 4,
             "its time was up after 60 s (-t), in stage 3 (concurrency 4), of which no "
             "request was measured"),
+        ("all stages ran", [], {"why": "time", "measured_at": None}, 4,
+            "No request was measured in 1 stage, at concurrency 4: the time was too short for it."),
         ("its time was up after 60 s", steps(600), {"why": "stopped"}, 4,
             "its time was up after 60 s (-t), in stage 3 (concurrency 4)."),
         ("the run was stopped", [], {"why": "stopped"}, 6, "stage 3 (concurrency 4): no request was recorded in the "
@@ -426,7 +428,10 @@ def test_a_stage_for_which_the_time_of_the_sweep_did_not_reach_is_no_loss(
     tmp_path: Path, end: str, records: list[Record], ended: dict[str, Any], status: int, words: str
 ) -> None:
     run = fill_sweep(
-        tmp_path, {1: steps(200), 2: steps(400), 4: records}, slo=("ttft p99 < 900ms",)
+        tmp_path,
+        {1: steps(200), 2: steps(400), 4: records},
+        slo=("ttft p99 < 900ms",),
+        run_time_s=60.0,
     )
     last = replace(run.stages[2], **ended)
     write_run(tmp_path, replace(run, stages=(*run.stages[:2], last), sweep_end=end))

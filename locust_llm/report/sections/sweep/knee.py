@@ -31,6 +31,8 @@ USL: Final = "USL"
 SATURATION: Final = "saturation"
 BEST: Final = "best limit"
 
+UNMEASURED: Final = "of which no request was measured"
+"""Follows the name of a stage."""
 MIN_COMPARED: Final = 2
 """The valid stages, or limits, among which one can be the best."""
 MIN_STAGES: Final = 5

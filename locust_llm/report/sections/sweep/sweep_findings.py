@@ -33,7 +33,7 @@ from locust_llm.text.format import (
     format_supported,
 )
 
-from .knee import SLO, describe_levels, find_knees
+from .knee import SLO, UNMEASURED, describe_levels, find_knees
 
 MAX_EARLY: Final = 8.0
 """The early slope covers the stages up to so many times the lowest one."""
@@ -313,6 +313,13 @@ def _format_figure(rule: Rule, number: int, levels: Sequence[LoadLevel]) -> str:
     return format_observed(result)
 
 
+def is_too_short(run: Run, stage: Stage) -> bool:
+    """Whether the sweep's time (-t) was too short for a measurement of this stage."""
+    timed = find_sweep_axis(run) != REPEAT and run.settings.run_time_s is not None
+    unmeasured = stage.why == TIME_UP and stage.measured_at is None
+    return (timed and unmeasured) or is_ended_by_time(run, stage)
+
+
 def is_ended_by_time(run: Run, stage: Stage) -> bool:
     """Whether the sweep's time (-t) was up in this stage, before the stage was over by itself, or
     before anything of it was measured."""
@@ -327,7 +334,7 @@ def _ended(run: Run, levels: Sequence[LoadLevel]) -> str:
     if last is None:
         return run.sweep_end
     measured = any(level.number == last.number and level.requests for level in levels)
-    nothing = "" if measured else ", of which no request was measured"
+    nothing = "" if measured else f", {UNMEASURED}"
     return (
         f"{run.sweep_end} (-t), in stage {last.number} ({find_sweep_axis(run)} "
         f"{last.value:g}){nothing}"

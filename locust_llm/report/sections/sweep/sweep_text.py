@@ -15,17 +15,26 @@ from locust_llm.report.document_blocks import (
 )
 from locust_llm.report.sections.metric_tables import NOTHING
 from locust_llm.report.sections.sweep.knee import (
+    UNMEASURED,
     describe_levels,
     explain_unsound,
     format_knee,
     is_client_distorted,
 )
 from locust_llm.report.summary_rows import Knee, LoadLevel, Row, SweepSummary
-from locust_llm.settings.sweep import CONCURRENCY, INPUT, MAX_RESIDUAL, PREFILL, RATE, REPEAT
+from locust_llm.settings.sweep import (
+    CONCURRENCY,
+    INPUT,
+    MAX_RESIDUAL,
+    PREFILL,
+    RATE,
+    REPEAT,
+    TIME_UP,
+)
 from locust_llm.slo.client_verdict import LEVELS, OK
 from locust_llm.slo.metric_definitions import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.rules import INCONCLUSIVE, SloResult
-from locust_llm.text.format import format_number, format_plain_number
+from locust_llm.text.format import format_count, format_number, format_plain_number
 
 FIRST_COLUMN: Final = {
     CONCURRENCY: "users", RATE: "rate/s", PREFILL: "limit", INPUT: "input", REPEAT: "repeat",
@@ -48,6 +57,13 @@ def make_sweep_warnings(sweep: SweepSummary, whole: str | None) -> Iterator[Bloc
     ``whole`` is the client verdict of the whole run."""
     for missing in sweep.missing:
         yield TextBlock(f"WARNING: {missing}", loud=True)
+    short = [level for level in sweep.levels if not level.requests and level.why == TIME_UP]
+    if short and UNMEASURED not in sweep.ended:
+        where = describe_levels(sweep.axis, *short)
+        yield TextBlock(
+            f"No request was measured in {format_count(len(short), 'stage')}, at {where}: the time "
+            f"was too short for it."
+        )
     distorted = [level for level in sweep.levels if is_client_distorted(level)]
     if distorted and not sweep.repeats:
         reasons = "; ".join(explain_unsound(sweep.axis, level) for level in distorted)
