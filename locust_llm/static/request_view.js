@@ -34,7 +34,7 @@ const requestView = (() => {
   // -- filters -------------------------------------------------------------------------------------------------------
 
   function makeFilters(table, page) {
-    const selects = new Map(), chips = make("span", { class: "chips" }), found = make("output", { class: "found" });
+    const selects = new Map(), found = make("output", { class: "found" });
     for (const { key, title, labels } of table.dimensions.values()) {
       if (labels.length < 2) continue;
       const options = [ALL, ...labels].map((label) => make("option", { value: label }, label === ALL ? "all" : label));
@@ -48,12 +48,22 @@ const requestView = (() => {
       selects.set(key, { select, clear, label: make("label", { class: "filter" }, make("span", {}, title), select) });
     }
     const startOf = (key) => requestTable.chosenLabel(table, requestTable.newView(), key);
+    // The time without a pointer: seconds of its begin and end.
+    const [low, high] = table.span.map((at) => Math.round(at * 10) / 10);
+    const ends = ["from", "to"].map((end) => make("input", { type: "number", step: "any", min: low, max: high, placeholder: end === "from" ? low : high,
+      "aria-label": `Time ${end}, seconds`, onchange: () => readTime() }));
+    function readTime() {
+      const [from, to] = ends.map((input, i) => (input.value === "" ? [low, high][i] : Number(input.value)));
+      const isAll = ends.every((input) => input.value === "");
+      if (isAll || from < to) page.change({ ...page.view, from: isAll ? null : from, to: isAll ? null : to });
+    }
+    const clearTime = button("\u00d7", () => page.change({ ...page.view, from: null, to: null }), { class: "clear", "aria-label": "Reset time" });
+    const time = make("span", { class: "filter time" }, make("span", {}, "Time"), ends[0], "\u2013", ends[1], "s", clearTime);
     const reset = button("Reset all", () => page.change(requestTable.newView()), { class: "plain" });
     const said = make("output", { class: "said" });
     const link = button("Copy link", () => offerCsv(location.href, "link.txt", said), { class: "plain" });
     const each = [...selects.values()].map(({ label, clear }) => make("span", { class: "one" }, label, clear));
-    const element = make("div", { class: "filters", role: "group", "aria-label": "Choose requests" }, ...each, chips, reset, link, said, found);
-    chartTools.addChip(chips, charts.group("time"));
+    const element = make("div", { class: "filters", role: "group", "aria-label": "Choose requests" }, ...each, time, reset, link, said, found);
 
     function show() {
       for (const [key, { select, clear, label }] of selects) {
@@ -63,6 +73,9 @@ const requestView = (() => {
         clear.hidden = !isChosen;
       }
       const isFiltered = requestTable.isFiltered(page.view), count = requestTable.count(table, page.rows);
+      ends.forEach((input, i) => { input.value = [page.view.from, page.view.to][i] ?? ""; });
+      time.classList.toggle("chosen", page.view.from !== null);
+      clearTime.hidden = page.view.from === null;
       reset.hidden = !isFiltered;
       const about = table.sampled && isFiltered ? "about " : "";
       const rules = document.querySelector(".rules") ? "; rules are of the whole run" : "";
@@ -140,7 +153,8 @@ const requestView = (() => {
   function makeGroups(table, page, place) {
     const keys = [...table.dimensions.values()].filter(({ labels }) => labels.length > 1).map(({ key }) => key);
     if (!keys.length) return null;
-    const first = keys.find((key) => !["phase", "outcome"].includes(key)) ?? keys[0];
+    const preferred = ["limit", "rate", ...keys.filter((key) => !["phase", "outcome"].includes(key)), ...keys];
+    const first = preferred.find((key) => keys.includes(key));   // what a ramp changes is what it is about
     const select = make("select", { onchange: () => page.change({ ...page.view, by: select.value, bysort: "" }) },
       ...keys.map((key) => make("option", { value: key }, table.dimensions.get(key).title)));
     const said = make("output", { class: "said" });

@@ -13,11 +13,12 @@ const requestTable = (() => {
   function readTable(data) {
     const size = data.ids.length, failed = new Set(data.failed);
     const dimensions = new Map(data.dimensions.map((dimension) => [dimension.key, dimension]));
-    const outcome = dimensions.get("outcome");
+    const outcome = dimensions.get("outcome"), { at } = data.columns;
     const nothing = new Array(size).fill(null);
     return {
       size, total: data.total, seconds: data.seconds, ids: data.ids, errors: data.errors, dimensions,
       sampled: data.weights.length > 0,
+      span: [at.reduce((a, b) => Math.min(a, b)), at.reduce((a, b) => Math.max(a, b))],
       column: (name) => data.columns[name] ?? nothing,
       has: (name) => name in data.columns,
       weight: (row) => data.weights[row] ?? 1,

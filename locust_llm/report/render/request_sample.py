@@ -62,6 +62,7 @@ MAX_ERROR: Final = 160
 PERCENTS: Final = (50.0, 95.0, 99.0)
 
 Mask = NDArray[np.bool_]
+Codes = NDArray[np.int16]
 
 
 class RequestDimension(msgspec.Struct, frozen=True):
@@ -113,7 +114,7 @@ class Division(NamedTuple):
     key: str
     title: str
     labels: tuple[str, ...]
-    codes: Ints
+    codes: Codes
     start: int = NO_VALUE
 
 
@@ -282,7 +283,7 @@ def divide_by_dimensions(requests: pd.DataFrame, run: Run) -> Iterator[Division]
 
 def _of_groups(key: str, title: str, groups: Groups, size: int) -> Division:
     labels = list[str]()
-    codes = np.full(size, NO_VALUE)
+    codes = np.full(size, NO_VALUE, np.int16)
     for label, part in islice(groups, MAX_VALUES):
         if label != WHOLE:
             codes[part.chosen] = len(labels)
@@ -298,7 +299,7 @@ def _unique(label: str, before: Sequence[str]) -> str:
 
 def _of_phase(requests: pd.DataFrame) -> Division:
     phases = [name for name in ("warmup", "profiling") if (requests["phase"] == name).any()]
-    codes = np.full(len(requests), NO_VALUE)
+    codes = np.full(len(requests), NO_VALUE, np.int16)
     for place, name in enumerate(phases):
         codes[(requests["phase"] == name).to_numpy(np.bool_)] = place
     start = phases.index("profiling") if "profiling" in phases else NO_VALUE
@@ -308,7 +309,7 @@ def _of_phase(requests: pd.DataFrame) -> Division:
 def _of_outcome(requests: pd.DataFrame) -> Division:
     known = requests["outcome"].value_counts()
     first = [name for name in (OK, *FAILURES, CUT, CANCELLED) if known.get(name, 0)]
-    codes = np.full(len(requests), NO_VALUE)
+    codes = np.full(len(requests), NO_VALUE, np.int16)
     for place, name in enumerate(first):
         codes[(requests["outcome"] == name).to_numpy(np.bool_)] = place
     return Division("outcome", "Outcome", tuple(first), codes)
@@ -318,7 +319,7 @@ def _of_stages(requests: pd.DataFrame, run: Run) -> Division:
     """By the time of the send: a stage has the requests that were asked for in it."""
     asked = requests["asked_at"].to_numpy(np.float64)
     labels = list[str]()
-    codes = np.full(len(requests), NO_VALUE)
+    codes = np.full(len(requests), NO_VALUE, np.int16)
     for stage in run.stages[:MAX_VALUES]:
         name = stage.arm or format_plain_number(stage.value)
         codes[(asked >= stage.began_at) & (asked < stage.ended_at)] = len(labels)

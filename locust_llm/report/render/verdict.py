@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from locust_llm.records.run_facts import Run
 from locust_llm.report.document_blocks import format_interval, format_observed
+from locust_llm.report.metrics_by_group import LIMIT, WHOLE
 from locust_llm.report.open_loop_delivery import describe_overload, describe_undelivered
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.metric_tables import has_lost_many
@@ -32,6 +33,7 @@ RESULT_CLASSES: Final = {PASS: "pass", FAIL: "loud", INCONCLUSIVE: "open"}
 RESULT_MARKS: Final = {PASS: "\N{CHECK MARK}", FAIL: "\N{BALLOT X}", INCONCLUSIVE: "?"}
 NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 SIGNS: Final = {"<=": "\N{LESS-THAN OR EQUAL TO}", ">=": "\N{GREATER-THAN OR EQUAL TO}"}
+LIKELY: Final = {PASS: "probably passes", FAIL: "probably fails"}
 RESULT_WORDS: Final = {PASS: "passed", FAIL: "failed", INCONCLUSIVE: "not decided"}
 
 
@@ -105,11 +107,22 @@ def _judge(summary: Summary, run: Run) -> Verdict:
     open_ones = [result for result in deciding if result.status == INCONCLUSIVE]
     if not open_ones:
         return Verdict("Not decided:", "no rule could be judged.", "open")
-    name = name_rule(open_ones[0], rules.get(open_ones[0].rule))
+    return Verdict("Not decided:", _describe_open(open_ones, rules), "open")
+
+
+def _describe_open(open_ones: Sequence[SloResult], rules: Mapping[str, Rule]) -> str:
+    """``ITL p95 needs about 4 min more, 1 other too.``"""
+    first = open_ones[0]
+    rule = rules.get(first.rule)
+    named = rule is None or rule.where or rule.base
+    name = name_rule(first, rule) if named or rule is None else _name_subject(rule)
     seconds = max((result.longer_s or 0.0 for result in open_ones), default=0.0)
-    longer = f" needs about {format_duration_rounded_up(seconds)} more" if seconds else " is open"
-    others = f"; {len(open_ones) - 1} more" if len(open_ones) > 1 else ""
-    return Verdict("Not decided:", f"{name}{longer}{others}.", "open")
+    needs = f"needs about {format_duration_rounded_up(seconds)} more"
+    text = f"{name} {needs if seconds else LIKELY.get(first.likely, 'is open')}"
+    count = len(open_ones) - 1
+    others = f", {count} {'other' if count == 1 else 'others'} too" if count else ""
+    is_short = len(f"{text}{others}".split()) <= MAX_WORDS - 2
+    return f"{text}{others if is_short else ''}."
 
 
 def _describe_failed(failed: Sequence[SloResult], rules: Mapping[str, Rule]) -> str:
@@ -127,6 +140,8 @@ def _describe_failed(failed: Sequence[SloResult], rules: Mapping[str, Rule]) -> 
 
 def _describe_figures(summary: Summary) -> str:
     """``TTFT p95 607 ms, ITL p95 30.4 ms.``"""
+    if by_limit := _describe_ramp(summary):
+        return by_limit
     by_tag = {row.tag: row for row in summary.rows if row.count}
     rows = [
         (name, by_tag[tag]) for name, tag in (("TTFT", TTFT.tag), ("ITL", ITL.tag)) if tag in by_tag
@@ -138,6 +153,27 @@ def _describe_figures(summary: Summary) -> str:
         if 95.0 in row.percentiles
     ]
     return f"{', '.join(figures) or 'Requests succeeded'}."
+
+
+def _describe_ramp(summary: Summary) -> str:
+    """``TTFT p50 650 ms at limit 1, 3.4 s at limit 5.``: what a ramp of the gate did. Empty: there
+    is none."""
+    breakdown = next((found for found in summary.breakdowns if found.by == LIMIT), None)
+    if breakdown is None:
+        return ""
+    medians = [
+        (group.label.partition(" ")[0], row.percentiles[50.0])
+        for group in breakdown.groups
+        for row in group.rows
+        if group.label != WHOLE and row.tag == TTFT.tag and 50.0 in row.percentiles
+    ]
+    if len(medians) < 2:
+        return ""
+    (low, first_ms), (high, last_ms) = medians[0], medians[-1]
+    return (
+        f"TTFT p50 {format_duration(first_ms / 1e3)} at limit {low}, "
+        f"{format_duration(last_ms / 1e3)} at limit {high}."
+    )
 
 
 # -- the rules -------------------------------------------------------------------------------------

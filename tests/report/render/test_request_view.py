@@ -123,10 +123,20 @@ def test_a_brush_chooses_a_time_and_rates_are_over_it(browser: Any, page: Path) 
         assert high - low == pytest.approx(15, abs=0.5)  # a quarter of 60 s
         # two requests a second, of which one in 29 failed
         assert float(tiles_of(shown)["Requests"]) == pytest.approx(2, abs=0.2)
-        chip = shown.locator("#view .chip")
-        assert re.fullmatch(r"0:\d\d \u2013 0:\d\d \u00d7", chip.inner_text())
-        chip.click()
+        chosen = shown.locator("#view .time input")
+        assert [float(chosen.nth(i).input_value()) for i in range(2)] == [low, high]
+        shown.locator("#view").get_by_role("button", name="Reset time").click()
         assert found(shown) == "110 of 120 requests"
+
+
+def test_a_time_is_chosen_without_a_pointer(browser: Any, page: Path) -> None:
+    with opened(browser, page) as shown:
+        shown.get_by_label("Time from, seconds").fill("20")
+        shown.keyboard.press("Tab")
+        shown.keyboard.type("40.25")
+        shown.keyboard.press("Enter")
+        until(shown, "location.hash === '#time=20-40.25'")
+        assert found(shown) == "41 of 120 requests"
 
 
 def test_an_address_shows_the_same_view_again(browser: Any, page: Path) -> None:

@@ -41,7 +41,32 @@ def test_the_verdict_of_rules() -> None:
 def test_an_open_rule_names_what_it_needs() -> None:
     found = verdict_of(GOOD[:100], "ttft p50 < 150ms")
     assert (found.word, found.kind) == ("Not decided:", "open")
-    assert found.text.startswith("TTFT p50 < 150\u00a0ms ")
+    assert found.text in (
+        "TTFT p50 is open.",
+        "TTFT p50 probably passes.",
+        "TTFT p50 probably fails.",
+    )
+    two = [
+        SloResult(rule="itl p95 < 100ms", status=INCONCLUSIVE, longer_s=200.0),
+        SloResult(rule="ttft p95 < 1s", status=INCONCLUSIVE),
+    ]
+    run = a_run(slo=tuple(result.rule for result in two))
+    summary = replace(
+        summarise_run(collect_columns(GOOD), run), slos=tuple(two), slo_status=INCONCLUSIVE
+    )
+    assert make_verdict(summary, run).text == "ITL p95 needs about 4 min more, 1 other too."
+
+
+def test_the_verdict_of_a_ramp_shows_what_the_limit_does() -> None:
+    """TTFT is 100 ms under a limit of 1, and 300 ms under 3."""
+    records = [
+        answered(ms, ms + 10, sent_at=at, admitted_at=at, asked_at=at, due_at=at, limit=limit)
+        for limit, ms, start in ((1, 100, 10), (3, 300, 50))
+        for at in [start + 0.5 * i for i in range(20)]
+    ]
+    run = a_run(((0.0, 1), (45.0, 3)), prefill_concurrency=3)
+    found = make_verdict(summarise_run(collect_columns(records), run, 0, records), run)
+    assert found.text == "TTFT p50 100 ms at limit 1, 300 ms at limit 3."
 
 
 def test_the_verdict_without_rules() -> None:
