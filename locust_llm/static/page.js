@@ -18,6 +18,7 @@
   function readView() {
     if (!table) return;
     page.rows = requestTable.filterRows(table, page.view);
+    document.body.classList.toggle("filtered", requestTable.isFiltered(page.view));
     page.seconds = page.view.from === null ? table.seconds : page.view.to - page.view.from;
   }
   // ``only``: what was changed has no effect on charts.
@@ -70,6 +71,7 @@
         click: ({ series, index }) => series.rows && open(series.rows[index]),
       });
       chartTools.addButtons(boxes[i].closest("figure"), chart);
+      boxes[i].closest("figure").classList.toggle("fixed", !plot.key && plot.group !== "time");
       captions[i].textContent = plot.caption;
     });
     document.querySelectorAll(".lines").forEach(drawTimeline);

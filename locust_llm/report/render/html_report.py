@@ -111,6 +111,12 @@ class PageSection(NamedTuple):
         return "s-" + re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
 
     @property
+    def follows(self) -> bool:
+        """What a reader chooses changes it."""
+        keyed = (isinstance(drawing, Plot) and drawing.key for drawing, _ in self.charts)
+        return bool(self.made) or any(keyed)
+
+    @property
     def title(self) -> str:
         """The heading without brackets, for the list of contents."""
         return self.heading.partition(" (")[0]

@@ -23,10 +23,18 @@ from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run, Stage
+from locust_llm.report.charts.plot_model import Plot, PlotAxis, PlotSeries
 from locust_llm.report.charts.timeline import find_scene
 from locust_llm.report.columns import collect_columns
+from locust_llm.report.document import LATENCY, SERVER
+from locust_llm.report.document_blocks import TextBlock
 from locust_llm.report.occupancy import compute_occupancy
-from locust_llm.report.render.html_report import collect_slo_limits, render_report_page
+from locust_llm.report.render.html_report import (
+    PageSection,
+    arrange_sections,
+    collect_slo_limits,
+    render_report_page,
+)
 from locust_llm.report.sections.latency_breakdown import attribute_latencies
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.summarise import summarise_run
@@ -229,6 +237,29 @@ def test_the_order_of_the_page() -> None:
         "Conditions",
         "Definitions",
     ]
+
+
+def test_server_series_that_never_change_are_a_line_of_text() -> None:
+    def plot(title: str, *y: float, unit: str = "") -> Plot:
+        series = PlotSeries("server", "p50", [float(x) for x in range(len(y))], list(y))
+        return Plot(title, "", title, PlotAxis(), PlotAxis(unit=unit), (series,), group="time")
+
+    moving = plot("Running in the server", 0.0, 3.0)
+    charts = [(moving, None), (plot("Preemptions per second", 0.0, 0.0), None),
+              (plot("Prefix cache hits", 25.0, 25.0, unit="%"), None)]  # fmt: skip
+    own = PageSection(LATENCY, charts=[(plot("Time to first token", 1.0, 2.0), None)], column=True)
+    server = PageSection(SERVER, charts=charts, column=True)
+    one, _, _, notes = arrange_sections([own, server, PageSection("Notes")], True, swept=False)
+    assert [block.text for block in one.blocks if isinstance(block, TextBlock)] == [
+        "Constant over the whole run: preemptions per second 0, prefix cache hits 25%."
+    ]
+    assert [drawing for drawing, _ in one.more] == [moving]
+    assert notes.heading == "Notes"
+
+
+def test_tables_that_by_what_replaces_are_not_on_the_page() -> None:
+    gate = SCENES["gate"]()
+    assert "By input length (ms)" not in gate
 
 
 def test_headings_go_down_step_by_step() -> None:

@@ -250,6 +250,15 @@ def test_all_of_it_by_the_keyboard(browser: Any, page: Path) -> None:
         assert shown.locator("#waterfall").is_visible()
 
 
+def test_what_a_filter_does_not_change_says_so(browser: Any, page: Path) -> None:
+    words = """() => [...document.querySelectorAll('section > h2')].filter((head) =>
+      getComputedStyle(head, '::after').content.includes('whole run')).map((head) => head.textContent)"""
+    with opened(browser, page) as shown:
+        assert shown.evaluate(words) == []
+        choose(shown, "Name", "rag")
+        assert shown.evaluate(words) == ["Failures", "Notes"]
+
+
 def test_contents_keep_the_view(browser: Any, page: Path) -> None:
     with opened(browser, page, "#name=rag") as shown:
         shown.locator("#contents").get_by_text("Conditions", exact=True).click()
