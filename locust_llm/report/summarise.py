@@ -34,6 +34,7 @@ from locust_llm.report.time_course import find_limit_in_force, find_users_in_for
 from locust_llm.settings.selftest_modes import REQUIRE
 from locust_llm.slo.capacity_search import CapacityEstimate, StageEvidence
 from locust_llm.slo.client_verdict import (
+    LEVELS,
     MAIN,
     ClientVerdict,
     FigureError,
@@ -135,7 +136,8 @@ def summarise_run(
     # an experiment is about gaps
     words = MAIN if experiment is None else (*MAIN, BY_NAME[POOLED].word)
     verdict = judge_figures(judged, found, words)
-    conditions = _conditions(main, time, run, verdict)
+    shown = verdict if swept is None else _find_worst_verdict(swept, verdict)
+    conditions = _conditions(main, time, run, shown)
     delivered = measure_delivery(main, run, verdict, None if within is None else ended)
     outages = find_outages(everything, main, run, columns.long_gaps)
     silent_from = find_silent_from(outages, run) if swept is None else None
@@ -156,7 +158,7 @@ def summarise_run(
         warmup=_had(run, _warmup_rows(warm, gaps["warmup"], percentiles)),
         reading=_had(run, make_readability_rows(main.outcome(OK), percentiles)),
         failures=_failures(main),
-        client=verdict,
+        client=shown,
         figure_errors=judged,
         evidence=found,
         uncertified=certified.missing,
@@ -179,6 +181,16 @@ def summarise_run(
         paired=compared,
         unread=tuple(unread),
     )
+
+
+def _find_worst_verdict(sweep: SweepSummary, whole: ClientVerdict | None) -> ClientVerdict | None:
+    """The worst client verdict of the stages with answers. ``whole`` is of all stages together, and
+    holds where none has one."""
+    judged = [level for level in sweep.levels if level.succeeded and level.client is not None]
+    if not judged:
+        return whole
+    worst = max(judged, key=lambda level: LEVELS.index(level.client or FINE))
+    return ClientVerdict(worst.client or FINE, worst.client_reasons)
 
 
 def _find_capacity(run: Run, evidence: StageEvidence | None) -> CapacityEstimate | None:

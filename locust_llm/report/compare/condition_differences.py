@@ -2,7 +2,7 @@
 figures."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import Final, NamedTuple
@@ -171,7 +171,10 @@ def _prompts(s: Settings) -> str:
 
 
 def _lengths(base: Evaluation, here: Evaluation) -> Iterator[ConditionDifference]:
-    before, after = (_all_lengths(side.main.outcome(OK)) for side in (base, here))
+    answered = [side.main.outcome(OK) for side in (base, here)]
+    if not all(part.size for part in answered):  # they are measured of answers
+        return
+    before, after = map(_all_lengths, answered)
     most_errors = choose_max_errors(_drawn_by(base.run), _drawn_by(here.run))
     for what in LENGTHS:
         a, b = before[what], after[what]
@@ -232,6 +235,16 @@ def describe_work(seen: Evaluation) -> RunWork:
 def _measured(base: Evaluation, here: Evaluation) -> Iterator[ConditionDifference]:
     """Measured conditions."""
     ok = [side.main.outcome(OK) for side in (base, here)]
+    if all(part.size for part in ok):
+        yield from _measured_of_answers(ok)
+    verdicts = [
+        "not judged" if side.verdict is None else side.verdict.level for side in (base, here)
+    ]
+    if verdicts != ["OK", "OK"]:
+        yield ConditionDifference("client verdict", verdicts[0], verdicts[1], decisive=False)
+
+
+def _measured_of_answers(ok: Sequence[RequestSelection]) -> Iterator[ConditionDifference]:
     cached = [ratio_of_sums(part["cached_tokens"], part["input_tokens"]) for part in ok]
     known = [0.0 if share is None else share for share in cached]
     if (cached[0] is None) != (cached[1] is None) or abs(
@@ -242,11 +255,6 @@ def _measured(base: Evaluation, here: Evaluation) -> Iterator[ConditionDifferenc
     clocks = [_clock(part) for part in ok]
     if clocks[0] != clocks[1]:
         yield ConditionDifference("clock", clocks[0], clocks[1], decisive=False)
-    verdicts = [
-        "not judged" if side.verdict is None else side.verdict.level for side in (base, here)
-    ]
-    if verdicts != ["OK", "OK"]:
-        yield ConditionDifference("client verdict", verdicts[0], verdicts[1], decisive=False)
 
 
 def _in_force(base: Run, here: Run) -> Iterator[ConditionDifference]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from support.records import a_run, answered
+from support.records import a_run, answered, failed
 
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
@@ -156,6 +156,10 @@ def test_what_was_measured_beside_the_figures() -> None:
     assert told(seen(verdict=bad), seen(verdict=bad)) == [
         ("client verdict", "DEGRADED", "DEGRADED", False)
     ]
+
+
+def test_what_is_measured_of_answers_is_no_difference_to_a_run_without_any() -> None:
+    assert told(seen(), seen(records=[failed("reset", sent_at=10.0)])) == []
 
 
 def test_what_only_one_of_them_knows() -> None:

@@ -17,6 +17,7 @@ from locust_llm.report.sections.sweep.sweep_text import format_stage_status, mak
 from locust_llm.report.summarise import summarise_run
 from locust_llm.report.summary_rows import Knee, LoadLevel, Row, SweepSummary
 from locust_llm.settings.sweep import AXES
+from locust_llm.slo.client_verdict import ClientVerdict
 from locust_llm.slo.rules import SloResult
 
 
@@ -287,6 +288,19 @@ def test_a_stage_with_some_figures_off_is_named_above_the_tables() -> None:
     )
     dead = a_level(20, client="DEGRADED", succeeded=0)
     assert not list(make_sweep_warnings(a_sweep("request-rate", a_level(2), dead), "DEGRADED"))
+
+
+def test_the_client_verdict_of_a_sweep_is_the_worst_of_its_stages() -> None:
+    """As history, CI and others read it. A stage without an answer has none."""
+    stages = (
+        a_level(1, client="OK"),
+        a_level(2, client="DEGRADED", client_reasons=("late",)),
+        a_level(16, client="INVALID", succeeded=0),
+    )
+    run = a_run(sweep="concurrency=1,2,16", users=None)
+    summary = summarise_run(collect_columns([]), run, sweep=a_sweep("concurrency", *stages))
+    assert summary.client == ClientVerdict("DEGRADED", ("late",))
+    assert summary.conditions.client_verdict == "DEGRADED"
 
 
 def test_headline_and_conditions_name_the_client_verdicts_of_the_stages() -> None:
