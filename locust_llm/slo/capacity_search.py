@@ -90,6 +90,8 @@ class RuleEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """The excess of the first requests of the stage."""
     settled: "RuleEvidence | None" = None
     """The evidence of the stage without the requests before its values settled."""
+    share: "RuleEvidence | None" = None
+    """The evidence by the requests beyond the limit alone."""
 
 
 class StageEvidence(msgspec.Struct, frozen=True, kw_only=True):

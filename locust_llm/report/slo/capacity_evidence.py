@@ -33,11 +33,14 @@ from locust_llm.slo.capacity_search import (
 from locust_llm.slo.rules import Rule
 
 from .disturbance import weigh_disturbances
-from .settling import weigh_queues, weigh_rises
+from .settling import select_shares, weigh_queues, weigh_rises
 
 EXCESS: Final = np.linspace(-9.0, 9.0, 181)
 """The grid of log-odds."""
 STEP: Final = float(EXCESS[1] - EXCESS[0])
+SCALED_ERROR: Final = 2.0
+"""The least error of a single request's value, in log-odds, that the grid shows well."""
+MOST_SCALE: Final = 60.0
 HALF: Final = 0.5
 SLOPES: Final = np.geomspace(0.3, 300.0, 14)
 """The slopes of the excess, for each factor of e in the load."""
@@ -67,7 +70,7 @@ def find_capacity(search: CapacitySearch, rules: Sequence[Rule]) -> CapacityEsti
     names = {str(rule) for rule in rules}
     own = [_select_rules(stage, names) for stage in search.stages]
     if not search.whole:
-        own = weigh_queues(own)
+        own = weigh_queues(select_shares(own))
     evidence = weigh_disturbances(rules, weigh_rises(own))
     found = estimate_capacity(search.levels, evidence)
     return None if found is None else found.limit_to([one.level for one in own if one.passes])
@@ -124,12 +127,13 @@ def compute_chances(levels: Sequence[float], known: Sequence[tuple[float, RuleEv
     """The probability that a rule holds at each level, and below."""
     points = np.array(sorted({*levels, *(level for level, _ in known)}))
     known = _pool_errors(_pool_inflation(known))
+    scale = _choose_scale(known)
     found, weights = [], []
     for spread, weight in SPREADS.items():
         logs = np.zeros((len(points), len(EXCESS)))
         for level, evidence in known:
             place = int(np.searchsorted(points, level))
-            logs[place] += _log_likelihood(evidence, spread)
+            logs[place] += _log_likelihood(evidence, spread, scale)
         chances, evidence_log = _smooth(points, logs)
         found.append(chances)
         weights.append(math.log(weight) + evidence_log)
@@ -180,10 +184,22 @@ def _pool_errors(known: Sequence[tuple[float, RuleEvidence]]) -> list[tuple[floa
     return pooled
 
 
-def _log_likelihood(evidence: RuleEvidence, spread: float) -> Floats:
+def _choose_scale(known: Sequence[tuple[float, RuleEvidence]]) -> float:
+    """The log-odds for each factor of e in a value. They change faster where the values of requests
+    are all about the same, as of a time between tokens: then a percentile is known well."""
+    shown = [rule for _, rule in known if rule.count and rule.error_above]
+    if not shown:
+        return MEAN_SCALE
+    logs = [math.log(rule.error * rule.error_above * rule.count) / 2 for rule in shown]
+    counts = [rule.count for rule in shown]
+    of_one = math.exp(sum(map(mul, counts, logs)) / sum(counts))
+    return min(max(MEAN_SCALE, SCALED_ERROR / of_one), MOST_SCALE)
+
+
+def _log_likelihood(evidence: RuleEvidence, spread: float, scale: float) -> Floats:
     """The log-likelihood of each excess."""
     if evidence.allowed is None:
-        logs: Floats = _log_value_likelihood(evidence)
+        logs: Floats = _log_value_likelihood(evidence, scale)
     else:
         odds = math.log(evidence.allowed / (1 - evidence.allowed))
         size = evidence.weight * evidence.count / evidence.inflation
@@ -192,24 +208,24 @@ def _log_likelihood(evidence: RuleEvidence, spread: float) -> Floats:
             0, EXCESS + odds
         )
     logs = logs - logs.max()
-    likely = _spread_matrix(max(spread, evidence.spread)) @ np.exp(logs)
+    likely = _spread_matrix(max(spread, evidence.spread * scale / MEAN_SCALE)) @ np.exp(logs)
     return np.log(np.maximum(likely, 1e-12))
 
 
-def _log_value_likelihood(evidence: RuleEvidence) -> Floats:
+def _log_value_likelihood(evidence: RuleEvidence, scale: float) -> Floats:
     """Of a value that a stage shows: it is the true one but for its error, or is still lower."""
     above = evidence.error_above or evidence.error
-    likely = (1 - evidence.unsettled) * _density(evidence, above)
+    likely = (1 - evidence.unsettled) * _density(evidence, above, scale)
     if evidence.unsettled:
         wide = math.hypot(above, evidence.later)
-        likely = likely + evidence.unsettled * _density(evidence, wide)
+        likely = likely + evidence.unsettled * _density(evidence, wide, scale)
     logs: Floats = np.log(likely)
     return logs
 
 
-def _density(evidence: RuleEvidence, error_above: float) -> Floats:
+def _density(evidence: RuleEvidence, error_above: float, scale: float) -> Floats:
     """The probability density of the excess of a stage, for each true one, up to a factor."""
-    off = EXCESS / MEAN_SCALE - evidence.excess
+    off = EXCESS / scale - evidence.excess
     error = max(evidence.error, 1e-3)
     off = off * math.sqrt(evidence.weight) / np.where(off > 0, error_above, error)
     density: Floats = (1 + off * off / FREEDOM) ** (-(FREEDOM + 1) / 2) / (error + error_above)

@@ -28,6 +28,7 @@ from locust_llm.slo.rules import PASS, Rule, SloResult
 from .censoring import bound_share_hits, measure_margins
 from .confidence_intervals import (
     MIN_VALUES,
+    STEADY,
     estimate_percentile_interval,
     estimate_share_interval,
     level_of_share,
@@ -199,16 +200,18 @@ def find_settled(logs: Floats) -> int:
 def _weigh_margins(name: str, beyond: Floats, allowed: float, margins: Floats) -> RuleEvidence:
     """The allowed share of requests is beyond a percentile of the margins. It shows more than the
     requests beyond the limit, which may be few, or none."""
+    share = _weigh_share(name, beyond, allowed, margins)
     agrees = np.where(beyond == 1, margins >= 1, (beyond == 0) & (margins <= 1)).all()
     low, value, high = _find_percentile(margins, allowed) if agrees else UNKNOWN
     if not 0 < low <= value <= high < math.inf:
-        return _weigh_share(name, beyond, allowed, margins)
+        return share
     return RuleEvidence(
         rule=name,
         count=float(len(margins)),
         excess=_log_over(value, 1.0),
-        error=max(math.log(value / low), CERTAIN),
-        error_above=max(math.log(high / value), CERTAIN),
+        error=max(math.log(value / low), STEADY),
+        error_above=max(math.log(high / value), STEADY),
+        share=share,
     )
 
 

@@ -111,6 +111,26 @@ def _is_broken(evidence: RuleEvidence) -> bool:
     return evidence.beyond > evidence.allowed
 
 
+def select_shares(stages: Sequence[StageEvidence]) -> list[StageEvidence]:
+    """What the stages show by their requests beyond the limit alone. Of a queue that still grows
+    no percentile is that of a longer stage."""
+    return [replace(stage, rules=tuple(map(_select_share, stage.rules))) for stage in stages]
+
+
+def _select_share(evidence: RuleEvidence) -> RuleEvidence:
+    if evidence.share is None:
+        return evidence
+    settled = evidence.settled
+    return replace(
+        evidence.share,
+        passes=evidence.passes,
+        figure=evidence.figure,
+        rise=evidence.rise,
+        rise_error=evidence.rise_error,
+        settled=None if settled is None else settled.share or settled,
+    )
+
+
 def weigh_queues(stages: Sequence[StageEvidence]) -> list[StageEvidence]:
     """The stages of an open loop show little where they ended before a queue had built up. Where
     the server kept up with every rate, nothing is known of that."""

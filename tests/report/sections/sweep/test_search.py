@@ -23,7 +23,13 @@ from locust_llm.report.sections.sweep.sweep_findings import (
 )
 from locust_llm.report.slo.capacity_evidence import estimate_capacity
 from locust_llm.report.slo.disturbance import find_disturbance, weigh_disturbances
-from locust_llm.report.slo.settling import UNSETTLED, find_rise, weigh_queues, weigh_rises
+from locust_llm.report.slo.settling import (
+    UNSETTLED,
+    find_rise,
+    select_shares,
+    weigh_queues,
+    weigh_rises,
+)
 from locust_llm.report.summary_rows import LoadLevel
 from locust_llm.slo.capacity_search import CapacityEstimate, RuleEvidence, StageEvidence
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, SloResult
@@ -258,6 +264,16 @@ def test_values_of_a_stage_that_saw_no_rise_may_be_higher_later() -> None:
     kept = [stage.rules[0] for stage in weigh_rises(stages)]
     assert [(one.excess, one.unsettled) for one in kept] == [(-0.7, 1), (0.2, 0), (0.2, UNSETTLED)]
     assert [one.later for one in kept] == pytest.approx([0.4, 0, 0.4])
+
+
+def test_of_rates_the_requests_beyond_the_limit_count() -> None:
+    share = RuleEvidence(rule="r", beyond=0.02, allowed=0.05, count=100)
+    settled = RuleEvidence(rule="r", excess=-0.2, error=0.1, share=replace(share, beyond=0.04))
+    whole = replace(settled, share=share, settled=settled, rise=0.3, rise_error=0.1, passes=True)
+    other = RuleEvidence(rule="avg", excess=-0.1, error=0.1)
+    (stage,) = select_shares([StageEvidence(level=8, rules=(whole, other))])
+    selected = replace(share, rise=0.3, rise_error=0.1, passes=True, settled=settled.share)
+    assert stage.rules == (selected, other)
 
 
 def test_levels_that_were_visited_twice_are_named_once() -> None:
