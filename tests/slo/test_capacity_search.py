@@ -288,13 +288,14 @@ def test_two_values_show_where_their_limit_lies_between_them() -> None:
 
 def test_values_that_are_all_about_the_same_tell_levels_apart() -> None:
     """400 requests know their percentile to 0.2 %. It rises by 2 % from 11 to 12 users, to 1 %
-    over the limit."""
+    over the limit, in two visits to each."""
 
     def alike(level: float, excess: float) -> StageEvidence:
         rule = RuleEvidence(rule="r", excess=excess, error=0.002, error_above=0.002, count=400)
         return StageEvidence(level=level, rules=(rule,))
 
-    found = capacity(alike(8, -0.04), alike(11, -0.01), alike(12, 0.01), alike(16, 0.04))
+    visits = [alike(11, -0.01), alike(12, 0.01)]
+    found = capacity(alike(8, -0.04), *visits, *visits, alike(16, 0.04))
     assert (found.low, found.high) == (11, 11)
 
 
