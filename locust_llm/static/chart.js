@@ -6,7 +6,8 @@ const charts = (() => {
   const { css, letters, rowHeight, fontOf, mixed, narrow, FEW_DOTS, FILLS, STRIP_HEIGHT } = chartShapes;
   const PAPER_WIDTH = 680, PAPER_HEIGHT = 180;   // a plot on paper, CSS pixels: three to a page
   const RIGHT = 12;                              // CSS pixels beside the plot
-  const LINES = ["line", "steps", "area", "stack"];
+  const LINES = ["line", "fill", "steps", "area", "stack"];
+  const JOINED = ["line", "fill"];   // readings that a straight line joins
   // The lines of a plot differ in their strokes too, not in colour only.
   const DASHES = [undefined, [2, 3], [9, 3, 2, 3], [13, 4]];
 
@@ -14,7 +15,7 @@ const charts = (() => {
   const isLine = (series) => LINES.includes(kindOf(series));
   const countDots = (plot) => plot.series.reduce((sum, { kind, x }) => sum + (kind === "dots" ? x.length : 0), 0);
   const isUnder = (series, plot) => series.kind === "band" || (series.kind === "dots" && countDots(plot) > FEW_DOTS);
-  const isFilled = (series) => ["area", "stack"].includes(kindOf(series));
+  const isFilled = (series) => ["fill", "area", "stack"].includes(kindOf(series));
 
   // -- groups: charts that share their x axis, their crosshair and what is zoomed -------------------------------------------
 
@@ -182,7 +183,7 @@ const charts = (() => {
       const heights = new Map(this.heights().map((series) => [series.name, series.y]));
       const columns = this.lines.map((series) => {
         const y = (heights.get(series.name) ?? series.y).map((value) => (this.yAxis.log && value <= 0 ? null : value));
-        return chartScale.breakAtGaps(series.x, y, kindOf(series) === "line" ? this.plot.gap : 0);
+        return chartScale.breakAtGaps(series.x, y, JOINED.includes(kindOf(series)) ? this.plot.gap : 0);
       });
       return uPlot.join([[chartScale.findXRange(this.plot.x, this.plot.series)], ...columns]);
     }
@@ -263,7 +264,7 @@ const charts = (() => {
     // The value of a series at an x: the one that holds there, of a line the nearest reading.
     valueAt(series, x) {
       const before = chartScale.findIndexAt(series.x, x);
-      if (kindOf(series) !== "line") return series.y[before];
+      if (!JOINED.includes(kindOf(series))) return series.y[before];
       const after = Math.min(before + 1, series.x.length - 1);
       const isNearer = before < 0 || series.x[after] - x < x - series.x[before];
       return series.y[isNearer ? after : before];
@@ -306,7 +307,7 @@ const charts = (() => {
       width: 1.8,
       dash: dashOf(series, lines),
       fill: isFilled(series) ? () => mixed(series.hue, FILLS[kind]) : undefined,
-      paths: kind === "line" ? undefined : uPlot.paths.stepped({ align: 1 }),
+      paths: JOINED.includes(kind) ? undefined : uPlot.paths.stepped({ align: 1 }),
       points: { show: kind === "line" && series.x.length <= 30, size: 5, fill: () => css(series.hue) },
     };
   }

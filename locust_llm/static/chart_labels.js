@@ -3,11 +3,25 @@
 const chartLabels = (() => {
   const MOST_LANES = 5;
 
+  const SAME_PLACE = 10, WIDEST = 200;   // marks so close are one text, while it is no wider
+
+  // Marks of one colour at nearly one place have one text: "limit 1, limit 8".
+  function joinClose(marks, measure) {
+    const joined = [];
+    for (const mark of [...marks].sort((a, b) => a.at - b.at)) {
+      const last = joined.at(-1);
+      const text = last && `${last.text}, ${mark.text}`;
+      if (last && last.hue === mark.hue && mark.at - last.at <= SAME_PLACE && measure(text) <= WIDEST) last.text = text;
+      else joined.push({ ...mark });
+    }
+    return joined;
+  }
+
   // Texts of upright marks stand in lanes above the plot, each over its line; a text that meets another goes one lane up.
   // Where all lanes are taken it joins the text before it: "limit 2 ... limit 8". ``measure`` gives a text's width.
   function assignLanes(marks, measure, [left, right], gap = 8) {
     const ends = [], placed = [];
-    for (const mark of [...marks].sort((a, b) => a.at - b.at)) {
+    for (const mark of joinClose(marks, measure)) {
       const width = measure(mark.text);
       const start = Math.max(left, Math.min(mark.at - width / 2, right - width));
       const free = ends.findIndex((end) => end + gap <= start);

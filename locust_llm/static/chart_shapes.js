@@ -328,13 +328,13 @@ const chartShapes = (() => {
   // -- swatches ----------------------------------------------------------------------------------------------------------
 
   const OUTLINES = {
-    line: "M0 5H28", steps: "M0 8H9V3H19V6H28", area: "M0 10V4H9V2H19V5H28V10Z", stack: "M0 10V1H28V10Z",
+    line: "M0 5H28", steps: "M0 8H9V3H19V6H28", fill: "M0 10V6L9 3L18 6L28 1V10Z", area: "M0 10V4H9V2H19V5H28V10Z", stack: "M0 10V1H28V10Z",
     dots: "M11 5a3 3 0 1 1 6 0a3 3 0 1 1-6 0Z", rings: "M11 5a3 3 0 1 1 6 0a3 3 0 1 1-6 0Z",
     squares: "M11 2H17V8H11Z", diamonds: "M14 1L18 5L14 9L10 5Z", path: "M0 5H28M11 5a3 3 0 1 1 6 0a3 3 0 1 1-6 0Z",
     band: "M0 1H28V9H0Z", strip: "M4 10V5H9V10ZM12 10V1H17V10ZM20 10V7H25V10Z",
   };
   const RINGS = ["rings", "squares", "diamonds"];
-  const FILLS = { dots: 100, path: 100, strip: 100, area: 28, stack: 75, band: 20 };   // percent of the colour
+  const FILLS = { dots: 100, path: 100, strip: 100, fill: 28, area: 28, stack: 75, band: 20 };   // percent of the colour
   const outlineOf = (kind, rank) => (kind === "rings" ? RINGS[Math.min(rank, 2)] : kind || "line");
 
   // dash: its strokes and gaps.

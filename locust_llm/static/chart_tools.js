@@ -5,7 +5,7 @@
 //   charts.group(name)                          -> ChartGroup of all plots with this ``group``
 //     group.setRange([low, high] | null), group.setWindow([low, high] | null), group.onRange((range) => ...), group.range
 //   chartTools.attach(chart, { tip, click })    tip, click and arrow keys for one chart
-//     tip(point)    -> text, lines [text or [name, value], ...], or null for no tip; left out: the series, x and y
+//     tip(point)    -> text, lines [text or [name, value], ...], or null for no tip; left out: describePoint(point)
 //     click(point)  what a click or Enter on a point does; left out: opens the point's link, where it has one
 //     point         { chart, series, index, x, y }
 //   chartTools.addChip(place, group, write?)    a button "0:51 - 1:24 x" there while a range is chosen; it resets
@@ -93,7 +93,7 @@ const chartTools = (() => {
   function describePoint({ chart, series, index, x, y }) {
     if (series.tips?.[index]) return series.tips[index];
     const name = chart.plot.x.unit === "s" ? "at" : chart.plot.x.label;
-    return [series.name, [name, chart.writeX(x)], [chart.plot.y.label || "value", chart.writeY(y)]];
+    return [[series.name, chart.writeY(y)], [name, chart.writeX(x)]];
   }
   const listLines = (told) => (Array.isArray(told) ? told : String(told).split("\n"));
   const writeLine = (line) => (Array.isArray(line) ? line.join(" ") : line);
@@ -314,7 +314,7 @@ const chartTools = (() => {
   }
 
   return {
-    attach, addChip, addButtons, savePng, saveText, writeCsv, listPoints,
+    attach, describePoint, addChip, addButtons, savePng, saveText, writeCsv, listPoints,
     findNearest, findNeighbour, tabulate,
   };
 })();

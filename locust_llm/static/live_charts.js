@@ -15,7 +15,7 @@ const liveCharts = (() => {
   const rate = (of, at) => () => liveValues.findRates(history.points, history.holes, of, at);
   const mean = (place) => rate((point) => point[place], IN_FLIGHT_AT);
   const percentiles = (place) => ["p99", "p95", "p50"].map((name, i) => ({
-    name, hue: name, kind: name === "p50" ? "area" : "line", values: column((point) => point[place]?.[2 - i]),
+    name, hue: name, kind: name === "p50" ? "fill" : "line", values: column((point) => point[place]?.[2 - i]),
   }));
 
   // -- the panels ----------------------------------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ const liveCharts = (() => {
       { name: "limit", hue: "limit", kind: "steps", values: column((point) => point[LIMIT]) },
     ] },
     { title: () => "Output tokens per second", note: () => `last ${RATE_S} s`, size: 0.9, unit: "", measure: () => "output_tokens_per_s",
-      only: () => history.generates, series: () => [{ name: "tokens/s", hue: "decode", kind: "area", values: column((point) => point[TOKENS]) }] },
+      only: () => history.generates, series: () => [{ name: "tokens/s", hue: "decode", kind: "fill", values: column((point) => point[TOKENS]) }] },
     { title: () => "Requests per second", note: () => `last ${RATE_S} s`, size: 0.9, unit: "", measure: () => "requests_per_s", series: () => [
       { name: "answered", hue: "ok", kind: "stack", values: rate((point) => point[OK]) },
       { name: "failed", hue: "fail", kind: "stack", values: rate((point) => sum(point[FAILED])) },

@@ -66,8 +66,7 @@
     choosePlots().forEach((plot, i) => {
       const chart = charts.draw(boxes[i], plot, optionsOf(boxes[i], plot));
       chartTools.attach(chart, {
-        tip: ({ series, index, x, y }) => (series.rows ? requestView.tipOf(table, series.rows[index])
-          : [series.name, [chart.plot.x.unit === "s" ? "at" : chart.plot.x.label, chart.writeX(x)], [chart.plot.y.label || "value", chart.writeY(y)]]),
+        tip: (point) => (point.series.rows ? requestView.tipOf(table, point.series.rows[point.index]) : chartTools.describePoint(point)),
         click: ({ series, index }) => series.rows && open(series.rows[index]),
       });
       chartTools.addButtons(boxes[i].closest("figure"), chart);

@@ -24,10 +24,16 @@ test("marks that are apart share a lane", () => {
 });
 
 test("marks close to each other keep their texts, in lanes", () => {
-  const { placed, lanes } = assign([[300, "limit 8"], [305, "limit 1"], [312, "40 users"], [500, "limit 5"]]);
+  const { placed, lanes } = assign([[300, "limit 8"], [311, "limit 1"], [322, "40 users"], [500, "limit 5"]]);
   assert.equal(lanes, 3);
   assert.deepEqual(plain(placed.map(({ text }) => text)).sort(), ["40 users", "limit 1", "limit 5", "limit 8"]);
   assertApart(placed);
+});
+
+test("marks at one place have one text, those of another colour their own", () => {
+  const close = [{ at: 300, text: "limit 1" }, { at: 302, text: "limit 8" }, { at: 303, text: "stood still", hue: "fail" }];
+  const { placed } = chartLabels.assignLanes(close, measure, [0, 600]);
+  assert.deepEqual(plain(placed.map(({ text }) => text)), ["limit 1, limit 8", "stood still"]);
 });
 
 test("a text at the edge stays inside", () => {
@@ -36,9 +42,9 @@ test("a text at the edge stays inside", () => {
 });
 
 test("where all lanes are taken the text joins the one before, and the last stays readable", () => {
-  const { placed, lanes } = assign(Array.from({ length: 20 }, (_, i) => [300 + i, `limit ${i}`]));
+  const { placed, lanes } = assign(Array.from({ length: 20 }, (_, i) => [200 + 11 * i, `limit ${i}${"0".repeat(40)}`]));
   assert.equal(lanes, 5);
-  assert.ok(placed.some(({ text }) => text.endsWith("limit 19")));
+  assert.ok(placed.some(({ text }) => text.endsWith(`limit 19${"0".repeat(40)}`)));
 });
 
 test("a box that meets nothing is chosen first, else the one that meets fewest", () => {

@@ -53,9 +53,9 @@ class PlotAxis(msgspec.Struct, frozen=True, omit_defaults=True):
 class PlotSeries(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something to draw. ``x`` and ``y`` are equally long; None and NaN break a line.
 
-    kind: ``line``, ``steps`` (each value holds up to the next x), ``area`` (steps, filled),
-    ``stack`` (areas on top of each other, the first at the bottom, all with the same x); x rises in
-    these four. ``dots``; ``path`` (dots joined in their order, with ``labels``); ``rings`` (hollow
+    kind: ``line``, ``fill`` (a line, filled), ``steps`` (each value holds up to the next x),
+    ``area`` (steps, filled), ``stack`` (areas on top of each other, the first at the bottom, all
+    with the same x); x rises in these five. ``dots``; ``path`` (dots joined in their order, with ``labels``); ``rings`` (hollow
     dots); ``band`` (levels, each with its interval, from each x to the next); ``strip`` (bars above
     the plot on a scale of their own, each from its x to the next: counts of failures).
     """
