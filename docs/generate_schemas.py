@@ -10,7 +10,7 @@ import msgspec
 import locust_llm
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.probe.probe_findings import ProbeFindings
-from locust_llm.records.record_lines import OUTCOMES, PHASES, RecordLine
+from locust_llm.records.profile_export_jsonl import OUTCOMES, PHASES, RecordLine
 from locust_llm.records.run_facts import Run
 from locust_llm.report import aiperf_export, columns, sweep_csv
 from locust_llm.report.build import FACTS

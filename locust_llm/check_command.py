@@ -55,7 +55,8 @@ from locust_llm.settings.validate import validate_settings
 from locust_llm.text.format import format_count, print_safely
 from locust_llm.text.hide_secrets import collect_secrets
 from locust_llm.text.sanitise import sanitise_text
-from locust_llm.workload.prompts import PromptLengthModel, Prompts
+from locust_llm.workload.prompt_length_model import PromptLengthModel
+from locust_llm.workload.prompts import Prompts
 
 MAX_S: Final = 10.0
 PROMPT_TOKENS: Final = 800.0

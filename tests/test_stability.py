@@ -16,7 +16,7 @@ from lark import Lark
 from support.records import answered, failed
 
 from locust_llm.records.outcomes import FAILURES
-from locust_llm.records.record_lines import format_record_line
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.slo.rules import PRESETS, parse_rule
 
 ROOT: Final = Path(__file__).parents[1]

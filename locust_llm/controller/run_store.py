@@ -30,8 +30,8 @@ from locust_llm.records.failure_kinds import (
 )
 from locust_llm.records.journal import lock_file
 from locust_llm.records.outcomes import CANCELLED, OK, RETRIED
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import format_record_line
 from locust_llm.records.report_result import ReportResult
 from locust_llm.records.run_facts import (
     RECORDS,

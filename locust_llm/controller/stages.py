@@ -14,8 +14,8 @@ import msgspec
 from locust_llm.files.buffered_file import BufferedFile
 from locust_llm.records.outcomes import OK, RETRIED
 from locust_llm.records.phase_plan import WARMUP
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import format_record_line
 from locust_llm.records.report_result import ReportResult
 from locust_llm.records.run_facts import (
     RECORDS,

@@ -38,7 +38,7 @@ from locust_llm.records.run_facts import RECORDS, RUN, read_run
 from locust_llm.server.refusals import explain_refused_media
 from locust_llm.settings.ab_arms import BASE, hide_header_values, parse_candidate_changes
 from locust_llm.settings.endpoint_types import POOLING
-from locust_llm.settings.environment_and_config_file import (
+from locust_llm.settings.environment_variables import (
     accept_byte_order_mark,
     read_variable_lines,
 )
@@ -74,7 +74,7 @@ from locust_llm.settings.unrecorded_options import UnrecordedOptions
 from locust_llm.settings.validate import HEADER_NAME, check_dataset_tenants, validate_settings
 from locust_llm.slo.rules import RuleEntry, choose_inconclusive_policy
 from locust_llm.text.numbers import read_number, truncate_quoted_text
-from locust_llm.workload import tokenizer
+from locust_llm.workload import local_tokenizer
 from locust_llm.workload.access_log import parse_column_names
 from locust_llm.workload.dataset_summary import DatasetSummary, explain_too_fast_trace
 from locust_llm.workload.dataset_summary import check_dataset as check_dataset
@@ -526,7 +526,7 @@ def look_through_inputs(settings: Settings) -> DatasetSummary | None:
         for path in (settings.tokenizer, os.path.join(settings.tokenizer, "tokenizer.json")):
             if why := explain_irregular_file(path):
                 raise ValueError(f"--tokenizer {path}: is {why}")
-        tokenizer.load_tokenizer(settings.tokenizer)
+        local_tokenizer.load_tokenizer(settings.tokenizer)
     if not settings.input_file:
         return None
     columns = parse_column_names(settings.dataset_columns) if settings.dataset_columns else None

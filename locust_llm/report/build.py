@@ -21,7 +21,7 @@ from msgspec.structs import replace as replaced
 
 from locust_llm.files.json_file import replace_file
 from locust_llm.records.outcomes import RETRIED
-from locust_llm.records.record_lines import RecordFile, UnreadLines
+from locust_llm.records.profile_export_jsonl import RecordFile, UnreadLines
 from locust_llm.records.run_facts import (
     RECORDS,
     RUN,
@@ -36,7 +36,7 @@ from locust_llm.records.spans.reported_times import read_spans
 from locust_llm.report import timeline_figure as drawing
 from locust_llm.report.charts.timeline import MAX_ROWS, TimelineScene, find_scene, resolve_span
 from locust_llm.report.columns import RequestColumns, make_data_frames, read_columns
-from locust_llm.report.occupancy import Occupancy, compute_occupancy
+from locust_llm.report.occupancy_levels import Occupancy, compute_occupancy
 from locust_llm.report.sections.interference import choose_sampled_share, measure_interference
 from locust_llm.report.sections.latency_breakdown import (
     add_server_histograms,

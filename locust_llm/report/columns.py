@@ -20,9 +20,9 @@ import pandas as pd
 from locust_llm.records.failure_kinds import generalise_failure_message
 from locust_llm.records.machine import usable_cores
 from locust_llm.records.outcomes import OK, RETRIED
+from locust_llm.records.profile_export_jsonl import RecordFile, UnreadLines
 from locust_llm.records.record import Record
-from locust_llm.records.record_columns import FLAGS, RECORD_COLUMNS, STAMPS
-from locust_llm.records.record_lines import RecordFile, UnreadLines
+from locust_llm.records.table_columns import FLAGS, RECORD_COLUMNS, STAMPS
 from locust_llm.report.array_types import Floats, Ints
 from locust_llm.report.readability import (
     Readability,

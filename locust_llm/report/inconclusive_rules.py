@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from locust_llm.records.record_lines import RecordFile
+from locust_llm.records.profile_export_jsonl import RecordFile
 from locust_llm.records.report_result import RuleAtLook
 from locust_llm.records.run_facts import RECORDS, Run
 from locust_llm.report.columns import read_columns

@@ -3,7 +3,7 @@ reason.
 
 A rule is decided where its figure and both ends of that figure's 95 % interval lie on one side of
 the limit; the interval is as wide as the correlation of the run's own requests makes it
-(intervals.py). A figure that got worse over the run passes only if it could not reach the limit in
+(slo/confidence_intervals.py). A figure that got worse over the run passes only if it could not reach the limit in
 as much time again. The smallest and the largest value, and what was delivered and completed of a
 schedule, are facts of the run and have no interval; with ``--slo-mode point`` no figure has. What
 was cut counts at its best and at its worst (censoring.py), and the rule is decided where both are.

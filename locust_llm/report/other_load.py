@@ -7,9 +7,10 @@ import msgspec
 import numpy as np
 
 from locust_llm.records.run_facts import Run, find_loaded_times
-from locust_llm.records.server_metrics import EngineHistory, EngineSample
+from locust_llm.records.server_metrics import EngineHistory
+from locust_llm.records.server_metrics_text import EngineSample
 from locust_llm.report.columns import RequestColumns
-from locust_llm.report.occupancy import Occupancy
+from locust_llm.report.occupancy_levels import Occupancy
 
 MIN_READINGS: Final = 3
 MIN_OTHERS: Final = 0.5

@@ -15,8 +15,8 @@ from locust_llm.records.journal import (
     read_journal_counts,
     read_journal_records,
 )
+from locust_llm.records.profile_export_jsonl import RecordAppender, RecordFile
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import RecordAppender, RecordFile
 from locust_llm.records.run_facts import RECORDS, Run, read_run, write_run
 from locust_llm.text.format import format_count
 

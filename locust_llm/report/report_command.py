@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from locust_llm.exit_status import ExitStatus, fail
-from locust_llm.records.record_lines import RecordFile, add_records
+from locust_llm.records.profile_export_jsonl import RecordFile, add_records
 from locust_llm.records.report_result import MetricValue, ReportResult, RuleResult
 from locust_llm.records.run_facts import RECORDS, Run, read_run, write_run
 from locust_llm.report.document_blocks import format_observed

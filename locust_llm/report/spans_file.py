@@ -12,7 +12,7 @@ import msgspec
 from locust_llm.files.json_file import replace_file
 from locust_llm.files.regular_file import open_regular
 from locust_llm.records.outcomes import OK, RETRIED
-from locust_llm.records.record_lines import MAX_LINE_BYTES
+from locust_llm.records.profile_export_jsonl import MAX_LINE_BYTES
 from locust_llm.records.run_facts import RECORDS
 from locust_llm.records.server_times import ServerTimes
 from locust_llm.records.spans import otlp_json

@@ -63,7 +63,7 @@ from locust_llm.slo.rules import SloResult
 from .columns import RequestColumns
 from .gaps import GapCounts
 from .metrics_by_group import count_sessions, divide_requests, fit_ttft_growth, measure_model_mix
-from .occupancy import Occupancy, compute_occupancy, measure_gate_use, permit_lag_s
+from .occupancy_levels import Occupancy, compute_occupancy, measure_gate_use, permit_lag_s
 from .rate_window import (
     RateWindow,
     find_loaded_span,

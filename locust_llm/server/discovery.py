@@ -36,7 +36,8 @@ from locust_llm.text.hide_secrets import Secrets, collect_secrets
 from locust_llm.text.sanitise import NAME_BYTES, sanitise_text
 from locust_llm.workload.answer_schema import MISSING, find_response_schema, has_jsonschema
 from locust_llm.workload.model_and_tenant_mix import format_canonical_mix
-from locust_llm.workload.prompts import PromptLengthModel, draw_sample_numbers
+from locust_llm.workload.prompt_length_model import PromptLengthModel
+from locust_llm.workload.prompts import draw_sample_numbers
 
 from .identity import TIMEOUT_S, identify_server
 from .probe_requests import FIRST_TOKENS, QUESTION, ProbeRequests, decode_completion

@@ -17,7 +17,7 @@ from locust_llm.client.compression import decompress_body, parse_codings
 from locust_llm.client.connection import ConnectFailed, Connection, Target, TLSClosed
 from locust_llm.client.request_exchange import UserConnection
 from locust_llm.client.requests_bridge import format_request_head, make_target
-from locust_llm.client.response import (
+from locust_llm.client.stamped_response import (
     MAX_ERROR_BYTES,
     MAX_HEADER_BYTES,
     HTTPParseError,

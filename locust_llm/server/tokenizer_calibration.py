@@ -19,18 +19,14 @@ from locust_llm.protocols.parsed_answer import Count, parse_token_count
 from locust_llm.records.run_facts import CalibrationRequest
 from locust_llm.server.http_get import FetchedResponse, FetchFailed, decode_response
 from locust_llm.settings.run_options import Settings
-from locust_llm.workload.prompts import (
-    SUMS_EACH,
-    PromptLengthModel,
-    draw_sample_numbers,
-    fit_prompt_lengths,
-)
-from locust_llm.workload.tokenizer import (
+from locust_llm.workload.local_tokenizer import (
     count_corpus_words,
     cut_corpus_text,
     load_corpus,
     load_reference_tokens,
 )
+from locust_llm.workload.prompt_length_model import SUMS_EACH, PromptLengthModel, fit_prompt_lengths
+from locust_llm.workload.prompts import draw_sample_numbers
 
 from .identity import count_template_head_tokens
 

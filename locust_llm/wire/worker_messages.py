@@ -154,7 +154,7 @@ class Records(ControlMessage, frozen=True):
     number: int
     """The serial number of the first record."""
     packed: list[bytes]
-    """The packed records: see worker.outbox.pack."""
+    """The packed records: see pack_record in records/record.py."""
 
 
 class BeginFailed(ControlMessage, frozen=True):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from locust_llm.wire.worker_messages import Begin
-from locust_llm.workload import tokenizer
+from locust_llm.workload import local_tokenizer
 from locust_llm.workload.conversation import ConversationSource
 from locust_llm.workload.generated_media import MediaGenerator
 from locust_llm.workload.lengths import parse_length, parse_length_mix
@@ -25,7 +25,7 @@ def make_prompts(order: Begin) -> Prompts:
         system_tokens=settings.shared_system_prompt_length or 0, prefixes=settings.num_prefix_prompts or 0,
         prefix_tokens=settings.prefix_prompt_length or 0,
         context=parse_length(settings.user_context_prompt_length) if settings.user_context_prompt_length else None,
-        tokenizer=tokenizer.load_tokenizer(settings.tokenizer) if settings.tokenizer else None,
+        tokenizer=local_tokenizer.load_tokenizer(settings.tokenizer) if settings.tokenizer else None,
         batch=settings.texts,
         media=MediaGenerator(settings.media, None if settings.random_seed is None else f"{settings.random_seed}/{order.worker}/media"),
     )  # fmt: skip

@@ -21,8 +21,8 @@ from locust_llm.locust_adapter.signals import interrupt_main, listen_for_signals
 from locust_llm.locust_adapter.withheld_options import list_secret_names
 from locust_llm.records.journal import JOURNALS, Journal, lock_file
 from locust_llm.records.message_base import ControlMessage
+from locust_llm.records.profile_export_jsonl import add_records
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import add_records
 from locust_llm.records.run_facts import RECORDS
 from locust_llm.settings.run_options import Settings
 from locust_llm.text.format import format_count

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from locust_llm.records.profile_export_jsonl import parse_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import parse_record_line
 
 HERE = Path(__file__).parent
 CHAT = HERE.parent.parent / "locustfiles" / "chat.py"

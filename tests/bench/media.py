@@ -18,8 +18,8 @@ from random import Random
 
 import numpy as np
 
+from locust_llm.records.profile_export_jsonl import parse_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import parse_record_line
 from locust_llm.workload.generated_media import begin_png
 
 RATE = 20

@@ -23,8 +23,8 @@ import numpy as np
 import psutil
 from tabulate import tabulate
 
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import format_record_line
 from locust_llm.records.run_facts import LimitChange, Run, write_run
 from locust_llm.records.server_times import SPANS
 from locust_llm.records.spans.reported_times import FILE, SpanLine

@@ -34,8 +34,8 @@ from tabulate import tabulate
 
 from locust_llm.demo_command import start_simulator
 from locust_llm.records.outcomes import CANCELLED, CUT, OK, RETRIED
+from locust_llm.records.profile_export_jsonl import parse_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import parse_record_line
 
 FAULTS: Final = {
     "status=500": "http_status", "status=429": "rate_limited", "status=503": "unavailable",

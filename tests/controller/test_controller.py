@@ -26,8 +26,8 @@ from locust_llm.gate.shares import GateStatus, Share
 from locust_llm.records.journal import Journal
 from locust_llm.records.message_base import ControlMessage
 from locust_llm.records.phase_plan import OVER, PROFILING, UNCOUNTED_SHARE, WARMUP
+from locust_llm.records.profile_export_jsonl import RecordFile
 from locust_llm.records.record import pack_record
-from locust_llm.records.record_lines import RecordFile
 from locust_llm.records.report_result import ReportResult, RuleAtLook
 from locust_llm.records.run_facts import (
     DecidedRule,

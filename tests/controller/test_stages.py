@@ -10,7 +10,7 @@ from support.records import answered
 from locust_llm.controller import stages as module
 from locust_llm.controller.run_store import ReportOutcome
 from locust_llm.controller.stages import BlockRunner, StageRunner, count_requests_needed
-from locust_llm.records.record_lines import RecordFile
+from locust_llm.records.profile_export_jsonl import RecordFile
 from locust_llm.records.report_result import MetricValue, ReportResult
 from locust_llm.records.run_facts import Run, Stage, read_run
 from locust_llm.settings.run_options import Settings

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.records import a_run, answered, failed
 
-from locust_llm.records.record_lines import format_record_line
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.report.build import write_reports
 
 LOADER = """

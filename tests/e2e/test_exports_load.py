@@ -12,8 +12,8 @@ import pytest
 from support.records import a_run, answered, failed
 
 from locust_llm.lab.interop import export_command
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import format_record_line
 from locust_llm.report.build import write_reports
 
 VERSIONS = {"inference-doctor": "0.4.1", "llmd-benchmark-report": "0.2.1"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.records import a_run, answered
 
-from locust_llm.records.record_lines import format_record_line
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.run_facts import write_run
 
 

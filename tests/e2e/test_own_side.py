@@ -18,8 +18,8 @@ import requests
 from locust_llm.controller import run_store as reporter
 from locust_llm.demo_command import start_simulator
 from locust_llm.exit_status import ExitStatus
+from locust_llm.records.profile_export_jsonl import parse_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import parse_record_line
 from locust_llm.records.report_result import ReportResult
 
 CHAT = str(Path(__file__).parents[2] / "locustfiles" / "chat.py")

@@ -20,7 +20,7 @@ from locust_llm.lab.probe.diagnosis import (
 )
 from locust_llm.lab.probe.episode_requests import read_probe_result
 from locust_llm.lab.probe.measurements import measure_probe
-from locust_llm.records.record_lines import RecordFile
+from locust_llm.records.profile_export_jsonl import RecordFile
 
 TIMES = 3
 PROBE = Path(__file__).parents[2] / "locustfiles" / "interference.py"

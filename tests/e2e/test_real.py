@@ -27,8 +27,8 @@ import requests
 from support.one_request import ask
 
 from locust_llm.records.outcomes import OK
+from locust_llm.records.profile_export_jsonl import parse_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import parse_record_line
 from locust_llm.report.sections.latency_breakdown import LatencyAttribution, ServerTime
 
 HERE = Path(__file__).parents[1]

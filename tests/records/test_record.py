@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from support.records import answered, failed
 
 from locust_llm.records.outcomes import CANCELLED, CUT, FAILURES, OK, RETRIED
-from locust_llm.records.record_lines import (
+from locust_llm.records.profile_export_jsonl import (
     format_record_line,
     parse_record_line,
 )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.records import answered, failed
 
-from locust_llm.records.record_lines import (
+from locust_llm.records.profile_export_jsonl import (
     make_record_metrics,
 )
 from locust_llm.records.request_latency import (

@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 from locust_llm.records.server_metrics import (
     BASE,
     EngineHistory,
-    EngineSample,
     EngineSummary,
     advise_on_memory,
     diagnose_server,
     histogram_mean,
-    read_engine_samples,
     summarise_engine_samples,
 )
+from locust_llm.records.server_metrics_text import EngineSample, read_engine_samples
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 SGLANG = """\

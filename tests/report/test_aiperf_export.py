@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed
 
+from locust_llm.records.profile_export_jsonl import format_record_line, parse_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import format_record_line, parse_record_line
 from locust_llm.records.run_facts import OpenLoopSchedule, Run
 from locust_llm.report.aiperf_export import STATS, export_summary_csv, export_summary_json
 from locust_llm.report.columns import collect_columns

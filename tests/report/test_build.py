@@ -15,8 +15,8 @@ from support.records import UNIX, a_run, answered, failed
 from support.stages import fill_sweep, steps
 
 from locust_llm.exit_status import ExitStatus
+from locust_llm.records.profile_export_jsonl import RecordFile, format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import RecordFile, format_record_line
 from locust_llm.records.run_facts import Run, write_run
 from locust_llm.records.server_times import ServerTimes
 from locust_llm.report import build as report

@@ -15,9 +15,9 @@ from support.records import UNIX, a_run, answered, failed
 from support.stages import fill_sweep, steps
 
 from locust_llm.exit_status import ExitStatus
-from locust_llm.records import record_lines
+from locust_llm.records import profile_export_jsonl
+from locust_llm.records.profile_export_jsonl import RecordFile, format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import RecordFile, format_record_line
 from locust_llm.records.run_facts import RECORDS, RUN, Run, read_run, write_run
 from locust_llm.report import build as report
 from locust_llm.report import timeline_figure as drawing
@@ -153,9 +153,9 @@ def test_stamps_of_another_century_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_line_without_end_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_lines, "HEAD_BYTES", 1 << 12)
-    monkeypatch.setattr(record_lines, "MAX_LINE_BYTES", 1 << 13)
-    monkeypatch.setattr(record_lines, "MIN_BISECTED_BYTES", 1000)
+    monkeypatch.setattr(profile_export_jsonl, "HEAD_BYTES", 1 << 12)
+    monkeypatch.setattr(profile_export_jsonl, "MAX_LINE_BYTES", 1 << 13)
+    monkeypatch.setattr(profile_export_jsonl, "MIN_BISECTED_BYTES", 1000)
     long = (b"x" * 50_000, b"\0" * 50_000, b'{"metadata":' + b"x" * 50_000)
     file = RecordFile(fill(tmp_path, b"\n".join([A, *long, B, b"rubbish\n"])) / RECORDS)
     assert [record.id for record in file] == ["a", "b"]
@@ -367,7 +367,7 @@ def test_records_that_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.Monke
         raise PermissionError(13, "Permission denied")
 
     fill(tmp_path, [answered(5)], a_run())
-    monkeypatch.setattr(record_lines, "open_regular", denied)
+    monkeypatch.setattr(profile_export_jsonl, "open_regular", denied)
     for command, words in (
         ("report", [tmp_path]),
         ("figure", [tmp_path]),

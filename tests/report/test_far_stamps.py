@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from support.file_kinds import COMMANDS, Case, ending_of, make_whole, words_of, wrong_with
 from support.records import UNIX, a_run, answered
 
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import format_record_line
 from locust_llm.records.run_facts import RECORDS, Run, write_run
 
 MOST_MEGABYTES: Final = 200

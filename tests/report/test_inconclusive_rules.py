@@ -7,8 +7,8 @@ import pytest
 from support.records import UNIX, a_run, answered
 
 from locust_llm.controller import phases
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import format_record_line
 from locust_llm.records.report_result import RuleAtLook
 from locust_llm.records.run_facts import RECORDS, Run
 from locust_llm.report.inconclusive_rules import list_rules_at_look

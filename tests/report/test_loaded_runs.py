@@ -9,7 +9,7 @@ from support.records import UNIX, a_run, answered, failed
 from support.unpatched_locust import get_empty_argument_parser  # noqa: F401  before the options import Locust
 
 from locust_llm.locust_adapter.command_line_parser import look_through_inputs
-from locust_llm.records.record_lines import format_record_line
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.run_facts import OpenLoopSchedule, Run, Stage, write_run
 from locust_llm.report.compare.condition_differences import load_matching_base, load_run
 from locust_llm.settings.run_options import Settings

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from support.records import answered, failed
 
+from locust_llm.records.profile_export_jsonl import RecordFile, format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import RecordFile, format_record_line
 from locust_llm.report import columns
 from locust_llm.report.columns import collect_columns, join_columns
 

@@ -11,8 +11,8 @@ from support.records import a_run, answered
 
 from locust_llm.exit_status import ExitStatus
 from locust_llm.records.journal import JOURNALS, Journal, lock_file
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record, pack_record
-from locust_llm.records.record_lines import format_record_line
 from locust_llm.records.run_facts import RECORDS, Run, read_run, write_run
 from locust_llm.report.recover_journals import KILLED, add_journaled
 from locust_llm.report.report_command import run_report_command

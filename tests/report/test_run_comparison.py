@@ -15,8 +15,8 @@ from locust_llm.__main__ import main
 from locust_llm.lab.compare_command import WEATHER
 from locust_llm.lab.history.between_runs import add_run_spread
 from locust_llm.records.limit_blocks import LimitBlock
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import format_record_line
 from locust_llm.records.run_facts import Run, Stage, write_run
 from locust_llm.report.console_summary import LINES, format_comparison_ending
 from locust_llm.report.run_comparison import (

@@ -9,7 +9,7 @@ import pytest
 from support.exports import as_json, export, span
 from support.records import answered, failed
 
-from locust_llm.records.record_lines import format_record_line
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.run_facts import RECORDS
 from locust_llm.records.spans.reported_times import FILE, read_spans
 from locust_llm.records.spans.trace_ids import make_trace_id

@@ -20,8 +20,8 @@ from support.records import a_run, answered, failed
 
 from locust_llm import __main__ as door
 from locust_llm.records.outcomes import FAILURES
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import format_record_line
 from locust_llm.records.run_facts import Run, write_run
 from locust_llm.report import build as report
 from locust_llm.report import timeline_figure as module

@@ -14,7 +14,7 @@ from locust_llm.records.run_facts import ResponseTime
 from locust_llm.server.discovery import discover_server
 from locust_llm.server.response_time import choose_typical_request, measure_response_time
 from locust_llm.settings.run_options import Settings
-from locust_llm.workload.prompts import PromptLengthModel
+from locust_llm.workload.prompt_length_model import PromptLengthModel
 
 LINE = PromptLengthModel(tokens_a_word=1.0, template_tokens=0.0)
 

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from locust_llm.commands import load_command
 from locust_llm.exit_status import ExitStatus
+from locust_llm.records.profile_export_jsonl import RecordFile, format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import RecordFile, format_record_line
 from locust_llm.records.run_facts import (
     RECORDS,
     RUN,

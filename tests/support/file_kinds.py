@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from locust_llm.commands import load_command
 from locust_llm.exit_status import ExitStatus
-from locust_llm.records.record_lines import format_record_line
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.run_facts import RECORDS, write_run
 from support.damaged import a_whole_run, records
 from support.evalscope import a_database

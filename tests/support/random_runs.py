@@ -22,10 +22,11 @@ import msgspec
 import numpy as np
 
 from locust_llm.records.outcomes import CANCELLED, CUT, OK, RETRIED
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import format_record_line
 from locust_llm.records.run_facts import RECORDS, LimitChange, OpenLoopSchedule, Run
-from locust_llm.records.server_metrics import SERVER_METRICS, EngineSample
+from locust_llm.records.server_metrics import SERVER_METRICS
+from locust_llm.records.server_metrics_text import EngineSample
 from locust_llm.records.server_times import METRICS, TIMINGS, ServerTimes
 from locust_llm.records.spans.reported_times import FILE as SPANS_FILE
 from locust_llm.records.spans.reported_times import SpanLine

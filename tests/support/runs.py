@@ -12,8 +12,8 @@ import pytest
 import requests
 
 from locust_llm.demo_command import start_simulator
+from locust_llm.records.profile_export_jsonl import parse_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import parse_record_line
 
 ROOT = Path(__file__).parents[2]
 CHAT = str(ROOT / "locustfiles" / "chat.py")

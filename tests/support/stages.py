@@ -5,8 +5,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import format_record_line
 from locust_llm.records.run_facts import Run, Stage, write_run
 from locust_llm.report.summary_rows import LoadLevel, Row
 from locust_llm.settings.run_options import make_stage_settings

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from locust_llm.lab.probe.episode_requests import ProbeResult
 from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import format_record_line
 from locust_llm.records.run_facts import RECORDS, Run, write_run
 from locust_llm.records.run_facts import Stage as RunStage
 

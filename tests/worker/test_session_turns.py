@@ -25,7 +25,8 @@ from locust_llm.worker.session_turns import SessionTree
 from locust_llm.workload.conversation import ConversationSource
 from locust_llm.workload.dataset_formats import DatasetSession
 from locust_llm.workload.dataset_formats import Turn as FileTurn
-from locust_llm.workload.prompts import PromptLengthModel, Prompts
+from locust_llm.workload.prompt_length_model import PromptLengthModel
+from locust_llm.workload.prompts import Prompts
 
 TAKES_S = {"a": 0.02, "b": 0.2, "c": 0.03}
 

@@ -18,7 +18,7 @@ from support.records import answered
 
 from locust_llm.gate.shares import GateStatus
 from locust_llm.records.journal import lock_file
-from locust_llm.records.record_lines import RecordFile, format_record_line
+from locust_llm.records.profile_export_jsonl import RecordFile, format_record_line
 from locust_llm.settings.run_options import Settings
 from locust_llm.wire.worker_messages import TO_CONTROL, Status, ToControl, unpack_to_control
 from locust_llm.worker import worker_process as module

@@ -3,7 +3,7 @@ well."""
 
 import pytest
 
-from locust_llm.workload.tokenizer import count_corpus_words, cut_corpus_text, load_corpus
+from locust_llm.workload.local_tokenizer import count_corpus_words, cut_corpus_text, load_corpus
 
 
 def test_the_corpus_is_plain_text_of_single_spaces() -> None:

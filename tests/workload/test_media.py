@@ -42,7 +42,8 @@ from locust_llm.workload.media import (
     list_media_refs,
     read_media_facts,
 )
-from locust_llm.workload.prompts import PromptLengthModel, Prompts
+from locust_llm.workload.prompt_length_model import PromptLengthModel
+from locust_llm.workload.prompts import Prompts
 
 PIXEL = b64encode(b"GIF89a\x02\x00\x03\x00").decode()
 

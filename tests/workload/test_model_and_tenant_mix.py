@@ -20,7 +20,8 @@ from locust_llm.workload.model_and_tenant_mix import (
     parse_tenant_weights,
     parse_weights,
 )
-from locust_llm.workload.prompts import PromptLengthModel, Prompts
+from locust_llm.workload.prompt_length_model import PromptLengthModel
+from locust_llm.workload.prompts import Prompts
 
 MIX = "base=60,adapter-a=30,adapter-b=10"
 

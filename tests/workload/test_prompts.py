@@ -10,14 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from locust_llm.workload.lengths import combine_lengths, parse_length, parse_length_mix
-from locust_llm.workload.prompts import (
-    BLOCK_TOKENS,
-    DrawnPrompt,
-    PromptLengthModel,
-    Prompts,
-    fit_prompt_lengths,
-)
-from locust_llm.workload.tokenizer import count_corpus_words, load_corpus
+from locust_llm.workload.local_tokenizer import count_corpus_words, load_corpus
+from locust_llm.workload.prompt_length_model import PromptLengthModel, fit_prompt_lengths
+from locust_llm.workload.prompts import BLOCK_TOKENS, DrawnPrompt, Prompts
 
 PLAIN = PromptLengthModel(1.0, 0.0)
 """A token a word, so that tokens can be counted by eye."""

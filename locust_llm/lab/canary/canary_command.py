@@ -59,7 +59,8 @@ from locust_llm.settings.validate import validate_settings
 from locust_llm.text.console import write_console
 from locust_llm.text.hide_secrets import collect_secrets
 from locust_llm.text.sanitise import sanitise_text
-from locust_llm.workload.prompts import PromptLengthModel, Prompts
+from locust_llm.workload.prompt_length_model import PromptLengthModel
+from locust_llm.workload.prompts import Prompts
 
 from .counters import ServerCounters, found_other_requests
 from .watch import CanaryPlan, CanarySession

@@ -6,13 +6,8 @@ from typing import Final
 
 from locust_llm.client.request_exchange import UserConnection
 from locust_llm.client.requests_bridge import find_trusted_certificates
-from locust_llm.records.server_metrics import (
-    DCGM,
-    PATHS,
-    EngineSample,
-    counter_increase,
-    read_engine_samples,
-)
+from locust_llm.records.server_metrics import counter_increase
+from locust_llm.records.server_metrics_text import DCGM, PATHS, EngineSample, read_engine_samples
 from locust_llm.server.http_get import OK, FetchFailed, fetch
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.server_address import join_server_url

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.files.json_file import replace_file
-from locust_llm.records.record_lines import format_record_line
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.run_facts import RECORDS, Run, make_run_folder, write_run
 from locust_llm.report import build, console_summary
 from locust_llm.report.sections.notes import list_missing_parts

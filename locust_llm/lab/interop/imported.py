@@ -7,8 +7,8 @@ import msgspec
 
 from locust_llm.lab.interop.json_fields import read_finite_or_nan
 from locust_llm.records.outcomes import CANCELLED, OK, UNNAMED
+from locust_llm.records.profile_export_jsonl import format_record_line, parse_record_line
 from locust_llm.records.record import MOST_CHUNKS, Record
-from locust_llm.records.record_lines import format_record_line, parse_record_line
 from locust_llm.records.request_latency import DUE, GAPS
 
 MAX_ERROR: Final = 4096

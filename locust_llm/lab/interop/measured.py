@@ -12,8 +12,8 @@ import numpy as np
 from locust_llm.files.json_file import replace_file
 from locust_llm.lab.interop.tool_format import ExportFormat, ExportOptions
 from locust_llm.records.outcomes import CANCELLED, CUT, OK, RETRIED
+from locust_llm.records.profile_export_jsonl import RecordFile
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import RecordFile
 from locust_llm.records.run_facts import RECORDS, Run, read_run
 from locust_llm.report.array_types import Floats
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from locust_llm.lab.interop.measured import NotExported, measure_run
 from locust_llm.lab.interop.tool_format import ExportFormat, ExportOptions, ToolFormat
-from locust_llm.records.record_lines import RecordFile
+from locust_llm.records.profile_export_jsonl import RecordFile
 from locust_llm.records.run_facts import RECORDS
 from locust_llm.report import parquet
 

@@ -16,8 +16,8 @@ from locust_llm.lab.probe.episode_requests import ProbeResult, read_probe_result
 from locust_llm.lab.probe.probe_findings import examine_probe
 from locust_llm.lab.twin.twin_model import Origin
 from locust_llm.records.outcomes import CANCELLED, CUT, OK
+from locust_llm.records.profile_export_jsonl import RecordFile
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import RecordFile
 from locust_llm.records.request_latency import GAPS
 from locust_llm.records.run_facts import RECORDS, RUN, Run
 from locust_llm.settings.sweep import CONCURRENCY, PREFILL, RATE, parse_sweep

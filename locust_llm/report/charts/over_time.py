@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -13,10 +13,11 @@ from locust_llm.records.change_names import name_gate_change, name_stage_start, 
 from locust_llm.records.outcomes import CUT, FAILURES, OK
 from locust_llm.records.run_facts import LimitChange, Run, UserChange
 from locust_llm.report.array_types import Floats
-from locust_llm.report.occupancy import Occupancy, thin_occupancy
+from locust_llm.report.occupancy_levels import Occupancy
 from locust_llm.settings.ab_arms import BASE, CANDIDATE
 from locust_llm.text.format import format_brief, format_count, format_duration
 
+from .gate_over_time import plot_gate_over_time
 from .plot_model import (
     LOG_NOTE,
     MAX_POINTS,
@@ -30,8 +31,8 @@ from .plot_model import (
     make_percentile_lines,
     round_values,
 )
+from .time_axis import TIME_GROUP, TimeAxis, make_steps
 
-GROUP: Final = "time"
 MAX_CHANGE_MARKS: Final = 12
 """With more changes of the limit, or of the users, there are no marks, as their lines show them."""
 NEAR: Final = 0.03
@@ -44,18 +45,6 @@ MIN_REQUESTS: Final = 5
 """The mean number of requests in a step of the throughput; but there are at least MIN_STEPS
 steps."""
 MIN_STEPS: Final = 10
-
-
-class TimeAxis(NamedTuple):
-    """The time axis: the Unix seconds of its 0, and its ends in seconds after it."""
-
-    origin: float
-    low: float
-    high: float
-
-    @property
-    def axis(self) -> PlotAxis:
-        return PlotAxis(label="time since the start", unit="s", low=self.low, high=self.high)
 
 
 def plot_latencies(requests: pd.DataFrame, run: Run, limits: Limits) -> Iterator[Plot]:
@@ -84,7 +73,7 @@ def plot_rates_over_time(requests: pd.DataFrame, levels: Occupancy, run: Run) ->
     time = find_time_axis(requests, run)
     marks = tuple(_marks(run, time, requests))
     yield from _throughput(requests, time, marks)
-    yield from _gate(levels, time, marks, generates=run.settings.generates)
+    yield from plot_gate_over_time(levels, time, marks, generates=run.settings.generates)
 
 
 def find_time_axis(requests: pd.DataFrame, run: Run) -> TimeAxis:
@@ -193,7 +182,7 @@ def _latency(
         y=PlotAxis(label=what, unit="ms", log=base),
         series=(*drawn, *failures),
         marks=marks,
-        group=GROUP,
+        group=TIME_GROUP,
         key="" if run.arms else column.removesuffix("_s"),
     )  # fmt: skip
 
@@ -287,17 +276,17 @@ def _throughput(
             label=f"Output tokens per second over time: at most {rate.max():,.0f}",
             x=time.axis,
             y=PlotAxis(label="output tokens/s", unit="/s"),
-            series=(_steps("output tokens/s", "decode", edges, rate, "area"),),
+            series=(make_steps("output tokens/s", "decode", edges, rate, "area"),),
             marks=marks,
-            group=GROUP,
+            group=TIME_GROUP,
             low=True,
             key="tokens",
         )
     done = np.histogram(closed[ok], edges)[0] / width
     lost = np.histogram(closed[failed], edges)[0] / width
-    series = [_steps("finished", "ok", edges, done)]
+    series = [make_steps("finished", "ok", edges, done)]
     if failed.any():
-        series.append(_steps("failed", "fail", edges, lost))
+        series.append(make_steps("failed", "fail", edges, lost))
     yield Plot(
         title="Requests per second",
         caption=f"{each}; a request counts when it ended.",
@@ -312,71 +301,9 @@ def _throughput(
         y=PlotAxis(label="requests/s", unit="/s"),
         series=tuple(series),
         marks=marks,
-        group=GROUP,
+        group=TIME_GROUP,
         low=True,
         key="rates",
-    )
-
-
-def _gate(
-    levels: Occupancy, time: TimeAxis, marks: tuple[PlotMark, ...], *, generates: bool
-) -> Iterator[Plot]:
-    thin = thin_occupancy(levels, MAX_POINTS)
-    if not len(thin):
-        return
-    at = thin["at"].to_numpy(np.float64) - time.origin
-    each = f"Each step is the mean over {(at[-1] - at[0]) / max(len(at) - 1, 1):.2g} s"
-    half = (at[1] - at[0]) / 2 if len(at) > 1 else 0.0
-    edges = np.append(at - half, at[-1] + half)
-    used, waiting, decoding, limit = (
-        thin[name].to_numpy(np.float64) for name in ("used", "waiting", "decoding", "limit")
-    )
-    gated = bool((~np.isnan(limit)).any())
-    what, until = ("Awaiting first token", "first token") if generates else ("In flight", "end")
-    series = [_steps(what.lower(), "prefill", edges, used, "area")]
-    if gated:
-        series.append(_steps("limit", "limit", edges, limit))
-    yield Plot(
-        title=what + ", and the gate's limit" * gated,
-        caption=f"{each}. {what}: sent, before the {until}.",
-        label=f"Requests {what.lower()} over time: at most {format_brief(used.max(), digits=3)} on "
-        f"average over a step" + (f", limit at most {np.nanmax(limit):g}" if gated else ""),
-        x=time.axis,
-        y=PlotAxis(label="requests"),
-        series=tuple(series),
-        marks=marks,
-        group=GROUP,
-        low=True,
-        key="gate",
-    )
-    decodes = bool(decoding.max() > 0)  # not where whole answers come at once, of embeddings too
-    others = [_steps("decoding", "decode", edges, decoding)] * decodes
-    if gated:
-        others.append(_steps("waiting at the gate", "wait", edges, waiting, "area"))
-    if not others:
-        return
-    shown = ["Decoding"] * decodes + [
-        "waiting at the gate" if decodes else "Waiting at the gate"
-    ] * gated
-    most = f"decoding over time: at most {format_brief(decoding.max(), digits=3)}; " * decodes
-    most += f"waiting at the gate at most {format_brief(waiting.max(), digits=3)}; " * gated
-    yield Plot(
-        title=", and ".join(shown),
-        caption=f"{each}.{' Decoding: between the first token and the end.' * decodes}",
-        label=f"Requests {most}".rstrip("; "),
-        x=time.axis,
-        y=PlotAxis(label="requests"),
-        series=tuple(others[::-1]),
-        marks=marks,
-        group=GROUP,
-        low=True,
-        key="decoding",
-    )
-
-
-def _steps(name: str, hue: str, edges: Floats, values: Floats, kind: str = "steps") -> PlotSeries:
-    return PlotSeries(
-        name, hue, round_values(edges, 6), round_values(np.append(values, values[-1:])), kind=kind
     )
 
 

@@ -7,7 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
-from locust_llm.records.server_metrics import EngineHistory, EngineSample, counter_increase
+from locust_llm.records.server_metrics import EngineHistory, counter_increase
+from locust_llm.records.server_metrics_text import EngineSample
 
 RECENT: Final = 6
 """The samples, mostly a second apart, over which the live page takes a counter's growth."""

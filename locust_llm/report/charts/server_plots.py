@@ -8,13 +8,15 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from locust_llm.records.server_metrics import EngineHistory, EngineSample
+from locust_llm.records.server_metrics import EngineHistory
+from locust_llm.records.server_metrics_text import EngineSample
 from locust_llm.report.array_types import Floats
 from locust_llm.text.format import format_brief, format_count
 
-from .over_time import GROUP, TimeAxis, choose_round_edges, make_strip
+from .over_time import choose_round_edges, make_strip
 from .plot_model import MAX_POINTS, Plot, PlotAxis, PlotSeries, round_values
 from .server_plot_list import CHARTS, LINES, Chart, list_line_names
+from .time_axis import TIME_GROUP, TimeAxis
 
 HUES: Final = ("p50", "prefill", "decode", "p99", "ok", "p95", "limit", "faint")
 """The colours of the lines; from the ninth on they are dashed."""
@@ -33,7 +35,7 @@ def plot_server_metrics(history: EngineHistory, time: TimeAxis) -> Iterator[Plot
                 time.axis,
                 PlotAxis(),
                 (),
-                group=GROUP,
+                group=TIME_GROUP,
                 low=True,
             )
         ]
@@ -89,7 +91,7 @@ def _plot(chart: Chart, history: EngineHistory, time: TimeAxis) -> Iterator[Plot
             x=time.axis,
             y=PlotAxis(label=chart.what, unit=chart.unit, low=0.0),
             series=tuple(series),
-            group=GROUP,
+            group=TIME_GROUP,
             low=True,
         )
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from locust_llm.files.json_file import decode_json_file
 from locust_llm.records.outcomes import OK
-from locust_llm.records.record_lines import RecordFile
+from locust_llm.records.profile_export_jsonl import RecordFile
 from locust_llm.records.run_facts import RECORDS, RUN, Run, Stage, read_run
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.compare.same_workload import (

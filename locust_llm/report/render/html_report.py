@@ -42,7 +42,7 @@ from locust_llm.report.document_blocks import (
     TableBlock,
     TextBlock,
 )
-from locust_llm.report.occupancy import Occupancy
+from locust_llm.report.occupancy_levels import Occupancy
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.latency_breakdown_display import (
     BARS,

@@ -16,8 +16,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from locust_llm.records.outcomes import CANCELLED, CUT, FAILURES, OK, RETRIED
+from locust_llm.records.profile_export_jsonl import RecordFile
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import RecordFile
 from locust_llm.records.run_facts import Run
 from locust_llm.report.array_types import Floats, Ints
 from locust_llm.report.charts.plot_model import Value, round_values

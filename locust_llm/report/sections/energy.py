@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from locust_llm.records.run_facts import Run
-from locust_llm.records.server_metrics import EngineHistory, EngineSample
+from locust_llm.records.server_metrics import EngineHistory
+from locust_llm.records.server_metrics_text import EngineSample
 from locust_llm.report.rate_window import find_measured_span
 from locust_llm.report.summary_rows import SweepSummary
 

@@ -47,7 +47,8 @@ from locust_llm.records.breakdown_labels import (
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import LimitChange, Run
-from locust_llm.records.server_metrics import EngineHistory, EngineSample, histogram_mean
+from locust_llm.records.server_metrics import EngineHistory, histogram_mean
+from locust_llm.records.server_metrics_text import EngineSample
 from locust_llm.records.server_times import ServerTimes
 from locust_llm.report.array_types import Bools, Floats, Ints
 from locust_llm.report.columns import PROMPT_US, RequestColumns
@@ -56,7 +57,7 @@ from locust_llm.report.metrics_by_group import (
     estimate_input_lengths,
     label_bucket,
 )
-from locust_llm.report.occupancy import permit_lag_s
+from locust_llm.report.occupancy_levels import permit_lag_s
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.server_columns import SOURCES, ReportedColumns
 from locust_llm.report.slo.observed import select_requests

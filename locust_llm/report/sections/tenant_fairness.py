@@ -27,8 +27,9 @@ from locust_llm.records.phase_plan import PROFILING
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
 from locust_llm.report.array_types import Floats
-from locust_llm.report.charts.over_time import GROUP, TimeAxis, find_time_axis
+from locust_llm.report.charts.over_time import find_time_axis
 from locust_llm.report.charts.plot_model import Plot, PlotAxis, PlotSeries, round_values
+from locust_llm.report.charts.time_axis import TIME_GROUP, TimeAxis
 from locust_llm.report.document_blocks import (
     SCARCE_NOTE,
     Block,
@@ -539,7 +540,7 @@ def plot_tenant_service(summary: TenantsSummary, time: TimeAxis) -> Iterator[Plo
         x=time.axis,
         y=PlotAxis(label="weighted tokens", unit="tokens", low=0.0),
         series=tuple(lines),
-        group=GROUP,
+        group=TIME_GROUP,
     )
     if summary.gap:
         yield Plot(
@@ -552,7 +553,7 @@ def plot_tenant_service(summary: TenantsSummary, time: TimeAxis) -> Iterator[Plo
             x=time.axis,
             y=PlotAxis(label="weighted tokens", unit="tokens", low=0.0),
             series=(PlotSeries("gap", "stall", at, list(summary.service.gap), kind="area"),),
-            group=GROUP,
+            group=TIME_GROUP,
             low=True,
         )
 

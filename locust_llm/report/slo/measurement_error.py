@@ -33,7 +33,7 @@ from locust_llm.records.timing_accuracy import (
 from locust_llm.report.array_types import Floats
 from locust_llm.report.columns import PROMPT_US, CoalescedGaps
 from locust_llm.report.gaps import GapCounts, merge_gap_counts
-from locust_llm.report.occupancy import permit_lag_s
+from locust_llm.report.occupancy_levels import permit_lag_s
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.summary_rows import Row
 from locust_llm.slo.client_verdict import (

@@ -21,7 +21,7 @@ from locust_llm.client.connection import ask_for_stamps
 from locust_llm.client.reader import compiled
 from locust_llm.client.reader.open_streams import OpenStreams
 from locust_llm.client.reader.python_reader import PythonReader
-from locust_llm.client.response import Response
+from locust_llm.client.stamped_response import Response
 
 pytestmark = pytest.mark.skipif(
     compiled.Reader is None, reason="the native reader was not compiled"

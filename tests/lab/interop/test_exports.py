@@ -14,8 +14,8 @@ from locust_llm.lab.interop import import_command as imports
 from locust_llm.lab.interop.measured import MeasuredRun, sent_s
 from locust_llm.lab.interop.tool_registry import list_export_formats
 from locust_llm.lab.interop.vllm_bench_export import fullest_second, most_at_once
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import format_record_line
 from locust_llm.records.run_facts import write_run
 
 THREE = [

@@ -17,8 +17,8 @@ from support.records import answered
 from locust_llm.__main__ import main
 from locust_llm.lab.interop import import_command, tool_registry
 from locust_llm.lab.interop.imported import UnusableResult
+from locust_llm.records.profile_export_jsonl import RecordFile, format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import RecordFile, format_record_line
 from locust_llm.records.run_facts import read_run
 from locust_llm.report import build
 from locust_llm.report.run_comparison import compare_folders

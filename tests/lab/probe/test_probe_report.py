@@ -19,8 +19,8 @@ from locust_llm.lab.probe.probe_report import (
     make_probe_blocks,
     plot_probe_by_length,
 )
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import format_record_line
 from locust_llm.report import build as report
 from locust_llm.report.document_blocks import Heading, TableBlock, TextBlock
 from locust_llm.report.render.text_report import render_console

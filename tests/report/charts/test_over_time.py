@@ -17,7 +17,7 @@ from locust_llm.report.charts.over_time import (
 )
 from locust_llm.report.charts.plot_model import Plot, PlotMark
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.occupancy import compute_occupancy
+from locust_llm.report.occupancy_levels import compute_occupancy
 
 
 def drawn(

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from locust_llm.records.server_metrics import EngineHistory, EngineSample
+from locust_llm.records.server_metrics import EngineHistory
+from locust_llm.records.server_metrics_text import EngineSample
 from locust_llm.report.charts import server_plot_list
 from locust_llm.report.charts.over_time import TimeAxis
 from locust_llm.report.charts.plot_model import Plot

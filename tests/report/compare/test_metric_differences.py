@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, every, failed, mixed
 
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import format_record_line
 from locust_llm.records.run_facts import OpenLoopSchedule, Run, Stage, write_run
 from locust_llm.report.build import write_reports
 from locust_llm.report.columns import collect_columns

@@ -28,7 +28,7 @@ from locust_llm.report.charts.timeline import find_scene
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.document import LATENCY, SERVER
 from locust_llm.report.document_blocks import TextBlock
-from locust_llm.report.occupancy import compute_occupancy
+from locust_llm.report.occupancy_levels import compute_occupancy
 from locust_llm.report.render.html_report import (
     PageSection,
     arrange_sections,

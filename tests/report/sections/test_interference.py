@@ -16,13 +16,13 @@ from recorded import recorded
 from support.engine_truth import TruthEngine
 from support.records import UNIX, a_run, answered, failed
 
+from locust_llm.records.profile_export_jsonl import RecordFile, format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.record_lines import RecordFile, format_record_line
 from locust_llm.records.run_facts import write_run
 from locust_llm.report import build as report
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.document_blocks import TextBlock
-from locust_llm.report.occupancy import compute_occupancy
+from locust_llm.report.occupancy_levels import compute_occupancy
 from locust_llm.report.render.text_report import render_plain_block
 from locust_llm.report.sections.interference import (
     MIN_COMPARED,

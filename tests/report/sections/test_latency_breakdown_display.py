@@ -10,7 +10,8 @@ from support.records import UNIX, a_run, answered
 
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Stage
-from locust_llm.records.server_metrics import EngineHistory, EngineSample
+from locust_llm.records.server_metrics import EngineHistory
+from locust_llm.records.server_metrics_text import EngineSample
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.document_blocks import TableBlock, TextBlock
 from locust_llm.report.sections.latency_breakdown import (

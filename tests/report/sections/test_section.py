@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from support.records import a_run, answered
 
-from locust_llm.records.record_lines import format_record_line
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.report import build, document
 from locust_llm.report.charts.plot_model import Plot, PlotAxis, PlotSeries
 from locust_llm.report.document_blocks import Block, Heading, TableBlock

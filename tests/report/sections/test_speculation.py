@@ -7,9 +7,10 @@ import msgspec
 import pytest
 from support.records import UNIX, a_run, answered
 
-from locust_llm.records.record_lines import format_record_line
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.run_facts import RECORDS
-from locust_llm.records.server_metrics import SERVER_METRICS, EngineHistory, EngineSample
+from locust_llm.records.server_metrics import SERVER_METRICS, EngineHistory
+from locust_llm.records.server_metrics_text import EngineSample
 from locust_llm.report.build import write_reports
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.sections.notes import format_speculation

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from support.records import UNIX, answered, failed
 
-from locust_llm.records import record_lines
-from locust_llm.records.record_lines import RecordFile, format_record_line
+from locust_llm.records import profile_export_jsonl
+from locust_llm.records.profile_export_jsonl import RecordFile, format_record_line
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_ids_are_those_of_requests_whatever_they_hold(tmp_path: Path, sound: boo
 @pytest.mark.parametrize("bisected", [1, 300, 1 << 20])
 def test_since_a_moment(path: Path, bisected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However coarse the bisection, none is missed; a fine one gives few that ended before."""
-    monkeypatch.setattr(record_lines, "MIN_BISECTED_BYTES", bisected)
+    monkeypatch.setattr(profile_export_jsonl, "MIN_BISECTED_BYTES", bisected)
     for second in range(9, 31):
         found = [record.closed_at for record in RecordFile(path).since(UNIX + second)]
         assert [at for at in found if at >= second] == [

@@ -11,7 +11,7 @@ from support.records import UNIX, answered, failed
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import LimitChange
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.occupancy import (
+from locust_llm.report.occupancy_levels import (
     Occupancy,
     compute_occupancy,
     measure_gate_use,

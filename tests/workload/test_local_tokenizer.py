@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from locust_llm.workload.lengths import combine_lengths, normal_length, uniform_length
-from locust_llm.workload.prompts import PromptLengthModel, Prompts
-from locust_llm.workload.tokenizer import (
+from locust_llm.workload.local_tokenizer import (
     MAX_TRIES,
     Tokenizer,
     count_corpus_words,
@@ -21,6 +20,8 @@ from locust_llm.workload.tokenizer import (
     load_corpus,
     load_tokenizer,
 )
+from locust_llm.workload.prompt_length_model import PromptLengthModel
+from locust_llm.workload.prompts import Prompts
 
 tokenizers = pytest.importorskip("tokenizers")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from locust_llm.settings.environment_and_config_file import name_variable, read_variable_lines
+from locust_llm.settings.environment_variables import name_variable, read_variable_lines
 
 
 def test_a_variable_has_the_name_of_its_flag() -> None:

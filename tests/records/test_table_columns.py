@@ -6,7 +6,7 @@ from collections import Counter
 import msgspec
 
 from locust_llm.records.record import Record
-from locust_llm.records.record_columns import RECORD_COLUMNS
+from locust_llm.records.table_columns import RECORD_COLUMNS
 from locust_llm.slo.metric_definitions import METRICS
 
 NO_COLUMNS = {
