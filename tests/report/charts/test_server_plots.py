@@ -8,9 +8,9 @@ import pytest
 from locust_llm.records.server_metrics import EngineHistory
 from locust_llm.records.server_metrics_text import EngineSample
 from locust_llm.report.charts import server_plot_list
-from locust_llm.report.charts.over_time import TimeAxis
 from locust_llm.report.charts.plot_model import Plot
 from locust_llm.report.charts.server_plots import plot_server_metrics
+from locust_llm.report.charts.time_axis import TimeAxis
 
 UNIX = 1.7e9
 

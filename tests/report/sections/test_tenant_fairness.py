@@ -14,7 +14,7 @@ from recorded import recorded
 from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.records.record import Record
-from locust_llm.report.charts.over_time import TimeAxis
+from locust_llm.report.charts.time_axis import TimeAxis
 from locust_llm.report.document_blocks import SCARCE_NOTE, TableBlock, TextBlock
 from locust_llm.report.sections.tenant_fairness import (
     OTHERS,
