@@ -3,7 +3,7 @@
 (() => {
   const { history } = liveCharts, { element, many, ms } = liveSide;
   const by = (id) => document.getElementById(id);
-  const EVERY_MS = 1000, LINES_EVERY = 2, PATIENCE_MS = 3000, LOOK_MS = 500, ANSWER_MS = 6000;
+  const EVERY_MS = 1000, LINES_EVERY = 2, PATIENCE_MS = 3000, MOST_PATIENCE_MS = 12_000, LOOK_MS = 500, ANSWER_MS = 6000;
   const QUANTILES = ["p50", "p90", "p95", "p99"], NEEDS = [2, 10, 20, 100];
   let run = null, step = 1, asked = 0, state = "", isFrozen = false, last = null;
 
@@ -417,19 +417,22 @@
     showAlerts();
   }
 
-  let isBusy = false;
+  // A slow answer is better than none: after an answer that did not come in time, the next one has twice the time.
+  let isBusy = false, patience = PATIENCE_MS;
   async function ask() {
     if (isBusy) return;
     isBusy = true;
     const wanted = new URLSearchParams({ run: run ?? "", step, after: history.points.at(-1)?.[liveValues.AT] ?? -1 });
     if (asked++ % LINES_EVERY === 0) wanted.set("lines", "");
     try {
-      const response = await fetch(`llm/live?${wanted}`, { signal: AbortSignal.timeout(PATIENCE_MS) });
+      const response = await fetch(`llm/live?${wanted}`, { signal: AbortSignal.timeout(patience) });
       if (response.redirected) throw new Error("Signed out: reload the page.");
       const status = await response.json();
       news = performance.now();
+      patience = PATIENCE_MS;
       show(status);
     } catch (error) {
+      if (error.name === "TimeoutError") patience = Math.min(2 * patience, MOST_PATIENCE_MS);
       if (error.message.startsWith("Signed out")) by("refusal").textContent = error.message;
     } finally {
       isBusy = false;

@@ -13,6 +13,7 @@ from locust_llm.controller.live_stats import PARTS_S
 from locust_llm.controller.progress_line import format_phase_position
 from locust_llm.controller.stages import StageRunner
 from locust_llm.records.breakdown_labels import LATE, NAMES, USER, name_latency_part
+from locust_llm.records.change_names import name_gate_change, name_stage_start, name_users_change
 from locust_llm.records.phase_plan import BETWEEN, PROFILING, WARMUP
 from locust_llm.records.record import Record
 from locust_llm.records.report_result import MetricValue, ReportResult
@@ -165,7 +166,7 @@ class RunView:
         from_, to = ("none" if value is None else str(value) for value in (before, limit))
         over = "" if ramp_s is None else f" over {ramp_s:g} s"
         self.live.mark(
-            "no limit" if limit is None else f"limit {limit}{over}",
+            name_gate_change(limit, over_s=ramp_s or 0.0),
             "gate",
             f"the prefill limit went from {from_} to {to}{over}",
         )
@@ -180,7 +181,9 @@ class RunView:
         if not self.control.change_users(users):
             return False
         if self.live is not None:
-            self.live.mark(f"{users} users", "users", f"the users went from {before} to {users}")
+            self.live.mark(
+                name_users_change(users), "users", f"the users went from {before} to {users}"
+            )
         return True
 
     def settled(self) -> None:
@@ -415,7 +418,7 @@ def _phase(control: Controller) -> str:
         return f"round {block.round}"
     if stages is None or control.plan.phase == WARMUP or not stages.number:
         return control.plan.phase
-    return f"{stages.asked.axis} {stages.value:g}"
+    return name_stage_start(stages.asked.axis, stages.value)
 
 
 def _parts(live: LiveStatistics, control: Controller | None) -> Json:

@@ -141,8 +141,8 @@ def test_a_lost_worker_is_said_and_has_nothing_under_way(watched: Callable[..., 
     assert run.page.locator("#generator").get_by_text("1 process").is_visible()
     number = re.search(r"Worker (\d)", said)
     assert number is not None
-    marks = [mark[1] for mark in run.web.status()["marks"]]
-    assert f"worker {number[1]} lost" in marks
+    mark = f"worker {number[1]} lost"
+    until(lambda: mark in [one[1] for one in run.web.status()["marks"]], 5)
 
     def running() -> int:
         found = re.search(r"(\d+) running", run.web.status()["rules"][0]["counts"])
@@ -176,8 +176,8 @@ def test_steering_moves_nothing_goes_away_and_can_be_undone(
     page.locator("#users").press("Enter")
     until(lambda: run.web.status()["users"] == 20, 10)
     marks = [mark[1] for mark in run.web.status()["marks"]]
-    assert [text for text in marks if "limit" in text or "users" in text] == [
-        "limit 2", "limit 4", "20 users",
+    assert [text for text in marks if "gate" in text or "users" in text] == [
+        "gate 2", "gate 4", "20 users",
     ]  # fmt: skip
     page.wait_for_timeout(6500)
     assert output.inner_text() == ""
