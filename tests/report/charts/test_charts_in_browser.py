@@ -115,6 +115,10 @@ def test_the_nearest_point_has_a_tip_and_a_click(shown: Any) -> None:
 
 def test_a_tip_stays_in_the_window(shown: Any) -> None:
     shown.set_viewport_size({"width": 420, "height": 700})
+    for _ in range(500):  # the charts follow a moment later
+        if shown.evaluate("document.querySelector('canvas').clientWidth <= 420"):
+            break
+        shown.wait_for_timeout(20)
     shown.mouse.move(*place(shown, 100, 300))
     box = shown.locator(".chart-tip").bounding_box()
     assert box is not None
