@@ -4,7 +4,7 @@ import globals from "globals";
 
 const OWN = {
   uPlot: "readonly", chartFormat: "readonly", chartScale: "readonly", chartLabels: "readonly", chartShapes: "readonly",
-  charts: "readonly", chartTools: "readonly", drawTimeline: "readonly",
+  charts: "readonly", chartTools: "readonly", drawTimeline: "readonly", labelParts: "readonly",
   liveValues: "readonly", liveCharts: "readonly", liveSide: "readonly",
   requestTable: "readonly", requestPlots: "readonly", requestView: "readonly",
 };

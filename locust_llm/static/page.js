@@ -74,6 +74,7 @@
       captions[i].textContent = plot.caption;
     });
     document.querySelectorAll(".lines").forEach(drawTimeline);
+    document.querySelectorAll(".owner .bar").forEach(labelParts);
   }
   drawPlots();
 

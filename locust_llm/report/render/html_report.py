@@ -73,6 +73,7 @@ from .verdict import make_rule_bullets, make_verdict
 SCRIPTS: Final = (
     *CHART_SCRIPTS,
     "timeline.js",
+    "part_labels.js",
     "requests.js",
     "request_plots.js",
     "request_view.js",

@@ -590,6 +590,28 @@ def test_a_drag_zooms_all_plots_of_a_group_and_a_double_click_ends_it(
 
 
 @pytest.mark.slow
+def test_a_wide_part_of_a_bar_has_its_name_in_it(browser: Any, files: dict[str, Path]) -> None:
+    """And none is wider than its part."""
+    with opened(browser, files["owners"]) as shown:
+        until(shown, "document.querySelector('.owner .bar text')")
+        found = shown.evaluate(
+            """() => [...document.querySelectorAll('.owner .bar')].flatMap((bar) =>
+              [...bar.querySelectorAll('text')].map((text) => {
+                const part = [...bar.querySelectorAll('rect.part')].find((one) =>
+                  one.getAttribute('x') === text.getAttribute('x'));
+                return [part.querySelector('title').textContent.startsWith(text.textContent + ': '),
+                  text.getComputedTextLength() <= part.getBoundingClientRect().width];
+              }))"""
+        )
+        assert found
+        assert all(is_name and fits for is_name, fits in found)
+        assert (
+            shown.locator(".owner .bar").first.locator("text").last.text_content()
+            == "in the server"
+        )
+
+
+@pytest.mark.slow
 def test_a_request_of_the_timeline_says_who_it_is(browser: Any, files: dict[str, Path]) -> None:
     with opened(browser, files["gate"]) as shown:
         plot = shown.locator(".plot", has=shown.locator(".chosen-line"))
