@@ -223,7 +223,8 @@ def find_rule_class(summary: Summary, run: Run, *words: str) -> str:
 
 def choose_first_token(summary: Summary, run: Run) -> Metric:
     """TTFT from due where requests had waits, unless only TTFT has a rule."""
-    if not run.has_waits:
+    with_values = {row.tag for row in summary.rows if row.count}
+    if not run.has_waits or TTFT_FROM_DUE.tag not in with_values:
         return TTFT
     words = {rule.metric for rule in run.settings.rules.by_text.values() if not rule.where}
     return TTFT if TTFT.word in words and TTFT_FROM_DUE.word not in words else TTFT_FROM_DUE

@@ -50,7 +50,8 @@ def make_verdict(summary: Summary, run: Run) -> Verdict:
     """What the run came to. What forbids to use its figures comes first, then its rules. Without
     rules it has the main figures."""
     if summary.examination is not None or summary.swept:
-        return Verdict("", f"{make_headline(summary, run)}.")
+        first, _, _ = make_headline(summary, run).partition("; ")
+        return Verdict("", f"{first.rstrip('.')}.")
     conditions = summary.conditions
     if not conditions.requests:
         return Verdict("No result:", "no request was measured.", "open")

@@ -59,6 +59,15 @@ def test_a_rule_about_some_requests_is_not_that_of_the_tile() -> None:
     assert tiles_of(some(300), slo=("ttft{name=chat} p50 < 100ms",))["TTFT, p95"].kind == ""
 
 
+def test_ttft_has_a_tile_where_nobody_knows_when_requests_were_due() -> None:
+    """As of the imported result of another load generator."""
+    run = a_run(request_rate=2.0)
+    summary = summarise_run(collect_columns(some(30)), run)
+    assert next(iter(make_tiles(summary, run))).name == "TTFT from due, p95"
+    known = tuple(row for row in summary.rows if row.tag != "time_to_first_token_from_due")
+    assert next(iter(make_tiles(replace(summary, rows=known), run))).name == "TTFT, p95"
+
+
 def test_six_tiles() -> None:
     assert list(tiles_of(some(30))) == [
         "TTFT, p95", "ITL, p95", "Longest stall, p90", "Output tokens", "Requests", "Failed",
