@@ -269,15 +269,19 @@ const chartShapes = (() => {
     ctx.restore();
   }
 
-  // How much of the curves, of their points and of the upright lines a text would hide.
-  function countHidden(u, upright, [left, top, right, bottom]) {
-    const isBeside = (x) => x >= left && x <= right;
+  // The places of all points of the curves; x rises.
+  function projectCurves(u) {
     const xs = u.data[0].map((x) => toX(u, x));
-    let hidden = upright.filter((mark) => isBeside(toX(u, mark.x))).length;
-    for (const values of u.data.slice(1)) {
-      const ys = values.map((value) => (isNumber(value) ? toY(u, value) : NaN));
-      for (let i = 0; i < ys.length; i++) {
-        if (isBeside(xs[i]) && ys[i] >= top && ys[i] <= bottom) hidden++;
+    return { xs, curves: u.data.slice(1).map((values) => values.map((value) => (isNumber(value) ? toY(u, value) : NaN))) };
+  }
+  // How much of the curves, of their points and of the upright lines a text would hide.
+  function countHidden({ xs, curves }, lines, [left, top, right, bottom]) {
+    const first = Math.max(chartScale.findIndexAt(xs, left), 0);
+    const last = Math.min(chartScale.findIndexAt(xs, right) + 1, xs.length - 1);
+    let hidden = lines.filter((x) => x >= left && x <= right).length;
+    for (const ys of curves) {
+      for (let i = first; i <= last; i++) {
+        if (xs[i] >= left && xs[i] <= right && ys[i] >= top && ys[i] <= bottom) hidden++;
         const [low, high] = [Math.min(ys[i], ys[i - 1]), Math.max(ys[i], ys[i - 1])];
         if (xs[i] >= left && xs[i - 1] <= right && high >= top && low <= bottom) hidden++;
       }
@@ -289,7 +293,8 @@ const chartShapes = (() => {
   function drawLevels(u, marks, upright) {
     const { ctx, bbox } = u, ratio = uPlot.pxRatio, high = rowHeight() * ratio, gap = 4 * ratio;
     const [right, bottom] = [bbox.left + bbox.width, bbox.top + bbox.height];
-    const taken = [];
+    if (!marks.length) return;
+    const taken = [], places = projectCurves(u), linesAt = upright.map((mark) => toX(u, mark.x));
     const isBeyond = (mark) => mark.y > u.scales.y.max;
     const shown = marks.filter((mark) => mark.y >= u.scales.y.min).sort((a, b) => isBeyond(a) - isBeyond(b));
     for (const mark of shown) {
@@ -305,12 +310,12 @@ const chartShapes = (() => {
       const middles = isBeyond(mark)
         ? [0.5, 1.5, 2.5].map((row) => bbox.top + high * row)
         : [at - high / 2, at + high / 2].filter((y) => y - high / 2 >= bbox.top && y + high / 2 <= bottom);
-      const lines = upright.map((one) => toX(u, one.x)).flatMap((x) => [x - width - gap, x + gap]);
-      const edges = [right - width - gap, bbox.left + gap, ...lines, (bbox.left + right - width) / 2]
+      const beside = linesAt.flatMap((x) => [x - width - gap, x + gap]);
+      const edges = [right - width - gap, bbox.left + gap, ...beside, (bbox.left + right - width) / 2]
         .filter((x) => x >= bbox.left && x + width <= right);
       const boxes = middles.flatMap((y) => edges.map((x) => [x - gap / 2, y - high / 2 + 1, x + width + gap / 2, y + high / 2 - 1]));
       const free = boxes.filter((box) => !taken.some((other) => chartLabels.overlap(box, other)));
-      const costs = free.map((box) => countHidden(u, upright, box));
+      const costs = free.map((box) => countHidden(places, linesAt, box));
       const box = free.length ? free[costs.indexOf(Math.min(...costs))]
         : moveAside([right - width - gap, isBeyond(mark) ? bbox.top + high / 2 : at, width], high, taken, [bbox.top, bottom]);
       taken.push(box);
