@@ -115,10 +115,12 @@ class WorkerRegistry:
         return sum(member.users for member in self._members.values())
 
     def processes(self) -> list[ProcessState]:
-        """The active processes."""
+        """The active processes that have not ended all that they had."""
         now = self._clock()
         states = []
         for member in self._members.values():
+            if member.through:
+                continue
             cpu_share = None if member.health is None else member.health.cpu_share
             states.append(
                 ProcessState(member.place + 1, member.users, cpu_share, now - member.seen_at)

@@ -117,8 +117,7 @@ class FailureWatch:
         return Alert(
             FAILURES,
             level,
-            f"{self._failed:,} of {which}{format_count(self._ended, 'request')} failed {when}: "
-            f"{self.message}",
+            f"{self._failed:,} of {which}{self._ended:,} requests failed {when}: {self.message}",
             round(self._since, 2),
         )
 

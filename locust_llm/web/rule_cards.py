@@ -54,6 +54,8 @@ CERTAIN: Final = 1.5
 """A rule can no longer pass where so many times as many requests are over its limit as may be at
 the end of the run."""
 UNIT: Final = re.compile(r"(\d)(ms|s|us|%)$")
+FASTER: Final = 3.0
+"""The rest of a run has at most so many times the highest rate so far."""
 RATE_WINDOW_S: Final = 10.0
 """The seconds behind the highest rate so far, which bounds what may still come."""
 FAILURE: Final = 10**15
@@ -191,7 +193,8 @@ class RuleBoard:
         self._cards: tuple[RuleCard, ...] = ()
         self._counted: deque[tuple[float, int]] = deque()
         """(when, requests that were counted) in the last seconds."""
-        self._most_per_s = 0.0
+        self._most_per_s: float | None = None
+        """The highest rate so far. None: the run is too young."""
         self._done = 0
         self._failing: set[str] = set()
         """The rules that were named by ``newly_failing``."""
@@ -212,8 +215,8 @@ class RuleBoard:
         """Make the cards. ``now``: seconds since the start. ``progress``: see EarlyStop. ``left_s``
         and ``left``: how long the run goes on, and with how many requests; None: not known."""
         self._note_rate(now)
-        if left is None and left_s is not None:
-            left = math.ceil(CERTAIN * self._most_per_s * left_s)
+        if left is None and left_s is not None and self._most_per_s is not None:
+            left = math.ceil(FASTER * self._most_per_s * left_s)
         self._cards = tuple(self._make_card(rule, now, progress, left) for rule in self._rules)
 
     def _note_rate(self, now: float) -> None:
@@ -222,7 +225,7 @@ class RuleBoard:
             self._counted.popleft()
         since, before = self._counted[0]
         if now - since >= RATE_WINDOW_S / 2:
-            self._most_per_s = max(self._most_per_s, (self._done - before) / (now - since))
+            self._most_per_s = max(self._most_per_s or 0.0, (self._done - before) / (now - since))
 
     def cards(self) -> tuple[RuleCard, ...]:
         return self._cards

@@ -154,3 +154,14 @@ def test_who_was_stopped_itself_has_not_heard_the_others(
     master.now += 20.0
     master.workers.excuse(held_s)
     assert master.workers.lost() == lost
+
+
+def test_processes_as_people_see_them(tmp_path: Path) -> None:
+    """The second has reported nothing for 3 s. One that has ended all that it had is not silent."""
+    master = Master(tmp_path, "a", "b", "c")
+    for name, users in (("a", 8), ("b", 7), ("c", 0)):
+        master.workers.seen(name).users = users  # type: ignore[union-attr]
+    master.workers.seen("c").through = True  # type: ignore[union-attr]
+    master.now += 3
+    master.workers.seen("a")
+    assert master.workers.processes() == [(1, 8, None, 0.0), (2, 7, None, 3.0)]
