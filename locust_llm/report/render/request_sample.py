@@ -122,7 +122,7 @@ class Stratum(NamedTuple):
     """Requests that have the same values of some dimensions."""
 
     places: Ints
-    """In the order of time."""
+    """In the order of their times to the first token."""
     share: int
     """So many of them are in the sample."""
 
@@ -141,7 +141,7 @@ def make_request_sample(
         return None
     at = find_moments(requests, run)
     divisions = list(divide_by_dimensions(requests, run))
-    chosen, weights = choose_sample(requests, at, divisions, most)
+    chosen, weights = choose_sample(requests, divisions, most)
     whole = len(chosen) == len(requests)
     outcome = next(division for division in divisions if division.key == "outcome")
     shown = tuple(
@@ -384,7 +384,7 @@ def compute_figures(part: RequestSelection) -> tuple[Value, ...]:
 
 
 def choose_sample(
-    requests: pd.DataFrame, at: Floats, divisions: Sequence[Division], most: int
+    requests: pd.DataFrame, divisions: Sequence[Division], most: int
 ) -> tuple[Ints, Ints]:
     """(the places of the chosen requests in the order of the records, how many requests each stands
     for). The weights sum up to the number of requests."""
@@ -395,7 +395,9 @@ def choose_sample(
     rest = np.flatnonzero(~certain)
     places = [np.flatnonzero(certain)]
     weights = [np.ones(int(certain.sum()), np.int64)]
-    for stratum in _divide_strata(rest, at, divisions, max(most - int(certain.sum()), 1)):
+    ttft, latency = (requests[name].to_numpy(np.float64) for name in ("ttft_s", "latency_s"))
+    slowness = np.where(np.isnan(ttft), latency, ttft)
+    for stratum in _divide_strata(rest, slowness, divisions, max(most - int(certain.sum()), 1)):
         edges = np.linspace(0, len(stratum.places), stratum.share + 1).astype(np.int64)
         places.append(stratum.places[(edges[1:] + edges[:-1]) // 2])
         weights.append(np.diff(edges))
@@ -419,10 +421,11 @@ def _find_certain(requests: pd.DataFrame) -> Mask:
 
 
 def _divide_strata(
-    places: Ints, at: Floats, divisions: Sequence[Division], most: int
+    places: Ints, slowness: Floats, divisions: Sequence[Division], most: int
 ) -> Iterator[Stratum]:
     """The strata by as many properties as give no more than MAX_STRATA of them. A small stratum has
-    MIN_STRATUM requests, the others share the rest by their sizes."""
+    MIN_STRATUM requests, the others share the rest by their sizes. As each is in the order of the
+    times to the first token, those that stand for others are of all quantiles."""
     if not len(places):
         return
     key = np.zeros(len(places), np.int64)
@@ -431,7 +434,7 @@ def _divide_strata(
         different, key_of_finer = np.unique(finer, return_inverse=True)
         if len(different) <= MAX_STRATA:
             key = key_of_finer
-    order = np.lexsort((at[places], key))
+    order = np.lexsort((slowness[places], key))
     parts = np.split(places[order], np.flatnonzero(np.diff(key[order])) + 1)
     for part in parts:
         share = max(round(most * len(part) / len(places)), MIN_STRATUM)
