@@ -14,10 +14,7 @@
     "no value yet": "plain", "checked at the end": "plain",
   };
   const kindOf = (word) => KINDS[word] || "open";
-  const figure = (value) => {
-    const places = Math.max(0, Math.min(2, 2 - Math.floor(Math.log10(Math.max(value, 1)))));
-    return value.toLocaleString("en", { minimumFractionDigits: places, maximumFractionDigits: places });
-  };
+  const figure = (value) => chartFormat.brief(value, "", 3);
   // A percentile; with a star where there are too few values for it.
   function starred(value, count, i, form) {
     return value === undefined || value === null ? "–" : `${form(value)}${count < NEEDS[i] ? "*" : ""}`;

@@ -21,7 +21,7 @@ const liveSide = (() => {
     if (kind) made.setAttribute("class", kind);
     return made;
   }
-  const many = (value) => (typeof value === "number" ? Math.round(value).toLocaleString("en") : "–");
+  const many = (value) => (typeof value === "number" ? chartFormat.brief(Math.round(value), "", 15) : "–");
   const ms = (value) => (typeof value === "number" ? chartFormat.duration(value / 1e3) : "–");
 
   // -- where the time went -----------------------------------------------------------------------------------------------------
@@ -80,8 +80,8 @@ const liveSide = (() => {
     const most = (chart) => (valuesOf(last, chart).length ? Math.max(...valuesOf(last, chart)) : null);
     const facts = [
       [total(RUNNING), (value) => `${many(value)} running`], [total(WAITING), (value) => `${many(value)} waiting`],
-      [most(KV_USED), (value) => `KV cache ${chartFormat.brief(value, " %", 3)}`],
-      [most(CACHE_HITS), (value) => `prefix hits ${chartFormat.brief(value, " %", 3)}`],
+      [most(KV_USED), (value) => `KV cache ${chartFormat.brief(value, "%", 3)}`],
+      [most(CACHE_HITS), (value) => `prefix hits ${chartFormat.brief(value, "%", 3)}`],
     ].filter(([value]) => value !== null).map(([value, write]) => write(value));
     by("engine").hidden = !points.some((point) => valuesOf(point, RUNNING).length);
     if (by("engine").hidden) return;
@@ -152,7 +152,7 @@ const liveSide = (() => {
 
   function showGenerator({ processes = [], client, state }) {
     const shares = processes.map(([, , share]) => share).filter((share) => typeof share === "number");
-    const cpu = shares.length ? `${chartFormat.brief(100 * Math.max(...shares), " %", 2)} of a core${shares.length > 1 ? " at most" : ""}` : "";
+    const cpu = shares.length ? `${chartFormat.brief(100 * Math.max(...shares), "%", 2)} of a core${shares.length > 1 ? " at most" : ""}` : "";
     const count = processes.length === 1 ? "1 process" : `${processes.length} processes`;
     const unknown = state === "over" ? "" : "measurement not judged yet";
     const verdict = client ? `measurement ${client.level}` : unknown;

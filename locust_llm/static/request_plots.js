@@ -59,7 +59,7 @@ const requestPlots = (() => {
     const values = shown[0].y, base = values.length ? logBase(values) : 0;
     return {
       ...plot, series: [...shown, ...lines], x: timeAxis(plot, view), y: { ...plot.y, log: base },
-      caption: `${COLUMNS[column]} of ${requests.count(table, ok).toLocaleString("en")} requests.`,
+      caption: `${COLUMNS[column]} of ${chartFormat.count(requests.count(table, ok), "request")}.`,
     };
   }
 
@@ -76,7 +76,7 @@ const requestPlots = (() => {
 
   function stepCaption(edges, rows, table) {
     const width = edges.length > 2 ? edges[2] - edges[1] : edges[1] - edges[0];
-    return `Each step is ${Number(width.toPrecision(3))} s, of ${requests.count(table, rows).toLocaleString("en")} requests.`;
+    return `Each step is ${Number(width.toPrecision(3))} s, of ${chartFormat.count(requests.count(table, rows), "request")}.`;
   }
 
   function levelsOverTime(plot, table, view, which) {
@@ -99,7 +99,7 @@ const requestPlots = (() => {
     return {
       ...plot, series: lines, marks: (plot.marks || []).filter(({ hue }) => hue !== "fail"),
       x: { ...plot.x, high: most }, y: { ...plot.y, log: base },
-      caption: `The value at each percentile of ${requests.count(table, ok).toLocaleString("en")} requests.`,
+      caption: `The value at each percentile of ${chartFormat.count(requests.count(table, ok), "request")}.`,
     };
   }
 

@@ -15,7 +15,7 @@ from locust_llm.records.outcomes import CANCELLED, CUT, RETRIED
 from locust_llm.records.record import Record
 from locust_llm.slo.client_verdict import INVALID, ClientVerdict
 from locust_llm.slo.client_verdict import OK as CLIENT_OK
-from locust_llm.text.format import format_brief, format_count, truncate_text
+from locust_llm.text.format import format_brief, format_clock, format_count, truncate_text
 
 BAD, WARN, PAST = "bad", "warn", "past"
 LEVELS: Final = (BAD, WARN, PAST)
@@ -51,15 +51,6 @@ class Alert(msgspec.Struct, frozen=True):
 def order_alerts(alerts: Iterable[Alert]) -> list[Alert]:
     """The worst first."""
     return sorted(alerts, key=lambda one: (LEVELS.index(one.level), KINDS.index(one.kind)))
-
-
-def format_clock(seconds: float) -> str:
-    """``0:14``, ``1:02:03``."""
-    whole = int(seconds)
-    minutes, rest = whole // 60 % 60, whole % 60
-    if whole < 3600:
-        return f"{minutes}:{rest:02}"
-    return f"{whole // 3600}:{minutes:02}:{rest:02}"
 
 
 def format_seconds(seconds: float) -> str:
@@ -233,5 +224,5 @@ def describe_failing_rule(
 
 
 def format_percent(share: float) -> str:
-    """``5 %``"""
-    return f"{format_brief(100 * share, digits=3)} %"
+    """``5%``"""
+    return format_brief(100 * share, "%", 3)

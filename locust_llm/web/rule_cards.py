@@ -80,7 +80,7 @@ class RuleCard(msgspec.Struct, frozen=True, kw_only=True):
     share: float | None = None
     """How much of what the rule allows is used up: 1 is all of it."""
     counts: str = ""
-    """``121 of 171 over the limit, 5 % allowed``"""
+    """``121 of 171 over the limit, 5% allowed``"""
     left_out: int = 0
     """The counts leave out the first requests of so many users."""
     since: float | None = None
@@ -319,7 +319,7 @@ def share_used(counts: ExceedanceCounts | None) -> float | None:
 
 
 def describe_counts(counts: ExceedanceCounts) -> str:
-    """``121 of 171 over the limit, 5 % allowed; 24 running``"""
+    """``121 of 171 over the limit, 5% allowed; 24 running``"""
     what = "over the limit" if counts.what == "beyond the limit" else counts.what
     allowed = f"{format_percent(counts.allowed)} allowed" if counts.allowed else "none allowed"
     parts = [f"{counts.over:,} of {counts.done:,} {what}, {allowed}"]

@@ -54,7 +54,7 @@ def test_a_percentile_by_pencil() -> None:
         "TTFT p50 < 50 ms", "105 ms", "105 ms", "50 ms",
     )  # fmt: skip
     assert (card.state, card.since) == (AT_RISK, 12.0)
-    assert card.counts == "16 of 20 over the limit, 50 % allowed"
+    assert card.counts == "16 of 20 over the limit, 50% allowed"
     assert card.share == 1.6
 
 
@@ -64,8 +64,8 @@ def test_failures_are_beyond_every_limit() -> None:
     assert card_of("ttft p50 < 50ms", records).now == "10 ms"
     assert card_of("ttft avg < 50ms", records).now == "10 ms"
     errors = card_of("error_rate < 1%", records)
-    assert (errors.name, errors.now, errors.state) == ("error rate < 1 %", "20 %", AT_RISK)
-    assert errors.counts == "2 of 10 failed, 1 % allowed"
+    assert (errors.name, errors.now, errors.state) == ("error rate < 1%", "20%", AT_RISK)
+    assert errors.counts == "2 of 10 failed, 1% allowed"
 
 
 def test_the_value_now_is_of_the_last_seconds() -> None:
@@ -102,7 +102,7 @@ def test_a_rate_is_of_whole_and_recent_seconds() -> None:
 def test_selectors_and_conditions_choose_the_requests() -> None:
     records = [answered(100.0, name="chat"), answered(900.0, name="long"), failed(name="chat")]
     assert card_of("ttft{name=long} p50 < 1s", records).now == "900 ms"
-    assert card_of("attainment >= 60% given ttft < 500ms", records).now == "33.3 %"
+    assert card_of("attainment >= 60% given ttft < 500ms", records).now == "33.3%"
 
 
 def test_warmup_and_cut_requests_do_not_count() -> None:
@@ -119,7 +119,7 @@ def test_what_the_report_alone_knows_is_checked_at_the_end(text: str) -> None:
 def test_counts_in_words() -> None:
     counts = ExceedanceCounts(47, 77, 0.05, "beyond the limit", running=24, running_over=3)
     assert describe_counts(counts) == (
-        "47 of 77 over the limit, 5 % allowed; 24 running, 3 of them over the limit already"
+        "47 of 77 over the limit, 5% allowed; 24 running, 3 of them over the limit already"
     )
     none = ExceedanceCounts(0, 9, 0.0, "beyond the limit")
     assert describe_counts(none) == "0 of 9 over the limit, none allowed"
@@ -130,7 +130,7 @@ def test_counts_in_words() -> None:
     [
         ("itl p95 < 60ms", "ITL p95 < 60 ms"),
         ("ttft{class=Chat} p99 <= 1.5s", "TTFT {class=Chat} p99 <= 1.5 s"),
-        ("warn: error_rate < 0.5%", "warn: error rate < 0.5 %"),
+        ("warn: error_rate < 0.5%", "warn: error rate < 0.5%"),
         ("requests_per_s >= 12/s", "request throughput >= 12/s"),
     ],
 )
@@ -180,7 +180,7 @@ def test_a_failing_rule_is_named_once_and_keeps_its_time() -> None:
         assert len(board.newly_failing()) == (now == 40)
     (alert,) = board.alerts([LiveMark(27, "40 users", "users", "the users went from 24 to 40")])
     assert alert.text == (
-        "ITL p95 can no longer pass: 141 ms against 60 ms; 121 of 171 over the limit, 5 % allowed. "
+        "ITL p95 can no longer pass: 141 ms against 60 ms; 121 of 171 over the limit, 5% allowed. "
         "Since 0:28, after the users went from 24 to 40"
     )
     assert alert.since == 28

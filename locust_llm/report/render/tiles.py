@@ -2,7 +2,6 @@
 tiles."""
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
@@ -38,6 +37,7 @@ from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, SloResult
 from locust_llm.text.format import (
     format_brief,
     format_count,
+    format_date,
     format_duration,
     name_percentile,
     truncate_text,
@@ -84,7 +84,7 @@ def describe_run_facts(summary: Summary, run: Run) -> Iterator[str]:
     """Model, server, begin, duration."""
     conditions = summary.conditions
     yield from filter(None, (conditions.model, conditions.server))
-    yield time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(run.started_at))
+    yield format_date(run.started_at)
     if conditions.duration_s is not None:
         yield f"{conditions.duration_s:.0f} s"
 
