@@ -78,8 +78,8 @@ class RuleEvidence(msgspec.Struct, frozen=True, kw_only=True):
     figure: tuple[float, float, float] | None = None
     """(low, value, high): the value of the rule between the ends of its 95 % interval."""
     rise: float = 0.0
-    """How much nearer to the limit the values of the second half are than the first half's, as a
-    mean logarithm of the ratio."""
+    """How much nearer to the limit the values are after they settled than before, as a mean
+    logarithm of the ratio."""
     rise_error: float = 0.0
     """The standard error of the rise. 0: the rise is not known."""
     later: float = 0.0

@@ -236,6 +236,16 @@ def test_a_rise_from_one_half_of_a_stage_to_the_other() -> None:
     assert (found.settled.excess, found.settled.count) == (pytest.approx(math.log(1.1)), 50)
 
 
+def test_a_rise_that_is_over_at_once_is_none() -> None:
+    """Of 100 values from 1.8 to 2.2 times the limit only the first five are lower: a cell."""
+    margins = 2 * np.tile([0.9, 1.1], 50)
+    margins[:5] = 0.5
+    found = make_share_evidence("r", (margins >= 1).astype(float), 0.05, margins)
+    assert found.rise == 0
+    assert found.settled is not None
+    assert found.settled.count == 95
+
+
 @pytest.mark.parametrize(("unsettled", "expected"), [(0, 0), (10, 10), (20, 20), (30, 30)])
 def test_values_settle_where_the_rest_has_the_least_error(unsettled: int, expected: int) -> None:
     """At most three quarters of 40 values are left out, in cells of 5."""

@@ -169,21 +169,28 @@ def make_share_evidence(
     if may_fail or margins is None or np.isnan(margins).any():
         return _weigh_share(name, beyond, allowed, None if may_fail else margins)
     whole = _weigh_margins(name, beyond, allowed, margins)
-    half = len(beyond) // 2
-    if half < MIN_VALUES:
+    if len(margins) < 2 * MIN_VALUES:
         return whole
     with np.errstate(divide="ignore"):
         logs = np.clip(np.log(margins), -FAR, FAR)
-    parts = logs[:half], logs[half:]
-    errors = (measure_long_run(part).deviation / math.sqrt(len(part)) for part in parts)
-    settled = slice(find_settled(logs), None)
+    cut = find_settled(logs)
+    rise, error = _measure_rise(logs, cut)
     return replace(
         whole,
-        rise=float(parts[1].mean() - parts[0].mean()),
-        rise_error=math.hypot(*errors),
+        rise=rise,
+        rise_error=error,
         begin=_log_over(float(np.quantile(margins[: int(BEGIN * len(margins))], 1 - allowed)), 1.0),
-        settled=_weigh_margins(name, beyond[settled], allowed, margins[settled]),
+        settled=_weigh_margins(name, beyond[cut:], allowed, margins[cut:]),
     )
+
+
+def _measure_rise(logs: Floats, cut: int) -> tuple[float, float]:
+    """(how much larger the values are from a cut on, the standard error)."""
+    if cut < MIN_VALUES:
+        return 0.0, measure_long_run(logs).deviation / math.sqrt(len(logs))
+    parts = logs[:cut], logs[cut:]
+    errors = (measure_long_run(part).deviation / math.sqrt(len(part)) for part in parts)
+    return float(parts[1].mean() - parts[0].mean()), math.hypot(*errors)
 
 
 def find_settled(logs: Floats) -> int:

@@ -15,12 +15,11 @@ from msgspec.structs import replace
 from locust_llm.slo.capacity_search import LONG, RuleEvidence, StageEvidence
 
 LEAST_RISE: Final = 0.1
-"""The least logarithm of the rise from one half of a stage to the other. A smaller rise does not
-matter."""
+"""The least logarithm of a rise. A smaller one does not matter."""
 UNSETTLED: Final = 0.1
 """Where values rise in other stages, and not in this one, they settled at once; with this
 probability they have not begun to rise."""
-MIN_ERRORS: Final = 2.0
+MIN_ERRORS: Final = 3.0
 """A rise by so many standard errors is no chance."""
 
 QUEUE_TIMES: Final = 3.0
@@ -32,7 +31,7 @@ class Rise(NamedTuple):
 
     rule: str
     factor: float
-    """The factor from the first half of a stage to the second."""
+    """The factor from before the values of a stage settle to after it."""
     long_s: float
     """Shorter stages saw only the begin of the rise."""
     whole: float

@@ -289,9 +289,9 @@ def describe_doubts(axis: str, levels: Sequence[LoadLevel], settings: Settings) 
         rise = find_rise(str(rule), stages)
         if rise is not None:
             sentences.append(
-                f" Within a stage the values of {rule} get worse, x{rise.factor:.2g} from its first "
-                f"half to its second. So requests sent before they settle do not count, and stages "
-                f"of less than {rise.long_s:.0f} s count little unless they break the rule."
+                f" Within a stage the values of {rule} get worse until they settle, "
+                f"x{rise.factor:.2g}. So requests sent before that do not count, and stages of less "
+                f"than {rise.long_s:.0f} s count little unless they break the rule."
             )
         found = find_disturbance(rule, weigh_rises(stages))
         if found is None:

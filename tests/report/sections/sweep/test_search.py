@@ -232,8 +232,8 @@ def risen(level: float, measured_s: float, beyond: float, rise: float) -> StageE
 
 
 def test_of_stages_whose_values_rise_the_settled_part_counts() -> None:
-    """Short stages pass up to 8 and break at 16; those of 20 s rise by exp(0.4) from half to half.
-    They are 5 and 3 errors."""
+    """Short stages pass up to 8 and break at 16; those of 20 s rise by exp(0.4). They are 5 and 3
+    errors."""
     stages = [
         risen(4, 3.0, 0.0, 0.0), risen(16, 3.0, 0.2, 0.0), risen(8, 20.0, 0.03, 0.5),
         risen(6, 18.0, 0.0, 0.3),
