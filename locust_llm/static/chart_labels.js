@@ -18,7 +18,7 @@ const chartLabels = (() => {
   }
 
   // Texts of upright marks stand in lanes above the plot, each over its line; a text that meets another goes one lane up.
-  // Where all lanes are taken it joins the text before it: "limit 2 ... limit 8". ``measure`` gives a text's width.
+  // Where all lanes are taken it joins the text before it. ``measure`` gives a text's width.
   function assignLanes(marks, measure, [left, right], gap = 8) {
     const ends = [], placed = [];
     for (const mark of joinClose(marks, measure)) {
@@ -36,8 +36,10 @@ const chartLabels = (() => {
     }
     return { placed, lanes: ends.length };
   }
+  // All texts, while the plot is wide enough for them; else the first and the last.
   function joinText(label, mark, measure, [left, right]) {
-    label.text = `${label.first} \u2026 ${mark.text}`;
+    const all = `${label.text}, ${mark.text}`;
+    label.text = measure(all) <= right - left ? all : `${label.first} \u2026 ${mark.text}`;
     label.left = Math.max(left, Math.min(label.left, right - measure(label.text)));
   }
 

@@ -41,6 +41,13 @@ test("a text at the edge stays inside", () => {
   assert.deepEqual(plain(placed.map(({ left }) => left)), [0, 600 - measure("limit 8")]);
 });
 
+test("a gate that is turned twelve times within six seconds of a minute keeps all its texts", () => {
+  const marks = Array.from({ length: 12 }, (_, i) => [300 + 5 * i, `limit ${i + 1}`]);
+  const { placed } = assign(marks);
+  const texts = placed.map(({ text }) => text).join(", ").split(", ");
+  assert.deepEqual(plain(texts).sort(), marks.map(([, text]) => text).sort());
+});
+
 test("where all lanes are taken the text joins the one before, and the last stays readable", () => {
   const { placed, lanes } = assign(Array.from({ length: 20 }, (_, i) => [200 + 11 * i, `limit ${i}${"0".repeat(40)}`]));
   assert.equal(lanes, 5);

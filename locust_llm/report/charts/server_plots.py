@@ -20,6 +20,9 @@ from .time_axis import TIME_GROUP, TimeAxis
 
 HUES: Final = ("p50", "prefill", "decode", "p99", "ok", "p95", "limit", "faint")
 """The colours of the lines; from the ninth on they are dashed."""
+HOLE: Final = 4.0
+"""Readings further apart than so many times the usual distance have a hole between them: nothing is
+known of that time, as of a load generator that stood still."""
 
 
 def plot_server_metrics(history: EngineHistory, time: TimeAxis) -> Iterator[Plot]:
@@ -93,7 +96,19 @@ def _plot(chart: Chart, history: EngineHistory, time: TimeAxis) -> Iterator[Plot
             series=tuple(series),
             group=TIME_GROUP,
             low=True,
+            gap=_find_longest_step(series) if chart.kind == "level" else 0.0,
         )
+
+
+def _find_longest_step(lines: Sequence[PlotSeries]) -> float:
+    """The seconds between two readings from which on there is a hole between them. 0: no line has
+    two readings."""
+    steps = [_find_usual_step(np.array(line.x, np.float64)) for line in lines]
+    return HOLE * max(steps, default=0.0)
+
+
+def _find_usual_step(at: Floats) -> float:
+    return float(np.median(np.diff(at))) if len(at) > 1 else 0.0
 
 
 def _samples(history: EngineHistory, name: str) -> Sequence[EngineSample]:
@@ -153,7 +168,11 @@ def _growth(
 def _find_unread_spans(
     read_at: Floats, samples: Sequence[EngineSample], time: TimeAxis
 ) -> Iterator[tuple[float, float]]:
-    """The spans between the readings on both sides of each failed one."""
+    """The spans between the readings on both sides of each failed one, and the holes between
+    readings."""
+    steps = np.diff(read_at)
+    for place in np.flatnonzero(steps > HOLE * _find_usual_step(read_at)):
+        yield float(read_at[place]), float(read_at[place + 1])
     for sample in samples:
         at = sample.at - time.origin
         after = int(np.searchsorted(read_at, at))

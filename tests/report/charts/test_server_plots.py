@@ -92,6 +92,20 @@ def test_a_failed_reading_breaks_the_line_of_a_counter_too() -> None:
     assert all(value == 2 for at, value in values.items() if not 2.5 < at < 6)
 
 
+def test_where_nothing_was_read_is_a_hole() -> None:
+    """The load generator stood still from second 5 to second 14: nobody knows what grew when."""
+    seconds = [*range(6), *range(14, 20)]
+    plots = drawn([sample(second, preemptions=2 * second, running=3) for second in seconds])
+    running = plots["Running in the server"]
+    assert running.series[0].x == seconds
+    assert running.gap == 4.0
+    rate = plots["Preemptions per second"].series[0]
+    values = dict(zip(rate.x, rate.y, strict=True))
+    # of the steps of 2 s those that are in it, the first in part
+    assert [at for at, value in values.items() if value is None] == [4, 6, 8, 10, 12]
+    assert {value for value in values.values() if value is not None} == {2}
+
+
 def test_a_share_is_of_what_both_counters_grew_by_and_nothing_where_there_was_nothing() -> None:
     samples = [sample(s, cache_queries=min(s, 5) * 10, cache_hits=min(s, 5) * 2) for s in range(11)]
     (plot,) = drawn(samples, 10).values()
