@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from locust_llm.records.run_facts import ProcessHealth
-from locust_llm.report.document import _readers
+from locust_llm.report.sections.conditions_table import _readers
 
 
 @pytest.mark.parametrize(
