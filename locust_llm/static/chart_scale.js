@@ -78,9 +78,12 @@ const chartScale = (() => {
     return whole.filter((_, i) => i % Math.ceil(whole.length / most) === 0);
   }
 
-  // Between two readings that lie further apart than ``longest`` there is nothing: a hole breaks the line.
-  function breakAtGaps(x, y, longest) {
-    if (!longest) return [x, y];
+  // Between two readings that lie further apart than ``ratio`` times the usual distance there is nothing: a hole breaks the
+  // line. 0: there are no holes.
+  function breakAtGaps(x, y, ratio) {
+    const steps = x.slice(1).map((at, i) => at - x[i]).sort((a, b) => a - b);
+    if (!ratio || !steps.length) return [x, y];
+    const longest = ratio * steps[steps.length >> 1];
     const [brokenX, brokenY] = [[], []];
     x.forEach((at, i) => {
       if (i && at - x[i - 1] > longest) {

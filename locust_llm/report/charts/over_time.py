@@ -19,6 +19,7 @@ from locust_llm.text.format import format_brief, format_count, format_duration
 
 from .gate_over_time import plot_gate_over_time
 from .plot_model import (
+    HOLE,
     LOG_NOTE,
     MAX_POINTS,
     Limits,
@@ -183,6 +184,7 @@ def _latency(
         series=(*drawn, *failures),
         marks=marks,
         group=TIME_GROUP,
+        gap=0.0 if run.arms else HOLE,
         key="" if run.arms else column.removesuffix("_s"),
     )  # fmt: skip
 

@@ -25,6 +25,9 @@ MIN_POINTS: Final = 5
 """Fewer points make no line."""
 LOG_RATIO: Final = 20
 """An axis is logarithmic above this ratio of highest value to median."""
+HOLE: Final = 4.0
+"""The ``gap`` of plots over time. Nothing is known of a hole: no request ended, or the load
+generator stood still."""
 LOG_NOTE: Final = " The scale is logarithmic."
 DIGITS: Final = 5
 PERCENTILES: Final = ((50, 20, "p50"), (95, 20, "p95"), (99, 100, "p99"))
@@ -110,8 +113,8 @@ class Plot(msgspec.Struct, frozen=True, omit_defaults=True):
     low: bool = False
     """It needs less height than others."""
     gap: float = 0.0
-    """Two readings further apart than this have a hole between them: no line joins them. 0: all are
-    joined."""
+    """Readings further apart than so many times the usual distance have a hole between them: no line
+    joins them. 0: all are joined."""
     key: str = ""
     """By it static/request_plots.js computes the plot of the requests that a reader chose. Of
     ``ttft``, ``itl``, ``latency`` and ``length`` the page adds the requests as dots. Empty: the

@@ -14,15 +14,12 @@ from locust_llm.report.array_types import Floats
 from locust_llm.text.format import format_brief, format_count
 
 from .over_time import choose_round_edges, make_strip
-from .plot_model import MAX_POINTS, Plot, PlotAxis, PlotSeries, round_values
+from .plot_model import HOLE, MAX_POINTS, Plot, PlotAxis, PlotSeries, round_values
 from .server_plot_list import CHARTS, LINES, Chart, list_line_names
 from .time_axis import TIME_GROUP, TimeAxis
 
 HUES: Final = ("p50", "prefill", "decode", "p99", "ok", "p95", "limit", "faint")
 """The colours of the lines; from the ninth on they are dashed."""
-HOLE: Final = 4.0
-"""Readings further apart than so many times the usual distance have a hole between them: nothing is
-known of that time, as of a load generator that stood still."""
 
 
 def plot_server_metrics(history: EngineHistory, time: TimeAxis) -> Iterator[Plot]:
@@ -96,19 +93,8 @@ def _plot(chart: Chart, history: EngineHistory, time: TimeAxis) -> Iterator[Plot
             series=tuple(series),
             group=TIME_GROUP,
             low=True,
-            gap=_find_longest_step(series) if chart.kind == "level" else 0.0,
+            gap=HOLE if chart.kind == "level" else 0.0,
         )
-
-
-def _find_longest_step(lines: Sequence[PlotSeries]) -> float:
-    """The seconds between two readings from which on there is a hole between them. 0: no line has
-    two readings."""
-    steps = [_find_usual_step(np.array(line.x, np.float64)) for line in lines]
-    return HOLE * max(steps, default=0.0)
-
-
-def _find_usual_step(at: Floats) -> float:
-    return float(np.median(np.diff(at))) if len(at) > 1 else 0.0
 
 
 def _samples(history: EngineHistory, name: str) -> Sequence[EngineSample]:
@@ -171,7 +157,7 @@ def _find_unread_spans(
     """The spans between the readings on both sides of each failed one, and the holes between
     readings."""
     steps = np.diff(read_at)
-    for place in np.flatnonzero(steps > HOLE * _find_usual_step(read_at)):
+    for place in np.flatnonzero(steps > HOLE * np.median(steps)):
         yield float(read_at[place]), float(read_at[place + 1])
     for sample in samples:
         at = sample.at - time.origin

@@ -15,7 +15,7 @@ from locust_llm.report.charts.over_time import (
     plot_rates_over_time,
     spread_amounts,
 )
-from locust_llm.report.charts.plot_model import Plot, PlotMark
+from locust_llm.report.charts.plot_model import HOLE, Plot, PlotMark
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.occupancy_levels import compute_occupancy
 
@@ -46,6 +46,8 @@ def test_a_run_by_hand() -> None:
     assert {p.group for p in plots.values()} == {"time"}
     assert {(p.x.low, p.x.high) for p in plots.values()} == {(0.0, 13.0)}
     assert {p.x.label for p in plots.values()} == {"time since the start"}
+    # no line joins the requests on both sides of an outage
+    assert plots["Time to first token"].gap == plots["Inter-token latency"].gap == HOLE
     (strip,) = plots["Time to first token"].series  # the page adds the requests as dots
     assert plots["Time to first token"].key == "ttft"
     # a bar of a fifth of a second for the failure at second 13, and the end of the last bar
