@@ -185,7 +185,7 @@ def test_a_web_run_that_has_lost_its_workers_has_its_report(server: Server, tmp_
 RAISING: Final = """
 from locust_llm import LLMUser
 from locust_llm.controller import controller as control
-from locust_llm.worker import outbox
+from locust_llm.worker import records_to_master
 class Chat(LLMUser):
     from locust import task
     @task
@@ -195,9 +195,9 @@ def raising(*args, **kw):
 {where} = raising
 """
 STARTS: Final = {
-    "at the start": ("control.Control.begin", "OverflowError('too large')", ()),
-    "on a worker": ("outbox.Journal.__init__", "MemoryError()", ("--processes", "2")),
-    "on both": ("control.Control.__init__", "TypeError('no')", ("--processes", "2")),
+    "at the start": ("control.Controller.begin", "OverflowError('too large')", ()),
+    "on a worker": ("records_to_master.Journal.__init__", "MemoryError()", ("--processes", "2")),
+    "on both": ("control.Controller.__init__", "TypeError('no')", ("--processes", "2")),
 }
 
 
