@@ -235,7 +235,7 @@ class Controller:
             raise ValueError(
                 "no requests are being sent right now: the prefill limit cannot be changed"
             )
-        if self.settings.swept_limits or self.settings.compares:
+        if self.sets_limits:
             raise ValueError("this run sets the prefill limit itself, block by block")
         runner = self.environment.runner
         assert runner is not None
@@ -251,10 +251,20 @@ class Controller:
             msgspec.structs.replace(self.phases.asked, users=users, processes=processes),
         )
 
+    @property
+    def users_follow_load(self) -> bool:
+        """Nobody can change the number of users by hand."""
+        return self._users.grows or self.stages is not None
+
+    @property
+    def sets_limits(self) -> bool:
+        """The run sets the prefill limit itself, and nobody can change it by hand."""
+        return bool(self.settings.swept_limits or self.settings.compares)
+
     def change_users(self, users: int) -> bool:
         """Change the users by hand while requests are sent. False: their number follows from the
         load. Raises ValueError."""
-        if self._users.grows or self.stages is not None or self.allocator.paused:
+        if self.users_follow_load or self.allocator.paused:
             return False
         limit = self.limit
         for mistake in validate_settings(

@@ -170,6 +170,16 @@
     by("open").disabled = status.limit === null;
     by("limit-now").textContent = `now ${written(status.limit)}${status.target === status.limit ? "" : `, going to ${written(status.target)}`}`;
     by("users-now").textContent = `now ${status.users}`;
+    const { limit, users, rate } = status.steers;
+    by("gate").hidden = !limit;
+    by("people").hidden = !users;
+    const fixed = [
+      rate ? `${chartFormat.brief(rate)} requests/s by schedule.` : "",
+      users ? "" : `${many(status.users)} users: their number follows from the load.`,
+      limit ? "" : "The run sets the prefill limit itself.",
+    ].filter(Boolean).join(" ");
+    by("fixed").hidden = !fixed;
+    by("fixed").textContent = fixed;
     field("limit", status.target ?? Math.max(1, status.used));
     field("users", status.users);
   }
@@ -279,7 +289,7 @@
     if (!stages.length) return;
     const head = element("tr");
     const first = history.streams ? ["TTFT p95", "ITL p95"] : ["latency p95"];
-    const names = ["", stages[0].axis, ...first, "requests/s", ...(history.generates ? ["tokens/s"] : []), "failed", "SLO"];
+    const names = ["stage", stages[0].axis, ...first, "requests/s", ...(history.generates ? ["tokens/s"] : []), "failed", "SLO"];
     head.append(...names.map((name) => element("th", name)));
     by("stages").querySelector("thead").replaceChildren(head);
     fill(by("stages").querySelector("tbody"), stages.map((row) => [

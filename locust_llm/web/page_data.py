@@ -356,6 +356,11 @@ class RunView:
                 "used": live.stats.used,
                 "waiting": live.stats.waiting,
                 "decoding": live.stats.decoding,
+                "steers": {
+                    "limit": not control.sets_limits,
+                    "users": not control.users_follow_load,
+                    "rate": control.settings.request_rate,
+                },
                 "processes": [
                     (process.number, process.users, process.cpu_share, round(process.silent_s, 1))
                     for process in control.processes()

@@ -124,7 +124,7 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., W
     alone.get_by_text("ended", exact=True).first.wait_for()
     # the latter on a machine that is too busy
     alone.get_by_text(re.compile("^SLO (FAIL|INCONCLUSIVE)$")).wait_for()
-    alone.get_by_text("All latencies, the server's metrics over time").click()
+    alone.get_by_text("All latencies, the server's metrics over time, terms").click()
     names = alone.locator("#server-plots h3").all_inner_texts()
     assert names == ["Running in the server", "Waiting in the server", "KV cache in use",
         "Preemptions per second",

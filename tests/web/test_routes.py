@@ -59,6 +59,7 @@ class Run:
         self.store = SimpleNamespace(result=None, poller=None)
         self.lost_workers: list[LostWorker] = []
         self.failure = ""
+        self.sets_limits = self.users_follow_load = False
         self.states = [ProcessState(1, 9, 0.31, 0.2)]
         self.limit: int | None = 4
         self.turned: list[tuple[int | None, float | None]] = []
