@@ -77,6 +77,44 @@ def plot_rates_over_time(requests: pd.DataFrame, levels: Occupancy, run: Run) ->
     yield from plot_gate_over_time(levels, time, marks, generates=run.settings.generates)
 
 
+def plot_backlog(requests: pd.DataFrame, run: Run) -> Iterator[Plot]:
+    """Requests due, completed and open over time: of an overload what matters first."""
+    time = find_time_axis(requests, run)
+    due = requests["due_at"].fillna(requests["asked_at"]).to_numpy(np.float64) - time.origin
+    closed = requests["closed_at"].to_numpy(np.float64) - time.origin
+    ok = (requests["outcome"] == OK).to_numpy(np.bool_)
+    edges = np.linspace(time.low, time.high, MAX_POINTS)
+    offered = _count_until(edges, due)
+    ended = _count_until(edges, closed)
+    completed = _count_until(edges, closed[ok])
+    in_system = offered - ended
+    before_end = in_system[:-1]  # the end of the run cuts what is open
+    most = float(before_end.max(initial=0.0))
+    yield Plot(
+        title="Offered, completed and in flight",
+        caption="Requests that were due so far, and that were answered so far. In flight: due and "
+        "not ended yet. Where it grows all the time, more is offered than the server can answer.",
+        label=f"{int(offered[-1]):,} requests offered, {int(completed[-1]):,} completed, at most "
+        f"{int(most):,} in flight",
+        x=time.axis,
+        y=PlotAxis(label="requests", whole=True),
+        series=(
+            PlotSeries("offered", "p50", round_values(edges, 6), round_values(offered, 9)),
+            PlotSeries("completed", "ok", round_values(edges, 6), round_values(completed, 9)),
+            PlotSeries(
+                "in flight", "wait", round_values(edges[:-1], 6), round_values(before_end, 9), "fill"
+            ),
+        ),
+        marks=tuple(_marks(run, time, requests)),
+        group=TIME_GROUP,
+    )  # fmt: skip
+
+
+def _count_until(edges: Floats, moments: Floats) -> Floats:
+    known = np.sort(moments[np.isfinite(moments)])
+    return np.searchsorted(known, edges, side="right").astype(np.float64)
+
+
 def find_time_axis(requests: pd.DataFrame, run: Run) -> TimeAxis:
     """The axis from the start, or the first request, to the last end."""
     began = requests["asked_at"].min()

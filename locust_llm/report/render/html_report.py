@@ -18,7 +18,12 @@ from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
 from locust_llm.records.server_metrics import EngineHistory
 from locust_llm.report.charts.distributions import plot_distributions
-from locust_llm.report.charts.over_time import find_time_axis, plot_latencies, plot_rates_over_time
+from locust_llm.report.charts.over_time import (
+    find_time_axis,
+    plot_backlog,
+    plot_latencies,
+    plot_rates_over_time,
+)
 from locust_llm.report.charts.plot_model import Limits, Plot, PlotMark
 from locust_llm.report.charts.server_plots import plot_server_metrics
 from locust_llm.report.charts.timeline import Timeline, TimelineScene, make_timeline
@@ -43,6 +48,7 @@ from locust_llm.report.document_blocks import (
     TextBlock,
 )
 from locust_llm.report.occupancy_levels import Occupancy
+from locust_llm.report.open_loop_delivery import describe_overload
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.latency_breakdown_display import (
     BARS,
@@ -296,7 +302,11 @@ def _charts(
         charts[STAGES] = lambda: plot_stages(sweep, limits, rules.readable)
     if not summary.swept:  # its stages have different loads
         charts[DISTRIBUTIONS] = lambda: plot_distributions(columns, run.settings.open_loop, limits)
-    charts[LATENCY] = lambda: plot_latencies(columns.requests, run, limits)
+    backlog = describe_overload(summary.delivery) is not None
+    charts[LATENCY] = lambda: (
+        *(plot_backlog(columns.requests, run) if backlog else ()),
+        *plot_latencies(columns.requests, run, limits),
+    )
     charts[OVER_TIME] = lambda: plot_rates_over_time(columns.requests, levels, run)
     if history is not None:
         charts[SERVER] = lambda: plot_server_metrics(history, find_time_axis(columns.requests, run))

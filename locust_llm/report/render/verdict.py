@@ -12,6 +12,10 @@ from locust_llm.report.open_loop_delivery import describe_overload, describe_und
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.metric_tables import has_lost_many
 from locust_llm.report.sections.summary import Summary
+from locust_llm.report.sections.sweep.knee import SLO
+from locust_llm.report.summary_rows import LoadLevel, SweepSummary
+from locust_llm.settings.sweep import PREFILL
+from locust_llm.slo.capacity_search import format_load
 from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.metric_definitions import BY_WORD, ITL, LATENCY, TTFT
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, Rule, SloResult
@@ -49,6 +53,8 @@ class Verdict(NamedTuple):
 def make_verdict(summary: Summary, run: Run) -> Verdict:
     """What the run came to. What forbids to use its figures comes first, then its rules. Without
     rules it has the main figures."""
+    if summary.sweep is not None and (answer := _answer_sweep(summary.sweep)) is not None:
+        return answer
     if summary.examination is not None or summary.swept:
         first, _, _ = make_headline(summary, run).partition("; ")
         return Verdict("", f"{first.rstrip('.')}.")
@@ -77,6 +83,56 @@ def make_verdict(summary: Summary, run: Run) -> Verdict:
         lost = _count_unanswered(summary)
         return Verdict("Many lost:", f"{lost:,} of {conditions.requests:,} had no answer.", "loud")
     return Verdict("", _describe_figures(summary))
+
+
+def _answer_sweep(sweep: SweepSummary) -> Verdict | None:
+    """``3 users: 95% interval 3 to 4; 8 fails.``: the highest load within all rules. None: there
+    are no rules, or the headline has the reason why there is no load."""
+    judged = [level for level in sweep.levels if level.slo_status and level.succeeded]
+    knee = next((knee for knee in sweep.knees if knee.rule == SLO), None)
+    if sweep.axis == PREFILL or not judged or knee is None:
+        return None
+    failing = min((level.value for level in judged if level.slo_status == FAIL), default=None)
+    if knee.value is None:
+        return _answer_without_load(sweep, judged, failing)
+    fails = "no higher load failed"
+    if beyond := [level.value for level in judged if _fails_above(level, knee.value)]:
+        fails = f"{min(beyond):g} fails"
+    load = format_load(knee.value, sweep.unit)
+    capacity = sweep.capacity
+    if capacity is None:
+        return Verdict(f"{load}:", f"within the SLO; {fails}.", "pass")
+    if capacity.is_open:
+        low = knee.value if capacity.low is None else capacity.low
+        return Verdict(f"At least {format_load(low, sweep.unit)}:", f"{fails}.", "pass")
+    low_text = "less" if capacity.low is None else format_load(capacity.low)
+    high_text = "more" if capacity.high is None else format_load(capacity.high)
+    or_more = " or more" * capacity.reaches_top
+    return Verdict(f"{load}:", f"95% interval {low_text} to {high_text}{or_more}; {fails}.", "pass")
+
+
+def _fails_above(level: LoadLevel, load: float) -> bool:
+    return level.slo_status == FAIL and level.value > load
+
+
+def _answer_without_load(
+    sweep: SweepSummary, judged: Sequence[LoadLevel], failing: float | None
+) -> Verdict | None:
+    """The best guess: the highest stage whose values are within the limits, if none below fails."""
+    lowest = min(level.value for level in judged)
+    if failing == lowest:
+        return Verdict("Failed:", f"{format_load(lowest, sweep.unit)}, the lowest load.", "loud")
+    within = [
+        level.value
+        for level in judged
+        if level.slo_status != FAIL and (failing is None or level.value < failing)
+        and all(result.likely != FAIL for result in level.slos if result.decides)
+    ]  # fmt: skip
+    fails = "none fails" if failing is None else f"{failing:g} fails"
+    if not within:
+        return Verdict("Not decided:", f"{fails}.", "open")
+    guess = format_load(max(within), sweep.unit)
+    return Verdict("Not decided:", f"{guess} may be within the SLO; {fails}.", "open")
 
 
 def _count_unanswered(summary: Summary) -> int:

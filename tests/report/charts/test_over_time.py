@@ -11,6 +11,7 @@ from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Arm, Run, Stage, UserChange
 from locust_llm.report.charts.over_time import (
     choose_round_edges,
+    plot_backlog,
     plot_latencies,
     plot_rates_over_time,
     spread_amounts,
@@ -269,3 +270,21 @@ def test_what_is_spread_is_all_there(
             else:
                 slow[i] += n * max(0.0, min(b, high) - max(a, low)) / (b - a)
     assert found == pytest.approx(slow, abs=1e-6)
+
+
+def test_the_backlog_of_an_overload() -> None:
+    """One request a second is due for 9 s; each takes 100 ms, but from the fifth on none ends
+    before the stop at 20 s."""
+    answered_ones = [answered(50, 100, sent_at=10.0 + i) for i in range(4)]
+    open_ones = [
+        answered(50, 100, sent_at=10.0 + i, outcome="cut", closed_at=30.0) for i in range(4, 10)
+    ]
+    columns = collect_columns([*answered_ones, *open_ones])
+    (plot,) = plot_backlog(columns.requests, a_run())
+    offered, completed, in_flight = plot.series
+    assert (offered.y[-1], completed.y[-1], max(y for y in in_flight.y if y is not None)) == (
+        10,
+        4,
+        6,
+    )
+    assert plot.label == "10 requests offered, 4 completed, at most 6 in flight"

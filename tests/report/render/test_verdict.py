@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.levels import level
 from support.records import a_run, answered, failed, mixed
 
 from locust_llm.records.record import Record
@@ -18,6 +19,8 @@ from locust_llm.report.render.verdict import (
     make_verdict,
 )
 from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summary_rows import Knee, SweepSummary
+from locust_llm.slo.capacity_search import CapacityEstimate
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, SloResult
 
 GOOD = [answered(ms, ms + 10, ms + 30, sent_at=10 + 0.1 * i) for i, ms in enumerate(mixed(300))]
@@ -67,6 +70,51 @@ def test_the_verdict_of_a_ramp_shows_what_the_limit_does() -> None:
     run = a_run(((0.0, 1), (45.0, 3)), prefill_concurrency=3)
     found = make_verdict(summarise_run(collect_columns(records), run, 0, records), run)
     assert found.text == "TTFT p50 100 ms at limit 1, 300 ms at limit 3."
+
+
+@pytest.mark.parametrize(
+    ("statuses", "knee", "verdict"),
+    [
+        ("PPF", 2.0, Verdict("2 users:", "within the SLO; 4 fails.", "pass")),
+        ("PP", 2.0, Verdict("2 users:", "within the SLO; no higher load failed.", "pass")),
+        ("F", None, Verdict("Failed:", "1 user, the lowest load.", "loud")),
+        ("IIF", None, Verdict("Not decided:", "2 users may be within the SLO; 4 fails.", "open")),
+    ],
+)
+def test_the_verdict_of_a_sweep_is_its_answer(
+    statuses: str, knee: float | None, verdict: Verdict
+) -> None:
+    names = {"P": PASS, "F": FAIL, "I": INCONCLUSIVE}
+    levels = [level(2.0**i, slo_status=names[status]) for i, status in enumerate(statuses)]
+    knees = (Knee(rule="SLO", value=knee, text=""),)
+    sweep = SweepSummary(
+        axis="concurrency", unit="users", levels=tuple(levels), ended="", knees=knees
+    )
+    run = a_run()
+    found = make_verdict(replace(summarise_run(collect_columns(GOOD), run), sweep=sweep), run)
+    assert found == verdict
+    assert len(f"{found.word} {found.text}".split()) <= MAX_WORDS
+
+
+def test_the_verdict_of_a_search_has_its_interval() -> None:
+    """The capacity is 3 in 60 of 100 cases, 4 in 35 and 1 or 2 in the others."""
+    capacity = CapacityEstimate(
+        levels=(1.0, 2.0, 3.0, 4.0, 5.0), chances=(1.0, 0.99, 0.98, 0.4, 0.0), measured_to=5.0
+    )
+    levels = (level(1, slo_status=PASS), level(3, slo_status=PASS), level(8, slo_status=FAIL))
+    knees = (Knee(rule="SLO", value=3.0, text=""),)
+    sweep = SweepSummary(
+        axis="concurrency",
+        unit="users",
+        levels=levels,
+        ended="",
+        knees=knees,
+        searched=True,
+        capacity=capacity,
+    )
+    run = a_run()
+    found = make_verdict(replace(summarise_run(collect_columns(GOOD), run), sweep=sweep), run)
+    assert found == Verdict("3 users:", "95% interval 3 to 4; 8 fails.", "pass")
 
 
 def test_the_verdict_without_rules() -> None:

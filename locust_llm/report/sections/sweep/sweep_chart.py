@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
+from locust_llm.report.array_types import Floats
 from locust_llm.report.charts.plot_model import (
     LOG_NOTE,
+    LOG_RATIO,
     Limits,
     Plot,
     PlotAxis,
@@ -26,19 +29,46 @@ from locust_llm.report.sections.sweep.knee import format_knee
 from locust_llm.report.summary_rows import Knee, LoadLevel, SweepSummary
 from locust_llm.slo.metric_definitions import BY_WORD, ITL, PER_USER, TTFT
 from locust_llm.slo.percentile import has_too_few_values
-from locust_llm.slo.rules import STAGES, Rule
+from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, STAGES, Rule
 from locust_llm.text.format import format_brief, format_duration
 
 UNSOUND_NOTE: Final = " Hollow points: stages that the load generator distorted."
+PASSES: Final = "passes"
+OPEN: Final = "not decided"
+FAILS: Final = "fails"
+DISTORTED: Final = "client not OK"
+UNJUDGED: Final = "stage"
+RESULTS: Final = (
+    (UNJUDGED, "decode", "dots"),
+    (PASSES, "ok", "dots"),
+    (OPEN, "warn", "rings"),
+    (FAILS, "fail", "rings"),
+    (DISTORTED, "mark", "rings"),
+)
+"""(result of a stage, its colour, its kind): filled points, then rings, squares and diamonds."""
+P95: Final = 95.0
+
+
+class LatencyAxis(NamedTuple):
+    """The latency that the throughput stands against."""
+
+    tag: str
+    name: str
+    column: str
+    percentile: float
+    rule: Rule | None
+    """It is judged by this rule. None: no rule is about it."""
 
 
 def plot_stages(sweep: SweepSummary, limits: Limits, rules: Sequence[Rule] = ()) -> Iterator[Plot]:
-    """TTFT and ITL, throughput, goodput and attainment over the value of each stage; tokens a
-    second against what a user gets. ``rules``: their percentiles are those of TTFT and ITL. Nothing
-    of fewer than two stages."""
+    """Throughput against latency; TTFT and ITL, throughput, goodput and attainment over the value
+    of each stage; tokens a second against what a user gets. ``rules``: their percentiles are those
+    of TTFT and ITL. Nothing of fewer than two stages."""
     if len(sweep.levels) < 2:
         return
     x = _axis(sweep)
+    yield from _throughput_against_latency(sweep, limits, rules)
+    sweep = replace(sweep, levels=select_main_visits(sweep.levels))
     knees = tuple(_knees(sweep.knees))
     titles = (
         (TTFT, "Time to first token", "TTFT", "ttft_s"),
@@ -52,6 +82,156 @@ def plot_stages(sweep: SweepSummary, limits: Limits, rules: Sequence[Rule] = ())
     yield from _throughput(sweep, x, knees)
     yield from _good(sweep, x, knees)
     yield from _pareto(sweep, rules)
+
+
+# -- throughput against latency --------------------------------------------------------------------
+
+
+def name_result(level: LoadLevel) -> str:
+    """``passes``, ``not decided``, ``fails``; without a result whether its figures can be used."""
+    results = {PASS: PASSES, FAIL: FAILS}
+    if level.slo_status in results:
+        return results[level.slo_status]
+    if not level.sound:
+        return DISTORTED
+    return OPEN if level.slo_status == INCONCLUSIVE else UNJUDGED
+
+
+def select_main_visits(levels: Sequence[LoadLevel]) -> tuple[LoadLevel, ...]:
+    """A search may visit a load several times: of each the visit with the most requests."""
+    best = dict[float, LoadLevel]()
+    for level in levels:
+        known = best.setdefault(level.value, level)
+        if level.succeeded > known.succeeded:
+            best[level.value] = level
+    return tuple(best.values())
+
+
+def _throughput_against_latency(
+    sweep: SweepSummary, limits: Limits, rules: Sequence[Rule]
+) -> Iterator[Plot]:
+    """What more load brings, and what it costs: the knee and the limit in one picture."""
+    axis = _choose_latency(rules)
+    unit = "output tokens/s"
+    if not any(level.output_tokens_per_s for level in sweep.levels):
+        unit = "requests/s"
+    points = [
+        (level, throughput, latency)
+        for level in sweep.levels
+        if (latency := _percentile(axis.tag, axis.percentile, axis.rule, level)) is not None
+        and np.isfinite(latency)
+        and (throughput := _throughput_of(level, unit)) is not None
+    ]
+    if len({level.value for level, _, _ in points}) < 2:
+        return
+    name = f"{axis.name} p{axis.percentile:g}"
+    marks = limits.get(axis.column, ())
+    base = _choose_scale(np.array([latency for _, _, latency in points]), marks)
+    main = select_main_visits([level for level, _, _ in points])
+    named = [point for point in points if point[0] in main]
+    path = PlotSeries(
+        f"by {sweep.axis}", "faint",
+        round_values(np.array([x for _, x, _ in named])),
+        round_values(np.array([y for _, _, y in named])),
+        kind="path", labels=tuple(f"{level.value:g}" for level, _, _ in named),
+    )  # fmt: skip
+    results = [
+        _of_result(sweep, axis, unit, result, [of for of in points if name_result(of[0]) == result[0]])
+        for result in RESULTS
+    ]  # fmt: skip
+    shown = [series for series in results if series.x]
+    intervals = any(high is not None for series in shown for high in series.high)
+    yield Plot(
+        title=f"Throughput against {name}",
+        caption=f"A point for each stage, with its {sweep.axis}: to the right the server makes "
+        "more, downwards it answers sooner."
+        + " Vertical bars: 95% intervals." * intervals + (LOG_NOTE if base else ""),
+        label="; ".join(
+            f"{level.value:g}: {x:,.0f} {unit}, {format_duration(y / 1e3)}, {name_result(level)}"
+            for level, x, y in points
+        ),
+        x=PlotAxis(label=unit, unit="/s", low=0.0, high=1.08 * max(x for _, x, _ in points) or 1.0),
+        y=PlotAxis(label=name, unit="ms", log=base),
+        series=(path, *shown),
+        marks=tuple(mark for mark in marks if mark.y is not None),
+    )  # fmt: skip
+
+
+def _choose_latency(rules: Sequence[Rule]) -> LatencyAxis:
+    """That of the first rule on all requests of a stage, TTFT before ITL."""
+    for metric, name, column in ((TTFT, "TTFT", "ttft_s"), (ITL, "ITL", "itl_s")):
+        for rule in rules:
+            is_of_metric = BY_WORD[rule.metric].tag == metric.tag
+            if is_of_metric and rule.percentile and not rule.base and _whole(rule):
+                return LatencyAxis(metric.tag, name, column, rule.percentile, rule)
+    return LatencyAxis(TTFT.tag, "TTFT", "ttft_s", P95, None)
+
+
+def _throughput_of(level: LoadLevel, unit: str) -> float | None:
+    return level.output_tokens_per_s if unit.startswith("output") else level.requests_per_s
+
+
+def _of_result(
+    sweep: SweepSummary,
+    axis: LatencyAxis,
+    unit: str,
+    result: tuple[str, str, str],
+    points: Sequence[tuple[LoadLevel, float, float]],
+) -> PlotSeries:
+    """The stages with one result, each with its interval."""
+    name, hue, kind = result
+    ends = [_interval_of(axis, level) for level, _, _ in points]
+    return PlotSeries(
+        name,
+        hue,
+        round_values(np.array([x for _, x, _ in points], np.float64)),
+        round_values(np.array([y for _, _, y in points], np.float64)),
+        kind=kind,
+        low=[low for low, _ in ends],
+        high=[high for _, high in ends],
+        tips=tuple(
+            (
+                f"{sweep.axis} {level.value:g}: {name}",
+                f"{axis.name} p{axis.percentile:g} {format_duration(y / 1e3)}{_between(*end)}",
+                f"{format_brief(x, digits=3)} {unit}",
+                f"{level.requests:,} requests",
+            )
+            for (level, x, y), end in zip(points, ends, strict=True)
+        ),
+    )
+
+
+def _between(low: float | None, high: float | None) -> str:
+    if low is None or high is None:
+        return ""
+    return f" (95% interval {format_duration(low / 1e3)} to {format_duration(high / 1e3)})"
+
+
+def _interval_of(axis: LatencyAxis, level: LoadLevel) -> tuple[float | None, float | None]:
+    """In ms, as the rule judged it; else as in the row of the stage. An unknown or unbounded end is
+    None."""
+    for result in level.slos:
+        if axis.rule is not None and result.rule == str(axis.rule):
+            return _finite_ms(result.low, axis.rule), _finite_ms(result.high, axis.rule)
+    row = level.latencies.get(axis.tag)
+    ends = None if row is None else row.intervals.get(axis.percentile)
+    return (None, None) if ends is None else ends
+
+
+def _finite_ms(value: float | None, rule: Rule) -> float | None:
+    return None if value is None or not np.isfinite(value) else value / rule.factor * 1e3
+
+
+def _choose_scale(values: Floats, marks: Sequence[PlotMark]) -> int:
+    """10 also where the highest value is so far above a limit that the limit would lie on the
+    axis."""
+    limits = [mark.y for mark in marks if mark.y]
+    if len(values) and any(float(values.max()) > LOG_RATIO * limit for limit in limits):
+        return 10
+    return choose_log_base(values)
+
+
+# -- over the value of the stages ------------------------------------------------------------------
 
 
 def _axis(sweep: SweepSummary) -> PlotAxis:
@@ -133,7 +313,7 @@ def _latency(
     if not curves:
         return
     values = np.concatenate([np.array(curve.y, np.float64) for curve in curves])
-    base = choose_log_base(values)
+    base = _choose_scale(values, marks)
     points = list(zip(curves[-1].x, curves[-1].y, strict=True))
     figures = ", ".join(
         f"{format_duration(None if y is None else y / 1e3)} at {at:g}"

@@ -150,3 +150,37 @@ def test_stages_without_figures_are_left_out() -> None:
     only = drawn(empty, level(3, latencies={}, output_tokens_per_s=None))
     assert plots["Throughput"].y.label == "output tokens/s"
     assert only["Throughput"].y.label == "requests/s"
+
+
+def test_throughput_against_latency_shows_each_result_in_its_own_form() -> None:
+    """A load that was visited twice has two points, and the line goes through the longer visit."""
+    rule = parse_rule("ttft p95 < 100ms")
+
+    def judged(value: float, p95: float, status: str, **more: object) -> LoadLevel:
+        tail = Row(label="", tag="", unit="ms", count=99, percentiles={50.0: 10.0, 95.0: p95})
+        result = SloResult(
+            rule=str(rule), status=status, observed=p95, low=p95 / 2, high=p95 * 2, unit="ms"
+        )
+        latencies = {**level(value).latencies, "time_to_first_token": tail}
+        return level(value, latencies=latencies, slos=(result,), slo_status=status, **more)
+
+    levels = (
+        judged(1, 20.0, "PASS"),
+        judged(2, 60.0, "INCONCLUSIVE", succeeded=50, requests=50),
+        judged(2, 80.0, "PASS"),
+        judged(4, 2_100.0, "FAIL"),
+    )
+    limits = {"ttft_s": (PlotMark(str(rule), y=100.0),)}
+    sweep = SweepSummary(axis="concurrency", unit="users", levels=levels, ended="")
+    first, second, *_ = plot_stages(sweep, limits, [rule])
+    assert first.title == "Throughput against TTFT p95"
+    path, *results = first.series
+    assert (path.x, path.y, path.labels) == ([100, 200, 400], [20, 80, 2100], ("1", "2", "4"))
+    assert [(s.name, s.kind, s.x, s.y, s.low, s.high) for s in results] == [
+        ("passes", "dots", [100, 200], [20, 80], [10, 40], [40, 160]),
+        ("not decided", "rings", [200], [60], [30], [120]),
+        ("fails", "rings", [400], [2100], [1050], [4200]),
+    ]
+    assert (first.y.log, second.y.log) == (10, 10)  # 21 times the limit
+    assert second.series[1].y == [20, 80, 2100]
+    assert first.marks[0].y == 100
