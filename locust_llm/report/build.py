@@ -272,7 +272,7 @@ def _make_files(
     def html() -> bytes:
         known = replaced(summary, unmade=tuple(unmade))
         return render_report_page(
-            known, run, columns, levels, shown, unmade, history, records
+            known, run, columns, levels, shown, unmade, history, records, parts
         ).encode()
 
     make(RUN, lambda: _facts(run, summary))
@@ -299,6 +299,13 @@ def _make_files(
             else None
         ),
     )
+    parts: pd.DataFrame | None = None
+    if summary.waterfall is not None:
+        parts = _made(
+            "the parts of single requests",
+            unmade,
+            lambda: make_parts_frame(columns, read_spans(folder).times, run),
+        )
     before = len(unmade)
     make(HTML_FILE, html)
     if len(unmade) > before:  # its own notes name what it could not show

@@ -246,15 +246,19 @@ const requestView = (() => {
 
   // -- the waterfall of a request ------------------------------------------------------------------------------------
 
+  const ESTIMATED = new Set(["client", "unattributed"]);   // as in report/sections/latency_breakdown_display.py
+  const classOf = (name) => `part ${name}${ESTIMATED.has(name) ? " estimated" : ""}`;
   function bar(parts, low, high) {
     const place = (at) => (1000 * (Math.min(Math.max(at, low), high) - low)) / (high - low || 1);
     const drawn = parts.filter(([, from, to]) => to > from && to > low && from < high);
-    const rects = drawn.map(([name, from, to]) => makeSvg("rect", { class: `part ${name}`, x: place(from).toFixed(2),
-      width: Math.max(place(to) - place(from), 1.5).toFixed(2), height: 10 }));
+    const rects = drawn.flatMap(([name, from, to]) => {
+      const where = { x: place(from).toFixed(2), width: Math.max(place(to) - place(from), 1.5).toFixed(2), height: 10 };
+      const hatched = ESTIMATED.has(name) ? [makeSvg("rect", { ...where, fill: "url(#hatch)" })] : [];
+      return [makeSvg("rect", { ...where, class: classOf(name) }), ...hatched];
+    });
     return makeSvg("svg", { class: "bar", viewBox: "0 0 1000 10", preserveAspectRatio: "none", "aria-hidden": "true" }, ...rects);
   }
   const WORDS = { late: "before the gate", gate: "the gate", server: "to the first token", decode: "decoding" };
-  const partsOf = (at) => [["late", at.due, at.gate], ["gate", at.gate, at.sent], ["server", at.sent, at.first], ["decode", at.first, at.end]];
   const line = (name, shown, took) => make("div", { class: "owner" }, make("span", {}, ...name), shown, make("b", {}, took));
 
   function makeWaterfall(table, page) {
@@ -274,9 +278,9 @@ const requestView = (() => {
       return make("dl", {}, ...figures.map(([name, value, write]) => make("div", {}, make("dt", {}, name), make("dd", {}, write(value)))));
     }
     function show(row) {
-      const own = requestTable.momentsOf(table, row), parts = partsOf(own).filter(([, from, to]) => to > from);
+      const own = requestTable.momentsOf(table, row), parts = requestTable.partsOf(table, row);
       const { shown, all } = requestTable.findNeighbours(table, row);
-      const keys = parts.map(([name, from, to]) => make("span", { class: "key" }, make("i", { class: `part ${name}` }), WORDS[name],
+      const keys = parts.map(({ name, from, to }) => make("span", { class: "key" }, make("i", { class: classOf(name) }), table.partNames[name] ?? WORDS[name],
         make("small", {}, chartFormat.duration(to - from))));
       const before = shown.filter(({ prefill }) => prefill > 0).length;
       const others = shown.map(({ row: other }) => {
@@ -286,7 +290,7 @@ const requestView = (() => {
       });
       title.textContent = `Request ${table.ids[row]}`;
       body.replaceChildren(facts(row), make("div", { class: "keys" }, ...keys),
-        line([make("strong", {}, "this request")], bar(parts, own.due, own.end), chartFormat.duration(own.end - own.due)),
+        line([make("strong", {}, "this request")], bar(parts.map(({ name, from, to }) => [name, from, to]), own.due, own.end), chartFormat.duration(own.end - own.due)),
         make("p", { class: "hint" }, shown.length
           ? `In flight at the same time, on the same axis (red: before its first token): ${shown.length} of ${all}${table.sampled ? " in the sample" : ""}, ${before} of them before a first token while this one waited.`
           : "No other request was in flight at the same time."),

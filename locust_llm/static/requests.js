@@ -17,6 +17,7 @@ const requestTable = (() => {
     const nothing = new Array(size).fill(null);
     return {
       size, total: data.total, seconds: data.seconds, ids: data.ids, errors: data.errors, dimensions,
+      parts: data.parts ?? {}, partNames: data.part_names ?? {},
       sampled: data.weights.length > 0,
       span: [at.reduce((a, b) => Math.min(a, b)), at.reduce((a, b) => Math.max(a, b))],
       column: (name) => data.columns[name] ?? nothing,
@@ -257,6 +258,25 @@ const requestTable = (() => {
     return { due, gate: at - gateS, sent: at, first: known(ttft) ? at + ttft / 1e3 : end, end };
   }
 
+  const AFTER_FIRST = new Set(["decode", "delivery"]);
+
+  // The parts of a request's time, one after the other: [{name, from, to}]; those after the first token begin with it.
+  function partsOf(table, row) {
+    const own = momentsOf(table, row), parts = [];
+    let at = own.due, after = own.first;
+    for (const [name, values] of Object.entries(table.parts)) {
+      const length = (values[row] ?? 0) / 1e3;
+      if (!(length > 0)) continue;
+      const from = AFTER_FIRST.has(name) ? after : at;
+      parts.push({ name, from, to: from + length });
+      if (AFTER_FIRST.has(name)) after += length;
+      else at += length;
+    }
+    if (parts.length) return parts;
+    const stretches = [["late", own.due, own.gate], ["gate", own.gate, own.sent], ["server", own.sent, own.first], ["decode", own.first, own.end]];
+    return stretches.map(([name, from, to]) => ({ name, from, to })).filter(({ from, to }) => to > from);
+  }
+
   // The mean number of requests between each two edges: waiting at the gate, before their first token, decoding.
   function levelsOverTime(table, rows, edges) {
     const moments = rows.map((row) => [momentsOf(table, row), table.weight(row)]);
@@ -317,6 +337,6 @@ const requestTable = (() => {
   return {
     ALL, FIGURES, readTable, allRows, count, percentile, percentileOf, meanOf, newView, chosenLabel, isFiltered, setFilter, filterRows,
     writeAddress, readAddress, summarise, figuresOf, groupRows, sortBy, searchRows, toCsv, percentileLines, roundEdges,
-    spreadAmounts, levelsOverTime, ratesOverTime, momentsOf, sparkPoints, spectrum, findNeighbours,
+    spreadAmounts, levelsOverTime, ratesOverTime, momentsOf, partsOf, sparkPoints, spectrum, findNeighbours,
   };
 })();

@@ -121,6 +121,17 @@ test("neighbours are those in flight at the same time", () => {
   assert.equal(requestTable.findNeighbours(table, row, 1).shown.length, 1);
 });
 
+test("the parts of a request stand one after the other, those after the first token from it on", () => {
+  const row = table.ids.indexOf("r30"), own = requestTable.momentsOf(table, row);
+  const only = (value) => cases.sample.ids.map((_, i) => (i === row ? value : null));
+  const split = requestTable.readTable({ ...cases.sample, parts: { gate: only(125), queue: only(100), prefill: only(400), decode: only(90) } });
+  const parts = requestTable.partsOf(split, row);
+  assert.deepEqual(plain(parts.map(({ name }) => name)), ["gate", "queue", "prefill", "decode"]);
+  assertAllClose(parts.map(({ from }) => from - own.due), [0, 0.125, 0.225, own.first - own.due], "begins");
+  assertClose(parts[3].to - parts[3].from, 0.09);
+  assert.deepEqual(plain(requestTable.partsOf(table, row).map(({ name }) => name)), ["late", "gate", "server", "decode"]);
+});
+
 test("levels are those of a pencil", () => {
   const row = table.ids.indexOf("r30"), at = requestTable.momentsOf(table, row);  // rag: 528 ms, then 7 gaps of 60 ms
   assertClose(at.sent - at.gate, 0.125, "gate");

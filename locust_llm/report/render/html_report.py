@@ -11,9 +11,11 @@ from functools import cache, partial
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
+import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from locust_llm.records.breakdown_labels import AFTER_FIRST, TO_FIRST, name_latency_part
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
 from locust_llm.records.server_metrics import EngineHistory
@@ -50,6 +52,7 @@ from locust_llm.report.document_blocks import (
 from locust_llm.report.occupancy_levels import Occupancy
 from locust_llm.report.open_loop_delivery import describe_overload
 from locust_llm.report.sections.headline import make_headline
+from locust_llm.report.sections.latency_breakdown import find_reported_parts
 from locust_llm.report.sections.latency_breakdown_display import (
     BARS,
     HEADING,
@@ -89,8 +92,6 @@ STYLES: Final = ("uPlot.min.css", "plots.css", "page.css", "report.css")
 BY_WHAT: Final = "By what"
 REQUESTS: Final = "Requests"
 """Headings of what the page computes of its requests."""
-SLOWEST: Final = "The slowest "
-"""How the title of the bars of single requests begins."""
 FLAT: Final = "Constant over the whole run: {}."
 Drawing = Plot | Timeline | BarDrawing
 
@@ -138,9 +139,10 @@ def render_report_page(
     unmade: list[str] | None = None,
     history: EngineHistory | None = None,
     records: Iterable[Record] = (),
+    parts: pd.DataFrame | None = None,
 ) -> str:
     """The whole page. ``shown`` is in its timeline. ``history`` has the server's metrics.
-    ``records`` are the records of the columns. Charts that fail are left out, and ``unmade`` gets a
+    ``records`` are the records of the columns, ``parts`` those of their times. Charts that fail are left out, and ``unmade`` gets a
     line."""
     made = _charts(summary, run, columns, levels, shown, history)
     made[BARS] = lambda: (
@@ -177,10 +179,20 @@ def render_report_page(
     sample = None
     if summary.examination is None:  # the load of a probe is artificial
         seconds = summary.conditions.duration_s
-        sample = make_request_sample(columns, run, records, seconds)
+        sample = make_request_sample(
+            columns, run, records, seconds, parts=parts, part_names=_name_parts(summary)
+        )
     headline = f"{make_headline(summary, run)}."
     arranged = arrange_sections(sections, sample is not None, swept=summary.swept)
     return _written(summary, run, columns, headline, first.blocks, arranged, sample)
+
+
+def _name_parts(summary: Summary) -> dict[str, str]:
+    """The name of each part of a request's time."""
+    if summary.waterfall is None:
+        return {}
+    reported = find_reported_parts(summary.waterfall)
+    return {name: name_latency_part(name, reported) for name in (*TO_FIRST, *AFTER_FIRST)}
 
 
 # -- the order of the page -------------------------------------------------------------------------
@@ -263,7 +275,7 @@ def is_table_of_means(block: Block) -> bool:
 
 
 def _join_latency_parts(sections: Sequence[PageSection]) -> list[PageSection]:
-    """Bars before sentences. Tables and single requests are folded under them."""
+    """Bars before sentences, and tables folded under them."""
     bars = next((one.charts for one in sections if one.heading == BARS), ())
     joined = list[PageSection]()
     for one in sections:
@@ -272,9 +284,7 @@ def _join_latency_parts(sections: Sequence[PageSection]) -> list[PageSection]:
             end = next(after, len(one.blocks))
             texts = [block for block in one.blocks[:end] if isinstance(block, TextBlock)]
             tables = [block for block in one.blocks if block not in texts]
-            means = [bar for bar in bars if not bar[0].title.startswith(SLOWEST)]
-            single = [bar for bar in bars if bar[0].title.startswith(SLOWEST)]
-            joined.append(one._replace(blocks=texts, charts=means, details=tables, more=single))
+            joined.append(one._replace(blocks=texts, charts=bars, details=tables))
         elif one.heading != BARS:
             joined.append(one)
     return joined

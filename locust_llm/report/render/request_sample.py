@@ -6,8 +6,9 @@ failed and every slow request, and the others by strata, each with the number of
 stands for.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import msgspec
@@ -15,6 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from locust_llm.records.breakdown_labels import AFTER_FIRST, TO_FIRST
 from locust_llm.records.outcomes import CANCELLED, CUT, FAILURES, OK, RETRIED
 from locust_llm.records.profile_export_jsonl import RecordFile
 from locust_llm.records.record import Record
@@ -55,6 +57,7 @@ MAX_STRATA: Final = 200
 MAX_VALUES: Final = 24
 """The values of a dimension that a filter offers."""
 MAX_LABEL: Final = 40
+PART_DIGITS: Final = 3
 NO_VALUE: Final = -1
 """The code of a request that has no value of a dimension."""
 MAX_ID: Final = 36
@@ -104,6 +107,10 @@ class RequestSample(msgspec.Struct, frozen=True):
     errors: dict[str, str]
     """The message of each failed request, by its place."""
     dimensions: tuple[RequestDimension, ...]
+    parts: dict[str, list[Value]] = {}
+    """The parts of the time from due to the first token and to the end, in ms and in their order.
+    Empty: they are not known."""
+    part_names: dict[str, str] = {}
     weights: list[int] = []
     """How many requests each one stands for. Empty: each is itself alone."""
 
@@ -132,16 +139,18 @@ def make_request_sample(
     run: Run,
     records: Iterable[Record] = (),
     seconds: float | None = None,
-    most: int = MAX_SAMPLE,
+    most: int | None = None,
+    parts: pd.DataFrame | None = None,
+    part_names: Mapping[str, str] = MappingProxyType({}),
 ) -> RequestSample | None:
-    """The sample. ``records`` are those of the columns, for their ids. None: there are no
-    requests."""
+    """The sample. ``records`` are those of the columns, for their ids; ``parts`` are of the same
+    requests (``make_parts_frame``). None: there are no requests."""
     requests = columns.requests
     if not len(requests):
         return None
     at = find_moments(requests, run)
     divisions = list(divide_by_dimensions(requests, run))
-    chosen, weights = choose_sample(requests, divisions, most)
+    chosen, weights = choose_sample(requests, divisions, most or MAX_SAMPLE)
     whole = len(chosen) == len(requests)
     outcome = next(division for division in divisions if division.key == "outcome")
     shown = tuple(
@@ -158,6 +167,8 @@ def make_request_sample(
         ids=list(_ids(records, chosen)),
         errors=_errors(requests, chosen),
         dimensions=shown,
+        parts={} if parts is None else dict(_parts(parts.iloc[chosen])),
+        part_names=dict(part_names),
         weights=[] if whole else weights.tolist(),
     )
 
@@ -218,6 +229,14 @@ def _columns(part: pd.DataFrame, at: Floats, run: Run) -> Iterator[tuple[str, li
         values = part[column].to_numpy(np.float64)
         if np.nansum(values):
             yield name, _without_nan([int(value) if value == value else None for value in values])
+
+
+def _parts(frame: pd.DataFrame) -> Iterator[tuple[str, list[Value]]]:
+    """The parts that some request has."""
+    for name in (*TO_FIRST, *AFTER_FIRST):
+        values = frame[f"{name}_s"].to_numpy(np.float64) * 1e3
+        if np.nansum(values) > 0:
+            yield name, _without_nan(round_values(values, PART_DIGITS))
 
 
 def _without_nan(values: Sequence[Value]) -> list[Value]:

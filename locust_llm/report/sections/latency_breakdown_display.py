@@ -32,13 +32,11 @@ from locust_llm.report.sections.latency_breakdown import (
     LatencyAttribution,
     LatencyBreakdown,
     LatencyPart,
-    OverlappingRequest,
     ServerClock,
     ServerHistogramMean,
     ServerHistogramMeans,
     ServerTime,
     SlowGroup,
-    SlowRequest,
     find_reported_parts,
     name_breakdown,
     name_breakdown_metric,
@@ -518,7 +516,7 @@ class BarDrawing(NamedTuple):
 
 
 def draw_breakdown_bars(attribution: LatencyAttribution) -> Iterator[BarDrawing]:
-    """A drawing for each breakdown, for the groups, and for the slowest requests."""
+    """A drawing for each breakdown, and for the groups."""
     reported = find_reported_parts(attribution)
     for number, breakdown in enumerate(attribution.breakdowns):
         bars = _draw_breakdown(breakdown, reported)
@@ -529,24 +527,6 @@ def draw_breakdown_bars(attribution: LatencyAttribution) -> Iterator[BarDrawing]
         )
     ) is not None:
         yield _draw_groups(grouped, reported)
-    if attribution.slowest:
-        longest = max(request.total_ms for request in attribution.slowest)
-        label = f"The {format_count(len(attribution.slowest), 'slowest request')}, part by part"
-        rows = Markup("").join(
-            _draw_slow_request(request, longest, reported) for request in attribution.slowest
-        )
-        yield BarDrawing(
-            title=f"The slowest {len(attribution.slowest)}",
-            caption="From due to the first token. Open one: its parts one after the other, and the "
-            "requests that waited for "
-            "a first token at the same time, on one axis.",
-            label=label,
-            drawn=_draw_keys(
-                _find_drawn_parts((request.parts for request in attribution.slowest), longest),
-                reported,
-            )
-            + _frame_rows("group", label, rows),
-        )
 
 
 def _draw_breakdown(breakdown: LatencyBreakdown, reported: Collection[str]) -> BarDrawing:
@@ -657,12 +637,11 @@ def _draw_row(label: str, parts: Parts, longest_ms: float, reported: Collection[
     )
 
 
-def _draw_bar(
-    parts: Parts, longest_ms: float, reported: Collection[str], at_ms: float = 0.0
-) -> Markup:
-    """An SVG as wide as its place, from ``at_ms`` on. Each part is a rectangle with its name and
-    time as a tooltip; an estimate is hatched."""
+def _draw_bar(parts: Parts, longest_ms: float, reported: Collection[str]) -> Markup:
+    """An SVG as wide as its place. Each part is a rectangle with its name and time as a tooltip; an
+    estimate is hatched."""
     drawn = list[Markup]()
+    at_ms = 0.0
     for name, ms, source in parts:
         share = ms / longest_ms
         if share >= MIN_SHARE or len(parts) == 1:
@@ -672,13 +651,14 @@ def _draw_bar(
     return Markup("<svg class=bar aria-hidden=true>{}</svg>").format(Markup("").join(drawn))
 
 
-def _draw_part(name: str, start: float, share: float, tip: str = "") -> Markup:
+def _draw_part(name: str, start: float, share: float, tip: str) -> Markup:
     """``start`` and ``share`` are of the width of the bar."""
     place = Markup('x="{:.2f}%" width="{:.2f}%" height="100%"').format(
         100 * start, 100 * max(share, MIN_SHARE)
     )
-    title = Markup("<title>{}</title>").format(tip) if tip else Markup("")
-    drawn = Markup('<rect class="{}" {}>{}</rect>').format(_name_classes(name), place, title)
+    drawn = Markup('<rect class="{}" {}><title>{}</title></rect>').format(
+        _name_classes(name), place, tip
+    )
     if name in ESTIMATED:
         drawn += Markup('<rect fill="url(#hatch)" pointer-events=none {}/>').format(place)
     return drawn
@@ -686,54 +666,3 @@ def _draw_part(name: str, start: float, share: float, tip: str = "") -> Markup:
 
 def _name_classes(name: str) -> str:
     return f"part {name}{' estimated' if name in ESTIMATED else ''}"
-
-
-def _draw_slow_request(
-    request: SlowRequest, longest_ms: float, reported: Collection[str]
-) -> Markup:
-    tokens = "" if request.input_tokens is None else f", {request.input_tokens:,} tokens"
-    head = Markup("<summary class=owner><span>{}</span>{}<b>{}</b></summary>").format(
-        clean_line(request.id or "?"),
-        _draw_bar(request.parts, longest_ms, reported),
-        format_duration(request.total_ms / 1e3),
-    )
-    rows = Markup("")
-    at_ms = 0.0
-    for part in request.parts:
-        name, ms, source = part
-        rows += Markup(
-            "<div class=owner><span>{} <small>{}</small></span>{}<b>{}</b></div>"
-        ).format(
-            name_latency_part(name, reported),
-            source,
-            _draw_bar([part], request.total_ms, reported, at_ms),
-            format_duration(ms / 1e3),
-        )
-        at_ms += ms
-    rest = request.others - len(request.overlapping)
-    more = f" The longest {len(request.overlapping)} of {request.others}:" if rest else ""
-    way = Markup("<p>Waiting for a first token at the same time, on the same axis.{}</p>").format(
-        more
-    )
-    beside = Markup("").join(
-        _draw_overlapping_request(other, request.total_ms) for other in request.overlapping
-    )
-    about = f"Due {request.due_s:.2f} s after the start{tokens}, {clean_line(request.model)}."
-    return Markup("<details class=slowest>{}<p>{}</p>{}{}{}</details>").format(
-        head, about, rows, way if beside else "", beside
-    )
-
-
-def _draw_overlapping_request(other: OverlappingRequest, total_ms: float) -> Markup:
-    """The request on the axis of the slow one, cut where that begins and ends."""
-    start, end = (min(max(at / total_ms, 0.0), 1.0) for at in (other.from_ms, other.to_ms))
-    tokens = "" if other.input_tokens is None else f"{other.input_tokens:,} tokens"
-    return Markup(
-        "<div class=owner><span>{} <small>{}</small></span>"
-        "<svg class=bar aria-hidden=true>{}</svg><b>{}</b></div>"
-    ).format(
-        clean_line(other.id or "?"),
-        tokens,
-        _draw_part("overlapping", start, end - start),
-        format_duration((other.to_ms - other.from_ms) / 1e3),
-    )

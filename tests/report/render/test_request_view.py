@@ -15,27 +15,20 @@ from support.request_cases import make_records, the_run
 
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.occupancy_levels import compute_occupancy
-from locust_llm.report.render import html_report, request_sample
+from locust_llm.report.render import request_sample
 from locust_llm.report.render.html_report import render_report_page
 from locust_llm.report.summarise import summarise_run
 
 pytestmark = pytest.mark.slow
 
 
-def write_page(path: Path, most: int = request_sample.MAX_SAMPLE) -> Path:
+def write_page(path: Path) -> Path:
     """110 measured requests of chat and rag, of which 4 failed; 10 of the warmup."""
     records, run = make_records(), the_run()
     columns = collect_columns(records)
     levels = compute_occupancy(columns.requests, run.limits)
     summary = summarise_run(columns, run, 0, records)
-    before = html_report.make_request_sample
-    html_report.make_request_sample = (  # type: ignore[assignment]
-        lambda *given: before(*given, most)
-    )
-    try:
-        path.write_text(render_report_page(summary, run, columns, levels, None, records=records))
-    finally:
-        html_report.make_request_sample = before
+    path.write_text(render_report_page(summary, run, columns, levels, None, records=records))
     return path
 
 
@@ -270,13 +263,14 @@ def test_a_sample_says_so_and_has_the_figures_of_all(
     browser: Any, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half of the requests, of which the five slowest of each kind."""
+    monkeypatch.setattr(request_sample, "MAX_SAMPLE", 60)
     monkeypatch.setattr(request_sample, "MAX_SLOWEST", 5)
     cells = (
         "[...document.querySelectorAll('#groups tbody td')].map((one) => one.textContent).join()"
     )
     with opened(browser, page) as shown:
         of_all, tiles = shown.evaluate(cells), tiles_of(shown)
-    with opened(browser, write_page(tmp_path / "sample.html", most=60)) as shown:
+    with opened(browser, write_page(tmp_path / "sample.html")) as shown:
         assert "This page holds" in shown.locator(".hint").first.inner_text()
         assert found(shown) == "110 of 120 requests"
         assert shown.evaluate(cells) == of_all

@@ -21,7 +21,6 @@ from locust_llm.report.sections.latency_breakdown import (
     LatencyPart,
     ServerTime,
     SlowGroup,
-    SlowRequest,
     add_server_histograms,
     attribute_latencies,
 )
@@ -153,23 +152,11 @@ def test_a_part_has_one_name_in_sentence_table_key_and_tooltip(
     """The server reports queue and prefill, so all else is network and front end, even if the queue
     took no time."""
     parts = ("network", 200.0, "measured less reported"), *queue, ("prefill", 100.0, "reported")
-    slowest = SlowRequest(
-        id="a",
-        due_s=1,
-        total_ms=300,
-        input_tokens=9,
-        model="m",
-        parts=parts,
-        overlapping=(),
-        others=0,
-    )
     group = SlowGroup(by="model", label="a", count=20, percentile=75, value_ms=300, parts=parts)
     plain = found(*parts)
-    made = replace(
-        plain, breakdowns=(replace(plain.breakdowns[0], groups=(group,)),), slowest=(slowest,)
-    )
+    made = replace(plain, breakdowns=(replace(plain.breakdowns[0], groups=(group,)),))
     drawn = [f"{drawing.label}{drawing.drawn}" for drawing in draw_breakdown_bars(made)]
-    assert len(drawn) == 3
+    assert len(drawn) == 2
     for text in (*map(str, make_latency_parts_blocks(made)), *drawn):
         assert "round trip" not in text
     assert all("network and front end: 200 ms, measured less reported" in text for text in drawn)
