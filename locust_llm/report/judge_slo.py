@@ -609,15 +609,19 @@ def _judge_searched(rule: Rule, sweep: SweepSummary) -> SloResult | None:
     within = [level for level in shown if found.low is not None and level.value <= found.low]
     # a figure whose own interval crosses the limit would contradict what all stages show together
     passing = [level for level in within if level_status(level) == PASS]
-    at = (passing or within or shown[:1])[-1]
+    unbroken = [level for level in within if level_status(level) != FAIL]
+    at = (passing or unbroken or shown[:1])[-1]
     result = _result(at, rule)
     assert result is not None
     status, reason = INCONCLUSIVE, f"capacity {found.format_interval(sweep.unit)}"
     if found.low is not None:
-        status = PASS
         interval = "" if found.is_open else " (95% interval)"
         reason = f"{reason}{interval}; the figure is at {describe_levels(sweep.axis, at)}"
-        if not passing:
+        if at in unbroken:
+            status = PASS
+        else:
+            reason = f"{reason}: no stage holds the rule"
+        if at in unbroken and not passing:
             reason = f"{reason}, INCONCLUSIVE by itself: all stages together decide"
             result = replace(result, low=None, high=None)
     elif found.high is None:

@@ -75,6 +75,8 @@ class RuleEvidence(msgspec.Struct, frozen=True, kw_only=True):
     highest throughput it shows nothing."""
     passes: bool = False
     """The stage passes the rule by itself."""
+    fails: bool = False
+    """The stage breaks the rule by itself."""
     figure: tuple[float, float, float] | None = None
     """(low, value, high): the value of the rule between the ends of its 95 % interval."""
     rise: float = 0.0
@@ -125,6 +127,17 @@ class CapacitySearch(msgspec.Struct, frozen=True, kw_only=True):
         return list_levels(self.lowest, self.highest, whole=self.whole)
 
 
+class StageProofs(NamedTuple):
+    """The levels with a stage that fails or passes by itself."""
+
+    failing: Sequence[float]
+    passing: Sequence[float]
+    lasting: Sequence[float]
+    """Those of ``passing`` with a stage that is long enough for its queue and its values."""
+    proven: Sequence[float]
+    """Those of ``lasting`` that all visits show, and where no values rise."""
+
+
 class CapacityEstimate(msgspec.Struct, frozen=True, kw_only=True):
     """The highest level at which all rules hold, in the requested range."""
 
@@ -139,6 +152,15 @@ class CapacityEstimate(msgspec.Struct, frozen=True, kw_only=True):
     nothing is claimed: chances there only guide the search."""
     passed: bool = True
     """A stage passes by itself, or one fails. Else nothing is claimed at all."""
+    passes_to: float = 0.0
+    """The highest level with a stage that passes by itself, where none fails up to there. 0: there
+    is none."""
+    fails_from: float | None = None
+    """The lowest level with a stage that fails by itself, where none passes from there on. None:
+    there is none."""
+    contradiction: tuple[float, float] | None = None
+    """(lowest level with a stage that fails by itself, highest level with one that passes), where
+    that is not lower."""
 
     @property
     def value(self) -> float | None:
@@ -158,11 +180,28 @@ class CapacityEstimate(msgspec.Struct, frozen=True, kw_only=True):
     def limit_to(self, passing: Sequence[float]) -> "CapacityEstimate":
         """``passing`` has the levels with a stage that passes by itself. Above the highest of them,
         a capacity requires a level that fails above; it then lies between the two."""
-        if self.chance_of(min(self.measured_to, self.levels[-1])) < HALF:
+        if self.low is None and self.reaches_top:
+            return msgspec.structs.replace(self, passed=False)
+        likely = self.chance_of(min(self.measured_to, self.levels[-1])) >= HALF
+        if self.fails_from is not None or not likely:
             return self
         if not passing:
             return msgspec.structs.replace(self, passed=False)
         return msgspec.structs.replace(self, measured_to=min(self.measured_to, max(passing)))
+
+    def bound(self, known: "StageProofs") -> "CapacityEstimate":
+        """What single stages show for certain holds for the interval as well."""
+        lowest = min(known.failing, default=math.inf)
+        below = [level for level in known.proven if level < lowest]
+        above = [level for level in known.failing if level > max(known.lasting, default=0.0)]
+        highest = max(known.passing, default=0.0)
+        return msgspec.structs.replace(
+            self,
+            measured_to=max((self.measured_to, *below)),
+            passes_to=max(below, default=0.0),
+            fails_from=min(above, default=None),
+            contradiction=(lowest, highest) if lowest <= highest else None,
+        )
 
     def chance_of(self, level: float) -> float:
         """The probability that the capacity is this level or more."""
@@ -185,6 +224,8 @@ class CapacityEstimate(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def reaches_top(self) -> bool:
         """The capacity may lie above the range, or above all measured levels."""
+        if self.fails_from is not None:
+            return False
         above = [
             chance
             for level, chance in zip(self.levels, self.chances, strict=True)
@@ -214,7 +255,7 @@ class CapacityEstimate(msgspec.Struct, frozen=True, kw_only=True):
         return least, most
 
     def format_interval(self, unit: str) -> str:
-        """``10 to 14 users``, ``at least 32 users``, ``below 1 user``."""
+        """``10 to 14 users``, ``at least 32 users``, ``at most 2 users``, ``below 1 user``."""
         if self.high is None:
             return f"below {format_load(self.levels[0], unit)}"
         if self.low is not None and self.is_open:
@@ -223,17 +264,23 @@ class CapacityEstimate(msgspec.Struct, frozen=True, kw_only=True):
         if self.low == self.high:
             return high
         if self.low is None:
-            return f"below {format_load(self.levels[0])} to {high}"
+            return f"at most {high}"
         return f"{format_load(self.low)} to {high}"
 
     def _highest(self, chance: float) -> float | None:
-        """The highest measured level that the capacity reaches with this probability."""
+        """The highest measured level that the capacity reaches with this probability, and with what
+        single stages show for certain."""
         reached = [
             level
             for level, known in zip(self.levels, self.chances, strict=True)
             if known >= chance and level <= self.measured_to
         ]
-        return reached[-1] if reached else None
+        if self.passes_to and (not reached or reached[-1] < self.passes_to):
+            return self.passes_to
+        possible = [
+            level for level in reached if self.fails_from is None or level < self.fails_from
+        ]
+        return possible[-1] if possible else None
 
 
 def format_load(level: float, unit: str = "") -> str:

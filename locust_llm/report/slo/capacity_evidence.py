@@ -29,11 +29,12 @@ from locust_llm.slo.capacity_search import (
     CapacitySearch,
     RuleEvidence,
     StageEvidence,
+    StageProofs,
 )
 from locust_llm.slo.rules import Rule
 
-from .disturbance import weigh_disturbances
-from .settling import select_shares, weigh_queues, weigh_rises
+from .disturbance import find_disturbance, weigh_disturbances
+from .settling import find_rise, select_shares, weigh_queues, weigh_rises
 
 EXCESS: Final = np.linspace(-9.0, 9.0, 181)
 """The grid of log-odds."""
@@ -73,7 +74,35 @@ def find_capacity(search: CapacitySearch, rules: Sequence[Rule]) -> CapacityEsti
         own = weigh_queues(select_shares(own))
     evidence = weigh_disturbances(rules, weigh_rises(own))
     found = estimate_capacity(search.levels, evidence)
-    return None if found is None else found.limit_to([one.level for one in own if one.passes])
+    if found is None:
+        return None
+    known = _find_proofs(own, rules)
+    return found.bound(known).limit_to(known.passing)
+
+
+def _find_proofs(stages: Sequence[StageEvidence], rules: Sequence[Rule]) -> StageProofs:
+    """What single stages show for certain, whatever the others do."""
+    rises = [rise for rule in rules if (rise := find_rise(str(rule), stages)) is not None]
+    long_s = max((rise.long_s for rise in rises), default=0.0)
+    passing = [stage for stage in stages if stage.passes]
+    lasting = [
+        stage.level
+        for stage in passing
+        if stage.measured_s >= long_s and all(rule.weight >= 1 for rule in stage.rules)
+    ]
+    proven = [] if rises else lasting
+    if any(find_disturbance(rule, weigh_rises(stages)) for rule in rules):
+        doubtful = {stage.level for stage in stages if not stage.passes}
+        proven = [level for level in proven if level not in doubtful]
+    failing = [
+        level for rule in rules for level, evidence in _select(str(rule), stages) if evidence.fails
+    ]
+    return StageProofs(
+        failing=failing,
+        passing=[stage.level for stage in passing],
+        lasting=lasting,
+        proven=proven,
+    )
 
 
 def _select_rules(stage: StageEvidence, names: Set[str]) -> StageEvidence:

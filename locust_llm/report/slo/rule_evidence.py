@@ -23,7 +23,7 @@ from locust_llm.slo.metric_definitions import (
     TTFT,
     TTFT_FROM_DUE,
 )
-from locust_llm.slo.rules import PASS, Rule, SloResult
+from locust_llm.slo.rules import FAIL, PASS, Rule, SloResult
 
 from .censoring import bound_share_hits, measure_margins
 from .confidence_intervals import (
@@ -80,8 +80,14 @@ def measure_stage_evidence(seen: Evaluation, results: Sequence[SloResult]) -> St
         if evidence is None:
             evidence = measure_rule_evidence(rule, seen, compute_rule_value(rule, seen))
         if evidence is not None:
-            passes = result.status == PASS
-            known.append(replace(evidence, passes=passes, figure=_find_figure(result)))
+            known.append(
+                replace(
+                    evidence,
+                    passes=result.status == PASS,
+                    fails=result.status == FAIL,
+                    figure=_find_figure(result),
+                )
+            )
     if not known:
         return None
     measured_s = 0.0 if stage.measured_at is None else stage.ended_at - stage.measured_at

@@ -123,6 +123,7 @@ def _select_share(evidence: RuleEvidence) -> RuleEvidence:
     return replace(
         evidence.share,
         passes=evidence.passes,
+        fails=evidence.fails,
         figure=evidence.figure,
         rise=evidence.rise,
         rise_error=evidence.rise_error,

@@ -73,22 +73,21 @@ def describe_capacity(
     rule = f" The rule {capacity.rule} sets it."
     if value is None:
         text = f"Capacity: below {format_load(lowest, unit)}, the lowest that was asked for"
-        sure = (
-            ""
-            if high is None
-            else f" (95% interval below {format_load(lowest)} to {format_load(high)})"
-        )
-        return Knee(rule=SLO, value=None, high=lowest, text=f"{text}{sure}.{rule}")
+        sure = "" if high is None else f" (95% interval: at most {format_load(high)})"
+        text = f"{text}{sure}.{rule}{_describe_contradiction(axis, capacity)}"
+        return Knee(rule=SLO, value=None, high=lowest, text=text)
     above = _describe_unmeasured(axis, capacity, run_time_s)
     if low is not None and capacity.is_open:
         text = f"Capacity: at least {format_load(low, unit)}; {above}."
+        text += _describe_contradiction(axis, capacity)
         return Knee(rule=SLO, value=value, low=low, text=text)
     assert high is not None
-    from_ = f"below {format_load(lowest)}" if low is None else format_load(low)
     to = f"{format_load(high)}{' or more' * capacity.reaches_top}"
-    interval = f"95% interval {from_} to {to}"
-    if from_ == to:
-        interval = "no other level is in the 95% interval"
+    interval = f"95% interval: at most {to}"
+    if low is not None:
+        interval = f"95% interval {format_load(low)} to {to}"
+        if format_load(low) == to:
+            interval = "no other level is in the 95% interval"
     parts = [f"Capacity: {format_load(value, unit)} ({interval})."]
     if capacity.safe is not None:
         parts.append(f"Safe: {format_load(capacity.safe, unit)}.")
@@ -100,7 +99,18 @@ def describe_capacity(
     if (ends := capacity.predict_interval(2)) is not None and ends != (low, high):
         least, most = map(format_load, ends)
         parts.append(f"Twice the time narrows the interval to about {least} to {most}.")
-    return Knee(rule=SLO, value=value, low=low, high=high, text=" ".join(parts))
+    text = " ".join(parts) + _describe_contradiction(axis, capacity)
+    return Knee(rule=SLO, value=value, low=low, high=high, text=text)
+
+
+def _describe_contradiction(axis: str, capacity: CapacityEstimate) -> str:
+    """A sentence about stages that contradict each other. Empty: none do."""
+    if capacity.contradiction is None:
+        return ""
+    broken, held = (format_load(level, AXES[axis]) for level in capacity.contradiction)
+    if broken == held:
+        return f" Stages contradict each other: at {held} one holds the rules and one breaks them."
+    return f" Stages contradict each other: one at {broken} breaks the rules, one at {held} holds."
 
 
 def _describe_unmeasured(axis: str, capacity: CapacityEstimate, run_time_s: float | None) -> str:

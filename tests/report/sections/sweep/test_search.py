@@ -50,13 +50,13 @@ def estimate(*chances: float, rule: str = "ttft p95 < 1s") -> CapacityEstimate:
             "ttft p95 < 1s sets it.", (3, 3, 4)),
         ((1, 0), "Capacity: 1 user (no other level is in the 95% interval). The rule ttft p95 < 1s sets it.",
             (1, 1, 1)),
-        ((0.9, 0.6, 0), "Capacity: 2 users (95% interval below 1 to 2). The rule ttft p95 < 1s "
+        ((0.9, 0.6, 0), "Capacity: 2 users (95% interval: at most 2). The rule ttft p95 < 1s "
             "sets it.", (2, None, 2)),
         ((1,), "Capacity: at least 32 users; no higher load was asked for.", (32, 32, None)),
         ((1, 1, 1, 0.3), "Capacity: 3 users (95% interval 3 to 32 or more). Safe: 2 users. "
             "The rule ttft p95 < 1s sets it.", (3, 3, 32)),
-        ((0.3, 0), "Capacity: below 1 user, the lowest that was asked for (95% interval below 1 "
-            "to 1). The rule ttft p95 < 1s sets it.", (None, None, 1)),
+        ((0.3, 0), "Capacity: below 1 user, the lowest that was asked for (95% interval: at "
+            "most 1). The rule ttft p95 < 1s sets it.", (None, None, 1)),
         ((0,), "Capacity: below 1 user, the lowest that was asked for. The rule ttft p95 < 1s "
             "sets it.", (None, None, 1)),
     ],
