@@ -25,6 +25,7 @@ from locust_llm.wire.worker_messages import (
     SessionCounts,
     SessionsReturned,
 )
+from locust_llm.workload.arrivals import RateFactor
 
 from .dispatcher import Dispatcher, SessionDispatcher
 from .run_context import RunContext
@@ -51,6 +52,8 @@ class Allocator:
         self.closed_at: float | None = None
         """When it was closed (Unix seconds), so that nothing new started in it; None: it was
         not."""
+        self.rate_factor = RateFactor()
+        """What the request rate is multiplied with, since somebody changed it by hand."""
         self.open = False
         """Arrivals come by a schedule in this phase."""
         self.paused = True
@@ -78,7 +81,8 @@ class Allocator:
         self.phase_over.clear()
         self.closed_at = None
         items = None if goes_on else list_phase_sessions(s, phase, self._reuse)
-        dues = schedule_phase(s, phase, (item for item in items or () if item is not None))
+        dated = (item for item in items or () if item is not None)
+        dues = schedule_phase(s, phase, dated, self.rate_factor)
         self.open = dues is not None
         if not goes_on:
             self._sessions.begin(phase, items)

@@ -27,7 +27,14 @@ from locust_llm.records.limit_blocks import LimitBlock
 from locust_llm.records.outcomes import OK
 from locust_llm.records.phase_plan import BETWEEN, OVER, PROFILING, WARMUP, profiling_phase
 from locust_llm.records.record import Record
-from locust_llm.records.run_facts import LOST_WORKER, NO_RECORD, ProcessHealth, Run, write_run
+from locust_llm.records.run_facts import (
+    LOST_WORKER,
+    NO_RECORD,
+    ProcessHealth,
+    RateChange,
+    Run,
+    write_run,
+)
 from locust_llm.records.telemetry_counts import TelemetryCounts
 from locust_llm.server.discovery import Discovery
 from locust_llm.server.request_form import STREAM_OPTIONS, RequestForm
@@ -250,6 +257,35 @@ class Controller:
             ramp_s,
             msgspec.structs.replace(self.phases.asked, users=users, processes=processes),
         )
+
+    @property
+    def rate(self) -> float | None:
+        """The requests per second of a steady schedule, as it is now. None: there is none."""
+        s = self.settings
+        varies = s.request_rate_series or s.request_rate_ramp_duration or self.stages is not None
+        other = s.fixed_schedule or s.user_centric_rate or self.sets_limits
+        if s.request_rate is None or varies or other:
+            return None
+        return s.request_rate * self.allocator.rate_factor.value
+
+    def change_rate(self, per_s: float) -> str:
+        """Change the request rate by hand while requests are sent. Arrivals of the next second, and
+        the first one after it, keep their times. Returns what was done. Raises ValueError of one
+        sentence."""
+        before, asked = self.rate, self.settings.request_rate
+        if before is None or asked is None:
+            raise ValueError("this run has no steady request rate that can be changed")
+        if self.shutdown.begun or self.draining or self.plan.phase != PROFILING:
+            raise ValueError("the request rate can be changed in the profiling phase alone")
+        for mistake in validate_settings(
+            msgspec.structs.replace(self.settings, request_rate=per_s)
+        ):
+            raise ValueError(mistake)
+        self.allocator.rate_factor.value = per_s / asked
+        self.store.rates.append(RateChange(self._time.now(), per_s))
+        done = f"request rate changed by hand from {before:g}/s to {per_s:g}/s"
+        self.store.add_note(f"{done}, {self.store.since_start()}")
+        return done
 
     @property
     def users_follow_load(self) -> bool:

@@ -40,6 +40,7 @@ from locust_llm.records.run_facts import (
     DecidedRule,
     LimitChange,
     ProcessHealth,
+    RateChange,
     Run,
     Stage,
     UserChange,
@@ -234,6 +235,7 @@ class RunStore:
         self.profiling_at = self.started_at
         self.stopping_at: float | None = None
         self.limits: list[LimitChange] = []
+        self.rates: list[RateChange] = []
         self.users: list[UserChange] = []
         self.starts: list[UserStart] = []
         self.health: list[ProcessHealth] = []
@@ -379,6 +381,7 @@ class RunStore:
             "dataset_sessions": s.dataset_sessions,
             "health": tuple(self.health),
             "limits": select_known_limits(self.limits),
+            "rates": tuple(self.rates),
             "users": tuple(self.users),
             "warmup_went_on": self.settings.warmup_goes_on,
             "starts": tuple(self.starts),

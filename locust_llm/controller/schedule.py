@@ -14,6 +14,7 @@ from locust_llm.settings.request_rate import parse_request_rate
 from locust_llm.settings.run_options import Settings
 from locust_llm.workload.access_log import parse_column_names
 from locust_llm.workload.arrivals import (
+    RateFactor,
     draw_arrivals,
     draw_user_centric_arrivals,
     limit_arrivals,
@@ -50,9 +51,12 @@ class DueArrival(NamedTuple):
 
 
 def schedule_phase(
-    settings: Settings, phase: str, items: Iterable[DatasetSession] = ()
+    settings: Settings,
+    phase: str,
+    items: Iterable[DatasetSession] = (),
+    factor: RateFactor | None = None,
 ) -> Iterator[DueArrival] | None:
-    """The arrivals of ``phase``. None: a closed loop.
+    """The arrivals of ``phase``. None: a closed loop. ``factor`` changes a steady rate meanwhile.
 
     ``items``: the sessions of the fixed schedule, in the order of their times. A warmup has its own
     rate, else the main one, and is never user-centric nor a replay (as AIPerf's).
@@ -89,16 +93,11 @@ def schedule_phase(
     rate = parse_request_rate(settings)
     if rate is None:
         return None
-    return map(
-        DueArrival,
-        limit_arrivals(
-            draw_arrivals(
-                rate, settings.arrival_pattern, Random(seed), settings.arrival_smoothness or 1.0
-            ),
-            count=count,
-            duration_s=duration_s,
-        ),
+    drawn = draw_arrivals(
+        rate, settings.arrival_pattern, Random(seed), settings.arrival_smoothness or 1.0
     )
+    due = drawn if factor is None else factor.apply(drawn)
+    return map(DueArrival, limit_arrivals(due, count=count, duration_s=duration_s))
 
 
 def make_prefix_reuse(settings: Settings, server_flags: Mapping[str, str]) -> PrefixReuse | None:

@@ -16,6 +16,11 @@ def name_users_change(users: int) -> str:
     return f"{users} user{'' if users == 1 else 's'}"
 
 
+def name_rate_change(per_s: float) -> str:
+    """``5 requests/s``."""
+    return f"{per_s:g} request{'' if per_s == 1 else 's'}/s"
+
+
 def name_stage_start(axis: str, value: float) -> str:
     """``concurrency 16``; without an axis the value alone."""
     return f"{axis} {value:g}".strip()

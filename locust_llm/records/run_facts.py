@@ -51,6 +51,13 @@ class LimitChange(msgspec.Struct, frozen=True):
     phase: str = "profiling"
 
 
+class RateChange(msgspec.Struct, frozen=True):
+    """Somebody changed the request rate to ``per_s`` at ``at`` (Unix seconds)."""
+
+    at: Unix
+    per_s: Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+
+
 def select_known_limits(changes: Sequence[LimitChange]) -> tuple[LimitChange, ...]:
     """The changes from the first limit on."""
     return tuple(dropwhile(lambda change: change.limit is None, changes))
@@ -307,6 +314,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     health: tuple[ProcessHealth, ...] = ()
     """The health of each process that sent, where it was measured."""
     limits: tuple[LimitChange, ...] = ()
+    rates: tuple[RateChange, ...] = ()
+    """The changes of the request rate by hand."""
     users: tuple[UserChange, ...] = ()
     """The users over time from the first one on, as the processes reported them four times a
     second. Empty: an older version."""

@@ -2,6 +2,7 @@
 difference, and its sentences."""
 
 import math
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from locust_llm.records.outcomes import CANCELLED, CUT, FAILURES, OK
-from locust_llm.records.run_facts import OpenLoopSchedule, Run
+from locust_llm.records.run_facts import OpenLoopSchedule, RateChange, Run
 from locust_llm.report.array_types import Floats
 from locust_llm.report.outages import describe_outages, describe_requests_without_answer
 from locust_llm.report.request_selection import RequestSelection, mean_of_known
@@ -147,8 +148,11 @@ CLIENT: Final = "client"
 BURST: Final = "end"
 
 
-def describe_arrivals(settings: Settings) -> str:
-    """The arrivals of an open loop in words. Empty: a closed loop."""
+def describe_arrivals(settings: Settings, rates: Sequence[RateChange] = ()) -> str:
+    """The arrivals of an open loop in words. Empty: a closed loop. ``rates``: changes by hand."""
+    if rates:
+        changed = ", ".join(f"{change.per_s:g}/s" for change in rates)
+        return f"{describe_arrivals(settings)}, changed by hand to {changed}"
     if settings.fixed_schedule:
         speed = f" x{settings.replay_speedup:g}" if settings.replay_speedup != 1 else ""
         return f"fixed schedule {_name(settings.input_file)}{speed}".rstrip()
@@ -173,7 +177,7 @@ def find_requested_rate(run: Run) -> float | None:
     settings = run.settings
     if not settings.open_loop:
         return None
-    if settings.fixed_schedule or settings.request_rate_series:
+    if settings.fixed_schedule or settings.request_rate_series or run.rates:
         return run.offer.due / run.offer.duration_s if run.offer and run.offer.duration_s else None
     return settings.user_centric_rate or settings.request_rate
 

@@ -486,7 +486,7 @@ def _conditions(
         model_mix=measure_model_mix(part, settings.model_mix),
         streaming=settings.streaming,
         loop=loop,
-        arrivals=describe_arrivals(settings),
+        arrivals=describe_arrivals(settings, run.rates),
         users=settings.users,
         rate_per_s=find_requested_rate(run),
         processes=settings.processes,

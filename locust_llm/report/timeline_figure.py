@@ -188,7 +188,7 @@ def _list_known_conditions(scene: TimelineScene, run: Run) -> Iterator[str]:
     if run.server and not scene.simulated:
         yield run.server
     if settings.open_loop:
-        yield describe_arrivals(settings)
+        yield describe_arrivals(settings, run.rates)
     elif settings.users is not None:
         yield describe_users(settings.users, find_users_in_force(run))
     if limit := format_limit_range(find_limit_in_force(run)) or settings.prefill_concurrency:

@@ -154,11 +154,15 @@
     if (value !== shown[id] && !typed.has(id) && document.activeElement !== by(id)) by(id).value = value;
     shown[id] = value;
   }
-  for (const id of ["limit", "users"]) {
+  const WANTED = {
+    limit: "The limit is a whole number from 1 on.", users: "The number of users is a whole number from 1 on.",
+    rate: "The rate is above 0 requests per second.",
+  };
+  for (const id of Object.keys(WANTED)) {
     by(id).addEventListener("input", () => typed.add(id));
     by(id).addEventListener("invalid", (event) => {
       event.preventDefault();
-      answer(`${id === "limit" ? "The limit" : "The number of users"} is a whole number from 1 on.`, "loud");
+      answer(WANTED[id], "loud");
       by(id).focus();
     });
   }
@@ -173,8 +177,10 @@
     const { limit, users, rate } = status.steers;
     by("gate").hidden = !limit;
     by("people").hidden = !users;
+    by("pace").hidden = rate === null;
+    by("rate-now").textContent = `now ${chartFormat.brief(rate ?? 0)}`;
+    field("rate", rate);
     const fixed = [
-      rate ? `${chartFormat.brief(rate)} requests/s by schedule.` : "",
       users ? "" : `${many(status.users)} users: their number follows from the load.`,
       limit ? "" : "The run sets the prefill limit itself.",
     ].filter(Boolean).join(" ");
@@ -222,6 +228,15 @@
     event.preventDefault();
     typed.delete("users");
     setUsers(by("users").value);
+  });
+  function setRate(rate, back = true) {
+    const before = last?.steers.rate;
+    return change("llm/rate", { rate }, back ? () => setRate(before, false) : null);
+  }
+  by("pace").addEventListener("submit", (event) => {
+    event.preventDefault();
+    typed.delete("rate");
+    setRate(by("rate").value);
   });
   by("open").addEventListener("click", () => turn(""));
   by("undo").addEventListener("click", () => undo?.());

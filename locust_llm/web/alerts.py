@@ -200,7 +200,7 @@ class LiveMark(msgspec.Struct, frozen=True, array_like=True):
     """Seconds since the start of the run."""
     text: str
     kind: str = "phase"
-    """``phase``, ``gate``, ``users`` or ``trouble``."""
+    """``phase``, ``gate``, ``users``, ``rate`` or ``trouble``."""
     sentence: str = ""
     """``users went from 24 to 40``. Empty: nothing was changed by hand."""
 

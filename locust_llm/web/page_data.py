@@ -13,7 +13,12 @@ from locust_llm.controller.live_stats import PARTS_S
 from locust_llm.controller.progress_line import format_phase_position
 from locust_llm.controller.stages import StageRunner
 from locust_llm.records.breakdown_labels import LATE, NAMES, USER, name_latency_part
-from locust_llm.records.change_names import name_gate_change, name_stage_start, name_users_change
+from locust_llm.records.change_names import (
+    name_gate_change,
+    name_rate_change,
+    name_stage_start,
+    name_users_change,
+)
 from locust_llm.records.phase_plan import BETWEEN, PROFILING, WARMUP
 from locust_llm.records.record import Record
 from locust_llm.records.report_result import MetricValue, ReportResult
@@ -185,6 +190,19 @@ class RunView:
                 name_users_change(users), "users", f"the users went from {before} to {users}"
             )
         return True
+
+    def change_rate(self, per_s: float) -> str:
+        """Change the request rate of the present run. Returns a sentence. Raises ValueError of one
+        sentence."""
+        if self.control is None or self.live is None:
+            raise ValueError("no run is active: start one first")
+        before = self.control.rate
+        done = self.control.change_rate(per_s)
+        self.live.mark(
+            name_rate_change(per_s), "rate", f"the request rate went from {before:g} to {per_s:g}/s"
+        )
+        self.settled()
+        return done
 
     def settled(self) -> None:
         """A change is made: no page shows an earlier refusal any more."""
@@ -359,7 +377,7 @@ class RunView:
                 "steers": {
                     "limit": not control.sets_limits,
                     "users": not control.users_follow_load,
-                    "rate": control.settings.request_rate,
+                    "rate": control.rate,
                 },
                 "processes": [
                     (process.number, process.users, process.cpu_share, round(process.silent_s, 1))

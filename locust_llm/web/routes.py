@@ -168,6 +168,7 @@ def _routes(
     yield "/datasets", "llm_datasets", lambda: _upload(view, datasets), post
     yield "/live", "llm_live", lambda: _live(view), get
     yield "/gate", "llm_gate", lambda: _gate(view), post
+    yield "/rate", "llm_rate", lambda: _rate(view), post
     yield (
         "/runs",
         "llm_runs",
@@ -280,6 +281,20 @@ def _gate(view: RunView) -> flask.Response:
             _number(int, "the limit takes a whole number", limit),
             _number(float, "the ramp takes seconds", ramp_s),
         )
+    except ValueError as no:
+        return _json({"done": False, "message": str(no)}, 422)
+    return _json({"done": True, "message": done})
+
+
+def _rate(view: RunView) -> flask.Response:
+    """Set the request rate to ``rate`` requests per second."""
+    try:
+        per_s = _number(
+            float, "the rate takes requests per second", flask.request.form.get("rate", "").strip()
+        )
+        if per_s is None or per_s <= 0:
+            raise ValueError("the rate is above 0 requests per second")
+        done = view.change_rate(per_s)
     except ValueError as no:
         return _json({"done": False, "message": str(no)}, 422)
     return _json({"done": True, "message": done})

@@ -263,6 +263,24 @@ def replay_arrivals(
         yield (time_s - zero) / speedup, row
 
 
+class RateFactor:
+    """How many times as fast as drawn the arrivals of a schedule come. It may change meanwhile."""
+
+    def __init__(self) -> None:
+        self.value = 1.0
+
+    def apply(self, drawn: Iterable[float]) -> Iterator[float]:
+        """The instants of drawn arrivals. Those that were taken before a change stay."""
+        factor = self.value
+        drawn_then = due_then = drawn_s = due_s = 0.0
+        for instant in drawn:
+            if self.value != factor:
+                drawn_then, due_then, factor = drawn_s, due_s, self.value
+            drawn_s = instant
+            due_s = due_then + (drawn_s - drawn_then) / factor
+            yield due_s
+
+
 def limit_arrivals(
     due: Iterable[Arrival], *, count: int | None = None, duration_s: float | None = None
 ) -> Iterator[Arrival]:

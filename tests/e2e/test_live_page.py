@@ -1,6 +1,7 @@
 """The live page in a browser: what goes wrong is said, with a count, a reason and since when; one
 screen; and steering with a way back."""
 
+import json
 import os
 import re
 import signal
@@ -181,6 +182,25 @@ def test_steering_moves_nothing_goes_away_and_can_be_undone(
     ]  # fmt: skip
     page.wait_for_timeout(6500)
     assert output.inner_text() == ""
+
+
+def test_the_rate_of_an_open_loop_is_steered(watched: Callable[..., Watched]) -> None:
+    """Arrivals of the schedule follow within seconds, and all of it is in the run's facts."""
+    run = watched(user_count="", request_rate=5, arrival_pattern="constant", run_time="60s")
+    page = run.page
+    page.locator("#rate").fill("25")
+    page.get_by_role("button", name="Set rate").click()
+    page.locator("#answer").get_by_text("request rate changed by hand from 5/s to 25/s").wait_for()
+    assert not page.locator("#people").is_visible()  # as many as needed
+    until(lambda: run.legend("answered") > 15, 20)
+    page.get_by_role("button", name="Undo").click()
+    page.locator("#answer").get_by_text("from 25/s to 5/s").wait_for()
+    marks = [mark[1] for mark in run.web.status()["marks"] if mark[2] == "rate"]
+    assert marks == ["25 requests/s", "5 requests/s"]
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("link", name="Report", exact=True).wait_for(timeout=40_000)
+    facts = json.loads((run.web.folder / "run" / "run.json").read_text())["run"]
+    assert [change["per_s"] for change in facts["rates"]] == [25, 5]
 
 
 def test_all_is_on_one_screen_with_one_time_axis(watched: Callable[..., Watched]) -> None:

@@ -60,6 +60,7 @@ class Run:
         self.lost_workers: list[LostWorker] = []
         self.failure = ""
         self.sets_limits = self.users_follow_load = False
+        self.rate: float | None = self.settings.request_rate
         self.states = [ProcessState(1, 9, 0.31, 0.2)]
         self.limit: int | None = 4
         self.turned: list[tuple[int | None, float | None]] = []
@@ -77,6 +78,10 @@ class Run:
         self.turned.append((limit, ramp_s))
         self.limit = limit
         return "turned"
+
+    def change_rate(self, per_s: float) -> str:
+        self.rate = per_s
+        return "changed"
 
     def change_users(self, users: int) -> bool:
         self.users.append(users)
@@ -183,7 +188,8 @@ def test_it_is_behind_locusts_login(pages: Callable[..., Page]) -> None:
             .replace("<run>", "one")
             .replace("<path:path>", "report.html")
         )
-        way = page.client.post if path in ("/llm/gate", "/llm/datasets") else page.client.get
+        posts = ("/llm/gate", "/llm/rate", "/llm/datasets")
+        way = page.client.post if path in posts else page.client.get
         answer = way(path)
         assert (answer.status_code, answer.headers.get("Location", "")[:6]) == (302, "/login"), path
     for path, way in (
@@ -651,6 +657,19 @@ def test_what_goes_wrong_is_told_the_worst_first(on: tuple[Page, Any]) -> None:
         "Worker 1 of 2 has reported nothing for 4 s",
         "Worker 2 of 2 lost at 0:15: 8 records gone",
     ]
+
+
+def test_the_rate_of_a_schedule_is_changed_from_the_page(
+    pages: Callable[..., Page], tmp_path: Path
+) -> None:
+    page, run = pages(), Run(tmp_path / "one", request_rate=2.5, prefill_concurrency=None)
+    page.view.begins(run)  # type: ignore[arg-type]
+    assert page.live()["steers"]["rate"] == 2.5
+    for rate, status in (("0", 422), ("", 422), ("x", 422), ("nan", 422), ("5", 200)):
+        assert page.client.post("/llm/rate", data={"rate": rate}).status_code == status, rate
+    assert run.rate == 5
+    mark = page.live()["marks"][-1]
+    assert mark[1:] == ["5 requests/s", "rate", "the request rate went from 2.5 to 5/s"]
 
 
 def test_a_report_that_could_not_be_made_is_an_alert(on: tuple[Page, Any]) -> None:

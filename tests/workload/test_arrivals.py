@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from locust_llm.workload.arrivals import (
     PATTERNS,
     ArrivalRate,
+    RateFactor,
     draw_arrivals,
     draw_expected_counts,
     draw_user_centric_arrivals,
@@ -376,3 +377,25 @@ def test_until_takes_no_more_than_it_needs() -> None:
     due = iter([0.0, 1.0, 2.0, 3.0])
     assert list(limit_arrivals(due, count=2)) == [0, 1]
     assert next(due) == 2
+
+
+# -- a rate that is changed by hand ----------------------------------------------------------------
+
+
+def test_a_rate_is_changed_from_the_last_arrival_on() -> None:
+    """Drawn at 1, 2, 3, ... s. Twice as fast after the one at 2 s: 2.5, 3. At the drawn rate again
+    after the one at 3 s: 4, 5. Half as fast after 5 s: 7."""
+    factor = RateFactor()
+    due = factor.apply(float(second) for second in range(1, 9))
+    assert [next(due), next(due)] == [1, 2]
+    factor.value = 2.0
+    assert [next(due), next(due)] == [2.5, 3]
+    factor.value = 1.0
+    assert [next(due), next(due)] == [4, 5]
+    factor.value = 0.5
+    assert next(due) == 7
+
+
+def test_an_unchanged_rate_changes_no_instant() -> None:
+    drawn = [0.1 * number for number in range(1, 1000)]
+    assert list(RateFactor().apply(drawn)) == drawn

@@ -9,7 +9,12 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from locust_llm.records.change_names import name_gate_change, name_stage_start, name_users_change
+from locust_llm.records.change_names import (
+    name_gate_change,
+    name_rate_change,
+    name_stage_start,
+    name_users_change,
+)
 from locust_llm.records.outcomes import CUT, FAILURES, OK
 from locust_llm.records.run_facts import LimitChange, Run, UserChange
 from locust_llm.report.array_types import Floats
@@ -140,6 +145,8 @@ def _marks(run: Run, time: TimeAxis, requests: pd.DataFrame) -> Iterator[PlotMar
     if not run.stages:
         yield from _limit_marks(run.limits, time)
         yield from _user_marks(run, time)
+        for change in run.rates:
+            yield PlotMark(name_rate_change(change.per_s), x=change.at - time.origin)
 
 
 def _limit_marks(limits: Sequence[LimitChange], time: TimeAxis) -> Iterator[PlotMark]:

@@ -13,7 +13,7 @@ import numpy as np
 from locust_llm.files.json_file import decode_json_file
 from locust_llm.records.outcomes import OK
 from locust_llm.records.profile_export_jsonl import RecordFile
-from locust_llm.records.run_facts import RECORDS, RUN, Run, Stage, read_run
+from locust_llm.records.run_facts import RECORDS, RUN, RateChange, Run, Stage, read_run
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.compare.same_workload import (
     ASKED_FOR,
@@ -114,7 +114,7 @@ def _conditions(seen: Evaluation) -> dict[str, str]:
         "model": run.model or s.model_mix or s.model or "",
         "kind of server": "simulator" if simulated else "real",
         "streaming": "yes" if s.streaming else "no",
-        "load": "" if run.imported and s.users is None and not s.open_loop else _load(s),
+        "load": "" if run.imported and s.users is None and not s.open_loop else _load(s, run.rates),
         "prefill limit": "" if s.prefill_concurrency is None
         else f"{s.prefill_concurrency}" + (f", ramp from 1 over {ramp_s:g} s" if ramp_s else ""),
         "prompts": _prompts(s),
@@ -137,12 +137,12 @@ def _conditions(seen: Evaluation) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _load(s: Settings) -> str:
+def _load(s: Settings, rates: Sequence[RateChange]) -> str:
     sweep = f"sweep {s.sweep}, " if s.sweep else ""
     if not s.open_loop:
         return f"{sweep}closed loop" + ("" if s.users is None else f", {s.users} users")
     return (
-        f"{sweep}open loop, {describe_arrivals(s)}, up to "
+        f"{sweep}open loop, {describe_arrivals(s, rates)}, up to "
         f"{s.max_users if s.users is None else s.users} users"
     )
 
