@@ -1009,6 +1009,24 @@ def test_users_are_changed_by_hand_where_nothing_else_says_how_many(begun: Any) 
     assert not begun(Master("a"), repeats=2, request_count=4).change_users(12)
 
 
+def test_the_rate_of_a_steady_schedule_is_changed_by_hand(begun: Any) -> None:
+    """From 5/s to 15/s: what is drawn comes three times as fast. A refused change changes nothing,
+    and a closed loop has no rate."""
+    control = begun(Master("a"), users=None, request_rate=5.0)
+    assert control.rate == 5
+    done = control.change_rate(15.0)
+    assert done == "request rate changed by hand from 5/s to 15/s"
+    assert (control.rate, control.allocator.rate_factor.value) == (15, 3)
+    assert [change.per_s for change in control.facts().rates] == [15]
+    with pytest.raises(ValueError, match="request-rate"):
+        control.change_rate(-1.0)
+    assert control.rate == 15
+    closed = begun(Master("a"), users=4)
+    assert closed.rate is None
+    with pytest.raises(ValueError, match="no steady request rate"):
+        closed.change_rate(5.0)
+
+
 def test_every_record_is_passed_on_once_it_is_kept(begun: Any) -> None:
     passed: list[str] = []
     control = begun(Master("a"), on_record_over=lambda record: passed.append(record.id))

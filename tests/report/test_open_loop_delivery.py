@@ -6,10 +6,10 @@ from random import Random
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from support.records import a_run, answered, failed
+from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.records.record import Record
-from locust_llm.records.run_facts import OpenLoopSchedule, ProcessHealth, Run
+from locust_llm.records.run_facts import OpenLoopSchedule, ProcessHealth, RateChange, Run
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.open_loop_delivery import (
     Delivery,
@@ -715,3 +715,14 @@ def test_what_was_completed(answered: int, expected: float, share: float | None,
         in_flight=round(158 - expected),
     )
     assert describe_completed(delivery) == said
+
+
+def test_a_rate_that_was_changed_by_hand_is_the_mean_of_what_was_due() -> None:
+    """4/s for 13 s and 12/s for 19 s: 280 arrivals in 32 s are 8.75/s."""
+    run = replace(
+        a_run(request_rate=4.0),
+        rates=(RateChange(UNIX + 13, 12.0),),
+        offer=OpenLoopSchedule(due=280, never_started=0, duration_s=32.0, most_users=9),
+    )
+    assert find_requested_rate(run) == 8.75
+    assert describe_arrivals(run.settings, run.rates) == "4/s poisson, changed by hand to 12/s"
