@@ -514,7 +514,10 @@ def look_through_inputs(settings: Settings) -> DatasetSummary | None:
         if not settings.compares or entry.rule is None or entry.rule.base != BASE:
             _look_at_base(entry)
     if settings.seq_dist:
-        parse_length_mix(settings.seq_dist)
+        try:
+            parse_length_mix(settings.seq_dist)
+        except ValueError as error:
+            raise ValueError(f"--seq-dist: {error}") from None
     if settings.model_mix:
         parse_weights(settings.model_mix)
     collect_extra_inputs(settings)

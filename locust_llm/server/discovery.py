@@ -374,7 +374,7 @@ def _choose(
         f"{list_some_names(names, secrets)}"
     )
     if settings.model_check:
-        raise DiscoveryFailed(f"{listed}; --no-model-check sends it all the same")
+        raise DiscoveryFailed(f"{flag}: {listed}; --no-model-check sends it all the same")
     given = "was sent as it was given" if len(missing) == 1 else "were sent as they were given"
     return first, [f"{listed}: {', '.join(missing)} {given} (--no-model-check)"]
 

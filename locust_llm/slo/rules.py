@@ -81,6 +81,16 @@ QUOTED: Final = r'"(?:[^"]|"")*+"'
 _PICK: Final = re.compile(
     rf'\s*(?P<key>[\w-]+)\s*=\s*(?P<value>{QUOTED}|[^",\s](?:[^",]*[^",\s])?)\s*(?:,|$)'
 )
+SELECTOR_EXAMPLES: Final = {
+    "input": "{input=4k..16k} for 4,000 to 15,999 tokens, or {input=4k..} for 4,000 and more",
+    "images": "{images=1..4} for 1 to 3 images, or {images=1..} for 1 and more",
+    "turn": "{turn=first} or {turn=later}",
+    **{
+        key: f"{{{key}=8..32}} for the stages from 8 to 32, or {{{key}=8}} for one"
+        for key in STAGES
+    },
+}
+"""How a selector whose value is no text is written, by its key."""
 WITHIN: Final = "within"
 """The operator of a rule about the same value of another run, its base."""
 STATISTICS: Final = "avg, min, max, med and pNN (p95)"
@@ -284,7 +294,7 @@ def parse_goodput(text: str) -> tuple[Condition, ...]:
             )
         return tuple(map(_pair, pairs))
     except ValueError as error:
-        raise ValueError(f"goodput {text[:200]!r}: {error}") from None
+        raise ValueError(f"--goodput {text[:200]!r}: {error}") from None
 
 
 def expand_preset(name: str) -> tuple[str, ...]:
@@ -521,10 +531,7 @@ def parse_selectors(text: str) -> tuple[tuple[str, str], ...]:
     while at < len(text) or not selectors:
         pick = _PICK.match(text, at)
         if not pick:
-            raise_selector_error(
-                f"{{{text}}} is not a selector: write {{class=ShortQuestions}}, with "
-                f"{', '.join(SELECTORS)} as keys"
-            )
+            raise_selector_error(f"{{{text}}} is not a selector: {_explain_selector(text[at:])}")
         key = pick["key"].lower()
         value = pick["value"]
         at = pick.end()
@@ -545,6 +552,14 @@ def parse_selectors(text: str) -> tuple[tuple[str, str], ...]:
             raise_selector_error(f"unknown turn {value}: there are {' and '.join(TURNS)}")
         selectors[key] = value
     return tuple(selectors.items())
+
+
+def _explain_selector(text: str) -> str:
+    """How the selector at the start of a text is written, by an example with its own key."""
+    key = re.split(r"[^\w-]", text.strip().lower(), maxsplit=1)[0]
+    if key in SELECTOR_EXAMPLES:
+        return f"write {SELECTOR_EXAMPLES[key]}"
+    return f"write {{class=ShortQuestions}}, with {', '.join(SELECTORS)} as keys"
 
 
 def make_predicates(where: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Predicate]]:
@@ -767,7 +782,7 @@ def resolve_rules(slo: Iterable[str], slo_preset: str | None, good: str | None) 
     try:
         texts += expand_preset(slo_preset) if slo_preset else ()
     except ValueError as error:
-        unknown = str(error)
+        unknown = f"--slo-preset: {error}"
     entries = tuple(_entry(text, conditions, mistake) for text in texts[:MAX_RULES])
     unread = _too_many(len(texts))
     entries += tuple(RuleEntry(text, why=unread) for text in texts[MAX_RULES:])

@@ -90,7 +90,7 @@ def locust(*words: str, **environment: str) -> Ended:
         ),
         (
             "--host {url} --processes 2 --model mine",
-            "the server has no model 'mine'; it has: tiny, other; --no-model-check sends it all "
+            "--model: the server has no model 'mine'; it has: tiny, other; --no-model-check sends it all "
             "the same",
         ),
         pytest.param(

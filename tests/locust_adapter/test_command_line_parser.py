@@ -472,7 +472,7 @@ def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str], server: T
     line = refused_before_load(capsys, "--host", server.url, "--model", "mine")
     assert (
         line
-        == "the server has no model 'mine'; it has: tiny, other; --no-model-check sends it all the "
+        == "--model: the server has no model 'mine'; it has: tiny, other; --no-model-check sends it all the "
         "same"
     )
     assert server.paths() == ["/v1/models"]

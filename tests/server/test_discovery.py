@@ -63,8 +63,8 @@ def test_a_model_that_is_not_there_is_refused_with_those_that_are(server: TinySe
     with pytest.raises(DiscoveryFailed) as failed:
         ask(server, model="Other")
     line = (
-        "the server has no model 'Other'; it has: tiny, other; --no-model-check sends it all "
-        "the same"
+        "--model: the server has no model 'Other'; it has: tiny, other; --no-model-check sends it "
+        "all the same"
     )
     assert str(failed.value) == line
 
@@ -75,7 +75,7 @@ def test_of_a_mix_the_first_is_asked_and_all_must_be_there(server: TinyServer) -
     missing = "the server has no model 'a:1' and no 'org/b'; it has: tiny, other"
     with pytest.raises(DiscoveryFailed) as failed:
         ask(server, model_mix="a:1=1,tiny=1,org/b=1")
-    assert str(failed.value) == f"{missing}; --no-model-check sends it all the same"
+    assert str(failed.value) == f"--model-mix: {missing}; --no-model-check sends it all the same"
     found = ask(server, model_mix="a:1=1,tiny=1,org/b=1", model_check=False)
     assert found.notes == (
         f"{missing}: a:1, org/b were sent as they were given (--no-model-check)",

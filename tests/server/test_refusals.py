@@ -181,7 +181,7 @@ def test_aliases_and_wildcards_are_in_the_list(model: str) -> None:
 
 def test_a_model_that_is_not_listed_is_sent_where_that_was_asked() -> None:
     assert failed(server=LISTED, model="big") == (
-        "the server has no model 'big'; it has: tiny, openai/*; --no-model-check sends it all the "
+        "--model: the server has no model 'big'; it has: tiny, openai/*; --no-model-check sends it all the "
         "same"
     )
     found = taken("big", model_check=False)

@@ -48,10 +48,10 @@ def test_what_cannot_be_read_keeps_its_place() -> None:
         ("of another version", ""), ("ttft p95 < 1s", "ttft p95 < 1s"), ("chatt", ""),
     ]  # fmt: skip
     assert rules.entries[2].why.startswith(
-        "unknown SLO preset 'chatt' (did you mean chat?); there are: chat, mlperf-"
+        "--slo-preset: unknown SLO preset 'chatt' (did you mean chat?); there are: chat, mlperf-"
     )
     assert rules.good == ()
-    assert rules.good_mistake.startswith("goodput 'nonsense': ")
+    assert rules.good_mistake.startswith("--goodput 'nonsense': ")
 
 
 def test_all_mistakes_of_a_run_at_once() -> None:
@@ -59,7 +59,7 @@ def test_all_mistakes_of_a_run_at_once() -> None:
         validate_rules(resolve_rules(("ttft p95 < 1s", "goodput > 1"), "chat", "ttft:300"))
     )
     found = list(validate_rules(resolve_rules(("ttft p95 < 1", "goodput > 1"), "chad", "ttft")))
-    assert [text.split()[0] for text in found] == ["SLO", "goodput", "unknown"]
+    assert [text.split()[0] for text in found] == ["SLO", "--goodput", "--slo-preset:"]
 
 
 def test_runs_are_compared_at_their_end() -> None:

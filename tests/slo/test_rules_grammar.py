@@ -128,6 +128,12 @@ def test_limits_are_in_seconds_shares_and_numbers_a_second(text: str, limit: flo
             "input, name,"),
         ("ttft{class} p95 < 1s", "{class} is not a selector"),
         ("ttft{} p95 < 1s", "{} is not a selector"),
+        ("ttft{input>=4000} p95 < 1s", "write {input=4k..16k} for 4,000 to 15,999 tokens, or "
+            "{input=4k..} for 4,000 and more"),
+        ("ttft{class=a, Input<4k} p95 < 1s", "write {input=4k..16k} for"),
+        ("ttft{images>1} p95 < 1s", "write {images=1..4} for 1 to 3 images"),
+        ("ttft{turn>1} p95 < 1s", "write {turn=first} or {turn=later}"),
+        ("ttft{concurrency<8} p95 < 1s", "write {concurrency=8..32} for the stages from 8 to 32"),
         ("ttft{class=a p95 < 1s", "the braces after the metric are not closed"),
         ("ttft{class=a, class=b} p95 < 1s", "class is given twice"),
         ("ttft{turn=second} p95 < 1s", "unknown turn second: there are first and later"),
@@ -319,7 +325,7 @@ def test_goodput_as_aiperf_writes_it() -> None:
      ("goodput:3", "not a number of one request")],
 )  # fmt: skip
 def test_mistakes_in_a_goodput(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=r"^goodput ") as error:
+    with pytest.raises(ValueError, match=r"^--goodput ") as error:
         parse_goodput(text)
     assert said in str(error.value)
 

@@ -2,6 +2,7 @@
 command line."""
 
 import os
+import re
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -295,6 +296,22 @@ def test_a_wrong_value_is_refused_in_the_words_of_the_command_line(
     with pytest.raises(RunRefused) as refused:
         of(form)
     assert str(refused.value) == line
+
+
+@pytest.mark.parametrize("text", ["nonsense", "-7", "200,128:80;4000,512:10"])
+def test_a_refusal_of_a_value_begins_with_the_flag_of_its_field(text: str) -> None:
+    """The page sets the focus into the field of the first flag."""
+    known = options("--host", "http://server")
+    refused = dict[str, str]()
+    for option in OPTIONS:
+        if option.in_form and option.kind is not bool and not option.repeated:
+            try:
+                read_form_settings(fill_options(known, {option.dest: text}), SimpleNamespace())
+            except (RunRefused, ValueError) as no:
+                refused[option.flag] = str(no)
+    assert {"--seq-dist", "--slo-preset", "--goodput", "--request-rate"} <= set(refused)
+    flags = {flag: re.findall(r"(?:^|\s)(--[a-z][a-z-]*)", line) for flag, line in refused.items()}
+    assert [flag for flag, named in flags.items() if named[:1] != [flag]] == []
 
 
 def test_a_locustfiles_own_number_is_one() -> None:
