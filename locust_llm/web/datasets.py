@@ -17,6 +17,8 @@ from weakref import finalize
 
 from locust_llm.settings.run_refusal import refuse_run
 
+from .dataset_head import explain_no_dataset
+
 MAX_UPLOAD_BYTES: Final = 100 << 20
 UPLOAD_S: Final = 300.0
 """An upload that takes longer is given up."""
@@ -99,6 +101,8 @@ class Datasets:
                     file.write(block)
             if not size:
                 refuse_run("the file is empty")
+            if wrong := explain_no_dataset(path):
+                refuse_run(f"{path.name} is no dataset: {wrong}")
         except BaseException:
             _remove(path)
             raise
@@ -162,8 +166,16 @@ def _below(folder: Path) -> Iterator[tuple[str, Path]]:
             ):
                 continue
             name = path.relative_to(folder).as_posix()
-            if name.isprintable():  # which a name that is no UTF-8 is not
+            # a name that is no UTF-8 is not printable
+            if name.isprintable() and _can_be_dataset(path):
                 yield name, path
+
+
+def _can_be_dataset(path: Path) -> bool:
+    try:
+        return not explain_no_dataset(path)
+    except OSError:
+        return False
 
 
 def _remove(path: Path) -> None:

@@ -1,6 +1,7 @@
 """Datasets: a choice of the form leads to what was offered, and to no other; an upload is bounded,
 private and removed."""
 
+import gzip
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -75,6 +76,50 @@ def test_without_a_folder_nothing_of_this_machine_is_offered() -> None:
     for choice in (GIVEN, "file:a.jsonl"):
         with pytest.raises(RunRefused):
             nothing.path(choice)
+
+
+LOG = "[2026-11-25 16:24:01,123] INFO/locust: a simulator, started\n"
+NO_DATASETS = {
+    "page.jsonl": "<html><body>not found</body></html>\n",
+    "sim.log": "listening on 127.0.0.1:8000, 4 slots\nPOST /v1/chat/completions, 200\n",
+    "loc.log": LOG * 2,
+    "times.log": LOG.replace("[", "") * 2,
+    "package.json": '{\n "name": "x",\n "version": 1\n}\n',
+    "list.json": "[1, 2, 3]",
+    "words.jsonl": '{"level": "info", "msg": "a"}\n',
+    "broken.jsonl": '{"prompt": "Hel\n',
+    "latin.csv": b"a,b\n\xe4,1\n",
+    "one.csv": "prompt\nHello\n",
+    "half.json.gz": gzip.compress(ROW * 99)[:30],
+}
+CAN_BE = {
+    "openai.jsonl": ROW,
+    "list.json": b"[\n " + ROW + b"]",
+    "pretty.json": b'{\n "prompt": "Hello"\n}',
+    "packed.jsonl.gz": gzip.compress(ROW),
+    "long.jsonl": b'{"prompt": "' + b"a" * 99_999 + b'"}\n',
+    "azure.csv": b"TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00,3162,35\n",
+    "own.tsv": b"when\tprompt tokens\n1\t2\n",
+    "own.log": b'{"ts": 1.5, "level": "info", "in": 3, "out": 4}\n',
+    "bom.jsonl": b"\xef\xbb\xbf" + ROW,
+}
+
+
+def test_a_file_that_is_no_dataset_is_not_offered(tmp_path: Path) -> None:
+    for name, content in (NO_DATASETS | CAN_BE).items():
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    (tmp_path / "list.json").write_bytes(CAN_BE["list.json"])
+    offered = [name for _, name in Datasets(None, tmp_path).choices()]
+    assert offered == sorted(CAN_BE)
+
+
+@pytest.mark.parametrize("name", NO_DATASETS)
+def test_an_upload_that_is_no_dataset_is_refused(name: str, datasets: Datasets) -> None:
+    content = NO_DATASETS[name]
+    kept = datasets.keep("x.jsonl", [ROW])
+    with pytest.raises(RunRefused, match=f"^{name} is no dataset: it"):
+        datasets.keep(name, [content if isinstance(content, bytes) else content.encode()])
+    assert datasets.path(kept)
 
 
 def test_a_long_list_is_cut(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

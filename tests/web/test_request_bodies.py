@@ -216,7 +216,8 @@ def test_an_upload_has_a_limit_of_its_own(
     for base in ("", "/deep"):
         page = pages(*(["--web-base-path", base] if base else []))
         upload = page.client.post(
-            f"{base}/llm/datasets?name=x.jsonl", data=b"x" * (MAX_FORM_BYTES + 1)
+            f"{base}/llm/datasets?name=x.jsonl",
+            data=b'{"prompt": "Hello"}\n' * (MAX_FORM_BYTES // 10),
         )
         assert upload.get_json()["done"]
         too_long = page.client.post(
