@@ -27,10 +27,44 @@
   }
   form.addEventListener("input", ({ target }) => {
     hide();
+    keep();
     if (!target.hasAttribute("aria-invalid")) return;
     target.removeAttribute("aria-invalid");
     answer.textContent = "";
   });
+
+  // -- what was typed ------------------------------------------------------------------------------------------------------
+
+  // It stays until a run has started, also where a refusal led to another page in between. Not the dataset: an upload ends.
+  const TYPED = "locust-llm: typed into the form of a run";
+  const read = (input) => (isSwitch(input) ? String(input.checked) : input.value);
+  const given = new Map(fields.map(({ input }) => [input.name, read(input)]));
+  const kept = fields.map(({ input }) => input).filter((input) => input.name !== "dataset");
+  function keep() {
+    const typed = kept.filter((input) => read(input) !== given.get(input.name)).map((input) => [input.name, read(input)]);
+    try {
+      if (typed.length) sessionStorage.setItem(TYPED, JSON.stringify(typed));
+      else sessionStorage.removeItem(TYPED);
+    } catch { /* a browser that keeps nothing */ }
+  }
+  function forget() {
+    try { sessionStorage.removeItem(TYPED); } catch { /* a browser that keeps nothing */ }
+  }
+  function bringBack() {
+    let typed = [];
+    try { typed = JSON.parse(sessionStorage.getItem(TYPED) ?? "[]"); } catch { forget(); }
+    for (const [name, value] of typed) {
+      const input = named.get(name)?.input;
+      if (!input) continue;
+      if (isSwitch(input)) input.checked = value === "true";
+      else input.value = value;
+      const folded = input.closest("details");
+      if (folded) folded.open = true;
+    }
+    by("forget").hidden = !typed.length;
+  }
+  by("forget").addEventListener("click", () => { forget(); form.reset(); location.reload(); });
+  bringBack();
   hide();
 
   // -- the start -----------------------------------------------------------------------------------------------------------
@@ -69,7 +103,7 @@
       if (got.redirected) throw new Error("Signed out: reload the page.");
       if (got.status === 413) throw new Error(await got.text());
       const { success, message } = await got.json();
-      if (success) location.assign("../llm");
+      if (success) { forget(); location.assign("../llm"); }
       else refused(message);
     } catch (error) {
       refused(error instanceof TypeError || error instanceof SyntaxError ? "No answer from the load generator." : error.message);

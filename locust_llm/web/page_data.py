@@ -50,6 +50,7 @@ from .live import (
     StageRow,
     order_latency_rows,
 )
+from .locust_form import LIMIT_FIELD
 from .past_runs import Archive
 from .rule_cards import RuleBoard, make_final_card
 
@@ -153,10 +154,19 @@ class RunView:
 
     def ends(self) -> None:
         """The report of the run is made, or could not be."""
+        self.keep_changed_limit()
         control, self.control = self.control, None
         self._status = (0.0, {})
         if control is not None:
             self._ended = control.store.result
+
+    def keep_changed_limit(self) -> None:
+        """The form of the next run has the limit of the last change, as it has the users. During
+        the run the options keep the limit of the start: a form that still shows it changes
+        nothing."""
+        options = self.environment.parsed_options
+        if self.control is not None and self.target != self.control.settings.prefill_concurrency:
+            setattr(options, LIMIT_FIELD, self.target)
 
     def change_limit(self, limit: int | None, ramp_s: float | None = None) -> str:
         """Change the gate of the present run. Returns a sentence. Raises ValueError of one

@@ -92,6 +92,12 @@ COLUMNS: Final = (
 PAGE_LINK: Final = {"href": "./llm", "title": "LLM live page: charts and the prefill gate"}
 """The link stands on Locust's tab of downloads, the only place of its page with links of an
 extension."""
+CORNER_LINK: Final = (
+    b'<a href="./llm" style="position:fixed;right:1rem;bottom:1rem;z-index:2000;padding:.4rem .8rem;'
+    b"border-radius:.4rem;background:#0b5cad;color:#fff;font:600 14px system-ui,sans-serif;"
+    b'text-decoration:none">LLM live page</a>'
+)
+"""The way back from Locust's page, in a corner that its tables leave free."""
 LOCUSTS: Final = "locust.index"
 """Locust's own page. Ours replaces it where the address has no query. With a query such as
 ?tab=stats it is Locust's."""
@@ -211,6 +217,7 @@ def _new_run(view: RunView, datasets: Datasets) -> Any:
     """The form, or the live page while a run is on."""
     if view.control is not None and not view.control.draining:
         return flask.redirect("../llm")
+    view.keep_changed_limit()
     environment = view.environment
     options, ui = environment.parsed_options, environment.web_ui
     if ui is None or options is None or not hasattr(options, LIMIT_FIELD):
@@ -223,7 +230,7 @@ def _new_run(view: RunView, datasets: Datasets) -> Any:
         return _text(f"{error.filename}: {error.strerror}", 500)
     template = _static("new_run.html").decode()
     columns = shown[:IN_FIRST_COLUMN], shown[IN_FIRST_COLUMN:]
-    words = {"columns": columns, "most_bytes": MAX_UPLOAD_BYTES, "refusal": view.refusal}
+    words = {"columns": columns, "most_bytes": MAX_UPLOAD_BYTES}
     return _page(flask.render_template_string(template, **words).encode())
 
 
@@ -405,6 +412,13 @@ def _extend(
             answer = flask.jsonify(stats)  # a new one: Locust keeps its own for two seconds
         return answer
 
+    def link_back(answer: flask.Response) -> flask.Response:
+        # not on the page of Locust's login, which has another endpoint
+        if flask.request.endpoint == LOCUSTS and answer.mimetype == "text/html":
+            page = answer.get_data()
+            answer.set_data(page.replace(b"</body>", CORNER_LINK + b"</body>", 1))
+        return answer
+
     def llm_update() -> None:
         update()
         args = ui.template_args
@@ -420,6 +434,7 @@ def _extend(
             }
 
     ui.app.after_request(llm_stats)
+    ui.app.after_request(link_back)
     ui.update_template_args = llm_update
     if hasattr(options, LIMIT_FIELD):
         whitelist = Whitelist(

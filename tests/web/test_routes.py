@@ -255,7 +255,7 @@ def test_users_of_the_warmup_begin(pages: Callable[..., Page], server: TinyServe
         ({"slo": "ttft < 5"}, "ttft"),
         (
             {"model": "mine"},
-            "the server has no model 'mine'; it has: tiny, other; --no-model-check sends it all "
+            "--model: the server has no model 'mine'; it has: tiny, other; --no-model-check sends it all "
             "the same",
         ),
         ({"host": "http://127.0.0.1:1"}, "cannot reach http://127.0.0.1:1: "),
@@ -283,6 +283,15 @@ def test_a_run_that_cannot_be_is_refused_in_the_form(
     ]
     assert page.start()["success"]
     assert page.view.refusal == ""
+
+
+def test_the_next_visit_of_the_form_is_not_greeted_by_an_old_refusal(
+    pages: Callable[..., Page],
+) -> None:
+    page = pages("--host", "http://server")
+    assert not page.start({"slo": "ttff p95 < 1s"})["success"]
+    assert page.view.refusal
+    assert "ttff" not in page.client.get("/llm/new").text
 
 
 @pytest.mark.parametrize("error", [OverflowError("too large"), MemoryError(), TypeError("no text")])
@@ -397,6 +406,22 @@ def test_a_limit_that_was_not_edited_in_the_form_does_not_undo_the_live_pages(
     assert answer["message"] == "The prefill limit is unchanged: the live page set it to 3"
     assert page.start({"user_count": "9", "prefill_concurrency": "5"})["message"] == "Changed"
     assert run.turned == [(3, None), (5, None)]
+
+
+@pytest.mark.parametrize(("typed", "kept"), [("8", "8"), ("", "")])
+def test_the_form_of_the_next_run_has_the_changed_limit(
+    typed: str, kept: str, on: tuple[Page, Any]
+) -> None:
+    page, run = on
+    page.client.post("/llm/gate", data={"limit": typed})
+    assert page.options.prefill_concurrency == 4
+    run.draining = True
+    assert (
+        f'name="prefill_concurrency" aria-describedby="of-prefill_concurrency-help" value="{kept}"'
+        in (page.client.get("/llm/new").text)
+    )
+    page.view.ends()
+    assert page.options.prefill_concurrency == (int(kept) if kept else None)
 
 
 def test_a_tab_of_somebody_else_stays(on: tuple[Page, Any]) -> None:

@@ -221,3 +221,12 @@ def test_the_address_leads_to_ours_where_the_users_are(
     assert (answer.status_code, answer.headers["Location"]) == (302, place)
     assert "window.templateArgs" in page.client.get("/deep/?tab=stats").text
     assert "window.templateArgs" in pages().client.get("/").text
+
+
+def test_locusts_page_has_a_link_back(pages: Callable[..., Page]) -> None:
+    page = pages("--web-base-path", "/deep")
+    text = page.client.get("/deep/?tab=stats").text
+    assert re.findall(
+        r'<a href="([^"]*)"[^>]*>([^<]*)</a></body>', re.sub(r"\s*</body>", "</body>", text)
+    ) == [("./llm", "LLM live page")]
+    assert "LLM live page</a>" not in page.client.get("/deep/llm/new").text
