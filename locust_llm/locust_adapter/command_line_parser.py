@@ -503,6 +503,13 @@ def _has_arrivals(settings: Settings) -> bool:
     )
 
 
+def _check_length_mix(text: str) -> None:
+    try:
+        parse_length_mix(text)
+    except ValueError as error:
+        raise ValueError(f"--seq-dist: {error}") from None
+
+
 def look_through_inputs(settings: Settings) -> DatasetSummary | None:
     """Read once what the settings name, so that a mistake shows before any load. Returns what the
     dataset is, if there is one.
@@ -514,10 +521,7 @@ def look_through_inputs(settings: Settings) -> DatasetSummary | None:
         if not settings.compares or entry.rule is None or entry.rule.base != BASE:
             _look_at_base(entry)
     if settings.seq_dist:
-        try:
-            parse_length_mix(settings.seq_dist)
-        except ValueError as error:
-            raise ValueError(f"--seq-dist: {error}") from None
+        _check_length_mix(settings.seq_dist)
     if settings.model_mix:
         parse_weights(settings.model_mix)
     collect_extra_inputs(settings)
