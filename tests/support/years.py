@@ -24,6 +24,7 @@ def run_folder(
     document = json.loads((EXAMPLE / "run.json").read_text())
     figures = json.loads((EXAMPLE / "profile_export_aiperf.json").read_text())
     document["run"] |= {"started_at": at, "profiling_at": at, "stopping_at": at + 120, **facts}
+    document["slo_status"] = "PASS"  # whatever the example's is
     document["run"]["settings"] |= {"host": "http://llm.example.com:8000", **settings}
     if commit:
         document["run"]["commit"] = {"hash": commit, "branch": "main", "dirty": False}
