@@ -30,7 +30,10 @@ from locust_llm.report.judge_slo import INTERVAL_CROSSES
 from locust_llm.report.metrics_by_group import WHOLE
 from locust_llm.report.open_loop_delivery import format_delivery_line, format_outage_line
 from locust_llm.report.sections.ab_comparison import (
+    FAILURE_RATE,
+    FROM_DUE,
     PairedComparison,
+    PairedFigure,
     describe_gaps_of_figures,
     make_paired_head,
 )
@@ -138,6 +141,8 @@ ARM_ROWS: Final = (
     ("request_latency", "p95"),
     ("output_tokens_per_s", ""),
 )  # fmt: skip
+FAILURE_KEY: Final = (FAILURE_RATE, "")
+FROM_DUE_KEYS: Final = ((FROM_DUE, "p50"), (FROM_DUE, "p95"))
 
 
 def find_console_width() -> int:
@@ -218,7 +223,8 @@ def _warnings(summary: Summary, run: Run) -> Iterator[str]:
     for failure in summary.failures[:MAX_FAILURES]:
         status = "" if failure.status is None else f" (HTTP {failure.status})"
         message = f", {truncate_text(failure.message, MAX_MESSAGE)}" if failure.message else ""
-        yield f"{failure.count} failed: {failure.outcome}{status}{message}"
+        arms = failure.describe_arms()
+        yield f"{failure.count} failed{arms}: {failure.outcome}{status}{message}"
     if others := summary.failures[MAX_FAILURES:]:
         outcomes = Counter[str]()
         for failure in others:
@@ -324,9 +330,7 @@ def _remarks(summary: Summary, run: Run) -> Iterator[str]:
         texts = [text for text in (*rest, *others) if text and text not in first]
         yield from dict.fromkeys((*texts, *sweep.findings))
     if (paired := summary.paired) is not None:
-        yield from describe_gaps_of_figures(
-            [figure for figure in paired.figures if (figure.metric, figure.stat) in ARM_ROWS]
-        )
+        yield from describe_gaps_of_figures(_select_arm_figures(paired))
     if summary.waterfall is not None and not summary.swept:
         yield summarise_latency_parts(summary.waterfall)
     yield from (
@@ -440,8 +444,18 @@ def _stages(
 
 
 def _arms(paired: PairedComparison) -> Iterator[Sequence[str]]:
+    return (cells_of_arms(figure) for figure in _select_arm_figures(paired) if figure.pairs)
+
+
+def _select_arm_figures(paired: PairedComparison) -> list[PairedFigure]:
+    """The main values of two arms: failures first where an arm has some, then TTFT from due where
+    requests had waits."""
     figures = {(figure.metric, figure.stat): figure for figure in paired.figures}
-    return (cells_of_arms(figures[key]) for key in ARM_ROWS if key in figures)
+    failures = figures.get(FAILURE_KEY)
+    has_failures = failures is not None and any(map(any, failures.pairs))
+    first = [FAILURE_KEY] if has_failures else []
+    keys = (*first, *FROM_DUE_KEYS, *ARM_ROWS)
+    return [figures[key] for key in keys if key in figures]
 
 
 def _aligned(head: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+import pandas as pd
 from msgspec.structs import replace
 
 from locust_llm.records.outcomes import CANCELLED, CUT, FAILURES, OK
@@ -31,6 +32,7 @@ from locust_llm.report.summary_rows import (
     relabel_chunk_rows,
 )
 from locust_llm.report.time_course import find_limit_in_force, find_users_in_force
+from locust_llm.settings.ab_arms import BASE, CANDIDATE
 from locust_llm.settings.selftest_modes import REQUIRE
 from locust_llm.slo.capacity_search import CapacityEstimate, StageEvidence
 from locust_llm.slo.client_verdict import (
@@ -448,21 +450,28 @@ def _given_up(part: RequestSelection, percentiles: Sequence[float]) -> tuple[Row
 
 def _failures(part: RequestSelection) -> tuple[FailureGroup, ...]:
     """The failures, the most frequent first."""
-    failed = part.requests.loc[
-        part.outcome(*FAILURES).chosen, ["outcome", "name", "status", "error"]
-    ]
-    kinds = failed.groupby(list(failed.columns), observed=True, dropna=False).size()
+    kind_columns = ["outcome", "name", "status", "error"]
+    failed = part.requests.loc[part.outcome(*FAILURES).chosen, [*kind_columns, "arm"]]
     rows = [
         FailureGroup(
             outcome=outcome,
             name=name,
             status=None if math.isnan(status) else int(status),
-            count=n,
+            count=len(members),
             message=first,
+            arms=_count_arms(members),
         )
-        for outcome, name, status, first, n in kinds.reset_index().itertuples(index=False)
+        for (outcome, name, status, first), members in failed.groupby(
+            kind_columns, observed=True, dropna=False
+        )
     ]
     return tuple(sorted(rows, key=lambda row: -row.count))
+
+
+def _count_arms(requests: pd.DataFrame) -> dict[str, int]:
+    """How many of the requests each arm has. Empty: there are no arms."""
+    count_of = {arm: int((requests["arm"] == arm).sum()) for arm in (BASE, CANDIDATE)}
+    return {arm: count for arm, count in count_of.items() if count}
 
 
 def _conditions(

@@ -65,6 +65,15 @@ class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     message: str
     """The first message."""
+    arms: dict[str, int] = {}
+    """How many of them each arm has. Empty: there are no arms."""
+
+    def describe_arms(self) -> str:
+        """`` at the candidate``, `` (3 at the base, 24 at the candidate)``. Empty: no arms."""
+        if len(self.arms) == 1:
+            return f" at the {next(iter(self.arms))}"
+        counts = ", ".join(f"{count} at the {arm}" for arm, count in self.arms.items())
+        return f" ({counts})" if counts else ""
 
 
 class RunCounts(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,13 @@ from locust_llm.records.run_facts import Run
 from locust_llm.report.array_types import Floats
 from locust_llm.report.document_blocks import mark_scarce
 from locust_llm.report.open_loop_delivery import describe_span
-from locust_llm.report.sections.ab_comparison import DIFFERENT, SAME, PairedComparison
+from locust_llm.report.sections.ab_comparison import (
+    DIFFERENT,
+    FAILURE_RATE,
+    FROM_DUE,
+    SAME,
+    PairedComparison,
+)
 from locust_llm.report.sections.metric_tables import has_lost_many
 from locust_llm.report.sections.prefill_limit_comparison import WORDS, LimitComparison
 from locust_llm.report.sections.summary import Summary
@@ -189,9 +195,14 @@ def _limit_tiles(limits: LimitComparison) -> Iterator[tuple[str, str, str]]:
 
 
 def _paired_tiles(paired: PairedComparison) -> Iterator[tuple[str, str, str]]:
-    """The candidate's main differences."""
+    """The candidate's main differences: failures where they differ, then latencies and throughput."""
+    failures = [figure for figure in paired.figures if figure.metric == FAILURE_RATE]
+    for figure in failures:
+        if figure.different and figure.difference is not None:
+            yield figure.label, f"{figure.difference:+.1f}", figure.word
+    first = FROM_DUE if paired.limits_differ else "ttft"
     for figure in paired.figures:
-        shown = figure.stat in ("p50", "p99") and figure.metric in ("ttft", "itl")
+        shown = figure.stat in ("p50", "p99") and figure.metric in (first, "itl")
         if (shown or figure.metric == "output_tokens_per_s") and figure.percent is not None:
             yield figure.label, f"{figure.percent:+.1f}%{'*' * figure.few}", figure.word
 

@@ -129,6 +129,9 @@ class PairedComparison(msgspec.Struct, frozen=True, kw_only=True):
     isolation: str = ""
     """HOLDS, DOES NOT HOLD or INCONCLUSIVE: whether none of its latencies is longer by more than
     ``ISOLATION_ROOM`` percent."""
+    limits_differ: bool = False
+    """The arms have different prefill limits. What counts from the send leaves out the wait at the
+    limit, so a lower limit makes it shorter by itself."""
     pairs: int = 0
     """The whole pairs that count."""
     planned: int = 0
@@ -144,7 +147,36 @@ class PairedComparison(msgspec.Struct, frozen=True, kw_only=True):
         """The number of values that are better or worse."""
         return sum(figure.different for figure in self.figures)
 
+    def list_main_differences(self, most: int) -> list[PairedFigure]:
+        """The weightiest values that are better or worse: failures first. With different limits
+        TTFT from due is next, and what leaves out the wait at the limit is named only where
+        nothing else differs."""
+        different = [figure for figure in self.figures if figure.different]
+        if self.limits_differ:
+            whole = [figure for figure in different if figure.metric not in WITHOUT_WAIT]
+            different = whole or different
+        return sorted(different, key=self._rank)[:most]
 
+    def _rank(self, figure: PairedFigure) -> int:
+        if figure.metric == FAILURE_RATE:
+            return 0
+        return 1 if self.limits_differ and figure.metric == FROM_DUE else 2
+
+    def describe_waits(self) -> str:
+        """What holds for TTFT from due, where limits differ and no value of it does. Empty: nothing
+        has to be added."""
+        from_due = [figure for figure in self.figures if figure.metric == FROM_DUE and figure.pairs]
+        if not self.limits_differ or not from_due or any(figure.different for figure in from_due):
+            return ""
+        if any(figure.word == UNSURE for figure in from_due):
+            return f"TTFT from due, with the wait at the limit, is {UNSURE}"
+        return f"TTFT from due, with the wait at the limit, shows {EQUAL}"
+
+
+FAILURE_RATE: Final = "error_rate"
+FROM_DUE: Final = "ttft_from_due"
+WITHOUT_WAIT: Final = ("ttft", "request_latency")
+"""The times that count from the send."""
 LONGER_BLOCKS: Final = "longer blocks (--block-duration) have more requests"
 FEW: Final = 20
 """With so few requests in a block, its values are of little use."""
@@ -402,6 +434,8 @@ def compare_arms(
     decided = DIFFERENT if seen is not None and seen <= CHANCE else SAME
     warnings = (_uneven(pairs) if run.settings.open_loop else "", stands * _within_error(blame))
     return PairedComparison(
+        limits_differ=run.settings.changes.prefill_concurrency
+        not in (None, run.settings.prefill_concurrency),
         verdict=INCONCLUSIVE if reason or seen is None else decided,
         reason=reason,
         chance=None if reason else seen,
@@ -570,7 +604,7 @@ def _uneven(pairs: Sequence[PairRequests]) -> str:
 def list_compared_figures(run: Run) -> Iterator[Rule]:
     """A rule about each value that is shown. Their limits have no meaning."""
     settings = run.settings
-    latencies = (*LATENCIES, "ttft_from_due") if settings.open_loop or run.limits else LATENCIES
+    latencies = (*LATENCIES, FROM_DUE) if settings.open_loop or run.limits else LATENCIES
     shown = [_rule(word, stat) for word, stat in product(latencies, STATS)]
     shown += [_rule(word) for word in ("requests_per_s", "output_tokens_per_s", "error_rate")]
     good, _ = define_good_request(settings.rules)
@@ -843,9 +877,11 @@ def describe_paired_verdict(comparison: PairedComparison) -> str:
         return f"{verdict} {called}, where {0.05 * comparison.known:.2g} are expected of equal arms (5%)."
     if comparison.verdict != DIFFERENT:
         return f"{verdict} {called}; of equal arms {0.05 * comparison.known:.2g} would be."
-    named = [format_paired_difference(figure) for figure in comparison.figures if figure.different]
-    more = f"; and {len(named) - FIRST} more" if len(named) > FIRST else ""
-    return f"{verdict} {called}: {'; '.join(named[:FIRST])}{more}."
+    named = list(map(format_paired_difference, comparison.list_main_differences(FIRST)))
+    rest = comparison.different - len(named)
+    more = f"; and {rest} more" if rest else ""
+    waits = comparison.describe_waits()
+    return f"{verdict} {called}: {'; '.join(named)}{more}.{f' {waits}.' if waits else ''}"
 
 
 def describe_isolation(comparison: PairedComparison) -> str:

@@ -30,7 +30,7 @@ def make_failures_table(summary: Summary) -> Iterator[Block]:
             f.outcome,
             truncate_text(f.name, 30),
             status,
-            str(f.count),
+            f"{f.count}{f.describe_arms()}",
             truncate_text(f.message, MESSAGE_WIDTH),
         )
 

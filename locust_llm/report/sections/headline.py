@@ -467,6 +467,9 @@ def _arms(found: PairedComparison) -> str:
             f"No difference between base and candidate to be seen in "
             f"{format_count(found.pairs, 'pair')}"
         )
-    named = [format_paired_difference(figure) for figure in found.figures if figure.different]
-    more = f", {len(named) - MAX_DIFFERENCES} more" if len(named) > MAX_DIFFERENCES else ""
-    return f"The candidate differs: {', '.join(named[:MAX_DIFFERENCES])}{more}"
+    named = list(map(format_paired_difference, found.list_main_differences(MAX_DIFFERENCES)))
+    rest = found.different - len(named)
+    more = f", {rest} more" if rest else ""
+    waits = found.describe_waits()
+    also = f"; {waits}" if waits else ""
+    return f"The candidate differs: {', '.join(named)}{more}{also}"

@@ -12,6 +12,7 @@ from locust_llm.records.phase_plan import PROFILING, WARMUP
 from locust_llm.records.request_latency import NOT_STREAMED
 from locust_llm.records.run_facts import DECIDED, LOST_WORKER, NO_RECORD, Run
 from locust_llm.report.document_blocks import format_interval
+from locust_llm.report.sections.ab_comparison import DIFFERENT
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.latency_breakdown_display import QUESTION
 from locust_llm.report.sections.prefix_cache import make_cache_remarks
@@ -259,7 +260,7 @@ def _for_locustfile(advice: str, run: Run) -> str:
 
 
 def _stand(summary: Summary, run: Run) -> Iterator[str]:
-    """That rules are decided beside a client verdict below OK."""
+    """That rules and differences are decided beside a client verdict below OK."""
     decided = sum(result.decides and result.status != INCONCLUSIVE for result in summary.slos)
     by_point = (
         run.settings.slo_mode == POINT
@@ -273,6 +274,14 @@ def _stand(summary: Summary, run: Run) -> Iterator[str]:
             else (f"{decided} decided rules stand", "them")
         )
         yield f"The {which} all the same: no such error can have turned {them}"
+    called = 0 if summary.paired is None else summary.paired.different
+    if called and summary.paired is not None and summary.paired.verdict == DIFFERENT:
+        one = called == 1
+        yield (
+            f"The {'difference that is' if one else f'{called} differences that are'} called better "
+            f"or worse stand{'s' * one} all the same: no such error can have turned "
+            f"{'it' if one else 'them'}"
+        )
 
 
 def format_slo_line(summary: Summary) -> str | None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.records.record import Record
-from locust_llm.records.run_facts import ProcessHealth, Run, Stage
+from locust_llm.records.run_facts import LimitChange, ProcessHealth, Run, Stage
 from locust_llm.records.timing_accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.console_summary import format_ending
@@ -30,6 +30,8 @@ from locust_llm.report.sections.ab_comparison import (
     make_paired_head,
     make_paired_table,
 )
+from locust_llm.report.sections.headline import make_headline
+from locust_llm.report.sections.notes import format_verdict_line
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.summarise import summarise_run
 from locust_llm.report.time_course import describe_arm_limits
@@ -439,6 +441,57 @@ def test_a_percentile_that_lands_on_a_failure_is_compared_in_no_way() -> None:
         "longer blocks (--block-duration) have more requests"
     )
     assert the(summary, "Failures (%)").pairs[0] == (0.0, 100.0)
+
+
+def test_failures_of_one_arm_come_first_in_the_sentence_and_in_the_table() -> None:
+    """One of the four requests of each block of the candidate fails: 25 % against 0 %."""
+    run, records = a_comparison((1.5, 1.52) * 5)
+    broken = {(record.pair, CANDIDATE): i for i, record in enumerate(records)
+              if record.arm == CANDIDATE}  # fmt: skip
+    for place in broken.values():  # the last of each block
+        gone = records[place]
+        records[place] = replace(
+            failed(sent_at=gone.sent_at), arm=gone.arm, pair=gone.pair, phase=gone.phase
+        )
+    summary = summarised(run, records)
+    assert make_headline(summary, run).startswith(
+        "The candidate differs: Failures (%) +25 (worse), TTFT avg (ms) +51.0% (worse)"
+    )
+    lines = format_ending(summary, run, "reports/x", 120).splitlines()
+    first_row = lines[next(i for i, line in enumerate(lines) if line.startswith("Metric")) + 1]
+    assert first_row.split()[:5] == ["Failures", "(%)", "0", "25", "+25"]
+    assert any(line.startswith("10 failed at the candidate: ") for line in lines)
+    assert not any(line.startswith("TTFT p95 (ms)  ") for line in lines), "no row of dashes"
+
+
+@pytest.mark.parametrize("off_ms", [20.0, 60.0])
+def test_of_arms_with_other_prefill_limits_the_time_from_due_leads(off_ms: float) -> None:
+    """The candidate waits for 150 ms at its limit, and then takes 50 ms instead of 100: its TTFT
+    is halved, and users wait twice as long (200 ms). An error of 20 ms cannot turn that, one of
+    60 ms can."""
+    off = ErrorBounds(count=100, p50_ms=off_ms, p95_ms=off_ms, p99_ms=off_ms, max_ms=off_ms)
+    one = MeasurementAccuracy(streams=10, chunks=100, ttft=off, gap=off)
+    health = ProcessHealth(worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, certificate=one)
+    run, records = a_comparison(
+        (0.5, 0.505) * 5, weather=(100.0,) * 10, candidate_set=("prefill-concurrency=1",)
+    )
+    waited = [
+        replace(record, due_at=record.due_at - 0.15) if record.arm == CANDIDATE else record
+        for record in records
+    ]
+    run = replace(run, health=(health,), limits=(LimitChange(at=UNIX, limit=1, phase="profiling"),))
+    summary = summarised(run, waited)
+    assert summary.client is not None
+    assert summary.client.level == "INVALID"
+    headline, client = make_headline(summary, run), format_verdict_line(summary, run) or ""
+    if off_ms == 20.0:
+        assert headline.startswith("The candidate differs: TTFT from Due avg (ms) +100")
+        assert "stand all the same: no such error can have turned them" in client
+        rows = format_ending(summary, run, "reports/x", 120).split("Metric", 1)[1].splitlines()
+        assert rows[1].startswith("TTFT from Due p50 (ms)")
+    else:
+        assert "TTFT from Due" not in headline
+        assert "stand all the same" not in client
 
 
 @pytest.mark.slow
