@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-import pandas as pd
 from msgspec.structs import replace
 
 from locust_llm.records.outcomes import CANCELLED, CUT, FAILURES, OK
@@ -452,26 +451,24 @@ def _failures(part: RequestSelection) -> tuple[FailureGroup, ...]:
     """The failures, the most frequent first."""
     kind_columns = ["outcome", "name", "status", "error"]
     failed = part.requests.loc[part.outcome(*FAILURES).chosen, [*kind_columns, "arm"]]
+    of_arm = failed.assign(base=failed["arm"] == BASE, candidate=failed["arm"] == CANDIDATE)
+    kinds = of_arm.groupby(kind_columns, observed=True, dropna=False).agg(
+        count=("arm", "size"), base=("base", "sum"), candidate=("candidate", "sum")
+    )
     rows = [
         FailureGroup(
             outcome=outcome,
             name=name,
             status=None if math.isnan(status) else int(status),
-            count=len(members),
+            count=n,
             message=first,
-            arms=_count_arms(members),
+            arms={arm: count for arm, count in ((BASE, base), (CANDIDATE, candidate)) if count},
         )
-        for (outcome, name, status, first), members in failed.groupby(
-            kind_columns, observed=True, dropna=False
+        for outcome, name, status, first, n, base, candidate in kinds.reset_index().itertuples(
+            index=False
         )
     ]
     return tuple(sorted(rows, key=lambda row: -row.count))
-
-
-def _count_arms(requests: pd.DataFrame) -> dict[str, int]:
-    """How many of the requests each arm has. Empty: there are no arms."""
-    count_of = {arm: int((requests["arm"] == arm).sum()) for arm in (BASE, CANDIDATE)}
-    return {arm: count for arm, count in count_of.items() if count}
 
 
 def _conditions(
