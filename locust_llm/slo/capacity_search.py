@@ -416,10 +416,15 @@ def plan_unbounded_stage(
 
 
 def _predict_waves_s(done: Sequence[StageTime], level: float) -> float:
-    """The time of a stage beside its measured part, from the stage with the nearest level, in
-    proportion to the load."""
+    """The time of a stage beside its measured part, from the latest stage and the one with
+    the nearest level above, in proportion to the load."""
     if not done:
         return 0.0
-    nearest = min(done, key=lambda stage: abs(math.log(stage.level / level)))
-    spent_s = max(nearest.whole_s - nearest.measured_s, 0.0)
-    return spent_s * max(level / nearest.level, 1.0)
+    above = [stage for stage in done if stage.level >= level]
+    nearest = min(above or done, key=lambda stage: abs(math.log(stage.level / level)))
+    return max(_scale_waves_s(nearest, level), _scale_waves_s(done[-1], level))
+
+
+def _scale_waves_s(stage: StageTime, level: float) -> float:
+    spent_s = max(stage.whole_s - stage.measured_s, 0.0)
+    return spent_s * min(max(level / stage.level, 1.0), MOST_GROWTH)

@@ -309,7 +309,7 @@ def test_values_that_are_all_about_the_same_tell_levels_apart() -> None:
     assert (found.low, found.high) == (11, 11)
 
 
-def test_a_stage_has_the_waves_of_the_nearest_level() -> None:
+def test_a_stage_has_the_waves_of_the_nearest_level_above() -> None:
     """The stage of 16 took 4 s beside its measured part, the later one of 2 users 2 s. Of 14 users
     with 30 s left, one stage is measured for 26 s."""
     held = [stage(level, 0.0, 500) for level in (1, 2, 4, 8, 13)] + [stage(16, 1.0, 500)]
