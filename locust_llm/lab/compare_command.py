@@ -73,12 +73,16 @@ def _compare_folders(options: argparse.Namespace) -> int:
     )
 
     from .history.between_runs import add_run_spread
-    from .interop.runs_page import render_comparison_page
+    from .interop.runs_page import OverlaidRuns, render_comparison_page
 
+    folders = [options.base, *options.runs]
+    overlaid = OverlaidRuns(folders) if options.html else None
     try:
-        compared = add_run_spread(run_comparison.compare_folders([options.base, *options.runs]))
-        if options.html:
-            replace_file(options.html, render_comparison_page(compared).encode())
+        compared = run_comparison.compare_folders(folders, *([overlaid.add] if overlaid else []))
+        compared = add_run_spread(compared)
+        if overlaid:
+            page = render_comparison_page(compared, overlaid.plots(compared))
+            replace_file(options.html, page.encode())
         if options.markdown:
             replace_file(
                 options.markdown, run_comparison.render_comparison_markdown(compared).encode()

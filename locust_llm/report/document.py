@@ -48,6 +48,7 @@ STAGES: Final = "Stage by stage"
 OVER_TIME: Final = "Over time"
 SERVER: Final = "Server"
 TIMELINE: Final = "Timeline"
+DIFFERENCES: Final = "Differences"
 DISTRIBUTIONS: Final = "Distributions"
 """Headings of charts."""
 POOLED_LATENCY: Final = "Latency over time"
@@ -62,7 +63,7 @@ def build_report_document(
     """The blocks in reading order, not escaped yet: what it came to, why, and what it rests on."""
     yield Heading(make_report_title(summary, run))
     yield from make_opening(summary, run)
-    yield Charts(_choose_first_charts(summary))
+    yield from map(Charts, _choose_first_charts(summary))
     yield from make_rules_table(summary, run)
     if summary.validity is not None:
         yield from make_validity_table(summary.validity)
@@ -70,7 +71,6 @@ def build_report_document(
         yield from make_paired_table(summary.paired)
     if summary.limits is not None:
         yield from make_limit_blocks(summary.limits)
-        yield Charts(BEST_LIMIT.chart_heading)
     if summary.failures:
         yield Heading("Failures")
         yield from make_failures_table(summary)
@@ -101,10 +101,15 @@ def build_report_document(
         yield TextBlock(f"Reports: {folder}")
 
 
-def _choose_first_charts(summary: Summary) -> str:
+def _choose_first_charts(summary: Summary) -> tuple[str, ...]:
+    """The headings of the charts that show the answer."""
     if summary.examination is not None:
-        return summary.examination.chart_heading
-    return LATENCY if summary.sweep is None or summary.sweep.repeats else STAGES
+        return (summary.examination.chart_heading,)
+    if summary.limits is not None:
+        return (BEST_LIMIT.chart_heading, LATENCY)
+    if summary.paired is not None:
+        return (DIFFERENCES, LATENCY)
+    return (LATENCY,) if summary.sweep is None or summary.sweep.repeats else (STAGES,)
 
 
 def _figures(summary: Summary, run: Run) -> Iterator[Block | Charts]:

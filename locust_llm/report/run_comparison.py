@@ -3,7 +3,7 @@ for JSON."""
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -20,6 +20,7 @@ from locust_llm.report.compare.condition_differences import (
     find_condition_differences,
     load_run,
 )
+from locust_llm.report.compare.forest import Difference
 from locust_llm.report.compare.metric_differences import MetricChange, measure_change
 from locust_llm.report.compare.same_workload import find_work_differences
 from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBlock
@@ -140,13 +141,18 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[RunPair, ...]
 
 
-def compare_folders(folders: Sequence[Path]) -> Comparison:
-    """The first is the base. Raises ValueError of one sentence for a folder that holds no run."""
+def compare_folders(
+    folders: Sequence[Path], on_run: Callable[[LoadedRun], None] = lambda run: None
+) -> Comparison:
+    """The first is the base. ``on_run`` gets each run, of which but the base is dropped then.
+    Raises ValueError of one sentence for a folder that holds no run."""
     base = load_run(folders[0])
+    on_run(base)
     pairs = []
     simulated = _simulated(base)
     for folder in folders[1:]:
         run = load_run(folder)
+        on_run(run)
         simulated |= _simulated(run)
         pairs.append(_pair(base, run))
     return Comparison(
@@ -217,6 +223,15 @@ def _pair(base: LoadedRun, run: LoadedRun) -> RunPair:
             stages=stages,
             alone=alone,
         )
+    if swept := [side for side in (base, run) if has_different_loads(side)]:
+        names = " and ".join(str(side.folder) for side in swept)
+        return RunPair(
+            folder=str(run.folder),
+            warnings=warnings,
+            lines=(),
+            other_work=f"{names} swept {find_sweep_axis(swept[-1].seen.run)}, and has no figure of "
+            f"all stages together",
+        )
     lines = tuple(_lines(base, run))
     other = _turned_limit(base, run) or _other_work(base, run) or _cache_warmed(base, run)
     return RunPair(
@@ -225,6 +240,41 @@ def _pair(base: LoadedRun, run: LoadedRun) -> RunPair:
         lines=_without_differences(lines) if other else lines,
         other_work=other,
     )
+
+
+def has_different_loads(side: LoadedRun) -> bool:
+    """Its stages have different loads: a percentile of all of them means nothing."""
+    return bool(side.seen.run.stages) and find_sweep_axis(side.seen.run) in AXES
+
+
+def list_differences(pair: RunPair) -> list[Difference]:
+    """The values that have a difference in percent, of a sweep those of each stage."""
+    rows = [("", line) for line in pair.lines]
+    for place in range(len(pair.stages[0].lines) if pair.stages else 0):
+        for stage in pair.stages:
+            rows.append((f"{pair.axis} {format_stage_value(stage.value)}", stage.lines[place]))
+    differences = list[Difference]()
+    for where, line in rows:
+        is_bound = line.base_open or line.value_open
+        if line.difference_percent is None or line.base is None or is_bound or not line.base > 0:
+            continue
+        low, high = (
+            None if end is None else max(100 * end / line.base, -100.0)
+            for end in (line.low, line.high)
+        )
+        differences.append(
+            Difference(
+                line.metric,
+                line.stat,
+                ", ".join(filter(None, (line.label.removesuffix(" (ms)"), where))),
+                line.difference_percent,
+                low,
+                high,
+                line.word,
+                where,
+            )
+        )
+    return differences
 
 
 def _turned_limit(base: LoadedRun, run: LoadedRun) -> str:

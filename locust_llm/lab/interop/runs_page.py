@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from locust_llm.lab.static_page import render_page as rendered
+from locust_llm.report.charts.overlays import HUES, RunOverlay
+from locust_llm.report.charts.plot_model import Plot, PlotAxis, PlotSeries
+from locust_llm.report.compare.condition_differences import LoadedRun
+from locust_llm.report.compare.forest import describe_differences, describe_forest, draw_forest
 from locust_llm.report.document_blocks import TextBlock
 from locust_llm.report.run_comparison import (
     NOTES,
@@ -16,6 +20,8 @@ from locust_llm.report.run_comparison import (
     RunPair,
     format_line_cells,
     format_stage_value,
+    has_different_loads,
+    list_differences,
     make_pair_blocks,
 )
 from locust_llm.report.sections.notes import SIMULATED
@@ -48,7 +54,56 @@ class Cell(NamedTuple):
     word: str = ""
 
 
-def render_comparison_page(comparison: Comparison) -> str:
+class OverlaidRuns:
+    """The compared runs in common plots."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._names = number_equal_titles([folder.name for folder in folders])
+        self._overlay = RunOverlay()
+        self._count = 0
+
+    def add(self, run: LoadedRun) -> None:
+        """Adds the next run. A percentile of all stages of a sweep means nothing."""
+        if not has_different_loads(run):
+            self._overlay.add(self._names[self._count], run.seen)
+        self._count += 1
+
+    def plots(self, comparison: Comparison) -> tuple[Plot, ...]:
+        """Runs by percentile and over time; equal sweeps stage by stage."""
+        return (*_plot_stages(comparison, self._names), *self._overlay.plots())
+
+
+def _plot_stages(comparison: Comparison, names: Sequence[str]) -> Iterator[Plot]:
+    """Yields a plot for each figure of the stages, with a line for each sweep."""
+    lines = dict[str, list[PlotSeries]]()
+    for pair, name in zip(comparison.runs, names[1:], strict=True):
+        for label in dict.fromkeys(line.label for stage in pair.stages for line in stage.lines):
+            rows = [
+                (stage.value, line)
+                for stage in pair.stages
+                for line in stage.lines
+                if line.label == label and stage.value is not None
+            ]
+            known = lines.setdefault(label, [])
+            x = [value for value, _ in rows]
+            if not known:
+                known.append(PlotSeries(names[0], HUES[0], [*x], [line.base for _, line in rows]))
+            hue = HUES[len(known) % len(HUES)]
+            known.append(PlotSeries(name, hue, [*x], [line.value for _, line in rows]))
+    axis = next((pair.axis for pair in comparison.runs if pair.axis), "")
+    for label, series in lines.items():
+        title = label.replace(" (ms)", "")
+        yield Plot(
+            title=f"{title} by {axis}",
+            caption="A line for each sweep, over the stages that both have.",
+            label=f"{title} by {axis} of {', '.join(line.name for line in series)}",
+            x=PlotAxis(label=axis),
+            y=PlotAxis(label=title, unit="ms" if "(ms)" in label else "/s"),
+            series=tuple(series),
+        )
+
+
+def render_comparison_page(comparison: Comparison, plots: Sequence[Plot] = ()) -> str:
     """Renders the whole page. A folder with unreadable metrics has neither conditions nor an audit,
     and the page reports that."""
     folders = [comparison.base, *(pair.folder for pair in comparison.runs)]
@@ -61,10 +116,23 @@ def render_comparison_page(comparison: Comparison) -> str:
             if figures_of_run is not None
         ]
     )
+    differences = [list_differences(pair) for pair in comparison.runs]
+    sentences = [
+        describe_differences(name, those)
+        for name, those in zip(names[1:], differences, strict=True)
+    ]
     return rendered(
         "runs.html",
         OWN,
-        title="Runs beside each other",
+        plots,
+        title=f"Compared with {names[0]}",
+        headline=list(filter(None, sentences)),
+        drawings=plots,
+        forests=[
+            (name, draw_forest(those), describe_forest(those))
+            for name, those in zip(names[1:], differences, strict=True)
+            if those
+        ],
         names=names,
         simulated=SIMULATED if comparison.simulated else "",
         testers=TESTERS

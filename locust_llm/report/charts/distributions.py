@@ -72,14 +72,16 @@ def plot_distributions(columns: RequestColumns, open_loop: bool, limits: Limits)
     ]
     marks = _limits_of(chosen, limits)
     key = "spectrum-first" if column == "ttft_s" else "spectrum-whole"
-    yield from _spectrum(f"{WHOLE[column][0]}, by percentile", first, marks, share, key)
+    yield from plot_spectrum(f"{WHOLE[column][0]}, by percentile", first, marks, share, key)
     between: list[tuple[str, str, Floats | GapCounts]] = [
         ("ITL", "p50", _ms(requests, "itl_s", ok)),
         ("ICL", "decode", columns.gaps.get("profiling", GapCounts())),
         ("longest stall", "p99", _ms(requests, "longest_stall_s", ok)),
     ]
     marks = _limits_of(("itl_s", "icl", "longest_stall_s"), limits)
-    yield from _spectrum("Between tokens, by percentile", between, marks, key="spectrum-between")
+    yield from plot_spectrum(
+        "Between tokens, by percentile", between, marks, key="spectrum-between"
+    )
     yield from _by_length(requests, ok, column, limits.get(column, ()))
     yield from _lengths(requests, ok)
 
@@ -93,14 +95,14 @@ def _ms(requests: pd.DataFrame, column: str, ok: Mask) -> Floats:
     return values[~np.isnan(values)]
 
 
-def _spectrum(
+def plot_spectrum(
     title: str,
     values: Sequence[tuple[str, str, Floats | GapCounts]],
     marks: tuple[PlotMark, ...],
     failed: float = 0.0,
     key: str = "",
 ) -> Iterator[Plot]:
-    """``failed`` is the share of failures. The first series also has a line with these as
+    """A line for each (name, colour, values). ``failed`` is the share of failures. The first series also has a line with these as
     +infinity."""
     series, figures, everything = [], [], []
     most = 10.0

@@ -141,9 +141,9 @@ def _load(s: Settings, rates: Sequence[RateChange]) -> str:
     sweep = f"sweep {s.sweep}, " if s.sweep else ""
     if not s.open_loop:
         return f"{sweep}closed loop" + ("" if s.users is None else f", {s.users} users")
+    arrivals = describe_arrivals(s, rates) or s.arrival_pattern  # stages have their own rates
     return (
-        f"{sweep}open loop, {describe_arrivals(s, rates)}, up to "
-        f"{s.max_users if s.users is None else s.users} users"
+        f"{sweep}open loop, {arrivals}, up to {s.max_users if s.users is None else s.users} users"
     )
 
 

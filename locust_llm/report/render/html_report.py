@@ -31,7 +31,9 @@ from locust_llm.report.charts.server_plots import plot_server_metrics
 from locust_llm.report.charts.timeline import Timeline, TimelineScene, make_timeline
 from locust_llm.report.charts.timeline_svg import make_timeline_fragment
 from locust_llm.report.columns import RequestColumns
+from locust_llm.report.compare.forest import describe_forest, draw_forest
 from locust_llm.report.document import (
+    DIFFERENCES,
     DISTRIBUTIONS,
     LATENCY,
     OVER_TIME,
@@ -51,6 +53,7 @@ from locust_llm.report.document_blocks import (
 )
 from locust_llm.report.occupancy_levels import Occupancy
 from locust_llm.report.open_loop_delivery import describe_overload
+from locust_llm.report.sections.ab_comparison import PairedComparison, list_paired_differences
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.latency_breakdown import find_reported_parts
 from locust_llm.report.sections.latency_breakdown_display import (
@@ -306,6 +309,9 @@ def _charts(
     charts: dict[str, Callable[[], Iterable[Drawing]]] = {
         TIMELINE: lambda: [make_timeline(shown)] if shown else []
     }
+    paired = summary.paired
+    if paired is not None:
+        charts[DIFFERENCES] = lambda: _draw_differences(paired)
     if probe is not None:  # its load is artificial: no charts over time, no distributions
         return charts | {probe.chart_heading: probe.charts}
     if sweep is not None:
@@ -321,6 +327,18 @@ def _charts(
     if history is not None:
         charts[SERVER] = lambda: plot_server_metrics(history, find_time_axis(columns.requests, run))
     return charts
+
+
+def _draw_differences(paired: PairedComparison) -> Iterator[BarDrawing]:
+    """What the run is about: how far the arms are apart, and how sure that is."""
+    if differences := list_paired_differences(paired):
+        yield BarDrawing(
+            "Candidate against base" if not paired.isolated else "Beside the others against alone",
+            "The difference of each figure in % of the base with its 95% interval. The scale is of "
+            "ratios.",
+            describe_forest(differences),
+            draw_forest(differences),
+        )
 
 
 def _sections(

@@ -42,6 +42,7 @@ from locust_llm.slo.metric_definitions import (
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, SloResult
 from locust_llm.text.format import (
     format_brief,
+    format_comparison,
     format_count,
     format_date,
     format_duration,
@@ -89,10 +90,17 @@ ARM_CLASSES: Final = {DIFFERENT: "open", SAME: "pass", INCONCLUSIVE: "open"}
 def describe_run_facts(summary: Summary, run: Run) -> Iterator[str]:
     """Model, server, begin, duration."""
     conditions = summary.conditions
-    yield from filter(None, (conditions.model, conditions.server))
+    yield from filter(None, (conditions.model, _describe_servers(conditions.server, run)))
     yield format_date(run.started_at)
     if conditions.duration_s is not None:
         yield f"{conditions.duration_s:.0f} s"
+
+
+def _describe_servers(server: str, run: Run) -> str:
+    """The server; of two arms both, where they have different ones."""
+    if len({arm.host for arm in run.arms}) < len(run.arms) or not run.arms:
+        return server
+    return " \N{MIDDLE DOT} ".join(f"{arm.name} {arm.host}" for arm in run.arms)
 
 
 def make_badges(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -202,9 +210,11 @@ def _paired_tiles(paired: PairedComparison) -> Iterator[tuple[str, str, str]]:
             yield figure.label, f"{figure.difference:+.1f}", figure.word
     first = FROM_DUE if paired.limits_differ else "ttft"
     for figure in paired.figures:
-        shown = figure.stat in ("p50", "p99") and figure.metric in (first, "itl")
-        if (shown or figure.metric == "output_tokens_per_s") and figure.percent is not None:
-            yield figure.label, f"{figure.percent:+.1f}%{'*' * figure.few}", figure.word
+        is_main = figure.stat in ("p50", "p99") and figure.metric in (first, "itl")
+        if (is_main or figure.metric == "output_tokens_per_s") and figure.percent is not None:
+            shown = format_comparison(figure.base, figure.candidate, figure.low, figure.high)
+            values = f"{shown.base} \N{RIGHTWARDS ARROW} {shown.value}{'*' * figure.few}"
+            yield figure.label, values, f"{figure.percent:+.1f}%, {figure.word}"
 
 
 # -- of one load -----------------------------------------------------------------------------------

@@ -6,9 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from locust_llm.records.run_facts import Run
+from locust_llm.report.compare.forest import BETTER, WORSE, describe_differences
 from locust_llm.report.document_blocks import format_interval, format_observed
 from locust_llm.report.metrics_by_group import LIMIT, WHOLE
 from locust_llm.report.open_loop_delivery import describe_overload, describe_undelivered
+from locust_llm.report.sections.ab_comparison import (
+    DIFFERENT,
+    PairedComparison,
+    list_paired_differences,
+)
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.metric_tables import has_lost_many
 from locust_llm.report.sections.summary import Summary
@@ -55,6 +61,8 @@ def make_verdict(summary: Summary, run: Run) -> Verdict:
     rules it has the main figures."""
     if summary.sweep is not None and (answer := _answer_sweep(summary.sweep)) is not None:
         return answer
+    if summary.paired is not None and summary.paired.verdict == DIFFERENT:
+        return _answer_arms(summary.paired)
     if summary.examination is not None or summary.swept:
         first, _, _ = make_headline(summary, run).partition("; ")
         return Verdict("", f"{first.rstrip('.')}.")
@@ -83,6 +91,16 @@ def make_verdict(summary: Summary, run: Run) -> Verdict:
         lost = _count_unanswered(summary)
         return Verdict("Many lost:", f"{lost:,} of {conditions.requests:,} had no answer.", "loud")
     return Verdict("", _describe_figures(summary))
+
+
+def _answer_arms(paired: PairedComparison) -> Verdict:
+    """``Candidate: ITL p50 3.2 times as long; TTFT: not significant.``"""
+    differences = list_paired_differences(paired)
+    name = "Beside the others" if paired.isolated else "Candidate"
+    text = describe_differences(name, differences, MAX_WORDS).removeprefix(f"{name}: ")
+    words = {one.word for one in differences if one.differs}
+    kind = {frozenset([BETTER]): "pass", frozenset([WORSE]): "loud"}.get(frozenset(words), "open")
+    return Verdict(f"{name}:", text, kind)
 
 
 def _answer_sweep(sweep: SweepSummary) -> Verdict | None:

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from locust_llm.records.outcomes import OK as SUCCEEDED
 from locust_llm.records.run_facts import Run, Stage
 from locust_llm.report.array_types import Floats
+from locust_llm.report.compare.forest import Difference
 from locust_llm.report.compare.metric_differences import possible_ends
 from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBlock, format_flags
 from locust_llm.report.rate_window import RateWindow, Span
@@ -749,6 +750,23 @@ def _word(rule: Rule, ends: tuple[float, float], widest: tuple[float, float]) ->
     if low <= 0 <= high:
         return EQUAL
     return WORSE if (low > 0) == rule.less_is_better else BETTER
+
+
+def list_paired_differences(comparison: PairedComparison) -> list[Difference]:
+    """The values with a ratio."""
+    return [
+        Difference(
+            figure.metric,
+            figure.stat,
+            f"{figure.label.removesuffix(' (ms)')}{'*' * figure.few}",
+            figure.percent,
+            figure.low_percent,
+            figure.high_percent,
+            figure.word,
+        )
+        for figure in comparison.figures
+        if figure.percent is not None
+    ]
 
 
 # -- rules against the base ------------------------------------------------------------------------

@@ -75,6 +75,8 @@ def test_each_run_beside_the_first(found: Comparison) -> None:
     assert "&lt;b&gt;slow" in html
     assert "<b>slow" not in html
     assert "<small class=loud>+100.0% worse</small>" in html
+    assert "&lt;b&gt;slow: TTFT p95 2 times as long; ITL p50 2 times as long" in html
+    assert len(re.findall(r"<ul class=forest>", html)) == 1  # the other run had other work
     assert html.count("client verdict: not judged in both") == 1  # of both runs, said once
     assert "<b>&lt;b&gt;slow, longer</b>: client verdict" in html
     assert re.search(r"Checks of the audit that hold: base: \d+ of \d+; ", html)

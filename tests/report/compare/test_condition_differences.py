@@ -55,6 +55,15 @@ def test_equal_runs_differ_in_nothing() -> None:
             ("load", "closed loop, 2 users", "open loop, 5/s poisson, up to 2 users", True),
         ),
         (
+            {"sweep": "request-rate=1,2"},
+            (
+                "load",
+                "closed loop, 2 users",
+                "sweep request-rate=1,2, open loop, poisson, up to 2 users",
+                True,
+            ),
+        ),
+        (
             {"prefill_concurrency": 2, "prefill_concurrency_ramp_duration": 30.0},
             ("prefill limit", "none", "2, ramp from 1 over 30 s", True),
         ),
