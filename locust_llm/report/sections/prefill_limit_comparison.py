@@ -5,7 +5,7 @@ How they are compared: locust_llm/slo/best_limit.py; what counts: records/limit_
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Final, NamedTuple
 
@@ -606,27 +606,8 @@ def plot_limits(found: LimitComparison) -> Iterator[Plot]:
         ticks=tuple((places[limit], format_limit(limit)) for limit in (*rising, None)),
     )
     ordered = sorted(found.rows, key=lambda row: places[row.limit])
-    known = [row for row in ordered if row.regret is not None and row.regret_high is not None]
-    if len(known) > 1:
-        best = [format_limit(row.limit) for row in known if row.verdict in (BEST, AS_GOOD)]
-        yield Plot(
-            title="Regret of each limit",
-            caption=f"By how much {WORDS[found.objective].label} is worse than at the best limit, "
-            f"with the 95% interval.",
-            label=f"best or as good: {', '.join(best) or 'not known'}",
-            x=axis,
-            y=PlotAxis(label="regret", unit="%", low=0.0),
-            series=(
-                PlotSeries(
-                    "regret",
-                    "p95",
-                    [places[row.limit] for row in known],
-                    _percents(row.regret for row in known),
-                    low=_percents(row.regret_low for row in known),
-                    high=_percents(row.regret_high for row in known),
-                ),
-            ),
-        )
+    if sum(row.figure is not None for row in ordered) > 1:
+        yield _plot_objective(found, ordered, places, axis)
     lines = []
     for prompts, hue in ((SHORT, "p50"), (LONG, "p99"), (ALL, "p50")):
         rows = [
@@ -652,13 +633,59 @@ def plot_limits(found: LimitComparison) -> Iterator[Plot]:
         )
 
 
+def _plot_objective(
+    found: LimitComparison,
+    rows: Sequence[LimitRow],
+    places: Mapping[Limit, float],
+    axis: PlotAxis,
+) -> Plot:
+    """The objective at each limit, with how far it may be from that of the best limit."""
+    words = WORDS[found.objective]
+    known = [row for row in rows if row.figure is not None]
+    figures = [row.figure * words.scale for row in known if row.figure is not None]
+    less_is_better = OBJECTIVES[found.objective].less_is_better
+    best = min(figures) if less_is_better else max(figures)
+
+    def at(regret: float) -> float:
+        return best * (1 + regret) if less_is_better else best / (1 + regret)
+
+    ends = list[tuple[float | None, float | None]]()
+    for row in known:
+        if row.regret_high is None:
+            ends.append((None, None))
+        else:
+            low, high = sorted((at(row.regret_low), at(row.regret_high)))
+            ends.append((low, high))
+    good = [format_limit(row.limit) for row in known if row.verdict in (BEST, AS_GOOD)]
+    bars = " Bars: 95% intervals of the distance from the best limit." * any(
+        high is not None for _, high in ends
+    )
+    each = ", ".join(
+        f"{format_brief(figure, words.unit, 3)} at {format_limit(row.limit)}"
+        for row, figure in zip(known, figures, strict=True)
+    )
+    return Plot(
+        title=f"{words.label[:1].upper()}{words.label[1:]} by limit",
+        caption=f"{'Less' if less_is_better else 'More'} is better; none: without a limit.{bars}",
+        label=f"{each}; best or as good: {', '.join(good) or 'not known'}",
+        x=axis,
+        y=PlotAxis(label=words.label, unit=words.unit, low=0.0),
+        series=(
+            PlotSeries(
+                words.label,
+                "p95",
+                [places[row.limit] for row in known],
+                round_values(np.array(figures)),
+                low=[low for low, _ in ends],
+                high=[high for _, high in ends],
+            ),
+        ),
+    )
+
+
 def _describe_least_value(line: PlotSeries) -> str:
     least = min(value for value in line.y if value is not None)
     return f"{line.name}: {format_brief(least)} ms at least"
-
-
-def _percents(values: Iterable[float | None]) -> list[float | None]:
-    return [None if value is None else round(value * 100, 2) for value in values]
 
 
 # -- section ---------------------------------------------------------------------------------------

@@ -227,6 +227,12 @@ def test_document_and_chart() -> None:
     assert [row[0] for row in tables[1].rows][:2] == ["none, short", "none, long"]
     texts = " ".join(block.text for block in blocks if isinstance(block, TextBlock))
     assert "with the same arrivals and lengths" in texts
-    regret, ttft = plot_limits(found)
-    assert [text for _, text in regret.x.ticks] == ["1", "2", "none"]
+    objective, ttft = plot_limits(found)
+    assert [text for _, text in objective.x.ticks] == ["1", "2", "none"]
+    line = objective.series[0]
+    figures = {row.limit: row.figure for row in found.rows}
+    expected = [(figures[limit] or 0.0) * 1e3 for limit in (1, 2, None)]
+    assert line.y == pytest.approx(expected, rel=1e-4)
+    assert line.y[0] is not None
+    assert line.low[0] is None or line.low[0] <= line.y[0]
     assert [line.name for line in ttft.series] == ["p95, short prompts", "p95, long prompts"]
