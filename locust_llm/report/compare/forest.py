@@ -16,6 +16,7 @@ from locust_llm.text.format import clean_line, format_brief
 
 BETTER: Final = "better"
 WORSE: Final = "worse"
+NOT_SIGNIFICANT: Final = "not significant"
 LEAST_RATIO: Final = 1.2
 """The scale goes to this ratio at least."""
 MOST_RATIO: Final = 8.0
@@ -71,28 +72,23 @@ class Difference(NamedTuple):
 # -- the sentence ----------------------------------------------------------------------------------
 
 
-def describe_differences(
-    name: str, differences: Sequence[Difference], max_words: int | None = None
-) -> str:
-    """``chatB: ITL p50 3.2 times as long; TTFT: not significant.`` Empty: nothing is comparable.
-    ``max_words``: the last ones are left out for it."""
+def describe_differences(name: str, differences: Sequence[Difference]) -> str:
+    """``chatB: ITL p50 3.2 times as long; TTFT: not significant.`` Empty: nothing is comparable."""
     parts = list[str]()
     for metric, stats in SUMMARISED:
         known = [one for one in differences if one.metric == metric and one.stat in stats]
         known.sort(key=lambda one: stats.index(one.stat))
         sure = next((one for one in known if one.differs), None)
         if sure is not None:
-            parts.append(_describe_ratio(sure))
+            parts.append(describe_ratio(sure))
         elif known:
-            parts.append(f"{BY_WORD[metric].spoken_name}: not significant")
-    sure_first = sorted(parts, key=lambda part: part.endswith("not significant"))
+            parts.append(f"{BY_WORD[metric].spoken_name}: {NOT_SIGNIFICANT}")
+    sure_first = sorted(parts, key=lambda part: part.endswith(NOT_SIGNIFICANT))
     shown = sure_first[:MAX_SUMMARISED]
-    while max_words and len(shown) > 1 and len(" ".join((name, *shown)).split()) > max_words:
-        shown.pop()
     return f"{name}: {'; '.join(shown)}." if shown else ""
 
 
-def _describe_ratio(one: Difference) -> str:
+def describe_ratio(one: Difference) -> str:
     """``ITL p50 3.2 times as long``, ``TTFT p95 12% shorter``."""
     is_time = BY_WORD[one.metric].units is TIME
     ratio = 1 + one.percent / 100

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from locust_llm.records.run_facts import Run
-from locust_llm.report.compare.forest import BETTER, WORSE, describe_differences
+from locust_llm.report.compare.forest import BETTER, NOT_SIGNIFICANT, WORSE, describe_ratio
 from locust_llm.report.document_blocks import format_interval, format_observed
 from locust_llm.report.metrics_by_group import LIMIT, WHOLE
 from locust_llm.report.open_loop_delivery import describe_overload, describe_undelivered
 from locust_llm.report.sections.ab_comparison import (
     DIFFERENT,
+    FROM_DUE,
     PairedComparison,
     list_paired_differences,
 )
@@ -61,8 +62,9 @@ def make_verdict(summary: Summary, run: Run) -> Verdict:
     rules it has the main figures."""
     if summary.sweep is not None and (answer := _answer_sweep(summary.sweep)) is not None:
         return answer
-    if summary.paired is not None and summary.paired.verdict == DIFFERENT:
-        return _answer_arms(summary.paired)
+    paired = summary.paired
+    if paired is not None and paired.verdict == DIFFERENT and not paired.isolated and not paired.aa:
+        return _answer_arms(paired)
     if summary.examination is not None or summary.swept:
         first, _, _ = make_headline(summary, run).partition("; ")
         return Verdict("", f"{first.rstrip('.')}.")
@@ -94,13 +96,29 @@ def make_verdict(summary: Summary, run: Run) -> Verdict:
 
 
 def _answer_arms(paired: PairedComparison) -> Verdict:
-    """``Candidate: ITL p50 3.2 times as long; TTFT: not significant.``"""
-    differences = list_paired_differences(paired)
-    name = "Beside the others" if paired.isolated else "Candidate"
-    text = describe_differences(name, differences, MAX_WORDS).removeprefix(f"{name}: ")
-    words = {one.word for one in differences if one.differs}
+    """``Candidate: ITL p50 3.2 times as long; TTFT: not significant.``: the main differences, one
+    for each metric."""
+    ratios = {(one.metric, one.stat): one for one in list_paired_differences(paired)}
+    differing = paired.list_main_differences(paired.known)
+    parts = dict[str, str]()
+    for figure in differing:
+        of_metric = [one for one in differing if one.metric == figure.metric]
+        shown = next((one for one in of_metric if one.stat in ("p50", "p95")), figure)
+        one = ratios.get((shown.metric, shown.stat))
+        if one is not None:
+            parts.setdefault(figure.metric, describe_ratio(one))
+        elif shown.difference is not None:
+            parts.setdefault(figure.metric, f"{shown.label} {shown.difference:+.1f}")
+    for metric in (FROM_DUE if paired.limits_differ else TTFT.word, ITL.word):
+        known = any(of == metric for of, _ in ratios)
+        if known and metric not in parts:
+            parts[metric] = f"{BY_WORD[metric].spoken_name}: {NOT_SIGNIFICANT}"
+    texts = list(parts.values())
+    while len(texts) > 1 and len(" ".join(texts).split()) >= MAX_WORDS:
+        texts.pop()
+    words = {figure.word for figure in differing}
     kind = {frozenset([BETTER]): "pass", frozenset([WORSE]): "loud"}.get(frozenset(words), "open")
-    return Verdict(f"{name}:", text, kind)
+    return Verdict("Candidate:", f"{'; '.join(texts)}.", kind)
 
 
 def _answer_sweep(sweep: SweepSummary) -> Verdict | None:

@@ -18,6 +18,7 @@ from locust_llm.report.render.verdict import (
     make_rule_bullets,
     make_verdict,
 )
+from locust_llm.report.sections.ab_comparison import PairedComparison, PairedFigure
 from locust_llm.report.summarise import summarise_run
 from locust_llm.report.summary_rows import Knee, SweepSummary
 from locust_llm.slo.capacity_search import CapacityEstimate
@@ -188,3 +189,23 @@ def test_a_difference_from_another_run_has_its_zero_in_the_middle() -> None:
 def test_values_have_a_space_before_their_unit() -> None:
     result = SloResult(rule="ttft p95 < 1s", status=PASS, observed=1.25, limit=3.0, unit="s")
     assert format_value(result) == "1.25\u00a0s"
+
+
+def test_the_verdict_of_two_arms_names_what_differs() -> None:
+    """TTFT differs in two of its figures and is named once; ITL does not."""
+    common: dict[str, Any] = {
+        "label": "x (ms)",
+        "unit": "ms",
+        "relative": True,
+        "pairs": ((1.0, 2.0),) * 10,
+    }
+    figures = (
+        PairedFigure(metric="ttft", stat="avg", percent=150.0, word="worse", **common),
+        PairedFigure(metric="ttft", stat="p50", percent=220.0, word="worse", **common),
+        PairedFigure(metric="itl", stat="p50", percent=1.0, word="not concluded", **common),
+    )
+    paired = PairedComparison(verdict="DIFFERENT", chance=0.001, pairs=10, figures=figures)
+    run = a_run()
+    summary = replace(summarise_run(collect_columns(GOOD), run), paired=paired)
+    expected = Verdict("Candidate:", "TTFT p50 3.2 times as long; ITL: not significant.", "loud")
+    assert make_verdict(summary, run) == expected
