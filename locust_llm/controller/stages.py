@@ -72,6 +72,8 @@ SHORT_S: Final = 20.0
 REQUESTS_A_BLOCK: Final = 2.0
 """Without a warning, the counted part of a block is at least so many times as long as a request."""
 TIME_USED: Final = "its time was used"
+LEFT_SHARE: Final = 0.05
+"""With less of its time left, the time of a search was used."""
 NARROW: Final = "its interval cannot get narrower"
 TOO_SLOW: Final = "the load generator was too slow at the lowest level"
 
@@ -164,7 +166,11 @@ class StageRunner:
         if self.finished:
             left_s -= self._clock() - self.finished[0].began_at
         self._step = plan_stage(search.capacity, search.times, levels, left_s, total_s)
-        return TIME_USED if self._step is None else self._step.level
+        if self._step is not None:
+            return self._step.level
+        if left_s < LEFT_SHARE * total_s:
+            return TIME_USED
+        return f"the {format_duration(left_s, 2)} left were too short for another stage"
 
     @property
     def _levels(self) -> tuple[float, ...]:

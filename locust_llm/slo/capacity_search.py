@@ -377,10 +377,13 @@ def plan_stage(
     long_s = LONG * max((stage.measured_s for stage in done), default=0.0)
     long = [stage.level for stage in done if stage.measured_s >= long_s]
     level = choose_level(estimate, [stage.level for stage in done], levels, long)
-    waves_s = _predict_waves_s(done, level)
     shortest_s = CLIMB_SHARE * total_s
-    if done and left_s < waves_s + shortest_s:
-        return None
+    if done and left_s < _predict_waves_s(done, level) + shortest_s:
+        lower = _choose_shorter(estimate, done, levels, left_s - shortest_s, level)
+        if lower is None:
+            return None
+        level = lower
+    waves_s = _predict_waves_s(done, level)
     highest = max((stage.level for stage in done), default=0.0)
     # of rates there is seldom a level at exactly twice the highest
     doubled = level * (1 + 2 * FINEST) > MOST_GROWTH * highest
@@ -394,6 +397,27 @@ def plan_stage(
     more = max(1, round(left_s / (wished_s + waves_s)))
     measured_s = max(left_s / more - waves_s, shortest_s / 2)
     return SearchStage(level, measured_s / 4, measured_s, NEVER_ENOUGH)
+
+
+def _choose_shorter(
+    estimate: CapacityEstimate | None,
+    done: Sequence[StageTime],
+    levels: Sequence[float],
+    most_s: float,
+    below: float,
+) -> float | None:
+    """The highest open level below this one whose waves take at most so long. None: there is
+    none."""
+    if estimate is None:
+        return None
+    fitting = [
+        level
+        for level in levels
+        if level < below
+        and TAIL < estimate.chance_of(level) < 1 - TAIL
+        and _predict_waves_s(done, level) <= most_s
+    ]
+    return fitting[-1] if fitting else None
 
 
 def plan_unbounded_stage(

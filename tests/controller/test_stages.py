@@ -177,6 +177,32 @@ def test_a_search_goes_where_its_stages_say(
         assert one.value >= next_
 
 
+@pytest.mark.parametrize(
+    ("took_s", "end"),
+    [
+        (35.0, "the 20 s left were too short for another stage"),
+        (54.0, "its time was used"),
+    ],
+)
+def test_a_search_says_how_much_of_its_time_it_could_not_use(
+    took_s: float, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stage of 2 users took 35 of 55 s, nearly all of it beside its measured part."""
+    monkeypatch.setattr(module, "make_reports", lambda folder: ReportOutcome(ReportResult()))
+    settings = Settings(sweep="concurrency=2..32", find_max=True, run_time_s=55.0)
+    asked = settings.staged
+    assert asked is not None
+    now = [1000.0]
+    one = StageRunner(settings, asked, tmp_path, lambda: now[0])
+    assert one.next()
+    one.begin(1000.0)
+    one.stop(1001.0)
+    now[0] = 1000.0 + took_s
+    one.close(facts, report=True)
+    assert not one.next()
+    assert one.end == end
+
+
 def test_the_client_verdicts_of_ended_stages_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -321,6 +321,20 @@ def test_a_stage_has_the_waves_of_the_nearest_level_above() -> None:
     assert step.at_most_s == pytest.approx(26, abs=0.5)
 
 
+@pytest.mark.parametrize(("left_s", "expected"), [(25, 4), (17, 3), (15, None)])
+def test_where_the_next_level_does_not_fit_a_lower_one_uses_the_time(
+    left_s: float, expected: float | None
+) -> None:
+    """2 users took 10 s beside their measured part. So 4 take 20 s and 3 take 15 s, and 2 % of 55 s
+    are measured at least."""
+    done = [StageTime(1, 5, 10), StageTime(2, 10, 20)]
+    found = CapacityEstimate(
+        levels=LEVELS, chances=(1.0, 1.0, 0.6, 0.5) + (0.01,) * (len(LEVELS) - 4)
+    )
+    step = plan_stage(found, done, LEVELS, left_s, 55)
+    assert (None if step is None else step.level) == expected
+
+
 def test_a_step_of_about_twice_the_rate_is_as_short_as_one_of_twice() -> None:
     """Rates are 2 % apart: below 2 x 2.038 = 4.076 the next one is 3.998."""
     levels = list_levels(1, 32, whole=False)

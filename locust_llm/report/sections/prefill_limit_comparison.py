@@ -374,10 +374,19 @@ def _describe_too_few(
     fewest = min(
         (one for one in regrets if not one.left_out), key=lambda one: one.values, default=None
     )
-    whole = min((one.rounds for one in regrets if not one.left_out), default=0)
+    least = min(
+        (one for one in regrets if not one.left_out), key=lambda one: one.rounds, default=None
+    )
+    whole = 0 if least is None else least.rounds
     start = "The prefill limits are not distinguished:"
     if whole < LEAST_ROUNDS:
-        missing = f"{LEAST_ROUNDS} rounds at each limit are needed, {whole} were done"
+        missing = f"{LEAST_ROUNDS} rounds at each limit are needed"
+        if len({one.rounds for one in regrets if not one.left_out}) == 1:
+            missing = f"{missing}, {whole} were done"
+        elif least is not None:
+            where = "without a limit" if least.limit is None else f"at limit {least.limit}"
+            count = {0: "none was", 1: "1 was"}.get(whole, f"{whole} were")
+            missing = f"{missing}, and {where} {count} done"
         factor = LEAST_ROUNDS / max(rounds, 1)
     elif OBJECTIVES[objective].percentile is not None and fewest and fewest.values < LEAST_VALUES:
         requests = "requests with short prompts" if objective == SHORT_TTFT else "requests"

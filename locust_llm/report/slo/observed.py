@@ -49,6 +49,8 @@ from .censoring import (
 from .confidence_intervals import MIN_VALUES, SHORT, ConfidenceInterval, ShareEvidence
 from .long_run import weigh_shapes
 
+TOO_FEW: Final = "too few samples"
+"""Begins a reason that more requests may change."""
 STRETCHES: Final = 64
 """Of a run, for figures that are of no single request: pooled gaps."""
 THIRDS: Final = 3
@@ -562,9 +564,7 @@ def _of_stretches(
         return ObservedValue(value, count=gaps.count, note=_few(requests))
     if percentile is not None and has_too_few_values(gaps.count, percentile):
         some = f"{format_count(gaps.count, 'gap')} of {format_count(requests, 'request')}"
-        return ObservedValue(
-            value, count=gaps.count, note=f"too few samples: {rule.stat} of {some}"
-        )
+        return ObservedValue(value, count=gaps.count, note=f"{TOO_FEW}: {rule.stat} of {some}")
     if math.isinf(value):
         return ObservedValue(value, (value, value), gaps.count)
     sums = np.array([stretch.sum_ms / 1e3 for stretch in stretches])
@@ -718,4 +718,4 @@ def explain_missing_end(found: ObservedValue) -> str:
 
 
 def _few(count: int) -> str:
-    return f"too few samples: its interval takes {MIN_VALUES} requests, there are {count}"
+    return f"{TOO_FEW}: its interval takes {MIN_VALUES} requests, there are {count}"

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from locust_llm.report.array_types import Floats
 from locust_llm.report.rate_window import MIN_ANSWERED_SHARE
+from locust_llm.report.slo.observed import TOO_FEW
 from locust_llm.report.summary_rows import Knee, LoadLevel, SweepSummary
 from locust_llm.settings.sweep import AXES, CONCURRENCY, MIN_GAIN, PREFILL, RATE, REPEAT
 from locust_llm.slo.binomial_intervals import NORMAL_REACH
@@ -141,7 +142,7 @@ def _find_knees(axis: str, levels: Sequence[LoadLevel]) -> tuple[Knee, ...]:
         text = f"INCONCLUSIVE: no stage is valid; {why}."
         return tuple(
             find_slo_knee(axis, levels)
-            if rule == SLO and _decided(levels)
+            if rule == SLO and (_decided(levels) or _is_time_missing(levels))
             else Knee(rule=rule, value=None, text=text)
             for rule in rules
         )
@@ -159,6 +160,23 @@ def _decided(levels: Sequence[LoadLevel]) -> bool:
     """The rules are decided at some stage, whatever the load generator did: its error cannot reach
     their limits."""
     return any(level.slo_status in (PASS, FAIL) and level.succeeded for level in levels)
+
+
+def _is_time_missing(levels: Sequence[LoadLevel]) -> bool:
+    """More requests may decide the rules of some stage: the load generator is not the cause."""
+    return any(_is_too_short(level) for level in levels if level.succeeded)
+
+
+def _is_too_short(level: LoadLevel) -> bool:
+    open_ = [result for result in level.slos if result.status == INCONCLUSIVE]
+    return any(
+        result.longer_s is not None or result.reason.startswith(TOO_FEW) for result in open_
+    ) and not any(result.voided for result in open_)
+
+
+def _is_blamed(level: LoadLevel) -> bool:
+    """The load generator is why a rule of this stage is open."""
+    return is_client_distorted(level) and not _is_too_short(level)
 
 
 def select_top_knees(sweep: SweepSummary) -> list[Knee]:
@@ -275,7 +293,7 @@ def describe_neighbours(
     notes = []
     if (beyond := passing.beyond) is None:
         notes.append("no higher stage was run")
-    elif is_client_distorted(beyond) and status_of(beyond) not in (PASS, FAIL):
+    elif _is_blamed(beyond) and status_of(beyond) not in (PASS, FAIL):
         notes.append(
             f"at {format_plain_number(beyond.value)} the load generator was too slow: the highest "
             f"may lie above"
@@ -346,8 +364,9 @@ def find_slo_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
     notes += (
         [] if passing.broken is None else [f"broken at {format_plain_number(passing.broken.value)}"]
     )
+    longer = ", and longer stages may tell" * _is_time_missing(levels)
     text = (
-        f"INCONCLUSIVE: no stage is known to be within the SLO; "
+        f"INCONCLUSIVE: no stage is known to be within the SLO{longer}; "
         f"{'; '.join(notes)}.{_because(lowest)}"
     )
     return Knee(
@@ -360,7 +379,7 @@ def find_slo_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
 
 def _because(level: LoadLevel | None) -> str:
     """The rules that a stage does not pass."""
-    if level is None or (is_client_distorted(level) and level.slo_status not in (PASS, FAIL)):
+    if level is None or (_is_blamed(level) and level.slo_status not in (PASS, FAIL)):
         return ""
     broken = [r for r in level.slos if r.decides and r.status != PASS]
     return "".join(

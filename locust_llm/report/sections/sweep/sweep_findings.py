@@ -63,13 +63,17 @@ def describe_sweep_findings(
     if axis == CONCURRENCY:
         yield from describe_latency_slope(sound)
     yield from _wasted(axis, sound)
-    highest = next((knee.value for knee in knees if knee.rule == SLO), None)
-    highest = highest if safe is None else safe
+    limit = next((knee for knee in knees if knee.rule == SLO), None)
+    highest = limit.value if limit is not None and safe is None else safe
     within = [level for level in sound if highest is not None and level.value <= highest]
     if within:
         # of several visits to a level the one with the most requests is known best
         best = max(within, key=lambda level: (level.value, level.succeeded))
         where = f"at the SLO ({describe_levels(axis, best)})"
+        if limit is not None and limit.high is None:
+            where = (
+                f"at {describe_levels(axis, best)}, the highest stage known to be within the SLO"
+            )
         if safe is not None:
             load = format_load(safe, AXES[axis])
             where = f"at {describe_levels(axis, best)}, the highest stage within the safe {load}"

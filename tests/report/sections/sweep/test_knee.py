@@ -342,6 +342,24 @@ def test_where_every_stage_is_burnt_all_is_inconclusive(axis: str) -> None:
     assert "no request succeeded" in find_knees(axis, [a_level(1, None, succeeded=0)])[0].text
 
 
+def test_a_stage_with_too_few_requests_is_open_for_that_whatever_the_client_did() -> None:
+    """The error of an INVALID client cannot reach the limit: its rules are not void."""
+    few = levels("INCONCLUSIVE?", "INCONCLUSIVE?")
+    few = [
+        replace(
+            level, slos=tuple(replace(result, reason="too few samples: 3") for result in level.slos)
+        )
+        for level in few
+    ]
+    slo = find_knees(CONCURRENCY, few)[0]
+    assert slo.text == (
+        "INCONCLUSIVE: no stage is known to be within the SLO, and longer stages may tell; "
+        "INCONCLUSIVE at concurrency 1 and 2. ttft p50 < 1s: INCONCLUSIVE at 1, too few samples: 3."
+    )
+    between = find_knees(CONCURRENCY, [*levels("PASS"), few[1]])[0]
+    assert between.text.startswith("Within the SLO up to concurrency 1; INCONCLUSIVE at 2, so the")
+
+
 @given(st.lists(st.tuples(st.integers(1, 500), st.floats(0.01, 1e4), st.floats(1, 1e6)), min_size=1,
     max_size=9,
                 unique_by=lambda stage: stage[0]))  # fmt: skip

@@ -357,4 +357,6 @@ def test_limits_for_a_gateway_are_of_the_visit_with_the_most_requests() -> None:
     short = a_level(1.0, 0.61, slo=PASS, succeeded=4, number=2)
     knees = find_knees("request-rate", [longer, short])
     (line,) = describe_sweep_findings("request-rate", [longer, short], knees, a_run().settings)
-    assert line.startswith("Limits for a gateway, at the SLO (request-rate 1): 60 requests")
+    assert line.startswith(
+        "Limits for a gateway, at request-rate 1, the highest stage known to be within the SLO: 60 "
+    )
