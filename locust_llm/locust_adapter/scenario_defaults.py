@@ -66,18 +66,8 @@ def parse_with_scenario(parser: LocustArgumentParser, parse: Callable[[], Namesp
     options = parse()
     if not options.scenario:
         return options
-    try:
-        given = check_scenario_values(read_scenario(options.scenario))
-    except OSError as error:
-        refuse_run(f"--scenario {options.scenario}: {error.strerror}")
-    except ValueError as error:
-        refuse_run(f"--scenario: {error}")
-    defaults = {
-        option.dest: ",".join(map(str, value)) if option.kind is tuple else value
-        for option in SCENARIO_OPTIONS.values()
-        # rules: see rules_of
-        if (value := given.get(option.field)) is not None and not option.repeated
-    }
+    given = _read_scenario_values(options.scenario)
+    defaults = _list_defaults(given)
     before = {dest: parser.get_default(dest) for dest in defaults}
     parser.set_defaults(**defaults)
     try:
@@ -85,16 +75,61 @@ def parse_with_scenario(parser: LocustArgumentParser, parse: Callable[[], Namesp
     finally:
         parser.set_defaults(**before)
     setattr(options, _GIVEN, given)
-    for option in (
-        SETTING_OPTIONS if "seq_dist" in given and options.seq_dist == given["seq_dist"] else ()
-    ):
+    refuse_lengths_without_effect(options)
+    return options
+
+
+def choose_scenario(options: Namespace, wanted: str | None) -> None:
+    """Replace the scenario of these options, None: by none. Only options that are as the earlier
+    scenario, or nobody, set them get other values. Raises Refused."""
+    given = _read_scenario_values(wanted) if wanted else {}
+    before, after = list_scenario_defaults(options), _list_defaults(given)
+    if getattr(options, "llm_rules", None) in ([], scenario_rules(options)):
+        options.llm_rules = None
+    for option in SCENARIO_OPTIONS.values():
+        usual = parser_default(option)
+        if not option.repeated and getattr(options, option.dest) == before.get(option.dest, usual):
+            setattr(options, option.dest, after.get(option.dest, usual))
+    options.scenario = wanted
+    setattr(options, _GIVEN, given)
+
+
+def list_scenario_defaults(options: Namespace) -> dict[str, Any]:
+    """The scenario's values by the names of the parsed options, without its rules. Empty: there is
+    no scenario."""
+    return _list_defaults(getattr(options, _GIVEN, {}))
+
+
+def _list_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        option.dest: ",".join(map(str, value)) if option.kind is tuple else value
+        for option in SCENARIO_OPTIONS.values()
+        # rules: see scenario_rules
+        if (value := given.get(option.field)) is not None and not option.repeated
+    }
+
+
+def _read_scenario_values(wanted: str) -> dict[str, Any]:
+    try:
+        return check_scenario_values(read_scenario(wanted))
+    except OSError as error:
+        refuse_run(f"--scenario {wanted}: {error.strerror}")
+    except ValueError as error:
+        refuse_run(f"--scenario: {error}")
+
+
+def refuse_lengths_without_effect(options: Namespace) -> None:
+    """Refuse lengths beside the mix of lengths of the scenario."""
+    given = getattr(options, _GIVEN, {})
+    if "seq_dist" not in given or options.seq_dist != given["seq_dist"]:
+        return
+    for option in SETTING_OPTIONS:
         if option.field in LENGTHS and getattr(options, option.dest) != parser_default(option):
             refuse_run(
                 f"{option.flag} has no effect beside the lengths of scenario {options.scenario}: "
                 f"give others in their form, "
                 f"--seq-dist {shlex.quote(given['seq_dist'])}, or --seq-dist '' for none"
             )
-    return options
 
 
 def check_scenario_values(scenario: Scenario) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from locust_llm.files.regular_file import decode_toml
 from locust_llm.files.user_file import read_small_text
 
 FOLDER: Final = Path(__file__).parents[1] / "scenarios"
+SCENARIO_FILE: Final = ".toml"
 ABOUT: Final = ("description", "source", "date")
 """Keys that are no options."""
 MOST_BYTES: Final = 1 << 20
@@ -57,7 +58,7 @@ def read_packaged_scenario(name: str) -> str:
 def read_scenario(wanted: str) -> Scenario:
     """A packaged scenario by its name, or a file that ends in .toml. Raises ValueError of one
     sentence, and OSError."""
-    own = wanted.endswith(".toml")
+    own = wanted.endswith(SCENARIO_FILE)
     file = wanted if own else f"{wanted}.toml"
     text = read_small_text(wanted, most_bytes=MOST_BYTES) if own else read_packaged_scenario(wanted)
     try:

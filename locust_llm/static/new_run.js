@@ -39,20 +39,25 @@
   const TYPED = "locust-llm: typed into the form of a run";
   const read = (input) => (isSwitch(input) ? String(input.checked) : input.value);
   const given = new Map(fields.map(({ input }) => [input.name, read(input)]));
-  const kept = fields.map(({ input }) => input).filter((input) => input.name !== "dataset");
+  const kept = fields.map(({ input }) => input).filter((input) => !["dataset", "scenario"].includes(input.name));
+  // The fields of another workload come from the load generator, and what was typed comes back.
+  const workload = named.get("scenario").input;
+  const choose = (scenario) => location.replace(`new?${new URLSearchParams({ scenario })}`);
+  workload.addEventListener("change", () => { keep(); choose(workload.value); });
   function keep() {
     const typed = kept.filter((input) => read(input) !== given.get(input.name)).map((input) => [input.name, read(input)]);
     try {
-      if (typed.length) sessionStorage.setItem(TYPED, JSON.stringify(typed));
-      else sessionStorage.removeItem(TYPED);
+      sessionStorage.setItem(TYPED, JSON.stringify({ scenario: workload.value, typed }));
     } catch { /* a browser that keeps nothing */ }
   }
   function forget() {
     try { sessionStorage.removeItem(TYPED); } catch { /* a browser that keeps nothing */ }
   }
   function bringBack() {
-    let typed = [];
-    try { typed = JSON.parse(sessionStorage.getItem(TYPED) ?? "[]"); } catch { forget(); }
+    let record = null;
+    try { record = JSON.parse(sessionStorage.getItem(TYPED)); } catch { forget(); }
+    const { scenario, typed } = record ?? { scenario: workload.value, typed: [] };
+    if (scenario !== workload.value && !location.search) return choose(scenario);
     for (const [name, value] of typed) {
       const input = named.get(name)?.input;
       if (!input) continue;
@@ -61,9 +66,9 @@
       const folded = input.closest("details");
       if (folded) folded.open = true;
     }
-    by("forget").hidden = !typed.length;
+    by("forget").hidden = !typed.length && !location.search;
   }
-  by("forget").addEventListener("click", () => { forget(); form.reset(); location.reload(); });
+  by("forget").addEventListener("click", () => { forget(); location.replace("new"); });
   bringBack();
   hide();
 
@@ -83,7 +88,8 @@
     const flags = message.match(/(^|\s)--?[a-z][a-z-]*/g)?.map((flag) => flag.trim()) ?? [];
     if (/^SLO /.test(message)) flags.unshift("--slo");
     if (/^cannot reach/.test(message)) flags.unshift("-H");
-    const known = (flag) => fields.find(({ box }) => box.dataset.flag === (flag === "--host" ? "-H" : flag) && !box.hidden);
+    const spelled = (flag) => (flag === "--host" ? "-H" : flag.replace(/^--no-/, "--"));
+    const known = (flag) => fields.find(({ box }) => box.dataset.flag === spelled(flag) && !box.hidden);
     const field = flags.map(known).find(Boolean);
     if (!field) return;
     field.input.setAttribute("aria-invalid", "true");
@@ -109,6 +115,31 @@
       refused(error instanceof TypeError || error instanceof SyntaxError ? "No answer from the load generator." : error.message);
     } finally {
       by("start").disabled = false;
+    }
+  });
+
+  // -- the command line ----------------------------------------------------------------------------------------------------
+
+  by("command").addEventListener("click", async () => {
+    try {
+      const got = await fetch("command", { method: "POST", body: values() });
+      if (got.redirected) throw new Error("Signed out: reload the page.");
+      const { success, message, command } = await got.json();
+      if (!success) return refused(message);
+      answer.textContent = by("copied").textContent = "";
+      by("words").textContent = command;
+      by("shown").showModal();
+    } catch (error) {
+      refused(error instanceof TypeError || error instanceof SyntaxError ? "No answer from the load generator." : error.message);
+    }
+  });
+  by("copy").addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(by("words").textContent);
+      by("copied").textContent = "Copied.";
+    } catch {   // a page of another machine without TLS may not
+      getSelection().selectAllChildren(by("words"));
+      by("copied").textContent = "Selected: press Ctrl+C.";
     }
   });
 

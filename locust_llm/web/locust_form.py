@@ -6,6 +6,7 @@ Locust itself answers a wrong number with HTTP 500 and does not check texts, so 
 
 from argparse import Namespace
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from locust.runners import MasterRunner
@@ -22,11 +23,17 @@ from locust_llm.locust_adapter.command_line_parser import (
     make_number_type,
     read_given_rules,
 )
+from locust_llm.locust_adapter.scenario_defaults import (
+    choose_scenario,
+    refuse_lengths_without_effect,
+)
 from locust_llm.settings.option_declaration import format_option_help
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.run_refusal import refuse_run
+from locust_llm.settings.scenario import SCENARIO_FILE, list_scenario_names, read_scenario
 from locust_llm.settings.sweep import CONCURRENCY
 from locust_llm.slo.rules import PRESETS, parse_rule
+from locust_llm.text.numbers import truncate_quoted_text
 
 MAIN_FIELDS: Final = (
     "model", "request_rate", "sweep", "prefill_concurrency", "prefill_concurrency_ramp_duration",
@@ -37,6 +44,7 @@ MAIN_FIELDS: Final = (
 """The first fields of the form, in this order. The others are in the command line's order."""
 LIMIT_FIELD: Final = "prefill_concurrency"
 """The one field that can change during a run, besides the users."""
+RATE_FIELD: Final = "request_rate"
 NO_CHOICE: Final = "none"
 """The entry of a list for no choice."""
 RULE_END: Final = ";"
@@ -54,6 +62,10 @@ CHOICES: Final = {
 """The values of fields with a list."""
 DATASET_FIELD: Final = "dataset"
 """The field for one of the datasets (datasets.py). The path of a file is no field."""
+SCENARIO_FIELD: Final = "scenario"
+"""The field for a workload by its name. A file's path is no value of it."""
+GIVEN_SCENARIO: Final = "given"
+"""The value of that field for the command line's own file."""
 OWN_FIELDS: Final = frozenset((*FIELDS, "run_time", "user_count", DATASET_FIELD))
 """Fields that Locust does not get."""
 
@@ -119,9 +131,12 @@ def fill_options(options: Namespace, form: Mapping[str, str]) -> Namespace:
     given = {
         name: "" if text == NO_CHOICE and name in CHOICES else text for name, text in form.items()
     }
+    if (scenario := given.pop(SCENARIO_FIELD, None)) is not None:
+        choose_scenario_by_name(options, scenario)
     if "slo" in given:
         given["slo"] = given["slo"].replace(RULE_END, "\n")
     fill_in_form(options, given)
+    refuse_lengths_without_effect(options)
     for rule in read_given_rules(options):
         if rule not in known and _names_a_folder(rule):
             refuse_run(f"SLO {rule!r}: a rule with another run is allowed on the command line only")
@@ -146,6 +161,43 @@ def fill_options(options: Namespace, form: Mapping[str, str]) -> Namespace:
     if "user_count" in form:
         options.llm_users = _count(form["user_count"].strip())
     return options
+
+
+def list_scenario_choices(options: Namespace) -> list[tuple[str, str]]:
+    """(value, text) of each scenario that the form offers."""
+    choices = [("", "none")]
+    if file := _find_own_scenario(options):
+        choices.append((GIVEN_SCENARIO, f"{Path(file).name}, of the command line"))
+    for name in list_scenario_names():
+        choices.append((name, f"{name}: {read_scenario(name).about['description']}"))
+    return choices
+
+
+def find_chosen_scenario(options: Namespace) -> str:
+    """The value of the form's field for the scenario of these options."""
+    chosen = options.scenario or ""
+    return GIVEN_SCENARIO if chosen.endswith(SCENARIO_FILE) else chosen
+
+
+def choose_scenario_by_name(options: Namespace, name: str) -> None:
+    """Choose the scenario of a value from outside. Raises Refused."""
+    if name == find_chosen_scenario(options):
+        return
+    file = _find_own_scenario(options)
+    if name == GIVEN_SCENARIO and file:
+        choose_scenario(options, file)
+    elif not name or name in list_scenario_names():
+        options.llm_scenario_file = file
+        choose_scenario(options, name or None)
+    else:
+        refuse_run(f"--scenario: there is no scenario {truncate_quoted_text(name)!r} in the list")
+
+
+def _find_own_scenario(options: Namespace) -> str | None:
+    """The file of the command line, also after a run with another scenario."""
+    if find_chosen_scenario(options) == GIVEN_SCENARIO:
+        return str(options.scenario)
+    return getattr(options, "llm_scenario_file", None)
 
 
 def read_form_settings(

@@ -50,7 +50,7 @@ from .live import (
     StageRow,
     order_latency_rows,
 )
-from .locust_form import LIMIT_FIELD
+from .locust_form import LIMIT_FIELD, RATE_FIELD
 from .past_runs import Archive
 from .rule_cards import RuleBoard, make_final_card
 
@@ -89,6 +89,8 @@ class RunView:
         self.refusal = ""
         self.target: int | None = None
         """The limit of the gate, or the end of its ramp."""
+        self._changed_rate: float | None = None
+        """The request rate of the last change in the run. None: nobody changed it."""
         self._name = ""
         self._server: Json = {}
         """What is known of the run's server."""
@@ -140,6 +142,7 @@ class RunView:
         self._replicas = []
         self._status = (0.0, {})  # drops that of the last run
         self.target = control.settings.prefill_concurrency
+        self._changed_rate = None
         live.gated = self.target is not None
         live.has_waits = live.gated or asked.open_loop
         self.runs += 1
@@ -154,19 +157,23 @@ class RunView:
 
     def ends(self) -> None:
         """The report of the run is made, or could not be."""
-        self.keep_changed_limit()
+        self.keep_changed_load()
         control, self.control = self.control, None
         self._status = (0.0, {})
         if control is not None:
             self._ended = control.store.result
 
-    def keep_changed_limit(self) -> None:
-        """The form of the next run has the limit of the last change, as it has the users. During
-        the run the options keep the limit of the start: a form that still shows it changes
-        nothing."""
-        options = self.environment.parsed_options
-        if self.control is not None and self.target != self.control.settings.prefill_concurrency:
+    def keep_changed_load(self) -> None:
+        """The form of the next run has the limit and the rate of the last change, as it has the
+        users. During the run the options keep those of the start: a form that still shows them
+        changes nothing."""
+        if self.control is None:
+            return
+        options, asked = self.environment.parsed_options, self.control.settings
+        if self.target != asked.prefill_concurrency:
             setattr(options, LIMIT_FIELD, self.target)
+        if self._changed_rate is not None:
+            setattr(options, RATE_FIELD, self._changed_rate)
 
     def change_limit(self, limit: int | None, ramp_s: float | None = None) -> str:
         """Change the gate of the present run. Returns a sentence. Raises ValueError of one
@@ -208,6 +215,7 @@ class RunView:
             raise ValueError("no run is active: start one first")
         before = self.control.rate
         done = self.control.change_rate(per_s)
+        self._changed_rate = per_s
         self.live.mark(
             name_rate_change(per_s), "rate", f"the request rate went from {before:g} to {per_s:g}/s"
         )

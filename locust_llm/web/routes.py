@@ -39,7 +39,14 @@ from locust_llm.web.run_form_submit import RunFormView, is_reachable_by_others
 from .datasets import MAX_UPLOAD_BYTES, UPLOAD_S, Datasets, describe_size_limit, sanitise_file_name
 from .form_whitelist import Whitelist
 from .live import PERCENTILES
-from .locust_form import LIMIT_FIELD, SPAWN_RATE, order_form_fields, read_requested_load
+from .locust_form import (
+    LIMIT_FIELD,
+    SCENARIO_FIELD,
+    SPAWN_RATE,
+    choose_scenario_by_name,
+    order_form_fields,
+    read_requested_load,
+)
 from .origin import guard_origin, parse_allowed_hosts
 from .page_data import RunView
 from .page_registry import WEB_PAGES, load_page
@@ -217,11 +224,17 @@ def _new_run(view: RunView, datasets: Datasets) -> Any:
     """The form, or the live page while a run is on."""
     if view.control is not None and not view.control.draining:
         return flask.redirect("../llm")
-    view.keep_changed_limit()
+    view.keep_changed_load()
     environment = view.environment
     options, ui = environment.parsed_options, environment.web_ui
     if ui is None or options is None or not hasattr(options, LIMIT_FIELD):
         return _text("the locustfile does not import locust_llm", 404)
+    if (scenario := flask.request.args.get(SCENARIO_FIELD)) is not None:
+        options = Namespace(**vars(options))
+        try:
+            choose_scenario_by_name(options, scenario)
+        except RunRefused as no:
+            return _text(str(no), 404)
     ui.update_template_args()
     extra, host = ui.template_args["extra_options"], ui.template_args["host"]
     try:
@@ -441,6 +454,13 @@ def _extend(
             view.environment, options, picks_classes=ui.userclass_picker_is_active
         )
         swarm = RunFormView(view, options, datasets, whitelist, views["locust.swarm"], on_asked)
+        base = ui.app.blueprints["locust"].url_prefix or ""
+        ui.app.add_url_rule(
+            f"{base}/llm/command",
+            "llm_command",
+            ui.auth_required_if_enabled(_name_view(swarm.show_command, "llm_command")),
+            methods=["POST"],
+        )
         views["locust.swarm"] = ui.auth_required_if_enabled(_name_view(swarm, "llm_swarm"))
         change = partial(_change_user, whitelist, swarm.keep_key, views["locust.update_user"])
         views["locust.update_user"] = ui.auth_required_if_enabled(_name_view(change, "llm_user"))

@@ -16,7 +16,16 @@ from locust_llm.text.numbers import format_quoted_number
 
 from .datasets import MAX_UPLOAD_BYTES, Datasets
 from .form_whitelist import select_locustfile_fields
-from .locust_form import CHOICES, DATASET_FIELD, FIELDS, NO_CHOICE, read_requested_load
+from .locust_form import (
+    CHOICES,
+    DATASET_FIELD,
+    FIELDS,
+    NO_CHOICE,
+    SCENARIO_FIELD,
+    find_chosen_scenario,
+    list_scenario_choices,
+    read_requested_load,
+)
 
 GROUPS: Final = {
     "load": "Load", "sweep": "Load", "prompts": "Prompts", "gate": "Gate", "rules": "Rules",
@@ -32,7 +41,7 @@ USERS_BY_DEFAULT: Final = "1, or as many as needed"
 LOCUSTFILE: Final = "Locustfile"
 """The group of the locustfile's own flags."""
 MAIN: Final = (
-    "user_count", "run_time", "request_rate", "request_count", "sweep", DATASET_FIELD,
+    SCENARIO_FIELD, "user_count", "run_time", "request_rate", "request_count", "sweep", DATASET_FIELD,
     "synthetic_input_tokens_mean",
     "output_tokens_mean", "prefill_concurrency", "slo", "slo_preset", "host", "model",
 )  # fmt: skip
@@ -156,7 +165,7 @@ def build_form_groups(
     Raises OSError where the file of rules cannot be read.
     """
     groups: dict[str, list[FormField]] = {title: [] for title in GROUPS.values()}
-    groups["Load"] += _of_users(options)
+    groups["Load"] += [_scenario(options), *_of_users(options)]
     groups["Prompts"].append(_dataset(options, datasets))
     groups["Server"].append(
         FormField(
@@ -242,6 +251,14 @@ def _of_users(options: Namespace) -> Iterator[FormField]:
         "over one response time", flag="-r",
         help="Empty: users of a closed loop start evenly over one response time, which a request "
             "before the load measures. As many as there are users: all at once",
+    )  # fmt: skip
+
+
+def _scenario(options: Namespace) -> FormField:
+    return FormField(
+        SCENARIO_FIELD, "Workload", "list", find_chosen_scenario(options), flag="--scenario",
+        help="Fills in the fields that it sets, with its rules. What was typed stays",
+        choices=tuple(list_scenario_choices(options)),
     )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from locust_llm.settings.run_refusal import RunRefused, refuse_run
 from locust_llm.settings.server_address import normalise_base_url
 
 from .datasets import UPLOAD, Datasets
+from .form_command import format_form_command
 from .form_dataset_check import look_at_dataset
 from .form_whitelist import LABEL_FIELD, PICKED, Whitelist
 from .locust_form import (
@@ -118,9 +119,7 @@ class RunFormView:
             from_locusts_page = LABEL_FIELD in flask.request.form
             if from_locusts_page:
                 form = drop_unasked_spawn_rate(form, self._options)
-            options = fill_options(self._options, form)
-            if DATASET_FIELD in form:
-                options.input_file = self._datasets.path(form[DATASET_FIELD])
+            options = self._fill(form)
             self._look_at_dataset(options)
             settings = read_form_settings(options, runner, from_locusts_page=from_locusts_page)
             headers = read_run_headers(options)
@@ -135,6 +134,23 @@ class RunFormView:
         return self._pass_on(
             make_locust_form(self._whitelist.for_locust(form), settings), settings.users
         )
+
+    def show_command(self) -> Any:
+        """The command line of the run that the form asks for. Nothing starts, and only values that
+        cannot be read are refused."""
+        try:
+            options = self._fill(self._whitelist.check(flask.request))
+        except (RunRefused, ValueError, OSError) as no:
+            return flask.jsonify({"success": False, "message": str(no)})
+        return flask.jsonify(
+            {"success": True, "command": format_form_command(options, self._datasets)}
+        )
+
+    def _fill(self, form: MultiDict[str, str]) -> Namespace:
+        options = fill_options(self._options, form)
+        if DATASET_FIELD in form:
+            options.input_file = self._datasets.path(form[DATASET_FIELD])
+        return options
 
     def _look_at_dataset(self, options: Namespace) -> None:
         try:

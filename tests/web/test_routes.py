@@ -188,7 +188,7 @@ def test_it_is_behind_locusts_login(pages: Callable[..., Page]) -> None:
             .replace("<run>", "one")
             .replace("<path:path>", "report.html")
         )
-        posts = ("/llm/gate", "/llm/rate", "/llm/datasets")
+        posts = ("/llm/gate", "/llm/rate", "/llm/datasets", "/llm/command")
         way = page.client.post if path in posts else page.client.get
         answer = way(path)
         assert (answer.status_code, answer.headers.get("Location", "")[:6]) == (302, "/login"), path
@@ -693,6 +693,8 @@ def test_the_rate_of_a_schedule_is_changed_from_the_page(
     for rate, status in (("0", 422), ("", 422), ("x", 422), ("nan", 422), ("5", 200)):
         assert page.client.post("/llm/rate", data={"rate": rate}).status_code == status, rate
     assert run.rate == 5
+    page.view.keep_changed_load()
+    assert page.options.request_rate == 5
     mark = page.live()["marks"][-1]
     assert mark[1:] == ["5 requests/s", "rate", "the request rate went from 2.5 to 5/s"]
 

@@ -3,6 +3,7 @@ secret."""
 
 import html
 import re
+import shlex
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,9 @@ from support.web_pages import Page
 from locust_llm import plugin
 from locust_llm.locust_adapter.command_line_parser import OPTIONS, build_settings
 from locust_llm.settings.option_declaration import format_option_example
+from locust_llm.settings.run_refusal import RunRefused
 from locust_llm.web.datasets import Datasets
+from locust_llm.web.form_command import format_form_command
 from locust_llm.web.locust_form import DATASET_FIELD, fill_options, read_requested_load
 from locust_llm.web.run_form_fields import DEPENDS, MAIN, FormField, FormGroup, build_form_groups
 
@@ -40,7 +43,7 @@ def test_every_option_of_a_form_is_there_once(pages: Callable[..., Page]) -> Non
     found = [
         field.name for group in form(pages()).values() for field in (*group.main, *group.folded)
     ]
-    ours = ["user_count", "run_time", "spawn_rate", "host", DATASET_FIELD]
+    ours = ["scenario", "user_count", "run_time", "spawn_rate", "host", DATASET_FIELD]
     assert sorted(found) == sorted([*ours, *(option.dest for option in OPTIONS if option.in_form)])
 
 
@@ -48,8 +51,9 @@ def test_groups_are_those_of_a_load_test(pages: Callable[..., Page]) -> None:
     found = form(pages())
     assert list(found) == ["Load", "Prompts", "Gate", "Rules", "Server"]
     load, server = found["Load"], found["Server"]
-    assert [field.name for field in load.main[:3]] == ["user_count", "run_time", "request_rate"]
-    assert [field.name for field in load.main[3:6]] == [
+    assert [field.name for field in load.main[:3]] == ["scenario", "user_count", "run_time"]
+    assert [field.name for field in load.main[3:7]] == [
+        "request_rate",
         "arrival_pattern",
         "arrival_smoothness",
         "request_rate_ramp_duration",
@@ -230,3 +234,79 @@ def test_locusts_page_has_a_link_back(pages: Callable[..., Page]) -> None:
         r'<a href="([^"]*)"[^>]*>([^<]*)</a></body>', re.sub(r"\s*</body>", "</body>", text)
     ) == [("./llm", "LLM live page")]
     assert "LLM live page</a>" not in page.client.get("/deep/llm/new").text
+
+
+# -- the workload, and the command line ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flag", [option.flag for option in IN_FORM])
+def test_the_command_line_asks_for_what_the_form_does(flag: str) -> None:
+    option = next(option for option in IN_FORM if option.flag == flag)
+    words = [flag, option.example]
+    if option.kind is bool:
+        words = [format_option_example(option)]
+    given = parse("--host", "http://h:1", *words, headless=False)
+    command = shlex.split(format_form_command(given, Datasets(None, None)))
+    assert command[:5] == ["locust-llm", "run", "--headless", "--host", "http://h:1"]
+    again = parse(*command[3:], headless=False)
+    assert build_settings(again) == build_settings(given)
+    assert len(command) <= 7
+
+
+def test_the_page_shows_the_command_line(pages: Callable[..., Page]) -> None:
+    page = pages("--host", "http://h", "--api-key-file", "/secret/key", "--streaming")
+    form = {
+        "user_count": "7", "run_time": "1m", "scenario": "rag", "model": "my model",
+        "output_tokens_mean": "", "streaming": "false", "slo": "ttft p90 < 1s\nitl p95 < 60ms",
+    }  # fmt: skip
+    answer = page.client.post("/llm/command", data=form).get_json()
+    assert answer == {
+        "success": True,
+        "command": "locust-llm run --headless --host http://h -u 7 -t 60 --scenario rag "
+        "--model 'my model' --no-streaming --slo 'ttft p90 < 1s' --slo 'itl p95 < 60ms'",
+    }
+    refused = page.client.post("/llm/command", data={"run_time": "soon"}).get_json()
+    assert refused["message"].startswith("-t takes a time")
+    assert page.view.refusal == ""
+
+
+def test_a_workload_fills_in_its_fields_and_leaves_what_somebody_gave(
+    pages: Callable[..., Page],
+) -> None:
+    """rag.toml: a shared prompt of 500 tokens, a mix of lengths and three rules."""
+    page = pages("--host", "http://h", "--shared-system-prompt-length", "77")
+    text = page.client.get("/llm/new?scenario=rag").text
+    assert '<option value="rag" selected>rag: RAG and summaries' in text
+    assert 'value="2000,500|300:74.1;52200,500|300:25.9"' in text
+    assert html.unescape(text).count("ttft p90 <= 15s") == 1
+    assert (page.options.scenario, page.options.seq_dist) == (None, None)
+    assert page.client.get("/llm/new?scenario=/etc/x.toml").status_code == 404
+
+    options = fill_options(page.options, {"scenario": "rag"})
+    assert (options.shared_system_prompt_length, options.scenario) == (77, "rag")
+    settings = build_settings(options)
+    assert settings.slo == ("ttft p90 <= 15s", "itl p95 <= 150ms", "request_latency p99 <= 630s")
+    assert settings.scenario_changed == ("shared-system-prompt-length",)
+    other = fill_options(options, {"scenario": "interactive-chat"})
+    assert (other.session_turns_mean, other.shared_system_prompt_length) == (4, 77)
+    none = fill_options(other, {"scenario": ""})
+    assert build_settings(none) == build_settings(page.options)
+    with pytest.raises(RunRefused, match="--output-tokens-mean has no effect beside the lengths"):
+        fill_options(page.options, {"scenario": "rag", "output_tokens_mean": "64"})
+    with pytest.raises(RunRefused, match=r"there is no scenario 'mine\.toml' in the list"):
+        fill_options(page.options, {"scenario": "mine.toml"})
+
+
+def test_a_workload_of_the_command_line_can_be_chosen_again(
+    pages: Callable[..., Page], tmp_path: Path
+) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text('description = "mine"\noutput-tokens-mean = 9\n')
+    page = pages("--host", "http://h", "--scenario", str(own))
+    text = page.client.get("/llm/new").text
+    assert '<option value="given" selected>own.toml, of the command line</option>' in text
+    assert str(tmp_path) not in text
+    other = fill_options(page.options, {"scenario": "rag"})
+    assert (other.output_tokens_mean, other.scenario) == (None, "rag")
+    back = fill_options(other, {"scenario": "given"})
+    assert (back.output_tokens_mean, back.scenario) == (9, str(own))
