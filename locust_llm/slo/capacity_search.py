@@ -354,7 +354,9 @@ def choose_level(
         return middle
     low, high = unsure[0], unsure[-1]
     safe = [level for level in unsure if estimate.chance_of(level) >= LIKELY]
-    if safe and not any(low <= level and estimate.chance_of(level) >= HALF for level in long):
+    known = any(low <= level and estimate.chance_of(level) >= HALF for level in long)
+    whole = all(level == int(level) for level in unsure)  # a stage of rates begins without a queue
+    if safe and whole and not known:
         return safe[-1]
     farther = high if high * low > middle * middle else low
     between = middle * (farther / middle) ** ASIDE
