@@ -330,10 +330,15 @@ class LiveStats:
         self._first_at: float | None = None
         """When the first request of the profiling phase was over."""
         self._reads: dict[str, int] = {}
+        self._most_reads: dict[str, int] = {}
+        """The reads of each process never fall. A sentinel stream that is open adds some, which its
+        end takes off again: they are no answer of the server."""
         self._all_reads = 0
         self._silent_since: float | None = None
-        """Since when no process has read anything, and requests were in flight all the time. None:
-        there was none, or it is not known."""
+        """Since when no process has read anything, though it had requests, as in the report: from
+        the last answer on, or from the first send after it. None: it is not known."""
+        self._heard_at: float | None = None
+        """When a process last read something, or stood still. None: it is not known."""
         self._unanswered_at = -math.inf
         """When a request last failed without an answer."""
         self._longest_ttft_s: float | None = None
@@ -365,6 +370,8 @@ class LiveStats:
         answered = record.status is not None or record.chunk_us
         if record.failed and not answered and record.outcome not in OWN_FAILURES:
             self._unanswered_at = self._clock()
+            # it was refused after the last answer, between two statuses
+            self._silent_since = self._heard_at
         if record.outcome == OK and (due_s := record.ttft_from_due_s) is not None:
             self.recent_due.add((round(due_s * 1e6),))
         if record.phase == PROFILING:
@@ -401,8 +408,10 @@ class LiveStats:
         self.recent_ttft.add(round(ttft_s * 1e6) for ttft_s in ttfts_s)
         if ttfts_s:
             self._longest_ttft_s = max(self._longest_ttft_s or 0.0, *ttfts_s)
-        tries = self.used + self.decoding >= MIN_IN_FLIGHT or now - self._unanswered_at < SILENT_S
-        if stood_still or not tries or reads != self._reads.get(worker):
+        if stood_still or reads > self._most_reads.get(worker, -1):
+            self._most_reads[worker] = reads
+            self._silent_since = self._heard_at = now
+        elif not (self.used or self.decoding or self._is_refused(now)):
             self._silent_since = now
         if not self._reads_at:
             self._reads_at.append((now, 0))
@@ -469,7 +478,10 @@ class LiveStats:
         now = self._clock()
         busy = [worker for worker, counts in self._in_flight.items() if any(counts)]
         seen_at = min((self._status_at[worker] for worker in busy), default=now)
+        several = self.used + self.decoding >= MIN_IN_FLIGHT
         if self._silent_since is None or now - seen_at > STATUS_GAP_S:
+            return 0.0
+        if not (several or self._is_refused(now)):
             return 0.0
         needed_s = SILENT_S
         if not self.decoding:
@@ -479,6 +491,10 @@ class LiveStats:
             )
         silent_s = now - self._silent_since
         return silent_s if silent_s >= needed_s else 0.0
+
+    def _is_refused(self, now: float) -> bool:
+        """Whether requests fail without an answer."""
+        return now - self._unanswered_at < SILENT_S
 
     def count_phase(self, phase: str) -> RequestCounts:
         """Count the requests of the warmup, or of the profiling phase."""

@@ -51,7 +51,7 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
         ProgressPart(0, format_phase_position(control).ljust(WHERE)),
         ProgressPart(1, counts, counts.replace("all stages: ", "all:")),
     ]
-    if (silent_s := stats.silent_s()) and not control.draining:
+    if silent_s := stats.silent_s():
         parts.append(
             ProgressPart(1, f"nothing answered for {silent_s:.0f} s", f"no answer {silent_s:.0f} s")
         )

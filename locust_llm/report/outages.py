@@ -6,6 +6,7 @@ answer, it is down, or hangs. Where it does neither while several requests are i
 prefill takes so long, it stands still. A load generator that stood still itself shows neither.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -32,6 +33,8 @@ class Outage(msgspec.Struct, frozen=True, kw_only=True):
     """The requests that failed, or were cut, in it without an answer."""
     in_flight: int = 0
     """Above 0: the server stood still, with so many requests in flight all the time."""
+    in_flight_most: int = 0
+    """The requests in flight at its end, those that were sent in it included."""
 
     def __str__(self) -> str:
         """``from 9.7 s on``, ``until 3.2 s``, ``from 9.7 to 12.1 s``."""
@@ -69,10 +72,12 @@ def describe_requests_without_answer(outages: Sequence[Outage]) -> str:
     unanswered = sum(outage.unanswered for outage in outages if not outage.in_flight)
     if unanswered:
         parts.append(f"{format_count(unanswered, 'request')} had no answer at all")
-    counts = sorted({outage.in_flight for outage in outages if outage.in_flight})
-    if counts:
-        least = f"{counts[0]} to " * (len(counts) > 1)
-        parts.append(f"{least}{format_count(counts[-1], 'request')} were in flight all the while")
+    standing = [outage for outage in outages if outage.in_flight]
+    if standing:
+        least = min(outage.in_flight for outage in standing)
+        most = max(max(outage.in_flight, outage.in_flight_most) for outage in standing)
+        from_least = f"{least} to " * (least < most)
+        parts.append(f"{from_least}{format_count(most, 'request')} were in flight all the while")
     return ", and ".join(parts)
 
 
@@ -91,6 +96,8 @@ PREFILL_SHARE: Final = 10.0
 """The percentile of the prefill time of a token that shows what a prefill takes without a queue."""
 OWN: Final = ("no_socket", "client_error", "too_large", "too_long", "cancelled")
 """The ends of requests that show no silent server."""
+ENDED_BY_US: Final = (CUT, *OWN, "timeout", "first_token_timeout", "gap_timeout")
+"""The load generator ended these requests: their end is no answer."""
 
 
 def find_outages(
@@ -108,10 +115,14 @@ def find_outages(
         return ()
     silent = main.where(_unanswered(main))
     found = list(_divide_outages(silences, silent, ok, (start, end, last), run.profiling_at))
-    dead = {outage.began_s for outage in found}
+    dead = [(outage.began_s, outage.ended_s or math.inf) for outage in found]
     if run.settings.streaming:
         standing = _find_standstills(silences, everything, ok, run, (start, end, last))
-        found += [outage for outage in standing if outage.began_s not in dead]
+        found += [
+            outage
+            for outage in standing
+            if not any(began_s <= outage.began_s < ended_s for began_s, ended_s in dead)
+        ]
     return tuple(sorted(found, key=lambda outage: outage.began_s))
 
 
@@ -169,6 +180,7 @@ def _make_outage(
     *,
     unanswered: int = 0,
     in_flight: int = 0,
+    in_flight_most: int = 0,
 ) -> Outage:
     start, _, last = span
     return Outage(
@@ -177,6 +189,7 @@ def _make_outage(
         seconds=min(ended, last) - began,
         unanswered=unanswered,
         in_flight=in_flight,
+        in_flight_most=in_flight_most,
     )
 
 
@@ -190,18 +203,37 @@ def _find_standstills(
     run: Run,
     span: tuple[float, float, float],
 ) -> Iterator[Outage]:
-    """The silences in which several requests were in flight, and which no prefill explains."""
+    """The silences in which several requests were in flight, and which no prefill explains. The
+    time counts from the request on that made them several, as an open loop goes on to send."""
+    _, _, last = span
     for began, ended in silences:
-        seconds = _last_s(began, ended, span)
-        sent = everything["sent_at"] <= began + SENT_SOON_S
-        flying = everything.where(sent & (everything["closed_at"] >= ended))
-        waiting = flying.where(~(flying["first_chunk_at"] <= began))
-        enough = MIN_DECODING if waiting.size < flying.size else MIN_REQUESTS
-        if flying.size < enough or seconds < MIN_S or _stood_still(began, ended, run):
+        # the end of the run cuts requests one after the other
+        open_at = ended - SENT_SOON_S if ended >= last else ended
+        staying = (everything["closed_at"] >= open_at) & (everything["sent_at"] < open_at)
+        flying = everything.where(staying)
+        decoding = flying["first_chunk_at"] <= began
+        enough = MIN_DECODING if decoding.any() else MIN_REQUESTS
+        if flying.size < enough or _stood_still(began, ended, run):
             continue
+        sent = np.sort(flying["sent_at"])
+        several_from = max(began, float(sent[enough - 1]))
+        if ended - several_from < MIN_S:
+            continue
+        several = flying.where(flying["sent_at"] <= several_from + SENT_SOON_S)
+        waiting = several.where(~(several["first_chunk_at"] <= began))
         others = ok.where((ok["sent_at"] > ended) | (ok["closed_at"] < began))
-        if others.size and seconds >= PATIENCE * _usual_silence_s(flying, waiting, others):
-            yield _make_outage(began, ended, span, run.profiling_at, in_flight=flying.size)
+        if not others.size:
+            continue
+        if ended - several_from >= PATIENCE * _usual_silence_s(several, waiting, others):
+            stood_from = max(began, float(sent[0]))
+            yield _make_outage(
+                stood_from if stood_from > began + SENT_SOON_S else began,
+                ended,
+                span,
+                run.profiling_at,
+                in_flight=int((sent <= stood_from + SENT_SOON_S).sum()),
+                in_flight_most=flying.size,
+            )
 
 
 def _stood_still(began: float, ended: float, run: Run) -> bool:
@@ -275,7 +307,8 @@ def _list_answering_times(
     first = everything["sent_at"] + ttft_s
     last, closed = everything["last_chunk_at"], everything["closed_at"]
     streamed = ~np.isnan(last)
-    whole = ~streamed & ~np.isnan(everything["status"])
+    ended_by_us = everything.requests["outcome"].isin(ENDED_BY_US).to_numpy(np.bool_)
+    whole = ~streamed & ~np.isnan(everything["status"]) & ~ended_by_us[everything.chosen]
     sent_at = everything["sent_at"][long_gaps.request]
     # each gap ends one stretch of its answer and begins another
     requests = np.concatenate((np.flatnonzero(streamed), long_gaps.request))

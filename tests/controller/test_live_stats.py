@@ -71,6 +71,33 @@ def test_a_silence_with_requests_in_flight_is_noticed_while_it_lasts(clock: Cloc
     assert stats.silent_s() == 0
 
 
+def test_a_silence_counts_from_the_last_answer_on(clock: Clock) -> None:
+    """Something was read at 100 s; then no status shows a request, as each is refused at once. The
+    first refusal arrives 2.5 s later."""
+    stats = LiveStats(clock)
+    clock.now = 100.0
+    tell(stats, used=3, reads=99, ttfts_s=[0.1])
+    tell(stats, used=3, reads=100)
+    assert after(stats, clock, 2.5, reads=100) == 0
+    stats.add(failed("refused"))
+    assert after(stats, clock, 0.5, reads=96) == pytest.approx(3.0)  # a sentinel stream ended
+    assert after(stats, clock, 0.5, reads=100) == pytest.approx(3.5)
+    stats.add(failed("refused"))
+    assert after(stats, clock, 2.0, reads=100) == pytest.approx(5.5)
+
+
+def test_a_silence_of_an_open_loop_counts_from_the_first_request_in_it(clock: Clock) -> None:
+    """One request for 2 s and then more of them: 5 s in all. The 60 idle seconds before are none,
+    and one alone shows nothing."""
+    stats = LiveStats(clock)
+    tell(stats, used=1, reads=99, ttfts_s=[0.1])
+    tell(stats, reads=100)
+    assert after(stats, clock, 60, reads=100) == 0
+    assert after(stats, clock, 0.25, used=1, reads=100) == 0
+    assert after(stats, clock, 2, used=1, reads=100) == 0
+    assert after(stats, clock, 3, used=5, reads=100) == pytest.approx(5.25)
+
+
 def test_what_is_no_silence_of_the_server(clock: Clock) -> None:
     stats = LiveStats(clock)
     tell(stats, reads=100, ttfts_s=[4.0])
