@@ -19,8 +19,10 @@ from random import Random
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from locust_llm.report.slo.capacity_evidence import find_capacity
+from locust_llm.report.slo.confidence_intervals import estimate_percentile_interval
 from locust_llm.report.slo.rule_evidence import UNSURE, make_share_evidence
 from locust_llm.settings.sweep import OVERLOADED, RunningStage
 from locust_llm.simulator.scheduling.clock import VirtualClock
@@ -387,7 +389,13 @@ def find_evidence(ran: StageRun, limit_s: float) -> RuleEvidence | None:
     if not len(values):
         return None
     beyond = (values >= limit_s).astype(np.float64)
-    return make_share_evidence(str(RULE), beyond, ALLOWED, values / limit_s)
+    evidence = make_share_evidence(str(RULE), beyond, ALLOWED, values / limit_s)
+    low, high = estimate_percentile_interval(values, 100 * (1 - ALLOWED)).ends
+    return replace(
+        evidence,
+        passes=high is not None and high < limit_s,
+        fails=low is not None and low >= limit_s,
+    )
 
 
 def search(server: Server, limit_s: float, total_s: float, seed: int) -> Found:
