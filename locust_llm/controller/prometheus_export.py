@@ -22,6 +22,7 @@ from prometheus_client.core import (
     GaugeMetricFamily,
     HistogramMetricFamily,
     InfoMetricFamily,
+    SummaryMetricFamily,
 )
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
@@ -29,8 +30,10 @@ from prometheus_client.utils import floatToGoString
 from locust_llm.records.outcomes import FAILURES, OK
 from locust_llm.records.record import Record
 from locust_llm.slo.client_verdict import LEVELS
-from locust_llm.slo.metric_definitions import METRICS, Metric
+from locust_llm.slo.metric_definitions import BY_WORD, METRICS, TIME, Metric
+from locust_llm.slo.rules import Rule
 
+from .early_stop import AT_RISK, OK_SO_FAR, WILL_FAIL, RuleProgress
 from .live_stats import PARTS, RATE_S, LiveStats, TTFTParts
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -52,6 +55,10 @@ def refine_bounds(bounds: tuple[float, ...]) -> tuple[float, ...]:
     return tuple(refined)
 
 
+GROUP_LABELS: Final = ("phase", "model", "tenant", "name")
+MAX_GROUPS: Final = 50
+OTHER_GROUPS: Final = "(other)"
+RULE_STATES: Final = (OK_SO_FAR, AT_RISK, WILL_FAIL)
 HISTOGRAMS: Final = tuple(metric for metric in METRICS if metric.buckets)
 
 
@@ -77,6 +84,52 @@ class BucketCounts:
         return list(zip(map(floatToGoString, self._bounds), accumulate(self._counts), strict=True))
 
 
+class GroupTotals:
+    """The totals of requests by phase, model, tenant and name. The first MAX_GROUPS groups have
+    their own; all later ones are together in OTHER_GROUPS, as names may be as many as requests."""
+
+    def __init__(self) -> None:
+        self._requests: Counter[tuple[str, ...]] = Counter()
+        self._output_tokens: Counter[tuple[str, ...]] = Counter()
+        self._ttft: dict[tuple[str, ...], tuple[int, float]] = {}
+        """(count, seconds) by group."""
+        self._groups = set[tuple[str, str, str]]()
+
+    def add(self, record: Record) -> None:
+        group = record.model, record.tenant, record.name
+        if group not in self._groups and len(self._groups) < MAX_GROUPS:
+            self._groups.add(group)
+        labels = record.phase, *(group if group in self._groups else (OTHER_GROUPS,) * 3)
+        self._requests[*labels, record.outcome] += 1
+        self._output_tokens[labels] += record.output_tokens or 0
+        if record.outcome == OK and record.ttft_s is not None:
+            count, seconds = self._ttft.get(labels, (0, 0.0))
+            self._ttft[labels] = count + 1, seconds + record.ttft_s
+
+    def families(self) -> Iterator[MetricFamily]:
+        of = "of requests that are over, by model, tenant and name"
+        requests = CounterMetricFamily(
+            f"{PREFIX}group_requests", f"Number {of}", labels=(*GROUP_LABELS, "outcome")
+        )
+        for outcome_labels, count in self._requests.items():
+            requests.add_metric(outcome_labels, count)
+        yield requests
+        tokens = CounterMetricFamily(
+            f"{PREFIX}group_output_tokens", f"Tokens of the answers {of}", labels=GROUP_LABELS
+        )
+        for labels, count in self._output_tokens.items():
+            tokens.add_metric(labels, count)
+        yield tokens
+        ttft = SummaryMetricFamily(
+            f"{PREFIX}group_time_to_first_token_seconds",
+            "Time to First Token of successful requests, by model, tenant and name",
+            labels=GROUP_LABELS,
+        )
+        for labels, (count, seconds) in self._ttft.items():
+            ttft.add_metric(labels, count, seconds)
+        yield ttft
+
+
 class RunTotals:
     """The totals of a run so far, by phase."""
 
@@ -85,6 +138,7 @@ class RunTotals:
         self._chunks: Counter[str] = Counter()
         self._input_tokens: Counter[str] = Counter()
         self._output_tokens: Counter[str] = Counter()
+        self._groups = GroupTotals()
         self._buckets = {
             metric.tag: defaultdict[str, BucketCounts](
                 partial(BucketCounts, refine_bounds(metric.buckets))
@@ -100,6 +154,7 @@ class RunTotals:
         self._chunks[phase] += len(record.chunk_us)
         self._input_tokens[phase] += record.input_tokens or 0
         self._output_tokens[phase] += record.output_tokens or 0
+        self._groups.add(record)
         for metric in HISTOGRAMS:
             if record.outcome == OK or (metric.waits and record.outcome in FAILURES):
                 value = getattr(record, metric.column)
@@ -135,6 +190,7 @@ class RunTotals:
             for phase, buckets in self._buckets[metric.tag].items():
                 histogram.add_metric((phase,), buckets.cumulative(), buckets.sum)
             yield histogram
+        yield from self._groups.families()
 
 
 def build_part_counters(parts: TTFTParts) -> Iterator[MetricFamily]:
@@ -150,8 +206,35 @@ def build_part_counters(parts: TTFTParts) -> Iterator[MetricFamily]:
     yield counter
 
 
+def build_rule_gauges(
+    rules: Iterable[Rule], progress: Mapping[str, RuleProgress]
+) -> Iterator[MetricFamily]:
+    """The state of each rule that has a value, and the limits of those of one latency."""
+    states = ", ".join(f"{number} {state}" for number, state in enumerate(RULE_STATES))
+    status = GaugeMetricFamily(f"{PREFIX}slo_status", f"The rule: {states}", labels=("rule",))
+    limits = GaugeMetricFamily(
+        f"{PREFIX}slo_limit_seconds",
+        "Limit of the rule for the whole run",
+        labels=("rule", "metric"),
+    )
+    for rule in rules:
+        known = progress.get(str(rule))
+        if known is not None and known.state in RULE_STATES:
+            status.add_metric((str(rule),), RULE_STATES.index(known.state))
+        if BY_WORD[rule.metric].units is TIME and not rule.base and not rule.where:
+            limits.add_metric((str(rule), rule.metric), rule.limit)
+    yield status
+    yield limits
+
+
 def build_gauges(
-    stats: LiveStats, *, users: int, limit: int | None, info: Mapping[str, str], over: bool = False
+    stats: LiveStats,
+    *,
+    users: int,
+    limit: int | None,
+    info: Mapping[str, str],
+    over: bool = False,
+    workers: int | None = None,
 ) -> Iterator[MetricFamily]:
     """The run at this moment. A run that is ``over`` has no gauges, as its last values would look
     like a run that goes on. ``limit`` is the prefill gate's; ``info`` describes the run."""
@@ -161,6 +244,7 @@ def build_gauges(
     client = stats.client()
     for name, text, value in (
         ("users", "Users of Locust; 0 after the stop, while the last requests go on", users),
+        ("workers", "Processes that send requests", workers),
         ("prefill_gate_limit", "Limit on requests that wait for their first token", limit),
         ("prefill_gate_waiting", "Requests that wait at the prefill gate", stats.waiting),
         ("requests_in_prefill", "Requests that were sent and have no token yet", stats.used),

@@ -14,6 +14,7 @@ from locust_llm.controller.prometheus_export import (
     CONTENT_TYPE,
     build_gauges,
     build_part_counters,
+    build_rule_gauges,
     format_exposition,
 )
 from locust_llm.records.phase_plan import OVER, PROFILING, stage_of_phase
@@ -66,9 +67,17 @@ def format_live_metrics(control: Controller) -> str:
     }
     users = 0 if runner is None else runner.user_count
     over = control.draining and not users
-    now = build_gauges(control.live_stats, users=users, limit=control.limit, info=info, over=over)
+    now = build_gauges(
+        control.live_stats,
+        users=users,
+        limit=control.limit,
+        info=info,
+        over=over,
+        workers=len(control.processes()),
+    )
+    rules = () if over else build_rule_gauges(s.rules.readable, control.abort.progress())
     return format_exposition(
-        *now, *control.totals.families(), *build_part_counters(control.live_stats.parts)
+        *now, *rules, *control.totals.families(), *build_part_counters(control.live_stats.parts)
     )
 
 

@@ -100,7 +100,7 @@ PAGE_LINK: Final = {"href": "./llm", "title": "LLM live page: charts and the pre
 """The link stands on Locust's tab of downloads, the only place of its page with links of an
 extension."""
 CORNER_LINK: Final = (
-    b'<a href="./llm" style="position:fixed;right:1rem;bottom:1rem;z-index:2000;padding:.4rem .8rem;'
+    b'<a href="./llm" style="position:fixed;left:1rem;bottom:1rem;z-index:2000;padding:.4rem .8rem;'
     b"border-radius:.4rem;background:#0b5cad;color:#fff;font:600 14px system-ui,sans-serif;"
     b'text-decoration:none">LLM live page</a>'
 )

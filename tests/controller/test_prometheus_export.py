@@ -10,19 +10,24 @@ from support import unpatched_locust  # noqa: F401  before the rest
 from support.prometheus_text import read, value
 from support.records import answered, failed
 
+from locust_llm.controller.early_stop import EarlyStop
 from locust_llm.controller.live_stats import LiveStats
 from locust_llm.controller.prometheus_export import (
     HISTOGRAMS,
+    MAX_GROUPS,
+    OTHER_GROUPS,
     BucketCounts,
     RunTotals,
     build_gauges,
     build_part_counters,
+    build_rule_gauges,
     format_exposition,
     refine_bounds,
 )
 from locust_llm.server.discovery import Discovery
 from locust_llm.settings.run_options import Settings
 from locust_llm.slo.metric_definitions import TTFT, Metric
+from locust_llm.slo.rules import parse_rule
 from locust_llm.web.prometheus_page import (  # not from locust, which ruff would put first: it patches
     Environment,
     serve_metrics,
@@ -147,10 +152,57 @@ def test_names_and_labels_stay_as_dashboards_have_them(totals: RunTotals) -> Non
         "requests_total": {"phase", "outcome"}, "chunks_total": {"phase"},
         "input_tokens_total": {"phase"},
         "output_tokens_total": {"phase"},
+        "group_requests_total": {"phase", "model", "tenant", "name", "outcome"},
+        "group_output_tokens_total": {"phase", "model", "tenant", "name"},
+        "group_time_to_first_token_seconds_count": {"phase", "model", "tenant", "name"},
+        "group_time_to_first_token_seconds_sum": {"phase", "model", "tenant", "name"},
         **{name + end: names for name in histograms
            for end, names in (("_bucket", {"phase", "le"}), ("_sum", {"phase"}),
                ("_count", {"phase"}))},
     }  # fmt: skip
+
+
+def test_groups_have_their_totals_and_their_number_a_bound() -> None:
+    totals = RunTotals()
+    for number in range(MAX_GROUPS + 2):
+        totals.add(answered(40, 60, name=f"name {number}", model="m", tenant="t"))
+    totals.add(answered(60, 80, name="name 0", model="m", tenant="t"))
+    found = read(format_exposition(*totals.families()))
+    ttft = "group_time_to_first_token_seconds"
+
+    def of(metric: str, *group: str, **more: str) -> float:
+        labels = dict(zip(("phase", "model", "tenant", "name"), ("profiling", *group), strict=True))
+        return found[metric, frozenset((labels | more).items())]
+
+    first, others = ("m", "t", "name 0"), (OTHER_GROUPS,) * 3
+    assert of("group_requests_total", *first, outcome="ok") == 2
+    assert of("group_requests_total", *others, outcome="ok") == 2
+    assert of("group_output_tokens_total", *first) == 4
+    assert of(f"{ttft}_count", *first) == 2
+    assert of(f"{ttft}_sum", *first) == pytest.approx(0.1)
+    assert len({labels for name, labels in found if name == f"{ttft}_count"}) == MAX_GROUPS + 1
+
+
+def test_rules_have_a_state_and_a_limit() -> None:
+    """Of two answers one has 60 ms: half of them, where 5% may be over 50 ms."""
+    texts = ("ttft p95 < 50ms", "itl p95 < 1s", "error_rate < 1%", "ttft{turn=later} p95 < 2s")
+    rules = [parse_rule(text) for text in texts]
+    watch = EarlyStop(rules)
+    for record in (answered(40, 60), answered(60, 80)):
+        watch.add(record)
+    found = read(format_exposition(*build_rule_gauges(rules, watch.progress())))
+    status = {dict(labels)["rule"]: state for (name, labels), state in found.items()
+        if name == "slo_status"}  # fmt: skip
+    assert status == {"ttft p95 < 50ms": 1, "itl p95 < 1s": 0, "error_rate < 1%": 0}
+    assert value(found, "slo_limit_seconds", rule="ttft p95 < 50ms", metric="ttft") == 0.05
+    assert value(found, "slo_limit_seconds", rule="itl p95 < 1s", metric="itl") == 1
+    assert sum(name == "slo_limit_seconds" for name, _ in found) == 2
+
+
+def test_an_itl_of_a_few_milliseconds_has_buckets_around_it() -> None:
+    (itl,) = [metric for metric in HISTOGRAMS if metric.word == "itl"]
+    bounds = refine_bounds(itl.buckets)
+    assert sum(0.001 <= bound <= 0.01 for bound in bounds) >= 10
 
 
 def test_buckets_rise() -> None:
@@ -166,7 +218,8 @@ def a_control(totals: RunTotals) -> Any:
         settings=Settings(model="m"), stages=None,
         folder=Path("r"), survey=Discovery(), draining=False,
         plan=SimpleNamespace(phase="profiling"),
-        live_stats=LiveStats(), limit=None, totals=totals,
+        live_stats=LiveStats(), limit=None, totals=totals, processes=lambda: [1, 2],
+        abort=EarlyStop(()),
     )  # fmt: skip
 
 
@@ -187,7 +240,7 @@ def test_the_page_is_beside_those_of_locust_under_the_same_path(totals: RunTotal
     answer = page(a_control(totals), "/of/the/team/llm/metrics", base="/of/the/team")
     assert answer.content_type == "text/plain; version=0.0.4; charset=utf-8"
     found = read(answer.text)
-    assert value(found, "users") == 7
+    assert (value(found, "users"), value(found, "workers")) == (7, 2)
     assert value(
         found, "run_info", run="r", model="m", server="", loop="closed", phase="profiling", stage=""
     ) == 1  # fmt: skip

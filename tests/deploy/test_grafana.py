@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,30 +27,64 @@ QUERIES: Final = [
     for panel in PANELS
     for target in panel["targets"]
 ]
+NOTES: Final = [(note["name"], note["expr"]) for note in DASHBOARD["annotations"]["list"]]
+GRID_COLUMNS: Final = 24
 PROMETHEUS: Final = shutil.which("prometheus")
 
 
 def filled(query: str) -> str:
     """As Grafana does, with everything selected."""
-    return query.replace("$__rate_interval", "5s").replace("$job", ".*").replace("$phase", ".*")
+    values = {"$__rate_interval": "5s", "$job": ".*", "$phase": ".*", "$server": ".*"}
+    for name, value in values.items():
+        query = query.replace(name, value)
+    return query
 
 
 def test_the_dashboard_is_whole() -> None:
     assert len({panel["id"] for panel in PANELS}) == len(PANELS)
     assert "$" not in "".join(filled(query) for _, query in QUERIES)
     variables = [variable["name"] for variable in DASHBOARD["templating"]["list"]]
-    assert variables == ["datasource", "job", "phase"]
+    assert variables == ["datasource", "job", "phase", "server"]
+    assert {note["name"] for note in DASHBOARD["annotations"]["list"]} == {
+        "Gate",
+        "Users",
+        "Stages and phases",
+    }
+    taken = set[tuple[int, int]]()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        columns = range(place["x"], place["x"] + place["w"])
+        rows = range(place["y"], place["y"] + place["h"])
+        cells = set(product(columns, rows))
+        assert max(columns) < GRID_COLUMNS, panel["title"]
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+def test_each_target_is_as_grafana_takes_it() -> None:
+    """Of its dashboard schema (kind v1beta1): what every panel and every target must have."""
+    for panel in PANELS:
+        assert panel["datasource"]["uid"] == "${datasource}"
+        assert panel["type"] in ("table", "stat", "timeseries", "heatmap")
+        assert {"defaults", "overrides"} <= set(panel["fieldConfig"])
+        references = [target["refId"] for target in panel["targets"]]
+        assert references
+        assert len(set(references)) == len(references)
+    for note in DASHBOARD["annotations"]["list"]:
+        assert {"name", "datasource", "enable", "iconColor", "expr"} <= set(note)
 
 
 @contextmanager
-def prometheus(folder: Path, port: int, *scraped: int) -> Iterator[str]:
+def prometheus(folder: Path, port: int, *scraped: int, server: str = "") -> Iterator[str]:
     assert PROMETHEUS
+    host = server.removeprefix("http://")
+    of_server = f"- {{ job_name: server, static_configs: [{{ targets: ['{host}'] }}] }}\n"
     targets = ", ".join(f"'127.0.0.1:{one}'" for one in scraped)
     (folder / "prometheus.yml").write_text(
         "global: { scrape_interval: 500ms, scrape_timeout: 500ms }\n"
         "scrape_configs:\n"
         f"- {{ job_name: load, metrics_path: /llm/metrics, static_configs: [{{ targets: "
-        f"[{targets}] }}] }}\n"
+        f"[{targets}] }}] }}\n" + (of_server if server else "")
     )
     process = subprocess.Popen(
         [PROMETHEUS, f"--config.file={folder / 'prometheus.yml'}",
@@ -96,18 +131,23 @@ def series(url: str, query: str, began: float, ended: float) -> list[Any]:
 )
 def test_each_panel_has_series(tmp_path: Path) -> None:
     port, began = free_port(), time.time()
-    with start_simulator() as server, prometheus(tmp_path, free_port(), port) as url:
+    with start_simulator() as server, prometheus(tmp_path, free_port(), port, server=server) as url:
         done = subprocess.run(
             [sys.executable, "-m", "locust_llm", "run", "--headless", "--host", server, "-u", "4",
                 "-t", "10",
              "--prefill-concurrency", "2", "--output-tokens-mean", "20", "--no-probe",
-             "--metrics-port", str(port),
+             "--metrics-port", str(port), "--slo", "ttft p95 < 5s", "--slo", "itl p95 < 1s",
+             "--slo", "request_latency p95 < 60s",
              "--report-dir", str(tmp_path / "run")],
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         ended = time.time()
-        empty = [name for name, query in QUERIES if not series(url, query, began, ended)]
-        assert not empty, done.stdout + done.stderr
+        empty = [
+            name for name, query in (*QUERIES, *NOTES[2:]) if not series(url, query, began, ended)
+        ]
+        assert not empty, (empty, done.stdout + done.stderr)
+        for _, query in NOTES[:2]:  # nothing changed in this run: they can be asked
+            assert series(url, query, began, ended) == []
         quantile = next(
             query for name, query in QUERIES if name == "Time to first token (roughly) A"
         )
