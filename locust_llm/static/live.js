@@ -344,12 +344,6 @@
 
   // -- the end, and past runs ------------------------------------------------------------------------------------------------------------------
 
-  const linkTo = (href, text) => {
-    const link = element("a", text);
-    link.href = href;
-    link.target = "_blank";
-    return link;
-  };
   function showEnd(status) {
     const isOver = status.state === "over";
     by("ended").hidden = !isOver;
@@ -371,15 +365,6 @@
     by("compare").hidden = by("report").hidden || !before;
     if (before) by("compare").href = `llm/compare?${new URLSearchParams([["run", before.name], ["run", newest.name]])}`;
     by("past").hidden = !runs.length || ["on", "ending"].includes(state);
-    by("past").querySelector("tbody").replaceChildren(...runs.map((entry) => {
-      const line = element("tr"), name = element("th"), files = element("td"), more = element("details");
-      name.append(has(entry) ? linkTo(path(entry.name, "report.html"), entry.name) : entry.name);
-      more.append(element("summary", String(entry.files.length)), ...entry.files.map(([file, what]) => linkTo(path(entry.name, file), what)));
-      files.append(more);
-      line.append(name, element("td", chartFormat.date(entry.at)), element("td", entry.model),
-        element("td", entry.status, kindOf(entry.status)), files);
-      return line;
-    }));
   }
 
   // -- the loop --------------------------------------------------------------------------------------------------------------------------------
@@ -416,7 +401,7 @@
       const isFirst = state === "";
       state = status.state;
       document.body.dataset.state = state;
-      by("past").hidden = ["on", "ending"].includes(state) || !by("past").querySelector("tbody").childElementCount;
+      by("past").hidden = true;
       by("report").hidden = by("compare").hidden = true;
       if (isFirst || ["on", "over", "none"].includes(state)) showPast().catch(() => {});
     }

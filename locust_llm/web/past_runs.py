@@ -8,13 +8,14 @@ import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from locust_llm.files.json_file import decode_json_file
 from locust_llm.records.run_facts import RECORDS, RUN, Unix
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS
+from locust_llm.text.format import format_brief, format_count
 
 FILES: Final = {
     "report.html": "report",
@@ -28,6 +29,7 @@ FILES: Final = {
     RECORDS: "requests",
 }
 """The files of a run and their labels, the main ones first."""
+FIGURES: Final = "profile_export_aiperf.json"
 MAX_RUNS: Final = 200
 """The number of listed runs, the latest ones."""
 MAX_MODEL_CHARS: Final = 200
@@ -46,6 +48,20 @@ class ArchiveEntry(msgspec.Struct, frozen=True):
     """The status of its rules. Empty: there are no rules, or no report."""
     files: tuple[tuple[str, str], ...]
     """(path in its folder, label) of its files."""
+    load: str = ""
+    """``8 users``, ``2/s``, or the axis of a sweep."""
+    duration_s: float | None = None
+    ttft_p95_ms: float | None = None
+    itl_p95_ms: float | None = None
+    tokens_per_s: float | None = None
+    """These three are of a run with one load. None: not known."""
+    failure_rate: float | None = None
+    client: str = ""
+    """The client verdict."""
+
+
+class _ListedSettings(msgspec.Struct):
+    sweep: str | None = None
 
 
 class _ListedRun(msgspec.Struct):
@@ -53,11 +69,47 @@ class _ListedRun(msgspec.Struct):
 
     started_at: Unix | None = None
     model: str = ""
+    settings: _ListedSettings = msgspec.field(default_factory=_ListedSettings)
+    arms: list[Any] = []
+
+
+class _ListedConditions(msgspec.Struct):
+    loop: str = ""
+    users: int | None = None
+    rate_per_s: float | None = None
+    duration_s: float | None = None
+    failure_rate: float | None = None
+    client_verdict: str | None = None
 
 
 class _RunJson(msgspec.Struct):
     run: _ListedRun = msgspec.field(default_factory=_ListedRun)
     slo_status: str | None = None
+    conditions: _ListedConditions = msgspec.field(default_factory=_ListedConditions)
+
+
+class _Figure(msgspec.Struct):
+    avg: float | None = None
+    p95: float | None = None
+
+
+class _Figures(msgspec.Struct):
+    """The metrics of profile_export_aiperf.json that the list shows."""
+
+    time_to_first_token: _Figure = msgspec.field(default_factory=_Figure)
+    inter_token_latency: _Figure = msgspec.field(default_factory=_Figure)
+    output_token_throughput: _Figure = msgspec.field(default_factory=_Figure)
+
+
+class _WithSettings(msgspec.Struct):
+    settings: dict[str, Any] = {}
+
+
+class _RunSettings(msgspec.Struct):
+    run: _WithSettings = msgspec.field(default_factory=_WithSettings)
+
+
+Content = TypeVar("Content", bound=msgspec.Struct)
 
 
 class Archive:
@@ -67,7 +119,7 @@ class Archive:
         """``names`` begins the names of run folders, before a number. Empty: any name."""
         self._reports, self._names = reports, names
         self._own: list[Path] = []
-        self._read: dict[Path, tuple[int, _RunJson]] = {}
+        self._read: dict[Path, tuple[int, _RunJson, _Figures]] = {}
 
     def add(self, folder: Path) -> None:
         """Add a run of this process."""
@@ -121,15 +173,44 @@ class Archive:
 
     def _entry(self, name: str, folder: Path) -> ArchiveEntry:
         changed = (folder / RUN).stat().st_mtime_ns
-        read, known = self._read.get(folder, (0, _RunJson()))
+        read, known, figures = self._read.get(folder, (0, _RunJson(), _Figures()))
         if read != changed:
-            known = _read(folder)
-            self._read[folder] = changed, known
+            known = _read(folder / RUN, _RunJson)
+            is_of_one_load = not known.run.settings.sweep and not known.run.arms
+            figures = _read(folder / FIGURES, _Figures) if is_of_one_load else _Figures()
+            self._read[folder] = changed, known, figures
         at = known.run.started_at or changed / 1e9
         status = known.slo_status if known.slo_status in STATUSES else ""
         return ArchiveEntry(
-            name, at, known.run.model[:MAX_MODEL_CHARS], status or "", tuple(list_run_files(folder))
+            name,
+            at,
+            known.run.model[:MAX_MODEL_CHARS],
+            status or "",
+            tuple(list_run_files(folder)),
+            _describe_load(known),
+            known.conditions.duration_s,
+            figures.time_to_first_token.p95,
+            figures.inter_token_latency.p95,
+            figures.output_token_throughput.avg,
+            known.conditions.failure_rate,
+            (known.conditions.client_verdict or "")[:MAX_MODEL_CHARS],
         )
+
+    def settings(self, name: str) -> dict[str, Any]:
+        """The settings of a run. Empty: there is none, or it cannot be read."""
+        folder = self._folders().get(name)
+        return {} if folder is None else _read(folder / RUN, _RunSettings).run.settings
+
+
+def _describe_load(known: _RunJson) -> str:
+    """``8 users``, ``2/s``, ``sweep concurrency=1..8``, ``A/B, 8 users``."""
+    conditions = known.conditions
+    if known.run.settings.sweep:
+        return f"sweep {known.run.settings.sweep}"[:MAX_MODEL_CHARS]
+    load = "" if conditions.users is None else format_count(conditions.users, "user")
+    if conditions.loop == "open" and conditions.rate_per_s is not None:
+        load = format_brief(conditions.rate_per_s, "/s", 3)
+    return ", ".join(filter(None, ("A/B" * bool(known.run.arms), load)))
 
 
 def _name(folder: Path) -> str:
@@ -144,11 +225,12 @@ def _is_there(path: Path) -> bool:
         return False
 
 
-def _read(folder: Path) -> _RunJson:
+def _read(file: Path, kind: type[Content]) -> Content:
+    """Nothing of a file that is missing or damaged."""
     try:
-        return decode_json_file(folder / RUN, _RunJson)
+        return decode_json_file(file, kind)
     except (OSError, ValueError):
-        return _RunJson()
+        return kind()
 
 
 def list_run_files(folder: Path) -> Iterable[tuple[str, str]]:

@@ -33,7 +33,7 @@ from locust_llm.server.discovery import Discovery
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.run_refusal import RunRefused
 from locust_llm.text.numbers import truncate_quoted_text
-from locust_llm.web.run_form_fields import build_form_groups
+from locust_llm.web.run_form_fields import build_form_groups, take_settings
 from locust_llm.web.run_form_submit import RunFormView, is_reachable_by_others
 
 from .datasets import MAX_UPLOAD_BYTES, UPLOAD_S, Datasets, describe_size_limit, sanitise_file_name
@@ -68,6 +68,8 @@ ASSETS: Final = {
     "live_charts.js": "text/javascript",
     "live_side.js": "text/javascript",
     "live.js": "text/javascript",
+    "runs.js": "text/javascript",
+    "runs.css": "text/css",
     "new_run.js": "text/javascript",
     "uPlot.min.css": "text/css",
     "plots.css": "text/css",
@@ -178,6 +180,7 @@ def _routes(
     yield "", "llm_page", lambda: _page(_static("live.html")), get
     yield "/static/<name>", "llm_asset", _asset, get
     yield "/new", "llm_new", lambda: _new_run(view, datasets), get
+    yield "/past", "llm_past", lambda: _page(_static("runs.html")), get
     yield "/datasets", "llm_datasets", lambda: _upload(view, datasets), post
     yield "/live", "llm_live", lambda: _live(view), get
     yield "/gate", "llm_gate", lambda: _gate(view), post
@@ -221,7 +224,8 @@ def _to_ours(view: RunView) -> Any:
 
 
 def _new_run(view: RunView, datasets: Datasets) -> Any:
-    """The form, or the live page while a run is on."""
+    """The form, or the live page while a run is on. ``like`` names a past run whose settings it
+    gets."""
     if view.control is not None and not view.control.draining:
         return flask.redirect("../llm")
     view.keep_changed_load()
@@ -237,6 +241,8 @@ def _new_run(view: RunView, datasets: Datasets) -> Any:
             return _text(str(no), 404)
     ui.update_template_args()
     extra, host = ui.template_args["extra_options"], ui.template_args["host"]
+    if settings := view.archive.settings(flask.request.args.get("like", "")):
+        options, host = take_settings(options, settings), str(settings.get("host") or host)
     try:
         shown = build_form_groups(options, extra, datasets, host)
     except OSError as error:

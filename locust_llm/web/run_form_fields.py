@@ -192,6 +192,40 @@ def build_form_groups(
     return [_group(title, fields) for title, fields in groups.items()]
 
 
+VALUES: Final[Mapping[type, type | tuple[type, ...]]] = {
+    int: int,
+    float: (int, float),
+    bool: bool,
+}
+"""What run.json has of an option of this kind; of all others a text."""
+NOT_REPEATED: Final = ("random_seed", "input_file")
+"""What a run like another does not take from it: its words, which a cache may know, and a file that
+may not be offered here."""
+
+
+def take_settings(options: Namespace, settings: Mapping[str, Any]) -> Namespace:
+    """The options with the settings of a past run. What it does not have, or what is of another
+    kind, stays as it is."""
+    filled = Namespace(**vars(options))
+    for option in FIELDS.values():
+        name = option.dest
+        if not option.in_form or name in NOT_REPEATED or name not in settings:
+            continue
+        value = settings[name]
+        if name == RULES_FIELD:
+            filled.slo = [rule for rule in value or () if isinstance(rule, str)]
+        elif value is None or isinstance(value, VALUES.get(option.kind, str)):
+            setattr(filled, name, value)
+        elif isinstance(value, list) and all(isinstance(one, int | float) for one in value):
+            setattr(filled, name, ",".join(map(format_quoted_number, value)))
+    users, seconds = settings.get("users"), settings.get("run_time_s")
+    filled.llm_users = users if isinstance(users, int) else None
+    filled.llm_run_time = seconds if isinstance(seconds, int | float) else None
+    if filled.llm_run_time is None:
+        filled.run_time = None
+    return filled
+
+
 def find_visible_fields(fields: Sequence[FormField]) -> set[str]:
     """The names of the fields that the page does not hide, as static/new_run.js decides it. A
     hidden field counts as not given."""

@@ -87,7 +87,12 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., W
     tab.get_by_role("cell", name="TTFT", exact=True).wait_for()
     locust.picture(tab, "tab")
     tab.get_by_role("tab", name="Download Data").click()
-    assert tab.get_by_role("link", name="LLM live page").get_attribute("href") == "./llm"
+    assert (
+        tab.get_by_role("link", name="LLM live page: charts and the prefill gate").get_attribute(
+            "href"
+        )
+        == "./llm"
+    )
     tab.get_by_role("button", name="Edit", exact=True).click()
     fill(tab, userCount="20")
     # all else is as it was typed into our form
@@ -148,10 +153,18 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., W
         alone.get_by_role("link", name="Report", exact=True).evaluate("link => link.href")
     )
     assert (report.status, "<!doctype html>" in report.text()) == (200, True)
-    alone.locator("#past summary").first.click()
-    with alone.expect_download() as saved:
-        alone.get_by_role("link", name="figures (JSON)").click()
+    runs = locust.context.new_page()
+    runs.goto(alone.get_by_role("link", name="Runs", exact=True).evaluate("link => link.href"))
+    runs.locator("tbody summary").first.click()
+    with runs.expect_download() as saved:
+        runs.get_by_role("link", name="figures (JSON)").click()
     assert json.loads(Path(saved.value.path()).read_text())["benchmark_id"] == "run"
+    runs.get_by_label("Search").fill("no such run")
+    assert runs.locator("#count").inner_text() == "0 of 1 runs"
+    runs.get_by_label("Search").fill("")
+    runs.get_by_role("link", name="Run again").click()
+    assert runs.locator("[name=prefill_concurrency]").input_value() == "4"
+    runs.close()
 
     page.get_by_role("link", name="New run").click()
     start(page, prefill_concurrency="2", slo="", run_time="3s")

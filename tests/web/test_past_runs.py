@@ -124,3 +124,33 @@ def test_whatever_is_found_is_a_known_file_of_a_run(run: str, path: str, tmp_pat
         assert found is None or (
             found.name in FILES and found.parent in (folder, folder / "stages" / "1")
         )
+
+
+def test_a_run_is_listed_with_its_main_figures(tmp_path: Path) -> None:
+    """Latencies of all stages of a sweep together mean nothing, and are left out."""
+    conditions = {
+        "loop": "closed",
+        "users": 8,
+        "duration_s": 60.5,
+        "failure_rate": 0.25,
+        "client_verdict": "OK",
+    }
+    figures = {
+        "time_to_first_token": {"p95": 120.5},
+        "inter_token_latency": {"p95": 9.5},
+        "output_token_throughput": {"avg": 431.0},
+    }
+    for name, asked in (("one", {}), ("two", {"sweep": "concurrency=1,2"})):
+        folder = a_run(tmp_path / name, conditions=conditions)
+        run = msgspec.json.decode((folder / "run.json").read_bytes())
+        run["run"]["settings"] = asked
+        (folder / "run.json").write_bytes(msgspec.json.encode(run))
+        (folder / "profile_export_aiperf.json").write_bytes(msgspec.json.encode(figures))
+    archive = Archive(tmp_path)
+    found = {entry.name: entry for entry in archive.entries()}
+    one = found["one"]
+    assert (one.load, one.duration_s, one.failure_rate, one.client) == ("8 users", 60.5, 0.25, "OK")
+    assert (one.ttft_p95_ms, one.itl_p95_ms, one.tokens_per_s) == (120.5, 9.5, 431.0)
+    assert (found["two"].load, found["two"].ttft_p95_ms) == ("sweep concurrency=1,2", None)
+    assert archive.settings("two") == {"sweep": "concurrency=1,2"}
+    assert archive.settings("nobody") == {}

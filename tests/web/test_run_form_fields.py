@@ -21,7 +21,14 @@ from locust_llm.settings.run_refusal import RunRefused
 from locust_llm.web.datasets import Datasets
 from locust_llm.web.form_command import format_form_command
 from locust_llm.web.locust_form import DATASET_FIELD, fill_options, read_requested_load
-from locust_llm.web.run_form_fields import DEPENDS, MAIN, FormField, FormGroup, build_form_groups
+from locust_llm.web.run_form_fields import (
+    DEPENDS,
+    MAIN,
+    FormField,
+    FormGroup,
+    build_form_groups,
+    take_settings,
+)
 
 
 def form(page: Page, **extra: dict[str, Any]) -> dict[str, FormGroup]:
@@ -310,3 +317,19 @@ def test_a_workload_of_the_command_line_can_be_chosen_again(
     assert (other.output_tokens_mean, other.scenario) == (None, "rag")
     back = fill_options(other, {"scenario": "given"})
     assert (back.output_tokens_mean, back.scenario) == (9, str(own))
+
+
+def test_the_form_takes_the_settings_of_a_past_run(pages: Callable[..., Page]) -> None:
+    """What is of another kind than the field stays as it is, and so does the seed of the words."""
+    page = pages("-u", "7", "--output-tokens-mean", "64", "--random-seed", "5")
+    options = page.view.environment.parsed_options
+    assert options is not None
+    settings = {
+        "users": 3, "run_time_s": 20.0, "request_rate": 2.5, "slo": ["ttft p95 < 1s", 4],
+        "percentiles": [50.0, 99.0], "output_tokens_mean": "many", "random_seed": 9,
+    }  # fmt: skip
+    filled = take_settings(options, settings)
+    assert (filled.llm_users, filled.llm_run_time, filled.request_rate) == (3, 20.0, 2.5)
+    assert (filled.slo, filled.percentiles) == (["ttft p95 < 1s"], "50,99")
+    assert (filled.output_tokens_mean, filled.random_seed) == (64, 5)
+    assert options.request_rate is None
