@@ -109,6 +109,15 @@ def _options(parser: LocustArgumentParser, **kw: Any) -> None:
 _ATTRIBUTE: Final = "llm_launch"
 
 
+def describe_further_interrupt(*, requests_open: bool) -> str:
+    """What a further Ctrl-C does while a run ends."""
+    if requests_open:
+        return (
+            "The run is already ending; press Ctrl-C again to cut the requests that are still open"
+        )
+    return "The report is being made; press Ctrl-C again to give it up"
+
+
 class LaunchOptions(NamedTuple):
     """What is known before there is an environment."""
 
@@ -335,10 +344,8 @@ class Plugin:
         if not self._reported.is_set() or (
             self._control is not None and self._control.shutdown.begun
         ):
-            logger.info(
-                "The run is already ending; press Ctrl-C again to cut the requests that are still "
-                "open"
-            )
+            is_open = self._control is not None and self._control.live_stats.inside > 0
+            logger.info(describe_further_interrupt(requests_open=is_open))
             if self._environment.web_ui is not None:
                 self._reported.wait()
                 if not self._leaving:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from locust_llm.plugin import _ends_by_itself, _says_no_run_time
+from locust_llm.plugin import _ends_by_itself, _says_no_run_time, describe_further_interrupt
 from locust_llm.settings.run_options import Settings
 
 
@@ -28,6 +28,13 @@ def test_locusts_line_about_ctrl_c_is_for_runs_without_an_end(
     assert _ends_by_itself(Settings(**settings), Namespace()) is ends
     # a probe has a schedule of its own
     assert _ends_by_itself(Settings(**settings), Namespace(decoders=6)) is True
+
+
+def test_a_further_ctrl_c_is_described_by_what_is_open() -> None:
+    """Somebody who follows the sentence must not lose a report."""
+    assert "cut the requests" in describe_further_interrupt(requests_open=True)
+    line = describe_further_interrupt(requests_open=False)
+    assert line == "The report is being made; press Ctrl-C again to give it up"
 
 
 def test_that_line_alone_is_left_out() -> None:

@@ -83,5 +83,6 @@ class UserPool:
             self.exhausted = True
             busy = f"all {self._max_users} users are busy and arrivals wait"
             self._store.add_note(
-                f"WARNING: {busy}: raise --max-users, unless the server is overloaded"
+                f"WARNING: {busy}: a server that keeps up needs more of them (--max-users), and no "
+                f"number helps an overloaded one"
             )

@@ -173,8 +173,8 @@ class Record(RequestLatency, msgspec.Struct, frozen=True, kw_only=True, omit_def
     bad_stamps: Count = 0
     """Kernel stamps before the send or in the future. The reader's clock replaced them."""
     read_lag_us: Whole | None = 0
-    """The longest time for which bytes of this response lay in the kernel. None: an imported
-    result."""
+    """The longest time from the newest byte of a read of this response to that read. Older bytes of
+    the same read may have lain in the kernel for longer (``merged``). None: an imported result."""
     draft_steps: Count | None = None
     drafted_tokens: Count | None = None
     accepted_tokens: Count | None = None

@@ -1,5 +1,5 @@
-"""Console summary: what a run leaves on the console, the verdict first, in at most 25 lines; the
-files have everything."""
+"""Console summary: what a run leaves on the console, the verdict first, in at most 25 lines, or as
+many as name each failed rule; the files have everything."""
 
 import math
 import re
@@ -68,7 +68,7 @@ from locust_llm.report.summary_rows import LoadLevel, RequestGroup, Row, SweepSu
 from locust_llm.settings.sweep import PREFILL, RATE
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.metric_definitions import ITL, TTFT, TTFT_FROM_DUE
-from locust_llm.slo.rules import PASS, SloResult
+from locust_llm.slo.rules import FAIL, PASS, SloResult
 from locust_llm.text.format import (
     clean_line,
     format_brief,
@@ -107,6 +107,7 @@ MAX_REMARKS: Final = 3
 MAX_FAILURES: Final = 2
 """The kinds of failures that are shown."""
 MAX_RULES: Final = 4
+"""The kinds of rules that are shown, and every kind that failed."""
 MAX_STAGES: Final = 8
 MAX_GROUPS: Final = 6
 """The names of requests, or limits of a ramp, that are shown."""
@@ -175,11 +176,22 @@ def format_ending(summary: Summary, run: Run, folder: Path | str, width: int = W
     )
     unmet = [*_rules(summary, run)]
     remarks = [*_remarks(summary, run)]
-    # the first rule has its place however many warnings there are
-    kept_lines = len(_wrapped(unmet[0], width)) if unmet else 0
+    # each failed rule, and the first one of others, has its place however many warnings there are
+    is_failed = [text.startswith(f"  {FAIL} ") for text in unmet]
+    failed_lines = [
+        line
+        for text, failed in zip(unmet, is_failed, strict=True)
+        if failed
+        for line in _wrapped(text, width)
+    ]
+    others = [text for text, failed in zip(unmet, is_failed, strict=True) if not failed]
+    kept_lines = len(failed_lines)
+    if others and not failed_lines:
+        kept_lines = len(_wrapped(others[0], width))
     above = _fitting(_warnings(summary, run), width, room - kept_lines)
-    rules = _fitting_rules(unmet, width, room - len(above))
-    room -= len(above) + len(rules)
+    room -= len(above) + len(failed_lines)
+    rules = [*failed_lines, *_fitting_rules(others, width, room)]
+    room -= len(rules) - len(failed_lines)
     groups = list(_aligned(*_groups(summary), width))
     groups = groups if len(groups) < room else []
     below = _fitting(remarks[:MAX_REMARKS], width, room - len(groups) - bool(groups))
@@ -241,7 +253,8 @@ def _rules(summary: Summary, run: Run) -> Iterator[str]:
 
     open_ = sorted((result for result in summary.slos if result.status != PASS), key=kind)
     groups = [(key, list(rules_of_kind)) for key, rules_of_kind in groupby(open_, kind)]
-    for (status, reason), rules_of_kind in groups[:MAX_RULES]:
+    shown = max(MAX_RULES, sum(status == FAIL for (status, _), _ in groups))
+    for (status, reason), rules_of_kind in groups[:shown]:
         if len(rules_of_kind) > 1 and not reason:  # each has its own figure
             yield f"  {status} {', '.join(map(_rule_with_value, rules_of_kind))}"
         elif len(rules_of_kind) > 1:
@@ -258,7 +271,7 @@ def _rules(summary: Summary, run: Run) -> Iterator[str]:
                     f"; {INTERVAL_CROSSES}", " crosses the limit", 1
                 )
             yield f"  {status} {rules_of_kind[0].rule}: {known_of_rule}"
-    if rest := sum(len(rules_of_kind) for _, rules_of_kind in groups[MAX_RULES:]):
+    if rest := sum(len(rules_of_kind) for _, rules_of_kind in groups[shown:]):
         yield f"  and {format_count(rest, 'more rule')}"
     yield from format_policy_lines(summary, run)
 

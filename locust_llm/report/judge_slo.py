@@ -457,6 +457,8 @@ def _explain_open_rule(
         note = f"what was due and never sent is open: {format_count(found.never_sent, 'arrival')}"
     if found.undecided:
         more = "a longer grace period (-s) may tell"
+        if seen.run.cut_at is not None:
+            more = "a run whose open requests nobody cuts (Ctrl-C) may tell"
     if seen.silent_from:  # more time of a server that answers nothing adds no figure of it
         more, longer = "nothing answered at the end of the run", None
     if rule.percentile is not None and found.ends is not None and None in found.ends:

@@ -139,8 +139,8 @@ LATENCIES: Final = (
                "the network?",
            word="rtt", spoken="round trip"),
     Metric("Read Lag", "read_lag", "ms", "read_lag_us", 1e-3,
-           "longest time that bytes of the answer lay in the kernel unread: health of the load "
-               "generator", word="read_lag"),
+           "longest time from the newest byte of a read to that read (its older bytes may have "
+               "waited longer): health of the load generator", word="read_lag"),
 )  # fmt: skip
 PER_USER: Final = Metric(
     "Output Token Throughput per User", "output_token_throughput_per_user", "tokens/s", "itl_s",

@@ -239,8 +239,8 @@ def test_a_client_verdict_that_changed_is_said() -> None:
     )
     assert any(
         line.startswith(
-            "The client verdict changed: DEGRADED while the run was on (merged chunks), OK in "
-            "the end."
+            "The client verdict changed: DEGRADED in the last progress line (merged chunks), OK of "
+            "the whole run."
         )
         for line in said(*spread(9), run=run)
     )
@@ -253,7 +253,21 @@ def test_a_client_verdict_that_changed_is_said() -> None:
         *spread(9), run=replace(run, client_live=ClientVerdict(DEGRADED, ("late",), signals=two))
     )
     found = " ".join(" ".join(lines).split())
-    assert "(late permits, late sends), OK in the end." in found
+    assert "(late permits, late sends), OK of the whole run." in found
+
+
+def test_each_failed_rule_is_named_however_many_lines_there_are() -> None:
+    """Twelve rules fail, each for its own reason or value, beside one that is open: the console has
+    no room for them in 25 lines, and names all twelve."""
+    rules = tuple(f"ttft p{95 + number / 100:g} < {number + 1}ms" for number in range(12))
+    run = a_run(slo=rules)
+    summary = summarise_run(collect_columns(spread(199)), run)
+    slos = tuple(
+        replace(slo, status="FAIL", reason=f"reason {number} " + "long " * 30)
+        for number, slo in enumerate(summary.slos)
+    )
+    text = format_ending(replace(summary, slos=slos), run, "reports/by-hand", 120)
+    assert [rule for rule in rules if f"  FAIL {rule}: " not in text] == []
 
 
 def test_code_that_blocks_is_looked_for_where_there_is_a_locustfile() -> None:

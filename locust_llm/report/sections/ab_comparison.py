@@ -737,8 +737,8 @@ def _few(rule: Rule, pairs: Sequence[PairRequests]) -> str:
         return ""
     takes = math.ceil(100 / (100 - rule.percentile) - 1e-6)
     return (
-        f"a block has {least} requests at least, and {rule.stat} takes {takes}: it is little "
-        f"more than the slowest"
+        f"a block has {least} requests at least, and {rule.stat} takes {takes}: it rests on "
+        f"the slowest one or two"
     )
 
 

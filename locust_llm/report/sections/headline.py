@@ -288,7 +288,7 @@ def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:
         tolerance = f"{side} {format_plain_number(rule.number)}{rule.unit}"
         if result.low is not None and result.high is not None and result.low <= 0 <= result.high:
             return (
-                f"{what} shows no difference from {rule.base} (95% interval "
+                f"{what}: no difference from {rule.base} to be seen (95% interval "
                 f"{format_interval(result)}), {tolerance}"
             )
         side = "worse" if (result.observed or 0) > 0 else "better"

@@ -566,10 +566,11 @@ def _too_few(summary: Summary, run: Run) -> Iterator[str]:
     advice = "" if overloaded or dead else " Run longer (-t), or send more (--request-count)."
     for p in few[:1]:
         above = " and above" * (len(few) > 1)
-        verb = "are" if above else "is"
+        one_or_two = "one or two requests" if count > 1 else "one request"
+        verb = "rest" if above else "rests"
         yield (
-            f"WARNING: p{p:g}{above} of {format_count(count, 'request')} {verb} little more than the "
-            f"slowest of them: p{p:g} takes "
+            f"WARNING: p{p:g}{above} of {format_count(count, 'request')} {verb} on the slowest "
+            f"{one_or_two}: p{p:g} takes "
             f"{math.ceil(100 / (100 - p) - 1e-6)} requests.{advice}"
         )
 
@@ -735,7 +736,10 @@ def _changed(summary: Summary, run: Run) -> Iterator[str]:
         return
     before = _why(live.signals.keys() - end.signals.keys())
     after = _why(end.signals.keys() - live.signals.keys())
-    yield f"{CHANGED} {live.level} while the run was on{before}, {end.level} in the end{after}."
+    yield (
+        f"{CHANGED} {live.level} in the last progress line{before}, {end.level} of the whole "
+        f"run{after}."
+    )
 
 
 def _why(causes: AbstractSet[str]) -> str:

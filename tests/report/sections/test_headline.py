@@ -285,15 +285,15 @@ def of(run: Run, records: list[Record]) -> str:
             "INCONCLUSIVE",
             -7.55,
             42.8,
-            "shows no difference from a (95% interval -7.5% to 42.8%), and the tolerance is 50%",
+            ": no difference from a to be seen (95% interval -7.5% to 42.8%), and the tolerance is 50%",
         ),
         (
             "PASS",
             -7.55,
             42.8,
-            "shows no difference from a (95% interval -7.5% to 42.8%), within the tolerance of 50%",
+            ": no difference from a to be seen (95% interval -7.5% to 42.8%), within the tolerance of 50%",
         ),
-        ("FAIL", 70.0, 90.0, "is 80% worse than a, beyond the tolerance of 50%"),
+        ("FAIL", 70.0, 90.0, " is 80% worse than a, beyond the tolerance of 50%"),
     ],
 )
 def test_a_difference_from_a_base_stands_beside_the_tolerance(
@@ -313,7 +313,7 @@ def test_a_difference_from_a_base_stands_beside_the_tolerance(
         reason="few",
     )
     told = make_headline(replace(summary, slos=(result,), slo_status=status), run)
-    assert f"p50 of TTFT {expected}" in told
+    assert f"p50 of TTFT{expected}" in told
 
 
 def test_a_series_of_rates_has_no_one_rate() -> None:

@@ -250,11 +250,11 @@ def test_chunks_that_nobody_counted_are_held_against_the_length_asked_for() -> N
 
 def test_a_percentile_of_too_few_is_warned_of_once() -> None:
     assert (
-        "WARNING: p99 of 99 requests is little more than the slowest of them: p99 takes 100 "
+        "WARNING: p99 of 99 requests rests on the slowest one or two requests: p99 takes 100 "
         "requests. Run longer (-t), or send more (--request-count)."
     ) in said([answered(5, 10)] * 99)
-    assert "p90 and above of 9 requests are" in said([answered(5, 10)] * 9)
-    assert "p50 and above of 1 request are" in said([answered(5, 10)])
+    assert "p90 and above of 9 requests rest on the slowest" in said([answered(5, 10)] * 9)
+    assert "p50 and above of 1 request rest on the slowest one request:" in said([answered(5, 10)])
     assert "little more" not in said([answered(5, 10)] * 100)
     rare = said([answered(5, 10)] * 100, percentiles=(50.0, 99.9))
     assert "p99.9 of 100 requests" in rare

@@ -164,6 +164,13 @@ def test_why() -> None:
     )
 
 
+def test_no_longer_grace_period_is_advised_where_somebody_cut_the_requests() -> None:
+    run = replace(a_run(slo=("error_rate < 5%",)), cut_at=UNIX + 60.0, stopping_at=UNIX + 58.0)
+    reason = summarise_run(collect_columns(HUNG), run, 0, HUNG).slos[0].reason
+    assert "a run whose open requests nobody cuts (Ctrl-C) may tell" in reason
+    assert "(-s)" not in reason
+
+
 def test_a_rule_is_decided_by_both_ends() -> None:
     """Of 100, 20 cut at an age below the limit: p50 holds whatever they become, p95 does not, p85
     may."""
