@@ -49,6 +49,7 @@ OVER_TIME: Final = "Over time"
 SERVER: Final = "Server"
 TIMELINE: Final = "Timeline"
 DIFFERENCES: Final = "Differences"
+BY_LIMIT: Final = "Prefill limits of the ramp"
 DISTRIBUTIONS: Final = "Distributions"
 """Headings of charts."""
 POOLED_LATENCY: Final = "Latency over time"
@@ -109,7 +110,7 @@ def _choose_first_charts(summary: Summary) -> tuple[str, ...]:
         return (BEST_LIMIT.chart_heading, LATENCY)
     if summary.paired is not None:
         return (DIFFERENCES, LATENCY)
-    return (LATENCY,) if summary.sweep is None or summary.sweep.repeats else (STAGES,)
+    return (BY_LIMIT, LATENCY) if summary.sweep is None or summary.sweep.repeats else (STAGES,)
 
 
 def _figures(summary: Summary, run: Run) -> Iterator[Block | Charts]:

@@ -104,11 +104,11 @@ def plot_backlog(requests: pd.DataFrame, run: Run) -> Iterator[Plot]:
         x=time.axis,
         y=PlotAxis(label="requests", whole=True),
         series=(
-            PlotSeries("offered", "p50", round_values(edges, 6), round_values(offered, 9)),
-            PlotSeries("completed", "ok", round_values(edges, 6), round_values(completed, 9)),
             PlotSeries(
                 "in flight", "wait", round_values(edges[:-1], 6), round_values(before_end, 9), "fill"
             ),
+            PlotSeries("offered", "p50", round_values(edges, 6), round_values(offered, 9)),
+            PlotSeries("completed", "ok", round_values(edges, 6), round_values(completed, 9)),
         ),
         marks=tuple(_marks(run, time, requests)),
         group=TIME_GROUP,

@@ -19,6 +19,7 @@ from locust_llm.records.breakdown_labels import AFTER_FIRST, TO_FIRST, name_late
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
 from locust_llm.records.server_metrics import EngineHistory
+from locust_llm.report.charts.by_limit import plot_ramp_by_limit
 from locust_llm.report.charts.distributions import plot_distributions
 from locust_llm.report.charts.over_time import (
     find_time_axis,
@@ -33,6 +34,7 @@ from locust_llm.report.charts.timeline_svg import make_timeline_fragment
 from locust_llm.report.columns import RequestColumns
 from locust_llm.report.compare.forest import describe_forest, draw_forest
 from locust_llm.report.document import (
+    BY_LIMIT,
     DIFFERENCES,
     DISTRIBUTIONS,
     LATENCY,
@@ -323,6 +325,8 @@ def _charts(
         *(plot_backlog(columns.requests, run) if backlog else ()),
         *plot_latencies(columns.requests, run, limits),
     )
+    if not summary.swept:
+        charts[BY_LIMIT] = lambda: plot_ramp_by_limit(summary.breakdowns)
     charts[OVER_TIME] = lambda: plot_rates_over_time(columns.requests, levels, run)
     if history is not None:
         charts[SERVER] = lambda: plot_server_metrics(history, find_time_axis(columns.requests, run))

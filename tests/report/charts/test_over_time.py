@@ -281,7 +281,7 @@ def test_the_backlog_of_an_overload() -> None:
     ]
     columns = collect_columns([*answered_ones, *open_ones])
     (plot,) = plot_backlog(columns.requests, a_run())
-    offered, completed, in_flight = plot.series
+    in_flight, offered, completed = plot.series
     assert (offered.y[-1], completed.y[-1], max(y for y in in_flight.y if y is not None)) == (
         10,
         4,
