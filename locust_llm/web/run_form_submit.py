@@ -24,8 +24,8 @@ from locust_llm.settings.run_options import Settings
 from locust_llm.settings.run_refusal import RunRefused, refuse_run
 from locust_llm.settings.server_address import normalise_base_url
 
+from .command_line_of_form import format_form_command
 from .datasets import UPLOAD, Datasets
-from .form_command import format_form_command
 from .form_dataset_check import look_at_dataset
 from .form_whitelist import LABEL_FIELD, PICKED, Whitelist
 from .locust_form import (

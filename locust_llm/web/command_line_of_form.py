@@ -1,4 +1,4 @@
-"""Form command: the command line that does what a form of a run asks for."""
+"""Command line of form: the command line that does what a form of a run asks for."""
 
 import shlex
 from argparse import Namespace
