@@ -259,6 +259,46 @@ def test_a_sweep_from_the_form(web: Callable[..., Web]) -> None:
 
 
 @pytest.mark.full
+def test_the_form_keeps_what_was_typed_and_leads_to_what_was_refused(
+    web: Callable[..., Web],
+) -> None:
+    locust = web()
+    page = locust.open("/llm/new")
+    page.locator("#of-model").fill("gpt-nope")
+    page.locator("#start").click()
+    page.locator("#of-model[aria-invalid=true]").wait_for()
+    assert page.evaluate("document.activeElement.name") == "model"
+    page.close()
+
+    page = locust.open("/llm/new")
+    assert page.locator("#answer").inner_text() == ""
+    page.locator("#of-seq_dist").evaluate("field => { field.closest('details').open = true; }")
+    page.locator("#of-model").fill("m")
+    page.locator("#of-seq_dist").fill("200,128:80;4000,512:10")
+    page.locator("#start").click()
+    page.locator("#of-seq_dist[aria-invalid=true]").wait_for()
+    page.locator("#of-seq_dist").fill("")
+    page.reload()
+    assert page.locator("#of-model").input_value() == "m"
+
+    page.locator("#of-scenario").select_option("rag")
+    page.wait_for_url("**/llm/new?scenario=rag")
+    assert page.locator("#of-model").input_value() == "m"
+    assert page.locator("#of-shared_system_prompt_length").input_value() == "500"
+    page.locator("#command").click()
+    assert "--scenario rag --model m" in page.locator("#words").inner_text()
+    page.get_by_role("button", name="Close").click()
+
+    page.locator("#file").set_input_files(
+        {"name": "x.jsonl", "mimeType": "text/plain", "buffer": b"<html>"}
+    )
+    assert "x.jsonl is no dataset" in page.locator("#uploaded.loud").inner_text()
+    page.locator("#forget").click()
+    page.wait_for_url("**/llm/new")
+    assert page.locator("#of-model").input_value() == ""
+
+
+@pytest.mark.full
 def test_the_live_page_is_for_phones_and_keyboards_and_the_dark(
     web: Callable[..., Web], browser: Any
 ) -> None:
