@@ -96,6 +96,8 @@ WIDTH: Final = 120
 LEAST: Final = 40
 """The least characters of a line. A narrower terminal wraps them itself."""
 LINES: Final = 25
+FEWER: Final = 0.8
+"""Below this share of the cancellations that were asked for, the console says why."""
 MAX_MISSING: Final = 4
 MAX_HEADLINE: Final = 5
 MAX_REASON: Final = 12
@@ -185,11 +187,10 @@ def format_ending(summary: Summary, run: Run, folder: Path | str, width: int = W
         for line in _wrapped(text, width)
     ]
     others = [text for text, failed in zip(unmet, is_failed, strict=True) if not failed]
-    kept_lines = len(failed_lines)
-    if others and not failed_lines:
-        kept_lines = len(_wrapped(others[0], width))
+    kept_lines = len(_wrapped(unmet[0], width)) if unmet else 0
     above = _fitting(_warnings(summary, run), width, room - kept_lines)
-    room -= len(above) + len(failed_lines)
+    # further failed rules are lines beyond LINES: they take the place of no warning
+    room -= len(above) + (kept_lines if failed_lines else 0)
     rules = [*failed_lines, *_fitting_rules(others, width, room)]
     room -= len(rules) - len(failed_lines)
     groups = list(_aligned(*_groups(summary), width))
@@ -303,6 +304,7 @@ def _basis(summary: Summary, run: Run) -> str:
         verb = "was" if c.cancelled == 1 else "were"
         sentences.append(
             f"{c.cancelled} of {format_count(c.requests, 'request')} {verb} cancelled on purpose"
+            f"{_explain_fewer_cancelled(summary, run)}"
         )
     first = rows.get(TTFT_FROM_DUE.tag if run.has_waits else TTFT.tag)
     # else the load generator may move it further
@@ -315,6 +317,18 @@ def _basis(summary: Summary, run: Run) -> str:
         sentences.append(f"the sweep ended: {summary.sweep.ended}")
     survivors = None if summary.swept else format_survivors_line(summary, run)
     return f"{', '.join(sentences)}.{f' {survivors}' if survivors else ''}"
+
+
+def _explain_fewer_cancelled(summary: Summary, run: Run) -> str:
+    """Why fewer requests were cancelled than asked. Empty: about as many were."""
+    asked_percent = run.settings.request_cancellation_rate or 0.0
+    c = summary.conditions
+    if 100 * c.cancelled >= FEWER * asked_percent * c.requests:
+        return ""
+    return (
+        f" ({asked_percent:g}% were asked for, and answers that end within "
+        f"{run.settings.request_cancellation_delay:g} s are not cancelled)"
+    )
 
 
 def _uncertainty(row: Row) -> list[str]:
