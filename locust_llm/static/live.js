@@ -117,7 +117,7 @@
     const kinds = first ? `${first.kind} ${first.level}` : "";
     if (kinds !== spoken && first && first.level !== "past") by("spoken").textContent = first.text;   // counts change each second
     spoken = kinds;
-    for (const id of ["new", "again", "report", "compare"]) by(id).classList.toggle("gone", silence !== null);   // they lead nowhere
+    for (const id of ["new", "past", "locusts", "again", "report", "compare"]) by(id).classList.toggle("gone", silence !== null);   // they lead nowhere
   }
   setInterval(() => {
     if (!document.hidden) showAlerts();

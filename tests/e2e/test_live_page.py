@@ -130,7 +130,7 @@ def test_links_lead_nowhere_once_the_load_generator_is_gone(
     assert run.page.get_by_role("link", name="New run").is_visible()
     os.killpg(run.web.process.pid, signal.SIGKILL)
     run.alert("^No news from the load generator")
-    for name in ("Report", "New run", "Run again"):
+    for name in ("Report", "New run", "Run again", "Runs", "Locust's page"):
         assert not run.page.get_by_role("link", name=name, exact=True).is_visible()
 
 
