@@ -49,7 +49,8 @@ def draw_timeline_svg(scene: TimelineScene, run: Run, title: str = "") -> str:
     name = title or f"{run.name}: {scene.title}"
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 '
+            f'<svg xmlns="http://www.w3.org/2000/svg" style="max-width:100%;height:auto" '
+            f'width="{WIDTH}" height="{HEIGHT}" viewBox="0 '
             f'0 {WIDTH} {HEIGHT}" '
             f'font-family="{FONTS}" font-size="18" role="img">',
             f"<title>{escape_text(name)}</title>",

@@ -402,3 +402,9 @@ def test_the_same_records_give_the_same_bytes_in_another_process(folder: Path) -
         env={"PYTHONHASHSEED": "1"},
     )
     assert other.stdout == report.draw_timeline(folder).encode()
+
+
+def test_the_figure_fits_into_a_narrow_window() -> None:
+    """It is as large as a slide, and a smaller window shows all of it."""
+    svg = drawn(*two(), span=(10.0, 14.0))
+    assert f'style="max-width:100%;height:auto" width="{WIDTH}" height="{HEIGHT}"' in svg

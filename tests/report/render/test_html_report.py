@@ -148,7 +148,7 @@ SCENES: dict[str, Callable[[], str]] = {
     "one": lambda: made([answered(100, 120)], a_run()),
     "empty": lambda: made([], a_run(slo=RULES)),
 }
-PLOTS = {"gate": 12, "owners": 15, "sweep": 13, "failures": 3, "one": 9, "empty": 0}
+PLOTS = {"gate": 13, "owners": 16, "sweep": 13, "failures": 3, "one": 9, "empty": 0}
 """How many each scene has."""
 TIMELINES = {"gate": 1, "owners": 4, "sweep": 1, "failures": 1, "one": 1, "empty": 0}
 """Of them: those that are in the page already."""
@@ -206,7 +206,7 @@ def test_the_order_of_the_page() -> None:
         return re.findall(r"<h[12][^>]*>(.*?)</h[12]>", SCENES[name]())
 
     assert headings("gate") == [
-        "Load test by-hand", "TTFT and ITL over time", "Failures", "By what", "Timeline",
+        "Load test by-hand", "Prefill limits of the ramp", "TTFT and ITL over time", "Failures", "By what", "Timeline",
         "Distributions", "Requests", "Notes", "Rules", "Metrics",
         "Latencies with every failure as +infinity; cancelled requests with what they had",
         "Conditions", "Measurement error", "What a reader feels",
