@@ -113,6 +113,8 @@ def test_the_page_is_there_with_all_that_it_asks_for(pages: Callable[..., Page])
     )
     wanted = re.findall(r'(?:src|href)="?llm/static/([\w.]+)', answer.text)
     wanted += re.findall(r'(?:src|href)="?static/([\w.]+)', form.text)
+    past = page.client.get("/llm/past")
+    wanted += re.findall(r'(?:src|href)="?static/([\w.]+)', past.text)
     assert set(wanted) == set(ASSETS)
     for name in ASSETS:
         asset = page.client.get(f"/llm/static/{name}")
