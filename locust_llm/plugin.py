@@ -69,7 +69,7 @@ from locust_llm.server.refusals import explain_outgrown_context, explain_too_lon
 from locust_llm.server.survey import survey_servers
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.run_refusal import LINE, RunRefused, refuse_run
-from locust_llm.settings.sweep import CONCURRENCY
+from locust_llm.settings.sweep_option import CONCURRENCY
 from locust_llm.settings.validate import find_rules_that_cannot_pass, validate_settings
 from locust_llm.text.ci_log import guard_streams, print_ci_commands
 from locust_llm.text.console import discard_if_unread, settle_output_at_exit, write_console

@@ -30,7 +30,7 @@ from locust_llm.workload.arrivals import RateFactor
 from .dispatcher import Dispatcher, SessionDispatcher
 from .run_context import RunContext
 from .user_count import UserPool
-from .workers import WorkerLoss
+from .worker_registry import WorkerLoss
 
 
 class Allocator:

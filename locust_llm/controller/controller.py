@@ -82,7 +82,7 @@ from .run_context import RunContext, TimeSource
 from .run_store import RunStore
 from .shutdown import Shutdown
 from .user_count import UserPool
-from .workers import WorkerRegistry, WorkerState
+from .worker_registry import WorkerRegistry, WorkerState
 
 logger = logging.getLogger("locust_llm")
 

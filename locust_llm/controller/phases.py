@@ -39,7 +39,7 @@ from locust_llm.records.run_facts import (
     select_known_limits,
 )
 from locust_llm.settings.request_rate import parse_request_rate
-from locust_llm.settings.sweep import CONCURRENCY, ENDED, INPUT, TIME_UP
+from locust_llm.settings.sweep_option import CONCURRENCY, ENDED, INPUT, TIME_UP
 from locust_llm.slo.rules import ABORT, INCONCLUSIVE, Rule
 from locust_llm.text.format import capitalise_sentence, format_count
 from locust_llm.wire.worker_messages import AskAgain, StageBegin, StartSpread, Status
@@ -53,7 +53,7 @@ from .in_flight import RequestsInFlight
 from .limit_sweep import make_limit_sweep
 from .run_context import RunContext
 from .shutdown import Shutdown
-from .stages import BlockRunner, StageRunner
+from .stage_runner import BlockRunner, StageRunner
 from .user_count import UserPool
 from .user_start import (
     FirstRequestTimes,

@@ -21,7 +21,7 @@ from locust_llm.wire.reliable_delivery import IncomingPost, OutgoingPost
 from locust_llm.wire.worker_messages import TO_SENDER, ReliableMessage, pack_message
 
 from .run_store import RunStore
-from .workers import WorkerRegistry
+from .worker_registry import WorkerRegistry
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from locust_llm.text.format import clean_line
 
 STYLES: Final = ("plots.css", "page.css")
 PLOT_STYLES: Final = ("uPlot.min.css", *STYLES)
-PLOT_SCRIPTS: Final = (*CHART_SCRIPTS, "draw_plots.js")
+PLOT_SCRIPTS: Final = (*CHART_SCRIPTS, "plain_plots_page.js")
 
 
 def render_page(template: str, own: str, plots: Sequence[Plot] = (), **what: object) -> str:

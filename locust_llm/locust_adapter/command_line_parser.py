@@ -69,7 +69,7 @@ from locust_llm.settings.server_address import (
     normalise_base_url,
     split_replica_urls,
 )
-from locust_llm.settings.sweep import CONCURRENCY, INPUT, RATE
+from locust_llm.settings.sweep_option import CONCURRENCY, INPUT, RATE
 from locust_llm.settings.unrecorded_options import UnrecordedOptions
 from locust_llm.settings.validate import HEADER_NAME, check_dataset_tenants, validate_settings
 from locust_llm.slo.rules import RuleEntry, choose_inconclusive_policy

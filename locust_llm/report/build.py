@@ -53,7 +53,7 @@ from locust_llm.report.sections.sweep.sweep_findings import (
 from locust_llm.report.summarise import summarise_run
 from locust_llm.report.summary_rows import SweepSummary
 from locust_llm.settings.run_options import Settings
-from locust_llm.settings.sweep import PREFILL
+from locust_llm.settings.sweep_option import PREFILL
 from locust_llm.slo.metric_definitions import DEFINITIONS
 from locust_llm.text.format import clean_line
 

@@ -65,7 +65,7 @@ from locust_llm.report.sections.sweep.sweep_text import (
     make_sweep_warnings,
 )
 from locust_llm.report.summary_rows import LoadLevel, RequestGroup, Row, SweepSummary
-from locust_llm.settings.sweep import PREFILL, RATE
+from locust_llm.settings.sweep_option import PREFILL, RATE
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.metric_definitions import ITL, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.rules import FAIL, PASS, SloResult

@@ -59,7 +59,7 @@ from locust_llm.report.slo.observed import (
 )
 from locust_llm.report.summary_rows import CHUNKS_AS_TOKENS, LoadLevel, SweepSummary
 from locust_llm.settings.run_options import Settings
-from locust_llm.settings.sweep import RATE
+from locust_llm.settings.sweep_option import RATE
 from locust_llm.slo.binomial_intervals import count_needed_values
 from locust_llm.slo.capacity_search import CapacitySearch, format_load
 from locust_llm.slo.client_verdict import INVALID, UNCERTIFIED

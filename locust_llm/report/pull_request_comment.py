@@ -7,9 +7,9 @@ from typing import Final
 
 from locust_llm.records.run_facts import Run
 from locust_llm.report import run_comparison
-from locust_llm.report.document import make_opening
 from locust_llm.report.document_blocks import Block, Heading, TextBlock
 from locust_llm.report.render.text_report import render_markdown_block
+from locust_llm.report.report_document import make_opening
 from locust_llm.report.sections.ab_comparison import make_paired_table
 from locust_llm.report.sections.metric_tables import make_main_tables
 from locust_llm.report.sections.prefill_limit_comparison import make_limit_blocks

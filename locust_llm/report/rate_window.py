@@ -23,7 +23,7 @@ from locust_llm.records.outcomes import CANCELLED, FAILURES, OK
 from locust_llm.records.phase_plan import PROFILING
 from locust_llm.records.run_facts import Run
 from locust_llm.report.array_types import Floats
-from locust_llm.settings.sweep import littles_law_residual
+from locust_llm.settings.sweep_option import littles_law_residual
 
 from .request_selection import RequestSelection
 from .summary_rows import SteadyState

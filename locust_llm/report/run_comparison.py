@@ -30,7 +30,7 @@ from locust_llm.report.sections.notes import SIMULATED
 from locust_llm.report.sections.prefill_limit_comparison import select_limit_requests
 from locust_llm.report.sections.prefix_cache import find_cached_share
 from locust_llm.report.sections.sweep.sweep_findings import find_sweep_axis
-from locust_llm.settings.sweep import AXES, PREFILL
+from locust_llm.settings.sweep_option import AXES, PREFILL
 from locust_llm.slo.best_limit import NO_LIMIT, Limit, format_limit
 from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.metric_definitions import BY_WORD, SHARE, TIME

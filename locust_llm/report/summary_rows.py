@@ -10,7 +10,7 @@ import numpy as np
 
 from locust_llm.report.array_types import Floats
 from locust_llm.report.request_selection import RequestSelection
-from locust_llm.settings.sweep import REPEAT
+from locust_llm.settings.sweep_option import REPEAT
 from locust_llm.slo.capacity_search import CapacityEstimate, StageEvidence
 from locust_llm.slo.metric_definitions import FELT, ITL, POOLED, Metric, name_token_rate
 from locust_llm.slo.percentile import find_percentile

@@ -19,7 +19,7 @@ from locust_llm.report.time_course import (
 )
 from locust_llm.text.format import truncate_text
 
-from .charts.svg import FONTS, LETTER, escape_text, fit_text, wrap_group
+from .charts.svg_drawing import FONTS, LETTER, escape_text, fit_text, wrap_group
 from .charts.timeline import Timeline, TimelineScene, make_timeline
 from .charts.timeline_svg import FIGURE_TICK, PlotFrame, TimelinePlot
 

@@ -26,7 +26,7 @@ from locust_llm.server.length_control import LENGTH_PROMPT
 from locust_llm.settings.extra_inputs import parse_extra_inputs
 from locust_llm.settings.run_options import Settings, make_stage_settings
 from locust_llm.settings.server_address import join_server_url
-from locust_llm.settings.sweep import INPUT
+from locust_llm.settings.sweep_option import INPUT
 from locust_llm.text.format import truncate_text
 from locust_llm.text.hide_secrets import Secrets, is_secret
 from locust_llm.text.sanitise import NAME_BYTES, sanitise_text

@@ -41,7 +41,7 @@ from .option_declaration import (
     OptionRange,
 )
 from .selftest_modes import AUTO, OFF, REQUIRE
-from .sweep import (
+from .sweep_option import (
     CONCURRENCY,
     INPUT,
     PREFILL,

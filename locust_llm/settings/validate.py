@@ -27,7 +27,7 @@ from .endpoint_types import POOLING
 from .option_declaration import declared_options, find_out_of_range
 from .run_labels import parse_labels
 from .run_options import Settings, make_stage_settings
-from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, parse_duration_range
+from .sweep_option import CONCURRENCY, INPUT, PREFILL, RATE, parse_duration_range
 
 MAX_PERCENTILES: Final = 50
 LEAST_SHARE: Final = 0.01

@@ -1,6 +1,6 @@
 // What a reader can do with charts: ask a point, click it, brush a range, walk with keys, save as PNG or CSV.
 //
-//   charts.draw(box, plot, options?)            -> Chart      (chart.js; a second call replaces the first)
+//   charts.draw(box, plot, options?)            -> Chart      (draw_chart.js; a second call replaces the first)
 //     chart.update(plot), chart.setLog(on), chart.remove(), chart.on("cursor" | "draw" | "range", listener)
 //   charts.group(name)                          -> ChartGroup of all plots with this ``group``
 //     group.setRange([low, high] | null), group.setWindow([low, high] | null), group.onRange((range) => ...), group.range

@@ -11,7 +11,7 @@ import gevent
 from locust_llm.controller.controller import Controller
 from locust_llm.controller.live_stats import PARTS_S
 from locust_llm.controller.progress_line import format_phase_position
-from locust_llm.controller.stages import StageRunner
+from locust_llm.controller.stage_runner import StageRunner
 from locust_llm.records.breakdown_labels import LATE, NAMES, USER, name_latency_part
 from locust_llm.records.change_names import (
     name_gate_change,

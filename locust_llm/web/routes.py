@@ -61,7 +61,7 @@ ASSETS: Final = {
     "chart_scale.js": "text/javascript",
     "chart_labels.js": "text/javascript",
     "chart_shapes.js": "text/javascript",
-    "chart.js": "text/javascript",
+    "draw_chart.js": "text/javascript",
     "chart_tools.js": "text/javascript",
     "theme.js": "text/javascript",
     "live_values.js": "text/javascript",

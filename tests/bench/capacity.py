@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from locust_llm.report.slo.capacity_evidence import find_capacity
 from locust_llm.report.slo.confidence_intervals import estimate_percentile_interval
 from locust_llm.report.slo.rule_evidence import UNSURE, make_share_evidence
-from locust_llm.settings.sweep import OVERLOADED, RunningStage
+from locust_llm.settings.sweep_option import OVERLOADED, RunningStage
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES

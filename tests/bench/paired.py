@@ -35,7 +35,7 @@ from locust_llm.report.sections.ab_comparison import (
 from locust_llm.report.slo.observed import Evaluation
 from locust_llm.settings.ab_arms import BASE, CANDIDATE, TrialBlock, opposite_arm, order_blocks
 from locust_llm.settings.run_options import Settings
-from locust_llm.settings.sweep import TIME_UP
+from locust_llm.settings.sweep_option import TIME_UP
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES

@@ -18,7 +18,7 @@ from support.loop_watch import HELD_S, loop_watched
 from support.records import answered
 from support.virtual_time import UNIX, VirtualTime, turn
 
-from locust_llm.controller import phases, stages
+from locust_llm.controller import phases, stage_runner
 from locust_llm.controller.controller import Controller
 from locust_llm.controller.run_store import ReportOutcome
 from locust_llm.exit_status import ExitStatus, decide_exit_status
@@ -295,7 +295,7 @@ def test_warmup_then_profiling_then_the_end(begun: Any, caplog: pytest.LogCaptur
 def test_stages_follow_each_other_and_the_run_ends_with_the_last(
     begun: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(stages, "make_reports", lambda folder: ReportOutcome(None))
+    monkeypatch.setattr(stage_runner, "make_reports", lambda folder: ReportOutcome(None))
     monkeypatch.setattr(phases, "HEALTH_S", 0.0)
     runner = Master("a")
     control = begun(
@@ -1186,7 +1186,7 @@ def test_a_look_takes_no_time_from_the_end(
 def test_a_stage_is_closed_in_its_time_and_the_next_one_waits_for_its_last_request(
     begun: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stages, "make_reports", lambda folder: ReportOutcome(None))
+    monkeypatch.setattr(stage_runner, "make_reports", lambda folder: ReportOutcome(None))
     monkeypatch.setattr(phases, "HEALTH_S", 0.0)
     runner, time = Master("a"), VirtualTime()
     control = begun(runner, time=time, users=4, repeats=2, run_time_s=30.0)

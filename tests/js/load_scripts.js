@@ -6,7 +6,7 @@ const vm = require("node:vm");
 
 const GLOBALS = {
   "chart_format.js": "chartFormat", "chart_scale.js": "chartScale", "chart_labels.js": "chartLabels",
-  "chart_shapes.js": "chartShapes", "chart.js": "charts", "chart_tools.js": "chartTools",
+  "chart_shapes.js": "chartShapes", "draw_chart.js": "charts", "chart_tools.js": "chartTools",
   "live_values.js": "liveValues", "requests.js": "requestTable", "request_plots.js": "requestPlots",
 };
 const STATIC = join(__dirname, "..", "..", "locust_llm", "static");

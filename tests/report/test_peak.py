@@ -10,7 +10,7 @@ from support.stages import a_level
 from locust_llm.report.sections.sweep.knee import find_knees
 from locust_llm.report.sections.sweep.usl import fit_scalability_law, kappa_interval
 from locust_llm.report.summary_rows import Knee
-from locust_llm.settings.sweep import CONCURRENCY
+from locust_llm.settings.sweep_option import CONCURRENCY
 
 DOUBLING = (1, 2, 4, 8, 16, 32, 64)
 LADDERS = {

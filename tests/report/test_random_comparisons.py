@@ -24,7 +24,7 @@ from locust_llm.report.sections.ab_comparison import format_paired_cells as cell
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.summarise import summarise_run
 from locust_llm.settings.ab_arms import BASE, CANDIDATE
-from locust_llm.settings.sweep import TIME_UP
+from locust_llm.settings.sweep_option import TIME_UP
 
 FEW = 8
 MANY = 120

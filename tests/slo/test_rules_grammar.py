@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.settings.sweep import AXES
+from locust_llm.settings.sweep_option import AXES
 from locust_llm.slo.metric_definitions import (
     BY_WORD,
     GIVEN,

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from locust_llm.controller.workers import WorkerRegistry
+from locust_llm.controller.worker_registry import WorkerRegistry
 from support import unpatched_locust  # noqa: F401  before the rest
 
 

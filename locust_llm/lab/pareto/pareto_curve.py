@@ -17,7 +17,7 @@ from locust_llm.report.sections.sweep.best_points import (
     mark_best_points,
 )
 from locust_llm.report.summary_rows import LoadLevel, Row
-from locust_llm.settings.sweep import CONCURRENCY, RATE
+from locust_llm.settings.sweep_option import CONCURRENCY, RATE
 from locust_llm.slo.metric_definitions import ITL, PER_USER
 
 MEDIAN: Final = 50.0

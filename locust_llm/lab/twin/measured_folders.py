@@ -20,7 +20,7 @@ from locust_llm.records.profile_export_jsonl import RecordFile
 from locust_llm.records.record import Record
 from locust_llm.records.request_latency import GAPS
 from locust_llm.records.run_facts import RECORDS, RUN, Run
-from locust_llm.settings.sweep import CONCURRENCY, PREFILL, RATE, parse_sweep
+from locust_llm.settings.sweep_option import CONCURRENCY, PREFILL, RATE, parse_sweep
 from locust_llm.slo.client_verdict import OK as CLIENT_OK
 from locust_llm.slo.client_verdict import ClientVerdict
 from locust_llm.text.format import format_count

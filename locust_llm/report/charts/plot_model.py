@@ -1,4 +1,4 @@
-"""Plot model: plots as data that static/chart.js draws, in a report and on the live page.
+"""Plot model: plots as data that static/draw_chart.js draws, in a report and on the live page.
 
 A plot is small however long the run was: lines are percentiles of many requests, dots are a sample.
 The caption describes what was left out.
@@ -46,7 +46,7 @@ class PlotAxis(msgspec.Struct, frozen=True, omit_defaults=True):
     high: Value = None
     """None: the axis ends where the values do."""
     ticks: tuple[tuple[float, str], ...] = ()
-    """These replace the ticks that chart.js chooses."""
+    """These replace the ticks that draw_chart.js chooses."""
     free: bool = False
     """The y axis need not begin at zero."""
     whole: bool = False

@@ -33,7 +33,16 @@ from locust_llm.report.charts.timeline import Timeline, TimelineScene, make_time
 from locust_llm.report.charts.timeline_svg import make_timeline_fragment
 from locust_llm.report.columns import RequestColumns
 from locust_llm.report.compare.forest import describe_forest, draw_forest
-from locust_llm.report.document import (
+from locust_llm.report.document_blocks import (
+    Block,
+    Charts,
+    Heading,
+    TableBlock,
+    TextBlock,
+)
+from locust_llm.report.occupancy_levels import Occupancy
+from locust_llm.report.open_loop_delivery import describe_overload
+from locust_llm.report.report_document import (
     BY_LIMIT,
     DIFFERENCES,
     DISTRIBUTIONS,
@@ -46,15 +55,6 @@ from locust_llm.report.document import (
     build_report_document,
     make_report_title,
 )
-from locust_llm.report.document_blocks import (
-    Block,
-    Charts,
-    Heading,
-    TableBlock,
-    TextBlock,
-)
-from locust_llm.report.occupancy_levels import Occupancy
-from locust_llm.report.open_loop_delivery import describe_overload
 from locust_llm.report.sections.ab_comparison import PairedComparison, list_paired_differences
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.latency_breakdown import find_reported_parts
@@ -90,7 +90,7 @@ SCRIPTS: Final = (
     "part_labels.js",
     "requests.js",
     "request_plots.js",
-    "request_view.js",
+    "requests_panel.js",
     "page.js",
 )
 STYLES: Final = ("uPlot.min.css", "plots.css", "page.css", "report.css")
@@ -107,7 +107,7 @@ class PageSection(NamedTuple):
     heading: str
     blocks: Sequence[Block] = ()
     charts: Sequence[tuple[Drawing, Markup | None]] = ()
-    """Each chart with its drawing; None where chart.js draws it."""
+    """Each chart with its drawing; None where draw_chart.js draws it."""
     folded: bool = False
     column: bool = False
     """Its charts have one time axis, and stand under each other."""

@@ -17,7 +17,7 @@ from locust_llm.text.format import clean_line
 
 CHART_SCRIPTS: Final = (
     "uPlot.iife.min.js", "chart_format.js", "chart_scale.js", "chart_labels.js", "chart_shapes.js",
-    "chart.js", "chart_tools.js",
+    "draw_chart.js", "chart_tools.js",
 )  # fmt: skip
 """The scripts that draw plots, in this order; each file uses those before it."""
 _CONTROL: Final = re.compile(r"(\\[^bfrtnu]|\\u00[2-9a-f]|\\u[1-9a-f])|\\(?:[bfrtn]|u00[01].)")

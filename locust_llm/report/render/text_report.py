@@ -9,7 +9,6 @@ from typing import Final
 from tabulate import tabulate
 
 from locust_llm.records.run_facts import Run
-from locust_llm.report.document import build_report_document
 from locust_llm.report.document_blocks import (
     LABEL,
     Block,
@@ -19,6 +18,7 @@ from locust_llm.report.document_blocks import (
     TableBlock,
     TextBlock,
 )
+from locust_llm.report.report_document import build_report_document
 from locust_llm.report.sections.notes import SIMULATED, format_incomplete_line
 from locust_llm.report.sections.summary import Summary
 from locust_llm.text.format import clean_line

@@ -21,7 +21,7 @@ from locust_llm.report.sections.metric_tables import has_lost_many
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.sections.sweep.knee import SLO
 from locust_llm.report.summary_rows import LoadLevel, SweepSummary
-from locust_llm.settings.sweep import PREFILL
+from locust_llm.settings.sweep_option import PREFILL
 from locust_llm.slo.capacity_search import format_load
 from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.metric_definitions import BY_WORD, ITL, LATENCY, TTFT

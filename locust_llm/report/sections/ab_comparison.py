@@ -49,7 +49,7 @@ from locust_llm.report.slo.measurement_error import (
 )
 from locust_llm.report.slo.observed import Evaluation, select_requests
 from locust_llm.settings.ab_arms import BASE, CANDIDATE, LEAST
-from locust_llm.settings.sweep import TIME_UP
+from locust_llm.settings.sweep_option import TIME_UP
 from locust_llm.slo.binomial_intervals import TAIL
 from locust_llm.slo.client_verdict import OK, UNCERTIFIED, ClientVerdict
 from locust_llm.slo.metric_definitions import BY_WORD, GIVEN, POOLED, RATE, SHARE, TIME

@@ -24,8 +24,8 @@ from locust_llm.report.summary_rows import (
     SweepSummary,
 )
 from locust_llm.report.time_course import describe_arm_limits, describe_limit
-from locust_llm.settings.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
-from locust_llm.settings.sweep import parse_sweep as parse_sweep
+from locust_llm.settings.sweep_option import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
+from locust_llm.settings.sweep_option import parse_sweep as parse_sweep
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.rules import Rules
 from locust_llm.text.format import (

@@ -13,7 +13,7 @@ from locust_llm.report.sections.summary import Summary
 from locust_llm.report.summary_rows import (
     FailureGroup,
 )
-from locust_llm.settings.sweep import parse_sweep as parse_sweep
+from locust_llm.settings.sweep_option import parse_sweep as parse_sweep
 from locust_llm.text.format import (
     format_count,
     truncate_text,

@@ -16,7 +16,7 @@ from locust_llm.report.document_blocks import (
 )
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.slo.confidence_intervals import SHORT
-from locust_llm.settings.sweep import parse_sweep as parse_sweep
+from locust_llm.settings.sweep_option import parse_sweep as parse_sweep
 from locust_llm.slo.rules import FAIL, PASS, SloResult
 from locust_llm.text.format import (
     format_duration_rounded_up,

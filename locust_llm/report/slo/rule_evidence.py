@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from locust_llm.records.outcomes import FAILURES, OK
 from locust_llm.records.run_facts import Run, Stage
 from locust_llm.report.array_types import Floats
-from locust_llm.settings.sweep import OVERLOADED
+from locust_llm.settings.sweep_option import OVERLOADED
 from locust_llm.slo.binomial_intervals import NORMAL_REACH, TAIL
 from locust_llm.slo.capacity_search import RuleEvidence, StageEvidence
 from locust_llm.slo.metric_definitions import (

@@ -26,7 +26,6 @@ from locust_llm.records.run_facts import Run, Stage
 from locust_llm.report.charts.plot_model import Plot, PlotAxis, PlotSeries
 from locust_llm.report.charts.timeline import find_scene
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.document import LATENCY, SERVER
 from locust_llm.report.document_blocks import TextBlock
 from locust_llm.report.occupancy_levels import compute_occupancy
 from locust_llm.report.render.html_report import (
@@ -35,6 +34,7 @@ from locust_llm.report.render.html_report import (
     collect_slo_limits,
     render_report_page,
 )
+from locust_llm.report.report_document import LATENCY, SERVER
 from locust_llm.report.sections.latency_breakdown import attribute_latencies
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.summarise import summarise_run

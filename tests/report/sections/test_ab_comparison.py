@@ -36,7 +36,7 @@ from locust_llm.report.sections.summary import Summary
 from locust_llm.report.summarise import summarise_run
 from locust_llm.report.time_course import describe_arm_limits
 from locust_llm.settings.ab_arms import BASE, CANDIDATE
-from locust_llm.settings.sweep import STOPPED, TIME_UP
+from locust_llm.settings.sweep_option import STOPPED, TIME_UP
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.rules import Rule, parse_rule
 

@@ -9,7 +9,7 @@ import pytest
 from support.records import a_run, answered
 
 from locust_llm.records.profile_export_jsonl import format_record_line
-from locust_llm.report import build, document
+from locust_llm.report import build, report_document
 from locust_llm.report.charts.plot_model import Plot, PlotAxis, PlotSeries
 from locust_llm.report.document_blocks import Block, Heading, TableBlock
 from locust_llm.report.render import html_report
@@ -58,7 +58,7 @@ def write(
     folder: Path, section: "ReportSection[Names]", monkeypatch: pytest.MonkeyPatch
 ) -> Summary:
     """The reports of three requests, with this section beside the others."""
-    for module in (build, document, html_report):
+    for module in (build, report_document, html_report):
         monkeypatch.setattr(module, "REPORT_SECTIONS", (*REPORT_SECTIONS, section))
     records = (answered(10, 20, name=name, id=str(i)) for i, name in enumerate("aab"))
     lines = b"".join(format_record_line(record) + b"\n" for record in records)

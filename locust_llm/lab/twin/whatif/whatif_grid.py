@@ -20,7 +20,7 @@ from locust_llm.lab.twin.observations import IN_FLIGHT, REQUESTS_PER_S
 from locust_llm.lab.twin.predict import Logarithms, WhatIf, mean_of_logarithms
 from locust_llm.lab.twin.replay import Lengths, OfferedLoad
 from locust_llm.lab.twin.twin_model import NOT_TO_BE_USED, Ranges, SchedulerSettings, Twin
-from locust_llm.settings.sweep import (
+from locust_llm.settings.sweep_option import (
     CONCURRENCY,
     LOADS,
     MAX_STAGES,

@@ -12,7 +12,7 @@ from locust_llm.report.array_types import Floats
 from locust_llm.report.rate_window import MIN_ANSWERED_SHARE
 from locust_llm.report.slo.observed import TOO_FEW
 from locust_llm.report.summary_rows import Knee, LoadLevel, SweepSummary
-from locust_llm.settings.sweep import AXES, CONCURRENCY, MIN_GAIN, PREFILL, RATE, REPEAT
+from locust_llm.settings.sweep_option import AXES, CONCURRENCY, MIN_GAIN, PREFILL, RATE, REPEAT
 from locust_llm.slo.binomial_intervals import NORMAL_REACH
 from locust_llm.slo.capacity_search import HALF, CapacityEstimate, format_load
 from locust_llm.slo.client_verdict import LEVELS, OK

@@ -15,7 +15,15 @@ from locust_llm.report.slo.disturbance import find_disturbance
 from locust_llm.report.slo.settling import find_rise, weigh_rises
 from locust_llm.report.summary_rows import Knee, LoadLevel, Row, SweepSummary
 from locust_llm.settings.run_options import Settings
-from locust_llm.settings.sweep import AXES, CONCURRENCY, ENDED, RATE, REPEAT, STOPPED, TIME_UP
+from locust_llm.settings.sweep_option import (
+    AXES,
+    CONCURRENCY,
+    ENDED,
+    RATE,
+    REPEAT,
+    STOPPED,
+    TIME_UP,
+)
 from locust_llm.slo.binomial_intervals import NORMAL_REACH
 from locust_llm.slo.capacity_search import (
     CapacityEstimate,

@@ -22,7 +22,7 @@ from locust_llm.report.sections.sweep.knee import (
     is_client_distorted,
 )
 from locust_llm.report.summary_rows import Knee, LoadLevel, Row, SweepSummary
-from locust_llm.settings.sweep import (
+from locust_llm.settings.sweep_option import (
     CONCURRENCY,
     INPUT,
     MAX_RESIDUAL,

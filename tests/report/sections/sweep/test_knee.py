@@ -10,7 +10,7 @@ from support.stages import a_level
 
 from locust_llm.report.sections.sweep.knee import find_knees, find_passing_stages
 from locust_llm.report.summary_rows import Knee, LoadLevel
-from locust_llm.settings.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
+from locust_llm.settings.sweep_option import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
 
 BURNT = {"client": "INVALID", "client_reasons": ("read lag",)}
 

@@ -16,7 +16,7 @@ from locust_llm.report.sections.sweep.sweep_findings import (
     describe_sweep_findings,
 )
 from locust_llm.report.summary_rows import Knee, LoadLevel, Row
-from locust_llm.settings.sweep import CONCURRENCY, INPUT
+from locust_llm.settings.sweep_option import CONCURRENCY, INPUT
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES

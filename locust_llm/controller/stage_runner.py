@@ -28,7 +28,7 @@ from locust_llm.records.run_facts import (
 )
 from locust_llm.settings.ab_arms import PAIR, TrialBlock
 from locust_llm.settings.run_options import Settings, make_stage_settings
-from locust_llm.settings.sweep import (
+from locust_llm.settings.sweep_option import (
     AXES,
     COUNT,
     ENDED,

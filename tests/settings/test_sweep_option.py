@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.settings.sweep import (
+from locust_llm.settings.sweep_option import (
     OVERLOADED,
     STATIONARY,
     TIME_UP,

@@ -7,14 +7,14 @@ import pytest
 from msgspec.structs import replace
 from support.records import answered
 
-from locust_llm.controller import stages as module
+from locust_llm.controller import stage_runner as module
 from locust_llm.controller.run_store import ReportOutcome
-from locust_llm.controller.stages import BlockRunner, StageRunner, count_requests_needed
+from locust_llm.controller.stage_runner import BlockRunner, StageRunner, count_requests_needed
 from locust_llm.records.profile_export_jsonl import RecordFile
 from locust_llm.records.report_result import MetricValue, ReportResult
 from locust_llm.records.run_facts import Run, Stage, read_run
 from locust_llm.settings.run_options import Settings
-from locust_llm.settings.sweep import STOPPED, TIME_UP
+from locust_llm.settings.sweep_option import STOPPED, TIME_UP
 from locust_llm.slo.capacity_search import CapacityEstimate
 from locust_llm.slo.client_verdict import ClientVerdict
 

@@ -8,8 +8,8 @@ from support import unpatched_locust  # noqa: F401  before the rest
 from support.master import Master
 from support.records import answered, failed
 
-from locust_llm.controller import workers as module
-from locust_llm.controller.workers import QUIET_S, WorkerLoss
+from locust_llm.controller import worker_registry as module
+from locust_llm.controller.worker_registry import QUIET_S, WorkerLoss
 from locust_llm.records.journal import JOURNALS, Journal
 from locust_llm.records.record import pack_record
 from locust_llm.wire.worker_messages import GONE_S, Records
