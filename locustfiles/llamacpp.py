@@ -1,7 +1,6 @@
 """A protocol of your own reads the native API of llama.cpp, /completion.
 
-locust -f locustfiles/llamacpp.py --host localhost:8080 --endpoint-type llamacpp --headless -u 10 -t
-60s
+locust -f locustfiles/llamacpp.py --host localhost:8080 --endpoint-type llamacpp --headless -u 10 -t 60s
 """
 
 from typing import Any

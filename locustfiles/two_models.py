@@ -1,7 +1,7 @@
 """Two models behind one address share one prefill gate.
 
-locust-llm simulate --served-model-name small large locust -f locustfiles/two_models.py --host
-localhost:8000 --headless -u 10 -t 60s --prefill-concurrency 4
+locust-llm simulate --served-model-name small large
+locust -f locustfiles/two_models.py --host localhost:8000 --headless -u 10 -t 60s --prefill-concurrency 4
 """
 
 from locust import task
