@@ -1,5 +1,5 @@
 """Console summary: what a run leaves on the console, the verdict first, in at most 25 lines, or as
-many as name each failed rule; the files have everything."""
+many as name each failed rule and what was not delivered; the files have everything."""
 
 import math
 import re
@@ -188,7 +188,8 @@ def format_ending(summary: Summary, run: Run, folder: Path | str, width: int = W
     ]
     others = [text for text, failed in zip(unmet, is_failed, strict=True) if not failed]
     kept_lines = len(_wrapped(unmet[0], width)) if unmet else 0
-    above = _fitting(_warnings(summary, run), width, room - kept_lines)
+    undelivered = format_delivery_line(summary)
+    above = _fitting(_warnings(summary, run), width, room - kept_lines, undelivered)
     # further failed rules are lines beyond LINES: they take the place of no warning
     room -= len(above) + (kept_lines if failed_lines else 0)
     rules = [*failed_lines, *_fitting_rules(others, width, room)]
@@ -688,12 +689,13 @@ def _align_all(lines: Sequence[Sequence[str]]) -> list[str]:
 # -- lines -----------------------------------------------------------------------------------------
 
 
-def _fitting(texts: Iterable[str], width: int, room: int) -> list[str]:
-    """The lines of these texts as far as there is room, whole and in order."""
+def _fitting(texts: Iterable[str], width: int, room: int, always: str | None = None) -> list[str]:
+    """The lines of these texts as far as there is room, whole and in order. ``always``: the text
+    that is there without room, too."""
     lines: list[str] = []
     for text in texts:
         wrapped = _wrapped(text, width)
-        if len(lines) + len(wrapped) <= room:
+        if text == always or len(lines) + len(wrapped) <= room:
             lines += wrapped
     return lines
 

@@ -26,6 +26,7 @@ from locust_llm.slo.client_verdict import (
     OTHERS,
     ClientVerdict,
     describe_other_programs,
+    describe_standstill,
 )
 from locust_llm.slo.client_verdict import OK as FINE
 from locust_llm.text.format import (
@@ -329,7 +330,13 @@ def detect_overload_before_users(
     all_busy = asked_s[busy >= offer.most_users]
     busy_s = float(min(all_busy, default=math.inf))
     first_s = due_s + tried["ttft_from_due_s"]
-    if not busy_s < offer.duration_s or detect_any_overload(due_s, first_s, over_s, busy_s) is None:
+    if not busy_s < offer.duration_s:
+        return None
+    if detect_any_overload(
+        due_s, first_s, over_s, busy_s
+    ) is None and not has_queue_of_first_tokens(
+        asked_s, np.where(np.isnan(first_s), over_s, first_s), busy_s, offer.duration_s
+    ):
         return None
     last_s = float(due_s.max())  # what found no user is what was due last
     unsent_s = last_s + (offer.duration_s - last_s) * (np.arange(offer.never_started) + 1.0) / (
@@ -342,6 +349,22 @@ def detect_overload_before_users(
         for moment in (offer.duration_s / 2, offer.duration_s)
     )
     return Overload(in_flight_middle=middle, in_flight_end=end, all_busy_s=busy_s)
+
+
+def has_queue_of_first_tokens(
+    asked_s: Floats, first_s: Floats, busy_s: float, duration_s: float
+) -> bool:
+    """Whether the server queued what came before all users were busy, too short a time for the
+    other test. Most of them still awaited their first token then. The last ones waited over twice
+    as long as the first ones, in the order in which they came."""
+    early = asked_s <= busy_s
+    order = np.argsort(asked_s[early], kind="stable")
+    asked_s, first_s = asked_s[early][order], first_s[early][order]
+    waited_s = first_s - asked_s
+    if len(asked_s) < 2 * FIRST or (first_s > busy_s).mean() < 0.5:
+        return False
+    longer = np.median(waited_s[-FIRST:]) > 2 * np.median(waited_s[:FIRST])
+    return bool(longer) and has_queued_requests(asked_s, first_s, duration_s)
 
 
 def detect_overload_of_sent(
@@ -461,16 +484,40 @@ def _cause(delivery: Delivery, run: Run, verdict: ClientVerdict | None) -> str:
     busiest = max((health.cpu_share for health in run.health), default=0.0)
     if busiest > FULL_CORE or late == INVALID:
         return CLIENT
-    if (
+    if _stood_still(delivery, run):
+        return CLIENT
+    needs_all_users = (
         delivery.users_needed is not None
         and delivery.users_needed >= FULL_UTILISATION * delivery.users
-    ):
-        return GATE if _enough_without_gate(delivery) else USERS
-    if delivery.out_of_users:
+    )
+    if needs_all_users and _enough_without_gate(delivery):
+        return GATE
+    if _lacked_users(delivery, run, needs_all_users=needs_all_users):
         return USERS
     if late != FINE or _was_held_up(run):
         return CLIENT
     return BURST
+
+
+def _lacked_users(delivery: Delivery, run: Run, *, needs_all_users: bool) -> bool:
+    """Whether arrivals found no free user, of a requested number or of the maximum. Below it there
+    are as many as the arrivals need, and more users than arrivals help nobody."""
+    if delivery.users >= delivery.due:
+        return False
+    found_none = run.settings.users is not None and delivery.never_started > 0
+    return delivery.out_of_users or (needs_all_users and found_none)
+
+
+def _stood_still(delivery: Delivery, run: Run) -> bool:
+    """Whether as many arrivals as half of the unsent ones were due while it stood still."""
+    stop_at = run.profiling_at + delivery.duration_s
+    still_s = sum(
+        max(0.0, min(since + seconds, stop_at) - max(since, run.profiling_at))
+        for health in run.health
+        for since, seconds in health.standstills or ()
+    )
+    mean_s = still_s / max(1, len(run.health))
+    return delivery.offered_per_s * mean_s >= (delivery.due - delivery.sent) / 2
 
 
 def _was_held_up(run: Run) -> bool:
@@ -632,6 +679,8 @@ def _by_gate(delivery: Delivery) -> str:
 def _of_delays(summary: "Summary") -> list[str]:
     """The reasons of the client verdict that are delays of the load generator. Without one, what
     held it up."""
+    if standstill := describe_standstill(summary.evidence):
+        return [standstill.replace("the load generator", "it")]
     reasons = () if summary.client is None else summary.client.reasons
 
     def is_delay(reason: str) -> bool:

@@ -381,6 +381,65 @@ def test_too_few_users_of_a_server_that_keeps_up() -> None:
     assert make_headline(summary, run).startswith(first)
 
 
+@pytest.mark.parametrize(("each_s", "at_once", "cause"), [(5.0, 30, "server"), (5.0, 300, "users")])
+def test_a_server_that_queues_what_made_all_users_busy(
+    each_s: float, at_once: int, cause: str
+) -> None:
+    """400 a second make 300 users busy after 0.75 s. A server of 30 slots begins with the 31st
+    when the first one ends: 5 s later. One of 300 slots keeps nobody waiting."""
+    records, run = many_users(400, each_s, at_once, 300, 10.0)
+    summary = summarise_run(collect_columns(records), run)
+    assert summary.delivery is not None
+    assert summary.delivery.cause == cause
+    line = format_delivery_line(summary)
+    assert line is not None
+    assert ("before all 300 users were busy, 0.75 s" in line) == (cause == "server")
+
+
+def run_that_stood_still(still_s: float) -> Run:
+    """30 a second for 12 s, with no number of users: 360 arrivals, and 240 users. The load
+    generator stood still for so long."""
+    run = open_for(12.0, 360)
+    assert run.offer is not None
+    health = ProcessHealth(
+        worker="local",
+        cpu_share=0.1,
+        loop_lag_p99_ms=300.0,
+        standstills=((run.profiling_at + 5.0, still_s),) if still_s else (),
+    )
+    return replace(
+        run,
+        settings=replace(run.settings, users=None),
+        offer=replace(run.offer, most_users=240),
+        health=(health,),
+    )
+
+
+@pytest.mark.parametrize(
+    ("still_s", "why"),
+    [(3.0, "It stood still for 3.0 s."), (0.0, "Its event loop was late by 300 ms (p99).")],
+)
+def test_users_that_follow_the_arrivals_are_never_too_few(still_s: float, why: str) -> None:
+    """30 a second x 10 s are 300 users of at most 240, yet --max-users was not reached."""
+    records = [answered(10_000, sent_at=i / 30, due_at=i / 30) for i in range(300)]
+    summary = summarise_run(collect_columns(records), run_that_stood_still(still_s))
+    assert summary.delivery is not None
+    assert summary.delivery.users_needed == pytest.approx(300)
+    line = format_delivery_line(summary)
+    assert line is not None
+    assert f"Cause: the load generator. {why} 60 of 360 arrivals were not sent" in line
+
+
+@pytest.mark.parametrize(("still_s", "cause"), [(1.0, "client"), (0.9, "users")])
+def test_a_generator_that_stood_still_comes_before_users(still_s: float, cause: str) -> None:
+    """At 30 a second 1 s is half of 60 unsent arrivals; 0.9 s are 27."""
+    run = run_that_stood_still(still_s)
+    assert run.offer is not None
+    run = replace(run, offer=replace(run.offer, out_of_users=True))
+    records = [answered(10_000, sent_at=i / 30, due_at=i / 30) for i in range(300)]
+    assert delivered(records, run).cause == cause
+
+
 def test_all_sent_needs_no_cause() -> None:
     found = delivered([answered(100)] * 98, open_run(100))
     assert (found.share, found.cause) == (0.98, "")
@@ -456,7 +515,8 @@ def test_the_load_generator(
     records: list[Record], cpu: float, verdict: ClientVerdict | None, cause: str
 ) -> None:
     run = replace(
-        open_run(100), health=(ProcessHealth(worker="local", cpu_share=cpu, loop_lag_p99_ms=1.0),)
+        open_run(100, 50),
+        health=(ProcessHealth(worker="local", cpu_share=cpu, loop_lag_p99_ms=1.0),),
     )
     assert delivered(records, run, verdict).cause == cause
 
