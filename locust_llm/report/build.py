@@ -37,6 +37,7 @@ from locust_llm.report import timeline_figure as drawing
 from locust_llm.report.charts.timeline import MAX_ROWS, TimelineScene, find_scene, resolve_span
 from locust_llm.report.columns import RequestColumns, make_data_frames, read_columns
 from locust_llm.report.occupancy_levels import Occupancy, compute_occupancy
+from locust_llm.report.outages import find_run_outages, list_standstills
 from locust_llm.report.sections.interference import choose_sampled_share, measure_interference
 from locust_llm.report.sections.latency_breakdown import (
     add_server_histograms,
@@ -354,7 +355,10 @@ def _summary(
         experiment = read_experiment(records)
         if experiment is None and (sweep is None or sweep.repeats) and not run.settings.compares:
             beside = measure_interference(
-                columns, levels, records.evenly(choose_sampled_share(columns))
+                columns,
+                levels,
+                records.evenly(choose_sampled_share(columns)),
+                list_standstills(find_run_outages(columns, run), run),
             )
     except Exception as error:
         unmade.append(
@@ -374,7 +378,12 @@ def _summary(
             "the parts of the requests' time",
             unmade,
             lambda: attribute_latencies(
-                columns, read_spans(folder).times, run, records.since, blames
+                columns,
+                read_spans(folder).times,
+                run,
+                records.since,
+                blames,
+                list_standstills(summary.outages, run),
             ),
         )
         summary = replaced(summary, waterfall=parts)

@@ -16,7 +16,7 @@ import numpy as np
 from locust_llm.records.outcomes import CUT, OK
 from locust_llm.records.run_facts import Run
 from locust_llm.report.array_types import Floats
-from locust_llm.report.columns import LongGaps
+from locust_llm.report.columns import LongGaps, RequestColumns
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.text.format import format_count
 
@@ -126,12 +126,41 @@ def find_outages(
     return tuple(sorted(found, key=lambda outage: outage.began_s))
 
 
+def find_run_outages(columns: RequestColumns, run: Run) -> tuple[Outage, ...]:
+    """The outages of the profiling phase, as ``find_outages`` has them."""
+    everything = RequestSelection(columns.requests, np.ones(len(columns.requests), np.bool_))
+    main = everything.only(columns.requests["phase"] == "profiling")
+    return find_outages(everything, main, run, columns.long_gaps)
+
+
 def find_silent_from(outages: Sequence[Outage], run: Run) -> float | None:
     """From when on, in Unix seconds, nothing answered to the end of the run. None: it did."""
     began = [
         outage.began_s for outage in outages if outage.ended_s is None and not outage.in_flight
     ]
     return run.profiling_at + began[0] if began else None
+
+
+def list_standstills(outages: Sequence[Outage], run: Run) -> tuple[tuple[float, float], ...]:
+    """(from, to) in Unix seconds of the times in which the server stood still."""
+    return tuple(
+        (
+            run.profiling_at + outage.began_s,
+            math.inf if outage.ended_s is None else run.profiling_at + outage.ended_s,
+        )
+        for outage in outages
+        if outage.in_flight
+    )
+
+
+def measure_standstill_s(
+    began: Floats, ended: Floats, standstills: Sequence[tuple[float, float]]
+) -> Floats:
+    """For how long the server stood still between each pair of moments."""
+    stood_s = np.zeros(len(began))
+    for since, until in standstills:
+        stood_s += np.maximum(np.fmin(ended, until) - np.fmax(began, since), 0.0)
+    return stood_s
 
 
 def select_unanswered_since(main: RequestSelection, since: float) -> RequestSelection:

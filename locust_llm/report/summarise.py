@@ -18,7 +18,7 @@ from locust_llm.report.open_loop_delivery import (
     find_requested_rate,
     measure_delivery,
 )
-from locust_llm.report.outages import find_outages, find_silent_from
+from locust_llm.report.outages import find_run_outages, find_silent_from
 from locust_llm.report.report_kinds import Experiment
 from locust_llm.report.sections.ab_comparison import PairedComparison
 from locust_llm.report.sections.conditions import Conditions
@@ -140,7 +140,7 @@ def summarise_run(
     shown = verdict if swept is None else _find_worst_verdict(swept, verdict)
     conditions = _conditions(main, time, run, shown)
     delivered = measure_delivery(main, run, verdict, None if within is None else ended)
-    outages = find_outages(everything, main, run, columns.long_gaps)
+    outages = find_run_outages(columns, run)
     silent_from = find_silent_from(outages, run) if swept is None else None
     seen = seen._replace(verdict=verdict, delivery=delivered, silent_from=silent_from)
     seen, slos, compared = _of_rules(seen, everything, swept)

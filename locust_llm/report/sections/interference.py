@@ -43,6 +43,7 @@ from locust_llm.report.columns import RequestColumns
 from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBlock, mark_scarce
 from locust_llm.report.metrics_by_group import estimate_input_lengths
 from locust_llm.report.occupancy_levels import Occupancy
+from locust_llm.report.outages import measure_standstill_s
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.slo.confidence_intervals import estimate_ratio_interval
 from locust_llm.slo.client_verdict import OK as FINE
@@ -136,6 +137,8 @@ class PrefillInterference(msgspec.Struct, frozen=True, kw_only=True):
     there is no loss."""
     ahead: tuple[RequestsAhead, ...] = ()
     slope: PrefillSlope | None = None
+    standstill_gaps: int | msgspec.UnsetType = msgspec.UNSET
+    """The number of gaps that are left out, as the server stood still in them. Unset: none."""
 
 
 PREFILL_EDGES: Final = (0, 1, 2, 3, 4, 8, 16)
@@ -183,6 +186,8 @@ class LabelledGaps(NamedTuple):
     """The mean number of decoding requests, this one included."""
     mean: Floats
     """The mean number of other requests in prefill."""
+    stood_still: NDArray[np.bool_]
+    """The server stood still for more than half of the gap: no prefill explains that."""
 
 
 def choose_sampled_share(columns: RequestColumns) -> float:
@@ -192,12 +197,17 @@ def choose_sampled_share(columns: RequestColumns) -> float:
 
 
 def measure_interference(
-    columns: RequestColumns, levels: Occupancy, records: Iterable[Record]
+    columns: RequestColumns,
+    levels: Occupancy,
+    records: Iterable[Record],
+    standstills: Sequence[tuple[float, float]] = (),
 ) -> PrefillInterference | None:
     """``levels`` has all requests. ``records`` has all of them or a sample
-    (``choose_sampled_share``), and is read once. None: nobody decoded."""
+    (``choose_sampled_share``), and is read once. ``standstills`` of the server, (from, to): gaps
+    across them are left out. None: nobody decoded."""
     ok = _profiling(columns.requests).outcome(OK)
-    gaps, read = label_gaps(levels, records)
+    every_gap, read = label_gaps(levels, records, standstills)
+    gaps = _leave_out_standstills(every_gap)
     if not len(gaps.gap_s):
         return None
     touched = gaps.mean > TOLERANCE
@@ -231,16 +241,26 @@ def measure_interference(
         hidden_share=hidden if hidden > MAX_HIDDEN_SHARE else None,
         ahead=ahead,
         slope=slope,
+        standstill_gaps=int(every_gap.stood_still.sum()) or msgspec.UNSET,
     )
 
 
-def label_gaps(levels: Occupancy, records: Iterable[Record]) -> tuple[LabelledGaps, int]:
+def label_gaps(
+    levels: Occupancy,
+    records: Iterable[Record],
+    standstills: Sequence[tuple[float, float]] = (),
+) -> tuple[LabelledGaps, int]:
     """(the gaps of these records with the prefills and decodes beside them, number of requests), by
     the levels' integral over time, as in ``thin_occupancy``."""
     read = 0
     parts = [
         LabelledGaps(
-            np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64), np.empty(0), np.empty(0)
+            request=np.empty(0, np.int64),
+            gap_s=np.empty(0),
+            prefills=np.empty(0, np.int64),
+            streams=np.empty(0),
+            mean=np.empty(0),
+            stood_still=np.empty(0, np.bool_),
         )
     ]
     if len(levels.at):
@@ -257,13 +277,28 @@ def label_gaps(levels: Occupancy, records: Iterable[Record]) -> tuple[LabelledGa
                 moment = np.searchsorted(clock, at[:-1][none], side="right") - 1
                 mean[none], beside[none] = levels.used[moment], levels.decoding[moment]
             label = np.floor(mean[sharp] + 0.5 + TOLERANCE).astype(np.int64)
+            stood_s = measure_standstill_s(at[:-1] + origin, at[1:] + origin, standstills)
+            stood_still = (stood_s > gap_s / 2)[sharp]
             parts.append(
                 LabelledGaps(
-                    which[:-1][sharp] + read, gap_s[sharp], label, beside[sharp], mean[sharp]
+                    which[:-1][sharp] + read, gap_s[sharp], label, beside[sharp], mean[sharp],
+                    stood_still,
                 )
-            )
+            )  # fmt: skip
             read += len(block)
     return LabelledGaps(*(np.concatenate(column) for column in zip(*parts, strict=True))), read
+
+
+def _leave_out_standstills(gaps: LabelledGaps) -> LabelledGaps:
+    kept = ~gaps.stood_still
+    return LabelledGaps(
+        request=gaps.request[kept],
+        gap_s=gaps.gap_s[kept],
+        prefills=gaps.prefills[kept],
+        streams=gaps.streams[kept],
+        mean=gaps.mean[kept],
+        stood_still=gaps.stood_still[kept],
+    )
 
 
 def _lost(
@@ -528,7 +563,7 @@ def make_interference_blocks(
     if interference.disturbed is not None:
         yield Heading("Gaps while other requests await their first token (ms)")
         yield _gaps(interference.rows)
-        conclusion = f"{_compared(interference, interference.disturbed)}{_uncompared(interference, interference.disturbed)}"
+        conclusion = f"{_compared(interference, interference.disturbed)}{_uncompared(interference, interference.disturbed)}{_describe_standstill_gaps(interference)}"
         yield TextBlock(conclusion if client == FINE else _no_conclusion(client))
         yield TextBlock(_legend(interference))
     if len(interference.ahead) > 1:
@@ -645,6 +680,13 @@ def _uncompared(interference: PrefillInterference, disturbed: DisturbedGaps) -> 
         f"{MIN_COMPARED} "
         "undisturbed ones at as many streams or more."
     )
+
+
+def _describe_standstill_gaps(interference: PrefillInterference) -> str:
+    if not interference.standstill_gaps:
+        return ""
+    gaps = format_count(interference.standstill_gaps, "gap")
+    return f" Left out: {gaps} across a standstill of the server."
 
 
 def _legend(interference: PrefillInterference) -> str:

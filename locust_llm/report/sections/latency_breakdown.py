@@ -58,6 +58,7 @@ from locust_llm.report.metrics_by_group import (
     label_bucket,
 )
 from locust_llm.report.occupancy_levels import permit_lag_s
+from locust_llm.report.outages import measure_standstill_s
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.server_columns import SOURCES, ReportedColumns
 from locust_llm.report.slo.observed import select_requests
@@ -129,6 +130,9 @@ class LatencyBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     round_trip_ms: float | None = None
     """The longest round trip that the kernel measured of a slow request's connection. None: not all
     are known, or segments were lost."""
+    stood_still_ms: float | msgspec.UnsetType = msgspec.UNSET
+    """For how long the server stood still in the time of the slow requests: their mean. Unset: it
+    did not."""
 
 
 class OverlappingRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -558,10 +562,15 @@ class LatencyTable:
 
 
 def make_latency_breakdown(
-    table: LatencyTable, metric: str, percentile: float, where: str, chosen: Bools
+    table: LatencyTable,
+    metric: str,
+    percentile: float,
+    where: str,
+    chosen: Bools,
+    standstills: Sequence[tuple[float, float]] = (),
 ) -> LatencyBreakdown | None:
-    """``where`` has the selectors as text, ``chosen`` the requests that they select. None: there
-    are fewer than MIN_GROUP requests."""
+    """``where`` has the selectors as text, ``chosen`` the requests that they select;
+    ``standstills`` of the server: (from, to). None: there are fewer than MIN_GROUP requests."""
     values = table.requests[COLUMN[metric]].to_numpy(np.float64) * 1e3
     here = table.counted & chosen & ~np.isnan(values)
     count = int(here.sum())
@@ -593,7 +602,18 @@ def make_latency_breakdown(
         ),
         groups=tuple(_make_slow_groups(table, parts, values, here, percentile)),
         round_trip_ms=_longest_round_trip_ms(table.requests[slow]),
+        stood_still_ms=_mean_standstill_ms(table.requests[slow], parts, standstills)
+        or msgspec.UNSET,
     )
+
+
+def _mean_standstill_ms(
+    slow: pd.DataFrame, parts: Iterable[str], standstills: Sequence[tuple[float, float]]
+) -> float:
+    """For how long the server stood still in these parts of the requests, on average."""
+    began = slow["sent_at" if SERVER in parts else "first_chunk_at"].to_numpy(np.float64)
+    ended = slow["closed_at" if DECODE in parts else "first_chunk_at"].to_numpy(np.float64)
+    return float(measure_standstill_s(began, ended, standstills).mean()) * 1e3
 
 
 def _longest_round_trip_ms(slow: pd.DataFrame) -> float | None:
@@ -925,9 +945,11 @@ def attribute_latencies(
     run: Run,
     since: Since,
     asked: Sequence[str] = (),
+    standstills: Sequence[tuple[float, float]] = (),
 ) -> LatencyAttribution | None:
     """``spans`` are by request. ``since`` looks up records. ``asked`` has further breakdowns, such
-    as ``ttft{model=a} p95``. None: no request was answered."""
+    as ``ttft{model=a} p95``; ``standstills`` of the server are (from, to). None: no request was
+    answered."""
     table, reported = _make_latency_table(columns, spans, run, few=False)
     here, cut = table.counted, table.split
     if not here.any():
@@ -943,6 +965,7 @@ def attribute_latencies(
             rule.percentile or 50.0,
             f"{{{where}}}" if rule.where else "",
             chosen,
+            standstills,
         )
         if breakdown is not None:
             breakdowns.append(breakdown)

@@ -339,6 +339,11 @@ def describe_slow_requests(breakdown: LatencyBreakdown, attribution: LatencyAttr
 def _advise(breakdown: LatencyBreakdown, attribution: LatencyAttribution) -> Iterator[str]:
     """The advice for the part that grew most over typical requests. It is named where it is not the
     largest one. Another part that grew by half as much is named, too."""
+    stood_still_ms = breakdown.stood_still_ms or 0.0
+    if stood_still_ms >= MIN_NAMED * sum(part.slow_ms for part in breakdown.parts):
+        yield f"{format_duration(stood_still_ms / 1e3)} of it the server stood still."
+    if stood_still_ms > sum(map(_growth_ms, breakdown.parts)) / 2:
+        return  # what makes a part shorter does not end a standstill
     grown = sorted(breakdown.parts, key=_growth_ms, reverse=True)
     most_ms = max(map(_growth_ms, grown), default=0.0)
     causes = [
@@ -424,6 +429,9 @@ def _summarise_breakdown(breakdown: LatencyBreakdown, attribution: LatencyAttrib
         for ms, name, _ in _list_largest_parts(breakdown, find_reported_parts(attribution))
     )
     proxy = has_unknown_route(attribution) and any(part.name == SERVER for part in breakdown.parts)
+    stood_still = (breakdown.stood_still_ms or 0.0) / whole_ms
+    if stood_still >= MIN_NAMED:
+        parts += f"; {stood_still:.0%} of it the server stood still"
     return f"{name_breakdown(breakdown)}: {parts}{'; the way through the proxy is in it' * proxy}."
 
 

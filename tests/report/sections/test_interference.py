@@ -104,6 +104,30 @@ def test_slower_and_lost() -> None:
     assert (said.lost_s, said.lost_share) == (pytest.approx(1.2), pytest.approx(1.2 / 2.0))
 
 
+def test_a_gap_across_a_standstill_of_the_server_is_no_loss_to_prefill() -> None:
+    """As above, but the last of the 40 gaps beside the prefill takes 6 s, of which the server
+    stood still for 5.9 s. Without it 39 x 30 ms of 1.96 s are lost, and with it 7.15 s were. A
+    standstill of less than half of a gap leaves none out."""
+    one = answered(*steady(40, 10.0), *steady(38, 40.0, 540.0), 8060.0)
+    columns = collect_columns((one, failed(sent_at=10.5, closed_at=18.1)))
+    levels = compute_occupancy(columns.requests, ())
+
+    def lost_s(*standstills: tuple[float, float]) -> tuple[float | None, object]:
+        measured = measure_interference(columns, levels, [one], standstills)
+        assert measured is not None
+        text = "".join(map(render_plain_block, make_interference_blocks(measured)))
+        assert ("1 gap across a standstill" in text.replace("\n  ", " ")) == bool(
+            measured.standstill_gaps
+        )
+        return measured.lost_s, measured.standstill_gaps
+
+    assert lost_s((UNIX + 12.1, UNIX + 18.0)) == (pytest.approx(39 * 0.03), 1)
+    assert lost_s((UNIX + 12.1, UNIX + 12.2)) == (
+        pytest.approx(39 * 0.03 + 5.99),
+        msgspec.UNSET,
+    )
+
+
 def test_compared_at_as_many_streams_only() -> None:
     """Two streams take 20 ms a gap, one takes 10: by itself 10, beside a prefill 20 with two
     streams. Nothing is slower."""
@@ -334,7 +358,8 @@ def test_the_usual_gap_as_a_slow_twin_has_it(
             expected.append(math.nan)
     streams, calm, gap_s = (np.array(column) for column in zip(*gaps, strict=True))
     beside = np.where(calm, 0, 1)
-    told = LabelledGaps(np.zeros(len(gaps), np.int64), gap_s, beside, streams, beside * 1.0)
+    still = np.zeros(len(gaps), np.bool_)
+    told = LabelledGaps(np.zeros(len(gaps), np.int64), gap_s, beside, streams, beside * 1.0, still)
     assert estimate_usual_gaps_s(told, calm).tolist() == pytest.approx(expected, nan_ok=True)
 
 

@@ -14,6 +14,7 @@ from locust_llm.records.server_metrics import EngineHistory
 from locust_llm.records.server_metrics_text import EngineSample
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.document_blocks import TableBlock, TextBlock
+from locust_llm.report.render.text_report import render_plain_block
 from locust_llm.report.sections.latency_breakdown import (
     REQUESTS,
     LatencyAttribution,
@@ -196,6 +197,27 @@ def test_the_network_is_no_cause_where_the_kernels_round_trip_is_a_small_share()
     assert advice_of(("network", 200, 20), ("prefill", 20, 20), round_trip_ms=10) == ANY_RULE
     assert advice_of(("network", 200, 20), ("prefill", 20, 20), round_trip_ms=None) == ANY_RULE
     assert advice_of(("network", 200, 20), ("prefill", 20, 20), proxy="p:3128") == ANY_RULE
+
+
+def test_slow_requests_of_a_standstill_have_no_advice_on_prompts() -> None:
+    """57 requests a second apart with their first tokens after 100 to 156 ms, and three after
+    5.1 s, for 5 s of which the server stood still: p95 and above is these three."""
+    records = [answered(100 + i, 200 + i, sent_at=10.0 + i, id=str(i)) for i in range(57)]
+    records += [answered(5100, 5200, sent_at=80.0, id=f"slow {i}") for i in range(3)]
+    columns = collect_columns(records)
+
+    def explain(*standstills: tuple[float, float]) -> tuple[str, str]:
+        made = attribute_latencies(
+            columns, {}, a_run(), lambda at: iter(records), standstills=standstills
+        )
+        assert made is not None
+        text = " ".join(map(render_plain_block, make_latency_parts_blocks(made)))
+        return " ".join(text.split()), summarise_latency_parts(made)
+
+    text, line = explain((UNIX + 80.05, UNIX + 85.05))
+    assert "in the server. 5 s of it the server stood still." in text
+    assert "; 98% of it the server stood still." in line
+    assert all("stood still" not in part for part in explain())
 
 
 def test_all_that_grew_is_named_not_the_largest_part_alone() -> None:
