@@ -54,6 +54,8 @@ LATE_READ: Final = "late reads"
 """A slot of the gate was returned too late by so much, and so was a user of a closed loop."""
 CLOCKS: Final = "clocks of several machines"
 UNCERTIFIED: Final = "no certificate"
+STANDSTILL: Final = "standstills"
+"""Where no figure shows what a standstill did: no request succeeded."""
 
 FROM_SEND: Final = ("ttft", "ttfo", "request_latency")
 FROM_DUE: Final = ("ttft_from_due", "late")
@@ -228,15 +230,19 @@ def judge_figures(
         (figure for figure in known if figure.level != OK),
         key=lambda figure: -LEVELS.index(figure.level),
     )
+    standstill = describe_standstill(evidence)
+    if standstill and not any(figure.value for figure in known):
+        signals = {STANDSTILL: DEGRADED}
+        return ClientVerdict(DEGRADED, (standstill,), advise(evidence, signals), signals)
     if not bad:
         return ClientVerdict(OK)
-    signals = dict[str, str]()
+    signals = {}
     for figure in bad:
         signals.setdefault(_own_cause(figure), figure.level)
     level = bad[0].level
     if any(e.required for e in evidence) and SENTINELS in signals:
         level = signals[SENTINELS] = INVALID
-    beside = (describe_standstill(evidence), describe_other_programs(evidence))
+    beside = (standstill, describe_other_programs(evidence))
     reasons = [*filter(None, beside), *_describe(bad)]
     return ClientVerdict(level, tuple(reasons), advise(evidence, signals), signals)
 

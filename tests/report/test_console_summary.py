@@ -92,6 +92,15 @@ def test_the_worst_run_has_no_more_lines_and_no_wider_ones(width: int) -> None:
     assert not any("\x1b" in line or "\u202e" in line for line in lines)
 
 
+def test_a_standstill_is_named_where_no_request_succeeded() -> None:
+    health = ProcessHealth(
+        worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, standstills=((UNIX, 3.0),)
+    )
+    lines = said(failed("cut"), failed("cut"), run=replace(a_run(), health=(health,)))
+    assert lines[1].startswith("CLIENT DEGRADED: The load generator stood still for 3.0 s. ")
+    assert any("client verdict DEGRADED" in line for line in lines)
+
+
 @pytest.mark.parametrize("width", [40, 80])
 def test_a_text_is_whole_or_left_out(width: int) -> None:
     """Of two notes one has room for its forty words."""

@@ -77,6 +77,20 @@ def test_a_standstill_of_the_load_generator_is_its_first_reason() -> None:
     assert len(judged(figure(50.0)).reasons) == 1
 
 
+def test_a_standstill_is_named_where_no_request_succeeded() -> None:
+    """There is no figure, or a rate of 0, that could show what it did."""
+    nothing = figure(0.0, value=0.0, word="requests_per_s", stat="", unit="/s")
+    for figures in ([], [nothing]):
+        verdict = judge_figures(figures, [process(standstill_s=3.0)])
+        assert verdict is not None
+        assert (verdict.level, verdict.reasons) == (
+            DEGRADED,
+            ("the load generator stood still for 3.0 s",),
+        )
+    # answered requests show it themselves
+    assert judge_figures([figure(0.0)], [process(standstill_s=3.0)]) == ClientVerdict(OK)
+
+
 @pytest.mark.parametrize(
     ("one", "level"),
     [

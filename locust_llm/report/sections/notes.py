@@ -30,6 +30,7 @@ from locust_llm.slo.client_verdict import (
     INVALID,
     LATE_SEND,
     OK,
+    STANDSTILL,
     advise_on_processes,
     list_fine_metrics,
 )
@@ -235,7 +236,11 @@ def format_verdict_line(summary: Summary, run: Run) -> str | None:
     if summary.client is None or summary.client.level == OK:
         return None
     if not summary.conditions.succeeded and summary.examination is None:
-        return None  # there are no figures
+        if STANDSTILL not in summary.client.signals:
+            return None  # there are no figures
+        reasons = capitalise_sentence("; ".join(summary.client.reasons))
+        advice = _for_locustfile(summary.client.advice, run)
+        return f"CLIENT {summary.client.level}: {reasons}. {advice}"
     fine = ", ".join(list_fine_metrics(summary.figure_errors))
     if summary.client.level == INVALID:
         effect = f"do not use these figures{f' but for {fine}' if fine else ''}"
