@@ -49,6 +49,7 @@ from locust_llm.locust_adapter.locust_tables import (
 from locust_llm.locust_adapter.ports import refuse_taken_ports, set_master_port
 from locust_llm.locust_adapter.signals import (
     end_at_once,
+    ignore_signals,
     interrupt_main,
     leave_process,
     listen_for_signals,
@@ -527,6 +528,7 @@ class Plugin:
 
     def quit(self, **kw: Any) -> None:
         self._print()
+        ignore_signals()  # the process ends now, with the status that is printed
 
     def _asked(self, switch: str) -> bool:
         return bool(getattr(self._environment.parsed_options, switch, False))

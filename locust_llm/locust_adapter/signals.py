@@ -1,5 +1,5 @@
 """Signals: SIGINT, SIGTERM and SIGHUP end a run. The first ends it in order, each further one
-hurries. Without a run the process ends at once."""
+hurries. Without a run the process ends at once, and after a run's report nothing heeds them."""
 
 import math
 import signal
@@ -77,6 +77,14 @@ def listen_for_signals(end: Callable[[int], object], hurry: Callable[[], object]
         signal.signal(
             number, lambda number, frame: loop.run_callback_threadsafe(interrupted, number)
         )
+
+
+def ignore_signals() -> None:
+    """From here on to the end of the process, no signal changes its exit status. Python gives up its
+    own handlers before it ends, and a signal without one would end the process; an ignored one
+    stays ignored."""
+    for number in ENDING_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _nothing() -> None: ...

@@ -511,6 +511,32 @@ SHOWN: Final = {
 """With which statuses it may end."""
 
 
+LATE: Final = """
+import os, signal, sys
+from locust_llm.locustfiles.run import *
+
+class Late:
+    def __del__(self, kill=os.kill, me=os.getpid(), write=os.write):
+        for number in NUMBERS:
+            kill(me, number)
+        write(2, b"signals came")
+
+sys.late = Late()
+""".replace("NUMBERS", str(tuple(map(int, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)))))
+"""Sends the signals when Python takes its modules down, when its own handlers are gone."""
+
+
+@pytest.mark.slow
+def test_a_signal_after_the_report_is_printed_leaves_the_status_of_the_run(
+    server: Server, tmp_path: Path
+) -> None:
+    (tmp_path / "late.py").write_text(LATE)
+    words = ("-f", "late.py", "-u", "1", "--request-count", "3", "--selftest", "off")
+    with command(tmp_path, *run_words(server, *words, "--slo", "error_rate > 90%")) as its:
+        assert its.ends(30) == ExitStatus.RULE_FAILED, its.text
+        assert its.text.rstrip().endswith("signals came")
+
+
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("mode", MODES)
 @full
