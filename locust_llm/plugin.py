@@ -361,8 +361,10 @@ class Plugin:
             self._runner.quit()  # Locust waits for workers; those that are there would wait on
             leave_process(signal_exit_status(number))
         else:
-            if self._control is not None and (line := self._control.open_line()):
-                logger.info(line)
+            if self._control is not None:
+                self._control.note_stop_asked()
+                if line := self._control.open_line():
+                    logger.info(line)
             interrupt_main()
 
     def _hurry(self) -> None:

@@ -174,6 +174,7 @@ class Controller:
         )
         self._users = UserPool(context)
         self.shutdown = Shutdown(environment, self._workers.active, time.monotonic)
+        self._stop_asked_at: float | None = None
         self.phases = PhaseRunner(context, self._users, self.shutdown)
         self.stages, self.allocator, self.plan = (
             self.phases.stages,
@@ -535,6 +536,10 @@ class Controller:
         stopping_at = self.store.stopping_at
         return self.phases.phase_s if stopping_at is None else self._time.now() - stopping_at
 
+    def note_stop_asked(self) -> None:
+        """Somebody asks for the end now. ``drain`` may come later, where the process has no CPU."""
+        self._stop_asked_at = self._stop_asked_at or self._time.now()
+
     def drain(self) -> None:
         """Start nothing new, and wait until every process has ended its part and handed over its
         records."""
@@ -543,7 +548,9 @@ class Controller:
             return
         self.store.stopping_at = self._time.now()
         if not self.shutdown.begun:  # by nothing of ours
-            self.store.stopped_early = self.phases.progress_when_stopped()
+            self.store.stopped_early = self.phases.progress_when_stopped(
+                self._stop_asked_at or self._time.now()
+            )
         self.shutdown.begun = True
         self.phases.stop()
         self.shutdown.expect(self._workers.active())

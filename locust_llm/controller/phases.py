@@ -399,15 +399,15 @@ class PhaseRunner:
             return None
         return find_block(self.limit_sweep.blocks, self._time.now())
 
-    def progress_when_stopped(self) -> str:
-        """How far a run is that somebody stops before its end. Empty: it is at its end, or has
-        none."""
+    def progress_when_stopped(self, stopped_at: float) -> str:
+        """How far a run is that somebody stops at this moment, before its end. Empty: it is at its
+        end, or has none."""
         s, stages = self._settings, self.stages
         if stages is not None:
             if stages.number:
                 return f"in {stages}"
             return "in the first block" if s.compares else "in the first stage"
-        elapsed_s = self._time.now() - self._store.profiling_at
+        elapsed_s = stopped_at - self._store.profiling_at
         if self.plan.phase == WARMUP:
             return "in the warmup"
         if s.request_count and not s.fixed_schedule:

@@ -483,6 +483,19 @@ def test_how_far_a_run_was_that_somebody_stopped(
     assert control.facts().stopped_early == how_far
 
 
+def test_a_run_was_stopped_at_the_signal_and_not_when_its_end_begins(begun: Any) -> None:
+    """The signal came after 7.1 s, and the process, without CPU, begins to drain after 8.6 s."""
+    control = begun(Master("a"), run_time_s=30.0)
+    control.store.profiling_at = time.time() - 7.14
+    control.note_stop_asked()
+    control.store.profiling_at -= 1.5
+    control._stop_asked_at -= 1.5
+    control.note_stop_asked()
+    gevent.spawn(control.drain)
+    turn()
+    assert control.facts().stopped_early == "after 7.1 of 30 s"
+
+
 @pytest.mark.parametrize(
     ("whose", "stretches"), [("server", [(1.0, 3.0), (6.0, 8.0)]), ("base", [(1.0, 3.0)])]
 )
