@@ -416,6 +416,10 @@ def opened(browser: Any, path: Path, look: str = "light", **more: Any) -> Iterat
     context.close()
 
 
+OVER_TIME = 1
+"""The place of TTFT over time on the page of a ramp, behind TTFT by limit."""
+
+
 def until(shown: Any, what: str) -> None:
     """Playwright's own way to wait for something is forbidden by the page's policy."""
     for _ in range(500):
@@ -539,10 +543,10 @@ def test_plots_follow_the_width_of_the_window(browser: Any, files: dict[str, Pat
 @pytest.mark.slow
 def test_keys_hide_and_show_what_they_name(browser: Any, files: dict[str, Path]) -> None:
     """With the keyboard too."""
-    picture = "document.querySelector('.plot canvas').toDataURL()"
+    picture = f"document.querySelectorAll('.plot canvas')[{OVER_TIME}].toDataURL()"
     with opened(browser, files["gate"]) as shown:
         for name in ("p50", "request", "failed"):  # a line, dots and ticks
-            key = shown.locator(".plot").first.get_by_role("button", name=name, exact=True)
+            key = shown.locator(".plot").nth(OVER_TIME).get_by_role("button", name=name, exact=True)
             before = shown.evaluate(picture)
             key.focus()
             shown.keyboard.press("Enter")
@@ -559,13 +563,15 @@ def test_the_cursor_tells_values_in_all_plots_of_a_group(
     browser: Any, files: dict[str, Path]
 ) -> None:
     with opened(browser, files["gate"]) as shown:
-        over = shown.locator(".u-over")
-        over.first.scroll_into_view_if_needed()
-        box = over.first.bounding_box()
+        over = shown.locator(".u-over").nth(OVER_TIME)
+        over.scroll_into_view_if_needed()
+        box = over.bounding_box()
         shown.mouse.move(box["x"] + box["width"] / 2, box["y"] + 20)
-        key = shown.locator(".plot").nth(0).get_by_role("button", name="p50")
+        key = shown.locator(".plot").nth(OVER_TIME).get_by_role("button", name="p50")
         assert re.fullmatch(r"p50\s[\d.]+ ms", key.inner_text())
-        other = shown.locator(".plot").nth(2).get_by_role("button", name="output tokens/s")
+        other = (
+            shown.locator(".plot").nth(OVER_TIME + 2).get_by_role("button", name="output tokens/s")
+        )
         assert re.fullmatch(r"output tokens/s\s[\d.,]+k?", other.inner_text())
 
 
@@ -573,9 +579,12 @@ def test_the_cursor_tells_values_in_all_plots_of_a_group(
 def test_a_drag_zooms_all_plots_of_a_group_and_a_double_click_ends_it(
     browser: Any, files: dict[str, Path]
 ) -> None:
-    pictures = "[0, 2].map((i) => document.querySelectorAll('.plot canvas')[i].toDataURL()).join()"
+    places = [OVER_TIME, OVER_TIME + 2]
+    pictures = (
+        f"{places}.map((i) => document.querySelectorAll('.plot canvas')[i].toDataURL()).join()"
+    )
     with opened(browser, files["gate"]) as shown:
-        over = shown.locator(".u-over").first
+        over = shown.locator(".u-over").nth(OVER_TIME)
         over.scroll_into_view_if_needed()
         box, before = over.bounding_box(), shown.evaluate(pictures)
         shown.mouse.move(box["x"] + 200, box["y"] + 50)
