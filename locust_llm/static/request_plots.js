@@ -1,4 +1,4 @@
-// The charts of the requests that a reader chose, as descriptions that plots.js draws (report/charts/plot_model.py). Where
+// The charts of the requests that a reader chose, as descriptions that draw_chart.js draws (report/charts/plot_model.py). Where
 // nothing is filtered they are those of the report, which are of all requests, with the requests of this page as dots.
 // Pure functions without a document.
 "use strict";

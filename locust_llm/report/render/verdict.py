@@ -208,7 +208,7 @@ def _describe_open(open_ones: Sequence[SloResult], rules: Mapping[str, Rule]) ->
     first = open_ones[0]
     rule = rules.get(first.rule)
     named = rule is None or rule.where or rule.base
-    name = name_rule(first, rule) if named or rule is None else _name_subject(rule)
+    name = format_bullet_name(first, rule) if named or rule is None else _name_subject(rule)
     seconds = max((result.longer_s or 0.0 for result in open_ones), default=0.0)
     needs = f"needs about {format_duration_rounded_up(seconds)} more"
     text = f"{name} {needs if seconds else LIKELY.get(first.likely, 'is open')}"
@@ -223,7 +223,7 @@ def _describe_failed(failed: Sequence[SloResult], rules: Mapping[str, Rule]) -> 
     first = failed[0]
     rule = rules.get(first.rule)
     if rule is None or rule.where or rule.base:
-        text = f"{name_rule(first, rule)} is {format_value(first)}"
+        text = f"{format_bullet_name(first, rule)} is {format_value(first)}"
     else:
         text = f"{_name_subject(rule)} is {format_value(first)}, limit {_format_limit(rule)}"
     more = f"; {len(failed) - 1} more failed" if len(failed) > 1 else ""
@@ -307,7 +307,9 @@ def make_rule_bullets(results: Sequence[SloResult], run: Run) -> Iterator[RuleBu
         interval = format_interval(result)
         low, high = _place_interval(result, rule)
         yield RuleBullet(
-            name=name_rule(result, rule) if result.decides else f"warn: {name_rule(result, rule)}",
+            name=format_bullet_name(result, rule)
+            if result.decides
+            else f"warn: {format_bullet_name(result, rule)}",
             value=format_value(result),
             interval="" if interval == "-" else interval,
             result=RESULT_WORDS.get(result.status, result.status),
@@ -322,7 +324,7 @@ def make_rule_bullets(results: Sequence[SloResult], run: Run) -> Iterator[RuleBu
         )
 
 
-def name_rule(result: SloResult, rule: Rule | None) -> str:
+def format_bullet_name(result: SloResult, rule: Rule | None) -> str:
     """``TTFT p95 < 3 s``; a rule with selectors or another run has its own text. The conditions of
     good requests are in the table of rules."""
     if rule is None or rule.where or rule.base:
