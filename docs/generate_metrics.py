@@ -1,5 +1,5 @@
-"""Two tables of docs/metrics.md, made from the declared metrics and measures: `make docs` writes
-them, a test says when they are old."""
+"""Two tables of docs/reference/metrics.md, made from the declared metrics and measures: `make docs`
+writes them, a test says when they are old."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,7 +15,7 @@ from locust_llm.slo.metric_definitions import (
 )
 from locust_llm.slo.metric_definitions import RuleMeasure as Measure
 
-PAGE: Final = Path(__file__).with_name("metrics.md")
+PAGE: Final = Path(__file__).parent / "reference" / "metrics.md"
 BEGIN: Final = "<!-- {}, made by docs/generate_metrics.py: do not edit -->\n"
 END: Final = "<!-- end -->\n"
 HEAD: Final = "| metric | definition | word in rules | tag |\n|---|---|---|---|\n"

@@ -1,5 +1,5 @@
-"""docs/options.md, made from the declared options: `make docs` writes it, a test says when it is
-out of date."""
+"""docs/reference/options.md, made from the declared options: `make docs` writes it, a test says
+when it is out of date."""
 
 import os
 import re
@@ -29,7 +29,7 @@ from locust_llm.text.numbers import format_quoted_number
 # else a process that was begun here would not be patched either
 del os.environ["LOCUST_SKIP_MONKEY_PATCH"]
 
-PAGE: Final = Path(__file__).with_name("options.md")
+PAGE: Final = Path(__file__).parent / "reference" / "options.md"
 UNITS: Final = ("seconds", "ms", "tokens", "percent", "bytes", "numbers")
 ESCAPED: Final = "\\|"
 TOP: Final = """\
@@ -43,13 +43,13 @@ reads the file. The most used ones of Locust:
 
 | option | meaning | default |
 |---|---|---|
-| `-H`, `--host` | the server, with or without scheme and `/v1`; [several](routers.md) with commas between | |
+| `-H`, `--host` | the server, with or without scheme and `/v1`; [several](../how-to/routers.md) with commas between | |
 | `-u`, `--users` | concurrent users; with a request rate the maximum number of concurrent sessions | 1 |
-| `-r`, `--spawn-rate` | users started per second | a closed loop: over [one response time](load-modes.md#start) |
+| `-r`, `--spawn-rate` | users started per second | a closed loop: over [one response time](../how-to/load-modes.md#start) |
 | `-t`, `--run-time` | length of the profiling phase, such as `90`, `90s` or `10m` | until Ctrl-C |
 | `-s`, `--stop-timeout` | grace period: seconds that running requests get at the end | 30 |
 | `--headless` | no web page | |
-| `--processes` | worker processes on this machine; `auto`: [one per core but one](distributed.md#several-processes) | 1 |
+| `--processes` | worker processes on this machine; `auto`: [one per core but one](../how-to/distributed.md#several-processes) | 1 |
 | `-f`, `--locustfile` | your locustfile; `locust-llm run` brings its own | |
 
 Each option that takes a value can also be set by an environment variable (`--request-rate` is `LOCUST_LLM_REQUEST_RATE`)
@@ -79,20 +79,24 @@ def page() -> str:
     for name, what, add in (
         (
             "twin fit",
-            f"A twin [of a server, or of folders](twin.md#fit); {reaching}.",
+            f"A twin [of a server, or of folders](../how-to/twin.md#fit); {reaching}.",
             twin_command.add_fit_arguments,
         ),
         (
             "twin drift",
-            f"[A minute held against a twin](twin.md#drift); {reaching}.",
+            f"[A minute held against a twin](../how-to/twin.md#drift); {reaching}.",
             twin_command.add_drift_arguments,
         ),
         (
             "twin predict",
-            "What if: [loads and settings on a twin](twin.md#what-if).",
+            "What if: [loads and settings on a twin](../how-to/twin.md#what-if).",
             twin_command.add_predict_arguments,
         ),
-        ("plan", "[Replicas that hold an SLO](twin.md#plan), by a twin.", plan.add_plan_arguments),
+        (
+            "plan",
+            "[Replicas that hold an SLO](../how-to/twin.md#plan), by a twin.",
+            plan.add_plan_arguments,
+        ),
     ):
         command = ArgumentParser()
         add(command)

@@ -1,5 +1,5 @@
-"""The table of docs/scenarios.md, made from the packaged files: `make docs` writes it, a test says
-when it is old."""
+"""The table of docs/reference/scenarios.md, made from the packaged files: `make docs` writes it, a
+test says when it is old."""
 
 import re
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from typing import Any, Final
 from locust_llm.settings.scenario import Scenario, list_scenario_names, read_scenario
 from locust_llm.slo.published_rules import least_samples, parse_published_rules
 
-PAGE: Final = Path(__file__).with_name("scenarios.md")
+PAGE: Final = Path(__file__).parent / "reference" / "scenarios.md"
 BEGIN: Final = "<!-- made by docs/generate_scenarios.py: do not edit -->\n"
 END: Final = "<!-- end -->\n"
 SOURCE: Final = re.compile(r"(\w[^;]*?) \((https:[^)]+)\)")

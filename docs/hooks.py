@@ -1,31 +1,41 @@
-"""mkdocs hooks: the example report and the page of simulated claims, which lie in reports/, become
-part of the site; which pages the search leaves out."""
+"""mkdocs hooks: pages that lie beside docs/ in the repository become part of the site, and links in
+all pages are those of the repository."""
 
+import re
 from pathlib import Path
+from posixpath import dirname, join, normpath, relpath
 from typing import Any, Final
 
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT: Final = Path(__file__).parent.parent
+BESIDE: Final = ("benchmarks/", "reports/")
+"""Folders beside docs/ whose pages have the same path in the site. The search leaves them out."""
 SHOWN: Final = (
-    *(Path("reports/example") / name for name in ("report.html", "summary.md", "timeline.svg")),
+    *(Path("reports/example") / name for name in ("report.html", "timeline.svg")),
     *(path.relative_to(ROOT) for path in sorted((ROOT / "reports/seeds").iterdir())),
+    *(path.relative_to(ROOT) for path in sorted((ROOT / "benchmarks").glob("*.md"))),
 )
-NOT_SEARCHED: Final = ("reports/seeds/README.md",)
-"""Set here, as front matter would be a table in the repository."""
+RELATIVE_LINK: Final = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)\s#]+)")
 
 
 def on_files(files: Files, config: Any) -> Files:
     for path in SHOWN:
-        if path.suffix == ".md" and path.parent.name == "example":
-            continue  # Markdown for pasting, not a page
         files.append(File.generated(config, str(path), abs_src_path=str(ROOT / path)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """In the repository reports/ lies beside docs/, in the site below it."""
-    if page.file.src_uri in NOT_SEARCHED:
+    path = page.file.src_uri
+    beside = path.startswith(BESIDE)
+    if beside:
+        # set here, as front matter would be a table in the repository
         page.meta["search"] = {"exclude": True}
-    return markdown.replace("](../reports/", "](reports/")
+    in_repository = path if beside else f"docs/{path}"
+
+    def in_site(link: re.Match[str]) -> str:
+        target = normpath(join(dirname(in_repository), link[1])).removeprefix("docs/")
+        return relpath(target, dirname(path) or ".")
+
+    return RELATIVE_LINK.sub(in_site, markdown)

@@ -1,7 +1,8 @@
 """docs/images: the live page of a run against the simulator, and the example report, as headless
 Chromium shows them.
 
-compare.png is of runs on a real server, which are not kept: docs/formats.md says how it was made.
+compare.png is of runs on a real server, which are not kept: benchmarks/tools-on-one-server.md says
+how it was made.
 """
 
 import shutil

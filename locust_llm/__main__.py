@@ -28,7 +28,7 @@ broke."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status: see docs/exit-status.md."""
+    """The exit status: see docs/reference/exit-status.md."""
     try:
         return _main(argv)
     except BrokenPipeError:  # a reader such as head has what it wanted

@@ -38,7 +38,8 @@ COMMANDS: Final = {
 LOCUST_COMMANDS: Final = ("run", "ab", "probe", "demo")
 """Locust parses the words of these commands."""
 REMOVED: Final = {
-    "manifest": "manifest was removed: change deploy/kubernetes by the patch in docs/kubernetes.md",
+    "manifest": "manifest was removed: change deploy/kubernetes by the patch in "
+    "docs/how-to/kubernetes.md",
 }
 """Commands of earlier versions, and their replacements."""
 OF_OTHERS: Final = {

@@ -12,7 +12,7 @@ ERROR_PREFIX: Final = "locust-llm: error: "
 
 
 class ExitStatus(IntEnum):
-    """The statuses of every command here. docs/exit-status.md has the table for users."""
+    """The statuses of every command here. docs/reference/exit-status.md has the table for users."""
 
     OK = 0
     """No request failed; with rules, all of them passed."""

@@ -122,7 +122,11 @@ def test_inconclusive_is_the_one_word_for_it() -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and id(node) not in docstrings:
                 found |= {f"{file.name}: {word}" for word in OTHER_WORDS.findall(str(node.value))}
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy" / "ci").iterdir()]
+    pages = [
+        ROOT / "README.md",
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "deploy" / "ci").iterdir(),
+    ]
     for page in pages:
         if page.name != "changelog.md" and page.is_file():
             found |= {f"{page.name}: {word}" for word in OTHER_WORDS.findall(page.read_text())}

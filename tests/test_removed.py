@@ -16,7 +16,7 @@ from locust_llm.exit_status import ExitStatus
     [
         (
             ["manifest", "kubernetes", "--host", "http://h:1", "--workers", "8"],
-            "docs/kubernetes.md",
+            "docs/how-to/kubernetes.md",
         ),
         (["export", "reports/x", "--format", "inferencex", "--gpus", "8"], "--format vllm-bench"),
         (["comment", "reports/x", "--post", "--name", "a"], "gh or glab"),

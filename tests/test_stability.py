@@ -1,4 +1,4 @@
-"""What is promised (docs/stability.md): schemas of files, the names, the grammar of rules, each
+"""What is promised (docs/compatibility.md): schemas of files, the names, the grammar of rules, each
 beside the code."""
 
 import importlib.util
@@ -76,7 +76,7 @@ def test_what_the_grammar_makes_the_parser_reads(text: str) -> None:
 
 
 def test_each_rule_that_is_written_somewhere_is_one_of_the_grammar() -> None:
-    page = (ROOT / "docs" / "slo.md").read_text("utf-8")
+    page = (ROOT / "docs" / "reference" / "slo.md").read_text("utf-8")
     rules = [
         text
         for text in re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)

@@ -14,7 +14,7 @@ from .pull_request_comment import make_comment_body
 
 NO_POST: Final = (
     "comment --post was removed: print the comment, and let gh or glab post it, as "
-    "docs/ci.md has it"
+    "docs/how-to/ci.md has it"
 )
 
 

@@ -24,7 +24,7 @@ GroupName = Literal[
 
 
 class OptionGroup(NamedTuple):
-    """Options that belong together, in --help, in docs/options.md and in the web form."""
+    """Options that belong together, in --help, in docs/reference/options.md and in the web form."""
 
     title: str
     what: str
@@ -83,8 +83,8 @@ GROUPS: Final[dict[str, OptionGroup]] = {
         "locust-llm probe --host localhost:8000 --longest 8000 --rounds 3",
     ),
 }
-"""The groups in the order of --help and docs/options.md. "locust" has only ranges, as Locust has
-these flags."""
+"""The groups in the order of --help and docs/reference/options.md. "locust" has only ranges, as
+Locust has these flags."""
 
 
 class OptionRange(NamedTuple):

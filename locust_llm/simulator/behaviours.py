@@ -26,7 +26,7 @@ class Quirks:
     finish: Literal["last", "own", "none"] = (
         "last"  # finish_reason with the last content, in a chunk of its own, nowhere
     )
-    # docs/simulator.md has them
+    # docs/how-to/simulator.md has them
     usage: Literal["asked", "finish", "choices", "always", "none"] = "asked"
     # in every chunk: also where the request asks for continuous_usage_stats
     continuous_usage: bool = False

@@ -32,8 +32,8 @@ from .simulated_server import FrontEnd, SimulatorServer
 from .simulated_spans import Spans
 from .simulator_flags import DISAGGREGATED, add_simulator_arguments
 
-# the exit status of locust-llm for wrong values (docs/exit-status.md); this package imports nothing
-# of it
+# the exit status of locust-llm for wrong values (docs/reference/exit-status.md); this package
+# imports nothing of it
 REFUSED = 5
 FLUSH_S = 2.0  # for the last spans
 OTLP_MISSING = (

@@ -291,7 +291,7 @@ def _add_front(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--quirks",
-        "changes to this behaviour, such as role=early,usage=finish: docs/simulator.md",
+        "changes to this behaviour, such as role=early,usage=finish: docs/how-to/simulator.md",
         default="",
         metavar="LIST",
     )

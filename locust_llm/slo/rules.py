@@ -431,7 +431,8 @@ def _measure(name: str) -> RuleMeasure:
     if (metric := BY_NAME.get(name.lower())) is None:
         near = find_nearest_names(name.lower(), BY_NAME, 2 if len(name) < 16 else 1)
         raise_selector_error(
-            f"unknown metric {truncate_quoted_text(name, 30)}{near}; docs/metrics.md has them all"
+            f"unknown metric {truncate_quoted_text(name, 30)}{near}; "
+            "docs/reference/metrics.md has them all"
         )
     return metric
 

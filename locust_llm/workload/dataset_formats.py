@@ -3,7 +3,7 @@
 - multi_turn: ``turns`` (rows as of single_turn, or plain texts as MT-bench has them),
   ``session_id``. AIPerf 0.13,
   loader/models.py. Ours: ``id``, ``after`` and ``tool`` of a turn make it a tree
-  (docs/sessions.md).
+  (docs/how-to/sessions.md).
 - sharegpt: ``conversations`` or ``conversation``, of ``from``/``value`` or ``role``/``content``;
   ``system``, ``tools``.
   ShareGPT_V3_unfiltered_cleaned_split.json; LLaMA-Factory's with tools, whose ``from`` is also

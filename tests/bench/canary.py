@@ -1,5 +1,5 @@
 """Canary: measures it beside other clients of known load in virtual time, for the table of
-docs/canary.md, in two to three minutes."""
+benchmarks/shared-server.md, in two to three minutes."""
 
 import random
 from itertools import product

@@ -1,12 +1,12 @@
 """H100 twin: writes the twin of the simulator's H100 (Llama 3.1 8B) without a fit, for the plans in
-docs/twin.md.
+docs/how-to/twin.md.
 
     python tests/bench/h100_twin.py h100.toml
 
 Its costs come from simulator/scheduling/step_cost.py, which has the form that a twin has, so it is
 exactly a twin of the simulator and its error against that is 0. It is no twin of a real H100: its
 intervals carry the RMS log error of the rows that were held out of the simulator's calibration
-(docs/simulator.md), of ITL and throughput; TTFT was not compared, and has the same.
+(benchmarks/simulator.md), of ITL and throughput; TTFT was not compared, and has the same.
 """
 
 import sys

@@ -3,7 +3,7 @@
 
     what_if.py fit llamacpp FOLDER      the server as it is: probe, sweep, twin, and FOLDER/what_if.json with its predictions
     what_if.py measure llamacpp FOLDER  each server of what_if.json, when that is committed
-    what_if.py table FILE...            such files as the tables of docs/twin.md
+    what_if.py table FILE...            such files as the tables of benchmarks/performance-model.md
 
 Server and load generator share the machine: it should do nothing else. Prints Markdown, asserts
 nothing.

@@ -184,7 +184,7 @@ def patched(document: dict[str, Any], patch: list[dict[str, Any]]) -> dict[str, 
 
 
 def test_the_documented_patch_puts_a_command_line_and_files_into_the_jobs() -> None:
-    text = (CHECKOUT / "docs" / "kubernetes.md").read_text()
+    text = (CHECKOUT / "docs" / "how-to" / "kubernetes.md").read_text()
     (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     overlay = yaml.safe_load(block)
     jobs = {

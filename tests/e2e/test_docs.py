@@ -30,7 +30,11 @@ from locust_llm.slo import rules as slo
 
 ROOT: Final = Path(__file__).parents[2]
 README: Final = ROOT / "README.md"
-PAGES: Final = (README, ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md")))
+DOCS: Final = ROOT / "docs"
+PAGES: Final = (
+    README, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md")),
+)  # fmt: skip
+REPORTS: Final = tuple(sorted((ROOT / "benchmarks").glob("*.md")))
 
 SHORT: Final = ("-u", "8", "--request-count", "8", "--no-probe", "-s", "5", "--report-dir", "out")
 RUN: Final = {  # run for real, with what makes it short
@@ -239,18 +243,20 @@ def test_options_that_pages_name_exist() -> None:
 
 def test_rules_that_pages_name_can_be_parsed() -> None:
     table = re.findall(
-        r"^\| `([^`]+)` \|", (ROOT / "docs" / "slo.md").read_text("utf-8"), re.MULTILINE
+        r"^\| `([^`]+)` \|", (DOCS / "reference" / "slo.md").read_text("utf-8"), re.MULTILINE
     )
     rules = [text for text in table if " " in text and not text.startswith("--")]
     assert len(rules) > 10
     for text in rules:
         slo.parse_rule(text)
-    presets = re.findall(r"`(chat|mlperf-[^`]+)`", (ROOT / "docs" / "slo.md").read_text("utf-8"))
+    presets = re.findall(
+        r"`(chat|mlperf-[^`]+)`", (DOCS / "reference" / "slo.md").read_text("utf-8")
+    )
     assert set(presets) == set(slo.PRESETS)
 
 
 def test_fields_of_the_record_that_pages_name_exist() -> None:
-    table = (ROOT / "docs" / "locustfiles.md").read_text("utf-8").partition("### The record")[2]
+    table = (DOCS / "how-to" / "locustfiles.md").read_text("utf-8").partition("### The record")[2]
     named = {
         name
         for row in re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
@@ -261,7 +267,9 @@ def test_fields_of_the_record_that_pages_name_exist() -> None:
 
 
 def test_every_failure_class_is_explained() -> None:
-    table = (ROOT / "docs" / "failures.md").read_text("utf-8").partition("## What each fault")[0]
+    table = (
+        (DOCS / "reference" / "failures.md").read_text("utf-8").partition("## What each fault")[0]
+    )
     assert set(re.findall(r"`(\w+)`", table)) >= set(FAILURES)
 
 
@@ -271,7 +279,7 @@ def test_python_in_a_page_compiles(page: Path) -> None:
         compile(block, page.name, "exec")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *REPORTS], ids=lambda page: page.name)
 def test_relative_links_lead_somewhere(page: Path) -> None:
     """Headings are checked by `make docs`."""
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text("utf-8"))

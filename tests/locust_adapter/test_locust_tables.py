@@ -60,7 +60,7 @@ def test_three_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row.get_response_time_percentile(0.5) == 51.7  # half of 3.33 and 100 is 51.665
     short = RequestStats().get("a row", "ITL")
     short.log(4.9, 0)
-    # Locust's printed table cuts, as docs/metrics.md has it
+    # Locust's printed table cuts, as docs/reference/metrics.md has it
     assert short.percentile().split()[3:5] == ["4", "4"]
     assert short.median_response_time == 4.9
 

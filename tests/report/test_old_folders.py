@@ -22,7 +22,8 @@ class Reported(NamedTuple):
     latency: float
     requests: int
     rules: bool
-    """It had one: undecided then, as bounds beyond the largest value (docs/slo.md) came later."""
+    """It had one: undecided then, as bounds beyond the largest value (docs/reference/slo.md) came
+    later."""
     users: int | None
 
 

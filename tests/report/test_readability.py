@@ -108,7 +108,7 @@ def test_by_pencil() -> None:
 
 
 def test_the_example_of_the_docs() -> None:
-    """docs/metrics.md: the same TTFT and the same mean ITL."""
+    """docs/reference/metrics.md: the same TTFT and the same mean ITL."""
     even = answered(*(500 + 150 * i for i in range(41)))
     pause = answered(*(500 + 50 * i for i in range(11)), *(5050 + 50 * i for i in range(30)))
     frame = collect_columns([even, pause]).requests

@@ -98,10 +98,10 @@ def test_limits_are_in_seconds_shares_and_numbers_a_second(text: str, limit: flo
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("ttfx p95 < 1s", "unknown metric ttfx (did you mean ttft or ttfo?); docs/metrics.md has "
-            "them all"),
+        ("ttfx p95 < 1s", "unknown metric ttfx (did you mean ttft or ttfo?); "
+            "docs/reference/metrics.md has them all"),
         ("output_token_throughputt >= 25",
-            "throughputt (did you mean output_token_throughput?); docs/metrics.md"),
+            "throughputt (did you mean output_token_throughput?); docs/reference/metrics.md"),
         ("", "it does not begin with a metric"),
         ("p95 < 1s", "unknown metric p95"),
         ("ttft p95 < 1", "the limit of ttft has no unit: there are ms, s and us"),

@@ -8,7 +8,7 @@ split with the largest score is a change if random order reaches that score in a
 series. Then the values before and after it are searched in the same way. The intervals also find a
 change up that a change down follows, which no split of the whole series shows. Ranks depend neither
 on units nor on outliers, so ``SCORES`` holds for any independent noise. Correlated neighbours
-require larger scores (docs/history.md).
+require larger scores (benchmarks/changes.md).
 """
 
 import math

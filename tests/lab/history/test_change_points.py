@@ -117,7 +117,7 @@ def test_outliers_are_no_change() -> None:
 
 def test_a_year_of_runs() -> None:
     """200 runs with three changes, and without one; what it comes to over many years is in
-    docs/history.md."""
+    docs/how-to/history.md."""
     found = planted(6)
     assert found["found"] >= 0.9
     assert found["alarms_a_year"] <= 0.5
