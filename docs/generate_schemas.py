@@ -12,11 +12,11 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.probe.probe_findings import ProbeFindings
 from locust_llm.records.profile_export_jsonl import OUTCOMES, PHASES, RecordLine
 from locust_llm.records.run_facts import Run
-from locust_llm.report import aiperf_export, columns, sweep_csv
-from locust_llm.report.build import FACTS
-from locust_llm.report.readability import Readability
+from locust_llm.report import aiperf_export, load_records, sweep_csv
+from locust_llm.report.fluidity_and_qoe import Readability
+from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.section_registry import REPORT_SECTIONS
-from locust_llm.report.sections.summary import Summary
+from locust_llm.report.write_report_files import FACTS
 from locust_llm.slo import metric_definitions, rules
 
 FOLDER: Final = Path(__file__).with_name("schemas")
@@ -81,7 +81,7 @@ def _names() -> dict[str, Any]:
         ),
         "outcomes": sorted(OUTCOMES),
         "phases": sorted(PHASES),
-        "read().requests": [*columns.NUMBERS, *columns.TEXTS, *Readability._fields],
+        "read().requests": [*load_records.NUMBERS, *load_records.TEXTS, *Readability._fields],
         "read().gaps": ["id", "index", "gap_s", "merged"],
         "profile_export_aiperf.csv": aiperf_export.STATS,
         "sweep.csv": [*sweep_csv.COLUMNS_BEFORE, *sweep_csv.COLUMNS_AFTER],

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from locust_llm.client.chat_answer import Answer as Answer
     from locust_llm.lab.probe.probe_user import ProbeUser as ProbeUser
-    from locust_llm.report.build import read as read
+    from locust_llm.report.write_report_files import read as read
     from locust_llm.user import LLMUser as LLMUser
 
 __version__ = "1.0.0rc1"
@@ -19,7 +19,7 @@ PUBLIC = {
     "LLMUser": "locust_llm.user:LLMUser",
     "ProbeUser": "locust_llm.lab.probe.probe_user:ProbeUser",
     "Answer": "locust_llm.client.chat_answer:Answer",
-    "read": "locust_llm.report.build:read",
+    "read": "locust_llm.report.write_report_files:read",
 }
 """The names that user code imports from here, and the module of each."""
 

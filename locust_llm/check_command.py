@@ -26,7 +26,7 @@ from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.gate.gate import Gate
 from locust_llm.locust_adapter.command_line_parser import add_access_options, read_access_options
 from locust_llm.locust_adapter.option_names_of_other_tools import unknown_options
-from locust_llm.protocols.known import PROTOCOLS, encode_request_body
+from locust_llm.protocols.protocol_registry import PROTOCOLS, encode_request_body
 from locust_llm.records.buffering import DELAYED, TOKENS_A_CHUNK, WHOLE, Buffering
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
@@ -41,7 +41,11 @@ from locust_llm.server.discovery import (
 )
 from locust_llm.server.http_get import PROBE_HEADER
 from locust_llm.server.length_control import LENGTH_PROMPT, LENGTH_TOKENS, obeys_length
-from locust_llm.server.preflight import explain_shortage, raise_open_files, read_local_ports
+from locust_llm.server.open_files_and_ports import (
+    explain_shortage,
+    raise_open_files,
+    read_local_ports,
+)
 from locust_llm.server.refusals import advise_on_error, has_key, strip_web_page
 from locust_llm.server.request_form import REFUSED, RequestForm
 from locust_llm.settings.run_options import Settings
@@ -51,12 +55,12 @@ from locust_llm.settings.server_address import (
     normalise_base_url,
     split_replica_urls,
 )
-from locust_llm.settings.validate import validate_settings
+from locust_llm.settings.settings_validation import validate_settings
 from locust_llm.text.format import format_count, print_safely
 from locust_llm.text.hide_secrets import collect_secrets
 from locust_llm.text.sanitise import sanitise_text
 from locust_llm.workload.prompt_length_model import PromptLengthModel
-from locust_llm.workload.prompts import Prompts
+from locust_llm.workload.synthetic_prompts import Prompts
 
 MAX_S: Final = 10.0
 PROMPT_TOKENS: Final = 800.0

@@ -56,30 +56,34 @@ from locust_llm.locust_adapter.signals import (
 )
 from locust_llm.locust_adapter.wire_frames import check_frames
 from locust_llm.locust_adapter.withheld_options import withhold_secrets
+from locust_llm.records.control_message import ControlMessage
 from locust_llm.records.machine import memory_refusal
-from locust_llm.records.message_base import ControlMessage
 from locust_llm.records.record import Record
 from locust_llm.server.discovery import Discovery
-from locust_llm.server.preflight import (
+from locust_llm.server.open_files_and_ports import (
     choose_run_address,
     find_locustfile_host,
     raise_open_files,
     read_run_headers,
 )
 from locust_llm.server.refusals import explain_outgrown_context, explain_too_long_dataset
-from locust_llm.server.survey import survey_servers
+from locust_llm.server.server_survey import survey_servers
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.run_refusal import LINE, RunRefused, refuse_run
+from locust_llm.settings.settings_validation import find_rules_that_cannot_pass, validate_settings
 from locust_llm.settings.sweep_option import CONCURRENCY
-from locust_llm.settings.validate import find_rules_that_cannot_pass, validate_settings
 from locust_llm.text.ci_log import guard_streams, print_ci_commands
 from locust_llm.text.console import discard_if_unread, settle_output_at_exit, write_console
 from locust_llm.text.numbers import truncate_quoted_text
 from locust_llm.web.prometheus_page import serve_metrics, serve_metrics_on
 from locust_llm.web.routes import attach_pages
-from locust_llm.wire.greenlets import spawn_critical
+from locust_llm.wire.critical_greenlets import spawn_critical
 from locust_llm.wire.worker_messages import LOCAL, EndRun
-from locust_llm.worker.worker import WorkerContext, attach_worker_context, receive_from_control
+from locust_llm.worker.worker_context import (
+    WorkerContext,
+    attach_worker_context,
+    receive_from_control,
+)
 from locust_llm.worker.worker_process import STATUS_S, cut_open_requests, start_worker
 
 from .exit_status import ExitStatus, RunOutcome, decide_exit_status, signal_exit_status

@@ -22,7 +22,7 @@ from tabulate import tabulate
 from locust_llm.accuracy.reference_process import TruthServer, self_signed
 from locust_llm.client.connection import Target
 from locust_llm.client.reader.open_streams import ReaderFailed
-from locust_llm.client.reader.process_reader import get_open_streams
+from locust_llm.client.reader.reader_choice import get_open_streams
 from locust_llm.client.request_bytes import Request
 from locust_llm.client.request_exchange import UserConnection, exchange_request
 from locust_llm.exit_status import ExitStatus, fail

@@ -10,8 +10,8 @@ from locust import task
 import msgspec
 
 from locust_llm import LLMUser
-from locust_llm.protocols.known import PROTOCOLS
 from locust_llm.protocols.protocol import Completion, Messages, Protocol, text_of
+from locust_llm.protocols.protocol_registry import PROTOCOLS
 
 
 class LlamaCpp(Protocol[dict[str, Any]]):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support import golden, unpatched_locust  # noqa: F401  before the rest
 
-from locust_llm.report.build import remake_reports
+from locust_llm.report.write_report_files import remake_reports
 
 HOW = "make golden writes the files anew: a difference that is meant belongs in the changelog"
 

@@ -38,7 +38,7 @@ def loaded_by(code: str) -> set[str]:
 
 
 def test_yesterdays_report_needs_neither_locust_nor_gevent() -> None:
-    code = "import locust_llm, locust_llm.report.build as b; assert locust_llm.read is b.read"
+    code = "import locust_llm, locust_llm.report.write_report_files as b; assert locust_llm.read is b.read"
     assert loaded_by(code) == {"numpy", "pandas", "tabulate"}
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Final
 
 from locust_llm.files.user_file import read_small_text
-from locust_llm.protocols.known import PROTOCOLS
+from locust_llm.protocols.protocol_registry import PROTOCOLS
 from locust_llm.settings.ab_arms import parse_candidate_changes
-from locust_llm.settings.environment_variables import read_variable_lines
+from locust_llm.settings.environment_and_config_file import read_variable_lines
 from locust_llm.workload.model_and_tenant_mix import parse_tenant_headers
 
 from .api_key_process import FLAG, KeyCommand, get_key_command

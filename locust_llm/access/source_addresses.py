@@ -17,7 +17,7 @@ from locust_llm.client.source_address_rotation import (
     current_source_addresses,
     set_source_addresses,
 )
-from locust_llm.settings.environment_variables import read_variable_lines
+from locust_llm.settings.environment_and_config_file import read_variable_lines
 from locust_llm.settings.run_options import Settings
 
 VARIABLE: Final = "LOCUST_LLM_SOURCE_IP"

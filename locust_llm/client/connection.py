@@ -17,7 +17,7 @@ import gevent.socket
 import msgspec
 from gevent import Timeout
 
-from .loop_turns import yield_to_event_loop
+from .event_loop_yields import yield_to_event_loop
 from .proxy_tunnel import Proxy, ProxyFailed
 from .source_address_rotation import SourceAddresses, connect_socket
 from .tls import TLSLayer

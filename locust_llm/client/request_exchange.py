@@ -15,8 +15,8 @@ from locust_llm.records.outcomes import CANCELLED, CLIENT_ERROR, CUT, OK
 from locust_llm.records.record import Record
 
 from .connection import CONNECT_TIMEOUT_S, ConnectFailed, Connection, Target
-from .loop_turns import can_wait
-from .reader.process_reader import get_open_streams
+from .event_loop_yields import can_wait
+from .reader.reader_choice import get_open_streams
 from .request_bytes import Request
 from .request_timeout import RequestTimeout, find_exceeded_limit, timeout_message
 from .retry import parse_retry_after_s

@@ -15,13 +15,13 @@ from typing import Final
 from geventhttpclient.response import HTTPParseError as HTTPParseError
 from geventhttpclient.response import HTTPResponse
 
-from locust_llm.protocols.known import PROTOCOLS
-from locust_llm.protocols.parsed_answer import (
+from locust_llm.protocols.answer_parser import (
     Completion,
     decode_lenient_json,
     error_line,
     status_message,
 )
+from locust_llm.protocols.protocol_registry import PROTOCOLS
 from locust_llm.records.outcomes import CANCELLED, CUT, OK, TOO_LARGE, TOO_LONG
 from locust_llm.records.record import MOST_CHUNKS
 from locust_llm.records.server_times import (

@@ -1,7 +1,7 @@
 """Controller: a run in the master or the only process: who takes part and who is lost, the records,
 the end, the report.
 
-phases.py decides when something is sent, and allocator.py who sends how much of it.
+phases.py decides when something is sent, and work_allocator.py who sends how much of it.
 """
 
 import logging
@@ -18,7 +18,7 @@ import msgspec
 
 from locust_llm.access.headers_and_api_key import read_candidate_headers, read_request_headers
 from locust_llm.access.proxies import note_different_proxy
-from locust_llm.client.loop_turns import WorkSlices
+from locust_llm.client.event_loop_yields import WorkSlices
 from locust_llm.controller.schedule import add_priming_phase
 from locust_llm.exit_status import RunOutcome
 from locust_llm.gate.shares import GateStatus
@@ -41,7 +41,7 @@ from locust_llm.server.request_form import STREAM_OPTIONS, RequestForm
 from locust_llm.settings.ab_arms import CANDIDATE
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.run_refusal import LINE
-from locust_llm.settings.validate import validate_settings
+from locust_llm.settings.settings_validation import validate_settings
 from locust_llm.text.format import format_count
 from locust_llm.text.hide_secrets import collect_secrets
 from locust_llm.text.sanitise import NAME_BYTES, sanitise_text

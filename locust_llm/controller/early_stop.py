@@ -25,15 +25,15 @@ from typing import Any, Final, NamedTuple
 from locust_llm.records.outcomes import CANCELLED, CUT, OK, RETRIED
 from locust_llm.records.phase_plan import PROFILING
 from locust_llm.records.record import Record
+from locust_llm.records.rule_measures import meets_condition, read_measure
 from locust_llm.records.run_facts import BrokenRule
-from locust_llm.records.values_for_rules import meets_condition, read_measure
 from locust_llm.slo.binomial_intervals import TAIL, binomial_cdf, count_needed_values
 from locust_llm.slo.correlation_time import CorrelationTime
 from locust_llm.slo.metric_definitions import BY_WORD, POOLED, Metric
 from locust_llm.slo.rules import ABORT, INPUT, Condition, Rule, make_predicates
 from locust_llm.text.format import count_distinguishing_digits, format_brief
 
-from .in_flight import RequestsInFlight
+from .requests_in_flight import RequestsInFlight
 
 SURE: Final = 1 / TAIL
 ROOM: Final = 1.5

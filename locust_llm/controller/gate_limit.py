@@ -13,7 +13,7 @@ from locust_llm.gate.shares import GateShares, GateStatus
 from locust_llm.records.phase_plan import PhasePlan, label_phase
 from locust_llm.records.run_facts import LimitChange
 from locust_llm.settings.run_options import Settings
-from locust_llm.settings.validate import validate_settings
+from locust_llm.settings.settings_validation import validate_settings
 from locust_llm.wire.clock_sync import measure_clock_offset_s
 from locust_llm.wire.worker_messages import Renewal
 

@@ -38,19 +38,18 @@ from locust_llm.records.run_facts import (
     Stage,
     select_known_limits,
 )
-from locust_llm.settings.request_rate import parse_request_rate
+from locust_llm.settings.request_rate_option import parse_request_rate
 from locust_llm.settings.sweep_option import CONCURRENCY, ENDED, INPUT, TIME_UP
 from locust_llm.slo.rules import ABORT, INCONCLUSIVE, Rule
 from locust_llm.text.format import capitalise_sentence, format_count
 from locust_llm.wire.worker_messages import AskAgain, StageBegin, StartSpread, Status
 from locust_llm.workload.arrivals import draw_arrivals
 
-from .allocator import Allocator
-from .dispatcher import AHEAD_S
+from .arrival_dispatcher import AHEAD_S
 from .early_stop import EarlyStop
 from .gate_limit import GateLimit
-from .in_flight import RequestsInFlight
-from .limit_sweep import make_limit_sweep
+from .prefill_limit_sweep import make_limit_sweep
+from .requests_in_flight import RequestsInFlight
 from .run_context import RunContext
 from .shutdown import Shutdown
 from .stage_runner import BlockRunner, StageRunner
@@ -61,6 +60,7 @@ from .user_start import (
     find_longest_start_s,
     plan_user_start,
 )
+from .work_allocator import Allocator
 
 logger = logging.getLogger("locust_llm")
 
@@ -532,7 +532,7 @@ class PhaseRunner:
         return self._settings.rules.readable
 
     def count(self, worker: str, at: float, status: Status) -> None:
-        """Count what a process has sent (in_flight.py). The rules check its records up to then."""
+        """Count what a process has sent (requests_in_flight.py). The rules check its records up to then."""
         for record in self.sends.report(
             worker,
             at,
@@ -583,7 +583,7 @@ def find_rules_at_look(folder: Path, run: Run) -> list[RuleAtLook] | None:
     """
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "locust_llm.report.inconclusive_rules", str(folder)],
+            [sys.executable, "-m", "locust_llm.report.interim_analysis", str(folder)],
             input=msgspec.json.encode(run),
             capture_output=True,
             check=True,

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TextIO
 import gevent
 
 from locust_llm.records.phase_plan import BETWEEN, PROFILING, WARMUP
-from locust_llm.slo.best_limit import format_limit
+from locust_llm.slo.best_prefill_limit import format_limit
 from locust_llm.slo.client_verdict import LEVELS, OK, ClientVerdict
 from locust_llm.text.format import format_duration
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import gevent
 
-from locust_llm.records.message_base import ControlMessage
+from locust_llm.records.control_message import ControlMessage
 from locust_llm.server.discovery import Discovery
 from locust_llm.settings.run_options import Settings
-from locust_llm.wire.greenlets import spawn_critical
+from locust_llm.wire.critical_greenlets import spawn_critical
 from locust_llm.wire.reliable_delivery import IncomingPost, OutgoingPost
 from locust_llm.wire.worker_messages import TO_SENDER, ReliableMessage, pack_message
 

@@ -50,16 +50,16 @@ from locust_llm.records.run_facts import (
     select_known_limits,
     write_run,
 )
-from locust_llm.records.server_metrics import BASE, SERVER, advise_on_memory
+from locust_llm.records.server_metrics_history import BASE, SERVER, advise_on_memory
 from locust_llm.records.spans.trace_ids import make_run_trace
 from locust_llm.server.discovery import Discovery
 from locust_llm.server.refusals import advise_on_error, has_key
 from locust_llm.server.server_metrics_poller import MetricsPoller
-from locust_llm.server.spans.receiver import SpanReceiver
+from locust_llm.server.spans.span_receiver import SpanReceiver
 from locust_llm.settings.run_options import Settings
 from locust_llm.text.console import terminal_width_variable
 from locust_llm.text.format import format_count
-from locust_llm.worker.targets import list_variants
+from locust_llm.worker.ab_targets import list_variants
 
 from .live_stats import LiveStats
 from .prometheus_export import RunTotals

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from locust_llm.records.phase_plan import WARMUP, stage_of_phase
 from locust_llm.settings.ab_arms import PAIR
-from locust_llm.settings.request_rate import parse_request_rate
+from locust_llm.settings.request_rate_option import parse_request_rate
 from locust_llm.settings.run_options import Settings
 from locust_llm.workload.access_log import parse_column_names
 from locust_llm.workload.arrivals import (
@@ -23,9 +23,13 @@ from locust_llm.workload.arrivals import (
 )
 from locust_llm.workload.dataset import Dataset, Order
 from locust_llm.workload.dataset_formats import DatasetSession
-from locust_llm.workload.lengths import combine_lengths, normal_length, parse_length_mix
+from locust_llm.workload.length_distributions import (
+    combine_lengths,
+    normal_length,
+    parse_length_mix,
+)
 from locust_llm.workload.prefix_reuse import BLOCK, PrefixReuse
-from locust_llm.workload.traces.start_point import (
+from locust_llm.workload.traces.session_start_point import (
     cap_session_waits,
     parse_start_shares,
     start_session_at,

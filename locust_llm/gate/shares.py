@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from gevent.event import Event
 
 from locust_llm.gate.gate import Gate
-from locust_llm.records.message_base import ControlMessage
+from locust_llm.records.control_message import ControlMessage
 
 LEASE_S: Final = 3.0
 """A process admits nobody when its status has not been answered for so long."""

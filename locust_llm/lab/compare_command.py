@@ -67,9 +67,9 @@ def _compare_parser() -> argparse.ArgumentParser:
 
 def _compare_folders(options: argparse.Namespace) -> int:
     from locust_llm.report import (  # late: pandas takes a second
-        build,
         console_summary,
         run_comparison,
+        write_report_files,
     )
 
     from .history.between_runs import add_run_spread
@@ -100,6 +100,6 @@ def _compare_folders(options: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         return fail(str(error))
     except Exception as error:
-        return fail(f"these runs cannot be compared: {build.describe_failure(error)}")
+        return fail(f"these runs cannot be compared: {write_report_files.describe_failure(error)}")
     print_safely(text)
     return ExitStatus.OK

@@ -8,8 +8,13 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from locust_llm.report.charts.plot_model import Plot
-from locust_llm.report.render.inline import CHART_SCRIPTS, embed_json, make_policy, read_static
+from locust_llm.report.charts.plot_data import Plot
+from locust_llm.report.render.inline_assets import (
+    CHART_SCRIPTS,
+    embed_json,
+    make_policy,
+    read_static,
+)
 from locust_llm.text.format import clean_line
 
 STYLES: Final = ("plots.css", "page.css")

@@ -32,13 +32,13 @@ from locust_llm.access.headers_and_api_key import (
 from locust_llm.access.source_addresses import use_source_options
 from locust_llm.exit_status import fail
 from locust_llm.files.user_file import explain_irregular_file, read_small_text
-from locust_llm.protocols.known import AIPERF_NAMES, PROTOCOLS
+from locust_llm.protocols.protocol_registry import AIPERF_NAMES, PROTOCOLS
 from locust_llm.records.machine import usable_cores
 from locust_llm.records.run_facts import RECORDS, RUN, read_run
 from locust_llm.server.refusals import explain_refused_media
 from locust_llm.settings.ab_arms import BASE, hide_header_values, parse_candidate_changes
 from locust_llm.settings.endpoint_types import POOLING
-from locust_llm.settings.environment_variables import (
+from locust_llm.settings.environment_and_config_file import (
     accept_byte_order_mark,
     read_variable_lines,
 )
@@ -52,7 +52,7 @@ from locust_llm.settings.option_declaration import (
     format_option_help,
     parser_default,
 )
-from locust_llm.settings.request_rate import parse_request_rate
+from locust_llm.settings.request_rate_option import parse_request_rate
 from locust_llm.settings.run_options import (
     INPUT_TOKENS,
     LENGTH_SHARE,
@@ -69,18 +69,22 @@ from locust_llm.settings.server_address import (
     normalise_base_url,
     split_replica_urls,
 )
+from locust_llm.settings.settings_validation import (
+    HEADER_NAME,
+    check_dataset_tenants,
+    validate_settings,
+)
 from locust_llm.settings.sweep_option import CONCURRENCY, INPUT, RATE
 from locust_llm.settings.unrecorded_options import UnrecordedOptions
-from locust_llm.settings.validate import HEADER_NAME, check_dataset_tenants, validate_settings
 from locust_llm.slo.rules import RuleEntry, choose_inconclusive_policy
 from locust_llm.text.numbers import read_number, truncate_quoted_text
 from locust_llm.workload import local_tokenizer
 from locust_llm.workload.access_log import parse_column_names
 from locust_llm.workload.dataset_summary import DatasetSummary, explain_too_fast_trace
 from locust_llm.workload.dataset_summary import check_dataset as check_dataset
-from locust_llm.workload.generated_media import prepare_generated_media
-from locust_llm.workload.lengths import parse_length_mix
-from locust_llm.workload.media import AUDIO, IMAGE
+from locust_llm.workload.generated_images_and_audio import prepare_generated_media
+from locust_llm.workload.images_and_audio import AUDIO, IMAGE
+from locust_llm.workload.length_distributions import parse_length_mix
 from locust_llm.workload.model_and_tenant_mix import (
     hide_header_value,
     parse_tenant_headers,

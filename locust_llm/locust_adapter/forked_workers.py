@@ -17,7 +17,7 @@ import gevent
 import psutil
 
 from locust_llm.exit_status import ExitStatus
-from locust_llm.wire.greenlets import spawn_critical
+from locust_llm.wire.critical_greenlets import spawn_critical
 
 logger = logging.getLogger("locust_llm")
 

@@ -21,7 +21,7 @@ from locust_llm.settings.sweep_option import parse_sweep
 from locust_llm.slo import rules
 from locust_llm.slo.published_rules import PublishedRules, parse_published_rules
 from locust_llm.text.numbers import truncate_quoted_text
-from locust_llm.workload.lengths import parse_length, parse_length_mix
+from locust_llm.workload.length_distributions import parse_length, parse_length_mix
 from locust_llm.workload.model_and_tenant_mix import parse_weights
 
 from .option_names_of_other_tools import OPTION_BY_PEER_NAME

@@ -19,7 +19,7 @@ import msgpack
 import msgspec
 import zmq
 
-from locust_llm.client.loop_turns import yield_to_event_loop
+from locust_llm.client.event_loop_yields import yield_to_event_loop
 from locust_llm.text.sanitise import NAME_BYTES, sanitise_text
 from locust_llm.wire.handshake import NAME_LENGTH
 from locust_llm.wire.worker_messages import TO_CONTROL, TO_SENDER

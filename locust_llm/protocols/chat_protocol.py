@@ -6,8 +6,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
-from .error_forms import is_error
-from .parsed_answer import (
+from .answer_parser import (
     Completion,
     Delta,
     ErrorFields,
@@ -17,6 +16,7 @@ from .parsed_answer import (
     parse_token_count,
     read_finish_reason,
 )
+from .error_forms import is_error
 from .protocol import Messages, Protocol
 from .token_counts import ChatUsage
 

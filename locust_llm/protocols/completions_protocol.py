@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
+from .answer_parser import TextChoice
 from .chat_protocol import ChoicesProtocol, CompletionChunk
-from .parsed_answer import TextChoice
 from .protocol import Messages, text_of
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from .parsed_answer import Completion, Count, ErrorFields, error_line, parse_token_count
+from .answer_parser import Completion, Count, ErrorFields, error_line, parse_token_count
 from .protocol import Messages, Protocol, text_of
 
 

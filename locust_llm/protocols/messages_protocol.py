@@ -6,10 +6,9 @@ from typing import Any, Final
 
 import msgspec
 
-from locust_llm.workload.media import EncodedMedium
+from locust_llm.workload.images_and_audio import EncodedMedium
 
-from .error_forms import is_error
-from .parsed_answer import (
+from .answer_parser import (
     Completion,
     Count,
     Index,
@@ -17,6 +16,7 @@ from .parsed_answer import (
     parse_token_count,
     read_finish_reason,
 )
+from .error_forms import is_error
 from .protocol import (
     NO_PARAMETERS,
     Messages,

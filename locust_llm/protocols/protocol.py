@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from .parsed_answer import Completion
+from .answer_parser import Completion
 
 Messages = list[dict[str, Any]]
 """The messages of a conversation, in the form of chat completions. ``Answer.message`` is one,

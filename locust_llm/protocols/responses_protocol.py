@@ -7,9 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from .delta_content import has_text
+from .answer_parser import Completion, Count, Index, error_line, read_finish_reason
 from .error_forms import is_error
-from .parsed_answer import Completion, Count, Index, error_line, read_finish_reason
 from .protocol import (
     NO_PARAMETERS,
     Messages,
@@ -19,6 +18,7 @@ from .protocol import (
     read_tool_function,
     text_of,
 )
+from .token_content import has_text
 
 
 class InputDetails(msgspec.Struct, gc=False):

@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from locust_llm.slo.best_limit import (
+from locust_llm.slo.best_prefill_limit import (
     GOODPUT,
     SHORT_TTFT,
     STALL,
@@ -27,7 +27,7 @@ from locust_llm.slo.rules import Condition
 
 from .outcomes import CUT, FAILURES, OK, RETRIED
 from .record import Record
-from .values_for_rules import meets_condition
+from .rule_measures import meets_condition
 
 
 class LimitBlock(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,5 +1,5 @@
 """Record: everything stamped and counted about one request, also a failed one. The values derived
-from the stamps are in request_latency.py.
+from the stamps are in ttft_itl_latency.py.
 
 Stamps end in ``_at``: seconds on the monotonic clock of the process that sent the request.
 ``clock_offset_s`` is what to add to a stamp to get Unix time; it is taken once a process, so a
@@ -15,8 +15,8 @@ from typing import Annotated, Final
 import msgspec
 
 from .outcomes import FAILURES, OK
-from .request_latency import RequestLatency
 from .server_times import ServerTimes
+from .ttft_itl_latency import RequestLatency
 
 Stamp = Annotated[float, msgspec.Meta(ge=-1e11, le=1e11)]
 """Seconds. The bounds here and below apply to values from files: beyond them there is no date, and

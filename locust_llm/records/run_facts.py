@@ -16,7 +16,7 @@ from locust_llm.text.format import format_count
 
 from .limit_blocks import LimitBlock
 from .machine import Commit, Machine
-from .spans.counts import SpanCounts
+from .spans.span_counts import SpanCounts
 from .telemetry_counts import TelemetryCounts
 from .timing_accuracy import MeasurementAccuracy
 

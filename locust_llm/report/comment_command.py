@@ -9,7 +9,7 @@ from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.records.run_facts import RECORDS
 from locust_llm.text.format import print_safely
 
-from . import build
+from . import write_report_files
 from .pull_request_comment import make_comment_body
 
 NO_POST: Final = (
@@ -44,9 +44,14 @@ def run_comment_command(words: list[str]) -> int:
     try:
         print_safely(
             make_comment_body(
-                *build.remake_reports(given.folder), given.base, given.folder, given.name
+                *write_report_files.remake_reports(given.folder),
+                given.base,
+                given.folder,
+                given.name,
             )
         )
     except Exception as error:
-        return fail(f"{given.folder}: {build.describe_failure(error)}", ExitStatus.INCOMPLETE)
+        return fail(
+            f"{given.folder}: {write_report_files.describe_failure(error)}", ExitStatus.INCOMPLETE
+        )
     return ExitStatus.OK

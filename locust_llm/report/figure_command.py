@@ -7,8 +7,8 @@ from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.files.json_file import replace_file
 from locust_llm.text.format import print_safely
 
-from . import build
 from . import timeline_figure as drawing
+from . import write_report_files
 from .charts.timeline import MAX_ROWS
 
 
@@ -34,10 +34,10 @@ def run_figure_command(words: list[str]) -> int:
     )  # fmt: skip
     parser.add_argument("--title", default="", metavar="T")
     options = parser.parse_args(words)
-    files = options.output or [options.folder / build.TIMELINE_FILE]
+    files = options.output or [options.folder / write_report_files.TIMELINE_FILE]
     try:
         formats = [drawing.choose_image_format(path.name) for path in files]
-        svg = build.draw_timeline(
+        svg = write_report_files.draw_timeline(
             options.folder, options.start, options.end, options.requests, options.title
         )
         drawn = [to_bytes(svg) for to_bytes in formats]
@@ -49,6 +49,8 @@ def run_figure_command(words: list[str]) -> int:
     except ValueError as error:
         return fail(str(error))
     except Exception as error:
-        return fail(f"{options.folder} cannot be drawn: {build.describe_failure(error)}")
+        return fail(
+            f"{options.folder} cannot be drawn: {write_report_files.describe_failure(error)}"
+        )
     print_safely("".join(f"{path}\n" for path in files))
     return ExitStatus.OK

@@ -29,9 +29,9 @@ from locust_llm.records.outcomes import OK
 from locust_llm.records.run_facts import DecidedRule, Run
 from locust_llm.report.compare.condition_differences import load_matching_base
 from locust_llm.report.compare.metric_differences import measure_worsening
+from locust_llm.report.measurement_window import RateWindow
 from locust_llm.report.open_loop_delivery import CLIENT
 from locust_llm.report.outages import select_unanswered_since
-from locust_llm.report.rate_window import RateWindow
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.sections.sweep.knee import (
     describe_levels,
@@ -49,7 +49,7 @@ from locust_llm.report.slo.measurement_error import (
     combine_rule_errors,
     measure_rule_error,
 )
-from locust_llm.report.slo.observed import (
+from locust_llm.report.slo.observed_rule_values import (
     Evaluation,
     ObservedValue,
     compute_rule_value,

@@ -7,10 +7,10 @@ import msgspec
 import numpy as np
 
 from locust_llm.records.run_facts import Run, find_loaded_times
-from locust_llm.records.server_metrics import EngineHistory
-from locust_llm.records.server_metrics_text import EngineSample
-from locust_llm.report.columns import RequestColumns
-from locust_llm.report.occupancy_levels import Occupancy
+from locust_llm.records.server_metrics_history import EngineHistory
+from locust_llm.records.server_metrics_parser import EngineSample
+from locust_llm.report.gate_occupancy import Occupancy
+from locust_llm.report.load_records import RequestColumns
 
 MIN_READINGS: Final = 3
 MIN_OTHERS: Final = 0.5

@@ -16,7 +16,7 @@ import numpy as np
 from locust_llm.records.outcomes import CUT, OK
 from locust_llm.records.run_facts import Run
 from locust_llm.report.array_types import Floats
-from locust_llm.report.columns import LongGaps, RequestColumns
+from locust_llm.report.load_records import LongGaps, RequestColumns
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.text.format import format_count
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from locust_llm.records.record import Record
-from locust_llm.records.request_latency import DUE
+from locust_llm.records.record_columns import RECORD_COLUMNS, RecordColumn
 from locust_llm.records.run_facts import Run
-from locust_llm.records.table_columns import RECORD_COLUMNS, RecordColumn
+from locust_llm.records.ttft_itl_latency import DUE
 
 if TYPE_CHECKING:
     import pyarrow as pa

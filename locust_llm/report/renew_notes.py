@@ -12,7 +12,12 @@ from locust_llm.records.failure_kinds import describe_retries
 from locust_llm.records.outcomes import RETRIED
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import BrokenRule, Run, find_loaded_times
-from locust_llm.records.server_metrics import BASE, SERVER, EngineHistory, describe_server_history
+from locust_llm.records.server_metrics_history import (
+    BASE,
+    SERVER,
+    EngineHistory,
+    describe_server_history,
+)
 
 OF_RECORDS: Final = re.compile(
     rf"WARNING: BUFFERED STREAM|{TAKEN_BACK}|"

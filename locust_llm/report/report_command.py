@@ -17,19 +17,19 @@ from locust_llm.records.profile_export_jsonl import RecordFile, add_records
 from locust_llm.records.report_result import MetricValue, ReportResult, RuleResult
 from locust_llm.records.run_facts import RECORDS, Run, read_run, write_run
 from locust_llm.report.document_blocks import format_observed
+from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.ab_comparison import describe_paired_verdict
 from locust_llm.report.sections.benchmark_validity import format_broken_rules
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.latency_breakdown import parse_explained_metric
 from locust_llm.report.sections.notes import list_missing_parts
-from locust_llm.report.sections.summary import Summary
 from locust_llm.report.summary_rows import Row
 from locust_llm.slo.published_rules import FAILS
 from locust_llm.slo.rules import SloResult
 from locust_llm.text.ci_log import print_ci_commands
 from locust_llm.text.format import capitalise_sentence, format_count, print_safely
 
-from . import build, console_summary
+from . import console_summary, write_report_files
 from . import github_annotations as workflow
 from .recover_journals import add_journaled
 from .render import text_report as tables
@@ -81,15 +81,18 @@ def run_report_command(words: list[str]) -> int:
         if options.records:
             _add(folder, options.records)
         add_journaled(folder)
-        summary, facts = build.remake_reports(
+        summary, facts = write_report_files.remake_reports(
             folder, stages=options.stages, spans=options.spans, blames=options.blame
         )
     except Exception as error:
         status = (
-            ExitStatus.REFUSED if isinstance(error, build.SpansRefused) else ExitStatus.INCOMPLETE
+            ExitStatus.REFUSED
+            if isinstance(error, write_report_files.SpansRefused)
+            else ExitStatus.INCOMPLETE
         )
         return fail(
-            f"the report of {folder} could not be made: {build.describe_failure(error)}", status
+            f"the report of {folder} could not be made: {write_report_files.describe_failure(error)}",
+            status,
         )
     if options.spans:
         print(f"{options.spans}: {facts.spans}", file=sys.stderr)
@@ -98,7 +101,7 @@ def run_report_command(words: list[str]) -> int:
     except (OSError, ValueError) as error:
         note = (
             f"WARNING: GITHUB_STEP_SUMMARY and GITHUB_OUTPUT could not be written: "
-            f"{build.describe_failure(error)}."
+            f"{write_report_files.describe_failure(error)}."
         )
         facts = replace(facts, notes=(*facts.notes, note))
     width = console_summary.find_console_width()

@@ -13,7 +13,7 @@ from locust_llm.records.run_facts import Run
 from locust_llm.slo.client_verdict import ClientVerdict
 
 if TYPE_CHECKING:
-    from .charts.plot_model import Plot
+    from .charts.plot_data import Plot
     from .document_blocks import Block, TableBlock, TextBlock
 
 
@@ -74,7 +74,7 @@ class Experiment(Protocol):
 ReadExperiment = Callable[[Iterable[Record]], Experiment | None]
 """None: the records are not of this kind."""
 
-REPORT_KINDS: Final = {"probe": "locust_llm.lab.probe.report_kind:read_probe"}
+REPORT_KINDS: Final = {"probe": "locust_llm.lab.probe.probe_report_kind:read_probe"}
 """The function for each kind, by the session ids' first word, up to the slash."""
 
 

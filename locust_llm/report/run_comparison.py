@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from locust_llm.records.outcomes import CUT, FAILURES, OK
-from locust_llm.records.server_metrics import read_history
+from locust_llm.records.server_metrics_history import read_history
 from locust_llm.report.compare.condition_differences import (
     MAX_CACHED_DIFFERENCE,
     LoadedRun,
@@ -20,7 +20,7 @@ from locust_llm.report.compare.condition_differences import (
     find_condition_differences,
     load_run,
 )
-from locust_llm.report.compare.forest import Difference
+from locust_llm.report.compare.forest_plot import Difference
 from locust_llm.report.compare.metric_differences import MetricChange, measure_change
 from locust_llm.report.compare.same_workload import find_work_differences
 from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBlock
@@ -31,7 +31,7 @@ from locust_llm.report.sections.prefill_limit_comparison import select_limit_req
 from locust_llm.report.sections.prefix_cache import find_cached_share
 from locust_llm.report.sections.sweep.sweep_findings import find_sweep_axis
 from locust_llm.settings.sweep_option import AXES, PREFILL
-from locust_llm.slo.best_limit import NO_LIMIT, Limit, format_limit
+from locust_llm.slo.best_prefill_limit import NO_LIMIT, Limit, format_limit
 from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.metric_definitions import BY_WORD, SHARE, TIME
 from locust_llm.slo.rules import Condition, Rule, define_good_request

@@ -16,9 +16,9 @@ from locust_llm.records.profile_export_jsonl import MAX_LINE_BYTES
 from locust_llm.records.run_facts import RECORDS
 from locust_llm.records.server_times import ServerTimes
 from locust_llm.records.spans import otlp_json
-from locust_llm.records.spans.counts import SpanCounts
-from locust_llm.records.spans.join import SortedSpans, SpanJoin, sort_spans
-from locust_llm.records.spans.reported_times import FILE
+from locust_llm.records.spans.join_spans import SortedSpans, SpanJoin, sort_spans
+from locust_llm.records.spans.span_counts import SpanCounts
+from locust_llm.records.spans.span_times import FILE
 from locust_llm.records.spans.trace_ids import make_request_part
 
 GZIP: Final = b"\x1f\x8b"

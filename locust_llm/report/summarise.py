@@ -20,17 +20,17 @@ from locust_llm.report.open_loop_delivery import (
 )
 from locust_llm.report.outages import find_run_outages, find_silent_from
 from locust_llm.report.report_kinds import Experiment
+from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.ab_comparison import PairedComparison
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.interference import PrefillInterference
-from locust_llm.report.sections.summary import Summary
 from locust_llm.report.summary_rows import (
     adjust_for_failures,
     make_distribution_row,
     make_readability_rows,
     relabel_chunk_rows,
 )
-from locust_llm.report.time_course import find_limit_in_force, find_users_in_force
+from locust_llm.report.users_and_limit_over_time import find_limit_in_force, find_users_in_force
 from locust_llm.settings.ab_arms import BASE, CANDIDATE
 from locust_llm.settings.selftest_modes import REQUIRE
 from locust_llm.slo.capacity_search import CapacityEstimate, StageEvidence
@@ -61,11 +61,10 @@ from locust_llm.slo.metric_definitions import (
 )
 from locust_llm.slo.rules import SloResult
 
-from .columns import RequestColumns
-from .gaps import GapCounts
-from .metrics_by_group import count_sessions, divide_requests, fit_ttft_growth, measure_model_mix
-from .occupancy_levels import Occupancy, compute_occupancy, measure_gate_use, permit_lag_s
-from .rate_window import (
+from .gate_occupancy import Occupancy, compute_occupancy, measure_gate_use, permit_lag_s
+from .inter_token_gaps import GapCounts
+from .load_records import RequestColumns
+from .measurement_window import (
     RateWindow,
     find_loaded_span,
     find_measured_span,
@@ -74,6 +73,7 @@ from .rate_window import (
     measure_steady_state,
     select_ended_in,
 )
+from .metrics_by_group import count_sessions, divide_requests, fit_ttft_growth, measure_model_mix
 from .request_selection import RequestSelection, mean_of_known, ratio_of_sums, sum_of_known
 from .sections.ab_comparison import compare_arms, judge_paired_rules, select_candidate_requests
 from .sections.prefill_limit_comparison import compare_limits, select_limit_requests
@@ -87,7 +87,7 @@ from .slo.measurement_error import (
     measure_compared_ttft,
     measure_figure_errors,
 )
-from .slo.observed import Evaluation
+from .slo.observed_rule_values import Evaluation
 from .slo.rule_evidence import measure_stage_evidence
 from .summary_rows import FailureGroup, GateUse, Row, RunCounts, SweepSummary
 

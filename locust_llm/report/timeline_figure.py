@@ -11,7 +11,7 @@ from typing import Final
 
 from locust_llm.records.run_facts import Run
 from locust_llm.report.open_loop_delivery import describe_arrivals
-from locust_llm.report.time_course import (
+from locust_llm.report.users_and_limit_over_time import (
     describe_users,
     find_limit_in_force,
     find_users_in_force,
@@ -19,7 +19,7 @@ from locust_llm.report.time_course import (
 )
 from locust_llm.text.format import truncate_text
 
-from .charts.svg_drawing import FONTS, LETTER, escape_text, fit_text, wrap_group
+from .charts.svg_text import FONTS, LETTER, escape_text, fit_text, wrap_group
 from .charts.timeline import Timeline, TimelineScene, make_timeline
 from .charts.timeline_svg import FIGURE_TICK, PlotFrame, TimelinePlot
 

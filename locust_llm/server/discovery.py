@@ -17,8 +17,8 @@ import gevent
 import msgspec
 
 from locust_llm.client.request_exchange import SIMULATOR, UserConnection
-from locust_llm.protocols.known import PROTOCOLS, convert_key_headers
-from locust_llm.protocols.parsed_answer import status_message
+from locust_llm.protocols.answer_parser import status_message
+from locust_llm.protocols.protocol_registry import PROTOCOLS, convert_key_headers
 from locust_llm.records.machine import Commit
 from locust_llm.records.run_facts import CalibrationRequest, ResponseTime
 from locust_llm.server.http_get import FetchedResponse, FetchFailed, decode_response, fetch
@@ -37,7 +37,7 @@ from locust_llm.text.sanitise import NAME_BYTES, sanitise_text
 from locust_llm.workload.answer_schema import MISSING, find_response_schema, has_jsonschema
 from locust_llm.workload.model_and_tenant_mix import format_canonical_mix
 from locust_llm.workload.prompt_length_model import PromptLengthModel
-from locust_llm.workload.prompts import draw_sample_numbers
+from locust_llm.workload.synthetic_prompts import draw_sample_numbers
 
 from .identity import TIMEOUT_S, identify_server
 from .probe_requests import FIRST_TOKENS, QUESTION, ProbeRequests, decode_completion

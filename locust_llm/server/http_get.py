@@ -23,7 +23,7 @@ from locust_llm.client.stamped_response import (
     HTTPParseError,
     HTTPResponseParser,
 )
-from locust_llm.protocols.parsed_answer import repair_json
+from locust_llm.protocols.answer_parser import repair_json
 
 PROBE_HEADER: Final = "X-Locust-LLM-Probe"
 """Marks our own requests that are no load."""

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from locust_llm.protocols.known import PROTOCOLS
-from locust_llm.records.server_metrics_text import ENGINES
+from locust_llm.protocols.protocol_registry import PROTOCOLS
+from locust_llm.records.server_metrics_parser import ENGINES
 from locust_llm.server.http_get import FetchedResponse, FetchFailed, decode_response
 from locust_llm.settings.run_options import Settings
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from locust_llm.client.sse import EventDecoder
-from locust_llm.protocols.known import PROTOCOLS, encode_request_body
-from locust_llm.protocols.parsed_answer import Completion, status_message
+from locust_llm.protocols.answer_parser import Completion, status_message
 from locust_llm.protocols.protocol import Messages
+from locust_llm.protocols.protocol_registry import PROTOCOLS, encode_request_body
 from locust_llm.server.http_get import FetchedResponse, FetchFailed
 from locust_llm.server.length_control import LENGTH_PROMPT
 from locust_llm.settings.extra_inputs import collect_extra_inputs

@@ -12,15 +12,15 @@ from urllib.parse import urlsplit
 import msgspec
 
 from locust_llm.client.requests_bridge import resolve_proxy
-from locust_llm.protocols.error_forms import is_error
-from locust_llm.protocols.known import PROTOCOLS, encode_request_body
-from locust_llm.protocols.parsed_answer import (
+from locust_llm.protocols.answer_parser import (
     Completion,
     error_line,
     error_text,
     parse_token_count,
     status_message,
 )
+from locust_llm.protocols.error_forms import is_error
+from locust_llm.protocols.protocol_registry import PROTOCOLS, encode_request_body
 from locust_llm.server.http_get import FetchedResponse, FetchFailed, decode_response
 from locust_llm.server.length_control import LENGTH_PROMPT
 from locust_llm.settings.extra_inputs import parse_extra_inputs
@@ -31,13 +31,13 @@ from locust_llm.text.format import truncate_text
 from locust_llm.text.hide_secrets import Secrets, is_secret
 from locust_llm.text.sanitise import NAME_BYTES, sanitise_text
 from locust_llm.workload.dataset_summary import DatasetSummary
-from locust_llm.workload.lengths import (
+from locust_llm.workload.images_and_audio import AUDIO, IMAGE
+from locust_llm.workload.length_distributions import (
     combine_lengths,
     normal_length,
     parse_length,
     parse_length_mix,
 )
-from locust_llm.workload.media import AUDIO, IMAGE
 
 PAGE: Final = re.compile(r"<(!doctype )?html", re.IGNORECASE)
 TOO_LONG: Final = re.compile(

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from locust_llm.protocols.known import PROTOCOLS
+from locust_llm.protocols.protocol_registry import PROTOCOLS
 from locust_llm.settings.run_options import Settings
 
 STREAM_OPTIONS: Final = "stream_options"

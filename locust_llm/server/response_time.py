@@ -17,10 +17,10 @@ from locust_llm.workload.access_log import parse_column_names
 from locust_llm.workload.conversation import ConversationRequest, ConversationSource
 from locust_llm.workload.dataset import Dataset
 from locust_llm.workload.dataset_formats import DatasetSession
-from locust_llm.workload.generated_media import MediaGenerator
-from locust_llm.workload.media import MediaStore
+from locust_llm.workload.generated_images_and_audio import MediaGenerator
+from locust_llm.workload.images_and_audio import MediaStore
 from locust_llm.workload.prompt_length_model import PromptLengthModel
-from locust_llm.workload.prompts import Prompts, format_prompt_number
+from locust_llm.workload.synthetic_prompts import Prompts, format_prompt_number
 
 from .probe_requests import ProbeRequests
 from .refusals import PROBE_TIMEOUT_S, list_lengths

@@ -20,13 +20,13 @@ from gevent.event import Event
 
 from locust_llm.client.request_exchange import UserConnection
 from locust_llm.files.buffered_file import BufferedFile
-from locust_llm.records.server_metrics import (
+from locust_llm.records.server_metrics_history import (
     SERVER,
     SERVER_METRICS,
     EngineHistory,
     describe_server_history,
 )
-from locust_llm.records.server_metrics_text import DCGM, PATHS, EngineSample, read_engine_samples
+from locust_llm.records.server_metrics_parser import DCGM, PATHS, EngineSample, read_engine_samples
 from locust_llm.server.http_get import FetchFailed, fetch
 from locust_llm.settings.server_address import join_server_url
 from locust_llm.text.sanitise import NAME_BYTES, sanitise_text

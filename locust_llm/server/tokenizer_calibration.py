@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from locust_llm.protocols.known import PROTOCOLS
-from locust_llm.protocols.parsed_answer import Count, parse_token_count
+from locust_llm.protocols.answer_parser import Count, parse_token_count
+from locust_llm.protocols.protocol_registry import PROTOCOLS
 from locust_llm.records.run_facts import CalibrationRequest
 from locust_llm.server.http_get import FetchedResponse, FetchFailed, decode_response
 from locust_llm.settings.run_options import Settings
@@ -26,7 +26,7 @@ from locust_llm.workload.local_tokenizer import (
     load_reference_tokens,
 )
 from locust_llm.workload.prompt_length_model import SUMS_EACH, PromptLengthModel, fit_prompt_lengths
-from locust_llm.workload.prompts import draw_sample_numbers
+from locust_llm.workload.synthetic_prompts import draw_sample_numbers
 
 from .identity import count_template_head_tokens
 

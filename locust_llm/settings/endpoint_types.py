@@ -1,7 +1,7 @@
 """Endpoint types: a table from the value of ``--endpoint-type`` to the protocol that writes and
 reads it.
 
-Settings know the names alone; protocols/known.py imports the classes.
+Settings know the names alone; protocols/protocol_registry.py imports the classes.
 """
 
 from typing import Final, NamedTuple

@@ -16,7 +16,7 @@ import msgspec
 from locust_llm.text.numbers import SECONDS, format_quoted_number
 from locust_llm.text.numbers import TOKENS as MAX_TOKENS
 
-from .environment_variables import name_variable
+from .environment_and_config_file import name_variable
 
 GroupName = Literal[
     "load", "prompts", "gate", "rules", "server", "sweep", "report", "ab", "probe", "locust"

@@ -1,5 +1,5 @@
 """Run options: every option of a run, declared once as a field of ``Settings``, and what follows
-from them. Validation is in validate.py."""
+from them. Validation is in settings_validation.py."""
 
 from functools import cached_property
 from typing import Annotated, Final
@@ -8,14 +8,17 @@ import msgspec
 
 from locust_llm.settings.option_declaration import declared_options
 from locust_llm.slo import rules as slo_rules
-from locust_llm.slo.best_limit import GOODPUT, OBJECTIVES, SHORT_TTFT
+from locust_llm.slo.best_prefill_limit import GOODPUT, OBJECTIVES, SHORT_TTFT
 from locust_llm.slo.published_rules import MODES as PUBLISHED_MODES
 from locust_llm.slo.published_rules import WARNS as PUBLISHED_WARNS
 from locust_llm.slo.published_rules import PublishedRules
 from locust_llm.slo.reading_pace import DEADLINES, PACE, PACES, ReadingPace, parse_reading_pace
 from locust_llm.slo.rules import CLOSE, INCONCLUSIVE_POLICIES, INTERVAL, MODES, Rules
 from locust_llm.workload.arrivals import PATTERNS
-from locust_llm.workload.generated_media import GeneratedMediaSettings, parse_sample_rates
+from locust_llm.workload.generated_images_and_audio import (
+    GeneratedMediaSettings,
+    parse_sample_rates,
+)
 from locust_llm.workload.model_and_tenant_mix import parse_weights
 
 from .ab_arms import (

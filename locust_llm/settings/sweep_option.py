@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from locust_llm.slo.best_limit import NO_LIMIT
+from locust_llm.slo.best_prefill_limit import NO_LIMIT
 from locust_llm.text.numbers import SECONDS, read_number, truncate_quoted_text
 
 CONCURRENCY: Final = "concurrency"

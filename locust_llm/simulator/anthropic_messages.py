@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 from . import openai_chat, simulated_tokenizer
-from .behaviours import Quirks
 from .openai_chat import (
     ARGUMENT,
     AnswerRequest,
@@ -18,6 +17,7 @@ from .openai_chat import (
     read_field,
     tool_called,
 )
+from .simulated_faults import Quirks
 
 _BEGIN = encode_json(f'{{"{ARGUMENT}": "')[1:-1]
 _REASONS = {"length": "max_tokens", "stop": "end_turn", "tool_calls": "tool_use"}

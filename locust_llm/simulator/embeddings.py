@@ -12,8 +12,8 @@ from .scheduling.sequence import Sequence
 from .simulated_metrics import TruthRow
 
 if TYPE_CHECKING:
-    from .behaviours import Quirks
     from .http_connection import ClientConnection
+    from .simulated_faults import Quirks
     from .simulated_server import SimulatorServer
 
 DIMENSIONS: Final = 256

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import httptools
 
-from . import behaviours as quirks
 from . import openai_chat
+from . import simulated_faults as quirks
 
 if TYPE_CHECKING:
     from .response_stream import SimulatedAnswer

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from . import simulated_tokenizer
-from .behaviours import Quirks
+from .simulated_faults import Quirks
 
 NAME = "locust-llm-simulator"  # in every answer: nobody shall take these figures for a GPU's
 SAMPLING = ("temperature", "top_p")

@@ -10,7 +10,6 @@ from typing import Any, Final
 from locust_llm.simulator.openai_chat import read_content
 
 from . import simulated_tokenizer
-from .behaviours import Quirks
 from .openai_chat import (
     ARGUMENT,
     NAME,
@@ -26,6 +25,7 @@ from .openai_chat import (
     read_field,
     tool_called,
 )
+from .simulated_faults import Quirks
 
 MAX_CONVERSATIONS: Final = 2_000
 # conversations by the id of their last answer

@@ -10,7 +10,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtobufSpan
 
-from .otlp import PROTOCOLS, SimulatedSpan, Value
+from .span_sender import PROTOCOLS, SimulatedSpan, Value
 
 
 class Encoder:

@@ -17,8 +17,8 @@ from .simulated_metrics import TruthRow
 from .simulated_tokenizer import WORDS
 
 if TYPE_CHECKING:
-    from .behaviours import Quirks
     from .http_connection import ClientConnection
+    from .simulated_faults import Quirks
     from .simulated_server import SimulatorServer
 
 

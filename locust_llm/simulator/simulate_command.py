@@ -16,21 +16,21 @@ from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
-from .behaviours import LIKE, Quirks, parse_quirks
 from .http_connection import ClientConnection
 from .openai_chat import NAME
-from .otlp import SpanSender
 from .scheduling.async_engine import AsyncEngine
+from .scheduling.batching_policies import POLICIES, WHOLE_PROMPTS, chunked
 from .scheduling.clock import EventClock, FineSelector
 from .scheduling.disaggregated import DisaggregatedEngine, Link
 from .scheduling.engine import ROUTES, BatchEngine, Engine, FixedEngine
-from .scheduling.policies import POLICIES, WHOLE_PROMPTS, chunked
 from .scheduling.scheduler import Policy, Scheduler, SchedulerConfig, Stateful
 from .scheduling.step_cost import BLOCK_SIZE, GPUS, MODELS, StepCostConstants
 from .scheduling.waiting_queues import QUEUES, make_waiting_queue
+from .simulated_faults import LIKE, Quirks, parse_quirks
 from .simulated_server import FrontEnd, SimulatorServer
 from .simulated_spans import Spans
 from .simulator_flags import DISAGGREGATED, add_simulator_arguments
+from .span_sender import SpanSender
 
 # the exit status of locust-llm for wrong values (docs/reference/exit-status.md); this package
 # imports nothing of it

@@ -8,8 +8,8 @@ import time
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from .otlp import SimulatedSpan, SpanSender, Value
 from .scheduling.time_parts import LatencyParts, measure_latency_parts
+from .span_sender import SimulatedSpan, SpanSender, Value
 
 if TYPE_CHECKING:
     from .response_stream import SimulatedAnswer

@@ -7,13 +7,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from .behaviours import LIKE
 from .http_connection import TENANT
-from .otlp import PROTOCOLS
+from .scheduling.batching_policies import POLICIES
 from .scheduling.engine import ROUTES
-from .scheduling.policies import POLICIES
 from .scheduling.step_cost import GPUS, MODELS
 from .scheduling.waiting_queues import QUEUES
+from .simulated_faults import LIKE
+from .span_sender import PROTOCOLS
 
 DISAGGREGATED = "disaggregated"
 

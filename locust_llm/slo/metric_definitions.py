@@ -161,7 +161,7 @@ FELT: Final = (
            "how long a reader at --reading-pace waits for text after the first token",
            word="reading_stall", felt=True, instead="request_latency"),
 )  # fmt: skip
-"""The readability metrics: report/readability.py."""
+"""The readability metrics: report/fluidity_and_qoe.py."""
 LENGTHS: Final = (
     Metric("Input Tokens per Request", "input_sequence_length", "tokens", "input_tokens", 1.0,
         "as the server counted"),

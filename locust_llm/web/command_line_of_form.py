@@ -9,7 +9,7 @@ from locust_llm.locust_adapter.command_line_parser import read_given_rules
 from locust_llm.locust_adapter.scenario_defaults import list_scenario_defaults, scenario_rules
 from locust_llm.settings.option_declaration import Option, parser_default
 
-from .datasets import FILE, Datasets
+from .dataset_choices import FILE, Datasets
 from .locust_form import FIELDS, read_requested_load
 
 COMMAND: Final = ("locust-llm", "run", "--headless")

@@ -61,7 +61,7 @@ CHOICES: Final = {
 }
 """The values of fields with a list."""
 DATASET_FIELD: Final = "dataset"
-"""The field for one of the datasets (datasets.py). The path of a file is no field."""
+"""The field for one of the datasets (dataset_choices.py). The path of a file is no field."""
 SCENARIO_FIELD: Final = "scenario"
 """The field for a workload by its name. A file's path is no value of it."""
 GIVEN_SCENARIO: Final = "given"

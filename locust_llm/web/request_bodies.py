@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import gevent
 
-from .origin import App, Start
+from .cross_site_guard import App, Start
 
 MAX_FORM_BYTES: Final = 256 << 10
 """The most bytes of any request, except an upload."""

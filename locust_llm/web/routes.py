@@ -36,9 +36,17 @@ from locust_llm.text.numbers import truncate_quoted_text
 from locust_llm.web.run_form_fields import build_form_groups, take_settings
 from locust_llm.web.run_form_submit import RunFormView, is_reachable_by_others
 
-from .datasets import MAX_UPLOAD_BYTES, UPLOAD_S, Datasets, describe_size_limit, sanitise_file_name
+from .cross_site_guard import guard_origin, parse_allowed_hosts
+from .dataset_choices import (
+    MAX_UPLOAD_BYTES,
+    UPLOAD_S,
+    Datasets,
+    describe_size_limit,
+    sanitise_file_name,
+)
 from .form_whitelist import Whitelist
-from .live import PERCENTILES
+from .live_page_statistics import PERCENTILES
+from .live_page_status import RunView
 from .locust_form import (
     LIMIT_FIELD,
     SCENARIO_FIELD,
@@ -47,8 +55,6 @@ from .locust_form import (
     order_form_fields,
     read_requested_load,
 )
-from .origin import guard_origin, parse_allowed_hosts
-from .page_data import RunView
 from .page_registry import WEB_PAGES, load_page
 from .past_runs import FILES, Archive
 from .request_bodies import limit_bodies

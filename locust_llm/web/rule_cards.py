@@ -23,7 +23,7 @@ from locust_llm.records.histogram import Histogram, SlidingHistogram, histogram_
 from locust_llm.records.outcomes import OK
 from locust_llm.records.phase_plan import PROFILING
 from locust_llm.records.record import Record
-from locust_llm.records.values_for_rules import meets_condition, read_measure
+from locust_llm.records.rule_measures import meets_condition, read_measure
 from locust_llm.slo.metric_definitions import (
     BY_WORD,
     ERROR_RATE,

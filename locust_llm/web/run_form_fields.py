@@ -14,7 +14,7 @@ from locust_llm.settings.option_declaration import Option, format_option_default
 from locust_llm.text.format import capitalise_sentence
 from locust_llm.text.numbers import format_quoted_number
 
-from .datasets import MAX_UPLOAD_BYTES, Datasets
+from .dataset_choices import MAX_UPLOAD_BYTES, Datasets
 from .form_whitelist import select_locustfile_fields
 from .locust_form import (
     CHOICES,

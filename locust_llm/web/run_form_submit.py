@@ -19,15 +19,16 @@ from locust_llm.controller.controller import Controller
 from locust_llm.locust_adapter.command_line_parser import build_settings
 from locust_llm.locust_adapter.withheld_options import list_secret_names
 from locust_llm.server.discovery import Discovery
-from locust_llm.server.preflight import prepare_run, read_run_headers
+from locust_llm.server.open_files_and_ports import prepare_run, read_run_headers
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.run_refusal import RunRefused, refuse_run
 from locust_llm.settings.server_address import normalise_base_url
 
 from .command_line_of_form import format_form_command
-from .datasets import UPLOAD, Datasets
+from .dataset_choices import UPLOAD, Datasets
 from .form_dataset_check import look_at_dataset
 from .form_whitelist import LABEL_FIELD, PICKED, Whitelist
+from .live_page_status import RunView
 from .locust_form import (
     DATASET_FIELD,
     LIMIT_FIELD,
@@ -38,7 +39,6 @@ from .locust_form import (
     make_locust_form,
     read_form_settings,
 )
-from .page_data import RunView
 
 logger = logging.getLogger("locust_llm")
 

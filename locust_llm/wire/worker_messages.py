@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from locust_llm.gate.shares import GateStatus, Share
-from locust_llm.records.message_base import ControlMessage
+from locust_llm.records.control_message import ControlMessage
 from locust_llm.records.run_facts import ProcessHealth
 from locust_llm.records.telemetry_counts import TelemetryCounts
 from locust_llm.server.discovery import Discovery

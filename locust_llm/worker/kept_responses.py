@@ -11,7 +11,7 @@ from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
 from locust_llm.settings.run_options import Settings
 
-from .worker import WorkerContext
+from .worker_context import WorkerContext
 
 logger = logging.getLogger("locust_llm")
 

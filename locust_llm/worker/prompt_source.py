@@ -5,11 +5,11 @@ from collections.abc import Callable
 from locust_llm.wire.worker_messages import Begin
 from locust_llm.workload import local_tokenizer
 from locust_llm.workload.conversation import ConversationSource
-from locust_llm.workload.generated_media import MediaGenerator
-from locust_llm.workload.lengths import parse_length, parse_length_mix
-from locust_llm.workload.media import MediaStore
+from locust_llm.workload.generated_images_and_audio import MediaGenerator
+from locust_llm.workload.images_and_audio import MediaStore
+from locust_llm.workload.length_distributions import parse_length, parse_length_mix
 from locust_llm.workload.model_and_tenant_mix import parse_model_mix
-from locust_llm.workload.prompts import Prompts
+from locust_llm.workload.synthetic_prompts import Prompts
 
 
 def make_prompts(order: Begin) -> Prompts:

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from locust_llm import events
 from locust_llm.access.headers_and_api_key import EXPIRED, KeyHeaders
 from locust_llm.client.chat_answer import Answer, build_answer, join_deltas
-from locust_llm.client.loop_turns import can_wait
-from locust_llm.client.reader.process_reader import reader_failure
+from locust_llm.client.event_loop_yields import can_wait
+from locust_llm.client.reader.reader_choice import reader_failure
 from locust_llm.client.request_bytes import Request, chunk_limit
 from locust_llm.client.request_exchange import UserConnection, exchange_request
 from locust_llm.client.requests_bridge import (
@@ -31,9 +31,9 @@ from locust_llm.client.retry import RETRIABLE, retry_pause_s
 from locust_llm.client.stamped_response import Response
 from locust_llm.gate.gate import GateClosed
 from locust_llm.locust_adapter.request_statistics import log_to_locust
-from locust_llm.protocols.known import PROTOCOLS, encode_request_pieces
-from locust_llm.protocols.parsed_answer import USUAL
+from locust_llm.protocols.answer_parser import USUAL
 from locust_llm.protocols.protocol import Messages
+from locust_llm.protocols.protocol_registry import PROTOCOLS, encode_request_pieces
 from locust_llm.records.outcomes import CANCELLED, CUT, OK, RETRIED
 from locust_llm.records.phase_plan import label_phase, stage_of_phase
 from locust_llm.records.record import Record
@@ -44,15 +44,15 @@ from locust_llm.server.request_form import RequestForm
 from locust_llm.settings.server_address import join_server_url
 from locust_llm.text.hide_secrets import collect_secrets
 from locust_llm.text.sanitise import NAME_BYTES, sanitise_text
-from locust_llm.worker.affinity import read_response_header
+from locust_llm.worker.ab_targets import VariantTarget
 from locust_llm.worker.kept_responses import KeptResponses, mark_response_id
-from locust_llm.worker.permits import Permit
-from locust_llm.worker.targets import VariantTarget
-from locust_llm.worker.worker import WorkerContext
+from locust_llm.worker.send_permits import Permit
+from locust_llm.worker.session_affinity import read_response_header
+from locust_llm.worker.worker_context import WorkerContext
 from locust_llm.workload.answer_schema import ResponseSchema, find_response_schema
-from locust_llm.workload.media import count_media
+from locust_llm.workload.images_and_audio import count_media
 
-from .turn import OutgoingTurn
+from .session_turn import OutgoingTurn
 
 FAILED_S: Final = 1.0
 """The least time between two requests of a sender in a closed loop after a failure. A server that

@@ -18,11 +18,11 @@ from locust_llm.client.chat_answer import Answer
 from locust_llm.gate.gate import GateClosed
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
-from locust_llm.worker.permits import Permit
+from locust_llm.worker.send_permits import Permit
 from locust_llm.workload.conversation import Message, previous_turn
 
 from .send_request import RequestSender, SenderPool
-from .turn import OutgoingTurn
+from .session_turn import OutgoingTurn
 
 Content = str | Message | list[Message] | None
 """What a turn adds to the history: a user's text, messages, or (None) a synthetic prompt."""

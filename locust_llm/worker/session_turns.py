@@ -11,12 +11,12 @@ from gevent.pool import Group
 from locust_llm.client.chat_answer import count_answer_tokens
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
-from locust_llm.worker.permits import Permit
+from locust_llm.worker.send_permits import Permit
 from locust_llm.workload.conversation import Conversation, ConversationRequest
 from locust_llm.workload.dataset_formats import DatasetSession
 
 from .send_request import RequestSender, SenderPool
-from .turn import make_turn
+from .session_turn import make_turn
 
 
 class SessionTree:

@@ -8,7 +8,7 @@ from gevent.event import Event
 
 from locust_llm.settings.ab_arms import BASE, TrialBlock
 from locust_llm.settings.run_options import Settings
-from locust_llm.worker.targets import VariantTarget
+from locust_llm.worker.ab_targets import VariantTarget
 from locust_llm.workload.model_and_tenant_mix import (
     FAIRNESS,
     TenantDealer,

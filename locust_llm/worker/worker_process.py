@@ -19,15 +19,15 @@ from locust_llm.locust_adapter.detached_end import detach_end
 from locust_llm.locust_adapter.forked_workers import outlive_master
 from locust_llm.locust_adapter.signals import interrupt_main, listen_for_signals
 from locust_llm.locust_adapter.withheld_options import list_secret_names
+from locust_llm.records.control_message import ControlMessage
 from locust_llm.records.journal import JOURNALS, Journal, lock_file
-from locust_llm.records.message_base import ControlMessage
 from locust_llm.records.profile_export_jsonl import add_records
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import RECORDS
 from locust_llm.settings.run_options import Settings
 from locust_llm.text.format import format_count
 from locust_llm.text.sanitise import sanitise_text
-from locust_llm.wire.greenlets import spawn_critical
+from locust_llm.wire.critical_greenlets import spawn_critical
 from locust_llm.wire.handshake import make_hello
 from locust_llm.wire.worker_messages import (
     GONE_S,
@@ -40,10 +40,10 @@ from locust_llm.wire.worker_messages import (
     Refused,
     pack_message,
 )
-from locust_llm.worker.worker import receive_from_control
+from locust_llm.worker.worker_context import receive_from_control
 
 from .records_to_master import RecordOutbox
-from .worker import WorkerContext, attach_worker_context
+from .worker_context import WorkerContext, attach_worker_context
 
 logger = logging.getLogger("locust_llm")
 

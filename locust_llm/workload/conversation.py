@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from .dataset_formats import DatasetSession, Turn
-from .lengths import normal_length
-from .media import Refs
+from .images_and_audio import Refs
+from .length_distributions import normal_length
 from .model_and_tenant_mix import Model
-from .prompts import Prompts, append_media_parts
+from .synthetic_prompts import Prompts, append_media_parts
 
 Message = dict[str, Any]
 Parts = Callable[[Refs], list[dict[str, Any]]]

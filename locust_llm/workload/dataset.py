@@ -15,7 +15,7 @@ from itertools import chain, islice
 from typing import Final, Literal
 
 from . import access_log as logs
-from . import dataset_formats, media
+from . import dataset_formats, images_and_audio
 from .access_log import TABLES, LogColumns
 from .conversation import list_turn_parents
 from .dataset_formats import JSON_KINDS, DatasetError, DatasetSession, RowError, Turn
@@ -287,8 +287,8 @@ class Dataset:
             if ref in self._seen:
                 continue
             try:
-                media.check_media_file(os.path.dirname(self.file.path), column, ref)
-            except media.MediaError as wrong:
+                images_and_audio.check_media_file(os.path.dirname(self.file.path), column, ref)
+            except images_and_audio.MediaError as wrong:
                 raise RowError(str(wrong), field=wrong.field) from None
             if len(ref) < MAX_SEEN_CHARS and len(self._seen) < MAX_SEEN:
                 self._seen.add(ref)

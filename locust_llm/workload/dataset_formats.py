@@ -19,7 +19,7 @@
   ``extra``. AIPerf 0.13.
 
 A row with a text, or a turn, may name pictures and sounds: ``image``, ``images``, ``audio``,
-``audios`` (media.py).
+``audios`` (images_and_audio.py).
 
 The names that AIPerf has are AIPerf's (``--custom-dataset-type``). Lengths are tokens, times
 milliseconds (or ISO 8601).
@@ -34,8 +34,8 @@ import msgspec
 from locust_llm.text.numbers import SECONDS, TOKENS, format_quoted_value, parse_finite_number
 
 from . import session_trees
-from .media import MediaError, list_media_refs
-from .prompts import BLOCK_TOKENS
+from .images_and_audio import MediaError, list_media_refs
+from .synthetic_prompts import BLOCK_TOKENS
 
 JSON_KINDS: Final[dict[str, tuple[str, ...]]] = {
     "multi_turn": ("turns",),

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from . import answer_schema, media
+from . import answer_schema, images_and_audio
 from .conversation import list_turn_parents
 from .dataset import Dataset
 from .dataset_formats import DatasetError, Turn
@@ -202,9 +202,9 @@ def _look(
             if turn.body and looked_at <= CHECK_SCHEMAS:
                 _check_schema(path, turn)
             synthetic += turn.messages is None
-            kinds = {media.COLUMNS[column] for column, _ in turn.media}
-            images = images + (media.IMAGE in kinds)
-            sounds = sounds + (media.AUDIO in kinds)
+            kinds = {images_and_audio.COLUMNS[column] for column, _ in turn.media}
+            images = images + (images_and_audio.IMAGE in kinds)
+            sounds = sounds + (images_and_audio.AUDIO in kinds)
             for name, total in counts.items():
                 tokens = getattr(turn, name)
                 if tokens is not None:

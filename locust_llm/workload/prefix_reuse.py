@@ -18,7 +18,7 @@ from random import Random
 from typing import Final
 
 from .dataset_formats import DatasetSession, Turn
-from .lengths import Sizes
+from .length_distributions import Sizes
 
 BLOCK: Final = 16
 """The tokens of a block: vLLM's default on GPUs."""

@@ -10,19 +10,25 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Final, NamedTuple
 
-from locust_llm.controller.limit_sweep import LimitSweep
+from locust_llm.controller.prefill_limit_sweep import LimitSweep
 from locust_llm.records.limit_blocks import LimitBlock, LimitBlockRecords
 from locust_llm.records.record import Record
+from locust_llm.simulator.scheduling.batching_policies import POLICIES
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.engine import BatchEngine
-from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest, VirtualResult
-from locust_llm.slo.best_limit import OBJECTIVES, TOLERANCE, Limit, compare_with_best, format_limit
+from locust_llm.slo.best_prefill_limit import (
+    OBJECTIVES,
+    TOLERANCE,
+    Limit,
+    compare_with_best,
+    format_limit,
+)
 from locust_llm.slo.percentile import find_percentile
 from locust_llm.slo.rules import Condition
-from locust_llm.workload.lengths import make_even_random
+from locust_llm.workload.length_distributions import make_even_random
 
 LIMITS: Final[tuple[Limit, ...]] = (None, 1, 2, 4, 8)
 GOOD: Final = (

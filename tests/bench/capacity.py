@@ -25,9 +25,9 @@ from locust_llm.report.slo.capacity_evidence import find_capacity
 from locust_llm.report.slo.confidence_intervals import estimate_percentile_interval
 from locust_llm.report.slo.rule_evidence import UNSURE, make_share_evidence
 from locust_llm.settings.sweep_option import OVERLOADED, RunningStage
+from locust_llm.simulator.scheduling.batching_policies import POLICIES
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.engine import BatchEngine
-from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest

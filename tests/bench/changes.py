@@ -31,7 +31,7 @@ from locust_llm.lab.history.change_points import (
     find_level_changes,
     seeded_intervals,
 )
-from locust_llm.lab.history.index import index_runs
+from locust_llm.lab.history.history_index import index_runs
 
 FloatRows = NDArray[np.float64]
 EXAMPLE: Final = Path(__file__).parents[2] / "reports" / "example"

@@ -20,7 +20,9 @@ from typing import Final, NamedTuple
 from support.probing import FIXED, Noise, Server, probed
 from tabulate import tabulate
 
-from locust_llm.lab.probe.diagnosis import (
+from locust_llm.lab.probe.probe_experiments import ProbeBounds
+from locust_llm.lab.probe.probe_measurements import measure_probe
+from locust_llm.lab.probe.scheduler_diagnosis import (
     CANNOT_TELL,
     CHUNKED,
     DISAGGREGATED,
@@ -30,8 +32,6 @@ from locust_llm.lab.probe.diagnosis import (
     Diagnosis,
     diagnose_scheduler,
 )
-from locust_llm.lab.probe.experiments import ProbeBounds
-from locust_llm.lab.probe.measurements import measure_probe
 
 GPUS: Final = ("h100", "a100-40", "a40")
 NOISES: Final = {

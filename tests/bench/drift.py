@@ -21,16 +21,16 @@ from support.probing import Noise, Server, probed
 from support.sweeping import Lengths, chat, stage, swept
 from tabulate import tabulate
 
-from locust_llm.lab.probe.diagnosis import diagnose_scheduler
-from locust_llm.lab.probe.measurements import measure_probe
-from locust_llm.lab.twin.drift import (
+from locust_llm.lab.probe.probe_measurements import measure_probe
+from locust_llm.lab.probe.scheduler_diagnosis import diagnose_scheduler
+from locust_llm.lab.twin.server_observations import ObservedStage, collect_episodes
+from locust_llm.lab.twin.twin_drift import (
     Drift,
     check_drift,
     choose_reference_loads,
     measure_reference,
     simulate_unchanged_server,
 )
-from locust_llm.lab.twin.observations import ObservedStage, collect_episodes
 from locust_llm.lab.twin.twin_fit import fit_twin
 from locust_llm.lab.twin.twin_model import Twin
 

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from locust_llm.lab.twin import twin_file
-from locust_llm.lab.twin.observations import FIGURES
+from locust_llm.lab.twin.server_observations import FIGURES
 from locust_llm.lab.twin.twin_model import FIGURES as GOOD
 from locust_llm.lab.twin.twin_model import (
     Origin,

@@ -22,7 +22,7 @@ from load import CHAT
 
 from locust_llm.demo_command import start_simulator
 from locust_llm.gate.shares import GateStatus, Share
-from locust_llm.records.message_base import ControlMessage as LlmMessage
+from locust_llm.records.control_message import ControlMessage as LlmMessage
 from locust_llm.records.record import Record, pack_record
 from locust_llm.wire.handshake import make_hello
 from locust_llm.wire.worker_messages import (

@@ -20,7 +20,7 @@ import numpy as np
 
 from locust_llm.records.profile_export_jsonl import parse_record_line
 from locust_llm.records.record import Record
-from locust_llm.workload.generated_media import begin_png
+from locust_llm.workload.generated_images_and_audio import begin_png
 
 RATE = 20
 SIDE = 1160

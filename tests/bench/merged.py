@@ -26,7 +26,7 @@ from support.burners import burners
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import read_run
 from locust_llm.report import judge_slo
-from locust_llm.report.columns import collect_columns
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.slo.measurement_error import RuleError
 from locust_llm.report.summarise import summarise_run
 from locust_llm.slo.client_verdict import ClientVerdict

@@ -25,7 +25,7 @@ from locust_llm.records.record import Record
 from locust_llm.records.run_facts import ProcessHealth
 from locust_llm.records.timing_accuracy import MeasurementAccuracy, compute_error_bounds
 from locust_llm.report import judge_slo
-from locust_llm.report.columns import collect_columns
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.slo.measurement_error import RuleError
 from locust_llm.report.summarise import summarise_run
 

@@ -33,13 +33,13 @@ from support.other_servers import (
 )
 from tabulate import tabulate
 
-from locust_llm.lab.probe.diagnosis import diagnose_scheduler
-from locust_llm.lab.probe.measurements import measure_probe
-from locust_llm.lab.twin.observations import ObservedStage, collect_episodes, stage_figures
-from locust_llm.lab.twin.predict import PredictedValue, WhatIf
-from locust_llm.lab.twin.replay import OfferedLoad
+from locust_llm.lab.probe.probe_measurements import measure_probe
+from locust_llm.lab.probe.scheduler_diagnosis import diagnose_scheduler
+from locust_llm.lab.twin.server_observations import ObservedStage, collect_episodes, stage_figures
 from locust_llm.lab.twin.twin_fit import fit_twin
 from locust_llm.lab.twin.twin_model import FIGURES, SchedulerSettings, Twin
+from locust_llm.lab.twin.twin_prediction import PredictedValue, WhatIf
+from locust_llm.lab.twin.virtual_replay import OfferedLoad
 from locust_llm.lab.twin.whatif.whatif_grid import Case
 from locust_llm.lab.twin.whatif.whatif_rows import DEFAULT, WhatIfPredictor
 from locust_llm.slo.rules import parse_rule

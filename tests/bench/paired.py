@@ -21,9 +21,9 @@ import numpy as np
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run, Stage
 from locust_llm.report.array_types import Floats
-from locust_llm.report.columns import collect_columns
 from locust_llm.report.compare.metric_differences import measure_change
-from locust_llm.report.rate_window import RateWindow
+from locust_llm.report.load_records import collect_columns
+from locust_llm.report.measurement_window import RateWindow
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.sections.ab_comparison import (
     CHANCE,
@@ -32,13 +32,13 @@ from locust_llm.report.sections.ab_comparison import (
     familywise_p_value,
     list_compared_figures,
 )
-from locust_llm.report.slo.observed import Evaluation
+from locust_llm.report.slo.observed_rule_values import Evaluation
 from locust_llm.settings.ab_arms import BASE, CANDIDATE, TrialBlock, opposite_arm, order_blocks
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.sweep_option import TIME_UP
+from locust_llm.simulator.scheduling.batching_policies import POLICIES
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.engine import BatchEngine
-from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest, VirtualResult

@@ -14,8 +14,8 @@ from typing import Final
 from calibration import H100_LLAMA_8B, MOST_OPEN, OUTPUT_TOKENS, PROMPT_TOKENS, SECONDS, Point
 from tabulate import tabulate
 
-from locust_llm.lab.twin.cost_fit import fit_cost
-from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
+from locust_llm.lab.twin.server_observations import ObservedRequest, ObservedStage
+from locust_llm.lab.twin.step_cost_fit import fit_cost
 from locust_llm.lab.twin.twin_engine import make_twin_engine
 from locust_llm.lab.twin.twin_model import SchedulerSettings, ServerModel, StepCosts
 from locust_llm.simulator.scheduling.clock import VirtualClock

@@ -27,16 +27,14 @@ from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import LimitChange, Run, write_run
 from locust_llm.records.server_times import SPANS
-from locust_llm.records.spans.reported_times import FILE, SpanLine
+from locust_llm.records.spans.span_times import FILE, SpanLine
 from locust_llm.settings.run_options import Settings
 
 UNIX: Final = 1_700_000_000.0
 RATE_PER_S: Final = 1000.0
 BLOCK: Final = 10_000
-REMAKE: Final = (
-    "import sys; from locust_llm.report import build; {0}build.remake_reports(sys.argv[1])"
-)
-WITHOUT: Final = "build.attribute_latencies = lambda *words: None; "
+REMAKE: Final = "import sys; from locust_llm.report import write_report_files; {0}write_report_files.remake_reports(sys.argv[1])"
+WITHOUT: Final = "write_report_files.attribute_latencies = lambda *words: None; "
 
 
 def records(count: int, seed: int = 1) -> Iterator[Record]:

@@ -75,7 +75,7 @@ from gevent import Greenlet
 from locust import constant, events, task
 
 from locust_llm import LLMUser
-from locust_llm.worker.worker import get_worker_context
+from locust_llm.worker.worker_context import get_worker_context
 
 FAULTS, RATE, HOSTILE, HOSTILE_USERS, HOSTILE_URL = json.loads(os.environ["SOAKED"])
 dice = random.Random(1)

@@ -14,7 +14,7 @@ from support.exports import as_json, as_protobuf, span
 from locust_llm.files.buffered_file import BufferedFile
 from locust_llm.records.spans.trace_ids import make_trace_id
 from locust_llm.server.spans.otlp_http import JSON, PROTOBUF
-from locust_llm.server.spans.receiver import SpanReceiver
+from locust_llm.server.spans.span_receiver import SpanReceiver
 
 RUN: Final = "4bf92f3577b34da6"
 TIMES: Final = {

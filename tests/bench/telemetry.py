@@ -14,8 +14,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from support.collector import over_http
 
-from locust_llm.integrations.otel.frames import RunDescription
 from locust_llm.integrations.otel.otel_metrics import SECONDS, OtelMetrics, common_attributes
+from locust_llm.integrations.otel.telemetry_frames import RunDescription
 from locust_llm.integrations.otel.telemetry_sender import ExporterPipe
 from locust_llm.records.record import Record
 

@@ -29,7 +29,13 @@ from confusion import (
 )
 from support.probing import Server
 
-from locust_llm.lab.probe.diagnosis import CANNOT_TELL, CHUNKED, PARTIAL, PREFILL_FIRST, Diagnosis
+from locust_llm.lab.probe.scheduler_diagnosis import (
+    CANNOT_TELL,
+    CHUNKED,
+    PARTIAL,
+    PREFILL_FIRST,
+    Diagnosis,
+)
 
 GOAL = 0.95
 EVERY_THIRD = islice(schedulers(GPUS[0]), 0, None, 3)

@@ -24,14 +24,14 @@ from support.probing import FIXED, Noise, Server, probed
 from support.sweeping import chat, stage, swept
 from tabulate import tabulate
 
-from locust_llm.lab.probe.diagnosis import diagnose_scheduler
-from locust_llm.lab.probe.measurements import measure_probe
-from locust_llm.lab.twin.observations import collect_episodes, stage_figures
-from locust_llm.lab.twin.predict import PredictedValue, WhatIf
-from locust_llm.lab.twin.replay import OfferedLoad
+from locust_llm.lab.probe.probe_measurements import measure_probe
+from locust_llm.lab.probe.scheduler_diagnosis import diagnose_scheduler
+from locust_llm.lab.twin.server_observations import collect_episodes, stage_figures
 from locust_llm.lab.twin.twin_fit import fit_twin
 from locust_llm.lab.twin.twin_model import FIGURES, Twin, step_work
-from locust_llm.simulator.scheduling.policies import WHOLE_PROMPTS
+from locust_llm.lab.twin.twin_prediction import PredictedValue, WhatIf
+from locust_llm.lab.twin.virtual_replay import OfferedLoad
+from locust_llm.simulator.scheduling.batching_policies import WHOLE_PROMPTS
 from locust_llm.simulator.scheduling.step_cost import GPUS, MODELS, StepCostConstants
 
 NOISES: Final = (

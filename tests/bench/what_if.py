@@ -27,17 +27,17 @@ from tabulate import tabulate
 
 from locust_llm.lab.twin import twin_file
 from locust_llm.lab.twin.measured_folders import Folder, read_folder_loads
-from locust_llm.lab.twin.observations import stage_figures
-from locust_llm.lab.twin.predict import (
+from locust_llm.lab.twin.server_observations import stage_figures
+from locust_llm.lab.twin.twin_model import Twin
+from locust_llm.lab.twin.twin_prediction import (
     WhatIf,
     lengths_apart,
     settings_apart,
     standard_error_of,
 )
-from locust_llm.lab.twin.replay import Lengths, OfferedLoad
-from locust_llm.lab.twin.twin_model import Twin
+from locust_llm.lab.twin.virtual_replay import Lengths, OfferedLoad
 from locust_llm.text.format import format_brief
-from locust_llm.workload.lengths import parse_length_mix
+from locust_llm.workload.length_distributions import parse_length_mix
 
 LOCUST_LLM: Final = str(Path(sys.executable).with_name("locust-llm"))
 AS_IT_WAS: Final = "as it was"

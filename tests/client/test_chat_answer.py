@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from locust_llm.client.chat_answer import Answer, build_answer, join_deltas
-from locust_llm.protocols.known import PROTOCOLS
-from locust_llm.protocols.parsed_answer import Completion
+from locust_llm.protocols.answer_parser import Completion
+from locust_llm.protocols.protocol_registry import PROTOCOLS
 from locust_llm.records.record import Record
 
 RECORD = Record(

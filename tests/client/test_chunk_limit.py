@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from locust_llm.client.request_bytes import chunk_limit
-from locust_llm.protocols.known import PROTOCOLS
+from locust_llm.protocols.protocol_registry import PROTOCOLS
 
 
 @pytest.mark.parametrize(

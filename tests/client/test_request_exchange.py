@@ -34,7 +34,7 @@ from support.scripted import (
 
 from locust_llm.client import request_exchange as exchange_module
 from locust_llm.client.connection import ConnectFailed, Connection, Target
-from locust_llm.client.reader.process_reader import get_open_streams
+from locust_llm.client.reader.reader_choice import get_open_streams
 from locust_llm.client.request_bytes import Request
 from locust_llm.client.request_exchange import UserConnection, exchange_request
 from locust_llm.client.request_timeout import find_exceeded_limit, next_limit

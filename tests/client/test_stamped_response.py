@@ -20,8 +20,8 @@ from locust_llm.client.stamped_response import (
     NO_END,
     Response,
 )
-from locust_llm.protocols.known import PROTOCOLS
-from locust_llm.protocols.parsed_answer import Completion
+from locust_llm.protocols.answer_parser import Completion
+from locust_llm.protocols.protocol_registry import PROTOCOLS
 from locust_llm.records.outcomes import FAILURES, OK
 from locust_llm.records.server_times import ServerTimes
 from locust_llm.settings.run_options import MAX_RESPONSE_BYTES

@@ -15,13 +15,13 @@ from support.scripted import chunked, delta, event, head
 from support.tls_pair import pair
 
 from locust_llm.client.connection import ask_for_stamps
-from locust_llm.client.reader import compiled
+from locust_llm.client.reader import native_reader
 from locust_llm.client.reader import open_streams as reader_module
 from locust_llm.client.reader.open_streams import HIDDEN_ENDS, OpenStream, OpenStreams
 from locust_llm.client.stamped_response import Response
 
 pytestmark = pytest.mark.skipif(
-    compiled.Reader is None, reason="the native reader was not compiled"
+    native_reader.Reader is None, reason="the native reader was not compiled"
 )
 
 FAR_NS = 3600 * 10**9
@@ -36,8 +36,8 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenStreams]:
     """It has all the time of the world, but for what shows."""
     for name in ("TLS_PATIENCE_NS", "QUIET_NS", "WAITED_NS"):
         monkeypatch.setattr(reader_module, name, FAR_NS)
-    assert compiled.Reader is not None
-    reader = OpenStreams(compiled.Reader())
+    assert native_reader.Reader is not None
+    reader = OpenStreams(native_reader.Reader())
     yield reader
     reader.stop()
 

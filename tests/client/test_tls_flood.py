@@ -31,7 +31,7 @@ from support.tls_flood import (
 from support.tls_pair import pair
 
 from locust_llm.client.connection import ConnectFailed, Connection, Target
-from locust_llm.client.reader import compiled, process_reader
+from locust_llm.client.reader import native_reader, reader_choice
 from locust_llm.client.reader.python_reader import PythonReader
 from locust_llm.client.request_bytes import Request
 from locust_llm.client.request_exchange import UserConnection, exchange_request
@@ -153,15 +153,15 @@ def test_a_question_ends_in_time_and_the_loop_goes_on(
 
 
 @pytest.mark.parametrize("name", AT_LENGTH)
-@pytest.mark.parametrize("kind", [PythonReader, compiled.Reader])
+@pytest.mark.parametrize("kind", [PythonReader, native_reader.Reader])
 def test_a_request_of_the_load_ends_in_time_and_the_loop_goes_on(
     name: str, kind: Any, flood_url: str, certificate: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(process_reader, "kind", kind)
-    monkeypatch.setattr(process_reader, "_reader", None)
+    monkeypatch.setattr(reader_choice, "kind", kind)
+    monkeypatch.setattr(reader_choice, "_reader", None)
     flooded(name, flood_url, certificate)
-    process_reader.get_open_streams().stop()
+    reader_choice.get_open_streams().stop()
 
 
 @pytest.mark.parametrize("name", AT_LENGTH_12)

@@ -23,8 +23,8 @@ from locust_llm.controller.controller import Controller
 from locust_llm.controller.run_store import ReportOutcome
 from locust_llm.exit_status import ExitStatus, decide_exit_status
 from locust_llm.gate.shares import GateStatus, Share
+from locust_llm.records.control_message import ControlMessage
 from locust_llm.records.journal import Journal
-from locust_llm.records.message_base import ControlMessage
 from locust_llm.records.phase_plan import OVER, PROFILING, UNCOUNTED_SHARE, WARMUP
 from locust_llm.records.profile_export_jsonl import RecordFile
 from locust_llm.records.record import pack_record
@@ -39,9 +39,9 @@ from locust_llm.records.run_facts import (
     read_run,
 )
 from locust_llm.records.spans import otlp_json
-from locust_llm.records.spans.counts import SpanCounts
-from locust_llm.records.spans.join import sort_spans
-from locust_llm.records.spans.reported_times import read_spans
+from locust_llm.records.spans.join_spans import sort_spans
+from locust_llm.records.spans.span_counts import SpanCounts
+from locust_llm.records.spans.span_times import read_spans
 from locust_llm.records.spans.trace_ids import make_trace_id
 from locust_llm.server.discovery import Discovery
 from locust_llm.server.request_form import RequestForm

@@ -13,7 +13,7 @@ from locust_llm.controller.schedule import (
     schedule_phase,
 )
 from locust_llm.records.phase_plan import PROFILING, WARMUP
-from locust_llm.settings.request_rate import parse_request_rate
+from locust_llm.settings.request_rate_option import parse_request_rate
 from locust_llm.settings.run_options import Settings
 from locust_llm.workload.dataset_formats import DatasetSession, Turn
 

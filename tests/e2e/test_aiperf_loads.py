@@ -13,7 +13,7 @@ import pytest
 from support.records import a_run, answered, failed
 
 from locust_llm.records.profile_export_jsonl import format_record_line
-from locust_llm.report.build import write_reports
+from locust_llm.report.write_report_files import write_reports
 
 LOADER = """
 import json, sys

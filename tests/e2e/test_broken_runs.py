@@ -95,7 +95,7 @@ def broken(self, *args, **kw):
     ("module", "kind", "name", "words"),
     [
         # a schedule has no other end
-        ("controller.allocator", "Allocator", "deal_out", ("--request-rate", "5")),
+        ("controller.work_allocator", "Allocator", "deal_out", ("--request-rate", "5")),
         pytest.param(
             "controller.phases", "PhaseRunner", "_time_is_up", ("-u", "1"), marks=pytest.mark.full
         ),

@@ -15,13 +15,13 @@ from support.records import a_run
 from support.scripted import Scripted, stream
 from support.stamps_truth import check, several
 
-from locust_llm.client.reader import process_reader
+from locust_llm.client.reader import reader_choice
 from locust_llm.client.reader.python_reader import PythonReader
 from locust_llm.demo_command import start_simulator
 from locust_llm.records.run_facts import RECORDS, read_run
-from locust_llm.report.build import remake_reports
-from locust_llm.report.columns import collect_columns
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.summarise import summarise_run
+from locust_llm.report.write_report_files import remake_reports
 from locust_llm.slo.client_verdict import (
     CPU_WAIT_ADVICE,
     LATE_READ,
@@ -127,8 +127,8 @@ def test_beside_code_that_holds_the_gil_chunks_merge_and_claim_nothing_wrong(
     scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # that in C does not wait for the lock: see the next test
-    monkeypatch.setattr(process_reader, "kind", PythonReader)
-    monkeypatch.setattr(process_reader, "_reader", None)
+    monkeypatch.setattr(reader_choice, "kind", PythonReader)
+    monkeypatch.setattr(reader_choice, "_reader", None)
     watch = HealthMonitor()
     got = several(
         scripted, "gil", 6, lambda n: stream(40, first_ms=20 + 3 * n, each_ms=20, end_ms=20)
@@ -146,9 +146,7 @@ def test_beside_code_that_holds_the_gil_chunks_merge_and_claim_nothing_wrong(
     assert health.loop_lag_p99_ms > 20
 
 
-@pytest.mark.skipif(
-    process_reader.kind is PythonReader, reason="the native reader was not compiled"
-)
+@pytest.mark.skipif(reader_choice.kind is PythonReader, reason="the native reader was not compiled")
 @pytest.mark.usefixtures("holding_the_gil")
 def test_beside_code_that_holds_the_gil_the_native_reader_merges_nothing(
     scripted: Scripted,

@@ -13,7 +13,7 @@ import pytest
 import tabulate
 from support.runs import Server, command, records, server  # noqa: F401
 
-from locust_llm.report.build import read, remake_reports
+from locust_llm.report.write_report_files import read, remake_reports
 
 REQUESTS: Final = 12
 TOKENS: Final = 6

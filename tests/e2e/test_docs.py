@@ -25,7 +25,7 @@ from locust_llm.locust_adapter.ab_command import replace_base_by_host
 from locust_llm.locust_adapter.command_line_parser import add_options, build_settings
 from locust_llm.records.outcomes import FAILURES
 from locust_llm.records.record import Record
-from locust_llm.settings.validate import validate_settings
+from locust_llm.settings.settings_validation import validate_settings
 from locust_llm.slo import rules as slo
 
 ROOT: Final = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import locust_llm
-from locust_llm.report.build import Results
+from locust_llm.report.write_report_files import Results
 
 EXAMPLE = Path(__file__).parents[2] / "reports" / "example"
 

@@ -100,7 +100,7 @@ def test_locust_finds_users_with_tasks_in_each() -> None:
     assert found.keys() == {path.rpartition("/")[2] for path in paths}
     assert all(found.values())
     assert (found["conversations.py"], found["trace_replay.py"]) == (["Chatter"], ["Replayed"])
-    assert found["llamacpp.py"] == ["ChatUser"]  # its protocol is in test_known.py
+    assert found["llamacpp.py"] == ["ChatUser"]  # its protocol is in test_protocol_registry.py
 
 
 @pytest.mark.full

@@ -14,7 +14,7 @@ from support.records import a_run, answered, failed
 from locust_llm.lab.interop import export_command
 from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
-from locust_llm.report.build import write_reports
+from locust_llm.report.write_report_files import write_reports
 
 VERSIONS = {"inference-doctor": "0.4.1", "llmd-benchmark-report": "0.2.1"}
 LOADER = """

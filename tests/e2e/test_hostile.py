@@ -17,7 +17,7 @@ from support import hostile
 from support.hostile import CATALOGUE
 
 from locust_llm.client.connection import Target
-from locust_llm.client.reader.process_reader import get_open_streams
+from locust_llm.client.reader.reader_choice import get_open_streams
 from locust_llm.client.request_bytes import Request
 from locust_llm.client.request_exchange import UserConnection, exchange_request
 from locust_llm.client.stamped_response import NO_END

@@ -12,7 +12,7 @@ from support.runs import Server, server  # noqa: F401
 LAB: Final = (
     "locust_llm.lab.twin", "locust_llm.lab.probe", "locust_llm.lab.interop",
     "locust_llm.lab.probe.probe_user", "locust_llm.lab.probe.probe_command",
-    "locust_llm.lab.canary", "locust_llm.lab.probe.report_kind", "locust_llm.lab.probe.probe_report",
+    "locust_llm.lab.canary", "locust_llm.lab.probe.probe_report_kind", "locust_llm.lab.probe.probe_report",
     "locust_llm.lab.probe.probe_report", "locust_llm.lab.pareto.pareto_command", "locust_llm.lab.pareto.pareto_curve",
     "locust_llm.lab.pareto.pareto_command", "locust_llm.lab.pareto.pareto_chart",
 )  # fmt: skip
@@ -46,7 +46,7 @@ def of_the_lab(modules: set[str]) -> set[str]:
 
 def test_the_lab_is_seen_where_it_is() -> None:
     assert "locust_llm.lab.interop.audit_command" in of_the_lab(modules_of("audit", "--help"))
-    assert of_the_lab({"locust_llm.probes", "locust_llm.report.build"}) == set()
+    assert of_the_lab({"locust_llm.probes", "locust_llm.report.write_report_files"}) == set()
 
 
 @pytest.mark.slow
@@ -62,7 +62,7 @@ def test_a_run_and_its_report_import_neither_the_lab_nor_the_simulator(
     )  # fmt: skip
     report = modules_of("report", "--json", folder)
     assert "locust_llm.plugin" in run
-    assert "locust_llm.report.build" in report
+    assert "locust_llm.report.write_report_files" in report
     assert of_the_lab(run | report) == set()
     assert not any(module.startswith("locust_llm.simulator") for module in run | report)
 

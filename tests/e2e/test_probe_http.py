@@ -10,7 +10,9 @@ import pytest
 
 from locust_llm.demo_command import start_simulator
 from locust_llm.exit_status import ExitStatus
-from locust_llm.lab.probe.diagnosis import (
+from locust_llm.lab.probe.episode_requests import read_probe_result
+from locust_llm.lab.probe.probe_measurements import measure_probe
+from locust_llm.lab.probe.scheduler_diagnosis import (
     CANNOT_TELL,
     CHUNKED,
     PARTIAL,
@@ -18,8 +20,6 @@ from locust_llm.lab.probe.diagnosis import (
     Diagnosis,
     diagnose_scheduler,
 )
-from locust_llm.lab.probe.episode_requests import read_probe_result
-from locust_llm.lab.probe.measurements import measure_probe
 from locust_llm.records.profile_export_jsonl import RecordFile
 
 TIMES = 3

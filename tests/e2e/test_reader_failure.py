@@ -10,7 +10,7 @@ import pytest
 from support.runs import Server
 
 from locust_llm.client.reader.open_streams import DIED
-from locust_llm.client.reader.process_reader import NO_READER
+from locust_llm.client.reader.reader_choice import NO_READER
 from locust_llm.demo_command import start_simulator
 from locust_llm.records.outcomes import CLIENT_ERROR
 
@@ -20,7 +20,7 @@ from locust import events
 
 from locust_llm import LLMUser
 from locust_llm.locustfiles.run import *
-from locust_llm.client.reader.process_reader import get_open_streams
+from locust_llm.client.reader.reader_choice import get_open_streams
 
 
 def fails(*args):
@@ -68,14 +68,14 @@ def test_the_run_ends_with_a_report_and_status_2(tmp_path: Path, processes: int)
 NEVER_STARTS = """
 from locust_llm import LLMUser
 from locust_llm.locustfiles.run import *
-from locust_llm.client.reader import process_reader
+from locust_llm.client.reader import reader_choice
 
 
 def no_thread():
     raise OSError(22, "Invalid argument")
 
 
-process_reader.kind = no_thread
+reader_choice.kind = no_thread
 """
 
 

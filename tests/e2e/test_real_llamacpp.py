@@ -22,7 +22,7 @@ from locust_llm.check_command import FINE, PROBLEM, check_server
 from locust_llm.records.breakdown_labels import TO_FIRST
 from locust_llm.records.outcomes import OK
 from locust_llm.records.profile_export_jsonl import parse_record_line
-from locust_llm.records.server_metrics_text import read_engine_samples
+from locust_llm.records.server_metrics_parser import read_engine_samples
 from locust_llm.settings.run_options import Settings
 
 HERE = Path(__file__).parents[1]

@@ -13,7 +13,7 @@ from support.burners import a_run_against, burners
 
 from locust_llm.demo_command import start_simulator
 from locust_llm.records.run_facts import RECORDS
-from locust_llm.report.build import remake_reports
+from locust_llm.report.write_report_files import remake_reports
 from locust_llm.settings.sweep_option import STATIONARY, TIME_UP
 
 SLOTS = 4

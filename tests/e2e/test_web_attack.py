@@ -151,7 +151,7 @@ def test_a_page_of_another_site_changes_nothing_and_reads_nothing(
     }
 
 
-@pytest.mark.full  # tests/web/test_origin.py asks as such a browser would
+@pytest.mark.full  # tests/web/test_cross_site_guard.py asks as such a browser would
 def test_a_name_that_was_pointed_at_this_machine_sees_nothing(
     web: Callable[..., Web], browser: Any
 ) -> None:

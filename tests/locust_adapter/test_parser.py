@@ -14,7 +14,7 @@ from locust_llm.locust_adapter.command_line_parser import (
     build_settings,
     fill_in_form,
 )
-from locust_llm.protocols.known import PROTOCOLS
+from locust_llm.protocols.protocol_registry import PROTOCOLS
 from locust_llm.settings.option_declaration import (
     GROUPS,
     Option,

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from locust_llm.protocols.known import encode_request_body
 from locust_llm.protocols.protocol import text_of
+from locust_llm.protocols.protocol_registry import encode_request_body
 
 
 def test_a_chat_sends_its_messages() -> None:

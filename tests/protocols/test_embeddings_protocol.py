@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from locust_llm.protocols.known import PROTOCOLS, encode_request_body
-from locust_llm.protocols.parsed_answer import Completion
+from locust_llm.protocols.answer_parser import Completion
+from locust_llm.protocols.protocol_registry import PROTOCOLS, encode_request_body
 from locust_llm.records.outcomes import OK
 from locust_llm.settings.endpoint_types import POOLING
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from locust_llm.protocols.known import PROTOCOLS
+from locust_llm.protocols.protocol_registry import PROTOCOLS
 
 CHUNK: dict[str, Any] = {
     "id": "x",

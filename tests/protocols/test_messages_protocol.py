@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from locust_llm.client.chat_answer import join_deltas
-from locust_llm.protocols.known import PROTOCOLS, encode_request_body
-from locust_llm.protocols.parsed_answer import Completion
+from locust_llm.protocols.answer_parser import Completion
+from locust_llm.protocols.protocol_registry import PROTOCOLS, encode_request_body
 from locust_llm.records.outcomes import OK
 
 

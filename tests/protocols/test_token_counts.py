@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from locust_llm.protocols.known import PROTOCOLS
-from locust_llm.protocols.parsed_answer import Completion
+from locust_llm.protocols.answer_parser import Completion
+from locust_llm.protocols.protocol_registry import PROTOCOLS
 from locust_llm.protocols.token_counts import SettledCounts, count_output_tokens
 from locust_llm.records.outcomes import OK
 

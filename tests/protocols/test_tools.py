@@ -8,7 +8,11 @@ import pytest
 
 from locust_llm.client.chat_answer import join_deltas
 from locust_llm.client.stamped_response import Response
-from locust_llm.protocols.known import PROTOCOLS, convert_key_headers, encode_request_body
+from locust_llm.protocols.protocol_registry import (
+    PROTOCOLS,
+    convert_key_headers,
+    encode_request_body,
+)
 from locust_llm.protocols.responses_protocol import split_at_stored_response
 from locust_llm.workload.answer_schema import find_response_schema, matches_response_schema
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from locust_llm.records.machine import Commit, find_commit, parse_git_status
 from locust_llm.settings.run_labels import parse_labels
 from locust_llm.settings.run_options import Settings
-from locust_llm.settings.validate import validate_settings
+from locust_llm.settings.settings_validation import validate_settings
 
 HASH = "a" * 40
 

@@ -13,7 +13,7 @@ from locust_llm.records.histogram import (
     histogram_percentiles,
     round_to_three_digits,
 )
-from locust_llm.report import gaps
+from locust_llm.report import inter_token_gaps
 
 times = st.lists(st.integers(0, 10**9), min_size=1, max_size=60)
 
@@ -38,7 +38,7 @@ def test_three_digits_by_pencil(us: int, rounded: int) -> None:
 @given(times)
 def test_the_report_rounds_alike(times_us: list[int]) -> None:
     """Where there are too many different gaps to count them exactly."""
-    assert gaps.round_array_to_three_digits(np.array(times_us, np.int64)).tolist() == [
+    assert inter_token_gaps.round_array_to_three_digits(np.array(times_us, np.int64)).tolist() == [
         round_to_three_digits(us) for us in times_us
     ]
 

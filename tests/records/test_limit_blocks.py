@@ -8,7 +8,7 @@ import pytest
 from locust_llm.records.limit_blocks import LimitBlock, LimitBlockRecords, find_median_length
 from locust_llm.records.outcomes import CUT, RETRIED
 from locust_llm.records.record import Record
-from locust_llm.slo.best_limit import GOODPUT, SHORT_TTFT, STALL, TOKENS
+from locust_llm.slo.best_prefill_limit import GOODPUT, SHORT_TTFT, STALL, TOKENS
 from locust_llm.slo.rules import Condition
 
 

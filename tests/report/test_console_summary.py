@@ -12,7 +12,6 @@ from locust_llm.exit_status import RunOutcome, decide_exit_status
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import OpenLoopSchedule, ProcessHealth, Run
 from locust_llm.records.timing_accuracy import ErrorBounds, MeasurementAccuracy
-from locust_llm.report.columns import collect_columns
 from locust_llm.report.console_summary import (
     LINES,
     MORE_RULES,
@@ -27,6 +26,7 @@ from locust_llm.report.document_blocks import (
     format_interval_around,
     format_percentile,
 )
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render.text_report import render_console
 from locust_llm.report.sections.benchmark_validity import PublishedCheck, Validity
 from locust_llm.report.sections.metric_tables import NOTHING

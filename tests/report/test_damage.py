@@ -19,8 +19,8 @@ from locust_llm.records import profile_export_jsonl
 from locust_llm.records.profile_export_jsonl import RecordFile, format_record_line
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import RECORDS, RUN, Run, read_run, write_run
-from locust_llm.report import build as report
 from locust_llm.report import timeline_figure as drawing
+from locust_llm.report import write_report_files as report
 from locust_llm.report.render import html_report as page
 from locust_llm.web.past_runs import Archive
 

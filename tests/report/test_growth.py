@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from support.records import answered, failed
 
 from locust_llm.records.record import Record
-from locust_llm.report.columns import collect_columns
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.metrics_by_group import MIN_REQUESTS, fit_ttft_growth
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.summary_rows import TtftGrowth

@@ -9,20 +9,20 @@ from msgspec.structs import replace
 from support.records import a_run, answered, twenty
 
 from locust_llm.records.run_facts import Run, Stage
-from locust_llm.report.columns import collect_columns
 from locust_llm.report.github_annotations import (
     make_annotations,
     make_announcement,
     write_workflow_outputs,
 )
 from locust_llm.report.junit import describe_slo_result, export_junit_xml
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.pull_request_comment import (
     MAX_CHARACTERS,
     make_comment_body,
     make_comment_mark,
 )
 from locust_llm.report.render.text_report import render_markdown
-from locust_llm.report.sections.summary import Summary
+from locust_llm.report.run_summary import Summary
 from locust_llm.report.summarise import summarise_run
 from locust_llm.slo.rules import SloResult
 

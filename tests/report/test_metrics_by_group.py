@@ -13,7 +13,7 @@ from support.records import UNIX, a_run, answered, failed
 from locust_llm.controller.early_stop import RuleMonitor
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
-from locust_llm.report.columns import collect_columns
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.metrics_by_group import (
     MAX_RAMP_RANGES,
     count_sessions,
@@ -22,7 +22,7 @@ from locust_llm.report.metrics_by_group import (
     measure_model_mix,
 )
 from locust_llm.report.request_selection import RequestSelection
-from locust_llm.report.slo.observed import select_requests
+from locust_llm.report.slo.observed_rule_values import select_requests
 from locust_llm.report.summary_rows import RequestBreakdown, RequestGroup
 from locust_llm.slo.rules import parse_rule
 

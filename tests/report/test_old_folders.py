@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 import pytest
 
 import locust_llm
-from locust_llm.report.build import remake_reports
 from locust_llm.report.run_comparison import compare_folders
+from locust_llm.report.write_report_files import remake_reports
 
 OLD: Final = Path(__file__).with_name("old")
 

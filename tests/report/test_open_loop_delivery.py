@@ -10,7 +10,7 @@ from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import OpenLoopSchedule, ProcessHealth, RateChange, Run
-from locust_llm.report.columns import collect_columns
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.open_loop_delivery import (
     Delivery,
     Overload,
@@ -31,9 +31,9 @@ from locust_llm.report.sections.notes import make_loop_remark
 from locust_llm.report.sections.prefill_limit_comparison import PREFILL_LIMITS, LimitComparison
 from locust_llm.report.summarise import summarise_run
 from locust_llm.settings.run_options import Settings
+from locust_llm.simulator.scheduling.batching_policies import POLICIES
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.engine import BatchEngine
-from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100 as H100
 from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest

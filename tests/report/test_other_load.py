@@ -6,10 +6,10 @@ from support.records import UNIX, a_run, answered
 
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
-from locust_llm.records.server_metrics import EngineHistory
-from locust_llm.records.server_metrics_text import EngineSample
-from locust_llm.report.columns import collect_columns
-from locust_llm.report.occupancy_levels import compute_occupancy
+from locust_llm.records.server_metrics_history import EngineHistory
+from locust_llm.records.server_metrics_parser import EngineSample
+from locust_llm.report.gate_occupancy import compute_occupancy
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.other_load import OtherLoad, measure_other_load
 from locust_llm.report.sections.notes import make_remarks, select_top_remarks
 from locust_llm.report.summarise import summarise_run

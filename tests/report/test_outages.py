@@ -6,7 +6,7 @@ from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import ProcessHealth, Run
-from locust_llm.report.columns import collect_columns
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.open_loop_delivery import format_outage_line
 from locust_llm.report.outages import Outage, describe_outages
 from locust_llm.report.sections.headline import make_headline

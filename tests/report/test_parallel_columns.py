@@ -9,8 +9,8 @@ from support.records import answered, failed
 
 from locust_llm.records.profile_export_jsonl import RecordFile, format_record_line
 from locust_llm.records.record import Record
-from locust_llm.report import columns
-from locust_llm.report.columns import collect_columns, join_columns
+from locust_llm.report import load_records
+from locust_llm.report.load_records import collect_columns, join_columns
 
 RECORDS: list[Record] = [
     *(
@@ -33,7 +33,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def same(found: columns.RequestColumns, expected: columns.RequestColumns) -> None:
+def same(found: load_records.RequestColumns, expected: load_records.RequestColumns) -> None:
     pd.testing.assert_frame_equal(found.requests, expected.requests)
     assert set(found.gaps) == set(expected.gaps)
     for phase, gaps in expected.gaps.items():
@@ -51,17 +51,17 @@ def test_joined_parts_are_the_whole(cut: int) -> None:
 
 
 def test_several_processes_read_what_one_does(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "PART", 3000)
-    monkeypatch.setattr(columns, "usable_cores", lambda: 3)
-    assert len(list(columns.split_file(path.stat().st_size))) == 3
-    found, broken = columns.read_columns(path)
+    monkeypatch.setattr(load_records, "PART", 3000)
+    monkeypatch.setattr(load_records, "usable_cores", lambda: 3)
+    assert len(list(load_records.split_file(path.stat().st_size))) == 3
+    found, broken = load_records.read_columns(path)
     same(found, collect_columns(RECORDS))
     assert broken.count == 1
 
 
 def test_a_process_of_its_own_answers(path: Path) -> None:
-    with columns._reader(path, 0, path.stat().st_size, columns.READER) as reader:
-        answer = columns._result(reader)
+    with load_records._reader(path, 0, path.stat().st_size, load_records.READER) as reader:
+        answer = load_records._result(reader)
     assert answer is not None
     found, broken = answer
     same(found, collect_columns(RECORDS))
@@ -71,10 +71,10 @@ def test_a_process_of_its_own_answers(path: Path) -> None:
 def test_a_part_whose_process_fails_is_read_here(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(columns, "PART", 3000)
-    monkeypatch.setattr(columns, "usable_cores", lambda: 2)
+    monkeypatch.setattr(load_records, "PART", 3000)
+    monkeypatch.setattr(load_records, "usable_cores", lambda: 2)
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    found, broken = columns.read_columns(path)
+    found, broken = load_records.read_columns(path)
     same(found, collect_columns(RECORDS))
     assert broken.count == 1
 
@@ -82,17 +82,17 @@ def test_a_part_whose_process_fails_is_read_here(
 def test_a_short_file_or_none_takes_no_other_process(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(columns.subprocess, "Popen", None)
-    same(columns.read_columns(path)[0], collect_columns(RecordFile(path)))
-    found, broken = columns.read_columns(tmp_path / "none")
+    monkeypatch.setattr(load_records.subprocess, "Popen", None)
+    same(load_records.read_columns(path)[0], collect_columns(RecordFile(path)))
+    found, broken = load_records.read_columns(tmp_path / "none")
     assert (len(found.requests), broken.count) == (0, 0)
 
 
 def test_parts_cover_the_file() -> None:
-    assert list(columns.split_file(0, 4)) == [(0, 0)]
-    assert list(columns.split_file(columns.PART * 2 + 1, 8)) == [
-        (0, columns.PART),
-        (columns.PART, 2 * columns.PART + 1),
+    assert list(load_records.split_file(0, 4)) == [(0, 0)]
+    assert list(load_records.split_file(load_records.PART * 2 + 1, 8)) == [
+        (0, load_records.PART),
+        (load_records.PART, 2 * load_records.PART + 1),
     ]
-    assert len(list(columns.split_file(1 << 40, 64))) == columns.PROCESSES
-    assert len(list(columns.split_file(1 << 40, 1))) == 1
+    assert len(list(load_records.split_file(1 << 40, 64))) == load_records.PROCESSES
+    assert len(list(load_records.split_file(1 << 40, 1))) == 1

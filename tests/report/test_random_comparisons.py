@@ -13,7 +13,7 @@ from support.records import UNIX, a_run, answered
 
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run, Stage
-from locust_llm.report.columns import collect_columns
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.run_comparison import (
     compare_folders,
     format_line_cells,

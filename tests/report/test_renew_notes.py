@@ -4,8 +4,8 @@ from msgspec.structs import replace
 from support.records import a_run, answered, failed
 
 from locust_llm.records.outcomes import RETRIED
-from locust_llm.records.server_metrics import EngineHistory
-from locust_llm.records.server_metrics_text import EngineSample
+from locust_llm.records.server_metrics_history import EngineHistory
+from locust_llm.records.server_metrics_parser import EngineSample
 from locust_llm.report.renew_notes import renew_notes
 
 OLD = (

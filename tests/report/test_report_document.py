@@ -4,8 +4,8 @@ import pytest
 from support.records import a_run, answered
 
 from locust_llm.records.record import Record
-from locust_llm.report.columns import collect_columns
 from locust_llm.report.document_blocks import TableBlock, TextBlock
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.report_document import build_report_document
 from locust_llm.report.summarise import summarise_run
 

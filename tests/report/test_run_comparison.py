@@ -27,7 +27,7 @@ from locust_llm.report.run_comparison import (
     render_comparison_console,
     render_comparison_markdown,
 )
-from locust_llm.slo.best_limit import format_limit
+from locust_llm.slo.best_prefill_limit import format_limit
 from locust_llm.slo.client_verdict import ClientVerdict
 
 

@@ -11,7 +11,7 @@ from support.records import answered, failed
 
 from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.run_facts import RECORDS
-from locust_llm.records.spans.reported_times import FILE, read_spans
+from locust_llm.records.spans.span_times import FILE, read_spans
 from locust_llm.records.spans.trace_ids import make_trace_id
 from locust_llm.report.spans_file import SpansRefused, join_spans_file
 

@@ -23,10 +23,10 @@ from locust_llm.records.outcomes import FAILURES
 from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run, write_run
-from locust_llm.report import build as report
 from locust_llm.report import timeline_figure as module
+from locust_llm.report import write_report_files as report
 from locust_llm.report.charts.timeline import find_scene
-from locust_llm.report.columns import collect_columns
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.timeline_figure import (
     HEIGHT,
     LEFT,
@@ -392,7 +392,7 @@ def test_without_a_font_a_png_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_same_records_give_the_same_bytes_in_another_process(folder: Path) -> None:
     code = (
-        "import sys; from locust_llm.report.build import draw_timeline; "
+        "import sys; from locust_llm.report.write_report_files import draw_timeline; "
         "sys.stdout.buffer.write(draw_timeline(sys.argv[1]).encode())"
     )
     other = subprocess.run(

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import experiments as e
 from recorded import recorded
 
-from locust_llm.report.columns import collect_columns
-from locust_llm.report.occupancy_levels import compute_occupancy
+from locust_llm.report.gate_occupancy import compute_occupancy
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.sections.interference import DisturbedGaps, measure_interference
 from locust_llm.simulator.scheduling.virtual_time import VirtualRequest
 

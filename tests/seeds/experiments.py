@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from locust_llm.simulator.scheduling.batching_policies import POLICIES, WHOLE_PROMPTS
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.disaggregated import DisaggregatedEngine, Link
 from locust_llm.simulator.scheduling.engine import BatchEngine
-from locust_llm.simulator.scheduling.policies import POLICIES, WHOLE_PROMPTS
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.step_cost import (
     GPUS,

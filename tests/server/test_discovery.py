@@ -18,7 +18,7 @@ from locust_llm.server.discovery import Discovery, DiscoveryFailed, discover_ser
 from locust_llm.server.http_get import PROBE_HEADER
 from locust_llm.settings.run_options import Settings
 from locust_llm.workload.prompt_length_model import PromptLengthModel
-from locust_llm.workload.prompts import Prompts
+from locust_llm.workload.synthetic_prompts import Prompts
 
 CHAT = "/v1/chat/completions"
 NO_LIST_AND_NO_NAME = (

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.hostile_server import ENDLESS, WRONG, Hostile, answer, hostile
 
-from locust_llm.records.server_metrics import diagnose_server, summarise_engine_samples
-from locust_llm.records.server_metrics_text import EngineSample, read_engine_samples
+from locust_llm.records.server_metrics_history import diagnose_server, summarise_engine_samples
+from locust_llm.records.server_metrics_parser import EngineSample, read_engine_samples
 from locust_llm.server import discovery as module
 from locust_llm.server import probe_requests, tokenizer_calibration
 from locust_llm.server import server_metrics_poller as meter_module

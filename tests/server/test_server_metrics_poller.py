@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from support.tiny_server import TinyServer, tiny_server
 
-from locust_llm.records.server_metrics import BASE, SERVER_METRICS, read_history
-from locust_llm.records.server_metrics_text import EngineSample
+from locust_llm.records.server_metrics_history import BASE, SERVER_METRICS, read_history
+from locust_llm.records.server_metrics_parser import EngineSample
 from locust_llm.server import server_metrics_poller as module
 from locust_llm.server.server_metrics_poller import MetricsPoller
 

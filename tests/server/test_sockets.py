@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.server.preflight import (
+from locust_llm.server.open_files_and_ports import (
     SPARE_FILES,
     WIDEST_PORTS,
     explain_shortage,
@@ -137,7 +137,7 @@ def test_the_soft_limit_rises_to_the_hard_one_and_stays_there() -> None:
     code = (
         "from resource import *; setrlimit(RLIMIT_NOFILE, (64, 300))\n"
         "import locust\n"  # first, as always: it patches the process
-        "from locust_llm.server.preflight import raise_open_files\n"
+        "from locust_llm.server.open_files_and_ports import raise_open_files\n"
         "print(raise_open_files(), *getrlimit(RLIMIT_NOFILE))\n"
         "print(raise_open_files(), *getrlimit(RLIMIT_NOFILE))"
     )

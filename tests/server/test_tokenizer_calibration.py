@@ -13,7 +13,7 @@ from locust_llm.server.tokenizer_calibration import _sums_of
 from locust_llm.settings.run_options import Settings
 from locust_llm.workload.local_tokenizer import count_corpus_words, cut_corpus_text
 from locust_llm.workload.prompt_length_model import SUMS_EACH, PromptLengthModel
-from locust_llm.workload.prompts import Prompts
+from locust_llm.workload.synthetic_prompts import Prompts
 
 TEMPLATE = 20
 PIECES = re.compile(r" ?[A-Za-z]{1,6}|[0-9]{1,3}| ?[^ A-Za-z0-9]")

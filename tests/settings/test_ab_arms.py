@@ -14,7 +14,7 @@ from locust_llm.settings.ab_arms import (
     parse_candidate_changes,
 )
 from locust_llm.settings.run_options import Settings, make_stage_settings
-from locust_llm.settings.validate import validate_settings
+from locust_llm.settings.settings_validation import validate_settings
 from locust_llm.slo.student_t import find_student_t
 
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from locust_llm.settings.run_options import Settings, interim_analysis_times
-from locust_llm.settings.validate import find_rules_that_cannot_pass, validate_settings
+from locust_llm.settings.settings_validation import find_rules_that_cannot_pass, validate_settings
 
 
 @pytest.mark.parametrize(

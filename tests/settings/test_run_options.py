@@ -3,14 +3,14 @@ all its forms."""
 
 import pytest
 
-from locust_llm.settings import validate
+from locust_llm.settings import settings_validation
 from locust_llm.settings.run_options import Settings, make_stage_settings
 from locust_llm.settings.server_address import (
     join_server_url,
     normalise_base_url,
     split_replica_urls,
 )
-from locust_llm.settings.validate import validate_settings
+from locust_llm.settings.settings_validation import validate_settings
 
 NEEDS_STREAMING = "needs --streaming: without a stream there is no time of the first token"
 
@@ -391,6 +391,6 @@ def test_a_stage_is_a_run_of_its_own() -> None:
 def test_a_rule_on_valid_answers_needs_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Settings(slo=("schema_valid_rate > 90%",))
     assert not list(validate_settings(asked))
-    monkeypatch.setattr(validate, "has_jsonschema", lambda: False)
+    monkeypatch.setattr(settings_validation, "has_jsonschema", lambda: False)
     (why,) = validate_settings(asked)
     assert why.endswith("pip install 'locust-llm[schema]'")

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from locust_llm.simulator.scheduling.async_engine import AsyncEngine
+from locust_llm.simulator.scheduling.batching_policies import POLICIES
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
 from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100 as H100

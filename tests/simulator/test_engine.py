@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from locust_llm.simulator.scheduling.batching_policies import POLICIES
 from locust_llm.simulator.scheduling.clock import FineSelector, VirtualClock
 from locust_llm.simulator.scheduling.engine import BatchEngine, FixedEngine
-from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
 from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100 as H100

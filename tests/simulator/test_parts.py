@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.parts_twin import LoggedEngine
 
+from locust_llm.simulator.scheduling.batching_policies import POLICIES, WHOLE_PROMPTS
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.disaggregated import DisaggregatedEngine, Link
 from locust_llm.simulator.scheduling.engine import BatchEngine, FixedEngine
-from locust_llm.simulator.scheduling.policies import POLICIES, WHOLE_PROMPTS
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
 from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100, CostModel, step_duration_s

@@ -3,7 +3,7 @@
 import pytest
 from support.stepping import added, make, step
 
-from locust_llm.simulator.scheduling.policies import POLICIES
+from locust_llm.simulator.scheduling.batching_policies import POLICIES
 from locust_llm.simulator.scheduling.sequence import Sequence
 
 

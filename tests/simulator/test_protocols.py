@@ -10,7 +10,7 @@ from support.simulated import Simulator, received, started
 
 from locust_llm.client.chat_answer import join_deltas
 from locust_llm.client.stamped_response import Response
-from locust_llm.protocols.known import PROTOCOLS, encode_request_body
+from locust_llm.protocols.protocol_registry import PROTOCOLS, encode_request_body
 from locust_llm.protocols.responses_protocol import split_at_stored_response
 from locust_llm.records.outcomes import OK
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.stepping import added, end, make, schedule, step
 
-from locust_llm.simulator.scheduling.policies import POLICIES, WHOLE_PROMPTS
+from locust_llm.simulator.scheduling.batching_policies import POLICIES, WHOLE_PROMPTS
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence, SequenceStatus, num_blocks_for
 from locust_llm.simulator.scheduling.waiting_queues import make_waiting_queue

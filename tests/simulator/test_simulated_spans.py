@@ -13,11 +13,11 @@ from contextlib import contextmanager
 import pytest
 from support.simulated import CHAT, HELLO, events, post, received, started, unchunked
 
-from locust_llm.simulator import otlp
-from locust_llm.simulator.otlp import SimulatedSpan, SpanSender
+from locust_llm.simulator import span_sender
 from locust_llm.simulator.otlp_encoder import Encoder
 from locust_llm.simulator.simulate_command import OTLP_MISSING
 from locust_llm.simulator.simulated_spans import parse_traceparent
+from locust_llm.simulator.span_sender import SimulatedSpan, SpanSender
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 ENGINE = ("queue", "own_prefill", "others", "pace", "stalls", "preemption")
@@ -301,8 +301,8 @@ def test_without_the_extra_the_simulator_starts():
 
 def test_who_does_not_take_spans_holds_up_nobody(monkeypatch):
     """A full queue drops the newest, and a batch that is refused is dropped: all are counted."""
-    monkeypatch.setattr(otlp, "MAX_QUEUED", 5)
-    monkeypatch.setattr(otlp, "BATCH", 2)
+    monkeypatch.setattr(span_sender, "MAX_QUEUED", 5)
+    monkeypatch.setattr(span_sender, "BATCH", 2)
     answers = iter([b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 503 Busy\r\n\r\n", b""])
     bodies = []
 

@@ -6,9 +6,9 @@ from random import Random
 import pytest
 from support.stepping import added, step
 
+from locust_llm.simulator.scheduling.batching_policies import POLICIES, chunked
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.engine import BatchEngine
-from locust_llm.simulator.scheduling.policies import POLICIES, chunked
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
 from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100

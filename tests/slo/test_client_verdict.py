@@ -7,10 +7,10 @@ import pytest
 from support.records import answered
 
 from locust_llm.lab.probe.episode_requests import ProbeResult
-from locust_llm.lab.probe.report_kind import ProbeExperiment
+from locust_llm.lab.probe.probe_report_kind import ProbeExperiment
 from locust_llm.records.outcomes import OK as RECORD_OK
 from locust_llm.records.run_facts import ProcessHealth
-from locust_llm.report.columns import collect_columns
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.summarise import collect_evidence
 from locust_llm.slo.client_verdict import (

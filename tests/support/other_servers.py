@@ -18,8 +18,8 @@ from subprocess import PIPE, Popen
 from typing import ClassVar, Final
 
 from locust_llm.lab.probe.episode_requests import ProbeEpisode, ProbeResult
-from locust_llm.lab.probe.experiments import ProbeBounds, schedule_episodes
-from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
+from locust_llm.lab.probe.probe_experiments import ProbeBounds, schedule_episodes
+from locust_llm.lab.twin.server_observations import ObservedRequest, ObservedStage
 from locust_llm.records.outcomes import OK
 
 STEP_SIGMA: Final = 0.03

@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
-from locust_llm.lab.twin.observations import FIGURES
-from locust_llm.lab.twin.predict import (
+from locust_llm.lab.twin.server_observations import FIGURES
+from locust_llm.lab.twin.twin_model import ServerModel
+from locust_llm.lab.twin.twin_prediction import (
     PredictedValue,
     WhatIf,
     interval_of_logarithms,
     simulate_logarithms,
 )
-from locust_llm.lab.twin.replay import Lengths
-from locust_llm.lab.twin.twin_model import ServerModel
+from locust_llm.lab.twin.virtual_replay import Lengths
 
 
 def predict_figures(

@@ -7,13 +7,13 @@ from random import Random
 from typing import Final
 
 from locust_llm.lab.probe.episode_requests import ProbeEpisode, ProbeRequest, ProbeResult
-from locust_llm.lab.probe.experiments import ProbeBounds, schedule_episodes
-from locust_llm.lab.twin.drift import Bursts
+from locust_llm.lab.probe.probe_experiments import ProbeBounds, schedule_episodes
+from locust_llm.lab.twin.twin_drift import Bursts
 from locust_llm.records.outcomes import OK
+from locust_llm.simulator.scheduling.batching_policies import POLICIES, WHOLE_PROMPTS
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.disaggregated import DisaggregatedEngine, Link
 from locust_llm.simulator.scheduling.engine import BatchEngine, Engine, FixedEngine
-from locust_llm.simulator.scheduling.policies import POLICIES, WHOLE_PROMPTS
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
 from locust_llm.simulator.scheduling.step_cost import GPUS, MODELS, StepCostConstants

@@ -25,14 +25,14 @@ from locust_llm.records.outcomes import CANCELLED, CUT, OK, RETRIED
 from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import RECORDS, LimitChange, OpenLoopSchedule, Run
-from locust_llm.records.server_metrics import SERVER_METRICS
-from locust_llm.records.server_metrics_text import EngineSample
+from locust_llm.records.server_metrics_history import SERVER_METRICS
+from locust_llm.records.server_metrics_parser import EngineSample
 from locust_llm.records.server_times import METRICS, TIMINGS, ServerTimes
-from locust_llm.records.spans.reported_times import FILE as SPANS_FILE
-from locust_llm.records.spans.reported_times import SpanLine
-from locust_llm.report import build, console_summary
+from locust_llm.records.spans.span_times import FILE as SPANS_FILE
+from locust_llm.records.spans.span_times import SpanLine
+from locust_llm.report import console_summary, write_report_files
 from locust_llm.report.render import text_report
-from locust_llm.report.sections.summary import Summary
+from locust_llm.report.run_summary import Summary
 from locust_llm.report.summary_rows import Row
 from locust_llm.settings.run_options import Settings
 
@@ -427,7 +427,7 @@ def reported(made: Made, folder: Path) -> Report:
     )
     if made.spans:
         (folder / SPANS_FILE).write_bytes(b"".join(encode(one) + b"\n" for one in made.spans))
-    summary = build.write_reports(folder, made.run)
+    summary = write_report_files.write_reports(folder, made.run)
     verbose = text_report.render_console(summary, made.run, folder)
     on_console = " ".join(console_summary.format_ending(summary, made.run, folder).split())
     page = (folder / "report.html").read_text()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Final
 
-from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
+from locust_llm.lab.twin.server_observations import ObservedRequest, ObservedStage
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest, VirtualResult
 

@@ -3,7 +3,7 @@ gap without prefill is 10 ms."""
 
 from typing import Any
 
-from locust_llm.lab.probe.measurements import (
+from locust_llm.lab.probe.probe_measurements import (
     BurstResult,
     CachedPrompt,
     DecoderStall,

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from locust_llm.lab.probe.episode_requests import ProbeResult
-from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
+from locust_llm.lab.twin.server_observations import ObservedRequest, ObservedStage
 from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import RECORDS, Run, write_run

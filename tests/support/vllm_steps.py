@@ -14,7 +14,7 @@ from random import Random
 from subprocess import PIPE, Popen
 from typing import Any, Final
 
-from locust_llm.simulator.scheduling.policies import POLICIES
+from locust_llm.simulator.scheduling.batching_policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
 from locust_llm.simulator.scheduling.waiting_queues import make_waiting_queue

@@ -9,9 +9,14 @@ from support.records import a_run, answered
 from locust_llm.controller.live_stats import LiveStats
 from locust_llm.locust_adapter.locust_tables import three_digits_in_locust
 from locust_llm.records.record import Record
-from locust_llm.report.columns import collect_columns
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.summarise import summarise_run
-from locust_llm.web.live import PERCENTILES, TABLE_ROWS, LiveStatistics, order_latency_rows
+from locust_llm.web.live_page_statistics import (
+    PERCENTILES,
+    TABLE_ROWS,
+    LiveStatistics,
+    order_latency_rows,
+)
 
 
 def some_records(count: int = 400) -> list[Record]:

@@ -224,6 +224,6 @@ def test_an_upload_has_a_limit_of_its_own(
             f"{base}/llm/datasets", environ_overrides={"CONTENT_LENGTH": str((100 << 20) + 1)}
         )
         assert (too_long.status_code, too_long.text.count("\n")) == (413, 1)
-    monkeypatch.setattr("locust_llm.web.datasets.MAX_UPLOAD_BYTES", 1000)
+    monkeypatch.setattr("locust_llm.web.dataset_choices.MAX_UPLOAD_BYTES", 1000)
     streamed = pages().client.post("/llm/datasets?name=x.jsonl", data=b"x" * 1001)
     assert streamed.status_code == 413

@@ -25,7 +25,7 @@ from locust_llm.records.report_result import MetricValue, ReportResult, RuleResu
 from locust_llm.server.discovery import Discovery
 from locust_llm.settings.run_options import Settings
 from locust_llm.slo.client_verdict import ClientVerdict
-from locust_llm.web import page_data as view_module
+from locust_llm.web import live_page_status as view_module
 from locust_llm.web import run_form_submit
 from locust_llm.web.routes import ASSETS
 

@@ -19,7 +19,7 @@ from locust_llm.locust_adapter.command_line_parser import OPTIONS, build_setting
 from locust_llm.settings.option_declaration import format_option_example
 from locust_llm.settings.run_refusal import RunRefused
 from locust_llm.web.command_line_of_form import format_form_command
-from locust_llm.web.datasets import Datasets
+from locust_llm.web.dataset_choices import Datasets
 from locust_llm.web.locust_form import DATASET_FIELD, fill_options, read_requested_load
 from locust_llm.web.run_form_fields import (
     DEPENDS,

@@ -13,7 +13,7 @@ from locust_llm.server.http_get import FetchedResponse
 from locust_llm.server.refusals import advise_on_error, explain_forgotten_responses
 from locust_llm.server.refusals import find_answered_protocols as spoken
 from locust_llm.settings.run_options import Settings
-from locust_llm.settings.validate import validate_settings
+from locust_llm.settings.settings_validation import validate_settings
 from locust_llm.worker.kept_responses import KeptResponses
 
 SERVER = Settings(endpoint_type="responses", endpoint="/v1/responses", responses_state="server")

@@ -7,7 +7,7 @@ from pathlib import Path
 import gevent
 import pytest
 
-from locust_llm.client.reader.process_reader import reads_so_far
+from locust_llm.client.reader.reader_choice import reads_so_far
 from locust_llm.settings.selftest_modes import AUTO, OFF
 from locust_llm.worker import reference_streams
 from locust_llm.worker.reference_streams import ReferenceStreams

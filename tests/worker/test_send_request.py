@@ -30,11 +30,11 @@ from locust_llm.records.outcomes import CUT, OK, RETRIED
 from locust_llm.records.record import Record
 from locust_llm.records.spans.trace_ids import make_traceparent
 from locust_llm.worker import send_request as module
-from locust_llm.worker.affinity import Affinity
-from locust_llm.worker.permits import Permit
-from locust_llm.worker.targets import VariantTarget
-from locust_llm.worker.turn import OutgoingTurn
-from locust_llm.worker.worker import WorkerContext
+from locust_llm.worker.ab_targets import VariantTarget
+from locust_llm.worker.send_permits import Permit
+from locust_llm.worker.session_affinity import Affinity
+from locust_llm.worker.session_turn import OutgoingTurn
+from locust_llm.worker.worker_context import WorkerContext
 
 
 class User(LLMUser):

@@ -6,7 +6,7 @@ import pytest
 
 from locust_llm.gate.gate import GateClosed
 from locust_llm.wire.worker_messages import SessionCounts
-from locust_llm.worker.permits import SessionQueue, SessionTicket
+from locust_llm.worker.send_permits import SessionQueue, SessionTicket
 
 
 def turn() -> None:

@@ -20,13 +20,13 @@ from locust_llm.client.request_bytes import Request
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
 from locust_llm.worker import send_request as module
-from locust_llm.worker.permits import Permit
+from locust_llm.worker.send_permits import Permit
 from locust_llm.worker.session_turns import SessionTree
 from locust_llm.workload.conversation import ConversationSource
 from locust_llm.workload.dataset_formats import DatasetSession
 from locust_llm.workload.dataset_formats import Turn as FileTurn
 from locust_llm.workload.prompt_length_model import PromptLengthModel
-from locust_llm.workload.prompts import Prompts
+from locust_llm.workload.synthetic_prompts import Prompts
 
 TAKES_S = {"a": 0.02, "b": 0.2, "c": 0.03}
 

@@ -15,8 +15,8 @@ from locust_llm.locust_adapter.command_line_parser import build_settings, look_t
 from locust_llm.locust_adapter.withheld_options import list_secret_names, strip_secrets
 from locust_llm.settings.ab_arms import BASE, CANDIDATE, TrialBlock
 from locust_llm.settings.run_options import Settings
-from locust_llm.settings.validate import validate_settings
-from locust_llm.worker.targets import VariantTarget
+from locust_llm.settings.settings_validation import validate_settings
+from locust_llm.worker.ab_targets import VariantTarget
 from locust_llm.worker.tenant_choice import TenantAssigner
 from locust_llm.workload.dataset import Dataset
 from locust_llm.workload.dataset_formats import DatasetError

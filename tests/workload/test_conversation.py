@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from locust_llm.workload.conversation import Conversation, ConversationRequest, ConversationSource
 from locust_llm.workload.dataset_formats import DatasetSession, Turn, parse_json_row
-from locust_llm.workload.lengths import combine_lengths, parse_length, parse_length_mix
+from locust_llm.workload.length_distributions import combine_lengths, parse_length, parse_length_mix
 from locust_llm.workload.prompt_length_model import PromptLengthModel
-from locust_llm.workload.prompts import Prompts
+from locust_llm.workload.synthetic_prompts import Prompts
 
 SHARED = {"system_tokens": 10, "prefixes": 2, "prefix_tokens": 20}
 

@@ -14,7 +14,7 @@ from locust_llm.settings import scenario
 from locust_llm.settings.extra_inputs import parse_extra_inputs
 from locust_llm.slo.rules import parse_goodput, parse_rule, resolve_rules, validate_rules
 from locust_llm.workload import answer_schema as schema
-from locust_llm.workload import arrivals, lengths
+from locust_llm.workload import arrivals, length_distributions
 
 DEEP = 100_000
 BOUND_S = 15.0
@@ -31,7 +31,7 @@ SCHEMA = '{"type": "object", "properties": {"a": '
 TOOL = '[{"type": "function", "function": {"name": "f", "parameters": %s}}]'
 TEXTS: dict[str, tuple[Callable[[Path, str], object], str]] = {
     "rates": (lambda folder, text: arrivals.parse_rate_series(text), "[" * DEEP),
-    "lengths": (lambda folder, text: lengths.parse_length_mix(text), '{"pairs": ' + "[" * DEEP),
+    "lengths": (lambda folder, text: length_distributions.parse_length_mix(text), '{"pairs": ' + "[" * DEEP),
     "extra inputs": (lambda folder, text: parse_extra_inputs(text), '{"a": ' + "[" * DEEP),
     "tools": (lambda folder, text: schema.read_tools_file(str(written(folder, text))), "[" * DEEP),
     "a schema that JSON may hold": (

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from locust_llm.workload.lengths import combine_lengths, normal_length, uniform_length
+from locust_llm.workload.length_distributions import combine_lengths, normal_length, uniform_length
 from locust_llm.workload.local_tokenizer import (
     MAX_TRIES,
     Tokenizer,
@@ -21,7 +21,7 @@ from locust_llm.workload.local_tokenizer import (
     load_tokenizer,
 )
 from locust_llm.workload.prompt_length_model import PromptLengthModel
-from locust_llm.workload.prompts import Prompts
+from locust_llm.workload.synthetic_prompts import Prompts
 
 tokenizers = pytest.importorskip("tokenizers")
 

@@ -21,7 +21,7 @@ from locust_llm.workload.model_and_tenant_mix import (
     parse_weights,
 )
 from locust_llm.workload.prompt_length_model import PromptLengthModel
-from locust_llm.workload.prompts import Prompts
+from locust_llm.workload.synthetic_prompts import Prompts
 
 MIX = "base=60,adapter-a=30,adapter-b=10"
 

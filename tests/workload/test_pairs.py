@@ -6,7 +6,7 @@ from random import Random
 from locust_llm.workload.conversation import Conversation, ConversationSource, add_salt
 from locust_llm.workload.dataset_formats import DatasetSession, Turn
 from locust_llm.workload.prompt_length_model import PromptLengthModel
-from locust_llm.workload.prompts import Prompts
+from locust_llm.workload.synthetic_prompts import Prompts
 
 
 def some() -> Prompts:

@@ -6,10 +6,14 @@ from itertools import islice, pairwise
 import pytest
 
 from locust_llm.workload.dataset_formats import DatasetSession
-from locust_llm.workload.lengths import combine_lengths, normal_length, parse_length_mix
+from locust_llm.workload.length_distributions import (
+    combine_lengths,
+    normal_length,
+    parse_length_mix,
+)
 from locust_llm.workload.prefix_reuse import PREFIXES, PrefixReuse
 from locust_llm.workload.prompt_length_model import PromptLengthModel
-from locust_llm.workload.prompts import Prompts
+from locust_llm.workload.synthetic_prompts import Prompts
 
 PLAIN = PromptLengthModel(1.0, 10.0, head_tokens=5)
 

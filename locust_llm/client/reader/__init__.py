@@ -2,5 +2,5 @@
 Python.
 
 Begin with open_streams.py, which the event loop uses. python_reader.py has the same methods as
-_reader.c. process_reader.py chooses between them.
+_reader.c. reader_choice.py chooses between them.
 """

@@ -27,7 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define INTERFACE 2      /* of this module, as in compiled.py; it changes with a signature */
+#define INTERFACE 2      /* of this module, as in native_reader.py; it changes with a signature */
 #define READ_BYTES 65536
 #define MAX_READS 2      /* of one connection between two polls, as in python_reader.py */
 #define MAX_READY 1024
@@ -37,7 +37,7 @@
 #define SHORT_NAP_NS 250000
 #define TIGHT_NS (3 * NAP_NS)
 #define TIGHT_SHARE 0.05
-#define CLOCKS_NS 20000  /* see kernel_clock.py */
+#define CLOCKS_NS 20000  /* see kernel_clock_offset.py */
 #define SECOND_NS 1000000000LL
 #define CLOSED (-1)
 #define MAX_DIGITS 6     /* of the size of an HTTP chunk; the parser reads longer ones */

@@ -40,7 +40,7 @@ from locust_llm.client.stamped_response import (
 from locust_llm.client.tls import SLICE_BYTES, TLSLayer
 from locust_llm.records.outcomes import CLIENT_ERROR
 
-from . import compiled
+from . import native_reader
 
 if TYPE_CHECKING:
     from ._reader import Reader as NativeReader
@@ -185,13 +185,13 @@ class OpenStream:
 
 
 class OpenStreams:
-    """The open streams of a process: see process_reader.py. Its thread starts before it, so make it
+    """The open streams of a process: see reader_choice.py. Its thread starts before it, so make it
     after any fork."""
 
     def __init__(self, thread: "NativeReader | PythonReader") -> None:
         self._thread = thread
-        in_c = compiled.Reader is not None and isinstance(thread, compiled.Reader)
-        self._plain_events = compiled.plain_events if in_c else None
+        in_c = native_reader.Reader is not None and isinstance(thread, native_reader.Reader)
+        self._plain_events = native_reader.plain_events if in_c else None
         self.failure = ""
         """Why the thread died; empty while it lives."""
         self._open: set[OpenStream] = set()

@@ -19,7 +19,7 @@ from gevent.monkey import get_original
 
 from locust_llm.client.connection import SO_TIMESTAMPNS
 
-from .clock_offset import measure_clock_offset_ns
+from .kernel_clock_offset import measure_clock_offset_ns
 
 _socket: Final = get_original("socket", "socket")
 _sleep: Final = get_original("time", "sleep")

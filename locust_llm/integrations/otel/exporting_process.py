@@ -24,7 +24,7 @@ from locust_llm.records.record import Record
 from locust_llm.records.spans.trace_ids import is_sampled
 from locust_llm.records.telemetry_counts import TelemetryCounts
 
-from . import frames
+from . import telemetry_frames
 from .exporters import Export, make_exporter
 from .otel_metrics import OtelMetrics
 from .request_spans import build_failure_log, build_request_spans
@@ -95,7 +95,7 @@ class ExportQueue:
 class TelemetryExporter:
     """All exports of one process in one run."""
 
-    def __init__(self, about: frames.RunDescription, environ: Mapping[str, str]) -> None:
+    def __init__(self, about: telemetry_frames.RunDescription, environ: Mapping[str, str]) -> None:
         self._about = about
         self._resource = Resource.create(about.resource)
         self._scope = InstrumentationScope("locust-llm", about.version)
@@ -213,7 +213,7 @@ def _number(environ: Mapping[str, str], name: str, usual: int) -> int:
 
 def main(source: BinaryIO) -> TelemetryCounts:
     logging.getLogger("opentelemetry").propagate = False
-    about, records = frames.read_record_frames(source)
+    about, records = telemetry_frames.read_record_frames(source)
     sending = TelemetryExporter(about, os.environ)
     for record in records:
         sending.add(record)

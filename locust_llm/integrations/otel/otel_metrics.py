@@ -26,7 +26,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
 
-from .frames import RunDescription
+from .telemetry_frames import RunDescription
 
 SECONDS: Final = (
     0.01,

@@ -27,8 +27,8 @@ from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
 from locust_llm.records.spans.trace_ids import make_request_key
 
-from .frames import RunDescription
 from .otel_metrics import common_attributes
+from .telemetry_frames import RunDescription
 
 GATE: Final = "prefill gate"
 Value = str | int | float | bool | tuple[str, ...]

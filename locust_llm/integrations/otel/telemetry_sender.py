@@ -26,7 +26,7 @@ import msgspec
 from gevent.event import Event
 from gevent.os import make_nonblocking, nb_read, nb_write
 
-from locust_llm.protocols.known import PROTOCOLS
+from locust_llm.protocols.protocol_registry import PROTOCOLS
 from locust_llm.records.record import Record
 from locust_llm.records.spans.trace_ids import make_run_trace
 from locust_llm.records.telemetry_counts import TelemetryCounts
@@ -35,7 +35,7 @@ from locust_llm.settings.server_address import normalise_base_url
 from locust_llm.wire.worker_messages import LOCAL, Begin
 
 from .exporters import GRPC, SIGNALS, find_exporter_mistake, read_exporter_names, read_otlp_protocol
-from .frames import RunDescription, add_frame_length, encode_record
+from .telemetry_frames import RunDescription, add_frame_length, encode_record
 
 PROCESS: Final = "locust_llm.integrations.otel.exporting_process"
 EVERY_S: Final = 0.25

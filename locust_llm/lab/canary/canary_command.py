@@ -32,7 +32,7 @@ from locust_llm.lab.probe.prefill_costs import prefill_cost_per_token_s
 from locust_llm.locust_adapter.command_line_parser import add_access_options, read_access_options
 from locust_llm.locust_adapter.option_names_of_other_tools import unknown_options
 from locust_llm.locust_adapter.signals import leave_process
-from locust_llm.protocols.known import PROTOCOLS, encode_request_body
+from locust_llm.protocols.protocol_registry import PROTOCOLS, encode_request_body
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
 from locust_llm.server.discovery import (
@@ -55,15 +55,15 @@ from locust_llm.settings.server_address import (
     parse_metrics_port,
     split_replica_urls,
 )
-from locust_llm.settings.validate import validate_settings
+from locust_llm.settings.settings_validation import validate_settings
 from locust_llm.text.console import write_console
 from locust_llm.text.hide_secrets import collect_secrets
 from locust_llm.text.sanitise import sanitise_text
 from locust_llm.workload.prompt_length_model import PromptLengthModel
-from locust_llm.workload.prompts import Prompts
+from locust_llm.workload.synthetic_prompts import Prompts
 
-from .counters import ServerCounters, found_other_requests
-from .watch import CanaryPlan, CanarySession
+from .canary_session import CanaryPlan, CanarySession
+from .server_counters import ServerCounters, found_other_requests
 
 INPUT_TOKENS: Final = 48
 """Each prompt has enough tokens for a number of its own, so that no cache contains it."""

@@ -1,5 +1,5 @@
 """History: an index of past runs shows which changes between them are real.
 
-Read first: entry.py (what the index keeps of a run), then workload_key.py (which runs are
+Read first: history_entry.py (what the index keeps of a run), then workload_key.py (which runs are
 comparable) and change_points.py.
 """

@@ -14,7 +14,7 @@ from locust_llm.report.run_comparison import Comparison, ComparisonLine, RunPair
 from locust_llm.slo.binomial_intervals import TAIL
 from locust_llm.slo.student_t import find_student_t
 
-from .entry import BY_NAME, HistoryEntry, UnreadableRun, read_entry
+from .history_entry import BY_NAME, HistoryEntry, UnreadableRun, read_entry
 
 LEAST: Final = 4
 """Fewer runs give no spread."""

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
-from locust_llm.lab.history.entry import KeyFigure
-from locust_llm.report.charts.plot_model import Plot, PlotAxis, PlotMark, PlotSeries, Value
+from locust_llm.lab.history.history_entry import KeyFigure
+from locust_llm.report.charts.plot_data import Plot, PlotAxis, PlotMark, PlotSeries, Value
 from locust_llm.text.format import format_bound, format_date
 
 from .change_points import median_interval
-from .entry import DID_NOT_END, STILL_RUNNING, HistoryEntry
+from .history_entry import DID_NOT_END, STILL_RUNNING, HistoryEntry
 from .history_text import format_commit, format_start
-from .series import FigureChange, RunSeries
+from .run_series import FigureChange, RunSeries
 
 OUTER: Final = 25
 """One in this many runs at either end does not stretch the y axis. Values far outside are drawn at

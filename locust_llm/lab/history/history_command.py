@@ -9,14 +9,14 @@ import msgspec
 
 from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.files.json_file import replace_file
-from locust_llm.lab.history.entry import KEY_FIGURES, KeyFigure, key_figure_by_name
+from locust_llm.lab.history.history_entry import KEY_FIGURES, KeyFigure, key_figure_by_name
 from locust_llm.text.format import describe_error, print_safely
 
 from . import history_page, history_text
 from .change_points import LEAST
-from .index import IndexedRuns, index_runs
+from .history_index import IndexedRuns, index_runs
+from .run_series import FigureChange, RunSeries, find_figure_changes, group_series
 from .select_runs import add_run_filter_arguments, parse_run_filter
-from .series import FigureChange, RunSeries, find_figure_changes, group_series
 
 LAST = 20
 """At most this many runs of each workload are shown."""

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from locust_llm.lab.history.entry import KEY_FIGURES
+from locust_llm.lab.history.history_entry import KEY_FIGURES
 from locust_llm.lab.static_page import render_page as rendered
-from locust_llm.report.charts.plot_model import Plot
+from locust_llm.report.charts.plot_data import Plot
 from locust_llm.text.format import format_count
 
 from .change_points import LEAST
-from .entry import HistoryEntry
 from .history_chart import plot_history
+from .history_entry import HistoryEntry
 from .history_text import format_commit, format_start
-from .series import FigureChange, RunSeries, explain_doubts, find_figure_changes
+from .run_series import FigureChange, RunSeries, explain_doubts, find_figure_changes
 
 OWN: Final = """
 body { display: block; max-width: 76rem; }

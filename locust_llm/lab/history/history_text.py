@@ -4,13 +4,20 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import Final
 
-from locust_llm.lab.history.entry import KEY_FIGURES, KeyFigure
+from locust_llm.lab.history.history_entry import KEY_FIGURES, KeyFigure
 from locust_llm.text.format import clean_line, format_count, format_date, truncate_text
 
 from .change_points import LEAST, median_interval
-from .entry import DID_NOT_END, STILL_RUNNING, HistoryEntry
-from .index import IndexedRuns
-from .series import ENOUGH, FigureChange, RunSeries, all_turns, explain_doubts, find_figure_changes
+from .history_entry import DID_NOT_END, STILL_RUNNING, HistoryEntry
+from .history_index import IndexedRuns
+from .run_series import (
+    ENOUGH,
+    FigureChange,
+    RunSeries,
+    all_turns,
+    explain_doubts,
+    find_figure_changes,
+)
 
 NAME: Final = 34
 """A folder's name is cut after this many characters."""

@@ -3,10 +3,10 @@
 from pathlib import Path
 from urllib.parse import quote
 
-from .entry import HistoryEntry
+from .history_entry import HistoryEntry
+from .history_index import index_runs
 from .history_page import render_history_page
-from .index import index_runs
-from .series import group_series
+from .run_series import group_series
 
 
 def make_page(reports: Path) -> str:

@@ -7,8 +7,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from .entry import HistoryEntry, read_entry
-from .index import index_runs
+from .history_entry import HistoryEntry, read_entry
+from .history_index import index_runs
 
 
 class RunFilter(NamedTuple):

@@ -12,9 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from locust_llm.lab.interop import imported
-from locust_llm.lab.interop.file_contents import ResultFile
-from locust_llm.lab.interop.imported import ImportedRun, UnusableResult
+from locust_llm.lab.interop import imported_records
+from locust_llm.lab.interop.imported_records import ImportedRun, UnusableResult
 from locust_llm.lab.interop.json_fields import (
     S_PER,
     Document,
@@ -26,6 +25,7 @@ from locust_llm.lab.interop.json_fields import (
     read_whole,
 )
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
+from locust_llm.lab.interop.result_file import ResultFile
 from locust_llm.lab.interop.tool_format import FiguresReader, RequestsReader, ToolFormat
 from locust_llm.records.record import Record
 
@@ -44,7 +44,7 @@ def _read_figures(document: Document, path: Path) -> list[Figures]:
     config = nested_value(document, "input_config")
     load = nested_value(config, "loadgen") or nested_value(config, "phases", -1) or {}
     ours = nested_value(document, "locust_llm")
-    imported = read_text(nested_value(ours, "imported"))
+    imported_from = read_text(nested_value(ours, "imported"))
     conditions = nested_value(ours, "conditions") or {}
     counted = read_whole(nested_value(document, "request_count", "avg"))
     failed = read_whole(nested_value(document, "error_request_count", "avg")) or 0
@@ -55,7 +55,7 @@ def _read_figures(document: Document, path: Path) -> list[Figures]:
     )
     return [
         Figures(
-            tool=imported or ("locust-llm" if ours else "AIPerf"),
+            tool=imported_from or ("locust-llm" if ours else "AIPerf"),
             version=read_text(nested_value(document, "aiperf_version"))
             or read_text(nested_value(conditions, "versions", "locust-llm")),
             model=read_text(nested_value(config, "endpoint", "model_names", 0))
@@ -142,7 +142,7 @@ def _read_requests(file: ResultFile) -> list[ImportedRun]:
     records = list[Record]()
     unread = list[str]()
     base_ns: int | None = None
-    for place, numbered_line in imported.number_requests(io.BytesIO(file.raw)):
+    for place, numbered_line in imported_records.number_requests(io.BytesIO(file.raw)):
         if not numbered_line.strip():
             continue
         try:
@@ -189,7 +189,7 @@ def _make_imported_run(records: list[Record], unread: list[str], path: Path) -> 
         else "",
         asked=requested or None,
         unread=tuple(unread),
-        lacks=imported.list_missing_data(records),
+        lacks=imported_records.list_missing_data(records),
     )
 
 
@@ -211,33 +211,37 @@ def _make_record(document: object, place: int, base_ns: int) -> Record:
         or read_text(nested_value(error, "type"))
         or ("failed" if error else "")
     )
-    failure = imported.outcome_fields(
+    failure = imported_records.outcome_fields(
         nested_value(error, "code"), words, nested_value(about, "was_cancelled") is True
     )
-    usage = imported.read_token_count(nested_value(metrics, "usage_completion_tokens", "value"))
-    read = imported.read_token_count(nested_value(metrics, "usage_prompt_tokens", "value"))
+    usage = imported_records.read_token_count(
+        nested_value(metrics, "usage_completion_tokens", "value")
+    )
+    read = imported_records.read_token_count(nested_value(metrics, "usage_prompt_tokens", "value"))
     if read is None:
-        read = imported.read_token_count(nested_value(metrics, "input_sequence_length", "value"))
+        read = imported_records.read_token_count(
+            nested_value(metrics, "input_sequence_length", "value")
+        )
     written = nested_value(metrics, "output_sequence_length", "value") if usage is None else usage
     stamps, complete = _read_stamps(metrics)
     more: dict[str, Any] = {
         **failure,
-        **imported.token_fields(read, written, "tokenizer" if usage is None else "usage"),
-        "cached_tokens": imported.read_token_count(
+        **imported_records.token_fields(read, written, "tokenizer" if usage is None else "usage"),
+        "cached_tokens": imported_records.read_token_count(
             nested_value(metrics, "usage_prompt_cache_read_tokens", "value")
         ),
-        "reasoning_tokens": imported.read_token_count(
+        "reasoning_tokens": imported_records.read_token_count(
             nested_value(metrics, "reasoning_token_count", "value")
         ),
         "headers_at": (ack - base_ns) / 1e9
         if isinstance(ack, int) and start_ns <= ack <= end_ns
         else None,
     }
-    return imported.make_imported_record(
+    return imported_records.make_imported_record(
         id=read_text(nested_value(about, "x_request_id")) or f"request-{place}",
         worker=read_text(nested_value(about, "worker_id")) or "AIPerf",
         session=read_text(nested_value(about, "conversation_id")),
-        turn=imported.read_token_count(nested_value(about, "turn_index")) or 0,
+        turn=imported_records.read_token_count(nested_value(about, "turn_index")) or 0,
         phase="warmup" if nested_value(about, "benchmark_phase") == "warmup" else "profiling",
         base_s=base_ns / 1e9,
         sent_s=(start_ns - base_ns) / 1e9,
@@ -262,12 +266,12 @@ def _read_stamps(metrics: object) -> tuple[tuple[int, ...], bool]:
         return (
             ((round(first * 1e6),), True)
             if last == first
-            else imported.first_and_last_chunk_us(first, last)
+            else imported_records.first_and_last_chunk_us(first, last)
         )
     scale = S_PER.get(unit, 1e-3)
     numbers = map(read_finite_or_nan, gaps)
     gaps_s = [None if number is None else number * scale for number in numbers]
-    return imported.stamp_chunks(first, gaps_s, latency)
+    return imported_records.stamp_chunks(first, gaps_s, latency)
 
 
 def _read_seconds(metrics: object, name: str) -> float | None:
@@ -275,7 +279,7 @@ def _read_seconds(metrics: object, name: str) -> float | None:
     value = nested_value(metrics, name, "value")
     if value is None:
         return None
-    return imported.read_duration(value, name) * S_PER.get(
+    return imported_records.read_duration(value, name) * S_PER.get(
         read_text(nested_value(metrics, name, "unit")), 1e-3
     )
 

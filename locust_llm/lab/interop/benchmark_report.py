@@ -14,7 +14,7 @@ from locust_llm.lab.interop.tool_format import ToolFormat
 from locust_llm.report.array_types import Floats
 from locust_llm.report.summary_rows import MIN_TOKENS_PER_MERGED_CHUNK
 
-from .measured import MeasuredRun, NotExported, export_as_json
+from .measured_requests import MeasuredRun, NotExported, export_as_json
 
 VERSION: Final = "0.2.1"
 POINTS: Final = {

@@ -19,9 +19,8 @@ import msgspec
 from locust_llm.files.json_file import MAX_JSON_BYTES
 from locust_llm.files.regular_file import read_regular
 from locust_llm.files.sqlite_file import TIMEOUT_S, has_table, read_database
-from locust_llm.lab.interop import imported
-from locust_llm.lab.interop.file_contents import ResultFile, decode_json, read_result_file
-from locust_llm.lab.interop.imported import ImportedRun, UnusableResult
+from locust_llm.lab.interop import imported_records
+from locust_llm.lab.interop.imported_records import ImportedRun, UnusableResult
 from locust_llm.lab.interop.json_fields import (
     Document,
     nested_value,
@@ -31,6 +30,7 @@ from locust_llm.lab.interop.json_fields import (
     read_whole,
 )
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
+from locust_llm.lab.interop.result_file import ResultFile, decode_json, read_result_file
 from locust_llm.lab.interop.tool_format import FiguresReader, RequestsReader, ToolFormat
 from locust_llm.records.record import Record
 
@@ -149,9 +149,9 @@ def _read_requests(file: ResultFile) -> list[ImportedRun]:
             arrivals="poisson" if open_loop else "",
             asked=read_whole(nested_value(summary, "Total Requests")),
             unread=tuple(unread),
-            lacks=imported.list_missing_data(
+            lacks=imported_records.list_missing_data(
                 records,
-                imported.NO_DATE,
+                imported_records.NO_DATE,
                 *([NO_WORDS] if any(record.failed for record in records) else []),
             ),
         )
@@ -180,8 +180,11 @@ def _select_requests(
             f"its table {TABLE!r} has no {', '.join(missing)}: evalscope's has, in the known "
             f"versions"
         )
-    if database.execute(f"SELECT count(*) FROM {TABLE}").fetchone()[0] > imported.MAX_REQUESTS:
-        raise UnusableResult(f"it has more than {imported.MAX_REQUESTS:,} requests")
+    if (
+        database.execute(f"SELECT count(*) FROM {TABLE}").fetchone()[0]
+        > imported_records.MAX_REQUESTS
+    ):
+        raise UnusableResult(f"it has more than {imported_records.MAX_REQUESTS:,} requests")
     ended_s = 0.0
     for stamps in database.execute(f"SELECT start_time, completed_time FROM {TABLE}"):
         for stamp_s in map(read_finite_or_nan, stamps):
@@ -229,8 +232,8 @@ def _decode_body(row: Mapping[str, object]) -> _Body:
 
 
 def _make_record(row: Mapping[str, object], place: int, base_s: float) -> Record:
-    sent_s = imported.read_finite(row["start_time"], "start time")
-    closed_s = imported.read_finite(row["completed_time"], "end")
+    sent_s = imported_records.read_finite(row["start_time"], "start time")
+    closed_s = imported_records.read_finite(row["completed_time"], "end")
     body = _decode_body(row)
     fields: dict[str, Any] = {
         "id": read_text(row["request_id"]) or f"request-{place}", "worker": "evalscope",
@@ -238,35 +241,35 @@ def _make_record(row: Mapping[str, object], place: int, base_s: float) -> Record
         "sent_s": sent_s, "closed_s": closed_s, "model": body.model[:200],
     }  # fmt: skip
     if row["success"] != 1:
-        return imported.make_imported_record(
-            **fields, **imported.outcome_fields(None, "failed"), stamps=(), whole=True
+        return imported_records.make_imported_record(
+            **fields, **imported_records.outcome_fields(None, "failed"), stamps=(), whole=True
         )
     options = body.stream_options
     counted = (options is not None and bool(options.include_usage)) or row["is_stream"] == 0
-    fields |= imported.token_fields(
+    fields |= imported_records.token_fields(
         row["prompt_tokens"], row["completion_tokens"], "usage" if counted else "tokenizer"
     )
     if row["is_stream"] == 0:
-        return imported.make_imported_record(**fields, stamps=(), whole=True)
+        return imported_records.make_imported_record(**fields, stamps=(), whole=True)
     stamps, complete = _read_stamps(row)
-    return imported.make_imported_record(**fields, stamps=stamps, whole=complete)
+    return imported_records.make_imported_record(**fields, stamps=stamps, whole=complete)
 
 
 def _read_stamps(row: Mapping[str, object]) -> tuple[tuple[int, ...], bool]:
     """Returns the chunk stamps in microseconds, and whether these are all. The latency ends with
     the last event, which may carry the usage only, so the gaps may end before it."""
-    first = imported.read_duration(row["first_chunk_latency"], "TTFT")
-    latency = imported.read_duration(row["latency"], "latency")
+    first = imported_records.read_duration(row["first_chunk_latency"], "TTFT")
+    latency = imported_records.read_duration(row["latency"], "latency")
     written = str(row["inter_token_latencies"])
     try:
         gaps = json.loads(written) if len(written) <= MAX_GAPS_CHARS else None
     except (ValueError, RecursionError):
         gaps = None
     if not isinstance(gaps, list):
-        return imported.first_and_last_chunk_us(first, latency)
+        return imported_records.first_and_last_chunk_us(first, latency)
     known = [gap for gap in map(read_finite_or_nan, gaps) if gap is not None and gap >= 0]
     last = first + sum(known) if len(known) == len(gaps) else latency
-    return imported.stamp_chunks(first, gaps, min(last, latency))
+    return imported_records.stamp_chunks(first, gaps, min(last, latency))
 
 
 FORMAT: Final = ToolFormat(

@@ -11,7 +11,7 @@ import msgspec
 from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.text.format import clean_line, print_safely
 
-from .measured import NotExported
+from .measured_requests import NotExported
 from .tool_format import ExportOptions
 from .tool_registry import list_export_formats
 

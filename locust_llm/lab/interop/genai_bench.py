@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from locust_llm.lab.interop.imported import ImportedRun, UnusableResult
+from locust_llm.lab.interop.imported_records import ImportedRun, UnusableResult
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 from locust_llm.lab.interop.tool_format import DocumentRequestsReader, FiguresReader, ToolFormat
 

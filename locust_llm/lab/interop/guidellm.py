@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from locust_llm.lab.interop import imported
-from locust_llm.lab.interop.imported import ImportedRun, UnusableResult
+from locust_llm.lab.interop import imported_records
+from locust_llm.lab.interop.imported_records import ImportedRun, UnusableResult
 from locust_llm.lab.interop.json_fields import (
     Document,
     nested_value,
@@ -123,7 +123,7 @@ def _requests_of_load(document: Document, benchmark: object) -> ImportedRun:
         raise UnusableResult("it has no list of its requests (guidellm leaves it out of summaries)")
     records = list[Record]()
     unread = list[str]()
-    for place, (end, request) in imported.number_requests(_list_requests(benchmark)):
+    for place, (end, request) in imported_records.number_requests(_list_requests(benchmark)):
         try:
             records.append(_make_record(request, end, place, scheduled))
         except UnusableResult as error:
@@ -141,7 +141,7 @@ def _requests_of_load(document: Document, benchmark: object) -> ImportedRun:
         arrivals=kind if scheduled else "",
         asked=read_whole(nested_value(benchmark, "metrics", "request_totals", "total")),
         unread=tuple(unread),
-        lacks=imported.list_missing_data(records),
+        lacks=imported_records.list_missing_data(records),
     )
 
 
@@ -153,32 +153,32 @@ def _list_requests(benchmark: object) -> Iterator[tuple[str, object]]:
 
 def _make_record(request: object, end: str, place: int, scheduled: bool) -> Record:
     about = nested_value(request, "info", "timings")
-    sent_s = imported.read_finite(nested_value(about, "request_start"), "start")
-    closed_s = imported.read_finite(nested_value(about, "request_end"), "end")
+    sent_s = imported_records.read_finite(nested_value(about, "request_start"), "start")
+    closed_s = imported_records.read_finite(nested_value(about, "request_end"), "end")
     words = read_text(nested_value(request, "info", "error"))
-    failure = imported.outcome_fields(None, words or "errored") if end == "errored" else {}
+    failure = imported_records.outcome_fields(None, words or "errored") if end == "errored" else {}
     failure = {"outcome": "cut"} if end == "incomplete" else failure
     first = nested_value(about, "first_token_iteration")
     last = nested_value(about, "last_token_iteration")
     stamps: tuple[int, ...] = ()
     complete = True
     if first is not None and last is not None:
-        begins = imported.read_finite(first, "first token") - sent_s
-        finishes = imported.read_finite(last, "last token") - sent_s
+        begins = imported_records.read_finite(first, "first token") - sent_s
+        finishes = imported_records.read_finite(last, "last token") - sent_s
         if begins < 0:
             raise UnusableResult("its first token is before its start")
-        stamps, complete = imported.first_and_last_chunk_us(begins, finishes)
+        stamps, complete = imported_records.first_and_last_chunk_us(begins, finishes)
         if read_whole(nested_value(about, "token_iterations")) == 1:
             stamps, complete = stamps[:1], True
     due = read_finite_or_nan(nested_value(about, "targeted_start")) if scheduled else None
-    fields: dict[str, Any] = imported.token_fields(
+    fields: dict[str, Any] = imported_records.token_fields(
         nested_value(request, "prompt_tokens"), nested_value(request, "output_tokens"), "usage"
     )
-    return imported.make_imported_record(
+    return imported_records.make_imported_record(
         id=read_text(nested_value(request, "request_id")) or f"request-{place}", worker="guidellm",
         session=read_text(nested_value(request, "info", "conversation_id")),
-        turn=imported.read_token_count(nested_value(request, "info", "turn_index")) or 0,
-        cached_tokens=imported.read_token_count(nested_value(request, "cached_tokens")), base_s=0.0,
+        turn=imported_records.read_token_count(nested_value(request, "info", "turn_index")) or 0,
+        cached_tokens=imported_records.read_token_count(nested_value(request, "cached_tokens")), base_s=0.0,
         sent_s=sent_s, closed_s=closed_s, stamps=stamps,
         whole=complete, due_s=due if due is not None and abs(due) < 1e11 else None, **fields,
         **failure,

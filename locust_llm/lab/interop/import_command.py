@@ -10,13 +10,13 @@ from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.files.json_file import replace_file
 from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.run_facts import RECORDS, Run, make_run_folder, write_run
-from locust_llm.report import build, console_summary
+from locust_llm.report import console_summary, write_report_files
 from locust_llm.report.sections.notes import list_missing_parts
 from locust_llm.settings.run_options import Settings
 from locust_llm.text.format import clean_line, format_count, print_safely
 
 from . import tool_registry
-from .imported import ImportedRun, UnusableResult
+from .imported_records import ImportedRun, UnusableResult
 
 MAX_UNREAD = 3
 
@@ -45,7 +45,7 @@ def run_import(words: list[str]) -> int:
             Settings(report_dir=options.report_dir), imported_run.model or None
         )
         facts = write_imported_run(imported_run, options.file, folder)
-        summary = build.write_reports(folder, facts)
+        summary = write_report_files.write_reports(folder, facts)
     except (OSError, UnusableResult) as error:
         why = clean_line(str(getattr(error, "strerror", None) or error))
         return fail(f"{options.file}: {why}")

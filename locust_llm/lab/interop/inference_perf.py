@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from locust_llm.lab.interop import imported
-from locust_llm.lab.interop.imported import ImportedRun, UnusableResult
+from locust_llm.lab.interop import imported_records
+from locust_llm.lab.interop.imported_records import ImportedRun, UnusableResult
 from locust_llm.lab.interop.json_fields import (
     Document,
     nested_value,
@@ -100,7 +100,7 @@ def _read_requests(document: Sequence[object], path: Path) -> list[ImportedRun]:
         default=0.0,
     )
     base_s = path.stat().st_mtime - ended_s
-    for place, request in imported.number_requests(document):
+    for place, request in imported_records.number_requests(document):
         try:
             records.append(_make_record(request, place, base_s))
         except UnusableResult as error:
@@ -124,7 +124,7 @@ def _read_requests(document: Sequence[object], path: Path) -> list[ImportedRun]:
             rate_per_s=None if places else read_finite_or_nan(nested_value(load, "requested_rate")),
             asked=requested or None,
             unread=tuple(unread),
-            lacks=imported.list_missing_data(records, imported.NO_DATE),
+            lacks=imported_records.list_missing_data(records, imported_records.NO_DATE),
         )
     ]
 
@@ -140,8 +140,8 @@ def _read_model(document: Sequence[object]) -> str:
 
 def _make_record(request: object, place: int, base_s: float) -> Record:
     """Tokens of one chunk share one time."""
-    sent_s = imported.read_finite(nested_value(request, "start_time"), "start")
-    closed_s = imported.read_finite(nested_value(request, "end_time"), "end")
+    sent_s = imported_records.read_finite(nested_value(request, "start_time"), "start")
+    closed_s = imported_records.read_finite(nested_value(request, "end_time"), "end")
     error = nested_value(request, "error")
     words = (
         read_text(error)
@@ -150,21 +150,23 @@ def _make_record(request: object, place: int, base_s: float) -> Record:
         or ("failed" if error else "")
     )
     answer = nested_value(request, "info", "response_metrics")
-    used = imported.read_token_count(nested_value(answer, "server_usage", "completion_tokens"))
-    read = imported.read_token_count(nested_value(answer, "server_usage", "prompt_tokens"))
-    fields: dict[str, Any] = imported.token_fields(
+    used = imported_records.read_token_count(
+        nested_value(answer, "server_usage", "completion_tokens")
+    )
+    read = imported_records.read_token_count(nested_value(answer, "server_usage", "prompt_tokens"))
+    fields: dict[str, Any] = imported_records.token_fields(
         nested_value(request, "info", "input_tokens") if read is None else read,
         nested_value(answer, "output_tokens") if used is None else used,
         "tokenizer" if used is None else "usage",
     )
     times = nested_value(answer, "output_token_times") or nested_value(answer, "chunk_times")
-    return imported.make_imported_record(
+    return imported_records.make_imported_record(
         id=f"request-{place}", worker="inference-perf", base_s=base_s, sent_s=sent_s,
         closed_s=closed_s,
-        cached_tokens=imported.read_token_count(nested_value(answer, "server_usage", "prompt_tokens_details",
+        cached_tokens=imported_records.read_token_count(nested_value(answer, "server_usage", "prompt_tokens_details",
             "cached_tokens")),
         stamps=_read_stamps(times, sent_s) if isinstance(times, list) else (), whole=True, **fields,
-        **imported.outcome_fields(None, words),
+        **imported_records.outcome_fields(None, words),
     )  # fmt: skip
 
 

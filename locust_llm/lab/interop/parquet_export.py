@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from locust_llm.lab.interop.measured import NotExported, measure_run
+from locust_llm.lab.interop.measured_requests import NotExported, measure_run
 from locust_llm.lab.interop.tool_format import ExportFormat, ExportOptions, ToolFormat
 from locust_llm.records.profile_export_jsonl import RecordFile
 from locust_llm.records.run_facts import RECORDS

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from locust_llm.lab.interop.file_contents import ResultFile
-from locust_llm.lab.interop.imported import ImportedRun
+from locust_llm.lab.interop.imported_records import ImportedRun
 from locust_llm.lab.interop.json_fields import Document
 from locust_llm.lab.interop.load_metrics import Figures
+from locust_llm.lab.interop.result_file import ResultFile
 
 
 class FiguresReader(NamedTuple):

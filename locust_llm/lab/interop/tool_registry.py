@@ -11,15 +11,15 @@ from typing import Final
 from msgspec.structs import replace
 
 from locust_llm.lab.interop import text_table
-from locust_llm.lab.interop.file_contents import (
+from locust_llm.lab.interop.imported_records import ImportedRun, UnusableResult
+from locust_llm.lab.interop.load_metrics import Figures
+from locust_llm.lab.interop.result_file import (
     Documents,
     ResultFile,
     decode_documents,
     read_result_file,
     split_results,
 )
-from locust_llm.lab.interop.imported import ImportedRun, UnusableResult
-from locust_llm.lab.interop.load_metrics import Figures
 from locust_llm.lab.interop.tool_format import (
     DocumentRequestsReader,
     ExportFormat,

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from locust_llm.lab.interop import imported
-from locust_llm.lab.interop.imported import ImportedRun, UnusableResult
+from locust_llm.lab.interop import imported_records
+from locust_llm.lab.interop.imported_records import ImportedRun, UnusableResult
 from locust_llm.lab.interop.json_fields import (
     Document,
     read_distribution,
@@ -104,7 +104,7 @@ def _read_requests(document: Document, path: Path) -> list[ImportedRun]:
             arrivals=_name_arrivals(burstiness) if open_loop else "",
             asked=requested or None,
             unread=tuple(unread),
-            lacks=imported.list_missing_data(records, imported.NO_DATE),
+            lacks=imported_records.list_missing_data(records, imported_records.NO_DATE),
         )
     ]
 
@@ -128,7 +128,7 @@ def _make_records(
     ]
     ended_s = max(starts, default=0.0)
     base_s = _read_written_time(date, path) - ended_s
-    for place, _ in imported.number_requests(lists["start_times"]):
+    for place, _ in imported_records.number_requests(lists["start_times"]):
         try:
             request = {name: _nth(values, place - 1) for name, values in lists.items()}
             records.append(_make_record(request, place, base_s))
@@ -150,9 +150,9 @@ def _read_written_time(date: str, path: Path) -> float:
 
 def _make_record(request: Mapping[str, Any], place: int, base_s: float) -> Record:
     """The first event may carry the role only, and the tool's TTFT ends there."""
-    sent_s = imported.read_finite(request["start_times"], "start time")
+    sent_s = imported_records.read_finite(request["start_times"], "start time")
     words = request["errors"] if isinstance(request["errors"], str) else ""
-    failure = imported.outcome_fields(None, words)
+    failure = imported_records.outcome_fields(None, words)
     fields = {
         "id": f"request-{place}",
         "worker": "vllm bench",
@@ -160,24 +160,24 @@ def _make_record(request: Mapping[str, Any], place: int, base_s: float) -> Recor
         "sent_s": sent_s,
         **failure,
     }
-    fields |= imported.token_fields(
+    fields |= imported_records.token_fields(
         request["input_lens"], request["output_lens"] if not failure else None, "usage"
     )
     latency = (
         None
         if request["latencies"] is None
-        else imported.read_duration(request["latencies"], "latency")
+        else imported_records.read_duration(request["latencies"], "latency")
     )
     if failure:
-        return imported.make_imported_record(
+        return imported_records.make_imported_record(
             **fields, closed_s=sent_s + (latency or 0.0), stamps=(), whole=True
         )
     if not isinstance(request["itls"], list):
         raise UnusableResult("its list of gaps is missing")
-    stamps, complete = imported.stamp_chunks(
-        imported.read_duration(request["ttfts"], "TTFT"), request["itls"], latency
+    stamps, complete = imported_records.stamp_chunks(
+        imported_records.read_duration(request["ttfts"], "TTFT"), request["itls"], latency
     )
-    return imported.make_imported_record(
+    return imported_records.make_imported_record(
         **fields, closed_s=sent_s + stamps[-1] / 1e6, stamps=stamps, whole=complete
     )
 

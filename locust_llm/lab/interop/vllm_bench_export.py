@@ -15,7 +15,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from locust_llm.lab.interop.measured import MeasuredRun, NotExported, export_as_json, sent_s
+from locust_llm.lab.interop.measured_requests import (
+    MeasuredRun,
+    NotExported,
+    export_as_json,
+    sent_s,
+)
 from locust_llm.lab.interop.tool_format import ToolFormat
 from locust_llm.records.record import Record
 from locust_llm.report.array_types import Floats

@@ -16,14 +16,14 @@ from locust_llm.lab.pareto.pareto_curve import (
     make_sweep_curve,
 )
 from locust_llm.records.run_facts import RECORDS, Run
-from locust_llm.records.server_metrics import read_history
-from locust_llm.report import build, console_summary
+from locust_llm.records.server_metrics_history import read_history
+from locust_llm.report import console_summary, write_report_files
 from locust_llm.report import timeline_figure as drawing
 from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBlock
 from locust_llm.report.render import text_report as tables
+from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.energy import measure_stage_energies
 from locust_llm.report.sections.notes import SIMULATED
-from locust_llm.report.sections.summary import Summary
 from locust_llm.report.sections.sweep.best_points import CurvePoint
 from locust_llm.text.format import format_brief, format_count, format_number, print_safely
 
@@ -168,7 +168,7 @@ def run_pareto_command(words: list[str]) -> int:
             raise ValueError(f"--gpus must be at least 1, got {options.gpus}")
         formats = [drawing.choose_image_format(path.name) for path in options.output]
         curves = load_pareto_curves(
-            options.folders, build.summarise_folder, options.gpus, options.percentile
+            options.folders, write_report_files.summarise_folder, options.gpus, options.percentile
         )
         svg = (
             pareto_svg.draw_pareto_svg(curves, options.percentile, options.title) if formats else ""
@@ -185,6 +185,6 @@ def run_pareto_command(words: list[str]) -> int:
     except (OSError, ValueError) as error:
         return fail(str(error))
     except Exception as error:
-        return fail(f"these runs have no curve: {build.describe_failure(error)}")
+        return fail(f"these runs have no curve: {write_report_files.describe_failure(error)}")
     print_safely(tables.render_plain_blocks(blocks, console_summary.find_console_width()))
     return ExitStatus.OK

@@ -7,7 +7,7 @@ import msgspec
 from locust_llm.files.json_file import decode_json_file
 from locust_llm.records.run_facts import RUN
 
-from .measurements import PromptCost
+from .probe_measurements import PromptCost
 
 
 class _Symptoms(msgspec.Struct):

@@ -11,10 +11,10 @@ from locust_llm.records.run_facts import BROKEN, NAMED, UNDECIDED
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.rules import Rules
 
-from .advice import Advice, derive_advice
-from .diagnosis import CANNOT_TELL, MAX_FAILED_SHARE, Diagnosis, diagnose_scheduler
 from .episode_requests import SIZED_KINDS, ProbeResult
-from .measurements import ProbeMeasurements, measure_probe
+from .operator_advice import Advice, derive_advice
+from .probe_measurements import ProbeMeasurements, measure_probe
+from .scheduler_diagnosis import CANNOT_TELL, MAX_FAILED_SHARE, Diagnosis, diagnose_scheduler
 
 
 class ProbeFindings(msgspec.Struct, frozen=True, kw_only=True):

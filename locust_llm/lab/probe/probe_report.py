@@ -5,15 +5,15 @@ from itertools import groupby, pairwise
 from statistics import median
 from typing import Final
 
-from locust_llm.lab.probe.diagnosis import CANNOT_TELL, Diagnosis
-from locust_llm.lab.probe.measurements import (
+from locust_llm.lab.probe.probe_findings import ProbeFindings
+from locust_llm.lab.probe.probe_measurements import (
     BurstResult,
     DecoderStall,
     ProbeMeasurements,
     PromptCost,
 )
-from locust_llm.lab.probe.probe_findings import ProbeFindings
-from locust_llm.report.charts.plot_model import (
+from locust_llm.lab.probe.scheduler_diagnosis import CANNOT_TELL, Diagnosis
+from locust_llm.report.charts.plot_data import (
     Plot,
     PlotAxis,
     PlotMark,

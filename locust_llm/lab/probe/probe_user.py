@@ -1,7 +1,7 @@
 """Probe user: Locust users send the requests of the probe's schedule, then the run ends.
 
 Each user takes the next request, waits for its time and sends it. The report makes the diagnosis
-from the records (measurements.py, diagnosis.py).
+from the records (probe_measurements.py, scheduler_diagnosis.py).
 """
 
 import logging
@@ -29,7 +29,11 @@ from locust_llm.lab.probe.episode_requests import (
     format_episode_label,
     read_probe_result,
 )
-from locust_llm.lab.probe.experiments import ProbeBounds, max_probe_episodes, schedule_episodes
+from locust_llm.lab.probe.probe_experiments import (
+    ProbeBounds,
+    max_probe_episodes,
+    schedule_episodes,
+)
 from locust_llm.lab.probe.probe_progress import ProbeProgress, format_probe_position
 from locust_llm.locust_adapter.command_line_parser import EXTRA_VALIDATORS, add_groups
 from locust_llm.records.outcomes import OK

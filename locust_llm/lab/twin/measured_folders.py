@@ -11,21 +11,21 @@ from typing import Final, NamedTuple
 import msgspec
 
 from locust_llm.files.json_file import decode_json_file
-from locust_llm.lab.probe.diagnosis import Diagnosis
 from locust_llm.lab.probe.episode_requests import ProbeResult, read_probe_results
 from locust_llm.lab.probe.probe_findings import examine_probe
+from locust_llm.lab.probe.scheduler_diagnosis import Diagnosis
 from locust_llm.lab.twin.twin_model import Origin
 from locust_llm.records.outcomes import CANCELLED, CUT, OK
 from locust_llm.records.profile_export_jsonl import RecordFile
 from locust_llm.records.record import Record
-from locust_llm.records.request_latency import GAPS
 from locust_llm.records.run_facts import RECORDS, RUN, Run
+from locust_llm.records.ttft_itl_latency import GAPS
 from locust_llm.settings.sweep_option import CONCURRENCY, PREFILL, RATE, parse_sweep
 from locust_llm.slo.client_verdict import OK as CLIENT_OK
 from locust_llm.slo.client_verdict import ClientVerdict
 from locust_llm.text.format import format_count
 
-from .observations import IdleEpisode, ObservedStage, collect_episodes, observe_requests
+from .server_observations import IdleEpisode, ObservedStage, collect_episodes, observe_requests
 
 LEAST_REQUESTS: Final = 8
 LEAST_A_USER: Final = 2

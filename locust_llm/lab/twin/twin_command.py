@@ -20,8 +20,8 @@ import msgspec
 
 from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.files.json_file import replace_file
-from locust_llm.lab.probe.diagnosis import CANNOT_TELL, Diagnosis
-from locust_llm.lab.twin import drift, twin_file
+from locust_llm.lab.probe.scheduler_diagnosis import CANNOT_TELL, Diagnosis
+from locust_llm.lab.twin import twin_drift, twin_file
 from locust_llm.lab.twin import twin_fit as fitting
 from locust_llm.lab.twin.child_runs import (
     RunStopped,
@@ -32,17 +32,21 @@ from locust_llm.lab.twin.child_runs import (
     server_words,
     split_host_and_folders,
 )
-from locust_llm.lab.twin.drift import describe_other_server, format_drift_lines, measure_reference
 from locust_llm.lab.twin.measured_folders import (
     Folder,
     MeasuredServer,
     read_folder_loads,
     read_measured_server,
 )
-from locust_llm.lab.twin.model_fit import list_candidate_settings
-from locust_llm.lab.twin.replay import Lengths, OfferedLoad
+from locust_llm.lab.twin.scheduler_fit import list_candidate_settings
+from locust_llm.lab.twin.twin_drift import (
+    describe_other_server,
+    format_drift_lines,
+    measure_reference,
+)
 from locust_llm.lab.twin.twin_fit import format_fit_report
 from locust_llm.lab.twin.twin_model import NOT_TO_BE_USED, SHAPE, Origin, Twin
+from locust_llm.lab.twin.virtual_replay import Lengths, OfferedLoad
 from locust_llm.lab.twin.whatif import whatif_grid, whatif_text
 from locust_llm.lab.twin.whatif.whatif_rows import (
     MET,
@@ -57,7 +61,7 @@ from locust_llm.report.document_blocks import Block
 from locust_llm.report.render.text_report import render_plain_blocks
 from locust_llm.slo.rules import Rule, expand_preset
 from locust_llm.text.format import describe_error, print_safely
-from locust_llm.workload.lengths import Length, normal_length, parse_length_mix
+from locust_llm.workload.length_distributions import Length, normal_length, parse_length_mix
 
 
 class TwinRefused(ValueError):
@@ -386,7 +390,7 @@ def run_drift(words: list[str]) -> int:
     try:
         options = _drift_parser().parse_args(words)
         twin = twin_file.read_twin(options.twin)
-        users = drift.choose_reference_loads(twin)
+        users = twin_drift.choose_reference_loads(twin)
         given = split_host_and_folders(options, [options.folder] if options.folder else [])
         folder = Folder(given[0] if given else _measure_loads(options, twin, users))
         found = read_folder_loads(folder)
@@ -402,8 +406,8 @@ def run_drift(words: list[str]) -> int:
         undecided = f"INCONCLUSIVE: no load of {folder.path} can be held against the twin."
         print_safely("\n".join([*names, undecided, *notes]) + "\n")
         return ExitStatus.RULE_FAILED if names else ExitStatus.INCONCLUSIVE
-    unchanged = drift.simulate_unchanged_server(twin, stages, drift.REPLAYS)
-    result = drift.check_drift(unchanged, stages)
+    unchanged = twin_drift.simulate_unchanged_server(twin, stages, twin_drift.REPLAYS)
+    result = twin_drift.check_drift(unchanged, stages)
     print_safely("\n".join([*format_drift_lines(result, unchanged, stages, names), *notes]) + "\n")
     return ExitStatus.RULE_FAILED if result.drifted or names else ExitStatus.OK
 

@@ -12,7 +12,7 @@ import msgspec
 from locust_llm.files.json_file import replace_file
 from locust_llm.files.regular_file import decode_toml, decode_utf8, read_regular
 from locust_llm.lab.twin.twin_model import VERDICTS, Twin
-from locust_llm.simulator.scheduling.policies import POLICIES
+from locust_llm.simulator.scheduling.batching_policies import POLICIES
 
 VERSION: Final = 1
 NAME: Final = "twin.toml"

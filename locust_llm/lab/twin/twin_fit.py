@@ -12,10 +12,10 @@ from typing import Final
 import msgspec
 from tabulate import tabulate
 
-from locust_llm.lab.probe.diagnosis import Diagnosis
-from locust_llm.lab.twin.model_fit import ModelFit, Progress, fit_model
-from locust_llm.lab.twin.observations import FIGURES as NAMES
-from locust_llm.lab.twin.observations import (
+from locust_llm.lab.probe.scheduler_diagnosis import Diagnosis
+from locust_llm.lab.twin.scheduler_fit import ModelFit, Progress, fit_model
+from locust_llm.lab.twin.server_observations import FIGURES as NAMES
+from locust_llm.lab.twin.server_observations import (
     IdleEpisode,
     ObservedRequest,
     ObservedStage,
@@ -23,14 +23,6 @@ from locust_llm.lab.twin.observations import (
     stage_figures,
     steady_requests,
 )
-from locust_llm.lab.twin.predict import (
-    SEED,
-    WIDTH,
-    cost_interval,
-    interval_of_run,
-    logarithms_by_stage,
-)
-from locust_llm.lab.twin.replay import Lengths, resend_stage
 from locust_llm.lab.twin.twin_model import (
     FIGURES,
     NOT_TO_BE_USED,
@@ -46,6 +38,14 @@ from locust_llm.lab.twin.twin_model import (
     Twin,
     apply_draw,
 )
+from locust_llm.lab.twin.twin_prediction import (
+    SEED,
+    WIDTH,
+    cost_interval,
+    interval_of_run,
+    logarithms_by_stage,
+)
+from locust_llm.lab.twin.virtual_replay import Lengths, resend_stage
 from locust_llm.text.format import format_brief, format_count
 
 NUM_LENGTHS: Final = 1000

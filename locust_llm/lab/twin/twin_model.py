@@ -210,7 +210,7 @@ class HeldOutCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
     """Compares a load of the sweep with the twin's own replay of it. Drift checks compare later
-    loads with it (drift.py)."""
+    loads with it (twin_drift.py)."""
 
     users: int
     figure: str

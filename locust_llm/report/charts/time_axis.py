@@ -6,7 +6,7 @@ import numpy as np
 
 from locust_llm.report.array_types import Floats
 
-from .plot_model import PlotAxis, PlotSeries, round_values
+from .plot_data import PlotAxis, PlotSeries, round_values
 
 TIME_GROUP: Final = "time"
 """Charts of one group have one time axis: a zoom or a crosshair in one is in all."""

@@ -19,8 +19,8 @@ from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
 from locust_llm.report.array_types import Floats
-from locust_llm.report.columns import RequestColumns
-from locust_llm.report.gaps import GapCounts
+from locust_llm.report.inter_token_gaps import GapCounts
+from locust_llm.report.load_records import RequestColumns
 from locust_llm.text.format import clean_line, format_count, format_duration
 
 from .timeline_lines import MAX_DOTS, STALL_RATIO, TimelineRow, TimelineRows, make_timeline_row

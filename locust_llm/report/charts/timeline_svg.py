@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from locust_llm.text.format import format_duration, truncate_text
 
-from .svg_drawing import escape_text, wrap_group
+from .svg_text import escape_text, wrap_group
 from .timeline_lines import TimelineRow, TimelineRows
 
 LEGEND_LETTERS: Final = 30

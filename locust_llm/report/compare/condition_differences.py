@@ -14,7 +14,6 @@ from locust_llm.files.json_file import decode_json_file
 from locust_llm.records.outcomes import OK
 from locust_llm.records.profile_export_jsonl import RecordFile
 from locust_llm.records.run_facts import RECORDS, RUN, RateChange, Run, Stage, read_run
-from locust_llm.report.columns import collect_columns
 from locust_llm.report.compare.same_workload import (
     ASKED_FOR,
     MAX_LENGTH_DIFFERENCE,
@@ -24,8 +23,9 @@ from locust_llm.report.compare.same_workload import (
     is_judged_by_requested,
     lengths_differ,
 )
-from locust_llm.report.open_loop_delivery import describe_arrivals, measure_delivery
-from locust_llm.report.rate_window import (
+from locust_llm.report.fluidity_and_qoe import load_reading_pace
+from locust_llm.report.load_records import collect_columns
+from locust_llm.report.measurement_window import (
     RateWindow,
     find_loaded_span,
     find_measured_span,
@@ -33,10 +33,10 @@ from locust_llm.report.rate_window import (
     find_settled_window,
     select_ended_in,
 )
-from locust_llm.report.readability import load_reading_pace
+from locust_llm.report.open_loop_delivery import describe_arrivals, measure_delivery
 from locust_llm.report.request_selection import RequestSelection, ratio_of_sums
-from locust_llm.report.slo.observed import Evaluation
-from locust_llm.report.time_course import find_limit_in_force, find_users_in_force
+from locust_llm.report.slo.observed_rule_values import Evaluation
+from locust_llm.report.users_and_limit_over_time import find_limit_in_force, find_users_in_force
 from locust_llm.settings.run_options import Settings
 from locust_llm.slo.client_verdict import ClientVerdict
 from locust_llm.text.format import format_count

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from locust_llm.report.compare.condition_differences import find_condition_differences
 from locust_llm.report.slo.confidence_intervals import RISES
-from locust_llm.report.slo.observed import (
+from locust_llm.report.slo.observed_rule_values import (
     Evaluation,
     ObservedValue,
     compute_rule_value,

@@ -18,21 +18,20 @@ from markupsafe import Markup
 from locust_llm.records.breakdown_labels import AFTER_FIRST, TO_FIRST, name_latency_part
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
-from locust_llm.records.server_metrics import EngineHistory
-from locust_llm.report.charts.by_limit import plot_ramp_by_limit
-from locust_llm.report.charts.distributions import plot_distributions
-from locust_llm.report.charts.over_time import (
+from locust_llm.records.server_metrics_history import EngineHistory
+from locust_llm.report.charts.charts_by_prefill_limit import plot_ramp_by_limit
+from locust_llm.report.charts.charts_over_time import (
     find_time_axis,
     plot_backlog,
     plot_latencies,
     plot_rates_over_time,
 )
-from locust_llm.report.charts.plot_model import Limits, Plot, PlotMark
-from locust_llm.report.charts.server_plots import plot_server_metrics
+from locust_llm.report.charts.distribution_charts import plot_distributions
+from locust_llm.report.charts.plot_data import Limits, Plot, PlotMark
+from locust_llm.report.charts.server_charts import plot_server_metrics
 from locust_llm.report.charts.timeline import Timeline, TimelineScene, make_timeline
 from locust_llm.report.charts.timeline_svg import make_timeline_fragment
-from locust_llm.report.columns import RequestColumns
-from locust_llm.report.compare.forest import describe_forest, draw_forest
+from locust_llm.report.compare.forest_plot import describe_forest, draw_forest
 from locust_llm.report.document_blocks import (
     Block,
     Charts,
@@ -40,7 +39,8 @@ from locust_llm.report.document_blocks import (
     TableBlock,
     TextBlock,
 )
-from locust_llm.report.occupancy_levels import Occupancy
+from locust_llm.report.gate_occupancy import Occupancy
+from locust_llm.report.load_records import RequestColumns
 from locust_llm.report.open_loop_delivery import describe_overload
 from locust_llm.report.report_document import (
     BY_LIMIT,
@@ -55,6 +55,7 @@ from locust_llm.report.report_document import (
     build_report_document,
     make_report_title,
 )
+from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.ab_comparison import PairedComparison, list_paired_differences
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.latency_breakdown import find_reported_parts
@@ -66,14 +67,13 @@ from locust_llm.report.sections.latency_breakdown_display import (
 )
 from locust_llm.report.sections.section import ReportMaterial
 from locust_llm.report.sections.section_registry import REPORT_SECTIONS
-from locust_llm.report.sections.summary import Summary
 from locust_llm.report.sections.sweep.sweep_chart import plot_stages
 from locust_llm.slo.client_verdict import ProcessEvidence
 from locust_llm.slo.metric_definitions import BY_WORD, DEFINITIONS, OUTPUT_LABELS, POOLED
 from locust_llm.slo.rules import Rule
 from locust_llm.text.format import clean_line, format_brief
 
-from .inline import CHART_SCRIPTS, embed_json, make_policy, read_static
+from .inline_assets import CHART_SCRIPTS, embed_json, make_policy, read_static
 from .request_sample import RequestSample, describe_sample, make_request_sample
 from .tiles import (
     RESULT_CLASSES,

@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 from locust_llm.records.outcomes import OK as SUCCEEDED
 from locust_llm.records.run_facts import Run, Stage
 from locust_llm.report.array_types import Floats
-from locust_llm.report.compare.forest import Difference
+from locust_llm.report.compare.forest_plot import Difference
 from locust_llm.report.compare.metric_differences import possible_ends
 from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBlock, format_flags
-from locust_llm.report.rate_window import RateWindow, Span
+from locust_llm.report.measurement_window import RateWindow, Span
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.slo.censoring import (
     IN_WINDOW,
@@ -47,7 +47,7 @@ from locust_llm.report.slo.measurement_error import (
     lost_shares,
     move_requests,
 )
-from locust_llm.report.slo.observed import Evaluation, select_requests
+from locust_llm.report.slo.observed_rule_values import Evaluation, select_requests
 from locust_llm.settings.ab_arms import BASE, CANDIDATE, LEAST
 from locust_llm.settings.sweep_option import TIME_UP
 from locust_llm.slo.binomial_intervals import TAIL

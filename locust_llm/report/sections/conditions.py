@@ -3,7 +3,7 @@
 import msgspec
 
 from locust_llm.report.summary_rows import ModelShare
-from locust_llm.report.time_course import StepSeries
+from locust_llm.report.users_and_limit_over_time import StepSeries
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,21 +9,21 @@ from locust_llm.records.run_facts import Run, Stage
 from locust_llm.report.document_blocks import (
     format_flags,
 )
+from locust_llm.report.measurement_window import find_measured_span
 from locust_llm.report.open_loop_delivery import (
     describe_completed,
 )
-from locust_llm.report.rate_window import find_measured_span
+from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.prefix_cache import describe_cached_input
 from locust_llm.report.sections.prefix_cache import describe_prefix_cache as cache_line
-from locust_llm.report.sections.summary import Summary
 from locust_llm.report.summary_rows import (
     MIN_TOKENS_PER_MERGED_CHUNK,
     ModelShare,
     SteadyState,
     SweepSummary,
 )
-from locust_llm.report.time_course import describe_arm_limits, describe_limit
+from locust_llm.report.users_and_limit_over_time import describe_arm_limits, describe_limit
 from locust_llm.settings.sweep_option import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
 from locust_llm.settings.sweep_option import parse_sweep as parse_sweep
 from locust_llm.slo.client_verdict import OK

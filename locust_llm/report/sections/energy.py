@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from locust_llm.records.run_facts import Run
-from locust_llm.records.server_metrics import EngineHistory
-from locust_llm.records.server_metrics_text import EngineSample
-from locust_llm.report.rate_window import find_measured_span
+from locust_llm.records.server_metrics_history import EngineHistory
+from locust_llm.records.server_metrics_parser import EngineSample
+from locust_llm.report.measurement_window import find_measured_span
 from locust_llm.report.summary_rows import SweepSummary
 
 if TYPE_CHECKING:  # a summary contains what this file makes
-    from locust_llm.report.sections.summary import Summary
+    from locust_llm.report.run_summary import Summary
 
 
 class Energy(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 their tables.
 
 A request is in prefill, seen from here, from its send to its first chunk, or to its end if it had
-none: ``used`` of report/occupancy_levels.py. It may lie in the server's queue all the while. All requests
+none: ``used`` of report/gate_occupancy.py. It may lie in the server's queue all the while. All requests
 count as prefills, those of the warmup too, but for attempts that were tried again (the server
 refused those). Only our own are known: other traffic of a server is not.
 
@@ -39,10 +39,10 @@ from numpy.typing import NDArray
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
 from locust_llm.report.array_types import Floats, Ints
-from locust_llm.report.columns import RequestColumns
 from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBlock, mark_scarce
+from locust_llm.report.gate_occupancy import Occupancy
+from locust_llm.report.load_records import RequestColumns
 from locust_llm.report.metrics_by_group import estimate_input_lengths
-from locust_llm.report.occupancy_levels import Occupancy
 from locust_llm.report.outages import measure_standstill_s
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.slo.confidence_intervals import estimate_ratio_interval

@@ -47,21 +47,21 @@ from locust_llm.records.breakdown_labels import (
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import LimitChange, Run
-from locust_llm.records.server_metrics import EngineHistory, histogram_mean
-from locust_llm.records.server_metrics_text import EngineSample
+from locust_llm.records.server_metrics_history import EngineHistory, histogram_mean
+from locust_llm.records.server_metrics_parser import EngineSample
 from locust_llm.records.server_times import ServerTimes
 from locust_llm.report.array_types import Bools, Floats, Ints
-from locust_llm.report.columns import PROMPT_US, RequestColumns
+from locust_llm.report.gate_occupancy import permit_lag_s
+from locust_llm.report.load_records import PROMPT_US, RequestColumns
 from locust_llm.report.metrics_by_group import (
     choose_bucket_edges,
     estimate_input_lengths,
     label_bucket,
 )
-from locust_llm.report.occupancy_levels import permit_lag_s
 from locust_llm.report.outages import measure_standstill_s
 from locust_llm.report.request_selection import RequestSelection
-from locust_llm.report.server_columns import SOURCES, ReportedColumns
-from locust_llm.report.slo.observed import select_requests
+from locust_llm.report.server_time_columns import SOURCES, ReportedColumns
+from locust_llm.report.slo.observed_rule_values import select_requests
 from locust_llm.slo.metric_definitions import BY_WORD
 from locust_llm.slo.percentile import has_too_few_values
 from locust_llm.slo.rules import Rule, parse_rule

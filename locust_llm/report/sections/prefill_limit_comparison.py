@@ -1,7 +1,7 @@
 """Prefill limit comparison: what a run that compares prefill limits found: the answer in a
 sentence, each limit against the best one, and its figures by length of the prompt; table and chart.
 
-How they are compared: locust_llm/slo/best_limit.py; what counts: records/limit_blocks.py.
+How they are compared: locust_llm/slo/best_prefill_limit.py; what counts: records/limit_blocks.py.
 """
 
 import math
@@ -20,7 +20,7 @@ from locust_llm.records.limit_blocks import (
 )
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
-from locust_llm.report.charts.plot_model import (
+from locust_llm.report.charts.plot_data import (
     Plot,
     PlotAxis,
     PlotSeries,
@@ -35,9 +35,9 @@ from locust_llm.report.document_blocks import (
     TextBlock,
     mark_scarce,
 )
-from locust_llm.report.rate_window import RateWindow
-from locust_llm.report.slo.observed import Evaluation
-from locust_llm.slo.best_limit import (
+from locust_llm.report.measurement_window import RateWindow
+from locust_llm.report.slo.observed_rule_values import Evaluation
+from locust_llm.slo.best_prefill_limit import (
     GOODPUT,
     LEAST_ROUNDS,
     LEAST_VALUES,

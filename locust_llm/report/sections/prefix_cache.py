@@ -17,7 +17,7 @@ from locust_llm.records.outcomes import OK
 from locust_llm.records.phase_plan import PROFILING
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
-from locust_llm.records.server_metrics import EngineHistory, counter_increase
+from locust_llm.records.server_metrics_history import EngineHistory, counter_increase
 
 BLOCK: Final = 16
 _HEAD: Final = -1

@@ -9,8 +9,8 @@ import pandas as pd
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import DRAFTS
 from locust_llm.records.run_facts import Run
-from locust_llm.records.server_metrics import EngineHistory, counter_increase
-from locust_llm.records.server_metrics_text import EngineSample
+from locust_llm.records.server_metrics_history import EngineHistory, counter_increase
+from locust_llm.records.server_metrics_parser import EngineSample
 
 
 class Speculation(msgspec.Struct, frozen=True, kw_only=True):

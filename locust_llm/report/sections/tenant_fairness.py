@@ -27,8 +27,8 @@ from locust_llm.records.phase_plan import PROFILING
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
 from locust_llm.report.array_types import Floats
-from locust_llm.report.charts.over_time import find_time_axis
-from locust_llm.report.charts.plot_model import Plot, PlotAxis, PlotSeries, round_values
+from locust_llm.report.charts.charts_over_time import find_time_axis
+from locust_llm.report.charts.plot_data import Plot, PlotAxis, PlotSeries, round_values
 from locust_llm.report.charts.time_axis import TIME_GROUP, TimeAxis
 from locust_llm.report.document_blocks import (
     SCARCE_NOTE,

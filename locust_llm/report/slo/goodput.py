@@ -6,7 +6,7 @@ from locust_llm.report.summary_rows import GoodRequests, Row
 from locust_llm.slo.rules import Rule, define_good_request
 
 from .censoring import ValueBounds, bound_rate_amounts, bound_share_hits
-from .observed import Evaluation, compute_rule_value
+from .observed_rule_values import Evaluation, compute_rule_value
 
 
 def measure_goodput(seen: Evaluation) -> GoodRequests | None:

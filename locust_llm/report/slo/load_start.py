@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from locust_llm.records.outcomes import OK
 from locust_llm.records.run_facts import Run
-from locust_llm.report.rate_window import find_users_started
+from locust_llm.report.measurement_window import find_users_started
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.slo.binomial_intervals import binomial_cdf
 from locust_llm.slo.metric_definitions import BY_WORD, OF_SCHEDULE, POOLED, RATE
@@ -18,7 +18,7 @@ from locust_llm.text.format import count_distinguishing_digits, format_brief, fo
 
 from .censoring import ValueBounds, bound_share_hits, find_send_times
 from .confidence_intervals import MIN_VALUES
-from .observed import (
+from .observed_rule_values import (
     Evaluation,
     ObservedValue,
     bound_rule_values,

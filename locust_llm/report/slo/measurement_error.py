@@ -31,9 +31,9 @@ from locust_llm.records.timing_accuracy import (
     spread_over_tokens,
 )
 from locust_llm.report.array_types import Floats
-from locust_llm.report.columns import PROMPT_US, CoalescedGaps
-from locust_llm.report.gaps import GapCounts, merge_gap_counts
-from locust_llm.report.occupancy_levels import permit_lag_s
+from locust_llm.report.gate_occupancy import permit_lag_s
+from locust_llm.report.inter_token_gaps import GapCounts, merge_gap_counts
+from locust_llm.report.load_records import PROMPT_US, CoalescedGaps
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.summary_rows import Row
 from locust_llm.slo.client_verdict import (
@@ -72,7 +72,7 @@ from .censoring import (
     bound_share_hits,
     count_later_tokens,
 )
-from .observed import (
+from .observed_rule_values import (
     Evaluation,
     ObservedValue,
     bound_rule_values,

@@ -35,7 +35,7 @@ from .confidence_intervals import (
     weigh_share,
 )
 from .long_run import measure_long_run
-from .observed import (
+from .observed_rule_values import (
     Evaluation,
     ObservedValue,
     bound_rule_values,

@@ -17,8 +17,8 @@ from locust_llm.workload.dataset_formats import (
     Wait,
     decode_row,
 )
-from locust_llm.workload.prompts import BLOCK_TOKENS
 from locust_llm.workload.session_trees import TreeError, link_turns
+from locust_llm.workload.synthetic_prompts import BLOCK_TOKENS
 
 from .recorded_session import RecordedSession, convert_row
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from locust_llm.workload.dataset_formats import decode_row, read_row_id
 
-from . import bailian, dags, mlperf, mooncake, otel_spans, weka
+from . import aiperf_dag, bailian, mlperf, mooncake, otel_spans, weka
 from .recorded_session import RecordedSession
 
 KINDS: Final = (
@@ -72,7 +72,7 @@ def read_trace_names(kind: str, row: bytes) -> list[str]:
     return (
         mooncake.read_mooncake_names(fields)
         if kind == "agentic_mooncake"
-        else dags.read_dag_names(fields)
+        else aiperf_dag.read_dag_names(fields)
     )
 
 
@@ -115,4 +115,6 @@ def read_trace_session(
         return mooncake.read_mooncake_session(rows, head)
     if kind == "bailian_trace":
         return bailian.read_bailian_session(rows)
-    return RecordedSession(*dags.read_dag_turns([(decode_row(row), line) for row, line in rows]))
+    return RecordedSession(
+        *aiperf_dag.read_dag_turns([(decode_row(row), line) for row, line in rows])
+    )

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from locust_llm.client.connection import SO_TIMESTAMPNS
-from locust_llm.client.reader import compiled
+from locust_llm.client.reader import native_reader
 from locust_llm.client.reader.python_reader import PythonReader
 
-KINDS: dict[str, Any] = {"native": compiled.Reader, "python": PythonReader}
+KINDS: dict[str, Any] = {"native": native_reader.Reader, "python": PythonReader}
 needs_native = pytest.mark.skipif(
-    compiled.Reader is None, reason="the native reader was not compiled"
+    native_reader.Reader is None, reason="the native reader was not compiled"
 )
 
 NS = 1_000_000_000
@@ -339,8 +339,8 @@ def test_what_cannot_be_added_and_a_thread_that_is_ended(reader: Any, pair: Any)
 
 @needs_native
 def test_a_reader_that_nobody_holds_ends_with_its_streams(pair: Any) -> None:
-    assert compiled.Reader is not None
-    reader = compiled.Reader()
+    assert native_reader.Reader is not None
+    reader = native_reader.Reader()
     reader.add(pair[1].fileno(), 0, True, False)
     pair[0].sendall(b"x")
     arrived(reader, 1)

@@ -19,8 +19,8 @@ from support.stamps_truth import check, run, several
 
 from locust_llm.client import connection as connection_module
 from locust_llm.client.connection import Connection
-from locust_llm.client.reader.clock_offset import measure_clock_offset_ns
-from locust_llm.client.reader.process_reader import get_open_streams
+from locust_llm.client.reader.kernel_clock_offset import measure_clock_offset_ns
+from locust_llm.client.reader.reader_choice import get_open_streams
 from locust_llm.client.request_exchange import UserConnection, exchange_request
 from locust_llm.client.stamped_response import Response
 from locust_llm.gate.gate import Gate

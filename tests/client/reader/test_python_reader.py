@@ -11,10 +11,10 @@ from support.scripted import Scripted, stream
 from support.stamps_truth import CLOCKS_NS, DELIVERY_NS, run
 
 from locust_llm.client.connection import Connection
-from locust_llm.client.reader import process_reader, python_reader
-from locust_llm.client.reader.clock_offset import measure_clock_offset_ns
-from locust_llm.client.reader.process_reader import get_open_streams
+from locust_llm.client.reader import python_reader, reader_choice
+from locust_llm.client.reader.kernel_clock_offset import measure_clock_offset_ns
 from locust_llm.client.reader.python_reader import READ_BYTES, PythonReader, kernel_stamp_ns
+from locust_llm.client.reader.reader_choice import get_open_streams
 from locust_llm.client.request_exchange import UserConnection
 from locust_llm.records.outcomes import OK
 
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.serial
 
 @pytest.fixture(autouse=True)
 def chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_reader, "kind", PythonReader)
-    monkeypatch.setattr(process_reader, "_reader", None)
+    monkeypatch.setattr(reader_choice, "kind", PythonReader)
+    monkeypatch.setattr(reader_choice, "_reader", None)
 
 
 FULL = b"\n" * READ_BYTES

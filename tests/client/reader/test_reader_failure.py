@@ -8,9 +8,9 @@ import gevent
 import pytest
 from support.scripted import Scripted, stream
 
-from locust_llm.client.reader import process_reader, python_reader
+from locust_llm.client.reader import python_reader, reader_choice
 from locust_llm.client.reader.open_streams import DIED, OpenStreams
-from locust_llm.client.reader.process_reader import (
+from locust_llm.client.reader.reader_choice import (
     get_open_streams,
     reader_failure,
     start_new_reader,
@@ -45,7 +45,7 @@ def scripted(each_reader: str) -> Iterator[Scripted]:
 @pytest.fixture
 def reader(each_reader: str, monkeypatch: pytest.MonkeyPatch) -> OpenStreams:
     """One that may die."""
-    monkeypatch.setattr(process_reader, "_reader", None)
+    monkeypatch.setattr(reader_choice, "_reader", None)
     return get_open_streams()
 
 

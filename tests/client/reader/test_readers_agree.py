@@ -18,13 +18,13 @@ from support.scripted import chunked, delta, event, head
 from support.tls_pair import Pair, pair
 
 from locust_llm.client.connection import ask_for_stamps
-from locust_llm.client.reader import compiled
+from locust_llm.client.reader import native_reader
 from locust_llm.client.reader.open_streams import OpenStreams
 from locust_llm.client.reader.python_reader import PythonReader
 from locust_llm.client.stamped_response import Response
 
 pytestmark = pytest.mark.skipif(
-    compiled.Reader is None, reason="the native reader was not compiled"
+    native_reader.Reader is None, reason="the native reader was not compiled"
 )
 
 CAPTURES = sorted((Path(__file__).parents[2] / "captures").glob("*_stream.http*"))
@@ -177,15 +177,15 @@ def test_events_that_c_takes_out_are_those_of_the_parser(
 ) -> None:
     looks = data.draw(st.lists(st.booleans(), min_size=len(reads), max_size=len(reads)))
     keep_text = data.draw(st.booleans())
-    assert decoded(reads, looks, compiled.plain_events, keep_text) == decoded(
+    assert decoded(reads, looks, native_reader.plain_events, keep_text) == decoded(
         reads, looks, None, keep_text
     )
 
 
 def test_events_are_taken_out_at_all() -> None:
     read = chunked(b"data: {1}\n\n") + chunked(b"data: {2}\n\n")
-    assert compiled.plain_events is not None
-    found = compiled.plain_events(
+    assert native_reader.plain_events is not None
+    found = native_reader.plain_events(
         [read, chunked(b"data: {3}\n\n"), b"0\r\n\r\n", read], 7, b"", b""
     )
     assert found == (
@@ -204,23 +204,23 @@ def test_events_are_taken_out_at_all() -> None:
         b"a\r\ndata: {\n\n\n\r\n",
         b"8\r\ndata: {\n\r\n",
     ):
-        assert compiled.plain_events([odd], 0, b"", b"") == ([], 0, 0)
+        assert native_reader.plain_events([odd], 0, b"", b"") == ([], 0, 0)
     with pytest.raises(TypeError):
-        compiled.plain_events(["text"], 0, b"", b"")  # type: ignore[list-item]
+        native_reader.plain_events(["text"], 0, b"", b"")  # type: ignore[list-item]
 
 
 def test_chunks_that_differ_in_their_text_alone_come_together() -> None:
     def read(*texts: bytes) -> bytes:
         return b"".join(chunked(b'data: {"a": "%s"}\n\n' % text) for text in texts)
 
-    assert compiled.plain_events is not None
+    assert native_reader.plain_events is not None
     reads = [
         read(b"one", b"two"),
         read(b"~ three", b"", b"four"),
         read(b"f\\n", b"six"),
         read(b"caf\xc3\xa9"),
     ]
-    found, number, _ = compiled.plain_events(reads, 3, b'{"a": "', b'"}')
+    found, number, _ = native_reader.plain_events(reads, 3, b'{"a": "', b'"}')
     assert number == 4
     assert found == [
         ([3, 3, 4], b'{"a": "~ three"}'),
@@ -234,8 +234,8 @@ def test_chunks_that_differ_in_their_text_alone_come_together() -> None:
 
 @pytest.fixture(scope="module")
 def readers() -> list[OpenStreams]:
-    assert compiled.Reader is not None
-    return [OpenStreams(PythonReader()), OpenStreams(compiled.Reader())]
+    assert native_reader.Reader is not None
+    return [OpenStreams(PythonReader()), OpenStreams(native_reader.Reader())]
 
 
 def read_by(

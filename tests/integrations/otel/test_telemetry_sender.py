@@ -30,7 +30,7 @@ from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanKind, StatusCode
 
-from locust_llm.integrations.otel import exporters, frames
+from locust_llm.integrations.otel import exporters, telemetry_frames
 from locust_llm.integrations.otel.exporters import find_exporter_mistake
 from locust_llm.integrations.otel.exporting_process import ExportQueue, TelemetryExporter
 from locust_llm.integrations.otel.otel_metrics import (
@@ -45,7 +45,7 @@ from locust_llm.integrations.otel.request_spans import build_failure_log, build_
 from locust_llm.integrations.otel.telemetry_sender import validate_otel
 
 RUN = "4bf92f3577b34da6"
-ABOUT = frames.RunDescription(
+ABOUT = telemetry_frames.RunDescription(
     trace=RUN, operation="chat", provider="openai", host="https://llm.example.com", began_ns=7
 )
 SCOPE = InstrumentationScope("locust-llm", "1")
@@ -210,15 +210,15 @@ def test_what_a_collector_does_not_take_is_counted(monkeypatch: pytest.MonkeyPat
 def test_frames_end_where_their_writer_was_killed() -> None:
     written = b"".join(
         map(
-            frames.add_frame_length,
-            (msgspec.msgpack.encode(ABOUT), *[frames.encode_record(record())] * 2),
+            telemetry_frames.add_frame_length,
+            (msgspec.msgpack.encode(ABOUT), *[telemetry_frames.encode_record(record())] * 2),
         )
     )
-    about, found = frames.read_record_frames(io.BytesIO(written[:-1]))
+    about, found = telemetry_frames.read_record_frames(io.BytesIO(written[:-1]))
     assert about == ABOUT
     assert list(found) == [record()]
     with pytest.raises(ValueError, match="Input data was truncated"):
-        frames.read_record_frames(io.BytesIO())
+        telemetry_frames.read_record_frames(io.BytesIO())
 
 
 def test_to_which_server() -> None:

@@ -19,9 +19,9 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.canary.canary_arithmetic import CanaryRound
 from locust_llm.lab.canary.canary_command import Canary, parse_canary_duration
 from locust_llm.lab.canary.canary_command import run_canary as canary_command
-from locust_llm.lab.canary.counters import found_other_requests
-from locust_llm.lab.canary.watch import FILE, CanaryPlan, CanarySession
-from locust_llm.records.server_metrics_text import EngineSample
+from locust_llm.lab.canary.canary_session import FILE, CanaryPlan, CanarySession
+from locust_llm.lab.canary.server_counters import found_other_requests
+from locust_llm.records.server_metrics_parser import EngineSample
 from locust_llm.settings.run_options import Settings
 
 PLAN = CanaryPlan(

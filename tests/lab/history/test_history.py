@@ -16,9 +16,9 @@ from support.years import DAY_S, START, run_folder, year
 
 from locust_llm.__main__ import main
 from locust_llm.exit_status import ExitStatus
-from locust_llm.lab.history import index
-from locust_llm.lab.history.entry import KEY_FIGURES, HistoryEntry, key_figure_by_name
-from locust_llm.lab.history.index import INDEX, index_runs
+from locust_llm.lab.history import history_index
+from locust_llm.lab.history.history_entry import KEY_FIGURES, HistoryEntry, key_figure_by_name
+from locust_llm.lab.history.history_index import INDEX, index_runs
 from locust_llm.lab.history.select_runs import RunFilter, find_last_runs, put_in_front
 from locust_llm.lab.history.workload_key import (
     SentLengths,
@@ -128,9 +128,11 @@ def test_the_index_follows_the_folders(tmp_path: Path, monkeypatch: pytest.Monke
             "SELECT count(*), round(max(ttft_p50) / min(ttft_p50), 3) FROM runs"
         ).fetchone() == (3, 1.2)
     read = []
-    entry_of = index.read_entry
+    entry_of = history_index.read_entry
     monkeypatch.setattr(
-        index, "read_entry", lambda folder, name: read.append(name) or entry_of(folder, name)
+        history_index,
+        "read_entry",
+        lambda folder, name: read.append(name) or entry_of(folder, name),
     )
     assert index_runs(tmp_path) == first
     assert read == []
@@ -552,7 +554,7 @@ def test_names_of_figures() -> None:
 def test_what_does_not_count() -> None:
     """Runs that did not end, and those whose load generator was too slow, are shown and in no
     change."""
-    from locust_llm.lab.history.series import find_figure_changes, group_series
+    from locust_llm.lab.history.run_series import find_figure_changes, group_series
 
     entries = [
         HistoryEntry(

@@ -13,9 +13,9 @@ from locust_llm.lab.interop import side_by_side
 from locust_llm.lab.interop import tool_registry as known
 from locust_llm.lab.interop import tool_registry as records
 from locust_llm.lab.interop.audit_command import run_audit as audit
-from locust_llm.lab.interop.file_contents import decode_documents
 from locust_llm.lab.interop.import_command import run_import
 from locust_llm.lab.interop.inference_perf import FILE
+from locust_llm.lab.interop.result_file import decode_documents
 
 DATA = Path(__file__).parents[2] / "data" / "results" / "vllm-bench-0.32.0"
 OBJECTS = st.dictionaries(

@@ -8,8 +8,8 @@ from typing import Final
 
 import pytest
 
-from locust_llm.lab.interop import file_contents, imported, tool_registry
-from locust_llm.lab.interop.imported import UnusableResult
+from locust_llm.lab.interop import imported_records, result_file, tool_registry
+from locust_llm.lab.interop.imported_records import UnusableResult
 from locust_llm.lab.interop.tool_registry import read_imported_runs
 
 DATA: Final = Path(__file__).parents[2] / "data" / "results"
@@ -26,9 +26,9 @@ def test_a_result_has_a_number_of_requests_at_most(
     tool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = len(read_imported_runs(DATA / RESULTS[tool])[0].records)
-    monkeypatch.setattr(imported, "MAX_REQUESTS", count)
+    monkeypatch.setattr(imported_records, "MAX_REQUESTS", count)
     assert len(read_imported_runs(DATA / RESULTS[tool])[0].records) == count > 1
-    monkeypatch.setattr(imported, "MAX_REQUESTS", count - 1)
+    monkeypatch.setattr(imported_records, "MAX_REQUESTS", count - 1)
     with pytest.raises(UnusableResult, match=rf"^it has more than {count - 1} requests"):
         read_imported_runs(DATA / RESULTS[tool])
 
@@ -37,7 +37,7 @@ def test_a_request_that_takes_two_bytes_is_one_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of them had a sentence in memory on why it could not be read: 90 times the file."""
-    monkeypatch.setattr(imported, "MAX_REQUESTS", 1000)
+    monkeypatch.setattr(imported_records, "MAX_REQUESTS", 1000)
     path = tmp_path / "result.json"
     lists = {"ttfts": [], "itls": [], "output_lens": [], "start_times": [0] * 1001}
     path.write_text(json.dumps({"mean_ttft_ms": 1, "request_throughput": 1, **lists}))
@@ -51,7 +51,7 @@ def test_a_file_has_a_number_of_values_at_most(
     """Before they are decoded, by whatever reads the file."""
     path = tmp_path / "result.json"
     shutil.copy(DATA / RESULTS["vllm bench"], path)
-    monkeypatch.setattr(file_contents, "MAX_VALUES", 20_000)
+    monkeypatch.setattr(result_file, "MAX_VALUES", 20_000)
     assert tool_registry.read_figures(path)[0].requests == 100
     result = json.loads(path.read_bytes())
     path.write_text(json.dumps({**result, "more": [[]] * 10_001}))  # a comma and a bracket each

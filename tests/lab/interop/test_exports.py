@@ -11,7 +11,7 @@ from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.lab.interop import export_command as command
 from locust_llm.lab.interop import import_command as imports
-from locust_llm.lab.interop.measured import MeasuredRun, sent_s
+from locust_llm.lab.interop.measured_requests import MeasuredRun, sent_s
 from locust_llm.lab.interop.tool_registry import list_export_formats
 from locust_llm.lab.interop.vllm_bench_export import fullest_second, most_at_once
 from locust_llm.records.profile_export_jsonl import format_record_line

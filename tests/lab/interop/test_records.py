@@ -16,11 +16,11 @@ from support.records import answered
 
 from locust_llm.__main__ import main
 from locust_llm.lab.interop import import_command, tool_registry
-from locust_llm.lab.interop.imported import UnusableResult
+from locust_llm.lab.interop.imported_records import UnusableResult
 from locust_llm.records.profile_export_jsonl import RecordFile, format_record_line
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import read_run
-from locust_llm.report import build
+from locust_llm.report import write_report_files
 from locust_llm.report.run_comparison import compare_folders
 
 STAMPS_S = ([0.1, 0.2, 0.3], [0.2, 0.25], [0.3, 0.4, 0.5, 0.6])
@@ -212,7 +212,7 @@ def test_the_report_has_no_figure_that_the_tool_lacks(
         assert "not judged" in text
         assert run.imported.startswith(tool)
         assert json.loads((folder / "run.json").read_bytes())["client"] is None
-    summary, _ = build.remake_reports(folder)  # as locust-llm report does
+    summary, _ = write_report_files.remake_reports(folder)  # as locust-llm report does
     assert not summary.unmade
     assert summary.client is None
     (pair,) = compare_folders([tmp_path / "run of AIPerf", tmp_path / "run of guidellm"]).runs

@@ -20,9 +20,9 @@ from locust_llm.lab.interop import import_command
 from locust_llm.lab.interop import tool_registry as figures
 from locust_llm.lab.interop import tool_registry as known
 from locust_llm.lab.interop.evalscope import FILE, MAX_GAPS_CHARS, NO_WORDS
-from locust_llm.lab.interop.imported import ImportedRun, UnusableResult
+from locust_llm.lab.interop.imported_records import ImportedRun, UnusableResult
 from locust_llm.records.record import MOST_CHUNKS, Record
-from locust_llm.records.request_latency import DUE, GAPS
+from locust_llm.records.ttft_itl_latency import DUE, GAPS
 
 REAL: Final = (
     Path(__file__).parents[2] / "data" / "results" / "vllm-server" / "evalscope-1.14.1-requests"

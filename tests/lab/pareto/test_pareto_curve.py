@@ -19,9 +19,8 @@ from locust_llm.lab.pareto.pareto_curve import (
     make_level_point,
 )
 from locust_llm.records.record import Record
-from locust_llm.records.server_metrics import EngineHistory
-from locust_llm.records.server_metrics_text import EngineSample
-from locust_llm.report.build import summarise_folder
+from locust_llm.records.server_metrics_history import EngineHistory
+from locust_llm.records.server_metrics_parser import EngineSample
 from locust_llm.report.sections.energy import measure_energy
 from locust_llm.report.sections.sweep.best_points import (
     CurvePoint,
@@ -29,6 +28,7 @@ from locust_llm.report.sections.sweep.best_points import (
     find_pace_limits,
     mark_best_points,
 )
+from locust_llm.report.write_report_files import summarise_folder
 from locust_llm.slo.rules import parse_rule
 
 

@@ -8,7 +8,7 @@ import pytest
 from support.probing import Noise, Server, carried_out, engine
 
 from locust_llm.lab.probe.episode_requests import ProbeEpisode, ProbeRequest
-from locust_llm.lab.probe.experiments import ProbeBounds, schedule_episodes
+from locust_llm.lab.probe.probe_experiments import ProbeBounds, schedule_episodes
 from locust_llm.lab.probe.probe_progress import (
     LIKE,
     NEW,

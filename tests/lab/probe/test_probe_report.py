@@ -9,19 +9,25 @@ from support.probing import Noise, Server, probed
 from support.records import a_run, answered
 from support.symptoms import stall, symptoms
 
-from locust_llm.lab.probe.diagnosis import CANNOT_TELL, CHUNKED, DISAGGREGATED, PARTIAL, Diagnosis
 from locust_llm.lab.probe.episode_requests import ProbeResult
-from locust_llm.lab.probe.measurements import CachedPrompt, ProbeMeasurements
 from locust_llm.lab.probe.probe_findings import ProbeFindings
+from locust_llm.lab.probe.probe_measurements import CachedPrompt, ProbeMeasurements
 from locust_llm.lab.probe.probe_report import (
     describe_scheduler,
     format_diagnosis,
     make_probe_blocks,
     plot_probe_by_length,
 )
+from locust_llm.lab.probe.scheduler_diagnosis import (
+    CANNOT_TELL,
+    CHUNKED,
+    DISAGGREGATED,
+    PARTIAL,
+    Diagnosis,
+)
 from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
-from locust_llm.report import build as report
+from locust_llm.report import write_report_files as report
 from locust_llm.report.document_blocks import Heading, TableBlock, TextBlock
 from locust_llm.report.render.text_report import render_console
 from locust_llm.report.report_command import make_report_result

@@ -2,7 +2,7 @@
 
 import pytest
 
-from locust_llm.lab.probe.measurements import count_doubtful_steps, drop_steps_before_pause
+from locust_llm.lab.probe.probe_measurements import count_doubtful_steps, drop_steps_before_pause
 
 LINEAR = [(0.0, 0.0), (8000.0, 0.8)]
 SQUARED = [(1000.0 * k, k * k) for k in range(5)]

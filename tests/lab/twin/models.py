@@ -5,14 +5,14 @@ from typing import Final
 from support.probing import Noise, Server, probed
 from support.sweeping import swept
 
-from locust_llm.lab.twin.observations import (
+from locust_llm.lab.twin.server_observations import (
     IdleEpisode,
     ObservedRequest,
     ObservedStage,
     collect_episodes,
 )
-from locust_llm.lab.twin.replay import replay_episodes
 from locust_llm.lab.twin.twin_model import SchedulerSettings, ServerModel, StepCosts
+from locust_llm.lab.twin.virtual_replay import replay_episodes
 from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100
 
 KNEE: Final = LLAMA_8B_H100.model.weight_bytes / (

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 from support.predictions import predict_figures
 
-from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
-from locust_llm.lab.twin.predict import (
+from locust_llm.lab.twin.server_observations import ObservedRequest, ObservedStage
+from locust_llm.lab.twin.twin_model import Noise, SchedulerSettings
+from locust_llm.lab.twin.twin_prediction import (
     ERROR_WIDTH,
     WIDTH,
     WhatIf,
@@ -17,14 +18,13 @@ from locust_llm.lab.twin.predict import (
     simulate_logarithms,
     variance_of_logarithms,
 )
-from locust_llm.lab.twin.replay import (
+from locust_llm.lab.twin.virtual_replay import (
     OfferedLoad,
     draw_lengths,
     estimate_response_s,
     resend_stage,
     simulate_load,
 )
-from locust_llm.lab.twin.twin_model import Noise, SchedulerSettings
 
 from .models import plain
 

@@ -3,8 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.lab.probe.diagnosis import CHUNKED, DISAGGREGATED, PARTIAL, PREFILL_FIRST, Diagnosis
-from locust_llm.lab.twin.model_fit import list_budgets, list_candidate_settings
+from locust_llm.lab.probe.scheduler_diagnosis import (
+    CHUNKED,
+    DISAGGREGATED,
+    PARTIAL,
+    PREFILL_FIRST,
+    Diagnosis,
+)
+from locust_llm.lab.twin.scheduler_fit import list_budgets, list_candidate_settings
 from locust_llm.lab.twin.twin_model import Origin
 
 

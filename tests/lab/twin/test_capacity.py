@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from support.probing import Noise, Server
 
-from locust_llm.lab.twin.model_fit import fit_limits, list_limits
+from locust_llm.lab.twin.scheduler_fit import fit_limits, list_limits
 
 from .models import h100, sweep
 

@@ -4,14 +4,14 @@ import math
 
 import pytest
 
-from locust_llm.lab.twin.predict import (
+from locust_llm.lab.twin.twin_model import SchedulerSettings
+from locust_llm.lab.twin.twin_prediction import (
     OTHER_POLICY,
     PER_OCTAVE,
     lengths_apart,
     settings_apart,
     standard_error_of,
 )
-from locust_llm.lab.twin.twin_model import SchedulerSettings
 
 
 def test_the_error_of_another_percentile_is_the_largest_of_its_metric() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from locust_llm.lab.twin.observations import (
+from locust_llm.lab.twin.server_observations import (
     ObservedRequest,
     ObservedStage,
     measure_throughput,

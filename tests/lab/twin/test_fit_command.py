@@ -13,7 +13,7 @@ from support.probing import Noise, Server, probed
 from support.twin_folders import probed_folder, swept_folder
 
 from locust_llm.exit_status import ExitStatus
-from locust_llm.lab.probe.diagnosis import CHUNKED, Diagnosis
+from locust_llm.lab.probe.scheduler_diagnosis import CHUNKED, Diagnosis
 from locust_llm.lab.twin import child_runs as runs
 from locust_llm.lab.twin import twin_command as module
 from locust_llm.lab.twin import twin_file

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.lab.twin.replay import OfferedLoad
 from locust_llm.lab.twin.twin_model import SchedulerSettings
+from locust_llm.lab.twin.virtual_replay import OfferedLoad
 from locust_llm.lab.twin.whatif import whatif_grid
 
 FITTED = SchedulerSettings(policy="chunked", max_num_batched_tokens=2048)

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 from support.made_twins import made
 
-from locust_llm.lab.twin.predict import PredictedValue, WhatIf
-from locust_llm.lab.twin.replay import OfferedLoad
 from locust_llm.lab.twin.twin_model import NOT_TO_BE_USED
+from locust_llm.lab.twin.twin_prediction import PredictedValue, WhatIf
+from locust_llm.lab.twin.virtual_replay import OfferedLoad
 from locust_llm.lab.twin.whatif import whatif_grid, whatif_rows
 from locust_llm.slo.rules import parse_rule
 

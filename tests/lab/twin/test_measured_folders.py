@@ -8,7 +8,7 @@ from support.probing import Noise, Server, probed
 from support.records import a_run, answered, failed
 from support.twin_folders import probed_folder, swept_folder, write
 
-from locust_llm.lab.probe.diagnosis import CHUNKED
+from locust_llm.lab.probe.scheduler_diagnosis import CHUNKED
 from locust_llm.lab.twin.measured_folders import Folder, read_folder_loads, read_measured_server
 from locust_llm.records.record import Record
 

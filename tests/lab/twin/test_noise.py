@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from support.probing import Noise, Server
 
-from locust_llm.lab.twin import model_fit as twin_noise
+from locust_llm.lab.twin import scheduler_fit as twin_noise
 from locust_llm.lab.twin import twin_model as twin_model
-from locust_llm.lab.twin.observations import IdleEpisode, ObservedRequest
-from locust_llm.lab.twin.replay import replay_episodes
+from locust_llm.lab.twin.server_observations import IdleEpisode, ObservedRequest
 from locust_llm.lab.twin.twin_engine import draw_step_factor
+from locust_llm.lab.twin.virtual_replay import replay_episodes
 
 from .models import plain, probe
 

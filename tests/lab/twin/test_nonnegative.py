@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from locust_llm.lab.twin.cost_fit import least_squares
+from locust_llm.lab.twin.step_cost_fit import least_squares
 
 
 def test_an_exact_solution_is_found() -> None:

@@ -2,14 +2,14 @@
 
 from support.other_servers import PaddedBatches, PerRequestOverhead, probe
 
-from locust_llm.lab.probe.diagnosis import Diagnosis, diagnose_scheduler
-from locust_llm.lab.probe.measurements import measure_probe
-from locust_llm.lab.twin.model_fit import (
+from locust_llm.lab.probe.probe_measurements import measure_probe
+from locust_llm.lab.probe.scheduler_diagnosis import Diagnosis, diagnose_scheduler
+from locust_llm.lab.twin.scheduler_fit import (
     choose_settings,
     list_candidate_settings,
     longest_sequence,
 )
-from locust_llm.lab.twin.observations import IdleEpisode, collect_episodes
+from locust_llm.lab.twin.server_observations import IdleEpisode, collect_episodes
 from locust_llm.lab.twin.twin_model import StepCosts
 
 BEGIN = StepCosts(fixed_s=0.007, token_s=4e-5)

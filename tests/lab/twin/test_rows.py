@@ -6,9 +6,9 @@ import math
 import pytest
 from support.made_twins import QUEUE, STEP_S, draws, made
 
-from locust_llm.lab.twin.predict import ERROR_WIDTH, PER_OCTAVE, WIDTH, WhatIf
-from locust_llm.lab.twin.replay import OfferedLoad
 from locust_llm.lab.twin.twin_model import SHAPE
+from locust_llm.lab.twin.twin_prediction import ERROR_WIDTH, PER_OCTAVE, WIDTH, WhatIf
+from locust_llm.lab.twin.virtual_replay import OfferedLoad
 from locust_llm.lab.twin.whatif import whatif_grid
 from locust_llm.lab.twin.whatif import whatif_rows as whatif_rows
 from locust_llm.lab.twin.whatif.simulation_processes import SharedWork, simulate_what_ifs

@@ -7,11 +7,11 @@ from statistics import fmean
 import msgspec
 import pytest
 
-from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage, stage_figures
-from locust_llm.lab.twin.predict import WIDTH
-from locust_llm.lab.twin.replay import OfferedLoad, resend_stage, simulate_load
+from locust_llm.lab.twin.server_observations import ObservedRequest, ObservedStage, stage_figures
 from locust_llm.lab.twin.twin_fit import LEAST_ERRORS, check_predictions, held_out, judge_trust
 from locust_llm.lab.twin.twin_model import HeldOutCheck, Noise
+from locust_llm.lab.twin.twin_prediction import WIDTH
+from locust_llm.lab.twin.virtual_replay import OfferedLoad, resend_stage, simulate_load
 
 from .models import plain
 

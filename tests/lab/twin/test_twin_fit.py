@@ -4,10 +4,10 @@ import msgspec
 import pytest
 from support.probing import Noise, Server, probed
 
-from locust_llm.lab.probe.diagnosis import DISAGGREGATED, Diagnosis, diagnose_scheduler
-from locust_llm.lab.probe.measurements import measure_probe
-from locust_llm.lab.twin.model_fit import fit_model, score_model
-from locust_llm.lab.twin.observations import collect_episodes
+from locust_llm.lab.probe.probe_measurements import measure_probe
+from locust_llm.lab.probe.scheduler_diagnosis import DISAGGREGATED, Diagnosis, diagnose_scheduler
+from locust_llm.lab.twin.scheduler_fit import fit_model, score_model
+from locust_llm.lab.twin.server_observations import collect_episodes
 from locust_llm.lab.twin.twin_fit import fit_twin, measure_ranges, sample_lengths
 
 from .models import H100, again, h100, probe, sweep

@@ -14,9 +14,9 @@ from support.exports import ARRIVED_NS, NAMES, as_json, as_protobuf, span
 
 from locust_llm.records.server_times import ServerTimes
 from locust_llm.records.spans import otlp_json, otlp_protobuf
-from locust_llm.records.spans.join import SpanJoin, SpanLine, sort_spans
-from locust_llm.records.spans.reported_times import FILE, read_spans
+from locust_llm.records.spans.join_spans import SpanJoin, SpanLine, sort_spans
 from locust_llm.records.spans.span import extract_server_times
+from locust_llm.records.spans.span_times import FILE, read_spans
 from locust_llm.records.spans.trace_ids import make_run_trace, make_trace_id, make_traceparent
 
 RUN = "4bf92f3577b34da6"

@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
-from locust_llm.report.charts.plot_model import Plot, PlotAxis, PlotMark, PlotSeries
-from locust_llm.report.render.inline import CHART_SCRIPTS, embed_json, make_policy, read_static
+from locust_llm.report.charts.plot_data import Plot, PlotAxis, PlotMark, PlotSeries
+from locust_llm.report.render.inline_assets import (
+    CHART_SCRIPTS,
+    embed_json,
+    make_policy,
+    read_static,
+)
 
 TIME = PlotAxis(label="time since the start", unit="s", low=0.0, high=120.0)
 DOTS = PlotSeries("request", "dot", [10.0, 50.0, 60.0, 100.0], [100.0, 200.0, 900.0, 300.0], "dots")

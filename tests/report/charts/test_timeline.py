@@ -17,7 +17,7 @@ from locust_llm.report.charts.timeline import (
     make_timeline,
     pick_records,
 )
-from locust_llm.report.columns import collect_columns
+from locust_llm.report.load_records import collect_columns
 
 
 def drawn(*records: Record, run: Run | None = None) -> Timeline:

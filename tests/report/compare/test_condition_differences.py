@@ -10,14 +10,14 @@ from support.records import a_run, answered, failed
 
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
-from locust_llm.report.columns import collect_columns
 from locust_llm.report.compare.condition_differences import (
     ConditionDifference,
     find_condition_differences,
 )
-from locust_llm.report.rate_window import RateWindow
+from locust_llm.report.load_records import collect_columns
+from locust_llm.report.measurement_window import RateWindow
 from locust_llm.report.request_selection import RequestSelection
-from locust_llm.report.slo.observed import Evaluation
+from locust_llm.report.slo.observed_rule_values import Evaluation
 from locust_llm.slo.client_verdict import ClientVerdict
 
 FINE = ClientVerdict("OK")

@@ -13,8 +13,6 @@ from support.records import UNIX, a_run, answered, every, failed, mixed
 from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import OpenLoopSchedule, Run, Stage, write_run
-from locust_llm.report.build import write_reports
-from locust_llm.report.columns import collect_columns
 from locust_llm.report.compare.condition_differences import load_run
 from locust_llm.report.compare.metric_differences import (
     BETTER,
@@ -27,8 +25,10 @@ from locust_llm.report.compare.metric_differences import (
     possible_ends,
     ratio_ends,
 )
-from locust_llm.report.slo.observed import Evaluation, ObservedValue
+from locust_llm.report.load_records import collect_columns
+from locust_llm.report.slo.observed_rule_values import Evaluation, ObservedValue
 from locust_llm.report.summarise import summarise_run
+from locust_llm.report.write_report_files import write_reports
 from locust_llm.slo.rules import SloResult, parse_rule
 
 

@@ -23,11 +23,11 @@ from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run, Stage
-from locust_llm.report.charts.plot_model import Plot, PlotAxis, PlotSeries
+from locust_llm.report.charts.plot_data import Plot, PlotAxis, PlotSeries
 from locust_llm.report.charts.timeline import find_scene
-from locust_llm.report.columns import collect_columns
 from locust_llm.report.document_blocks import TextBlock
-from locust_llm.report.occupancy_levels import compute_occupancy
+from locust_llm.report.gate_occupancy import compute_occupancy
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render.html_report import (
     PageSection,
     arrange_sections,
@@ -35,8 +35,8 @@ from locust_llm.report.render.html_report import (
     render_report_page,
 )
 from locust_llm.report.report_document import LATENCY, SERVER
+from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.latency_breakdown import attribute_latencies
-from locust_llm.report.sections.summary import Summary
 from locust_llm.report.summarise import summarise_run
 from locust_llm.report.summary_rows import Knee, SweepSummary
 

@@ -11,7 +11,7 @@ from support.records import a_run, answered, failed
 from support.request_cases import FILE, make_cases, make_records, the_run
 
 from locust_llm.records.record import Record
-from locust_llm.report.columns import collect_columns
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render import request_sample
 from locust_llm.report.render.request_sample import (
     RequestSample,

@@ -13,8 +13,8 @@ import pytest
 from support.axe import violations
 from support.request_cases import make_records, the_run
 
-from locust_llm.report.columns import collect_columns
-from locust_llm.report.occupancy_levels import compute_occupancy
+from locust_llm.report.gate_occupancy import compute_occupancy
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render import request_sample
 from locust_llm.report.render.html_report import render_report_page
 from locust_llm.report.summarise import summarise_run

@@ -9,8 +9,8 @@ from support.records import a_run, answered, failed, twenty
 
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import OpenLoopSchedule, Run
-from locust_llm.report.columns import collect_columns
 from locust_llm.report.document_blocks import TextBlock
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render.text_report import (
     render_console,
     render_markdown,

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from support.records import a_run, answered, failed, mixed
 
 from locust_llm.records.record import Record
-from locust_llm.report.columns import collect_columns
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render.tiles import (
     SPARK_BINS,
     Tile,

@@ -9,7 +9,7 @@ from support.levels import level
 from support.records import a_run, answered, failed, mixed
 
 from locust_llm.records.record import Record
-from locust_llm.report.columns import collect_columns
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render.verdict import (
     MAX_WORDS,
     RuleBullet,

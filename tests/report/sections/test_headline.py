@@ -6,7 +6,7 @@ from support.records import a_run, answered, failed, mixed
 
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import OpenLoopSchedule, Run
-from locust_llm.report.columns import collect_columns
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.notes import format_verdict_line
 from locust_llm.report.summarise import summarise_run

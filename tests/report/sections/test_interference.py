@@ -19,10 +19,10 @@ from support.records import UNIX, a_run, answered, failed
 from locust_llm.records.profile_export_jsonl import RecordFile, format_record_line
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import write_run
-from locust_llm.report import build as report
-from locust_llm.report.columns import collect_columns
+from locust_llm.report import write_report_files as report
 from locust_llm.report.document_blocks import TextBlock
-from locust_llm.report.occupancy_levels import compute_occupancy
+from locust_llm.report.gate_occupancy import compute_occupancy
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render.text_report import render_plain_block
 from locust_llm.report.sections.interference import (
     MIN_COMPARED,
@@ -37,9 +37,9 @@ from locust_llm.report.sections.interference import (
     make_interference_blocks,
     measure_interference,
 )
+from locust_llm.simulator.scheduling.batching_policies import POLICIES
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.engine import BatchEngine
-from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest

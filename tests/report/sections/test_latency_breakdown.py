@@ -12,7 +12,7 @@ from locust_llm.records.outcomes import RETRIED
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import LimitChange
 from locust_llm.records.server_times import HEADERS, SPANS, TIMINGS, ServerTimes
-from locust_llm.report.columns import collect_columns
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.sections.latency_breakdown import (
     BOTH,
     NOTHING,

@@ -10,10 +10,10 @@ from support.records import UNIX, a_run, answered
 
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Stage
-from locust_llm.records.server_metrics import EngineHistory
-from locust_llm.records.server_metrics_text import EngineSample
-from locust_llm.report.columns import collect_columns
+from locust_llm.records.server_metrics_history import EngineHistory
+from locust_llm.records.server_metrics_parser import EngineSample
 from locust_llm.report.document_blocks import TableBlock, TextBlock
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render.text_report import render_plain_block
 from locust_llm.report.sections.latency_breakdown import (
     REQUESTS,

@@ -15,7 +15,7 @@ from locust_llm.report.sections.latency_breakdown import (
     parse_explained_metric,
 )
 from locust_llm.report.sections.latency_breakdown_display import make_latency_parts_blocks
-from locust_llm.report.server_columns import ReportedColumns
+from locust_llm.report.server_time_columns import ReportedColumns
 
 
 def clock_of(

@@ -8,7 +8,7 @@ from support.records import a_run, answered, failed
 
 from locust_llm.records.record import Record
 from locust_llm.records.server_times import SPANS, ServerTimes
-from locust_llm.report.columns import collect_columns
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.sections.latency_breakdown import (
     LatencyAttribution,
     LatencyBreakdown,

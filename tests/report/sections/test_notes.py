@@ -8,10 +8,10 @@ from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import DecidedRule, Run, UserStart
-from locust_llm.report.columns import collect_columns
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.sections.notes import make_remarks, select_top_remarks
 from locust_llm.report.summarise import summarise_run
-from locust_llm.server.preflight import SAME_WORDS
+from locust_llm.server.open_files_and_ports import SAME_WORDS
 from locust_llm.slo.rules import INCONCLUSIVE, PASS
 
 

@@ -18,8 +18,8 @@ from locust_llm.report.sections.prefill_limit_comparison import (
     name_limits,
     plot_limits,
 )
-from locust_llm.report.time_course import describe_arm_limits
-from locust_llm.slo.best_limit import GOODPUT, SHORT_TTFT, Limit, LimitRegret
+from locust_llm.report.users_and_limit_over_time import describe_arm_limits
+from locust_llm.slo.best_prefill_limit import GOODPUT, SHORT_TTFT, Limit, LimitRegret
 
 GOOD = (0.0, 0.02)
 BAD = (1.0, 1.5)

@@ -11,8 +11,8 @@ from support.examples import examples
 
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
-from locust_llm.records.server_metrics import EngineHistory
-from locust_llm.records.server_metrics_text import EngineSample
+from locust_llm.records.server_metrics_history import EngineHistory
+from locust_llm.records.server_metrics_parser import EngineSample
 from locust_llm.report.sections.prefix_cache import (
     CacheRequest,
     PrefixCache,

@@ -9,13 +9,13 @@ import pytest
 from support.records import a_run, answered
 
 from locust_llm.records.profile_export_jsonl import format_record_line
-from locust_llm.report import build, report_document
-from locust_llm.report.charts.plot_model import Plot, PlotAxis, PlotSeries
+from locust_llm.report import report_document, write_report_files
+from locust_llm.report.charts.plot_data import Plot, PlotAxis, PlotSeries
 from locust_llm.report.document_blocks import Block, Heading, TableBlock
 from locust_llm.report.render import html_report
+from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.section import ReportMaterial, ReportSection
 from locust_llm.report.sections.section_registry import REPORT_SECTIONS
-from locust_llm.report.sections.summary import Summary
 
 
 class Names(msgspec.Struct, frozen=True):
@@ -58,12 +58,12 @@ def write(
     folder: Path, section: "ReportSection[Names]", monkeypatch: pytest.MonkeyPatch
 ) -> Summary:
     """The reports of three requests, with this section beside the others."""
-    for module in (build, report_document, html_report):
+    for module in (write_report_files, report_document, html_report):
         monkeypatch.setattr(module, "REPORT_SECTIONS", (*REPORT_SECTIONS, section))
     records = (answered(10, 20, name=name, id=str(i)) for i, name in enumerate("aab"))
     lines = b"".join(format_record_line(record) + b"\n" for record in records)
     (folder / "profile_export.jsonl").write_bytes(lines)
-    return build.write_reports(folder, a_run())
+    return write_report_files.write_reports(folder, a_run())
 
 
 def test_its_finding_tables_and_charts_are_in_the_report(
@@ -94,4 +94,4 @@ def test_one_that_fails_is_a_note_and_hides_nothing(
 def test_each_has_a_name_of_its_own() -> None:
     names = [section.name for section in REPORT_SECTIONS]
     assert len(set(names)) == len(names)
-    assert not {*names} & {*build.FACTS}
+    assert not {*names} & {*write_report_files.FACTS}

@@ -9,12 +9,12 @@ from support.records import UNIX, a_run, answered
 
 from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.run_facts import RECORDS
-from locust_llm.records.server_metrics import SERVER_METRICS, EngineHistory
-from locust_llm.records.server_metrics_text import EngineSample
-from locust_llm.report.build import write_reports
-from locust_llm.report.columns import collect_columns
+from locust_llm.records.server_metrics_history import SERVER_METRICS, EngineHistory
+from locust_llm.records.server_metrics_parser import EngineSample
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.sections.notes import format_speculation
 from locust_llm.report.sections.speculation import Speculation, measure_speculation
+from locust_llm.report.write_report_files import write_reports
 
 
 def sample(

@@ -12,16 +12,16 @@ from support.records import UNIX, a_run, answered, every, failed, mixed
 from locust_llm.records.outcomes import CUT
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import OpenLoopSchedule
-from locust_llm.report.columns import collect_columns
 from locust_llm.report.compare.metric_differences import measure_change
 from locust_llm.report.console_summary import format_ending
-from locust_llm.report.rate_window import RateWindow
+from locust_llm.report.load_records import collect_columns
+from locust_llm.report.measurement_window import RateWindow
 from locust_llm.report.render.text_report import render_console
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.metric_tables import format_survivors_line
 from locust_llm.report.slo.censoring import ValueBounds, bound_metric, bound_values
-from locust_llm.report.slo.observed import Evaluation, compute_rule_value
+from locust_llm.report.slo.observed_rule_values import Evaluation, compute_rule_value
 from locust_llm.report.summarise import summarise_run
 from locust_llm.slo.metric_definitions import BY_WORD, LATENCIES, PER_USER
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, SloResult, parse_rule

@@ -12,8 +12,8 @@ from support.records import a_run, answered, mixed
 
 from locust_llm.records.record import Record
 from locust_llm.report.array_types import Floats
-from locust_llm.report.columns import collect_columns
 from locust_llm.report.compare.metric_differences import difference_ends
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.slo import long_run
 from locust_llm.report.slo.confidence_intervals import (
     FALLS,
@@ -42,7 +42,7 @@ from locust_llm.report.slo.long_run import (
     slow_part_factor,
     weigh_shapes,
 )
-from locust_llm.report.slo.observed import ObservedValue
+from locust_llm.report.slo.observed_rule_values import ObservedValue
 from locust_llm.report.summarise import summarise_run
 from locust_llm.slo import binomial_intervals
 from locust_llm.slo.rules import INCONCLUSIVE, PASS

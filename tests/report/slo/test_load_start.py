@@ -9,7 +9,7 @@ from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import UserStart
-from locust_llm.report.columns import collect_columns
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.slo.load_start import find_started
 from locust_llm.report.summarise import summarise_run

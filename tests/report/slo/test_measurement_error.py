@@ -14,9 +14,9 @@ from locust_llm.records.record import Record
 from locust_llm.records.run_facts import ProcessHealth, Run
 from locust_llm.records.timing_accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.report.aiperf_export import export_summary_json
-from locust_llm.report.columns import collect_columns
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.report_document import build_report_document
-from locust_llm.report.sections.summary import Summary
+from locust_llm.report.run_summary import Summary
 from locust_llm.report.slo.measurement_error import RuleError, combine_rule_errors
 from locust_llm.report.summarise import summarise_run
 from locust_llm.report.summary_rows import Row, SweepSummary

@@ -16,7 +16,7 @@ from locust_llm.workload.dataset import Dataset
 from locust_llm.workload.dataset_formats import DatasetError, DatasetSession, Turn
 from locust_llm.workload.dataset_summary import check_dataset, explain_too_fast_trace
 from locust_llm.workload.session_trees import RecordedSpan, order_spans_by_time
-from locust_llm.workload.traces.start_point import (
+from locust_llm.workload.traces.session_start_point import (
     cap_session_waits,
     parse_start_shares,
     start_session_at,

@@ -4,15 +4,15 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, Final
 
-from locust_llm.lab.twin.observations import IN_FLIGHT
 from locust_llm.lab.twin.plan.replica_plan import MONTH_H
-from locust_llm.lab.twin.predict import (
+from locust_llm.lab.twin.server_observations import IN_FLIGHT
+from locust_llm.lab.twin.twin_model import VERDICTS
+from locust_llm.lab.twin.twin_prediction import (
     PredictedValue,
     interval_of_logarithms,
     log_ratios,
     standard_error_of,
 )
-from locust_llm.lab.twin.twin_model import VERDICTS
 from locust_llm.lab.twin.whatif.whatif_rows import THROUGHPUT, WhatIfRow, figure_of_rule
 from locust_llm.lab.twin.whatif.whatif_text import (
     describe_extrapolations,

@@ -12,11 +12,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final, NamedTuple
 
-from locust_llm.lab.twin.observations import IN_FLIGHT
-from locust_llm.lab.twin.predict import PredictedValue, WhatIf
-from locust_llm.lab.twin.replay import Lengths, OfferedLoad
+from locust_llm.lab.twin.server_observations import IN_FLIGHT
 from locust_llm.lab.twin.twin_fit import MAX_ERROR
 from locust_llm.lab.twin.twin_model import FIGURES, Twin
+from locust_llm.lab.twin.twin_prediction import PredictedValue, WhatIf
+from locust_llm.lab.twin.virtual_replay import Lengths, OfferedLoad
 from locust_llm.lab.twin.whatif.whatif_grid import Case
 from locust_llm.lab.twin.whatif.whatif_rows import (
     MET,

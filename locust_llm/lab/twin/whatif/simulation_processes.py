@@ -8,9 +8,9 @@ from itertools import chain
 from multiprocessing import get_context
 from typing import Final, NamedTuple
 
-from locust_llm.lab.twin.predict import RUNS, Logarithms, WhatIf, simulate_logarithms
-from locust_llm.lab.twin.replay import Lengths, OfferedLoad
 from locust_llm.lab.twin.twin_model import ServerModel
+from locust_llm.lab.twin.twin_prediction import RUNS, Logarithms, WhatIf, simulate_logarithms
+from locust_llm.lab.twin.virtual_replay import Lengths, OfferedLoad
 from locust_llm.records.machine import usable_cores
 
 FEW: Final = 24

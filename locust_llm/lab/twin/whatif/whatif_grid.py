@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from locust_llm.lab.twin.observations import IN_FLIGHT, REQUESTS_PER_S
-from locust_llm.lab.twin.predict import Logarithms, WhatIf, mean_of_logarithms
-from locust_llm.lab.twin.replay import Lengths, OfferedLoad
+from locust_llm.lab.twin.server_observations import IN_FLIGHT, REQUESTS_PER_S
 from locust_llm.lab.twin.twin_model import NOT_TO_BE_USED, Ranges, SchedulerSettings, Twin
+from locust_llm.lab.twin.twin_prediction import Logarithms, WhatIf, mean_of_logarithms
+from locust_llm.lab.twin.virtual_replay import Lengths, OfferedLoad
 from locust_llm.settings.sweep_option import (
     CONCURRENCY,
     LOADS,
@@ -28,7 +28,7 @@ from locust_llm.settings.sweep_option import (
     RATE,
     parse_sweep_values,
 )
-from locust_llm.simulator.scheduling.policies import POLICIES, WHOLE_PROMPTS
+from locust_llm.simulator.scheduling.batching_policies import POLICIES, WHOLE_PROMPTS
 from locust_llm.simulator.scheduling.step_cost import BLOCK_SIZE
 from locust_llm.text.format import find_nearest_names
 

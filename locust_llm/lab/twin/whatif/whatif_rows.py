@@ -8,8 +8,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from locust_llm.lab.twin.observations import IN_FLIGHT, REQUESTS_PER_S, SERVED
-from locust_llm.lab.twin.predict import (
+from locust_llm.lab.twin.server_observations import IN_FLIGHT, REQUESTS_PER_S, SERVED
+from locust_llm.lab.twin.twin_model import SHAPE, Twin
+from locust_llm.lab.twin.twin_prediction import (
     RUNS,
     WIDTH,
     PredictedValue,
@@ -21,8 +22,7 @@ from locust_llm.lab.twin.predict import (
     standard_error_of,
     variance_of_logarithms,
 )
-from locust_llm.lab.twin.replay import Lengths, OfferedLoad
-from locust_llm.lab.twin.twin_model import SHAPE, Twin
+from locust_llm.lab.twin.virtual_replay import Lengths, OfferedLoad
 from locust_llm.lab.twin.whatif.simulation_processes import (
     LogarithmsByFigure,
     Progress,

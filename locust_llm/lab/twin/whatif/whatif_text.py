@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from locust_llm.lab.twin.predict import PredictedValue
 from locust_llm.lab.twin.twin_model import VERDICTS, Twin
+from locust_llm.lab.twin.twin_prediction import PredictedValue
 from locust_llm.lab.twin.whatif.whatif_rows import (
     MET,
     NOT_MET,

@@ -9,8 +9,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from locust_llm.report.array_types import Floats
-from locust_llm.report.rate_window import MIN_ANSWERED_SHARE
-from locust_llm.report.slo.observed import TOO_FEW
+from locust_llm.report.measurement_window import MIN_ANSWERED_SHARE
+from locust_llm.report.slo.observed_rule_values import TOO_FEW
 from locust_llm.report.summary_rows import Knee, LoadLevel, SweepSummary
 from locust_llm.settings.sweep_option import AXES, CONCURRENCY, MIN_GAIN, PREFILL, RATE, REPEAT
 from locust_llm.slo.binomial_intervals import NORMAL_REACH

@@ -10,14 +10,14 @@ from support.stages import a_stage, steps
 
 from locust_llm.records.run_facts import OpenLoopSchedule, ProcessHealth, Run
 from locust_llm.records.timing_accuracy import ErrorBounds, MeasurementAccuracy
-from locust_llm.report.columns import collect_columns
-from locust_llm.report.sections.summary import Summary
+from locust_llm.report.load_records import collect_columns
+from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.sweep.sweep_findings import find_sweep_axis, summarise_sweep
 from locust_llm.report.summarise import summarise_run
 from locust_llm.report.summary_rows import SweepSummary
+from locust_llm.simulator.scheduling.batching_policies import POLICIES
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.engine import BatchEngine
-from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100, CostModel
 from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest

@@ -8,7 +8,7 @@ from support.records import a_run, answered
 from support.stages import a_level, a_stage
 
 from locust_llm.records.run_facts import Run
-from locust_llm.report.columns import collect_columns
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render.text_report import render_console, render_markdown
 from locust_llm.report.sections.sweep.knee import find_knees, select_top_knees
 from locust_llm.report.sections.sweep.sweep_chart import plot_stages

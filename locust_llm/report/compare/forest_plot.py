@@ -1,0 +1,157 @@
+"""Forest plot: the differences of two runs, or two arms, as a sentence, and as a plot with a row
+for each metric: its difference in %, the interval, and a line at no difference.
+
+The scale is of ratios: twice and half as much are as far from the line. Better is always to the
+left, whether less or more of a metric is better.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from markupsafe import Markup
+
+from locust_llm.slo.metric_definitions import BY_WORD, TIME
+from locust_llm.text.format import clean_line, format_brief
+
+BETTER: Final = "better"
+WORSE: Final = "worse"
+NOT_SIGNIFICANT: Final = "not significant"
+LEAST_RATIO: Final = 1.2
+"""The scale goes to this ratio at least."""
+MOST_RATIO: Final = 8.0
+"""What is further off is an arrow at the edge."""
+MIDDLE: Final = 50.0
+EDGE: Final = 46.0
+"""The place of no difference, and how far the scale goes to both sides, in % of the width."""
+SUMMARISED: Final = (
+    ("ttft", ("p95", "p50", "p99")),
+    ("itl", ("p50", "p95", "p99")),
+    ("request_latency", ("p50", "p95", "p99")),
+    ("output_tokens_per_s", ("",)),
+)
+"""The metrics of the sentence, each with its statistics in the order of choice."""
+MAX_SUMMARISED: Final = 3
+TWICE: Final = 2.0
+"""From this ratio on the sentence has times, below it a percentage."""
+MARKS: Final = {BETTER: ("\N{CHECK MARK}", "pass"), WORSE: ("\N{BALLOT X}", "loud")}
+ROW: Final = Markup(
+    "<li class={kind}><span class=mark aria-hidden=true>{mark}</span><span>{label}</span>"
+    '<svg class=scale aria-hidden=true><line class=zero x1="50%" x2="50%" y1=0 y2=18 />'
+    "{drawn}</svg><b>{value} <small>{interval}</small><span class=unseen>, {word}</span></b></li>"
+)
+REACH: Final = Markup('<line class=reach x1="{low}%" x2="{high}%" y1=9 y2=9 />')
+DOT: Final = Markup('<circle cx="{at}%" cy=9 r=4.5 />')
+PLOT: Final = Markup(
+    "<ul class=forest><li class=sides aria-hidden=true><span></span><span></span>"
+    "<span class=sides><span>\N{LEFTWARDS ARROW} better</span><span>worse \N{RIGHTWARDS ARROW}"
+    "</span></span><b></b></li>{rows}</ul>"
+)
+
+
+class Difference(NamedTuple):
+    """One metric of two runs, relative to the first of them."""
+
+    metric: str
+    stat: str
+    label: str
+    percent: float
+    low: float | None
+    high: float | None
+    """The ends of the 95 % interval, in %. None: not known."""
+    word: str
+    """better, worse, or why neither."""
+    where: str = ""
+    """The stage: ``concurrency 8``."""
+
+    @property
+    def differs(self) -> bool:
+        return self.word in (BETTER, WORSE)
+
+
+# -- the sentence ----------------------------------------------------------------------------------
+
+
+def describe_differences(name: str, differences: Sequence[Difference]) -> str:
+    """``chatB: ITL p50 3.2 times as long; TTFT: not significant.`` Empty: nothing is comparable."""
+    parts = list[str]()
+    for metric, stats in SUMMARISED:
+        known = [one for one in differences if one.metric == metric and one.stat in stats]
+        known.sort(key=lambda one: stats.index(one.stat))
+        sure = next((one for one in known if one.differs), None)
+        if sure is not None:
+            parts.append(describe_ratio(sure))
+        elif known:
+            parts.append(f"{BY_WORD[metric].spoken_name}: {NOT_SIGNIFICANT}")
+    sure_first = sorted(parts, key=lambda part: part.endswith(NOT_SIGNIFICANT))
+    shown = sure_first[:MAX_SUMMARISED]
+    return f"{name}: {'; '.join(shown)}." if shown else ""
+
+
+def describe_ratio(one: Difference) -> str:
+    """``ITL p50 3.2 times as long``, ``TTFT p95 12% shorter``."""
+    is_time = BY_WORD[one.metric].units is TIME
+    ratio = 1 + one.percent / 100
+    where = f" at {one.where}" if one.where else ""
+    name = f"{BY_WORD[one.metric].spoken_name} {one.stat}".rstrip()
+    if ratio >= TWICE:
+        times = format_brief(ratio, digits=2)
+        return f"{name} {times} times as {'long' if is_time else 'high'}{where}"
+    more, less = ("longer", "shorter") if is_time else ("higher", "lower")
+    size = format_brief(abs(one.percent), "%", 2)
+    return f"{name} {size} {more if one.percent > 0 else less}{where}"
+
+
+# -- the plot --------------------------------------------------------------------------------------
+
+
+def draw_forest(differences: Sequence[Difference]) -> Markup:
+    """A list with a row for each difference."""
+    most = _find_scale(differences)
+    return PLOT.format(rows=Markup("").join(_draw_row(one, most) for one in differences))
+
+
+def describe_forest(differences: Iterable[Difference]) -> str:
+    """For screen readers."""
+    return "; ".join(f"{one.label} {one.percent:+.1f}%, {one.word}" for one in differences)
+
+
+def _find_scale(differences: Sequence[Difference]) -> float:
+    """The logarithm of the ratio at the edges."""
+    ends = [
+        abs(math.log(1 + end / 100))
+        for one in differences
+        for end in (one.percent, one.low, one.high)
+        if end is not None and -100 < end < math.inf
+    ]
+    return min(max([*ends, math.log(LEAST_RATIO)]), math.log(MOST_RATIO))
+
+
+def _draw_row(one: Difference, most: float) -> Markup:
+    mark, kind = MARKS.get(one.word, ("\N{EN DASH}", "open"))
+    return ROW.format(
+        kind=kind,
+        mark=mark,
+        label=clean_line(one.label),
+        drawn=Markup("").join(_draw_shapes(one, most)),
+        value=f"{one.percent:+.1f}%" if one.percent < 1000 else f"\N{MULTIPLICATION SIGN}{one.percent / 100 + 1:,.0f}",
+        interval="" if one.low is None or one.high is None else f"[{one.low:+.0f}, {one.high:+.0f}]",
+        word=one.word,
+    )  # fmt: skip
+
+
+def _draw_shapes(one: Difference, most: float) -> Iterator[Markup]:
+    if one.low is not None and one.high is not None:
+        low, high = sorted((_place(one.low, one, most), _place(one.high, one, most)))
+        yield REACH.format(low=low, high=high)
+    yield DOT.format(at=_place(one.percent, one, most))
+
+
+def _place(percent: float, one: Difference, most: float) -> float:
+    """The place of a difference, in % of the width: worse to the right."""
+    ratio = 1 + percent / 100
+    share = 1.0 if math.isinf(ratio) else -1.0
+    if 0 < ratio < math.inf:
+        share = min(max(math.log(ratio) / most, -1.0), 1.0)
+    side = 1 if BY_WORD[one.metric].less_is_better else -1
+    return round(MIDDLE + EDGE * share * side, 1)

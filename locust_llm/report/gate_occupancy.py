@@ -1,0 +1,179 @@
+"""Gate occupancy: how many requests waited at the gate, held a slot or were decoding, at every
+moment of a run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from locust_llm.records.run_facts import LimitChange
+from locust_llm.report.array_types import Floats
+
+from .summary_rows import GateUse
+
+Interval = tuple[Floats, Floats]
+
+INSTANT_S: Final = 1e-5
+"""A level that holds no longer is none. Unix time in a double resolves 0.2 µs, and the clocks of
+two processes agree to some µs. So the end of one request may seem to come just after the begin of
+the next one that it made room for."""
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """The levels over time: the ``i``-th ones hold from ``at[i]`` to ``at[i + 1]`` (Unix
+    seconds)."""
+
+    at: Floats
+    limit: NDArray[np.float32]
+    """The prefill limit in force; NaN without a gate."""
+    used: NDArray[np.int32]
+    """The requests sent whose first chunk, error or end has not come: the server's prefills as seen
+    from here."""
+    waiting: NDArray[np.int32]
+    decoding: NDArray[np.int32]
+
+
+def compute_occupancy(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Occupancy:
+    """The levels from the requests' intervals, each half open: [asked, admitted) waiting, [sent,
+    first chunk) using a slot, [first chunk, closed) decoding.
+
+    ``requests`` has the stamp columns of ``columns.collect_columns``. ``used`` counts what reached
+    the server, independently of the gate's own count. It begins with the send (the admission, if
+    nothing was sent). It ends with the first of: first chunk, slot given back, close. So it can
+    prove the gate wrong.
+    """
+    asked, admitted, sent, freed, first, closed = (
+        requests[name].to_numpy(np.float64)
+        for name in (
+            "asked_at",
+            "admitted_at",
+            "sent_at",
+            "freed_at",
+            "first_chunk_at",
+            "closed_at",
+        )
+    )
+    gated = any(change.limit is not None for change in limits)
+    never = np.isnan(admitted) & np.isnan(sent)  # given up, or cut, while it waited
+    waiting = (asked, np.where(never & gated, closed, admitted))
+    used = (np.where(np.isnan(sent), admitted, sent), np.fmin(np.fmin(first, freed), closed))
+    decoding = (first, closed)
+    intervals = [_real(*interval) for interval in (used, waiting, decoding)]
+    changes = sorted(limits, key=lambda change: change.at)
+    changed_at = np.array([change.at for change in changes], np.float64)
+    limit = np.array(
+        [np.nan, *(np.nan if change.limit is None else change.limit for change in changes)],
+        np.float32,
+    )
+    at = np.unique(np.concatenate([changed_at, *chain.from_iterable(intervals)]))
+    return Occupancy(
+        at,
+        limit[np.searchsorted(changed_at, at, side="right")],
+        *(_level(interval, at) for interval in intervals),
+    )
+
+
+def measure_gate_use(levels: Occupancy, start: float, end: float) -> GateUse | None:
+    """The use of slots between two moments (Unix seconds). None: the stretch is empty."""
+    length = np.diff(np.clip(levels.at, start, end))
+    if not end > start or not length.any():
+        return None
+    used, limit = levels.used[:-1], levels.limit[:-1]
+    wanted = (levels.waiting[:-1] > 0) & (limit > 0)  # NaN > 0 is False
+    waited_s = float(length[wanted].sum())
+    return GateUse(
+        mean_used=float(used @ length) / (end - start),
+        max_used=int(used[length > INSTANT_S].max(initial=0)),
+        waited_s=waited_s,
+        utilisation=float((used[wanted] / limit[wanted]) @ length[wanted]) / waited_s
+        if waited_s
+        else None,
+    )
+
+
+def unused_permit_s(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Floats:
+    """For each request, the seconds for which it waited at the gate though a permit was free: the
+    load generator had not handed it over.
+
+    Where more requests waited than permits were free, each has its part of them. With one free
+    permit of two, and three waiting requests, the next two would have shared it: each has half of
+    the time.
+    """
+    asked, admitted, freed, first, closed = (
+        requests[name].to_numpy(np.float64)
+        for name in ("asked_at", "admitted_at", "freed_at", "first_chunk_at", "closed_at")
+    )
+    changes = [
+        change
+        for change in sorted(limits, key=lambda change: change.at)
+        if change.limit is not None
+    ]
+    if (
+        not changes or (requests["attempt"].to_numpy(np.float64) > 1).any()
+    ):  # attempts before had permits, and have no row
+        return np.zeros(len(requests))
+    until = np.where(np.isnan(admitted), closed, admitted)
+    waiting = _real(asked, until)
+    held = _real(admitted, np.fmin(np.fmin(first, freed), closed))
+    changed_at = np.array([change.at for change in changes], np.float64)
+    at = np.unique(np.concatenate([changed_at, *waiting, *held]))
+    limit = np.array([0.0, *(change.limit or 0 for change in changes)])[
+        np.searchsorted(changed_at, at, side="right")
+    ]
+    wanted = np.minimum(_level(waiting, at), limit)
+    free = np.clip(limit - _level(held, at), 0.0, wanted)
+    unused = np.divide(free, wanted, out=np.zeros(len(at)), where=wanted > 0)
+    total = np.zeros(len(at))
+    np.cumsum(unused[:-1] * np.diff(at), out=total[1:])
+    meanwhile = np.interp(until, at, total) - np.interp(asked, at, total)
+    return np.where(until > asked, meanwhile, 0.0)
+
+
+def permit_lag_s(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Floats:
+    """The same where several processes hand permits to each other. It is 0 with one process, which
+    hands them on at once."""
+    if requests["worker"].nunique() < 2:
+        return np.zeros(len(requests))
+    return unused_permit_s(requests, limits)
+
+
+def thin_occupancy(levels: Occupancy, points: int) -> pd.DataFrame:
+    """At most ``points`` rows for a plot, each over an equal share of the time: ``at`` (the middle,
+    Unix seconds) and the time-weighted mean of each level. ``limit`` is the one at the middle."""
+    if len(levels.at) < 2:
+        return pd.DataFrame(
+            {name: np.empty(0) for name in ("at", "limit", "used", "waiting", "decoding")}
+        )
+    edges = np.linspace(levels.at[0], levels.at[-1], points + 1)
+    middle = (edges[1:] + edges[:-1]) / 2
+    length = np.diff(levels.at)
+    columns = {
+        "at": middle,
+        "limit": levels.limit[np.searchsorted(levels.at, middle, side="right") - 1],
+    }
+    for name in ("used", "waiting", "decoding"):
+        area = np.zeros(len(levels.at))
+        np.cumsum(getattr(levels, name)[:-1] * length, out=area[1:])
+        columns[name] = np.diff(np.interp(edges, levels.at, area)) / np.diff(edges)
+    return pd.DataFrame(columns)
+
+
+def _real(starts: Floats, ends: Floats) -> Interval:
+    """The intervals that have both ends and some length, each side sorted by itself, as a level
+    needs no more."""
+    there = ends > starts  # False where either is NaN
+    return np.sort(starts[there]), np.sort(ends[there])
+
+
+def _level(interval: Interval, at: Floats) -> NDArray[np.int32]:
+    """How many of the intervals hold at each moment: the ones that have begun, less the ones that
+    have ended."""
+    starts, ends = interval
+    level = np.searchsorted(starts, at, side="right").astype(np.int32)
+    level -= np.searchsorted(ends, at, side="right").astype(np.int32)
+    return level

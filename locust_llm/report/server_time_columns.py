@@ -1,0 +1,149 @@
+"""Server time columns: the server's own times of each request, beside the columns of the
+records."""
+
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from locust_llm.records.record import Record
+from locust_llm.records.server_times import HEADERS, METRICS, SPANS, TIMINGS, ServerTimes
+from locust_llm.records.spans.trace_ids import make_request_key
+
+SOURCES: Final = ("", SPANS, TIMINGS, HEADERS, METRICS)
+"""The sources by their code; 0: nothing was reported."""
+FIELDS: Final = (
+    "queue_us",
+    "prefill_us",
+    "decode_us",
+    "inference_us",
+    "ttft_us",
+    "e2e_us",
+    "arrived_at",
+)
+Numbers = tuple[float | None, ...]
+"""The fields of one request."""
+SLACK_US: Final = 5_000
+"""A time of the server may be longer than the client's view of it by so much, as its clock is read
+beside its writes."""
+
+
+@dataclass(frozen=True)
+class ReportedColumns:
+    """A row for each request; NaN where the server reported nothing."""
+
+    source: NDArray[np.int8]
+    """The place in SOURCES."""
+    queue_us: NDArray[np.float64]
+    prefill_us: NDArray[np.float64]
+    decode_us: NDArray[np.float64]
+    inference_us: NDArray[np.float64]
+    ttft_us: NDArray[np.float64]
+    e2e_us: NDArray[np.float64]
+    arrived_at: NDArray[np.float64]
+    """Unix seconds of the server's clock."""
+
+    def impossible(
+        self, ttft_us: NDArray[np.float64], total_us: NDArray[np.float64]
+    ) -> NDArray[np.bool_]:
+        """Which times are impossible beside the client's stamps, taken before the server had the
+        request and after it had written.
+
+        ``ttft_us``: from the send to the first chunk. ``total_us``: from the send to the end of the
+        answer. NaN: not known.
+        """
+        queue, prefill, decode = (
+            np.nan_to_num(us) for us in (self.queue_us, self.prefill_us, self.decode_us)
+        )
+        first = np.fmax(queue + prefill, self.ttft_us)
+        last = np.fmax(
+            np.maximum(queue + prefill + decode, queue + np.nan_to_num(self.inference_us)),
+            self.e2e_us,
+        )
+        return np.asarray((first > ttft_us + SLACK_US) | (last > total_us + SLACK_US))
+
+    def without_queue_and_prefill(self) -> "ReportedColumns":
+        """The columns as if the server had not reported these two for any request."""
+        nothing = np.full(len(self.source), np.nan)
+        return replace(self, queue_us=nothing, prefill_us=nothing)
+
+
+@dataclass(frozen=True)
+class ServerColumns:
+    """The keys of the requests' ids in order. For some requests (``rows``) also the times in their
+    answers."""
+
+    keys: NDArray[np.uint64]
+    rows: NDArray[np.int64]
+    sources: NDArray[np.int8]
+    times: NDArray[np.float64]
+    """A row for each of ``rows``, a column for each of FIELDS."""
+
+    def reported(self, spans: Mapping[str, ServerTimes]) -> ReportedColumns:
+        """The times with spans, by the ids of their requests. A span counts before the times in the
+        answer."""
+        source = np.zeros(len(self.keys), np.int8)
+        table = np.full((len(FIELDS), len(self.keys)), np.nan)
+        source[self.rows], table[:, self.rows] = self.sources, self.times.T
+        if spans:
+            keys = np.fromiter(map(make_request_key, spans), np.uint64, len(spans))
+            times = _table([*map(_numbers, spans.values())])
+            along = np.argsort(keys, kind="stable")
+            order = np.argsort(self.keys, kind="stable")
+            keys, times = keys[along], times[along]  # in their order a search is five times as fast
+            place = np.minimum(
+                np.searchsorted(self.keys, keys, sorter=order), max(len(order) - 1, 0)
+            )
+            known = self.keys[order[place]] == keys if len(order) else np.zeros(len(keys), np.bool_)
+            rows = order[place[known]]
+            source[rows] = SOURCES.index(SPANS)
+            table[:, rows] = times[known].T
+        return ReportedColumns(source, *table)
+
+
+class ServerTable:
+    """Collects the times record by record."""
+
+    def __init__(self) -> None:
+        self._keys = array("Q")
+        self._rows = array("q")
+        self._sources = array("b")
+        self._times: list[Numbers] = []
+
+    def add(self, record: Record) -> None:
+        if (times := record.server) is not None and times.source in SOURCES:
+            self._rows.append(len(self._keys))
+            self._sources.append(SOURCES.index(times.source))
+            self._times.append(_numbers(times))
+        self._keys.append(make_request_key(record.id))
+
+    def result(self) -> ServerColumns:
+        return ServerColumns(
+            np.frombuffer(self._keys, np.uint64),
+            np.frombuffer(self._rows, np.int64),
+            np.frombuffer(self._sources, np.int8),
+            _table(self._times),
+        )
+
+
+def join_server_columns(parts: Sequence[ServerColumns]) -> ServerColumns:
+    """Join the columns of consecutive records."""
+    begins = np.cumsum([0, *(len(part.keys) for part in parts)])
+    return ServerColumns(
+        np.concatenate([part.keys for part in parts]),
+        np.concatenate([part.rows + begin for part, begin in zip(parts, begins, strict=False)]),
+        np.concatenate([part.sources for part in parts]),
+        np.concatenate([part.times for part in parts]),
+    )
+
+
+_numbers: Final[Callable[[ServerTimes], Numbers]] = attrgetter(*FIELDS)
+
+
+def _table(rows: list[Numbers]) -> NDArray[np.float64]:
+    """The rows as an array; None becomes NaN."""
+    return np.array(rows, np.float64).reshape(-1, len(FIELDS))

@@ -1,0 +1,508 @@
+"""Write report files: makes a run's files from its folder of records, again from yesterday's
+folder, or as DataFrames.
+
+The stages of a sweep have their own folders, ``stages/<number>``, in the form of a run's. Their
+results are made again from their records, so that the sweep needs nothing else of them. Their files
+are made only where they are out of date.
+"""
+
+import os
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+import pandas as pd
+from msgspec.structs import replace as replaced
+
+from locust_llm.files.json_file import replace_file
+from locust_llm.records.outcomes import RETRIED
+from locust_llm.records.profile_export_jsonl import RecordFile, UnreadLines
+from locust_llm.records.run_facts import (
+    RECORDS,
+    RUN,
+    Run,
+    Stage,
+    decode_readable_run,
+    encode_run_json,
+    read_run,
+)
+from locust_llm.records.server_metrics_history import EngineHistory, read_history
+from locust_llm.records.spans.span_times import read_spans
+from locust_llm.report import timeline_figure as drawing
+from locust_llm.report.charts.timeline import MAX_ROWS, TimelineScene, find_scene, resolve_span
+from locust_llm.report.gate_occupancy import Occupancy, compute_occupancy
+from locust_llm.report.load_records import RequestColumns, make_data_frames, read_columns
+from locust_llm.report.outages import find_run_outages, list_standstills
+from locust_llm.report.run_summary import Summary
+from locust_llm.report.sections.interference import choose_sampled_share, measure_interference
+from locust_llm.report.sections.latency_breakdown import (
+    add_server_histograms,
+    attribute_latencies,
+    make_parts_frame,
+)
+from locust_llm.report.sections.notes import NOTHING_RECORDED, list_missing_parts
+from locust_llm.report.sections.sweep.sweep_findings import (
+    find_sweep_axis,
+    is_too_short,
+    summarise_sweep,
+)
+from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summary_rows import SweepSummary
+from locust_llm.settings.run_options import Settings
+from locust_llm.settings.sweep_option import PREFILL
+from locust_llm.slo.metric_definitions import DEFINITIONS
+from locust_llm.text.format import clean_line
+
+from . import aiperf_export, junit, sweep_csv
+from .fluidity_and_qoe import load_reading_pace
+from .other_load import measure_other_load
+from .render import text_report as tables
+from .render.html_report import render_report_page
+from .renew_notes import renew_notes
+from .report_kinds import Experiment, read_experiment
+from .sections.benchmark_validity import check_validity
+from .sections.energy import measure_run_energy
+from .sections.prefix_cache import find_cached_share, measure_prefix_cache
+from .sections.section import ReportMaterial
+from .sections.section_registry import REPORT_SECTIONS
+from .sections.speculation import measure_speculation
+from .spans_file import SpansRefused as SpansRefused
+from .spans_file import join_spans_file
+
+HTML_FILE: Final = "report.html"
+TIMELINE_FILE: Final = "timeline.svg"
+SUMMARY_FILE: Final = "summary.md"
+FACTS: Final = (
+    "conditions", "client", "figure_errors", "evidence", "counts", "gate", "delivery", "breakdowns", "cancelled",
+    "reading", "failures",
+    "slos", "slo_status", "good", "steady", "interference", "examination", "speculation",
+    "waterfall",
+    "prefix_cache", "sweep", "validity", "energy", "unread", "outages",
+)  # fmt: skip
+"""The fields of the summary in run.json, beside the run and the sections' findings."""
+OWN_FOLDER: Final = Path(__file__).parent
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Results:
+    """A run as DataFrames. ``columns.make_data_frames`` describes their content."""
+
+    requests: pd.DataFrame
+    gaps: pd.DataFrame
+    run: Run
+    broken_lines: int
+    folder: Path
+
+    @cached_property
+    def waterfall(self) -> pd.DataFrame:
+        """The parts of each request's time, its ``id`` first, with its index in ``requests``. An
+        attempt that was tried again is in the part ``retries`` of the last one."""
+        columns, _ = read_columns(self.folder / RECORDS, self.run.settings.reader)
+        frame = make_parts_frame(columns, read_spans(self.folder).times, self.run)
+        ids = self.requests.loc[self.requests["outcome"] != RETRIED, "id"]
+        # a run that goes on has more records now
+        frame = frame.iloc[: len(ids)].set_index(ids.index)
+        frame.insert(0, "id", ids)
+        return frame
+
+
+def write_reports(folder: Path | str, run: Run) -> Summary:
+    """Make every file of a run's folder from its profile_export.jsonl and the facts of the run.
+
+    Raises OSError where the records cannot be read. ``Summary.unmade`` names files that cannot be
+    made.
+    """
+    folder = Path(folder)
+    return _write(folder, run, *read_columns(folder / RECORDS, run.settings.reader))[0]
+
+
+def remake_reports(
+    folder: Path | str,
+    *,
+    stages: bool = False,
+    spans: Path | None = None,
+    blames: Sequence[str] = (),
+) -> tuple[Summary, Run]:
+    """Make the files again, from run.json and the records.
+
+    Of a damaged run.json the readable fields are used (``Run.unread`` has the rest). Without one
+    the records alone must do. The old file stays as run.json.damaged. ``stages``: also make stages
+    that are up to date. ``spans``: join a file of the server's spans first. ``blames``: further
+    breakdowns, such as ``ttft{model=a} p95``. Raises OSError as ``write_reports`` does, and
+    SpansRefused.
+    """
+    folder = Path(folder)
+    columns, unread = read_columns(folder / RECORDS)
+    run, damage = _run(folder, columns.requests)
+    if damage and (folder / RUN).exists():
+        with suppress(OSError):
+            os.replace(folder / RUN, folder / f"{RUN}.damaged")
+    run = renew_notes(run, RecordFile(folder / RECORDS), _history(folder, []))
+    if spans is not None:
+        run = replaced(run, spans=join_spans_file(folder, spans, run.trace))
+    return _write(folder, run, columns, unread, stages=stages, blames=blames)
+
+
+def read(folder: Path | str) -> Results:
+    """The records of a run's folder as DataFrames. Nothing is written."""
+    folder = Path(folder)
+    file = RecordFile(folder / RECORDS)
+    requests, gaps = make_data_frames(file, load_reading_pace(folder))
+    return Results(requests, gaps, _run(folder, requests)[0], file.unread.count, folder)
+
+
+def draw_timeline(
+    folder: Path | str,
+    start: float | None = None,
+    end: float | None = None,
+    rows: int = MAX_ROWS,
+    title: str = "",
+) -> str:
+    """A timeline of the run as SVG: around its longest stall, or between two moments in seconds
+    after its start. Nothing is written.
+
+    Raises ValueError of one sentence where there is nothing to draw.
+    """
+    folder = Path(folder)
+    if not 1 <= rows <= drawing.MAX_ROWS:
+        raise ValueError(f"--requests takes 1 to {drawing.MAX_ROWS}, got {rows}")
+    if not (folder / RECORDS).is_file():
+        raise ValueError(f"{folder} holds no run: it has no {RECORDS}")
+    columns, _ = read_columns(folder / RECORDS)
+    if columns.requests.empty:
+        raise ValueError(f"{folder} holds an empty run: its {RECORDS} has no record")
+    run, _ = _run(folder, columns.requests)
+    span = (
+        None if start is None and end is None else resolve_span(columns.requests, run, start, end)
+    )
+    shown = find_scene(columns, run, RecordFile(folder / RECORDS).since, span, rows)
+    if shown is None or not shown.records:
+        raise ValueError(f"nothing to draw in {folder}: no request of the profiling phase was sent")
+    return drawing.draw_timeline_svg(shown, run, title)
+
+
+def _write(
+    folder: Path,
+    run: Run,
+    columns: RequestColumns,
+    unread: UnreadLines,
+    *,
+    stages: bool = False,
+    blames: Sequence[str] = (),
+) -> tuple[Summary, Run]:
+    """Make the tables first, then everything else, each file by itself."""
+    unmade: list[str] = []
+    history = _history(folder, unmade)
+    before = len(unmade)
+    try:
+        summary, levels = _summary(folder, run, columns, unread, unmade, stages, blames)
+    except Exception as error:  # unexpected facts must not hide the records
+        run = replaced(
+            _unknown(folder, columns.requests),
+            unread=(f"run.json cannot be used ({describe_failure(error)})",),
+        )
+        del unmade[before:]
+        with suppress(OSError):  # the old one knows more
+            os.replace(folder / RUN, folder / f"{RUN}.damaged")
+        summary, levels = _summary(folder, run, columns, unread, unmade, stages, blames)
+    records = RecordFile(folder / RECORDS, sound=not unread.count)
+    by_metrics = find_cached_share(history, run)
+    summary = replaced(
+        summary, conditions=replaced(summary.conditions, cached_share_by_metrics=by_metrics)
+    )
+    reuse = _made(
+        "the shares of the prefix cache",
+        unmade,
+        lambda: measure_prefix_cache(records, by_metrics, run),
+    )
+    summary = replaced(
+        summary,
+        speculation=tuple(measure_speculation(history, run, columns.requests)),
+        prefix_cache=reuse,
+        sections=_find_sections(ReportMaterial(run, columns, records, history), unmade),
+    )
+    power = _made(
+        "the energy of a token", unmade, lambda: measure_run_energy(summary, run, history)
+    )
+    summary = replaced(
+        summary,
+        waterfall=add_server_histograms(summary.waterfall, history, run),
+        energy=power,
+        other_load=_made(
+            "the load of others",
+            unmade,
+            lambda: measure_other_load(history, columns, levels, run),
+        ),
+    )
+    _make_files(folder, run, columns, levels, history, summary, unmade, records)
+    return replaced(summary, unmade=tuple(dict.fromkeys(unmade))), run
+
+
+def _make_files(
+    folder: Path,
+    run: Run,
+    columns: RequestColumns,
+    levels: Occupancy,
+    history: EngineHistory,
+    summary: Summary,
+    unmade: list[str],
+    records: RecordFile,
+) -> None:
+    """Make each file by itself. ``unmade`` gets a line for each that cannot be made."""
+
+    def make(name: str, content: Callable[[], bytes | None]) -> None:
+        """None: there is no such file, and an old one is removed."""
+        try:
+            if (data := content()) is None:
+                (folder / name).unlink(missing_ok=True)
+            else:
+                replace_file(folder / name, data)
+        except Exception as error:
+            unmade.append(f"{name} could not be made: {describe_failure(error)}")
+
+    def table() -> bytes:
+        return tables.render_markdown(replaced(summary, unmade=tuple(unmade)), run, folder).encode()
+
+    def html() -> bytes:
+        known = replaced(summary, unmade=tuple(unmade))
+        return render_report_page(
+            known, run, columns, levels, shown, unmade, history, records, parts
+        ).encode()
+
+    make(RUN, lambda: _facts(run, summary))
+    make(SUMMARY_FILE, table)
+    make("profile_export_aiperf.json", lambda: aiperf_export.export_summary_json(summary, run))
+    make("profile_export_aiperf.csv", lambda: aiperf_export.export_summary_csv(summary).encode())
+    if (sweep := summary.sweep) is not None:
+        make("sweep.csv", lambda: sweep_csv.export_sweep_csv(sweep).encode())
+    if (compared := summary.paired) is not None:
+        make(
+            "ab.json", lambda: msgspec.json.format(msgspec.json.encode(compared), indent=2) + b"\n"
+        )
+    make("junit.xml", lambda: junit.export_junit_xml(summary, run) if summary.slos else None)
+    shown: TimelineScene | None = None
+    try:
+        shown = find_scene(columns, run, RecordFile(folder / RECORDS).since)
+    except Exception as error:
+        unmade.append(f"there is no timeline: {describe_failure(error)}")
+    make(
+        TIMELINE_FILE,
+        lambda: (
+            drawing.draw_timeline_svg(shown, run).encode()
+            if shown is not None and shown.records
+            else None
+        ),
+    )
+    parts: pd.DataFrame | None = None
+    if summary.waterfall is not None:
+        parts = _made(
+            "the parts of single requests",
+            unmade,
+            lambda: make_parts_frame(columns, read_spans(folder).times, run),
+        )
+    before = len(unmade)
+    make(HTML_FILE, html)
+    if len(unmade) > before:  # its own notes name what it could not show
+        known = [*unmade]
+        make(HTML_FILE, html)
+        unmade[:] = known
+    if unmade:
+        make(SUMMARY_FILE, table)
+
+
+def _history(folder: Path, unmade: list[str]) -> EngineHistory:
+    try:
+        return read_history(folder)
+    except OSError as error:
+        unmade.append(f"the server's metrics could not be read: {describe_failure(error)}")
+        return EngineHistory()
+
+
+def _find_sections(material: ReportMaterial, unmade: list[str]) -> dict[str, Any]:
+    """The sections' findings, by name."""
+    return {
+        section.name: _made(section.subject, unmade, partial(section.find, material))
+        for section in REPORT_SECTIONS
+    }
+
+
+def _summary(
+    folder: Path,
+    run: Run,
+    columns: RequestColumns,
+    unread: UnreadLines,
+    unmade: list[str],
+    stages: bool,
+    blames: Sequence[str] = (),
+) -> tuple[Summary, Occupancy]:
+    staged = (
+        run.stages
+        or (run.settings.sweep and run.stage is None and not run.settings.sweeps(PREFILL))
+    ) and not run.settings.compares
+    sweep = _sweep(folder, run, stages) if staged else None
+    levels = compute_occupancy(columns.requests, run.limits)
+    records = RecordFile(folder / RECORDS, sound=not unread.count)
+    experiment: Experiment | None = None
+    beside = None
+    try:
+        experiment = read_experiment(records)
+        if experiment is None and (sweep is None or sweep.repeats) and not run.settings.compares:
+            beside = measure_interference(
+                columns,
+                levels,
+                records.evenly(choose_sampled_share(columns)),
+                list_standstills(find_run_outages(columns, run), run),
+            )
+    except Exception as error:
+        unmade.append(
+            f"the interference of prefills with decodes could not be computed: "
+            f"{describe_failure(error)}"
+        )
+    summary = summarise_run(
+        columns, run, unread.count, records, sweep, levels, beside, experiment, unread.reasons
+    )
+    if (
+        experiment is None
+        and not (staged and sweep is not None and not sweep.repeats)
+        and not run.settings.compares
+        and not run.imported
+    ):
+        parts = _made(
+            "the parts of the requests' time",
+            unmade,
+            lambda: attribute_latencies(
+                columns,
+                read_spans(folder).times,
+                run,
+                records.since,
+                blames,
+                list_standstills(summary.outages, run),
+            ),
+        )
+        summary = replaced(summary, waterfall=parts)
+    by_rules = _made(
+        "whether it is valid by published rules", unmade, lambda: check_validity(summary, run)
+    )
+    return replaced(summary, validity=by_rules), levels
+
+
+def summarise_folder(folder: Path) -> tuple[Summary, Run]:
+    """The summary of a run from its records. Its own files stay as they are. Raises OSError."""
+    columns, unread = read_columns(folder / RECORDS)
+    run, _ = _run(folder, columns.requests)
+    summary, _ = _summary(folder, run, columns, unread, [], False)
+    return replaced(summary, energy=measure_run_energy(summary, run, read_history(folder))), run
+
+
+def _made(what: str, unmade: list[str], make: Callable[[], T]) -> T | None:
+    """The result, or None with a line in ``unmade`` where it fails: no part of a report may hide
+    the rest."""
+    try:
+        return make()
+    except Exception as error:
+        unmade.append(f"{what} could not be computed: {describe_failure(error)}")
+    return None
+
+
+def _facts(run: Run, summary: Summary) -> bytes:
+    plus_minus = {row.tag: row.plus_minus for row in summary.rows if row.plus_minus}
+    results = {name: getattr(summary, name) for name in FACTS} | summary.sections
+    return encode_run_json(run, plus_minus=plus_minus, **results, definitions=DEFINITIONS)
+
+
+def _sweep(folder: Path, run: Run, again: bool) -> SweepSummary:
+    """Read the folders of the stages. A stage that cannot be read is named, and the others
+    count."""
+    stages_read = list[tuple[Run, Summary]]()
+    missing = list[str]()
+    losses = list[tuple[str, Stage, tuple[str, ...]]]()
+    for stage in run.stages:
+        name = f"stage {stage.number} ({find_sweep_axis(run)} {stage.value:g})"
+        try:
+            stages_read.append(made := _stage(folder / "stages" / str(stage.number), again))
+        except FileNotFoundError:
+            missing.append(f"{name} is left out: its run.json is missing.")
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            missing.append(f"{name} is left out: its run.json cannot be read ({why}).")
+        except Exception as error:
+            missing.append(f"{name} is left out: {describe_failure(error)}.")
+        else:
+            losses.append((name, stage, list_missing_parts(made[1], made[0])))
+    measured = any(summary.conditions.requests for _, summary in stages_read)
+    for name, stage, lost in losses:
+        short = measured and is_too_short(run, stage)  # there was no time for any request
+        missing += [f"{name}: {why}." for why in lost if not (short and why == NOTHING_RECORDED)]
+    return summarise_sweep(run, stages_read, missing)
+
+
+def _stage(folder: Path, again: bool) -> tuple[Run, Summary]:
+    """The facts of a stage and its summary. Its files are made if they are out of date. Raises
+    OSError, and ValueError for a folder that is no stage."""
+    run = read_run(folder)
+    if run.stage is None:
+        raise ValueError("it is not of a stage")
+    columns, unread = read_columns(folder / RECORDS)
+    if again or not _up_to_date(folder):
+        summary, run = _write(folder, run, columns, unread)
+        return run, summary
+    return run, _summary(folder, run, columns, unread, [], False)[0]
+
+
+def _up_to_date(folder: Path) -> bool:
+    """Whether the page, which is made last, is no older than its sources."""
+    try:
+        made = (folder / HTML_FILE).stat().st_mtime_ns
+        return all((folder / name).stat().st_mtime_ns <= made for name in (RECORDS, RUN))
+    except OSError:
+        return False
+
+
+def _run(folder: Path, requests: pd.DataFrame) -> tuple[Run, bool]:
+    """(the run of run.json, or what is known without it; whether a part of it could not be
+    read)."""
+    unknown = _unknown(folder, requests)
+    try:
+        return read_run(folder), False
+    except FileNotFoundError:
+        why = "run.json is missing"
+    except OSError as error:
+        why = f"run.json cannot be read ({error.strerror or error})"
+    except ValueError as error:
+        try:
+            return decode_readable_run(folder, unknown), True
+        except (OSError, ValueError):
+            why = f"run.json cannot be read ({error})"
+    return replaced(
+        unknown, unread=(f"{why}: settings, server and limits of this run are unknown",)
+    ), True
+
+
+def _unknown(folder: Path, requests: pd.DataFrame) -> Run:
+    """A run of which only the records are known."""
+    began = max(0.0, float(requests["asked_at"].min())) if len(requests) else 0.0
+    models = requests["model"].astype(str).unique().tolist()
+    name = folder.resolve().name.encode("utf-8", "replace").decode()
+    return Run(
+        name=name, settings=Settings(), started_at=began, profiling_at=began, model=" ".join(models)
+    )
+
+
+def describe_failure(error: Exception) -> str:
+    """The failure in one line. An unexpected error has its place in this program."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    where = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).parent == OWN_FOLDER
+    ]
+    place = f" ({Path(where[-1].filename).name}:{where[-1].lineno})" if where else ""
+    return f"{type(error).__name__}: {clean_line(str(error))[:200]}{place}"

@@ -1,0 +1,57 @@
+"""The forest of differences: its sentence, and the places of its rows, with a pencil."""
+
+import re
+
+import pytest
+
+from locust_llm.report.compare.forest_plot import Difference, describe_differences, draw_forest
+
+
+def one(metric: str, stat: str, percent: float, word: str = "", **more: object) -> Difference:
+    fields: dict[str, object] = {"low": None, "high": None, **more}
+    return Difference(metric, stat, f"{metric} {stat}", percent=percent, word=word, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("differences", "sentence"),
+    [
+        (
+            [one("ttft", "p95", 12.0), one("itl", "p50", 220.0, "worse")],
+            "chatB: ITL p50 3.2 times as long; TTFT: not significant.",
+        ),
+        (
+            [one("ttft", "p50", -30.0, "better"), one("output_tokens_per_s", "", 150.0, "better")],
+            "chatB: TTFT p50 30% shorter; output token throughput 2.5 times as high.",
+        ),
+        (
+            [one("ttft", "p95", 50.0, "worse", where="concurrency 8")],
+            "chatB: TTFT p95 50% longer at concurrency 8.",
+        ),
+        ([], ""),
+    ],
+)
+def test_the_sentence(differences: list[Difference], sentence: str) -> None:
+    assert describe_differences("chatB", differences) == sentence
+
+
+def test_worse_is_to_the_right_and_twice_is_as_far_as_half() -> None:
+    """The scale goes to twice as much: TTFT of twice is at 50 + 46, and so is half the rate."""
+    drawn = draw_forest(
+        [
+            one("ttft", "p50", 100.0, "worse", low=0.0, high=100.0),
+            one("output_tokens_per_s", "", -50.0, "worse"),
+            one("itl", "p50", -50.0, "better"),
+            one("itl", "p95", 0.0, "no difference to be seen"),
+        ]
+    )
+    assert re.findall(r'cx="([\d.]+)%"', drawn) == ["96.0", "96.0", "4.0", "50.0"]
+    assert re.findall(r'reach x1="([\d.]+)%" x2="([\d.]+)%"', drawn) == [("50.0", "96.0")]
+    kinds = re.findall(r"<li class=(\w+)[> ]", drawn)
+    assert kinds == ["sides", "loud", "loud", "pass", "open"]
+    assert "no difference to be seen" in drawn
+
+
+def test_text_from_outside_is_escaped() -> None:
+    drawn = draw_forest([Difference("ttft", "p50", "<b>\x1b", 1.0, None, None, "")])
+    assert "&lt;b&gt;" in drawn
+    assert "<b>\x1b" not in drawn
