@@ -21,8 +21,9 @@ from gevent.event import Event
 
 from locust_llm.access.certificates import use_certificates
 from locust_llm.access.source_addresses import use_source_options
-from locust_llm.controller.controller import Controller, receive_from_workers
+from locust_llm.controller.messages_from_workers import receive_from_workers
 from locust_llm.controller.progress_line import keep_logs_off_live_line, show_run_progress
+from locust_llm.controller.run_controller import Controller
 from locust_llm.controller.run_store import give_up_reports, log_note
 from locust_llm.events import extend_locust_events
 from locust_llm.integrations import upload
@@ -323,7 +324,7 @@ class Plugin:
 
     def _add_record(self, record: Record) -> None:
         if self._control is not None:
-            self._control.add_record(record)
+            self._control.records.add(record)
 
     def _end_sender(self, message: ControlMessage) -> None:
         if isinstance(message, EndRun) and self._sender is not None:
@@ -498,7 +499,7 @@ class Plugin:
                 ended = msgspec.structs.replace(
                     self._sender.ended(), telemetry=self._telemetry.end()
                 )
-                control.on_ended(LOCAL, ended)
+                control.losses.on_ended(LOCAL, ended)
             self._report = control.report(verbose=self._asked("verbose"))
             self._annotations = control.annotations
             self._outcome = control.outcome()

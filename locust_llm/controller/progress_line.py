@@ -16,8 +16,8 @@ from locust_llm.slo.best_prefill_limit import format_limit
 from locust_llm.slo.client_verdict import LEVELS, OK, ClientVerdict
 from locust_llm.text.format import format_duration
 
-from .controller import Controller
 from .live_stats import RATE_S, WINDOW_S, RequestCounts
+from .run_controller import Controller
 
 logger = logging.getLogger("locust_llm")
 

@@ -276,6 +276,11 @@ class RunStore:
         self._file = BufferedFile(self.folder / RECORDS)
         self._lock = lock_file(self.folder / RECORDS)
 
+    @property
+    def draining(self) -> bool:
+        """The end of the run has begun."""
+        return self.stopping_at is not None
+
     def watch_server(self, spawn: Callable[..., gevent.Greenlet]) -> None:
         """Read the server's metrics and receive its spans from now on, in greenlets that ``spawn``
         makes. Raises OSError."""

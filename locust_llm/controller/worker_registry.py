@@ -1,9 +1,9 @@
-"""Workers: the processes that send: who takes part, what work of the run each has, and what is lost
-with one."""
+"""Worker registry: the processes that send: who takes part, what work of the run each has, and what
+is lost with one."""
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -15,12 +15,13 @@ import msgspec
 import zmq
 
 from locust_llm.records.journal import JOURNALS, read_journal_counts, read_journal_frames
-from locust_llm.records.record import Record, unpack_record
+from locust_llm.records.record import Record
 from locust_llm.records.run_facts import ProcessHealth
 from locust_llm.text.format import format_count, format_duration
 from locust_llm.wire.worker_messages import GONE_S, LOCAL, Records
 
 from .live_stats import ProcessState
+from .record_inbox import RecordInbox, list_record_frames
 
 QUIET_S: Final = 1.0
 """A process that has been silent for longer gets no arrivals, and its connection is checked."""
@@ -281,39 +282,3 @@ def is_worker_connected(runner: Any, name: str) -> bool:
     finally:
         server.socket.setsockopt(zmq.ROUTER_MANDATORY, 0)
     return True
-
-
-class RecordInbox:
-    """The other end of worker/records_to_master.py. It takes each record of each worker once."""
-
-    def __init__(self) -> None:
-        self._below: dict[str, int] = {}
-        """For each worker, every serial below this one is here."""
-        self._early: dict[str, set[int]] = {}
-        """The serials that came before their turn."""
-
-    def take(self, worker: str, frames: Iterable[tuple[int, bytes]]) -> list[Record]:
-        """The new records of a batch or a journal of (serial, packed record). Raises ValueError for
-        an invalid record; then none was taken."""
-        below = self._below.get(worker, 1)
-        early = self._early.setdefault(worker, set())
-        came = {
-            serial: unpack_record(packed)
-            for serial, packed in frames
-            if serial >= below and serial not in early
-        }
-        early.update(came)
-        while below in early:
-            early.remove(below)
-            below += 1
-        self._below[worker] = below
-        return list(came.values())
-
-    def taken(self, worker: str) -> int:
-        """How many of its records are here."""
-        return self._below.get(worker, 1) - 1 + len(self._early.get(worker, ()))
-
-
-def list_record_frames(batch: Records) -> Iterable[tuple[int, bytes]]:
-    """The packed records of a batch with their serials."""
-    return enumerate(batch.packed, batch.number)

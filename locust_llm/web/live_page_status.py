@@ -8,9 +8,9 @@ from locust.env import Environment
 
 import gevent
 
-from locust_llm.controller.controller import Controller
 from locust_llm.controller.live_stats import PARTS_S
 from locust_llm.controller.progress_line import format_phase_position
+from locust_llm.controller.run_controller import Controller
 from locust_llm.controller.stage_runner import StageRunner
 from locust_llm.records.breakdown_labels import LATE, NAMES, USER, name_latency_part
 from locust_llm.records.chart_mark_names import (
@@ -181,7 +181,7 @@ class RunView:
         if self.control is None or self.live is None:
             raise ValueError("no run is active: start one first")
         before = self.control.limit
-        done = self.control.change_limit(limit, ramp_s)
+        done = self.control.by_hand.change_limit(limit, ramp_s)
         self.live.gated = self.live.gated or limit is not None
         self.live.has_waits = self.live.has_waits or self.live.gated
         self.target = limit
@@ -200,7 +200,7 @@ class RunView:
         ValueError of one sentence."""
         assert self.control is not None
         before = self._users
-        if not self.control.change_users(users):
+        if not self.control.by_hand.change_users(users):
             return False
         if self.live is not None:
             self.live.mark(
@@ -213,8 +213,8 @@ class RunView:
         sentence."""
         if self.control is None or self.live is None:
             raise ValueError("no run is active: start one first")
-        before = self.control.rate
-        done = self.control.change_rate(per_s)
+        before = self.control.by_hand.rate
+        done = self.control.by_hand.change_rate(per_s)
         self._changed_rate = per_s
         self.live.mark(
             name_rate_change(per_s), "rate", f"the request rate went from {before:g} to {per_s:g}/s"
@@ -247,7 +247,7 @@ class RunView:
         """Look for what goes wrong."""
         now, stats = live.seconds, live.stats
         live.silence.look(now, stats.used + stats.decoding, stats.silent_s())
-        for loss in control.lost_workers[self._marked_losses :]:
+        for loss in control.losses.lost_workers[self._marked_losses :]:
             self._marked_losses += 1
             live.mark_at(loss.at - live.started_at, f"worker {loss.number} lost", "trouble")
         self._watch_client(live, now)
@@ -294,7 +294,7 @@ class RunView:
         found = [live.failures_watch.alert(now), live.silence.alert(now)]
         if control.failure:
             found.append(Alert(RUN_ENDS, BAD, f"The run ends: {control.failure}"))
-        processes, losses = control.processes(), control.lost_workers
+        processes, losses = control.processes(), control.losses.lost_workers
         of = len(processes) + len(losses)
         for process in processes if of > 1 else ():
             found.append(describe_silent_worker(process, of, now))
@@ -393,9 +393,9 @@ class RunView:
                 "waiting": live.stats.waiting,
                 "decoding": live.stats.decoding,
                 "steers": {
-                    "limit": not control.sets_limits,
-                    "users": not control.users_follow_load,
-                    "rate": control.rate,
+                    "limit": not control.by_hand.sets_limits,
+                    "users": not control.by_hand.users_follow_load,
+                    "rate": control.by_hand.rate,
                 },
                 "processes": [
                     (process.number, process.users, process.cpu_share, round(process.silent_s, 1))

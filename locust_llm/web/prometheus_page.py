@@ -9,7 +9,6 @@ from locust.env import Environment
 from flask import Response
 from gevent.pywsgi import WSGIServer
 
-from locust_llm.controller.controller import Controller
 from locust_llm.controller.prometheus_export import (
     CONTENT_TYPE,
     build_gauges,
@@ -17,6 +16,7 @@ from locust_llm.controller.prometheus_export import (
     build_rule_gauges,
     format_exposition,
 )
+from locust_llm.controller.run_controller import Controller
 from locust_llm.records.phase_plan import OVER, PROFILING, stage_of_phase
 from locust_llm.settings.run_refusal import refuse_run
 from locust_llm.settings.server_address import explain_unopened_port, parse_metrics_port

@@ -15,7 +15,7 @@ import msgspec
 from werkzeug.datastructures import ImmutableMultiDict, MultiDict
 from werkzeug.exceptions import HTTPException
 
-from locust_llm.controller.controller import Controller
+from locust_llm.controller.run_controller import Controller
 from locust_llm.locust_adapter.command_line_parser import build_settings
 from locust_llm.locust_adapter.withheld_options import list_secret_names
 from locust_llm.server.discovery import Discovery

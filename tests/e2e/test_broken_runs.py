@@ -100,7 +100,11 @@ def broken(self, *args, **kw):
             "controller.phases", "PhaseRunner", "_time_is_up", ("-u", "1"), marks=pytest.mark.full
         ),
         pytest.param(
-            "controller.controller", "Controller", "flush", ("-u", "1"), marks=pytest.mark.full
+            "controller.records_from_workers",
+            "RecordsFromWorkers",
+            "flush",
+            ("-u", "1"),
+            marks=pytest.mark.full,
         ),
     ],
 )

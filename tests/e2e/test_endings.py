@@ -184,7 +184,7 @@ def test_a_web_run_that_has_lost_its_workers_has_its_report(server: Server, tmp_
 
 RAISING: Final = """
 from locust_llm import LLMUser
-from locust_llm.controller import controller as control
+from locust_llm.controller import run_controller as control
 from locust_llm.worker import records_to_master
 class Chat(LLMUser):
     from locust import task

@@ -14,7 +14,7 @@ from support import unpatched_locust  # noqa: F401  before the rest
 from support.master import Master
 from support.records import answered
 
-from locust_llm.controller import controller
+from locust_llm.controller import messages_from_workers
 from locust_llm.locust_adapter.ports import PORT, set_master_port
 from locust_llm.records.journal import JOURNALS, Journal
 from locust_llm.records.record import pack_record
@@ -54,11 +54,11 @@ def test_who_could_not_be_read_meanwhile_has_not_been_silent(
 ) -> None:
     """While the master's loop is blocked it reads nothing: the wait goes on when it has come round
     again."""
-    monkeypatch.setattr(controller, "HELLO_S", 0.1)
+    monkeypatch.setattr(messages_from_workers, "HELLO_S", 0.1)
     greeted: set[str] = set()
 
     waiting = gevent.spawn(
-        controller._expect_hello, None, SimpleNamespace(clients=["a"]), "a", greeted
+        messages_from_workers._expect_hello, None, SimpleNamespace(clients=["a"]), "a", greeted
     )
     gevent.sleep(0)
     time.sleep(0.2)  # blocked for longer than the wait

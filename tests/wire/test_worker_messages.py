@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import unpatched_locust  # noqa: F401  before the rest
 
-from locust_llm.controller import controller
+from locust_llm.controller import messages_from_workers
 from locust_llm.gate.shares import GateStatus
 from locust_llm.records.run_facts import ProcessHealth
 from locust_llm.wire import worker_messages as protocol
@@ -87,7 +87,7 @@ class Site:
             register_message=self.listeners.__setitem__,
             send_message=lambda *message: self.sent.append(message),
         )
-        self.greeted = controller.receive_from_workers(environment, runner, lambda: self)  # type: ignore[arg-type, return-value]
+        self.greeted = messages_from_workers.receive_from_workers(environment, runner, lambda: self)  # type: ignore[arg-type, return-value]
 
     def begin_worker(self, worker: str) -> None:
         self.called.append(("begin", worker))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from locust_llm.controller.worker_registry import RecordInbox, list_record_frames
+from locust_llm.controller.record_inbox import RecordInbox, list_record_frames
 from locust_llm.records import journal as journals
 from locust_llm.records.journal import (
     Journal,

@@ -19,7 +19,7 @@ from support.records import answered
 from support.virtual_time import UNIX, VirtualTime, turn
 
 from locust_llm.controller import phases, stage_runner
-from locust_llm.controller.controller import Controller
+from locust_llm.controller.run_controller import Controller
 from locust_llm.controller.run_store import ReportOutcome
 from locust_llm.exit_status import ExitStatus, decide_exit_status
 from locust_llm.gate.shares import GateStatus, Share
@@ -162,7 +162,10 @@ def test_the_text_of_a_failure_is_one_line_without_secrets(
     control.on_status(
         "a", Status(gate=GateStatus(0, 0, 0), failure=f"died: ValueError: \x1b[31m{KEY}\nx")
     )
-    why = control.on_begin_failed("b", f"ValueError: {TENANT}\x1b[2J") or control.facts().notes[-1]
+    why = (
+        control.losses.on_begin_failed("b", f"ValueError: {TENANT}\x1b[2J")
+        or control.facts().notes[-1]
+    )
     for text in (why, control.failure, *control.facts().notes):
         assert text.isprintable()
         assert KEY not in text
@@ -264,9 +267,9 @@ def test_warmup_then_profiling_then_the_end(begun: Any, caplog: pytest.LogCaptur
     runner.what_was_sent()
     control.allocator.grant_requests("a")
     assert runner.what_was_sent() == [Sent(Grant(WARMUP, 2), "a")]
-    control.add_record(answered(100, id="2", phase=WARMUP))
+    control.records.add(answered(100, id="2", phase=WARMUP))
     assert control.plan.phase == WARMUP
-    control.add_record(answered(100, id="3", phase=WARMUP))
+    control.records.add(answered(100, id="3", phase=WARMUP))
     turn()
     assert (control.plan.phase, control.limit) == (PROFILING, 5)
     assert kinds_sent(runner) == [Share, StartSpread, AskAgain]
@@ -274,7 +277,7 @@ def test_warmup_then_profiling_then_the_end(begun: Any, caplog: pytest.LogCaptur
     assert runner.what_was_sent() == [Sent(Grant(PROFILING, 3), "a")]
     for number in range(3):
         assert runner.ended == []
-        control.add_record(answered(100, id=f"p{number}"))
+        control.records.add(answered(100, id=f"p{number}"))
         turn()
     assert (control.plan.phase, runner.ended) == (OVER, ["quit"])
     assert [
@@ -307,7 +310,7 @@ def test_stages_follow_each_other_and_the_run_ends_with_the_last(
         prefill_concurrency=3,
     )
     control.allocator.grant_requests("a")
-    control.add_record(answered(100, id="w", phase=WARMUP))
+    control.records.add(answered(100, id="w", phase=WARMUP))
     for number in (1, 2):
         with gevent.Timeout(5):
             while control.plan.phase != f"profiling {number}":
@@ -323,7 +326,7 @@ def test_stages_follow_each_other_and_the_run_ends_with_the_last(
         )
         for request in "xy":
             assert runner.ended == []
-            control.add_record(answered(100, id=f"{request}{number}", stage=number))
+            control.records.add(answered(100, id=f"{request}{number}", stage=number))
         control.allocator.grant_requests("a")  # between two stages nothing is granted
         assert last_count(runner) == 0
     with gevent.Timeout(5):
@@ -388,7 +391,7 @@ def test_in_the_web_page_the_end_stops_the_run_and_not_the_process(begun: Any) -
     runner = Master("a")
     control = begun(runner, headless=False, request_count=1)
     control.allocator.grant_requests("a")
-    control.add_record(answered(100))
+    control.records.add(answered(100))
     control.shutdown.begin()
     turn()
     assert runner.ended == ["stop"]
@@ -431,7 +434,7 @@ def test_a_ramp_goes_no_further_than_its_phase(begun: Any, end: str) -> None:
     assert control.limit == 1
     if end == "the next phase":
         control.allocator.grant_requests("a")
-        control.add_record(answered(100, phase=WARMUP))
+        control.records.add(answered(100, phase=WARMUP))
     else:
         del runner.clients["a"]  # nobody to wait for
         drain = gevent.spawn(control.drain)
@@ -454,9 +457,9 @@ def test_every_record_is_on_disk_once_and_every_batch_acknowledged(begun: Any) -
         for first, some in ((1, records[:2]), (3, records[2:]))
     )
     for batch in (second, first, first, second):
-        control.on_records("a", batch)
+        control.records.take_batch("a", batch)
     assert runner.what_was_sent() == [Sent(Ack(number), "a") for number in (3, 1, 1, 3)]
-    control.flush()
+    control.records.flush()
     assert list(RecordFile(control.folder / "profile_export.jsonl")) == [records[2], *records[:2]]
     assert (control.live_stats.counts, control.live_stats.output_tokens) == ({"ok": 3}, 6)
 
@@ -555,7 +558,7 @@ def test_the_drain_waits_for_those_that_are_there(begun: Any) -> None:
     drain = gevent.spawn(control.drain)
     turn()
     assert kinds_sent(runner) == [EndRun, EndRun]
-    control.on_ended("a", Ended(turned_away=2, missed=3))
+    control.losses.on_ended("a", Ended(turned_away=2, missed=3))
     turn()
     assert not drain.ready()
     del runner.clients["b"]  # the other one died
@@ -563,7 +566,7 @@ def test_the_drain_waits_for_those_that_are_there(begun: Any) -> None:
     assert drain.ready()
     health = ProcessHealth(worker="b", cpu_share=0.5, loop_lag_p99_ms=1.0, clock_error_s=0.02)
     # it was given up before
-    control.on_ended("b", Ended(turned_away=1, records=4, missed=5, health=health))
+    control.losses.on_ended("b", Ended(turned_away=1, records=4, missed=5, health=health))
     facts = control.facts()
     assert (facts.turned_away, facts.records_lost, control.allocator.missed) == (3, 0, 3)
     assert facts.health == (health,)
@@ -584,7 +587,7 @@ def test_what_has_ended_runs_nothing_whatever_its_last_status_was(begun: Any) ->
     control = begun(Master("a"))
     control.live_stats.update("a", used=1, waiting=2, decoding=3)
     assert control.live_stats.inside == 6
-    control.on_ended("a", Ended())
+    control.losses.on_ended("a", Ended())
     assert control.live_stats.inside == 0
 
 
@@ -611,14 +614,14 @@ def test_records_that_came_are_not_lost_whatever_became_of_their_acknowledgement
     }
     for number in came:
         for _ in range(2):  # one of them was sent again
-            control.on_records("a", Records(number, [made[number]]))
+            control.records.take_batch("a", Records(number, [made[number]]))
     if journaled is not None:
         journal = Journal(control.folder / "journal" / "a")
         for number in journaled:
             journal.add(number, made[number])
     drain = gevent.spawn(control.drain)
     turn()
-    control.on_ended("a", Ended(records=4))
+    control.losses.on_ended("a", Ended(records=4))
     drain.join(timeout=5)
     assert control.facts().records_lost == lost
     assert control.live_stats.counts.total() == 4 - lost
@@ -641,8 +644,8 @@ def test_a_long_journal_does_not_hold_the_event_loop(begun: Any, how: str) -> No
         if how == "lost":
             del runner.clients["a"]
         else:
-            control.on_ended("a", Ended(records=3001))
-            control.on_ended("a", Ended(records=3001))  # it is not counted twice
+            control.losses.on_ended("a", Ended(records=3001))
+            control.losses.on_ended("a", Ended(records=3001))  # it is not counted twice
         wait_for(lambda: any("recovered from its disk" in note for note in control.facts().notes))
     assert max(held) < 2 * HELD_S  # in one piece it takes 300 ms and more
     facts = control.facts()
@@ -675,7 +678,7 @@ def test_a_run_does_not_end_before_a_long_journal_is_read(
         )
     drain = gevent.spawn(control.drain)
     turn()
-    control.on_ended("a", Ended(records=3))
+    control.losses.on_ended("a", Ended(records=3))
     read.wait(timeout=5)
     control.cut_open()
     control.shutdown.within(0.0)
@@ -712,10 +715,10 @@ def test_what_a_lost_worker_had_goes_to_the_others_and_the_rest_is_counted(begun
     assert (facts.records_lost, facts.workers) == (1, ("a", "b"))
     (note,) = [note for note in facts.notes if "was lost" in note]
     assert "1 request that it had sent has no record, 1 record was recovered from its disk" in note
-    control.flush()
+    control.records.flush()
     assert [record.id for record in RecordFile(control.folder / "profile_export.jsonl")] == ["made"]
     # it was not dead after all
-    control.add_record(answered(100, id="late", worker="a", admitted_at=10.0))
+    control.records.add(answered(100, id="late", worker="a", admitted_at=10.0))
     assert control.facts().records_lost == 0
 
 
@@ -723,7 +726,7 @@ def test_a_worker_that_leaves_in_order_leaves_its_share(begun: Any) -> None:
     runner = Master("a", "b")
     control = begun(runner, request_count=16)
     control.allocator.grant_requests("a")
-    control.on_ended("a", Ended())
+    control.losses.on_ended("a", Ended())
     facts = control.facts()
     assert facts.records_lost == 0
     assert any("worker a left" in note for note in facts.notes)
@@ -804,14 +807,14 @@ def test_arrivals_are_dealt_out_and_the_run_ends_when_all_are_back(begun: Any) -
     ]
     for number in range(6):
         assert runner.ended == []
-        control.add_record(answered(100, id=str(number)))
+        control.records.add(answered(100, id=str(number)))
         turn()
     assert runner.ended == ["quit"]
     control.allocator.dispatcher._clock = lambda: time.monotonic() + 60  # the last one has been due
     drain = gevent.spawn(control.drain)
     turn()
     for worker in "ab":
-        control.on_ended(worker, Ended())
+        control.losses.on_ended(worker, Ended())
     drain.join(5)
     offer = control.facts().offer
     assert offer is not None
@@ -850,7 +853,7 @@ def test_the_warmup_may_have_fewer_users(begun: Any) -> None:
     turn()
     assert runner.asked_users == [3]
     control.allocator.grant_requests("a")
-    control.add_record(answered(100, id="w", phase=WARMUP))
+    control.records.add(answered(100, id="w", phase=WARMUP))
     turn()
     assert runner.asked_users == [3, 30]
 
@@ -939,9 +942,9 @@ def limits_of(control: Controller) -> list[int | None]:
 
 def test_the_gate_is_turned_at_once_and_it_is_said(begun: Any) -> None:
     control = begun(Master("a", "b"), prefill_concurrency=4)
-    assert control.change_limit(9) == "prefill limit turned by hand from 4 to 9"
-    assert control.change_limit(None) == "prefill limit turned by hand from 9 to no gate"
-    control.change_limit(2)
+    assert control.by_hand.change_limit(9) == "prefill limit turned by hand from 4 to 9"
+    assert control.by_hand.change_limit(None) == "prefill limit turned by hand from 9 to no gate"
+    control.by_hand.change_limit(2)
     assert (control.limit, limits_of(control)) == (2, [4, 9, None, 2])
     notes = [note for note in control.facts().notes if "by hand" in note]
     assert len(notes) == 3
@@ -952,7 +955,7 @@ def test_the_gate_is_turned_at_once_and_it_is_said(begun: Any) -> None:
 def test_a_run_without_a_gate_gets_one(begun: Any) -> None:
     control = begun(Master("a"))
     assert limits_of(control) == []
-    control.change_limit(5)
+    control.by_hand.change_limit(5)
     # that there was none before needs no word
     assert (control.limit, limits_of(control)) == (5, [5])
 
@@ -960,14 +963,14 @@ def test_a_run_without_a_gate_gets_one(begun: Any) -> None:
 def test_the_gate_is_turned_in_a_ramp_from_where_it_is(begun: Any) -> None:
     time = VirtualTime()
     control = begun(Master("a"), time=time, prefill_concurrency=6)
-    control.change_limit(3, 6.0)
+    control.by_hand.change_limit(3, 6.0)
     time.advance(5.9)
     assert limits_of(control) == [6, 6, 5, 4]
     time.advance(0.1)
     assert limits_of(control) == [6, 6, 5, 4, 3]
     control.on_status("a", status(used=8))
-    control.change_limit(None)
-    control.change_limit(7, 1.0)  # from no gate: from as many as are in prefill
+    control.by_hand.change_limit(None)
+    control.by_hand.change_limit(7, 1.0)  # from no gate: from as many as are in prefill
     time.advance(1.0)
     assert limits_of(control)[-3:] == [None, 8, 7]
 
@@ -977,7 +980,7 @@ def test_a_new_turn_ends_the_ramp_before_it(begun: Any) -> None:
     control = begun(
         Master("a"), time=time, prefill_concurrency=9, prefill_concurrency_ramp_duration=8.0
     )
-    control.change_limit(5)
+    control.by_hand.change_limit(5)
     time.advance(60.0)
     assert limits_of(control) == [1, 5]
 
@@ -997,7 +1000,7 @@ def test_a_turn_that_cannot_be_is_refused(
 ) -> None:
     control = begun(Master("a", "b"), **asked)
     with pytest.raises(ValueError, match=line):
-        control.change_limit(limit, ramp_s)
+        control.by_hand.change_limit(limit, ramp_s)
     assert limits_of(control) == []
 
 
@@ -1005,7 +1008,7 @@ def test_a_gate_that_is_not_there_to_be_turned(begun: Any) -> None:
     control = begun(Master("a"), sweep="prefill-concurrency=1,2", users=9)
     assert control.plan.phase == PROFILING
     with pytest.raises(ValueError, match="block by block"):
-        control.change_limit(3)
+        control.by_hand.change_limit(3)
     ending = begun(Master("a"), prefill_concurrency=3)
     ending.shutdown.begin()
     with pytest.raises(ValueError, match="right now"):
@@ -1014,26 +1017,26 @@ def test_a_gate_that_is_not_there_to_be_turned(begun: Any) -> None:
 
 def test_users_are_changed_by_hand_where_nothing_else_says_how_many(begun: Any) -> None:
     control = begun(Master("a"), prefill_concurrency=4)
-    assert control.change_users(12)
+    assert control.by_hand.change_users(12)
     assert control.facts().notes[-1].startswith("users changed by hand from 30 to 12, ")
     with pytest.raises(ValueError, match="--prefill-concurrency 4 is above the 3 users"):
-        control.change_users(3)
-    assert not begun(Master("a"), users=None, request_rate=5.0).change_users(12)
-    assert not begun(Master("a"), repeats=2, request_count=4).change_users(12)
+        control.by_hand.change_users(3)
+    assert not begun(Master("a"), users=None, request_rate=5.0).by_hand.change_users(12)
+    assert not begun(Master("a"), repeats=2, request_count=4).by_hand.change_users(12)
 
 
 def test_the_rate_of_a_steady_schedule_is_changed_by_hand(begun: Any) -> None:
     """From 5/s to 15/s: what is drawn comes three times as fast. A refused change changes nothing,
     and a closed loop has no rate."""
     control = begun(Master("a"), users=None, request_rate=5.0)
-    assert control.rate == 5
-    done = control.change_rate(15.0)
+    assert control.by_hand.rate == 5
+    done = control.by_hand.change_rate(15.0)
     assert done == "request rate changed by hand from 5/s to 15/s"
-    assert (control.rate, control.allocator.rate_factor.value) == (15, 3)
+    assert (control.by_hand.rate, control.allocator.rate_factor.value) == (15, 3)
     assert [change.per_s for change in control.facts().rates] == [15]
     with pytest.raises(ValueError, match="request-rate"):
-        control.change_rate(-1.0)
-    assert control.rate == 15
+        control.by_hand.change_rate(-1.0)
+    assert control.by_hand.rate == 15
     closed = begun(Master("a"), users=4)
     assert closed.rate is None
     with pytest.raises(ValueError, match="no steady request rate"):
@@ -1043,8 +1046,8 @@ def test_the_rate_of_a_steady_schedule_is_changed_by_hand(begun: Any) -> None:
 def test_every_record_is_passed_on_once_it_is_kept(begun: Any) -> None:
     passed: list[str] = []
     control = begun(Master("a"), on_record_over=lambda record: passed.append(record.id))
-    control.add_record(answered(100, id="x"))
-    control.add_record(answered(100, id="y", phase=WARMUP))
+    control.records.add(answered(100, id="x"))
+    control.records.add(answered(100, id="y", phase=WARMUP))
     assert passed == ["x", "y"]
 
 
@@ -1080,8 +1083,8 @@ def test_the_load_of_a_warmup_of_ten_seconds_goes_on_for_twenty(begun: Any) -> N
     control.allocator.grant_requests("a")
     assert last_count(runner) == UNCOUNTED_SHARE
     control.allocator.put_back("a", WARMUP, UNCOUNTED_SHARE - 2)
-    control.add_record(answered(100, phase=WARMUP))
-    control.add_record(answered(100))
+    control.records.add(answered(100, phase=WARMUP))
+    control.records.add(answered(100))
     time.advance(5.0)
     facts = control.facts()
     assert (control.plan.phase, facts.warmup_went_on) == (PROFILING, True)
@@ -1286,7 +1289,7 @@ def test_spans_of_the_run_are_joined_to_its_records(begun: Any, tmp_path: Path) 
         msgspec.json.encode(sort_spans(otlp_json.decode_otlp_json(exported), trace))
     )
     for one in (answered(id="r1"), answered(id="r2")):
-        control.add_record(one)
+        control.records.add(one)
     control.store.spans.hurry()
     assert [*control.store.spans.finish(time.monotonic)] == [
         "spans: 1 of 2 requests have a span (1 of other traces)"
@@ -1324,7 +1327,7 @@ def test_the_form_that_processes_learn_is_noted_once(begun: Any) -> None:
 
 def test_answers_that_were_not_checked_are_noted(begun: Any) -> None:
     control = begun(Master("a", "b"))
-    control.on_ended("a", Ended(unchecked_answers=2))
-    control.on_ended("b", Ended(unchecked_answers=1))
+    control.losses.on_ended("a", Ended(unchecked_answers=2))
+    control.losses.on_ended("b", Ended(unchecked_answers=1))
     (note,) = [note for note in control.facts().notes if "schemas" in note]
     assert note.startswith("WARNING: 3 answers could not be checked in time")

@@ -1,0 +1,93 @@
+"""Records from workers: takes each finished request's record, writes it to the disk before anything
+else, and then counts it where it belongs."""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from locust_llm.client.event_loop_yields import WorkSlices
+from locust_llm.records.outcomes import OK
+from locust_llm.records.phase_plan import PROFILING, profiling_phase
+from locust_llm.records.record import Record
+from locust_llm.wire.worker_messages import Ack, Records
+
+from .phases import PhaseRunner
+from .run_context import RunContext
+
+logger = logging.getLogger("locust_llm")
+
+FLUSH_S: Final = 1.0
+"""The interval of writes of records to the disk."""
+
+
+class RecordsFromWorkers:
+    def __init__(
+        self, context: RunContext, phases: PhaseRunner, on_record_over: Callable[[Record], object]
+    ) -> None:
+        """``on_record_over`` is called with each record of a finished request, once it is kept."""
+        self._context, self._phases = context, phases
+        self._store, self._workers = context.store, context.workers
+        self._on_record_over = on_record_over
+
+    def add(self, record: Record) -> None:
+        """Write a record to the disk before anything else."""
+        phase = profiling_phase(record.stage) if record.phase == PROFILING else record.phase
+        if (
+            self._phases.stages is not None
+            and record.stage == self._phases.stages.number
+            and record.stage
+        ):
+            record = self._phases.stages.add_record(record)
+        if self._phases.limit_sweep is not None and record.phase == PROFILING:
+            record = self._phases.limit_sweep.add_record(record)
+        self._phases.sends.over(record)
+        self._phases.add_response(record)
+        if self._store.spans is not None:
+            self._store.spans.request(record.id, ok=record.outcome == OK)
+        if not self._store.write(record, gated=self._phases.limit.now is not None):
+            return  # the request is not over
+        self._on_record_over(record)
+        if not self._phases.allocator.recorded(record, phase):  # of a process that was given up
+            self._store.lost -= self._workers.found(record)
+
+    def take_batch(self, worker: str, batch: Records) -> None:
+        """Take records of a worker."""
+        self._workers.seen(worker)
+        slices = WorkSlices(self._context.time.monotonic)
+        try:
+            records = self._workers.take(worker, batch)
+        except ValueError as error:
+            logger.error(
+                f"{len(batch.packed)} records of worker {worker} are damaged, and were ignored: "
+                f"{error}"
+            )
+            return
+        for record in records:
+            slices.pause()
+            self.add(record)
+        self.flush()  # what is acknowledged outlives this process
+        self._context.send(Ack(batch.number), worker)
+
+    def recover(self, worker: str) -> int:
+        """Add the undelivered records of a process to the records. Returns their number. The event
+        loop goes on meanwhile."""
+        recovered = 0
+        slices = WorkSlices(self._context.time.monotonic)
+        for records in self._workers.recover(worker):
+            for record in records:
+                self.add(record)
+            recovered += len(records)
+            slices.pause()
+        self.flush()
+        return recovered
+
+    def flush_each_second(self) -> None:
+        while True:
+            self._context.time.sleep(FLUSH_S)
+            self.flush()
+
+    def flush(self) -> None:
+        """Flush each second, and at the end."""
+        self._store.flush()
+        if self._phases.stages is not None:
+            self._phases.stages.flush()
