@@ -19,8 +19,8 @@ from .event_loop_yields import can_wait
 from .reader.reader_choice import get_open_streams
 from .request_bytes import Request
 from .request_timeout import RequestTimeout, find_exceeded_limit, timeout_message
+from .response_chunks import Response, describe_exception
 from .retry import parse_retry_after_s
-from .stamped_response import Response, describe_exception
 
 SIMULATOR: Final = "locust-llm-simulator"
 """The Server header of this package's simulator begins so."""

@@ -8,7 +8,7 @@ from gevent import get_hub, getcurrent
 from locust_llm.records.outcomes import CANCELLED
 
 from .request_bytes import Request
-from .stamped_response import Response
+from .response_chunks import Response
 
 
 class RequestTimeout(BaseException):

@@ -24,8 +24,8 @@ from locust_llm.text.sanitise import sanitise_text
 
 from .connection import Target
 from .proxy_tunnel import Proxy, find_proxy
+from .response_chunks import Response
 from .source_address_rotation import current_source_addresses
-from .stamped_response import Response
 
 PORTS: Final = {"http": 80, "https": 443}
 CLIENT_CERT: Final = "LOCUST_LLM_CLIENT_CERT"

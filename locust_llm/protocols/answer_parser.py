@@ -5,12 +5,10 @@ protocol knows which event is one. Neither usage nor ``[DONE]`` is required: tra
 without it, vLLM sends it after an error.
 """
 
-import json
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -18,20 +16,20 @@ from locust_llm.records.outcomes import OK
 from locust_llm.text.sanitise import sanitise_text
 
 from .error_forms import (
+    ErrorFields,
     find_embedded_error,
-    find_error_message,
     is_error,
-    is_failed_base,
-    read_error_message,
 )
-from .lenient import coerce_json
+from .error_message import MAX_MESSAGE_BYTES, choose_error_message, error_line, status_message
+from .lenient_json import coerce_json, decode_lenient_json, repair_json
 from .token_content import (
-    classify_content,
+    Delta,
+    Index,
+    TextChoice,
     has_arguments,
     has_text,
     is_encrypted,
     is_summary,
-    is_thought,
     read_tool_call_start,
 )
 from .token_counts import (
@@ -40,7 +38,6 @@ from .token_counts import (
     MAX_COUNT,
     OUTPUT,
     REASONING,
-    ChatUsage,
     SettledCounts,
     TokenCounts,
     take_token_count,
@@ -51,163 +48,15 @@ from .token_counts import parse_token_count as parse_token_count
 if TYPE_CHECKING:
     from .protocol import Protocol
 
-NO_MESSAGE: Final = "an error without a message"
-MAX_MESSAGE_BYTES: Final = 1 << 16
-"""A longer error body is a page or no message. Its JSON is not read, as the objects made of it may
-be large."""
 MAX_CHUNK_TOKENS: Final = 1 << 31
 
-Index = int | float | str | None
-"""The index of a choice."""
 T = TypeVar("T")
-
-
-class Delta(msgspec.Struct, gc=False):
-    """What a chunk adds to the assistant's message, or a whole message, in the form of a chat
-    completion."""
-
-    content: Any = None
-    reasoning_content: Any = None
-    reasoning: Any = None
-    thinking: Any = None
-    thinking_blocks: Any = None
-    """LiteLLM's, beside ``reasoning_content``."""
-    reasoning_text: Any = None
-    """GitHub Copilot's."""
-    reasoning_details: Any = None
-    """OpenRouter's and MiniMax's: parts, each with its type."""
-    refusal: Any = None
-    tool_calls: Any = None
-    function_call: Any = None
-    """A tool call in the form before ``tool_calls``."""
-    images: Any = None
-    audio: Any = None
-    extra_content: Any = None
-    """Gemini's: it may mark the content as reasoning."""
-
-    @property
-    def brought(self) -> tuple[bool, bool]:
-        """(whether it has output, whether it has reasoning), without tool calls."""
-        content = self.content
-        if isinstance(content, str):
-            output = content != ""
-            thought = False
-        else:
-            output, thought = classify_content(content) if content else (False, False)
-        if self.extra_content is not None and is_thought(self.extra_content):
-            thought = output or thought
-            output = False
-        output = output or has_text(self.refusal) or has_text(self.images) or _has_sound(self.audio)
-        thoughts = (
-            self.reasoning_content,
-            self.reasoning,
-            self.thinking,
-            self.thinking_blocks,
-            self.reasoning_details,
-            self.reasoning_text,
-        )
-        return output, thought or any(value is not None and has_text(value) for value in thoughts)
-
-    @property
-    def alone(self) -> bool:
-        return (
-            self.tool_calls is None
-            and self.reasoning_content is None
-            and self.reasoning is None
-            and self.refusal is None
-            and self.function_call is None
-            and self.thinking is None
-            and self.reasoning_details is None
-            and self.thinking_blocks is None
-            and self.images is None
-            and self.extra_content is None
-            and self.reasoning_text is None
-            and self.audio is None
-        )
-
-    @property
-    def details(self) -> Any:
-        """Reasoning in parts that have types."""
-        return self.reasoning_details
-
-    @property
-    def has_calls(self) -> bool:
-        return bool(self.tool_calls or self.function_call)
-
-    @property
-    def text_alone(self) -> bool:
-        """The delta adds text of the answer, and nothing else."""
-        return (
-            isinstance(self.content, str)
-            and self.content != ""
-            and self == Delta(content=self.content)
-        )
-
-
-def _has_sound(audio: Any) -> bool:
-    return isinstance(audio, dict) and bool(audio.get("data") or audio.get("transcript"))
-
-
-class ErrorFields(msgspec.Struct, gc=False):
-    """The fields in which a failure stands beside an answer, in an event or a whole answer.
-
-    Most servers write ``error``. vLLM until 2025 and LMDeploy write the ``message`` of an
-    ``object`` that is an ``error``. MiniMax writes ``base_resp``. Other forms stand alone: see
-    error_forms.py.
-    """
-
-    error: Any = None
-    object: Any = None
-    message: Any = None
-    base_resp: Any = None
-
-    @property
-    def failed(self) -> bool:
-        if self.error and is_error(self.error):
-            return True
-        return self.object == "error" or (
-            self.base_resp is not None and is_failed_base(self.base_resp)
-        )
-
-
-class TextChoice(msgspec.Struct, gc=False):
-    """A choice of a plain completion. It holds its text itself, in a stream and in a whole
-    answer."""
-
-    index: Index = None
-    content: Any = msgspec.field(default=None, name="text")
-    finish_reason: Any = None
-    usage: ChatUsage | None = None
-    error: Any = None
-    details: ClassVar[None] = None
-    alone: ClassVar[bool] = True
-
-    @property
-    def delta(self) -> "TextChoice":
-        return self
-
-    message = delta
-
-    @property
-    def brought(self) -> tuple[bool, bool]:
-        return has_text(self.content), False
-
-    @property
-    def has_calls(self) -> bool:
-        return False
-
-    @property
-    def plain(self) -> bool:
-        """The choice adds a text, and nothing else."""
-        text = isinstance(self.content, str) and self.content != ""
-        return text and self.usage is None and self.error is None
 
 
 BROKEN: Final = frozenset({"abort", "error", "timeout", "cancelled"})
 """The finish reasons of answers that were broken off: vLLM when it shuts down or pauses (abort),
 SGLang's abort requests, TensorRT-LLM's time-outs and cancellations."""
 DONE: Final = b"[DONE]"
-SURROGATE: Final = re.compile("[\ud800-\udfff]")
 COMPLAINT: Final = re.compile(
     rb"error|message|detail|msg|success|base_resp|title|fault|exception", re.IGNORECASE
 )
@@ -219,9 +68,6 @@ FAILS: Final = re.compile(
 """A text that is no JSON and matches this is about an error."""
 NO_PART: Final = re.compile(rb"null|true|false|-?[0-9.]+|[\[\]{},\s]*")
 """JSON that holds nothing."""
-DATA: Final = re.compile(rb"^data: ?(.+)$", re.MULTILINE)
-FIELD: Final = re.compile(rb"(?:data|event|id|retry)?:")
-"""The begin of an error's body that is an event stream."""
 NO_REASON: Final = frozenset({"", "null", "none", "undefined"})
 REASON: Final = re.compile(r"[A-Za-z_ -]{1,32}")
 """The form of a finish_reason. Another text of the server's may be long, or hold what must not be
@@ -551,7 +397,7 @@ class Completion:
         ``error`` is what the server wrote. If it is empty, ``data`` (the event or body) has the
         message.
         """
-        self.error = self.error or _message_of(error, data)
+        self.error = self.error or choose_error_message(error, data)
         self.broken = self.broken or data
 
     def failed(self, failure: "ErrorFields", data: bytes) -> bool:
@@ -757,69 +603,3 @@ def read_finish_reason(value: Any) -> str | None:
     if isinstance(value, str):
         return None if value.strip().lower() in NO_REASON else value
     return str(value) if value else None
-
-
-def decode_lenient_json(data: bytes) -> Any:
-    """The content of JSON, also where msgspec refuses its texts or numbers alone. Raises ValueError
-    and RecursionError."""
-    try:
-        return msgspec.json.decode(data)
-    except ValueError:
-        return msgspec.json.decode(repair_json(data))
-
-
-def repair_json(data: bytes) -> bytes:
-    """JSON that msgspec refuses for its texts or numbers alone, repaired. Raises ValueError and
-    RecursionError.
-
-    It repairs bytes that are no UTF-8, half surrogate pairs (a character that was split over two
-    chunks), and Python's NaN and Infinity, which become null.
-    """
-    content = json.loads(data.decode("utf-8", "replace"), parse_constant=lambda _: None)
-    text = json.dumps(content, ensure_ascii=False)
-    return SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text).encode()
-
-
-def _message_of(error: Any, data: bytes) -> str:
-    """``error`` is a field of ``data``, which may have more of the message beside it."""
-    if isinstance(error, dict | list) and error and (message := error_text(error)):
-        return message
-    with suppress(ValueError, RecursionError):
-        text = (
-            read_error_message(decode_lenient_json(data))
-            if len(data) <= MAX_MESSAGE_BYTES
-            else None
-        )
-        if text and (message := sanitise_text(text)):
-            return message
-    message = error_text(error) if error else ""
-    # what has control characters alone is no message
-    return message or status_message(data) or NO_MESSAGE
-
-
-def error_text(error: Any) -> str:
-    """The message in an error, which servers write as an object, a list, a string or anything
-    else."""
-    try:
-        return sanitise_text(find_error_message(error) or str(error))
-    except RecursionError:
-        return "an error nested too deeply"
-
-
-def error_line(body: bytes) -> str:
-    """``body`` as one line of at most 4 kB, without control characters."""
-    return sanitise_text(body)
-
-
-def status_message(body: bytes) -> str:
-    """The message of an error response: from its JSON, whatever its shape, else its text."""
-    if len(body) > MAX_MESSAGE_BYTES:
-        return error_line(body)
-    text = body.removeprefix(b"\xef\xbb\xbf").strip()
-    # the error of a stream that did not begin
-    if FIELD.match(text) and (event := DATA.search(text)):
-        text = event[1]
-    try:
-        return error_text(decode_lenient_json(text))
-    except (ValueError, RecursionError):
-        return error_line(text)

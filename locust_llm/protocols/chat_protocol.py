@@ -6,18 +6,11 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
-from .answer_parser import (
-    Completion,
-    Delta,
-    ErrorFields,
-    Index,
-    TextChoice,
-    error_line,
-    parse_token_count,
-    read_finish_reason,
-)
-from .error_forms import is_error
+from .answer_parser import Completion, parse_token_count, read_finish_reason
+from .error_forms import ErrorFields, is_error
+from .error_message import error_line
 from .protocol import Messages, Protocol
+from .token_content import Delta, Index, TextChoice
 from .token_counts import ChatUsage
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from .answer_parser import TextChoice
 from .chat_protocol import ChoicesProtocol, CompletionChunk
 from .protocol import Messages, text_of
+from .token_content import TextChoice
 
 
 class CompletionsProtocol(ChoicesProtocol):

@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from .answer_parser import Completion, Count, ErrorFields, error_line, parse_token_count
+from .answer_parser import Completion, Count, parse_token_count
+from .error_forms import ErrorFields
+from .error_message import error_line
 from .protocol import Messages, Protocol, text_of
 
 

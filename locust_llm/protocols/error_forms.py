@@ -153,3 +153,25 @@ def find_error_message(error: Any) -> str | None:
     if message is None and (inner := _enveloped(error)) is not None:
         message = inner.message
     return message
+
+
+class ErrorFields(msgspec.Struct, gc=False):
+    """The fields in which a failure stands beside an answer, in an event or a whole answer.
+
+    Most servers write ``error``. vLLM until 2025 and LMDeploy write the ``message`` of an
+    ``object`` that is an ``error``. MiniMax writes ``base_resp``. Other forms stand alone: see
+    ``find_embedded_error``.
+    """
+
+    error: Any = None
+    object: Any = None
+    message: Any = None
+    base_resp: Any = None
+
+    @property
+    def failed(self) -> bool:
+        if self.error and is_error(self.error):
+            return True
+        return self.object == "error" or (
+            self.base_resp is not None and is_failed_base(self.base_resp)
+        )

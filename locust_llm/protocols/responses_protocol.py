@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
-from .answer_parser import Completion, Count, Index, error_line, read_finish_reason
+from .answer_parser import Completion, Count, read_finish_reason
 from .error_forms import is_error
+from .error_message import error_line
 from .protocol import (
     NO_PARAMETERS,
     Messages,
@@ -18,7 +19,7 @@ from .protocol import (
     read_tool_function,
     text_of,
 )
-from .token_content import has_text
+from .token_content import Index, has_text
 
 
 class InputDetails(msgspec.Struct, gc=False):

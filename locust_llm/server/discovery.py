@@ -17,7 +17,7 @@ import gevent
 import msgspec
 
 from locust_llm.client.request_exchange import SIMULATOR, UserConnection
-from locust_llm.protocols.answer_parser import status_message
+from locust_llm.protocols.error_message import status_message
 from locust_llm.protocols.protocol_registry import PROTOCOLS, convert_key_headers
 from locust_llm.records.machine import Commit
 from locust_llm.records.run_facts import CalibrationRequest, ResponseTime

@@ -15,15 +15,11 @@ from gevent import Timeout
 
 from locust_llm.client.compression import decompress_body, parse_codings
 from locust_llm.client.connection import ConnectFailed, Connection, Target, TLSClosed
+from locust_llm.client.http_response_parser import HTTPParseError, HTTPResponseParser
 from locust_llm.client.request_exchange import UserConnection
 from locust_llm.client.requests_bridge import format_request_head, make_target
-from locust_llm.client.stamped_response import (
-    MAX_ERROR_BYTES,
-    MAX_HEADER_BYTES,
-    HTTPParseError,
-    HTTPResponseParser,
-)
-from locust_llm.protocols.answer_parser import repair_json
+from locust_llm.client.response_chunks import MAX_ERROR_BYTES, MAX_HEADER_BYTES
+from locust_llm.protocols.lenient_json import repair_json
 
 PROBE_HEADER: Final = "X-Locust-LLM-Probe"
 """Marks our own requests that are no load."""

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from locust_llm.client.sse import EventDecoder
-from locust_llm.protocols.answer_parser import Completion, status_message
+from locust_llm.protocols.answer_parser import Completion
+from locust_llm.protocols.error_message import status_message
 from locust_llm.protocols.protocol import Messages
 from locust_llm.protocols.protocol_registry import PROTOCOLS, encode_request_body
 from locust_llm.server.http_get import FetchedResponse, FetchFailed

@@ -12,14 +12,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from locust_llm.client.requests_bridge import resolve_proxy
-from locust_llm.protocols.answer_parser import (
-    Completion,
-    error_line,
-    error_text,
-    parse_token_count,
-    status_message,
-)
+from locust_llm.protocols.answer_parser import Completion, parse_token_count
 from locust_llm.protocols.error_forms import is_error
+from locust_llm.protocols.error_message import error_line, error_text, status_message
 from locust_llm.protocols.protocol_registry import PROTOCOLS, encode_request_body
 from locust_llm.server.http_get import FetchedResponse, FetchFailed, decode_response
 from locust_llm.server.length_control import LENGTH_PROMPT

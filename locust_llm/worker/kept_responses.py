@@ -4,7 +4,7 @@ and sends only what is new."""
 import logging
 from typing import Any, Final
 
-from locust_llm.client.stamped_response import Response
+from locust_llm.client.response_chunks import Response
 from locust_llm.protocols.protocol import Messages
 from locust_llm.protocols.responses_protocol import RESPONSE_ID, split_at_stored_response
 from locust_llm.records.outcomes import OK

@@ -27,8 +27,8 @@ from locust_llm.client.requests_bridge import (
     strip_headers_elsewhere,
     update_session,
 )
+from locust_llm.client.response_chunks import Response
 from locust_llm.client.retry import RETRIABLE, retry_pause_s
-from locust_llm.client.stamped_response import Response
 from locust_llm.gate.gate import GateClosed
 from locust_llm.locust_adapter.request_statistics import log_to_locust
 from locust_llm.protocols.answer_parser import USUAL

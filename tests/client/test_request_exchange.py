@@ -38,7 +38,7 @@ from locust_llm.client.reader.reader_choice import get_open_streams
 from locust_llm.client.request_bytes import Request
 from locust_llm.client.request_exchange import UserConnection, exchange_request
 from locust_llm.client.request_timeout import find_exceeded_limit, next_limit
-from locust_llm.client.stamped_response import NO_END, Response
+from locust_llm.client.response_chunks import NO_END, Response
 from locust_llm.gate.gate import Gate, GateClosed
 from locust_llm.records.outcomes import CANCELLED, OK
 from locust_llm.records.record import Record

@@ -25,7 +25,7 @@ from locust_llm.client.requests_bridge import (
     make_tls_context,
     update_session,
 )
-from locust_llm.client.stamped_response import Response
+from locust_llm.client.response_chunks import Response
 
 KEYS = {"Authorization": "Bearer sk-1234567", "X-Api-Key": "sk-7654321", "X-Tenant": "mine"}
 

@@ -16,7 +16,7 @@ from support.scripted import chunked, delta, event, head
 
 from locust_llm.client import compression
 from locust_llm.client.compression import decompress_body, parse_codings
-from locust_llm.client.stamped_response import MAX_ERROR_BYTES, Response
+from locust_llm.client.response_chunks import MAX_ERROR_BYTES, Response
 from locust_llm.protocols.protocol_registry import PROTOCOLS
 from locust_llm.records.outcomes import OK
 

@@ -19,7 +19,7 @@ from support.tls_pair import Pair, pair
 
 from locust_llm.client.connection import ConnectFailed, Connection, Target
 from locust_llm.client.reader.open_streams import OpenStream
-from locust_llm.client.stamped_response import Response
+from locust_llm.client.response_chunks import Response
 
 VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 

@@ -20,7 +20,7 @@ from locust_llm.client.connection import Target
 from locust_llm.client.reader.reader_choice import get_open_streams
 from locust_llm.client.request_bytes import Request
 from locust_llm.client.request_exchange import UserConnection, exchange_request
-from locust_llm.client.stamped_response import NO_END
+from locust_llm.client.response_chunks import NO_END
 from locust_llm.exit_status import ExitStatus
 from locust_llm.gate.gate import Gate
 from locust_llm.records.outcomes import OK

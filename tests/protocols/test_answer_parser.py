@@ -9,12 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from locust_llm.protocols.answer_parser import (
-    MAX_MESSAGE_BYTES,
-    Completion,
-    error_line,
-    status_message,
-)
+from locust_llm.protocols.answer_parser import Completion
+from locust_llm.protocols.error_message import MAX_MESSAGE_BYTES, error_line, status_message
 from locust_llm.protocols.protocol_registry import PROTOCOLS
 from locust_llm.records.outcomes import FAILURES, OK
 from locust_llm.text.sanitise import MESSAGE_BYTES

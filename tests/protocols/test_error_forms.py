@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from locust_llm.protocols.answer_parser import Completion, status_message
+from locust_llm.protocols.answer_parser import Completion
 from locust_llm.protocols.error_forms import find_embedded_error, is_error, read_error_message
+from locust_llm.protocols.error_message import status_message
 from locust_llm.protocols.protocol_registry import PROTOCOLS
 from locust_llm.records.outcomes import OK
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support import unpatched_locust  # noqa: F401  the locustfile imports Locust
 
-from locust_llm.client.stamped_response import Response
+from locust_llm.client.response_chunks import Response
 from locust_llm.protocols.protocol_registry import PROTOCOLS, encode_request_body
 from locust_llm.records.outcomes import OK
 from locust_llm.settings.option_declaration import declared_options

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from locust_llm.client.chat_answer import join_deltas
-from locust_llm.client.stamped_response import Response
+from locust_llm.client.response_chunks import Response
 from locust_llm.protocols.protocol_registry import (
     PROTOCOLS,
     convert_key_headers,

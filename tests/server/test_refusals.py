@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.tiny_server import tiny_server
 
-from locust_llm.protocols.answer_parser import status_message
+from locust_llm.protocols.error_message import status_message
 from locust_llm.server.discovery import Discovery, DiscoveryFailed, discover_server
 from locust_llm.server.refusals import (
     ContextLength,

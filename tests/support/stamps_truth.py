@@ -7,7 +7,7 @@ import gevent
 import gevent.os
 
 from locust_llm.client.request_exchange import UserConnection, exchange_request
-from locust_llm.client.stamped_response import Response
+from locust_llm.client.response_chunks import Response
 from locust_llm.gate.gate import Gate
 from locust_llm.records.record import Record
 from support.scripted import Row, Scripted

@@ -24,7 +24,7 @@ from support.records import answered, failed
 from locust_llm import LLMUser
 from locust_llm.client.connection import Target
 from locust_llm.client.request_bytes import Request
-from locust_llm.client.stamped_response import Response
+from locust_llm.client.response_chunks import Response
 from locust_llm.gate.gate import GateClosed
 from locust_llm.records.outcomes import CUT, OK, RETRIED
 from locust_llm.records.record import Record

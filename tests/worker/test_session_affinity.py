@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from locust_llm.client.stamped_response import Response
+from locust_llm.client.response_chunks import Response
 from locust_llm.settings.ab_arms import TrialBlock
 from locust_llm.worker import session_affinity as module
 from locust_llm.worker.ab_targets import VariantTarget

@@ -30,7 +30,7 @@ from gevent.event import Event
 from gevent.monkey import get_original
 
 from locust_llm.client.connection import Connection, ask_for_stamps
-from locust_llm.client.stamped_response import (
+from locust_llm.client.response_chunks import (
     DECODE_BYTES,
     QUIET_NS,
     WAITED_NS,

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from locust_llm.client.reader.open_streams import OpenStreams, ReaderFailed
-from locust_llm.client.stamped_response import describe_exception
+from locust_llm.client.response_chunks import describe_exception
 
 from . import native_reader
 from .python_reader import PythonReader

@@ -22,7 +22,7 @@ from locust_llm.client.connection import Connection
 from locust_llm.client.reader.kernel_clock_offset import measure_clock_offset_ns
 from locust_llm.client.reader.reader_choice import get_open_streams
 from locust_llm.client.request_exchange import UserConnection, exchange_request
-from locust_llm.client.stamped_response import Response
+from locust_llm.client.response_chunks import Response
 from locust_llm.gate.gate import Gate
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record

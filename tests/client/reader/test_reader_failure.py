@@ -16,7 +16,7 @@ from locust_llm.client.reader.reader_choice import (
     start_new_reader,
 )
 from locust_llm.client.request_exchange import UserConnection, exchange_request
-from locust_llm.client.stamped_response import Response
+from locust_llm.client.response_chunks import Response
 from locust_llm.gate.gate import Gate
 from locust_llm.records.outcomes import CLIENT_ERROR, OK
 from locust_llm.records.record import Record

@@ -21,7 +21,7 @@ from locust_llm.client.connection import ask_for_stamps
 from locust_llm.client.reader import native_reader
 from locust_llm.client.reader.open_streams import OpenStreams
 from locust_llm.client.reader.python_reader import PythonReader
-from locust_llm.client.stamped_response import Response
+from locust_llm.client.response_chunks import Response
 
 pytestmark = pytest.mark.skipif(
     native_reader.Reader is None, reason="the native reader was not compiled"

@@ -1,5 +1,5 @@
-"""Response: one response as its bytes arrive. Stamps come first; everything else waits until there
-is time.
+"""Response chunks: one response as its bytes arrive, and the stamps of its chunks. Stamps come
+first; everything else waits until there is time.
 
 Until the first chunk with content, each read is decoded soon, because a slot of the gate waits for
 that chunk. After it a read costs a few appends and one check for the end. The bytes are decoded at
@@ -12,15 +12,9 @@ from collections.abc import Callable
 from itertools import accumulate, pairwise
 from typing import Final
 
-from geventhttpclient.response import HTTPParseError as HTTPParseError
-from geventhttpclient.response import HTTPResponse
-
-from locust_llm.protocols.answer_parser import (
-    Completion,
-    decode_lenient_json,
-    error_line,
-    status_message,
-)
+from locust_llm.protocols.answer_parser import Completion
+from locust_llm.protocols.error_message import error_line, status_message
+from locust_llm.protocols.lenient_json import decode_lenient_json
 from locust_llm.protocols.protocol_registry import PROTOCOLS
 from locust_llm.records.outcomes import CANCELLED, CUT, OK, TOO_LARGE, TOO_LONG
 from locust_llm.records.record import MOST_CHUNKS
@@ -36,6 +30,7 @@ from locust_llm.records.server_times import (
 from locust_llm.settings.run_options import MAX_RESPONSE_BYTES
 
 from .compression import decompress_body, parse_codings
+from .http_response_parser import HTTPParseError, HTTPResponseParser
 from .sse import Event, EventDecoder, EventTooLong, Piece, SameFormChunks, is_event_stream
 
 DECODE_BYTES: Final = 16_384
@@ -73,75 +68,6 @@ CUT_SHORT: Final = (
     "the server closed the connection without a close_notify of TLS, so the end may be missing"
 )
 NO_END: Final = "complete by its [DONE], though its HTTP message has no end"
-
-
-# -- the HTTP frame --------------------------------------------------------------------------------
-
-
-class HTTPResponseParser(HTTPResponse):
-    """One HTTP response. ``pieces`` collects its body; each piece has the number of the read that
-    brought it."""
-
-    def __init__(self) -> None:
-        super().__init__("POST")
-        self.read = 0
-        self.headers_read = 0
-        """The number of the read that ended the headers."""
-        self.pieces: list[Piece] = []
-        self.chunked = False
-        self.closed_by_peer = False
-
-    def _on_body(self, data: bytearray) -> None:
-        self.pieces.append((self.read, bytes(data)))
-
-    def _on_headers_complete(self) -> int | bool | None:
-        result: int | bool | None = super()._on_headers_complete()
-        self.headers_read = self.read
-        self.chunked = "chunked" in str(self.get("transfer-encoding", "")).lower()
-        return result
-
-    def _on_header_field(self, string: str) -> None:
-        # else it is a trailer: nobody asks for it, and it may be endless
-        if not self.headers_complete:
-            super()._on_header_field(string)
-
-    def _on_header_value(self, string: str) -> None:
-        if not self.headers_complete:
-            super()._on_header_value(string)
-
-    def _on_message_begin(self) -> None:
-        # whatever follows is no part of this answer, and the connection cannot be used again
-        if self.complete:
-            raise HTTPParseError("bytes after the end of the answer")
-        super()._on_message_begin()
-
-    @property
-    def complete(self) -> bool:
-        """The response is complete. An interim response (1xx) is not the response."""
-        return bool(self.message_complete) and self.get_code() >= 200
-
-    @property
-    def has_headers(self) -> bool:
-        return bool(self.headers_complete) and self.get_code() >= 200
-
-    def has_any(self, names: frozenset[str]) -> bool:
-        """One of these headers (in lower case) came. This is faster than a query for each."""
-        return not names.isdisjoint(dict.keys(self._headers_index))  # type: ignore[arg-type]  # its keys are small letters
-
-    def end(self) -> None:
-        """The peer closed. An answer without a length and without chunks ends so (RFC 9112,
-        6.3)."""
-        self.closed_by_peer = True
-        if self.has_headers and not self.chunked and self.content_length is None:
-            self.message_complete = True
-
-    @property
-    def reusable(self) -> bool:
-        """Another request may be sent on this connection."""
-        return not self.closed_by_peer and self.complete and not self.should_close()
-
-
-# -- the response ----------------------------------------------------------------------------------
 
 
 class Response:

@@ -5,11 +5,14 @@ Relays write ``[]`` for ``{}`` (PHP), a list around one object, or a number as a
 decoders refuse such an event as a whole; then it comes here.
 """
 
+import json
+import re
 from types import NoneType
 from typing import Any, Final, get_args, get_origin
 
 import msgspec
 
+SURROGATE: Final = re.compile("[\ud800-\udfff]")
 ESSENTIAL: Final = frozenset(
     {"choices", "delta", "content", "text", "output", "item", "content_block"}
 )
@@ -60,3 +63,24 @@ def _is_union(kind: Any) -> bool:
 def _is_struct(kind: Any) -> bool:
     plain = get_origin(kind) or kind
     return isinstance(plain, type) and issubclass(plain, msgspec.Struct)
+
+
+def decode_lenient_json(data: bytes) -> Any:
+    """The content of JSON, also where msgspec refuses its texts or numbers alone. Raises ValueError
+    and RecursionError."""
+    try:
+        return msgspec.json.decode(data)
+    except ValueError:
+        return msgspec.json.decode(repair_json(data))
+
+
+def repair_json(data: bytes) -> bytes:
+    """JSON that msgspec refuses for its texts or numbers alone, repaired. Raises ValueError and
+    RecursionError.
+
+    It repairs bytes that are no UTF-8, half surrogate pairs (a character that was split over two
+    chunks), and Python's NaN and Infinity, which become null.
+    """
+    content = json.loads(data.decode("utf-8", "replace"), parse_constant=lambda _: None)
+    text = json.dumps(content, ensure_ascii=False)
+    return SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text).encode()

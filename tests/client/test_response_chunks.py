@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.scripted import chunked, delta, event, head
 
-from locust_llm.client import stamped_response
-from locust_llm.client.sse import EventDecoder
-from locust_llm.client.stamped_response import (
+from locust_llm.client import response_chunks
+from locust_llm.client.response_chunks import (
     DECODE_BYTES,
     MAX_BODY_BYTES,
     MAX_ERROR_BYTES,
     NO_END,
     Response,
 )
+from locust_llm.client.sse import EventDecoder
 from locust_llm.protocols.answer_parser import Completion
 from locust_llm.protocols.protocol_registry import PROTOCOLS
 from locust_llm.records.outcomes import FAILURES, OK
@@ -350,7 +350,7 @@ def test_bytes_reads_and_chunks_of_an_answer_are_bounded() -> None:
 def test_no_answer_has_more_chunks_than_a_record_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever its bytes may be: packing, unpacking and writing a record must not hold a process
     for long."""
-    monkeypatch.setattr(stamped_response, "MOST_CHUNKS", 3)
+    monkeypatch.setattr(response_chunks, "MOST_CHUNKS", 3)
     stream = Response(0, max_bytes=2**40)
     for number, data in enumerate([head(Transfer_Encoding="chunked"), A, A, A], 1):
         give(stream, number, number, data)

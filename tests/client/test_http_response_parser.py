@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from locust_llm.client.stamped_response import HTTPParseError, HTTPResponseParser
+from locust_llm.client.http_response_parser import HTTPParseError, HTTPResponseParser
 
 LENGTH = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 CHUNKED = (
