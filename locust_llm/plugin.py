@@ -23,8 +23,9 @@ from locust_llm.access.certificates import use_certificates
 from locust_llm.access.source_addresses import use_source_options
 from locust_llm.controller.messages_from_workers import receive_from_workers
 from locust_llm.controller.progress_line import keep_logs_off_live_line, show_run_progress
+from locust_llm.controller.report_process import give_up_reports
 from locust_llm.controller.run_controller import Controller
-from locust_llm.controller.run_store import give_up_reports, log_note
+from locust_llm.controller.run_store import log_note
 from locust_llm.events import extend_locust_events
 from locust_llm.integrations import upload
 from locust_llm.integrations.otel import telemetry_sender

@@ -23,6 +23,7 @@ from locust_llm.gate.shares import GateStatus
 from locust_llm.records.limit_blocks import LimitBlock
 from locust_llm.records.phase_plan import BETWEEN, WARMUP
 from locust_llm.records.record import Record
+from locust_llm.records.report_result import ReportResult
 from locust_llm.records.run_facts import (
     Run,
     write_run,
@@ -48,6 +49,7 @@ from .early_stop import EarlyStop
 from .live_stats import ProcessState
 from .phases import PhaseRunner
 from .records_from_workers import RecordsFromWorkers
+from .report_process import make_reports
 from .run_context import RunContext, TimeSource
 from .run_store import RunStore
 from .shutdown import Shutdown
@@ -335,7 +337,15 @@ class Controller:
         if self.losses.telemetry is not None and self.losses.telemetry.remark:
             self.store.add_note(self.losses.telemetry.remark)
         self.store.check_complete()
-        return self.store.report(self.facts(), verbose=verbose)
+        if not self.store.write_facts(self.facts()):
+            return ""
+        result, unmade = make_reports(self.folder)
+        self.store.result = result
+        if unmade and (result is None or not self.store.missing):
+            self.store.missing.append(unmade)
+        if result is None:
+            return "".join(f"INCOMPLETE: {line}\n" for line in self.store.missing)
+        return result.tables if verbose else result.text
 
     @property
     def annotations(self) -> str:
@@ -349,7 +359,17 @@ class Controller:
 
     def outcome(self) -> RunOutcome:
         """What decides the exit status, as far as this run knows it once it has its report."""
-        return self.store.outcome()._replace(broke=bool(self.failure))
+        result = self.store.result or ReportResult()
+        return RunOutcome(
+            has_rules=bool(self.settings.rules.entries),
+            slo_status=result.slo_status,
+            probe=result.probe,
+            close_to_limit=result.close_to_limit,
+            inconclusive=self.settings.inconclusive,
+            not_valid=bool(result.not_valid),
+            incomplete=self.store.incomplete,
+            broke=bool(self.failure),
+        )
 
     def close(self) -> None:
         gevent.killall(self._greenlets, block=False)

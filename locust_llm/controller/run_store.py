@@ -1,25 +1,19 @@
-"""Run store: a run's records on the disk, the facts beside them, and its reports."""
+"""Run store: a run's records on the disk, the facts beside them, and what its result lacks."""
 
 import logging
 import os
 import platform
-import shlex
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
-from pathlib import Path
 from random import SystemRandom
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 import gevent
-import msgspec
 
 from locust_llm.client.requests_bridge import find_trusted_certificates
-from locust_llm.exit_status import ExitStatus, RunOutcome
 from locust_llm.files.buffered_file import BufferedFile, explain_unwritten_lines
 from locust_llm.records.buffering import Buffering
 from locust_llm.records.failure_kinds import (
@@ -57,29 +51,13 @@ from locust_llm.server.refusals import advise_on_error, has_key
 from locust_llm.server.server_metrics_poller import MetricsPoller
 from locust_llm.server.spans.span_receiver import SpanReceiver
 from locust_llm.settings.run_options import Settings
-from locust_llm.text.console import terminal_width_variable
 from locust_llm.text.format import format_count
 from locust_llm.worker.ab_targets import list_variants
 
 from .live_stats import LiveStats
 from .prometheus_export import RunTotals
 
-# -- the reporter ----------------------------------------------------------------------------------
-
 logger = logging.getLogger("locust_llm")
-
-TRIES: Final = 2
-"""The tries of the report process. A killed one, perhaps for lack of memory, may succeed the next
-time."""
-PATIENCE_S: Final = 600.0
-"""A report process that takes longer, with the time for its records, hangs."""
-BYTES_PER_S: Final = 500_000
-"""The records add a second for so many bytes; the process reads some 20 MB a second."""
-PROGRESS_S: Final = 15.0
-"""The interval of log lines while reports are being made."""
-
-_working: subprocess.Popen[str] | None = None
-_given_up = False
 
 
 def log_note(note: str) -> None:
@@ -89,105 +67,6 @@ def log_note(note: str) -> None:
             logger.log(logging.getLevelName(level), note.removeprefix(f"{level}: "))
             return
     logger.info(note)
-
-
-class ReportOutcome(NamedTuple):
-    """The answer of the report process."""
-
-    result: ReportResult | None
-    """None: there are no reports."""
-    missing: str = ""
-    """Why there are no reports, or why they are of an incomplete run. Empty: nothing is missing."""
-
-
-def make_reports(folder: Path) -> ReportOutcome:
-    """Make the reports in a process of its own, as pandas and all the records would weigh on the
-    load generator. A reporter that dies must not take a run with it. The loop goes on meanwhile."""
-    global _working, _given_up
-    _given_up, reason = False, ""
-    for _ in range(TRIES):
-        late: gevent.Greenlet | None = None
-        try:
-            _working = subprocess.Popen(
-                [sys.executable, "-m", "locust_llm", "report", "--json", str(folder)],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace",
-                start_new_session=True,
-                env=os.environ | terminal_width_variable(),
-            )  # fmt: skip
-            late = gevent.spawn(_attend, _working, _patience_s(folder))
-            out, err = _working.communicate()
-            status = _working.returncode
-        except OSError as error:
-            reason = str(error)
-            continue
-        finally:
-            _working = None
-            if late is not None:
-                late.kill(block=False)
-        unreadable = ""
-        if status in (ExitStatus.OK, ExitStatus.INCOMPLETE):
-            try:
-                result = msgspec.json.decode(out, type=ReportResult)
-            except ValueError as error:
-                unreadable = f"its result cannot be read: {error}"
-            else:
-                missing = "the records are incomplete" if result.incomplete else ""
-                return ReportOutcome(result, missing)
-        if _given_up or isinstance(late.value, str):
-            return _unmade(
-                folder, late.value if isinstance(late.value, str) else "No reports were made", ""
-            )
-        reason = err.strip() or unreadable or f"exit status {status}"
-        # there are no records, or no folder: another time would find none either
-        if status == ExitStatus.REFUSED:
-            break
-    return _unmade(folder, "The report failed", reason)
-
-
-def _unmade(folder: Path, what: str, reason: str) -> ReportOutcome:
-    line = f"{what}; {locate_records(folder)}"
-    logger.error(f"{line}\n{reason}" if reason else line)
-    return ReportOutcome(None, line)
-
-
-def locate_records(folder: Path) -> str:
-    """Where the records of a run without reports are, or that they are nowhere."""
-    try:
-        size = (folder / RECORDS).stat().st_size
-    except OSError as error:
-        return f"and its records are not there: {folder / RECORDS}: {error.strerror}"
-    if not size:
-        return f"and there are no records: {folder / RECORDS} is empty"
-    return f"the records are safe: locust-llm report {shlex.quote(str(folder))}"
-
-
-def _patience_s(folder: Path) -> float:
-    try:
-        return PATIENCE_S + (folder / RECORDS).stat().st_size / BYTES_PER_S
-    except OSError:
-        return PATIENCE_S
-
-
-def _attend(process: "subprocess.Popen[str]", patience_s: float) -> str:
-    """Log in a greenlet how long the process takes, and end it when that is too long. Returns
-    why."""
-    began = time.monotonic()
-    while (taken := time.monotonic() - began) < patience_s:
-        gevent.sleep(min(PROGRESS_S, patience_s - taken))
-        if time.monotonic() - began < patience_s:
-            logger.info(f"Making the reports for {taken + PROGRESS_S:.0f} s now; Ctrl-C stops them")
-    process.kill()
-    return f"The reports were stopped after {patience_s:.0f} s"
-
-
-def give_up_reports() -> None:
-    """Stop waiting for reports. Ctrl-C does not reach their process, as it has a session of its
-    own."""
-    global _given_up
-    if _working is not None:
-        _given_up = True
-        _working.kill()
 
 
 PACKAGES: Final = (
@@ -249,7 +128,7 @@ class RunStore:
         self.unchecked_answers = 0
         """Answers that were not checked against their schemas, as that took too long."""
         self._notes = list(survey.notes)
-        self._missing: list[str] = []
+        self.missing: list[str] = []
         """What the result lacks, one line each."""
         self._fruitless = False
         """No request succeeded. The headline then has the reason."""
@@ -338,8 +217,8 @@ class RunStore:
     def add_gap(self, what: str) -> None:
         """Add a gap: the result is incomplete. It comes first on the console and in the reports,
         and the exit status is not 0."""
-        if what not in self._missing:
-            self._missing.append(what)
+        if what not in self.missing:
+            self.missing.append(what)
             logger.error(what)
 
     def since_start(self) -> str:
@@ -394,7 +273,7 @@ class RunStore:
             "turned_away": self.turned_away,
             "records_lost": self.lost,
             "client_live": self.live_stats.shown_client or self.live_stats.client(),
-            "gaps": tuple(self._missing),
+            "gaps": tuple(self.missing),
             "stages": stages,
             "stopped_early": self.stopped_early,
             "broken_rules": tuple(self.broken_rules),
@@ -456,39 +335,20 @@ class RunStore:
         elif not (counts[OK] or counts[CANCELLED]):
             self._fruitless = True
 
-    def report(self, facts: Run, *, verbose: bool = False) -> str:
-        """Make the reports. Returns the console's text, with all tables if ``verbose``."""
+    def write_facts(self, facts: Run) -> bool:
+        """Write run.json. Returns whether the disk has all records, so that there can be reports."""
         try:
             write_run(self.folder, facts)
         except OSError as error:
             self.add_gap(f"{self.folder / RUN} cannot be written: {error.strerror}")
         if self._file.waiting:
             self.add_gap(explain_unwritten_lines(self._file))
-            return ""
-        self.result, missing = make_reports(self.folder)
-        if missing and (self.result is None or not self._missing):
-            self._missing.append(missing)
-        if self.result is None:
-            return "".join(f"INCOMPLETE: {line}\n" for line in self._missing)
-        return self.result.tables if verbose else self.result.text
-
-    def outcome(self) -> RunOutcome:
-        """The exit status's facts from the report and the records."""
-        result = self.result or ReportResult()
-        return RunOutcome(
-            has_rules=bool(self.settings.rules.entries),
-            slo_status=result.slo_status,
-            probe=result.probe,
-            close_to_limit=result.close_to_limit,
-            inconclusive=self.settings.inconclusive,
-            not_valid=bool(result.not_valid),
-            incomplete=self.incomplete,
-        )
+        return not self._file.waiting
 
     @property
     def incomplete(self) -> bool:
         """A part of the result is missing, whatever the rules find in the rest."""
-        return bool(self._missing) or self._fruitless or self.lost > 0
+        return bool(self.missing) or self._fruitless or self.lost > 0
 
     def close(self) -> None:
         if self.poller is not None:

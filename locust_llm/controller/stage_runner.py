@@ -55,7 +55,7 @@ from locust_llm.slo.capacity_search import (
 from locust_llm.slo.client_verdict import OK as CLIENT_OK
 from locust_llm.text.format import capitalise_sentence, format_duration
 
-from .run_store import make_reports
+from .report_process import make_reports
 
 logger = logging.getLogger("locust_llm")
 

@@ -19,8 +19,8 @@ from support.records import answered
 from support.virtual_time import UNIX, VirtualTime, turn
 
 from locust_llm.controller import phases, stage_runner
+from locust_llm.controller.report_process import ReportOutcome
 from locust_llm.controller.run_controller import Controller
-from locust_llm.controller.run_store import ReportOutcome
 from locust_llm.exit_status import ExitStatus, decide_exit_status
 from locust_llm.gate.shares import GateStatus, Share
 from locust_llm.records.control_message import ControlMessage

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import requests
 
-from locust_llm.controller import run_store as reporter
+from locust_llm.controller import report_process as reporter
 from locust_llm.demo_command import start_simulator
 from locust_llm.exit_status import ExitStatus
 from locust_llm.records.profile_export_jsonl import parse_record_line
