@@ -14,7 +14,7 @@ from locust_llm.records.profile_export_jsonl import OUTCOMES, PHASES, RecordLine
 from locust_llm.records.run_facts import Run
 from locust_llm.report import aiperf_export, load_records, sweep_csv
 from locust_llm.report.fluidity_and_qoe import Readability
-from locust_llm.report.run_summary import Summary
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.sections.section_registry import REPORT_SECTIONS
 from locust_llm.report.write_report_files import FACTS
 from locust_llm.slo import metric_definitions, rules

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from locust_llm.records.run_facts import Run
-from locust_llm.report.run_summary import Summary
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.spreadsheet_safe_csv import make_csv_writer
 from locust_llm.report.summary_rows import Row
 from locust_llm.settings.run_options import Settings

@@ -29,7 +29,6 @@ from locust_llm.report.document_blocks import (
 from locust_llm.report.judge_slo import INTERVAL_CROSSES
 from locust_llm.report.metrics_by_group import WHOLE
 from locust_llm.report.open_loop_delivery import format_delivery_line, format_outage_line
-from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.ab_comparison import (
     FAILURE_RATE,
     FROM_DUE,
@@ -57,6 +56,7 @@ from locust_llm.report.sections.notes import (
     select_top_remarks,
 )
 from locust_llm.report.sections.prefill_limit_comparison import make_limit_cells, make_limit_head
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.sections.sweep.knee import SLO
 from locust_llm.report.sections.sweep.knee import select_top_knees as foremost_knees
 from locust_llm.report.sections.sweep.sweep_text import (

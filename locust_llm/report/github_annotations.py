@@ -14,8 +14,8 @@ from uuid import uuid4
 from locust_llm.records.run_facts import Run
 from locust_llm.report.junit import describe_slo_result
 from locust_llm.report.render.text_report import render_markdown
-from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.headline import make_headline
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, PASSES, SloResult
 from locust_llm.text.format import clean_line
 from locust_llm.text.sanitise import defuse_ci_commands

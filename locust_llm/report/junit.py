@@ -6,7 +6,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from locust_llm.records.run_facts import Run
 from locust_llm.report.document_blocks import format_interval, format_observed
-from locust_llm.report.run_summary import Summary
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, PASSES, SloResult
 from locust_llm.text.format import clean_line
 

@@ -10,11 +10,11 @@ from locust_llm.report import run_comparison
 from locust_llm.report.document_blocks import Block, Heading, TextBlock
 from locust_llm.report.render.text_report import render_markdown_block
 from locust_llm.report.report_document import make_opening
-from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.ab_comparison import make_paired_table
 from locust_llm.report.sections.metric_tables import make_main_tables
 from locust_llm.report.sections.prefill_limit_comparison import make_limit_blocks
 from locust_llm.report.sections.rules_table import make_rules_table
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.sections.sweep.sweep_text import make_sweep_tables
 
 MAX_CHARACTERS: Final = 60_000

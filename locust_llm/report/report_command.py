@@ -17,12 +17,12 @@ from locust_llm.records.profile_export_jsonl import RecordFile, add_records
 from locust_llm.records.report_result import MetricValue, ReportResult, RuleResult
 from locust_llm.records.run_facts import RECORDS, Run, read_run, write_run
 from locust_llm.report.document_blocks import format_observed
-from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.ab_comparison import describe_paired_verdict
 from locust_llm.report.sections.benchmark_validity import format_broken_rules
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.latency_breakdown import parse_explained_metric
 from locust_llm.report.sections.notes import list_missing_parts
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.summary_rows import Row
 from locust_llm.slo.published_rules import FAILS
 from locust_llm.slo.rules import SloResult

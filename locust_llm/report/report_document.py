@@ -10,9 +10,9 @@ from locust_llm.report.open_loop_delivery import (
     format_outage_line,
     format_overload_line,
 )
-from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.ab_comparison import INCONCLUSIVE as OPEN
 from locust_llm.report.sections.latency_breakdown_display import BARS, make_latency_parts_blocks
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.settings.sweep_option import parse_sweep as parse_sweep
 from locust_llm.slo.client_verdict import OK, find_uncertain_metrics
 

@@ -20,10 +20,10 @@ from locust_llm.report.open_loop_delivery import (
 )
 from locust_llm.report.outages import find_run_outages, find_silent_from
 from locust_llm.report.report_kinds import Experiment
-from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.ab_comparison import PairedComparison
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.interference import PrefillInterference
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.summary_rows import (
     adjust_for_failures,
     make_distribution_row,

@@ -38,7 +38,6 @@ from locust_llm.report.charts.timeline import MAX_ROWS, TimelineScene, find_scen
 from locust_llm.report.gate_occupancy import Occupancy, compute_occupancy
 from locust_llm.report.load_records import RequestColumns, make_data_frames, read_columns
 from locust_llm.report.outages import find_run_outages, list_standstills
-from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.interference import choose_sampled_share, measure_interference
 from locust_llm.report.sections.latency_breakdown import (
     add_server_histograms,
@@ -46,6 +45,7 @@ from locust_llm.report.sections.latency_breakdown import (
     make_parts_frame,
 )
 from locust_llm.report.sections.notes import NOTHING_RECORDED, list_missing_parts
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.sections.sweep.sweep_findings import (
     find_sweep_axis,
     is_too_short,

@@ -22,7 +22,7 @@ from locust_llm.report.pull_request_comment import (
     make_comment_mark,
 )
 from locust_llm.report.render.text_report import render_markdown
-from locust_llm.report.run_summary import Summary
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.summarise import summarise_run
 from locust_llm.slo.rules import SloResult
 

@@ -12,8 +12,8 @@ from locust_llm.records.run_facts import Run
 from locust_llm.records.ttft_itl_latency import AT_ONCE, ONE_CHUNK
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render.tiles import make_tiles
-from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections import notes
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.summarise import summarise_run
 from locust_llm.report.summary_rows import Row
 from locust_llm.slo.metric_definitions import EXPORTED

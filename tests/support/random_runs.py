@@ -32,7 +32,7 @@ from locust_llm.records.spans.span_times import FILE as SPANS_FILE
 from locust_llm.records.spans.span_times import SpanLine
 from locust_llm.report import console_summary, write_report_files
 from locust_llm.report.render import text_report
-from locust_llm.report.run_summary import Summary
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.summary_rows import Row
 from locust_llm.settings.run_options import Settings
 

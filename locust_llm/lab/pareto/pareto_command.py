@@ -21,9 +21,9 @@ from locust_llm.report import console_summary, write_report_files
 from locust_llm.report import timeline_figure as drawing
 from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBlock
 from locust_llm.report.render import text_report as tables
-from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.energy import measure_stage_energies
 from locust_llm.report.sections.notes import SIMULATED
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.sections.sweep.best_points import CurvePoint
 from locust_llm.text.format import format_brief, format_count, format_number, print_safely
 

@@ -9,7 +9,7 @@ import msgspec
 
 from locust_llm.records.run_facts import Run
 from locust_llm.report.compare.same_workload import LengthStatistics, RunWork, find_work_differences
-from locust_llm.report.run_summary import Summary
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.sections.sweep.best_points import (
     CurvePoint,
     PaceLimit,

@@ -55,7 +55,6 @@ from locust_llm.report.report_document import (
     build_report_document,
     make_report_title,
 )
-from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.ab_comparison import PairedComparison, list_paired_differences
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.latency_breakdown import find_reported_parts
@@ -65,6 +64,7 @@ from locust_llm.report.sections.latency_breakdown_display import (
     BarDrawing,
     draw_breakdown_bars,
 )
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.sections.section import ReportMaterial
 from locust_llm.report.sections.section_registry import REPORT_SECTIONS
 from locust_llm.report.sections.sweep.sweep_chart import plot_stages

@@ -19,8 +19,8 @@ from locust_llm.report.document_blocks import (
     TextBlock,
 )
 from locust_llm.report.report_document import build_report_document
-from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.notes import SIMULATED, format_incomplete_line
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.text.format import clean_line
 
 WIDTH: Final = 120

@@ -16,7 +16,6 @@ from locust_llm.records.run_facts import Run
 from locust_llm.report.array_types import Floats
 from locust_llm.report.document_blocks import mark_scarce
 from locust_llm.report.open_loop_delivery import describe_span
-from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.ab_comparison import (
     DIFFERENT,
     FAILURE_RATE,
@@ -26,6 +25,7 @@ from locust_llm.report.sections.ab_comparison import (
 )
 from locust_llm.report.sections.metric_tables import has_lost_many
 from locust_llm.report.sections.prefill_limit_comparison import WORDS, LimitComparison
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.sections.sweep.knee import describe_levels, format_knee
 from locust_llm.report.summary_rows import Row, SweepSummary
 from locust_llm.slo.client_verdict import DEGRADED, INVALID, OK, FigureError

@@ -10,7 +10,6 @@ from locust_llm.report.compare.forest_plot import BETTER, NOT_SIGNIFICANT, WORSE
 from locust_llm.report.document_blocks import format_interval, format_observed
 from locust_llm.report.metrics_by_group import LIMIT, WHOLE
 from locust_llm.report.open_loop_delivery import describe_overload, describe_undelivered
-from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.ab_comparison import (
     DIFFERENT,
     FROM_DUE,
@@ -19,6 +18,7 @@ from locust_llm.report.sections.ab_comparison import (
 )
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.metric_tables import has_lost_many
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.sections.sweep.knee import SLO
 from locust_llm.report.summary_rows import LoadLevel, SweepSummary
 from locust_llm.settings.sweep_option import PREFILL

@@ -29,7 +29,7 @@ from locust_llm.text.format import (
 )
 
 if TYPE_CHECKING:  # a summary contains what this file makes
-    from locust_llm.report.run_summary import Summary
+    from locust_llm.report.sections.run_summary import Summary
 
 
 ULTRA_LOW: Final = 32

@@ -13,10 +13,10 @@ from locust_llm.report.measurement_window import find_measured_span
 from locust_llm.report.open_loop_delivery import (
     describe_completed,
 )
-from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.prefix_cache import describe_cached_input
 from locust_llm.report.sections.prefix_cache import describe_prefix_cache as cache_line
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.summary_rows import (
     MIN_TOKENS_PER_MERGED_CHUNK,
     ModelShare,

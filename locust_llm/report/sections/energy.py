@@ -12,7 +12,7 @@ from locust_llm.report.measurement_window import find_measured_span
 from locust_llm.report.summary_rows import SweepSummary
 
 if TYPE_CHECKING:  # a summary contains what this file makes
-    from locust_llm.report.run_summary import Summary
+    from locust_llm.report.sections.run_summary import Summary
 
 
 class Energy(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from locust_llm.report.document_blocks import (
     TableBlock,
     TextBlock,
 )
-from locust_llm.report.run_summary import Summary
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.summary_rows import (
     FailureGroup,
 )

@@ -10,9 +10,9 @@ from locust_llm.records.run_facts import Run
 from locust_llm.report.document_blocks import choose_value_digits, format_interval
 from locust_llm.report.open_loop_delivery import describe_overload, describe_undelivered
 from locust_llm.report.outages import describe_outages
-from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.ab_comparison import DIFFERENT, INCONCLUSIVE, PairedComparison
 from locust_llm.report.sections.conditions import Conditions
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.sections.sweep.knee import describe_client_verdicts, select_top_knees
 from locust_llm.report.summary_rows import CHUNKS_AS_TOKENS, RequestGroup, Row, SweepSummary
 from locust_llm.report.users_and_limit_over_time import describe_users, format_limit_range

@@ -22,8 +22,8 @@ from locust_llm.report.document_blocks import (
 )
 from locust_llm.report.measurement_window import find_measured_span
 from locust_llm.report.metrics_by_group import BACKEND
-from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.conditions import Conditions
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.summary_rows import RequestBreakdown, RequestGroup, Row
 from locust_llm.slo.client_verdict import (
     FINE_MS,

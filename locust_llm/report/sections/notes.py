@@ -12,11 +12,11 @@ from locust_llm.records.phase_plan import PROFILING, WARMUP
 from locust_llm.records.run_facts import DECIDED, LOST_WORKER, NO_RECORD, Run
 from locust_llm.records.ttft_itl_latency import NOT_STREAMED
 from locust_llm.report.document_blocks import format_interval
-from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.ab_comparison import DIFFERENT
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.latency_breakdown_display import QUESTION
 from locust_llm.report.sections.prefix_cache import make_cache_remarks
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.sections.speculation import Speculation
 from locust_llm.report.summary_rows import MIN_TOKENS_PER_MERGED_CHUNK, RunCounts
 from locust_llm.report.users_and_limit_over_time import (

@@ -14,7 +14,7 @@ from locust_llm.report.document_blocks import (
     format_observed,
     format_sample_size,
 )
-from locust_llm.report.run_summary import Summary
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.slo.confidence_intervals import SHORT
 from locust_llm.settings.sweep_option import parse_sweep as parse_sweep
 from locust_llm.slo.rules import FAIL, PASS, SloResult

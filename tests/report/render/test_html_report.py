@@ -35,8 +35,8 @@ from locust_llm.report.render.html_report import (
     render_report_page,
 )
 from locust_llm.report.report_document import LATENCY, SERVER
-from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.latency_breakdown import attribute_latencies
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.summarise import summarise_run
 from locust_llm.report.summary_rows import Knee, SweepSummary
 

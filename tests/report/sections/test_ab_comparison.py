@@ -14,7 +14,6 @@ from locust_llm.records.timing_accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.report.console_summary import format_ending
 from locust_llm.report.document_blocks import TableBlock
 from locust_llm.report.load_records import collect_columns
-from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.ab_comparison import (
     BROKEN,
     DIFFERENT,
@@ -33,6 +32,7 @@ from locust_llm.report.sections.ab_comparison import (
 )
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.notes import format_verdict_line
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.summarise import summarise_run
 from locust_llm.report.users_and_limit_over_time import describe_arm_limits
 from locust_llm.settings.ab_arms import BASE, CANDIDATE

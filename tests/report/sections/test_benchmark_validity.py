@@ -14,7 +14,6 @@ from locust_llm.records.run_facts import Run
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render import text_report
 from locust_llm.report.report_command import make_report_result
-from locust_llm.report.run_summary import Summary
 from locust_llm.report.sections.benchmark_validity import (
     Validity,
     check_validity,
@@ -23,6 +22,7 @@ from locust_llm.report.sections.benchmark_validity import (
     format_broken_rules,
 )
 from locust_llm.report.sections.headline import make_headline
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.summarise import summarise_run
 from locust_llm.report.summary_rows import LoadLevel, SweepSummary
 from locust_llm.settings.scenario import read_scenario

@@ -13,7 +13,7 @@ from locust_llm.report import report_document, write_report_files
 from locust_llm.report.charts.plot_data import Plot, PlotAxis, PlotSeries
 from locust_llm.report.document_blocks import Block, Heading, TableBlock
 from locust_llm.report.render import html_report
-from locust_llm.report.run_summary import Summary
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.sections.section import ReportMaterial, ReportSection
 from locust_llm.report.sections.section_registry import REPORT_SECTIONS
 

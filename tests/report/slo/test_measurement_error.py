@@ -16,7 +16,7 @@ from locust_llm.records.timing_accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.report.aiperf_export import export_summary_json
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.report_document import build_report_document
-from locust_llm.report.run_summary import Summary
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.slo.measurement_error import RuleError, combine_rule_errors
 from locust_llm.report.summarise import summarise_run
 from locust_llm.report.summary_rows import Row, SweepSummary

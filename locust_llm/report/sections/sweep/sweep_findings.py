@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from locust_llm.records.run_facts import Run, Stage
 from locust_llm.report.document_blocks import format_observed
-from locust_llm.report.run_summary import Summary
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.slo.capacity_evidence import find_capacity
 from locust_llm.report.slo.disturbance import find_disturbance
 from locust_llm.report.slo.settling import find_rise, weigh_rises

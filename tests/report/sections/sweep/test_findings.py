@@ -11,7 +11,7 @@ from support.stages import a_stage, steps
 from locust_llm.records.run_facts import OpenLoopSchedule, ProcessHealth, Run
 from locust_llm.records.timing_accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.report.load_records import collect_columns
-from locust_llm.report.run_summary import Summary
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.sections.sweep.sweep_findings import find_sweep_axis, summarise_sweep
 from locust_llm.report.summarise import summarise_run
 from locust_llm.report.summary_rows import SweepSummary
