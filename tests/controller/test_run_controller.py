@@ -1012,7 +1012,7 @@ def test_a_gate_that_is_not_there_to_be_turned(begun: Any) -> None:
     ending = begun(Master("a"), prefill_concurrency=3)
     ending.shutdown.begin()
     with pytest.raises(ValueError, match="right now"):
-        ending.change_limit(2)
+        ending.by_hand.change_limit(2)
 
 
 def test_users_are_changed_by_hand_where_nothing_else_says_how_many(begun: Any) -> None:
@@ -1038,7 +1038,7 @@ def test_the_rate_of_a_steady_schedule_is_changed_by_hand(begun: Any) -> None:
         control.by_hand.change_rate(-1.0)
     assert control.by_hand.rate == 15
     closed = begun(Master("a"), users=4)
-    assert closed.rate is None
+    assert closed.by_hand.rate is None
     with pytest.raises(ValueError, match="no steady request rate"):
         closed.change_rate(5.0)
 

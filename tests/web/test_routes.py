@@ -57,7 +57,8 @@ class Run:
         self.draining = False
         self.phase_s = 0.0
         self.store = SimpleNamespace(result=None, poller=None)
-        self.lost_workers: list[LostWorker] = []
+        self.losses = SimpleNamespace(lost_workers=list[LostWorker]())
+        self.by_hand = self
         self.failure = ""
         self.sets_limits = self.users_follow_load = False
         self.rate: float | None = self.settings.request_rate
@@ -671,7 +672,7 @@ def test_what_goes_wrong_is_told_the_worst_first(on: tuple[Page, Any]) -> None:
     live = page.view.live
     assert live is not None
     live.started_at -= 100
-    run.lost_workers.append(LostWorker(live.started_at + 15, 2, 2, 8, 0))
+    run.losses.lost_workers.append(LostWorker(live.started_at + 15, 2, 2, 8, 0))
     run.states = [ProcessState(1, 9, None, 4.2)]
     now = live.started_at + live.seconds
     for outcome in ("ok", "refused", "refused", "refused"):
