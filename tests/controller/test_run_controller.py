@@ -1040,7 +1040,7 @@ def test_the_rate_of_a_steady_schedule_is_changed_by_hand(begun: Any) -> None:
     closed = begun(Master("a"), users=4)
     assert closed.by_hand.rate is None
     with pytest.raises(ValueError, match="no steady request rate"):
-        closed.change_rate(5.0)
+        closed.by_hand.change_rate(5.0)
 
 
 def test_every_record_is_passed_on_once_it_is_kept(begun: Any) -> None:
