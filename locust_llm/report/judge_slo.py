@@ -50,6 +50,7 @@ from locust_llm.report.slo.measurement_error import (
     measure_rule_error,
 )
 from locust_llm.report.slo.observed_rule_values import (
+    TOO_FEW,
     Evaluation,
     ObservedValue,
     compute_rule_value,
@@ -320,7 +321,10 @@ def _decided(
     if found.value is None:
         return INCONCLUSIVE, found.note, None
     holds = found.decides(rule)
-    reasons = "; ".join(filter(None, (found.note, _cut(found), _assumed(rule, found))))
+    note = found.note
+    if note.startswith(TOO_FEW):
+        note = f"each of {format_count(found.count, 'request')} is far from the limit"
+    reasons = "; ".join(filter(None, (note, _cut(found), _assumed(rule, found))))
     if blame:
         return INCONCLUSIVE, blame, None
     if holds is None:
@@ -383,19 +387,21 @@ def _gets_worse(rule: Rule, found: ObservedValue) -> bool:
 
 
 def _assumed(rule: Rule, found: ObservedValue) -> str:
-    """What the decision rests on beside the values."""
+    """What the decision rests on beside the values: ``at most 81ms, beyond all values, by their
+    spread`` or ``by the mean of the largest 5% of them``."""
     up = rule.percentile is None or rule.percentile >= 50
     end = None if found.ends is None else found.ends[1 if up else 0]
-    if (
-        not found.extrapolated
-        or end is None
-        or found.value is None
-        or (rule.limit > found.value) != up
-    ):
+    assumes = found.extrapolated or found.slowest > 0
+    if not assumes or end is None or found.value is None or (rule.limit > found.value) != up:
         return ""
-    return (
-        f"{'at most' if up else 'at least'} {_bound(rule, end)}, beyond all values, by their spread"
-    )
+    bound = f"{'at most' if up else 'at least'} {_bound(rule, end)}"
+    if found.extrapolated:
+        bound = f"{bound}, beyond all values"
+    if not found.slowest:
+        return f"{bound}, by their spread"
+    which = "largest" if up else "smallest"
+    of = "them" if found.extrapolated else "all values"
+    return f"{bound}, by the mean of the {which} {100 * found.slowest:.3g}% of {of}"
 
 
 def _bound(rule: Rule, bound: float) -> str:
@@ -424,7 +430,8 @@ def _explain_open_rule(
     rule: Rule, found: ObservedValue, seen: Evaluation
 ) -> tuple[str, float | None]:
     """Why a figure that is there does not decide, and how much longer a run may."""
-    if found.ends == (None, None) and found.note:
+    few = found.note.startswith(TOO_FEW)
+    if found.note and (found.ends == (None, None) or few):
         return found.note, None
     if found.cancelled and not seen.main.outcome(*COUNTED).size:
         return "a longer run tells no more: every request was cancelled on purpose", None

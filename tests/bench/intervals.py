@@ -4,8 +4,9 @@ or missing: ``make intervals``. Prints Markdown.
 A cell is a load that makes latencies, failures or rates (interval_loads.py) and a number of
 requests or seconds. Many runs of it are made, and the interval of each figure of each run is held
 against the truth, from TRUTH times as many runs. Limits are set at the truth, where each decision
-is a wrong one, and 10 to 40 % above and below it, where a decision is wanted. (Of a share of good
-requests that is so much more or fewer bad ones.) Beside it is how often an oracle decides, who
+is a wrong one, and 10 to 40 % above and below it, where a decision is wanted, and at two and three
+times it and a half and a third of it, where nobody would wait for one. (Of a share of good requests
+that is so many more or fewer bad ones.) Beside it is how often an oracle decides, who
 knows how the figure varies from run to run (``decide_by_oracle``) and has to find out nothing but
 the truth.
 
@@ -42,6 +43,8 @@ GOOD: Final = 0.9
 """``share`` is the share of requests within a limit that truly holds for this share."""
 OFF: Final = (0.1, 0.2, 0.3, 0.4)
 CLEAR: Final = OFF.index(0.3)
+FAR: Final = (2.0, 3.0)
+"""The limit is so many times the truth, or the truth so many times the limit."""
 DECIDED: Final = 0.95
 """The goal is a decision in this share of the runs."""
 CATALOGUES: Final = {
@@ -83,6 +86,10 @@ class Result(NamedTuple):
     """The limit is OFF above the truth, and the interval lies below it."""
     above: tuple[float, ...]
     """The limit is OFF below the truth, and the interval lies above it."""
+    far_below: tuple[float, ...]
+    """The limit is FAR times the truth, and the interval lies below it."""
+    far_above: tuple[float, ...]
+    """The truth is FAR times the limit, and the interval lies above it."""
     oracle: tuple[float, float]
     """An oracle decides a limit 30 % above the truth, and one 30 % below it."""
     reach_down: float
@@ -146,6 +153,7 @@ def evaluate_figure(figure: str, latencies: Runs, judged: int) -> Result:
     varying = 1 - points if figure == "share" else points
     clear = OFF[CLEAR] * scale
     own = points[:judged]
+    least, most, rate = (1 - high, 1 - low, 1 - truth) if figure == "share" else (low, high, truth)
     return Result(
         figure,
         error / scale,
@@ -155,6 +163,8 @@ def evaluate_figure(figure: str, latencies: Runs, judged: int) -> Result:
         max(float((high < truth - clear).mean()), float((low > truth + clear).mean())),
         tuple(float((high < truth + off * scale).mean()) for off in OFF),
         tuple(float((low > truth - off * scale).mean()) for off in OFF),
+        tuple(float((most < rate * times).mean()) for times in FAR),
+        tuple(float((least > rate / times).mean()) for times in FAR),
         decide_by_oracle(varying, scale, OFF[CLEAR]),
         float(np.median(own - low)) / (NORMAL * error),
         float(np.median(high - own)) / (NORMAL * error),
@@ -170,7 +180,7 @@ def evaluate_cell(cell: Cell, runs: int, seed: int) -> list[Result]:
 
 HEAD: Final = (
     "load, requests or seconds", "figure", "spread", "width", "held", "wrong PASS / FAIL", "wrong, 30 % off",
-    "limit above by 10, 20, 30, 40 %", "below", "an oracle decides", "",
+    "limit above by 10, 20, 30, 40 %", "below", "two, three times", "half, third", "an oracle decides", "",
 )  # fmt: skip
 
 
@@ -192,7 +202,7 @@ def make_rows(cell: Cell, results: list[Result]) -> Iterator[tuple[str, ...]]:
         yield (
             f"{cell.name}, {cell.count:,}", one.figure, f"{one.spread:.1%}", f"{one.reach_down:.1f}, {one.reach_up:.1f}", f"{one.held:.1%}",
             f"{wrong[0]:.1%} / {wrong[1]:.1%}", f"{one.wrong:.1%}",
-            *map(_format_shares, (one.below, one.above, one.oracle)), mark,
+            *map(_format_shares, (one.below, one.above, one.far_below, one.far_above, one.oracle)), mark,
         )  # fmt: skip
 
 
@@ -213,8 +223,15 @@ def summarise(results: list[Result]) -> str:
         f"{len(results) - len(open_)} of them. Of the other {len(open_)} the oracle does not reach that either for "
         f"{len(open_) - len(left)}. He does for {len(left)}, of which the rule decides 80 to 95 % for "
         f"{sum(one.decided >= 0.8 for one in left)}, fewer for {sum(one.decided < 0.8 for one in left)}.",
+        f"A limit of two and three times the truth is decided in 95 % of the runs for {_count_decided([one.far_below for one in results])}, "
+        f"of a half and a third for {_count_decided([one.far_above for one in results])}.",
     ]
     return "\n\n".join(lines)
+
+
+def _count_decided(shares: list[tuple[float, ...]]) -> str:
+    counts = [sum(share >= DECIDED for share in column) for column in zip(*shares, strict=True)]
+    return " and ".join(map(str, counts))
 
 
 # -- abort -----------------------------------------------------------------------------------------

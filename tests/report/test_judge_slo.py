@@ -407,8 +407,40 @@ def test_a_percentile_beyond_all_values_goes_by_their_spread() -> None:
     assert (failed_rule.status, failed_rule.reason) == ("FAIL", "")
 
 
+def test_a_limit_far_beyond_all_values_is_kept() -> None:
+    """294 requests whose ITL is 11 ms, and 20 to 46 ms in a slow phase of 40: all that is known of
+    p95 is what the slow ones are. The largest 5 % are 43 ms on average, so 32 above the median.
+    400 / 294 of that more are 43 + 1.36 x 32 = 87 ms."""
+    itl_ms = [20 + i % 27 if 100 <= i < 140 else 11 for i in range(294)]
+    requests = [
+        answered(100, 100 + 20 * ms, sent_at=10 + i / 2.5, output_tokens=21)
+        for i, ms in enumerate(itl_ms)
+    ]
+    found = judged("itl p95 < 90ms", requests)
+    assert (found.status, max(itl_ms)) == ("PASS", 46)
+    assert found.high == pytest.approx(87, abs=1)
+    by = "beyond all values, by the mean of the largest 5% of them"
+    assert found.reason == f"at most {found.high:.3g}ms, {by}"
+    assert judged("attainment >= 80% given itl < 60ms", requests).status == "PASS"
+    assert judged("itl p95 < 44ms", requests).status == "INCONCLUSIVE"
+
+
+def test_few_requests_that_all_are_far_beyond_a_limit_break_it() -> None:
+    """Four that take 30 s each: that 95 % take less than 2 s is out of the question."""
+    four = [answered(30_000, 30_100, sent_at=10.0 + i) for i in range(4)]
+    for rule in ("ttft p95 < 2s", "request_latency p99 < 2s", "ttft avg < 2s"):
+        found = judged(rule, four)
+        assert (found.status, found.high) == ("FAIL", None)
+        assert found.reason == "each of 4 requests is far from the limit"
+    assert judged("ttft p95 < 25s", four).status == "INCONCLUSIVE"
+    assert judged("ttft p50 < 2s", four).status == "INCONCLUSIVE"
+    assert judged("ttft p95 < 2s", four[:2]).status == "INCONCLUSIVE"
+    assert judged("ttft p95 < 40s", four).status == "INCONCLUSIVE"
+
+
 def test_too_few_samples() -> None:
     assert "takes 8 requests, there are 7" in judged("ttft avg < 1s", steps(7)).reason
+    assert "takes 8 requests, there are 4" in judged("ttft p95 < 1s", steps(4)).reason
     assert "takes 8 requests, there are 7" in judged("requests_per_s > 0.1", even(7)).reason
     assert judged("ttft avg < 1s", steps(8)).status == "PASS"
     assert judged("requests_per_s > 0.1", even(32)).status == "PASS"

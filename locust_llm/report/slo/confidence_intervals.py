@@ -23,6 +23,12 @@ exponential tail may: from a level with more of them beyond, by their mean exces
 of their number and of that excess (``bound_tail``). In a queue a run of few excursions shows too
 little of its tail, so it counts as a shorter one (``ValueLevels.few_excursions``).
 
+No shape of a slow change, and no tail, takes an end far beyond what the values show: what a run of
+400 values did not see is taken to be at most twice as far from the median as the mean of its
+slowest values, of fewer values further (``bound_by_slowest``). So a limit far beyond all values is
+kept, however they are correlated. Too few values for any correlation break a limit that all of them
+are far beyond (``bound_few``).
+
 What a percentile passes, a lower one passes; what a lower one fails, a higher one fails.
 """
 
@@ -81,6 +87,17 @@ TAIL_PLACES: Final = (np.arange(32) + 0.5) / 32
 LEAST_OUTSIDE: Final = 1e-4
 CLOSE: Final = 1.02
 """Down to which share outside of a limit the bound of a share is looked for, and how exactly."""
+SHOWN_BY: Final = 400
+"""So many values show how slow the slowest are. Half as many leave twice the room."""
+SLOWEST: Final = 1.1
+"""The least that the upper end is allowed, times the mean of the slowest values."""
+MOST_INFINITE: Final = 1 / 6
+"""Of the slowest values so many may be failures. What has one cause in a run has up to five or six
+in another of its length."""
+FEWEST: Final = 3
+"""Of fewer values nothing is said at all."""
+ROOM: Final = 0.2
+"""Of few values the ends lie so far below the smallest and above the largest, as a share of it."""
 STEADY: Final = 0.003
 """No mean is known better than to such a share of it: a server does not come back to it more
 exactly."""
@@ -109,10 +126,21 @@ class ConfidenceInterval(NamedTuple):
     """Effective sample size."""
     extrapolated: bool = False
     """An end lies beyond all values."""
+    slowest: float = 0.0
+    """The share of the slowest values whose mean bounds the end (``bound_by_slowest``); 0: it is
+    bounded by its error."""
 
     @property
     def ends(self) -> Ends:
         return self.low, self.high
+
+
+class UpperEnd(NamedTuple):
+    """Of a percentile."""
+
+    level: float
+    slowest: float = 0.0
+    """As of a ConfidenceInterval."""
 
 
 class ShareEvidence(NamedTuple):
@@ -136,6 +164,8 @@ class ValueLevels:
     """Of the share of values within a level."""
     level_at: Callable[[float], float]
     """That so large a share of them is within."""
+    room: float = 1.0
+    """As many times as usual the upper end may be beyond the slowest values (``find_room``)."""
 
     def weigh_at(self, share: float) -> ShareEvidence:
         return self.weigh(self.level_at(share))._replace(share=share)
@@ -177,16 +207,18 @@ def estimate_mean_interval(values: Floats, *, looks: int = 1) -> ConfidenceInter
     so many intervals of the same run (Settings.looks)."""
     n = len(values)
     if n < MIN_VALUES:
-        return NONE
+        return bound_few(values, None, looks)
     mean = float(values.mean())
     if not math.isfinite(mean) or _constant(values):
         return ConfidenceInterval(mean, mean, float(n))
     error, size = _error_of_mean(values, looks)
     independent = _normal_quantile(TAIL / looks) * float(values.std()) / math.sqrt(n)
     reach = max(error, independent, STEADY * mean) / mean
-    up = reach * math.sqrt(_make_levels(values, looks).few_in_half)
+    levels = _make_levels(values, looks)
+    up = reach * math.sqrt(levels.few_in_half)
+    high = min(UpperEnd(mean * math.exp(min(up, MOST_FOLDS))), bound_by_slowest(levels, HALF))
     return ConfidenceInterval(
-        mean * math.exp(-reach), mean * math.exp(min(up, MOST_FOLDS)), min(size, float(n))
+        mean * math.exp(-reach), max(high.level, mean), min(size, float(n)), slowest=high.slowest
     )
 
 
@@ -270,11 +302,11 @@ def estimate_share_interval(
 def _bound_share_within(levels: ValueLevels) -> float:
     """The largest share whose percentile is surely within 1; 0: not even the median is."""
     most, least = HALF, LEAST_OUTSIDE
-    if bound_above(levels, 1 - most) >= 1:
+    if bound_above(levels, 1 - most).level >= 1:
         return 0.0
     while most > CLOSE * least:
         middle = math.sqrt(most * least)
-        within = bound_above(levels, 1 - middle) < 1
+        within = bound_above(levels, 1 - middle).level < 1
         most, least = (middle, least) if within else (most, middle)
     return 1 - most
 
@@ -356,14 +388,14 @@ def estimate_percentile_interval(
 ) -> ConfidenceInterval:
     """Of a percentile of ``values`` in the order of time (failures may be infinite)."""
     if len(values) < MIN_VALUES:
-        return NONE
+        return bound_few(values, percentile / 100, looks)
     if percentile < 50:
         found = estimate_percentile_interval(-values, 100 - percentile, looks=looks)
         high, low = (None if end is None else -end for end in found.ends)
         return found._replace(low=low, high=high)
     share = percentile / 100
-    ordered = np.sort(values)
     n = len(values)
+    ordered = np.sort(values)
     at = max(math.ceil(round(share * n, 9)), 1) - 1
     if _constant(ordered):
         return ConfidenceInterval(float(ordered[0]), float(ordered[0]), float(n))
@@ -384,7 +416,12 @@ def _make_levels(values: Floats, looks: int) -> ValueLevels:
             within = values < level
         return weigh_share(within.astype(np.float64), looks, shown)
 
-    return ValueLevels(len(values), weigh, lambda share: level_of_share(ordered, share))
+    return ValueLevels(
+        len(values),
+        weigh,
+        lambda share: level_of_share(ordered, share),
+        find_room(len(values), looks),
+    )
 
 
 def level_of_share(ordered: Floats, share: float) -> float:
@@ -414,12 +451,13 @@ def search_percentile(
     lowest = _find_first(at + 1, lambda place: not is_exceeded(place))
     bounded = lowest > 0 or is_below(here._replace(share=0.0), count, share)
     low = float(ordered[min(lowest, at)]) if bounded else None
-    upper = max(bound_above(levels, share), float(ordered[at]))
+    upper = bound_above(levels, share)
     for some in PERCENTILES:
-        if some > share and levels.level_at(some) < upper:
+        if some > share and levels.level_at(some) < upper.level:
             upper = min(upper, bound_above(levels, some))
-    extrapolated = bool(math.isfinite(upper) and upper > ordered[-1])
-    return ConfidenceInterval(low, upper, count / here.inflation, extrapolated)
+    high = max(upper.level, float(ordered[at]))
+    extrapolated = bool(math.isfinite(high) and high > ordered[-1])
+    return ConfidenceInterval(low, high, count / here.inflation, extrapolated, upper.slowest)
 
 
 def _find_first(count: int, is_true: Callable[[int], bool]) -> int:
@@ -449,8 +487,28 @@ def _at_most(some: float, size: float, share: float) -> float:
     return binomial_cdf(some - half, size, share)
 
 
-def bound_above(levels: ValueLevels, share: float) -> float:
+def bound_above(levels: ValueLevels, share: float) -> UpperEnd:
     """The upper end of the percentile of ``share``."""
+    return min(UpperEnd(_bound_by_error(levels, share)), bound_by_slowest(levels, share))
+
+
+def bound_by_slowest(levels: ValueLevels, share: float) -> UpperEnd:
+    """Twice as far from the median as the mean of the values beyond the percentile, or further
+    (``find_room``). Infinite: more of them are failures than one cause explains."""
+    outside = 1 - share
+    if math.isinf(levels.level_at(1 - MOST_INFINITE * outside)):
+        return UpperEnd(math.inf)
+    slow = levels.level_at(share) + _measure_excess(levels, outside)
+    reach = max(slow - levels.level_at(HALF), (SLOWEST - 1) * abs(slow))
+    return UpperEnd(slow + levels.room * reach, outside)
+
+
+def find_room(count: int, looks: int) -> float:
+    """Of a run of so many requests, at each of so many looks."""
+    return max(SHOWN_BY / count, 1.0) * _normal_quantile(TAIL / looks) / _normal_quantile(TAIL)
+
+
+def _bound_by_error(levels: ValueLevels, share: float) -> float:
     evidence = levels.weigh_at(share)
     size = max(_effective(evidence, levels.count) / levels.few_in_half, 1.0)
     if size * (1 - share) >= TAIL_VALUES:
@@ -491,6 +549,26 @@ def _find_least(low: float, exact: float, is_true: Callable[[float], bool]) -> f
         middle = (low + high) / 2
         low, high = (low, middle) if is_true(middle) else (middle, high)
     return high
+
+
+def bound_few(values: Floats, share: float | None, looks: int) -> ConfidenceInterval:
+    """Of a percentile of so few values that nothing is known of their correlation, or of their mean
+    (``share`` is None). That all of them are at the smallest or above it is too rare for a far
+    percentile below it, and tells how many values at least are that large; so on the other side."""
+    n = len(values)
+    if n < FEWEST:
+        return NONE
+    rare = (TAIL / looks) ** (1 / n)
+    smallest, largest = float(values.min()), float(values.max())
+    if share is None:
+        return ConfidenceInterval(rare * _add_part(smallest, -ROOM), None, float(n))
+    low = _add_part(smallest, -ROOM) if 1 - share <= rare else None
+    high = _add_part(largest, ROOM) if share <= rare else None
+    return NONE if low is None and high is None else ConfidenceInterval(low, high, float(n))
+
+
+def _add_part(value: float, part: float) -> float:
+    return value + part * abs(value) if math.isfinite(value) else value
 
 
 def bound_tail(levels: ValueLevels, share: float) -> float:

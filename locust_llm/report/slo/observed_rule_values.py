@@ -101,6 +101,8 @@ class ObservedValue:
     None: not known."""
     extrapolated: bool = False
     """An end of its interval lies beyond all values."""
+    slowest: float = 0.0
+    """As of a ConfidenceInterval."""
     gaps_of: int = 0
     """Of how many requests the ``count`` gaps are; 0: it counts no gaps."""
     infinite: int = 0
@@ -292,6 +294,7 @@ def _between(
     else:
         ends = low.ends[0], high.ends[1]
     sizes = [size for size in (low.size, high.size) if size is not None]
+    is_low = rule.percentile is not None and rule.percentile < 50
     return replace(
         best,
         worst=None if low.value == high.value else worst.value,
@@ -304,6 +307,7 @@ def _between(
         extrapolated=(
             high if rule.percentile is not None and rule.percentile >= 50 else low
         ).extrapolated,
+        slowest=(low if is_low else high).slowest,
     )
 
 
@@ -366,11 +370,14 @@ def _extrapolate(rule: Rule, course: Sequence[float], *others: Sequence[float]) 
 def _with(value: float, interval: ConfidenceInterval, count: int, note: str = "") -> ObservedValue:
     if interval is confidence_intervals.NONE:
         return ObservedValue(value, count=count, note=note or _few(count))
+    if count < MIN_VALUES and not note:
+        note = _few(count)
     low, high = interval.ends  # an interpolated percentile may lie beside its nearest ranks
     ends = (None if low is None else min(low, value)), (None if high is None else max(high, value))
     return ObservedValue(
-        value, ends, count, note, size=interval.size, extrapolated=interval.extrapolated
-    )
+        value, ends, count, note, size=interval.size, extrapolated=interval.extrapolated,
+        slowest=interval.slowest,
+    )  # fmt: skip
 
 
 def _landed(rule: Rule, value: float, failures: int) -> str:
@@ -574,7 +581,7 @@ def _of_stretches(
         found = confidence_intervals.estimate_ratio_interval(sums, counts, looks=looks)
         return replace(_with(value, found, gaps.count), size=None, trend=trend, later=later)
 
-    found = _gap_percentile_interval(gaps, stretches, counts, percentile, looks)
+    found = _gap_percentile_interval(gaps, requests, stretches, counts, percentile, looks)
     # its size would be one of stretches
     seen = _with(value, found, gaps.count)
     return replace(seen, size=None, trend=trend, later=later, gaps_of=requests)
@@ -595,9 +602,14 @@ def _extrapolate_gaps(rule: Rule, stretches: Sequence[GapCounts]) -> float | Non
 
 
 def _gap_percentile_interval(
-    gaps: GapCounts, stretches: Sequence[GapCounts], counts: Floats, percentile: float, looks: int
+    gaps: GapCounts,
+    requests: int,
+    stretches: Sequence[GapCounts],
+    counts: Floats,
+    percentile: float,
+    looks: int,
 ) -> ConfidenceInterval:
-    """As of a percentile of requests; the share within a level is a ratio of the counts of the
+    """As of a percentile of ``requests``; the share within a level is a ratio of the counts of the
     stretches."""
     if percentile < 50:
         return confidence_intervals.NONE
@@ -618,7 +630,8 @@ def _gap_percentile_interval(
         return _gap_percentile(gaps, min(100 * share, 100.0)) or 0.0
 
     at = int(np.searchsorted(places, percentile))
-    seen = confidence_intervals.ValueLevels(gaps.count, weigh, level_at)
+    room = confidence_intervals.find_room(requests, looks)
+    seen = confidence_intervals.ValueLevels(gaps.count, weigh, level_at, room)
     return confidence_intervals.search_percentile(levels, at, percentile / 100, seen)
 
 

@@ -3,6 +3,7 @@ intervals hold a known truth."""
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,6 +24,8 @@ from locust_llm.report.slo.confidence_intervals import (
     ConfidenceInterval,
     ShareEvidence,
     ValueLevels,
+    bound_above,
+    bound_by_slowest,
     bound_tail,
     detect_trend,
     estimate_effective_size,
@@ -31,6 +34,8 @@ from locust_llm.report.slo.confidence_intervals import (
     estimate_rate_interval,
     estimate_ratio_interval,
     estimate_share_interval,
+    find_room,
+    level_of_share,
     share_ends,
     weigh_share,
 )
@@ -404,13 +409,78 @@ def test_what_one_second_has_too_many_the_next_has_too_few() -> None:
     assert widths[0] < widths[1] / 3
 
 
-@pytest.mark.parametrize("count", [0, 1, MIN_VALUES - 1])
+def test_no_end_is_far_beyond_the_slowest_values() -> None:
+    """400 values from 0 to 1, as correlated as can be. Those beyond p95 are 0.975 on average, 0.475
+    above the median, so p95 is taken to be at most 0.475 higher. Those above the median are 0.75."""
+    levels = levels_of(dict.fromkeys((0.5, 0.75, 0.9, 0.95, 0.98), 400.0))
+    assert bound_by_slowest(levels, 0.95) == pytest.approx((0.975 + 0.475, 0.05))
+    assert bound_by_slowest(levels, 0.5) == pytest.approx((0.75 + 0.25, 0.5))
+    assert bound_above(levels, 0.95) == bound_by_slowest(levels, 0.95)
+    assert bound_by_slowest(replace(levels, room=2.0), 0.95).level == pytest.approx(0.975 + 0.95)
+
+
+def test_the_room_beyond_the_slowest_values() -> None:
+    """Of 400 values and more they are shown, of a quarter a quarter as well. At each of ten looks the
+    error is 2.807 standard errors in place of 1.96."""
+    assert [find_room(count, 1) for count in (100, 400, 4000)] == [4, 1, 1]
+    assert find_room(400, 10) == pytest.approx(2.807 / 1.96, abs=1e-3)
+
+
+def test_slowest_values_that_hardly_vary_leave_a_tenth() -> None:
+    """The larger half are 1.02 s and the others 1 s: twice as far as 0.02 is less."""
+    levels = ValueLevels(
+        200,
+        lambda level: ShareEvidence(level, 1.0, 2.0),
+        lambda share: 1.02 if share > 0.5 else 1.0,
+    )
+    assert bound_by_slowest(levels, 0.95).level == pytest.approx(1.1 * 1.02)
+
+
+@pytest.mark.parametrize(("failures", "known"), [(2, True), (4, False)])
+def test_failures_of_one_cause_leave_the_slowest_values_known(failures: int, known: bool) -> None:
+    """Of 400 the slowest 5 % are 20, of which a sixth are 3.3."""
+    values = np.where(whole(400) > 400 - failures, np.inf, whole(400))
+    levels = ValueLevels(
+        400,
+        lambda level: ShareEvidence(level, 1.0, 2.0),
+        lambda share: level_of_share(np.sort(values), share),
+    )
+    assert math.isfinite(bound_by_slowest(levels, 0.95).level) is known
+
+
+def test_a_mean_is_not_far_above_the_larger_half() -> None:
+    """400 values: a half at 1 and then a half at 3, which may be one phase of many. The larger half
+    is 3 on average, and the median 2."""
+    found = estimate_mean_interval(np.where(np.arange(400) < 200, 1.0, 3.0))
+    assert (found.high, found.slowest) == (pytest.approx(4.0), 0.5)
+
+
+def test_few_values_break_a_limit_that_all_are_far_beyond() -> None:
+    """Four of 30: they are all in the largest 5 % in 0.05^4 of cases, in the larger half in 0.5^4 =
+    6 %, and of six in 1.6 %. At least 0.025^(1 / 4) = 39.8 % of all are that large. A fifth is left
+    as room."""
+    four, six = np.full(4, 30.0), np.full(6, 30.0)
+    assert estimate_percentile_interval(four, 95).ends == (24, None)
+    assert estimate_percentile_interval(four, 5).ends == (None, 36)
+    assert estimate_percentile_interval(four, 50) is NONE
+    assert estimate_percentile_interval(six, 50).ends == (24, 36)
+    assert estimate_mean_interval(four).ends == (pytest.approx(24 * 0.3976, rel=1e-3), None)
+    assert estimate_percentile_interval(np.full(4, np.inf), 95).ends == (np.inf, None)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
 def test_of_too_few_nothing_is_said(count: int) -> None:
     few = np.arange(float(count))
     for percentile in (5, 50, 95):
         assert estimate_percentile_interval(few, percentile) is NONE
     if count:
         assert estimate_mean_interval(few) is NONE
+
+
+@pytest.mark.parametrize("count", [0, 1, MIN_VALUES - 1])
+def test_of_few_no_rate_and_no_trend_is_said(count: int) -> None:
+    few = np.arange(float(count))
+    if count:
         assert estimate_rate_interval(few) is NONE
         assert estimate_ratio_interval(few, few + 1) is NONE
     assert detect_trend(few) == ""
