@@ -89,6 +89,8 @@ CLOSE: Final = 1.02
 """Down to which share outside of a limit the bound of a share is looked for, and how exactly."""
 SHOWN_BY: Final = 400
 """So many values show how slow the slowest are. Half as many leave twice the room."""
+SLOW_VALUES: Final = 10.0
+"""And so many values beyond the percentile."""
 SLOWEST: Final = 1.1
 """The least that the upper end is allowed, times the mean of the slowest values."""
 MOST_INFINITE: Final = 1 / 6
@@ -500,7 +502,8 @@ def bound_by_slowest(levels: ValueLevels, share: float) -> UpperEnd:
         return UpperEnd(math.inf)
     slow = levels.level_at(share) + _measure_excess(levels, outside)
     reach = max(slow - levels.level_at(HALF), (SLOWEST - 1) * abs(slow))
-    return UpperEnd(slow + levels.room * reach, outside)
+    room = max(levels.room, SLOW_VALUES / (levels.count * outside))
+    return UpperEnd(slow + room * reach, outside)
 
 
 def find_room(count: int, looks: int) -> float:

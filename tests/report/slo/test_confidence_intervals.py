@@ -417,6 +417,8 @@ def test_no_end_is_far_beyond_the_slowest_values() -> None:
     assert bound_by_slowest(levels, 0.5) == pytest.approx((0.75 + 0.25, 0.5))
     assert bound_above(levels, 0.95) == bound_by_slowest(levels, 0.95)
     assert bound_by_slowest(replace(levels, room=2.0), 0.95).level == pytest.approx(0.975 + 0.95)
+    # four values are beyond p99, so ten over four times the room
+    assert bound_by_slowest(levels, 0.99).level == pytest.approx(0.995 + 2.5 * 0.495)
 
 
 def test_the_room_beyond_the_slowest_values() -> None:
