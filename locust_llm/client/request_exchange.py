@@ -43,9 +43,9 @@ its connection."""
 
 WaitUntil = Callable[[float], object]
 """Waits for a moment in monotonic s. Raises GateClosed where the run ends before it."""
-FirstHook = Callable[[Response, dict[str, Any]], object]
-"""Called in the event loop when the first chunk has come, with the stream and the labels. It must
-not block."""
+FirstHook = Callable[[Response, dict[str, Any], float], object]
+"""Called in the event loop when the first chunk has come, with the stream, the labels and when the
+request was due (monotonic s). It must not block."""
 
 
 class UserConnection:
@@ -260,7 +260,8 @@ class _AdmittedRequest:
             return
         self._freed_at = time.monotonic()
         if self._on_first is not None and self._stream.answer.chunk_reads:
-            self._on_first(self._stream, self._request.labels)
+            due_at = self._asked_at if self._request.due_at is None else self._request.due_at
+            self._on_first(self._stream, self._request.labels, due_at)
 
     def _renew_connection(self) -> None:
         self._user_connection.close()

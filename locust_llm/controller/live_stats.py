@@ -295,6 +295,41 @@ class TTFTParts:
         return [sum(column) for column in zip(*self.by_phase.values(), strict=True)]
 
 
+class FirstTokenWindow:
+    """The waits for the first tokens of the last ``WINDOW_S``, whether their requests have ended or
+    not."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._came = SlidingHistogram(WINDOW_S, clock)
+
+    def add(self, waits_s: Iterable[float]) -> None:
+        """First tokens have come after these waits."""
+        self._came.add(max(0, round(wait_s * 1e6)) for wait_s in waits_s)
+
+    @property
+    def count(self) -> int:
+        """The first tokens that came."""
+        return self._came.histogram().count
+
+    def percentiles_ms(
+        self, *percents: float, waiting: Mapping[int, int] | None = None
+    ) -> list[float] | None:
+        """``waiting``: how many requests still wait, by their wait so far in microseconds. The ones
+        that wait longer than a percentile count in it, with that wait. Where no token came, these
+        are the ones that waited all the window. None: there is nothing to count."""
+        counts, waiting = self._came.histogram().counts, waiting or {}
+        if not counts:
+            longest = {us: count for us, count in waiting.items() if us >= WINDOW_S * 1e6}
+            return Histogram(longest).percentiles_ms(*percents)
+        found_ms = list[float]()
+        for percent in percents:
+            (came_us,) = histogram_percentiles(counts, [percent])
+            longer = {us: count for us, count in waiting.items() if us > came_us}
+            both = Counter(counts) + Counter(longer)
+            found_ms += [us / 1e3 for us in histogram_percentiles(both, [percent])]
+        return found_ms
+
+
 class LiveStats:
     """The live values of one run."""
 
@@ -345,10 +380,12 @@ class LiveStats:
         """The reads since the first status of each process."""
         self._reads_at: deque[tuple[float, int]] = deque()
         """(when, all reads until then). For answers in one piece it has their tokens instead."""
-        self.recent_ttft = SlidingHistogram(WINDOW_S, clock)
-        """The first chunks that came in the last ``WINDOW_S``."""
-        self.recent_due = SlidingHistogram(WINDOW_S, clock)
-        """TTFT from due of requests that ended in the last ``WINDOW_S``."""
+        self.recent_ttft = FirstTokenWindow(clock)
+        self.recent_due = FirstTokenWindow(clock)
+        """From due, where ``recent_ttft`` is from the send."""
+        self._awaited: dict[str, Mapping[int, int]] = {}
+        """By process: how many requests await their first token, by hundredths of a second since
+        they were due."""
         self._rate_of: int | None = None
         """The whole second that ``_rate`` belongs to."""
         self._rate = 0.0
@@ -372,8 +409,6 @@ class LiveStats:
             self._unanswered_at = self._clock()
             # it was refused after the last answer, between two statuses
             self._silent_since = self._heard_at
-        if record.outcome == OK and (due_s := record.ttft_from_due_s) is not None:
-            self.recent_due.add((round(due_s * 1e6),))
         if record.phase == PROFILING:
             self.profiled[record.outcome] += 1
             self._first_at = self._clock() if self._first_at is None else self._first_at
@@ -388,14 +423,16 @@ class LiveStats:
         decoding: int,
         request_s: tuple[float, float, float] = (0.0, 0.0, 0.0),
         ttfts_s: Iterable[float] = (),
+        ttfts_from_due_s: Iterable[float] = (),
+        awaited: Mapping[int, int] | None = None,
         reads: int = 0,
         health: ProcessHealth | None = None,
         activity: str = "",
     ) -> None:
         """Take the status of a process.
 
-        ``request_s``: see Status. ``ttfts_s``: of first chunks since the last status. ``reads``: so
-        far, in all its runs. ``health``: of this run so far. ``activity``: where its users' own
+        ``request_s``, ``awaited``: see Status. ``ttfts_s``, ``ttfts_from_due_s``: of first chunks
+        since the last status. ``reads``: so far, in all its runs. ``health``: of this run so far. ``activity``: where its users' own
         schedule is.
         """
         now = self._clock()
@@ -405,7 +442,9 @@ class LiveStats:
         stood_still = now - self._status_at.get(worker, now) > STATUS_GAP_S
         self._status_at[worker] = now
         ttfts_s = list(ttfts_s)
-        self.recent_ttft.add(round(ttft_s * 1e6) for ttft_s in ttfts_s)
+        self.recent_ttft.add(ttfts_s)
+        self.recent_due.add(ttfts_from_due_s)
+        self._awaited[worker] = awaited or {}
         if ttfts_s:
             self._longest_ttft_s = max(self._longest_ttft_s or 0.0, *ttfts_s)
         if stood_still or reads > self._most_reads.get(worker, -1):
@@ -432,6 +471,7 @@ class LiveStats:
         """A process has ended all that it had. Its last status was earlier."""
         self._in_flight.pop(worker, None)
         self._status_at.pop(worker, None)
+        self._awaited.pop(worker, None)
 
     def lose(self, worker: str, reads: int) -> None:
         """A process is lost: nothing of it is running any more, and its totals stay. ``reads``: all
@@ -454,6 +494,20 @@ class LiveStats:
         now = self._clock()
         ages_s = [now - at for at in self._status_at.values()]
         return (used_s, waiting_s, decoding_s), sum(ages_s) / max(1, len(ages_s))
+
+    def first_token_ms(
+        self, *percents: float, from_due: bool, endless: Mapping[int, int] | None = None
+    ) -> list[float] | None:
+        """The waits for the first tokens of the last ``WINDOW_S``. Longer waits of requests that
+        still wait count so far. ``from_due``: a schedule or a gate holds requests; else they are
+        sent when they are due. ``endless``: how many waits have no end, by a time for it in
+        microseconds. None: there are none."""
+        window = self.recent_due if from_due else self.recent_ttft
+        waiting = Counter(endless or {})
+        for awaited in self._awaited.values():
+            for hundredths, count in awaited.items():
+                waiting[hundredths * 10_000] += count
+        return window.percentiles_ms(*percents, waiting=waiting)
 
     @property
     def used(self) -> int:

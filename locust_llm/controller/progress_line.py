@@ -56,8 +56,8 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
             ProgressPart(1, f"nothing answered for {silent_s:.0f} s", f"no answer {silent_s:.0f} s")
         )
     waits = generates and (control.settings.open_loop or limit is not None)
-    name, window = ("TTFT from due", stats.recent_due) if waits else ("TTFT", stats.recent_ttft)
-    if first_ms := window.histogram().percentiles_ms(50, 99):
+    name = "TTFT from due" if waits else "TTFT"
+    if first_ms := stats.first_token_ms(50, 99, from_due=waits):
         p50, p99 = (f"{format_duration(ms / 1e3):>6}" for ms in first_ms)
         parts.append(
             ProgressPart(

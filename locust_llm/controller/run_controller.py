@@ -210,6 +210,8 @@ class Controller:
         self.live_stats.update(
             worker, used=status.gate.used, waiting=status.gate.waiting, decoding=status.decoding,
             ttfts_s=status.ttfts_s,
+            ttfts_from_due_s=status.ttfts_from_due_s,
+            awaited=status.awaited,
             request_s=status.request_s, reads=status.reads, health=status.health,
             activity=status.activity,
         )  # fmt: skip

@@ -351,8 +351,7 @@ class LiveStatistics:
         stats = self.stats
         totals_s, age_s = stats.request_seconds()
         used_s, waiting_s, decoding_s = (round(total_s, 3) for total_s in totals_s)
-        first = TTFT_FROM_DUE.tag if self.has_waits else TTFT.tag
-        ttft_ms = self._window_of(first).histogram().percentiles_ms(*PLOT_PERCENTILES)
+        ttft_ms = self.stats.first_token_ms(*PLOT_PERCENTILES, from_due=self.has_waits)
         itl_ms = self._recent[ITL.tag].histogram().percentiles_ms(*PLOT_PERCENTILES)
         whole = (
             None
@@ -397,28 +396,32 @@ class LiveStatistics:
         return self.points[first:]
 
     def table(self) -> list[LatencyRow]:
-        """Without waits, TTFT of the last seconds uses first chunks. All other rows use ended
+        """TTFT of the last seconds uses first chunks that came. All other rows use ended
         requests."""
         rows = []
         shown_rows = TABLE_ROWS if self.streams else POOLED_ROWS
         for tag, label in order_latency_rows(
             shown_rows, waits=self.has_waits, gated=self.gated
         ).items():
-            recent = self._window_of(tag).histogram()
+            count, recent_ms = self._list_recent(tag)
             whole = self._whole[tag]
-            recent_ms = recent.percentiles_ms(*PERCENTILES)
             whole_ms = whole.percentiles_ms(*PERCENTILES)
             rows.append(
-                LatencyRow(label, recent.count, shorten(recent_ms), whole.count, shorten(whole_ms))
+                LatencyRow(label, count, shorten(recent_ms), whole.count, shorten(whole_ms))
             )
         return [*rows, *self.by_name()]
 
-    def _window_of(self, tag: str) -> SlidingHistogram:
-        """The window that the table and the charts share, so that their last seconds have the same
-        requests."""
-        return (
-            self.stats.recent_ttft if tag == TTFT.tag and not self.has_waits else self._recent[tag]
-        )
+    def _list_recent(self, tag: str) -> tuple[int, list[float] | None]:
+        """(count, percentiles in ms) of the last seconds. The first row with a TTFT has the same
+        values as the chart and the progress line."""
+        if self.streams and tag == (TTFT_FROM_DUE.tag if self.has_waits else TTFT.tag):
+            window = self.stats.recent_due if self.has_waits else self.stats.recent_ttft
+            return window.count, self.stats.first_token_ms(*PERCENTILES, from_due=self.has_waits)
+        if self.streams and tag == TTFT.tag:
+            window = self.stats.recent_ttft
+            return window.count, window.percentiles_ms(*PERCENTILES)
+        recent = self._recent[tag].histogram()
+        return recent.count, recent.percentiles_ms(*PERCENTILES)
 
     def by_name(self) -> list[LatencyRow]:
         """The first rows of the table by request name. Empty: there is one name only."""

@@ -277,7 +277,9 @@ class RunView:
     def _begin_board(self, control: Controller) -> None:
         stages = control.stages
         self._board_stage = 0 if stages is None else stages.number
-        self._board = RuleBoard(_present_rules(control), time.monotonic)
+        live_streams = self.live is not None and self.live.streams
+        stats = control.live_stats if live_streams else None
+        self._board = RuleBoard(_present_rules(control), time.monotonic, stats)
 
     def _alerts(self) -> list[Alert]:
         """What goes wrong, the worst first."""

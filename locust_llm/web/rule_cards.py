@@ -18,7 +18,7 @@ from locust_llm.controller.early_stop import (
     RuleProgress,
     read_selected_value,
 )
-from locust_llm.controller.live_stats import WINDOW_S
+from locust_llm.controller.live_stats import WINDOW_S, LiveStats
 from locust_llm.records.histogram import Histogram, SlidingHistogram, histogram_percentiles
 from locust_llm.records.outcomes import OK
 from locust_llm.records.phase_plan import PROFILING
@@ -32,6 +32,8 @@ from locust_llm.slo.metric_definitions import (
     RATE,
     SHARE,
     TIME,
+    TTFT,
+    TTFT_FROM_DUE,
 )
 from locust_llm.slo.rules import FAIL, PASS, Rule, make_predicates, quote_value
 from locust_llm.text.format import format_brief, format_duration, format_plain_number
@@ -91,8 +93,11 @@ class RuleCard(msgspec.Struct, frozen=True, kw_only=True):
 class RuleGauge:
     """The value of one rule in the last seconds and so far. ``clock``: seconds."""
 
-    def __init__(self, rule: Rule, clock: Callable[[], float]) -> None:
-        self._rule, self._clock = rule, clock
+    def __init__(
+        self, rule: Rule, clock: Callable[[], float], stats: LiveStats | None = None
+    ) -> None:
+        """``stats``: the first tokens of the last seconds. None: only ended requests are known."""
+        self._rule, self._clock, self._stats = rule, clock, stats
         self._measure = BY_WORD[rule.metric]
         self._predicates = tuple(make_predicates(rule.where))
         self._recent = SlidingHistogram(WINDOW_S, clock)
@@ -142,11 +147,34 @@ class RuleGauge:
     def recent(self) -> float | None:
         """The value of the last seconds in the unit of ``Rule.limit``. None: there is none."""
         counts = self._recent.histogram().counts
+        if self._is_of_first_tokens:
+            return self._read_first_tokens(counts.get(FAILURE, 0))
         if self._measure.units is RATE:
             age_s = self._age_s
             present = self._clock() % 1.0
             return _per_second(counts, min(age_s, WINDOW_S - 1 + present))
         return self._read(counts)
+
+    @property
+    def _is_of_first_tokens(self) -> bool:
+        """The value is a percentile of first tokens, which come before requests end."""
+        rule = self._rule
+        is_ttft = rule.metric in (TTFT.word, TTFT_FROM_DUE.word)
+        return is_ttft and rule.percentile is not None and not rule.where and bool(self._stats)
+
+    def _read_first_tokens(self, failed: int) -> float | None:
+        """The percentile of the first tokens that came, as in the chart. ``failed``: so many
+        requests failed, each of which counts as a wait without an end."""
+        assert self._stats is not None
+        percent = self._rule.percentile or 0.0
+        endless = {FAILURE: failed} if failed else {}
+        if self._rule.metric == TTFT_FROM_DUE.word:
+            found_ms = self._stats.first_token_ms(percent, from_due=True, endless=endless)
+        else:
+            found_ms = self._stats.recent_ttft.percentiles_ms(percent, waiting=endless)
+        if found_ms is None:
+            return None
+        return math.inf if found_ms[0] > FAILURE / 1e6 else found_ms[0] / 1e3
 
     def so_far(self) -> float | None:
         if self._measure.units is RATE:
@@ -184,10 +212,12 @@ def _per_second(counts: Mapping[int, int], seconds: float) -> float | None:
 class RuleBoard:
     """The cards of the rules of a run, or of a stage."""
 
-    def __init__(self, rules: Iterable[Rule], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, rules: Iterable[Rule], clock: Callable[[], float], stats: LiveStats | None = None
+    ) -> None:
         self._rules = tuple(rules)
         self._gauges = {
-            str(rule): RuleGauge(rule, clock) for rule in self._rules if _has_value(rule)
+            str(rule): RuleGauge(rule, clock, stats) for rule in self._rules if _has_value(rule)
         }
         self._since: dict[str, float] = {}
         self._cards: tuple[RuleCard, ...] = ()

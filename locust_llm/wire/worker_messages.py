@@ -109,6 +109,11 @@ class Status(ControlMessage, frozen=True, kw_only=True):
     """The request-seconds of this run so far: awaiting the first token, at the gate, decoding."""
     ttfts_s: list[float] = msgspec.field(default_factory=list)
     """The TTFTs since the last status."""
+    ttfts_from_due_s: list[float] = msgspec.field(default_factory=list)
+    """The TTFTs from due since the last status."""
+    awaited: dict[int, int] = msgspec.field(default_factory=dict)
+    """How many requests await their first token, by hundredths of a second since they were due.
+    Those at the gate and those without a user count, too."""
     unreserved: int = 0
     """Arrivals that are due soon and find no free user."""
     sessions: SessionCounts = SessionCounts()

@@ -9,7 +9,7 @@ nothing that takes time lies between due and send.
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from gevent.event import Event
@@ -64,6 +64,12 @@ class PermitQueue:
         """Arrivals that are due before ``until`` (monotonic seconds), and that no user is free
         for."""
         return sum(permit.due_at is not None and permit.due_at < until for permit in self._due)
+
+    def list_overdue(self, now: float) -> Iterator[float]:
+        """When each arrival was due (monotonic seconds) that has found no user by now."""
+        for permit in self._due:
+            if permit.due_at is not None and permit.due_at <= now:
+                yield permit.due_at
 
     def take(self, user: int = 0, *, later: bool = False) -> Permit:
         """The next permit, when there is one. ``later``: a session goes on, which comes before new

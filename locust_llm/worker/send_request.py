@@ -324,14 +324,18 @@ class RequestSender:
                     if refused[0].status == EXPIRED and not self._has_another_key(refused[1]):
                         return self._finish(*refused)
                 request, prepared = attempt(number, due_at)
-                record = exchange_request(
-                    self.line,
-                    sender.gate,
-                    request,
-                    sender.clock_offset_s,
-                    self._first_token,
-                    sender.wait_until,
-                )
+                sender.await_first_chunk(request.labels["id"], due_at)
+                try:
+                    record = exchange_request(
+                        self.line,
+                        sender.gate,
+                        request,
+                        sender.clock_offset_s,
+                        self._first_token,
+                        sender.wait_until,
+                    )
+                finally:
+                    sender.await_no_longer(request.labels["id"])
                 sender.done += record.admitted_at is not None
             except GateClosed:
                 if refused is not None:
@@ -462,9 +466,10 @@ class RequestSender:
         )
         return prepared
 
-    def _first_token(self, stream: Response, labels: dict[str, Any]) -> None:
-        ttft_s = (stream.stamps[stream.answer.chunk_reads[0]] - stream.sent_ns) / 1e9
-        self.sender.first_chunk(labels["id"], ttft_s)
+    def _first_token(self, stream: Response, labels: dict[str, Any], due_at: float) -> None:
+        first_ns = stream.stamps[stream.answer.chunk_reads[0]]
+        ttft_s = (first_ns - stream.sent_ns) / 1e9
+        self.sender.first_chunk(labels["id"], ttft_s, first_ns / 1e9 - due_at)
         if events.first_token._handlers:
             gevent.spawn(  # not guarded: Locust catches what its listeners raise
                 events.first_token.fire,

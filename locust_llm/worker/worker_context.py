@@ -7,8 +7,10 @@ joins late) wait.
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from random import Random
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -165,6 +167,9 @@ class WorkerContext:
         self._decoding_seconds = RequestSeconds(time.monotonic)
         self.done = 0  # requests that the gate has admitted, and that are over
         self.ttfts_s: list[float] = []  # of the first chunks since the last status
+        self._ttfts_from_due_s: list[float] = []
+        self._due_of_awaited: dict[str, float] = {}
+        """By id: when each request was due that awaits its first chunk (monotonic seconds)."""
         # what must come, of this run
         self.incoming = IncomingPost()
         self._outgoing = OutgoingPost(self._transmit)
@@ -360,11 +365,21 @@ class WorkerContext:
                 f"{self.address}, the address that was checked at its start"
             )
 
-    def first_chunk(self, request_id: str, ttft_s: float) -> None:
+    def await_first_chunk(self, request_id: str, due_at: float | None) -> None:
+        """Note a request that will be sent. ``due_at``: monotonic seconds; None: now."""
+        self._due_of_awaited[request_id] = time.monotonic() if due_at is None else due_at
+
+    def await_no_longer(self, request_id: str) -> None:
+        """Note that the request has its first chunk, or is over without one."""
+        self._due_of_awaited.pop(request_id, None)
+
+    def first_chunk(self, request_id: str, ttft_s: float, from_due_s: float) -> None:
         """Note a first chunk. Called in the event loop; it must not block."""
+        self.await_no_longer(request_id)
         self._decoding.add(request_id)
         self._decoding_seconds.become(self.decoding)
         self.ttfts_s.append(ttft_s)
+        self._ttfts_from_due_s.append(from_due_s)
 
     def finished(self, record: Record) -> None:
         # one that was given up may have a chunk in its record that came behind that
@@ -377,6 +392,12 @@ class WorkerContext:
     def decoding(self) -> int:
         """The open requests that had their first chunk."""
         return len(self._decoding)
+
+    def _count_awaited(self, now: float) -> dict[int, int]:
+        """How many requests, sent or not, have waited for their first chunk since they were due, by
+        hundredths of a second."""
+        dues = chain(self._due_of_awaited.values(), self.permits.list_overdue(now))
+        return Counter(int((now - due_at) * 100) for due_at in dues if due_at <= now)
 
     def add_arrivals(self, dealt: Arrivals) -> None:
         """Add arrivals. They wait until the clock offset is known."""
@@ -463,6 +484,8 @@ class WorkerContext:
         """The status for the progress line and the controller. ``users`` are the users here. ``at``
         is now (monotonic) if the status is answered."""
         ttfts_s, self.ttfts_s = self.ttfts_s, []
+        from_due_s, self._ttfts_from_due_s = self._ttfts_from_due_s, []
+        now = time.monotonic()
         return Status(
             gate=self.lease.status(),
             admitted=self.gate.admitted,
@@ -474,7 +497,9 @@ class WorkerContext:
                 self._decoding_seconds.total,
             ),
             ttfts_s=ttfts_s[-1000:],
-            unreserved=self.permits.unreserved(time.monotonic() + SOON_S),
+            ttfts_from_due_s=from_due_s[-1000:],
+            awaited=self._count_awaited(now),
+            unreserved=self.permits.unreserved(now + SOON_S),
             sessions=self.tickets.counts,
             users=users,
             reads=reads_so_far() - self._sentinels.reads,

@@ -129,7 +129,7 @@ def test_ttft_is_of_first_chunks_of_the_last_ten_seconds(clock: Clock) -> None:
     stats = LiveStats(clock)
 
     def ttft_ms() -> list[float] | None:
-        return stats.recent_ttft.histogram().percentiles_ms(50, 100)
+        return stats.recent_ttft.percentiles_ms(50, 100)
 
     assert ttft_ms() is None
     tell(stats, ttfts_s=[2.0])
@@ -141,6 +141,44 @@ def test_ttft_is_of_first_chunks_of_the_last_ten_seconds(clock: Clock) -> None:
     assert ttft_ms() == [200, 300]
     clock.now += 10
     assert ttft_ms() is None
+
+
+def test_ttft_from_due_is_of_first_tokens_that_came_and_not_of_requests_that_ended(
+    clock: Clock,
+) -> None:
+    """Behind a gate: of the requests that end now the tokens came long ago, 0.8 s after due. The
+    tokens that come now come 4.5 s after due."""
+    stats = LiveStats(clock)
+    for _ in range(14):
+        stats.add(answered(800, 9000))
+    tell(stats, ttfts_s=[0.1] * 3, ttfts_from_due_s=[4.4, 4.5, 4.6])
+    assert stats.first_token_ms(50, 100, from_due=True) == [4500, 4600]
+    assert stats.first_token_ms(50, from_due=False) == [100]
+
+
+def test_requests_that_still_wait_count_where_they_wait_longer_than_the_percentile(
+    clock: Clock,
+) -> None:
+    """Three tokens came after 1 s; two requests have waited for 5 s and one for 0.5 s. Of 1, 1, 1,
+    5 and 5 s the median is 1 and the greatest 5 s."""
+    stats = LiveStats(clock)
+    tell(stats, ttfts_from_due_s=[1.0] * 3)
+    tell(stats, "b", awaited={500: 1, 50: 1})
+    tell(stats, "c", awaited={500: 1})
+    assert stats.first_token_ms(50, 100, from_due=True) == [1000, 5000]
+    tell(stats, "b", awaited={500: 3, 50: 1})
+    assert stats.first_token_ms(50, from_due=True) == [5000]
+    stats.end("b")
+    stats.end("c")
+    assert stats.first_token_ms(50, 100, from_due=True) == [1000, 1000]
+
+
+def test_without_a_token_in_the_window_only_waits_of_all_of_it_are_known(clock: Clock) -> None:
+    stats = LiveStats(clock)
+    tell(stats, awaited={800: 5})
+    assert stats.first_token_ms(50, from_due=True) is None
+    tell(stats, awaited={1200: 1, 30: 5})
+    assert stats.first_token_ms(50, from_due=True) == [12_000]
 
 
 def test_tokens_of_answers_that_are_still_on_count_at_once_one_a_read(clock: Clock) -> None:

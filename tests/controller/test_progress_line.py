@@ -73,7 +73,7 @@ def test_a_sentence_with_everything() -> None:
         limit=3,
         abort=SimpleNamespace(standing=lambda: (1, 3)),
     )
-    gated.live_stats.recent_due.add((3_000_000, 5_000_000))
+    gated.live_stats.recent_due.add((3.0, 5.0))
     gated.live_stats.update("a", used=2, waiting=10, decoding=4, ttfts_s=[0.1, 0.2])
     gated.live_stats.update("b", used=1, waiting=3, decoding=5)
     assert said(gated, client=ClientVerdict(DEGRADED)) == (

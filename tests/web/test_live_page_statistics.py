@@ -99,14 +99,16 @@ def test_ttft_of_now_is_that_of_first_chunks_that_came(live: LiveStatistics) -> 
 
 
 def test_ttft_stands_beside_that_from_due_of_the_same_requests(live: LiveStatistics) -> None:
-    """A first chunk of 20 ms came from a request that is still on: it has no row of its own from
-    due yet."""
+    """Two first chunks came, of requests that are still on. One that ended long after its first
+    chunk is in neither."""
     live.has_waits = True
-    hear(live, 100, 20)
+    live.stats.update(
+        "local", used=0, waiting=0, decoding=2, ttfts_s=(0.1, 0.1), ttfts_from_due_s=(4.5, 4.5)
+    )
     keep(live, answered(100, 120, sent_at=10.0, asked_at=10.0, due_at=9.9))
     due, sent = row(live, "TTFT from due"), row(live, "TTFT")
-    assert (due.count, sent.count) == (1, 1)
-    assert due.recent_ms == pytest.approx([200] * 4)
+    assert (due.count, sent.count) == (2, 2)
+    assert due.recent_ms == pytest.approx([4500] * 4)
     assert sent.recent_ms == pytest.approx([100] * 4)
 
 
@@ -136,22 +138,26 @@ def test_the_last_seconds_of_table_and_chart_are_of_the_same_requests(
     """A first chunk after 500 ms of a request that goes on, and one after 100 ms of one that
     ended."""
     live.has_waits = waits
-    live.stats.update("local", used=0, waiting=0, decoding=1, ttfts_s=(0.5,))
+    live.stats.update(
+        "local", used=0, waiting=0, decoding=1, ttfts_s=(0.5,), ttfts_from_due_s=(0.7,)
+    )
     keep(live, answered(100, 120, 160, sent_at=10.0))
     live.tick(1, None, "profiling")
     labels = [one.label for one in live.table()]
     assert ("TTFT from due" in labels) == waits  # without waits it is TTFT
-    found = row(live, "TTFT").recent_ms
+    found = row(live, "TTFT from due" if waits else "TTFT").recent_ms
     assert found is not None
     assert live.points[-1].ttft_ms is not None
-    assert found[0] == (100.0 if waits else 500.0)
-    assert live.points[-1].ttft_ms[0] == (100.0 if waits else 500.0)
+    assert found[0] == (700.0 if waits else 500.0)
+    assert live.points[-1].ttft_ms[0] == (700.0 if waits else 500.0)
 
 
 def test_the_chart_leads_with_ttft_from_due_where_requests_wait(live: LiveStatistics) -> None:
     """As the report does. The request was due 0.4 s before its send."""
     live.has_waits = True
-    keep(live, answered(100, 120, sent_at=10.4, asked_at=10.0, due_at=10.0))
+    live.stats.update(
+        "local", used=0, waiting=0, decoding=1, ttfts_s=(0.1,), ttfts_from_due_s=(0.5,)
+    )
     live.tick(1, None, "profiling")
     assert live.points[-1].ttft_ms == (500.0,) * 3
 

@@ -12,6 +12,7 @@ from locust_llm.controller.early_stop import (
     ExceedanceCounts,
     RuleProgress,
 )
+from locust_llm.controller.live_stats import LiveStats
 from locust_llm.records.record import Record
 from locust_llm.slo.rules import parse_rule
 from locust_llm.web.alerts import LiveMark
@@ -82,6 +83,22 @@ def test_the_value_now_is_of_the_last_seconds() -> None:
     board.look(60.0, {})
     (card,) = board.cards()
     assert (card.now, card.so_far) == ("", "200 ms")
+
+
+@pytest.mark.parametrize(("failures", "now"), [(0, "4.5 s"), (1, "4.55 s"), (9, "no value")])
+def test_ttft_now_is_of_the_first_tokens_that_came(failures: int, now: str) -> None:
+    """Three tokens came 4.4, 4.5 and 4.6 s after due, while requests end that had theirs after
+    0.1 s. With one failure the median is between 4.5 and 4.6, with nine it is a failure."""
+    clock = Seconds()
+    stats = LiveStats(clock)
+    rule = parse_rule("ttft_from_due p50 < 1s")
+    board = RuleBoard([rule], clock, stats)
+    for record in [answered(100.0)] * 5 + [failed()] * failures:
+        board.add(record)
+    stats.update("a", used=0, waiting=0, decoding=3, ttfts_from_due_s=(4.4, 4.5, 4.6))
+    board.look(30.0, {})
+    (card,) = board.cards()
+    assert card.now == now
 
 
 def test_a_rate_is_of_whole_and_recent_seconds() -> None:

@@ -22,6 +22,8 @@ from locust_llm.wire.worker_messages import (
     RequestsWanted,
     unpack_to_control,
 )
+from locust_llm.worker import worker_context as worker_module
+from locust_llm.worker.permits import Permit
 from locust_llm.worker.worker_context import WorkerContext
 
 
@@ -75,12 +77,29 @@ def test_what_must_come_is_sent_again_when_the_control_has_not_had_it(
 
 def test_a_first_chunk_behind_the_timeout_was_never_decoding(sender: WorkerContext) -> None:
     """The record of a request that was given up has it all the same."""
-    sender.first_chunk("a", 0.1)
+    sender.first_chunk("a", 0.1, 0.1)
     for number in range(5):
         sender.finished(answered(50, id=f"late-{number}", outcome="first_token_timeout"))
     assert sender.status().decoding == 1
     sender.finished(answered(5, 10, id="a"))
     assert sender.status().decoding == 0
+
+
+def test_a_status_has_the_waits_for_first_tokens_from_due_on(
+    sender: WorkerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 10 s: a token of one that was due at 4 s came after 5.5 s; two that were due at 7 s wait,
+    one of them without a user; one ended without a token, and one is due later."""
+    monkeypatch.setattr(worker_module, "time", SimpleNamespace(monotonic=lambda: 10.0))
+    for request_id, due_at in (("a", 4.0), ("b", 7.0), ("c", 7.0), ("d", 10.5)):
+        sender.await_first_chunk(request_id, due_at)
+    sender.permits.arrive([Permit("profiling", 7.0), Permit("profiling", 10.2)])
+    sender.first_chunk("a", 0.1, 5.5)
+    sender.await_no_longer("c")
+    status = sender.status()
+    assert (status.ttfts_s, status.ttfts_from_due_s) == ([0.1], [5.5])
+    assert status.awaited == {300: 2}
+    assert sender.status().ttfts_from_due_s == []
 
 
 def test_a_status_has_the_time_of_all_requests_in_flight(
@@ -90,8 +109,8 @@ def test_a_status_has_the_time_of_all_requests_in_flight(
     now = [0.0]
     monkeypatch.setattr(sender, "_decoding_seconds", RequestSeconds(lambda: now[0]))
     now[0] = 1.0
-    sender.first_chunk("a", 0.1)
-    sender.first_chunk("b", 0.1)
+    sender.first_chunk("a", 0.1, 0.1)
+    sender.first_chunk("b", 0.1, 0.1)
     now[0] = 3.0
     sender.finished(answered(5, 10, id="a"))
     now[0] = 4.0
