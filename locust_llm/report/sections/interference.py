@@ -139,6 +139,9 @@ class PrefillInterference(msgspec.Struct, frozen=True, kw_only=True):
     slope: PrefillSlope | None = None
     standstill_gaps: int | msgspec.UnsetType = msgspec.UNSET
     """The number of gaps that are left out, as the server stood still in them. Unset: none."""
+    standstill_requests: int | msgspec.UnsetType = msgspec.UNSET
+    """The number of requests that ``ahead`` and ``slope`` leave out, as the server stood still while
+    they awaited their first token. Unset: none."""
 
 
 PREFILL_EDGES: Final = (0, 1, 2, 3, 4, 8, 16)
@@ -204,7 +207,7 @@ def measure_interference(
 ) -> PrefillInterference | None:
     """``levels`` has all requests. ``records`` has all of them or a sample
     (``choose_sampled_share``), and is read once. ``standstills`` of the server, (from, to): gaps
-    across them are left out. None: nobody decoded."""
+    and waits for a first token across them are left out. None: nobody decoded."""
     ok = _profiling(columns.requests).outcome(OK)
     every_gap, read = label_gaps(levels, records, standstills)
     gaps = _leave_out_standstills(every_gap)
@@ -228,7 +231,8 @@ def measure_interference(
     ]
     disturbed = _row("1+", gaps, disturbing, usual)
     decode_s = float(gaps.gap_s.sum())
-    ahead, slope = _queue(columns.requests)
+    stood_still = _select_stood_still(ok, standstills)
+    ahead, slope = _queue(columns.requests, ok.where(~stood_still))
     return PrefillInterference(
         gaps=len(gaps.gap_s),
         requests=read,
@@ -242,6 +246,7 @@ def measure_interference(
         ahead=ahead,
         slope=slope,
         standstill_gaps=int(every_gap.stood_still.sum()) or msgspec.UNSET,
+        standstill_requests=int(stood_still.sum()) or msgspec.UNSET,
     )
 
 
@@ -414,8 +419,17 @@ def count_prefills_ahead(requests: pd.DataFrame) -> tuple[Floats, Floats]:
     )
 
 
-def _queue(requests: pd.DataFrame) -> tuple[tuple[RequestsAhead, ...], PrefillSlope | None]:
-    ok = _profiling(requests).outcome(OK)
+def _select_stood_still(
+    ok: RequestSelection, standstills: Sequence[tuple[float, float]]
+) -> NDArray[np.bool_]:
+    """Which requests awaited their first token while the server stood still."""
+    return measure_standstill_s(ok["sent_at"], ok["first_chunk_at"], standstills) > 0
+
+
+def _queue(
+    requests: pd.DataFrame, ok: RequestSelection
+) -> tuple[tuple[RequestsAhead, ...], PrefillSlope | None]:
+    """``ok``: the requests of the rows. Others may be ahead of them."""
     ttft = ok["ttft_s"]
     count, tokens = (values[ok.chosen] for values in count_prefills_ahead(requests))
     known = ~(np.isnan(ttft) | np.isnan(count))
@@ -569,15 +583,13 @@ def make_interference_blocks(
     if len(interference.ahead) > 1:
         yield Heading("TTFT by the prefills ahead (ms)")
         yield _table_of_queue(interference.ahead)
+        slope = interference.slope if client == FINE else None
         yield TextBlock(
             "ahead: other requests that awaited their first token when a request was sent; tokens "
             "ahead: median of their "
-            "summed input tokens; own tokens: median input tokens of the requests"
-            + (
-                f". {_slope(interference.slope)}"
-                if interference.slope is not None and client == FINE
-                else ""
-            )
+            "summed input tokens; own tokens: median input tokens of the requests."
+            f"{'' if slope is None else f' {_slope(slope)}'}"
+            f"{_describe_standstill_requests(interference)}"
         )
 
 
@@ -687,6 +699,13 @@ def _describe_standstill_gaps(interference: PrefillInterference) -> str:
         return ""
     gaps = format_count(interference.standstill_gaps, "gap")
     return f" Left out: {gaps} across a standstill of the server."
+
+
+def _describe_standstill_requests(interference: PrefillInterference) -> str:
+    if not interference.standstill_requests:
+        return ""
+    requests = format_count(interference.standstill_requests, "request")
+    return f" Left out: {requests} that awaited the first token while the server stood still."
 
 
 def _legend(interference: PrefillInterference) -> str:

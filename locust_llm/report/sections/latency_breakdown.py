@@ -100,6 +100,8 @@ class SlowGroup(msgspec.Struct, frozen=True, kw_only=True):
     """The value of this group at the percentile."""
     parts: tuple[tuple[str, float, str], ...]
     """(name, mean ms, source) of its slow requests, in the order of the parts."""
+    stood_still_ms: float | msgspec.UnsetType = msgspec.UNSET
+    """For how long the server stood still in these parts: their mean. Unset: it did not."""
 
     @property
     def longest(self) -> tuple[str, float]:
@@ -251,6 +253,11 @@ class LatencyAttribution(msgspec.Struct, frozen=True, kw_only=True):
     may count these as well."""
     means_ms: dict[str, float] = {}
     """The means of the parts and of TTFT, over all these requests."""
+    stood_still_ms: float | msgspec.UnsetType = msgspec.UNSET
+    """For how long the server stood still between the send and the first token of these requests:
+    their mean. Unset: it did not."""
+    stood_still_of: int | msgspec.UnsetType = msgspec.UNSET
+    """The number of requests that it concerned."""
     own_means: tuple[ServerHistogramMeans, ...] = ()
     breakdowns: tuple[LatencyBreakdown, ...]
     slowest: tuple[SlowRequest, ...]
@@ -600,7 +607,7 @@ def make_latency_breakdown(
             for name, ms in parts.items()
             if ms[here].any()
         ),
-        groups=tuple(_make_slow_groups(table, parts, values, here, percentile)),
+        groups=tuple(_make_slow_groups(table, parts, values, here, percentile, standstills)),
         round_trip_ms=_longest_round_trip_ms(table.requests[slow]),
         stood_still_ms=_mean_standstill_ms(table.requests[slow], parts, standstills)
         or msgspec.UNSET,
@@ -628,7 +635,12 @@ def _select_typical(values: Floats, here: Bools) -> Bools:
 
 
 def _make_slow_groups(
-    table: LatencyTable, parts: Mapping[str, Floats], values: Floats, here: Bools, percentile: float
+    table: LatencyTable,
+    parts: Mapping[str, Floats],
+    values: Floats,
+    here: Bools,
+    percentile: float,
+    standstills: Sequence[tuple[float, float]],
 ) -> Iterator[SlowGroup]:
     for by, groups in _divide_requests(table.requests, here):
         fewest = min(int(chosen.sum()) for chosen in groups.values())
@@ -645,7 +657,9 @@ def _make_slow_groups(
             if split:
                 yield SlowGroup(
                     by=by, label=label, count=int(chosen.sum()), percentile=at, value_ms=value,
-                    parts=split
+                    parts=split,
+                    stood_still_ms=_mean_standstill_ms(table.requests[slow], parts, standstills)
+                    or msgspec.UNSET,
                 )  # fmt: skip
 
 
@@ -975,6 +989,10 @@ def attribute_latencies(
     means_ms = {name: float(table.part_ms(name)[here].mean()) for name in (*TO_FIRST, *AFTER_FIRST)}
     means_ms[TTFT] = float(table.requests["ttft_s"].to_numpy(np.float64)[here].mean()) * 1e3
     choices = table.requests["choices"].to_numpy(np.int64)
+    sent_at, first_at = (
+        table.requests[name].to_numpy(np.float64)[here] for name in ("sent_at", "first_chunk_at")
+    )
+    stood_still_s = measure_standstill_s(sent_at, first_at, standstills)
     return LatencyAttribution(
         requests=int(here.sum()),
         choices=int(choices[here].sum()),
@@ -988,6 +1006,8 @@ def attribute_latencies(
             server_ms=means_ms[SERVER] + means_ms[QUEUE] + means_ms[PREFILL],
         ),
         means_ms=means_ms,
+        stood_still_ms=float(stood_still_s.mean()) * 1e3 or msgspec.UNSET,
+        stood_still_of=int((stood_still_s > 0).sum()) or msgspec.UNSET,
         breakdowns=tuple(breakdowns),
         slowest=find_slowest_requests(table, run, since),
         server_clock=measure_server_clock(columns.requests, reported, here & ~cut.impossible),

@@ -21,6 +21,7 @@ from locust_llm.records.breakdown_labels import (
     QUEUE,
     RETRIES,
     SERVER,
+    TTFT,
     UNATTRIBUTED,
     USER,
     name_latency_part,
@@ -157,7 +158,7 @@ def describe_server_time(attribution: LatencyAttribution) -> str:
         return (
             f"{_divide_first_token(attribution, whole)}, means of {least}"
             f"{_format_request_count(server.count, attribution)}.{others}{_describe_unsplit_time(server)}"
-            f"{_beyond_means(attribution)}"
+            f"{_describe_standstill_in_means(attribution)}{_beyond_means(attribution)}"
         )
     where = (
         "in the server and on the way through the proxy"
@@ -172,7 +173,20 @@ def describe_server_time(attribution: LatencyAttribution) -> str:
     return (
         f"From the send to the first token: {format_duration(server.server_ms / 1e3)} {where}, on "
         f"average. {known} "
-        "(--otlp-receiver) would split it."
+        f"(--otlp-receiver) would split it.{_describe_standstill_in_means(attribution)}"
+    )
+
+
+def _describe_standstill_in_means(attribution: LatencyAttribution) -> str:
+    """That a standstill of the server is in the means, where it is much of them. Empty: it is
+    not."""
+    stood_still_ms = attribution.stood_still_ms or 0.0
+    if not stood_still_ms or stood_still_ms < MIN_NAMED * attribution.means_ms[TTFT]:
+        return ""
+    requests = format_count(attribution.stood_still_of or 0, "request")
+    return (
+        f" The server stood still while {requests} awaited the first token: "
+        f"{_format_ms(stood_still_ms)} of the mean is that, whatever the server counts it as."
     )
 
 
@@ -447,12 +461,16 @@ def _format_part_row(part: LatencyPart, reported: Collection[str]) -> tuple[str,
 
 def _format_group_row(group: SlowGroup, reported: Collection[str]) -> tuple[str, ...]:
     name, ms = group.longest
+    part = name_latency_part(name, reported)
     whole_ms = sum(ms for _, ms, _ in group.parts)
+    stood_still_ms = group.stood_still_ms or 0.0
+    if stood_still_ms > ms / 2:
+        part, ms = "the server stood still", stood_still_ms
     return (
         f"{group.by} {group.label}",
         f"{group.count:,}",
         f"p{group.percentile:g} {format_duration(group.value_ms / 1e3)}",
-        f"{name_latency_part(name, reported)}, {format_duration(ms / 1e3)}",
+        f"{part}, {format_duration(ms / 1e3)}",
         f"{ms / whole_ms:.0%}",
     )
 

@@ -128,6 +128,24 @@ def test_a_gap_across_a_standstill_of_the_server_is_no_loss_to_prefill() -> None
     )
 
 
+def test_ttft_by_the_prefills_ahead_is_without_a_standstill_of_the_server() -> None:
+    """Four requests one after the other with first tokens after 100 ms, and two at once after 6.1 s:
+    the server stood still for 6 s of that."""
+    records = [answered(100, 120, sent_at=10.0 + second) for second in range(4)]
+    records += [answered(6100, 6120, sent_at=20.0 + ms / 1e3) for ms in (0, 1)]
+    columns = collect_columns(records)
+    levels = compute_occupancy(columns.requests, ())
+
+    def count(*standstills: tuple[float, float]) -> tuple[list[tuple[str, int]], object]:
+        measured = measure_interference(columns, levels, records, standstills)
+        assert measured is not None
+        rows = [(row.label, row.count) for row in measured.ahead]
+        return rows, measured.standstill_requests
+
+    assert count() == ([("0", 5), ("1", 1)], msgspec.UNSET)
+    assert count((UNIX + 20.05, UNIX + 26.05)) == ([("0", 4)], 2)
+
+
 def test_compared_at_as_many_streams_only() -> None:
     """Two streams take 20 ms a gap, one takes 10: by itself 10, beside a prefill 20 with two
     streams. Nothing is slower."""

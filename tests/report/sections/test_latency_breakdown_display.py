@@ -26,6 +26,7 @@ from locust_llm.report.sections.latency_breakdown import (
     attribute_latencies,
 )
 from locust_llm.report.sections.latency_breakdown_display import (
+    _format_group_row,
     describe_server_time,
     draw_breakdown_bars,
     make_latency_parts_blocks,
@@ -199,9 +200,23 @@ def test_the_network_is_no_cause_where_the_kernels_round_trip_is_a_small_share()
     assert advice_of(("network", 200, 20), ("prefill", 20, 20), proxy="p:3128") == ANY_RULE
 
 
+def test_the_largest_part_of_a_group_may_be_a_standstill_of_the_server() -> None:
+    """Slow requests of 10 s, 8 s of them prefill. Of these the server stood still for 5 s, or for
+    3 s, which is less than half of them."""
+    group = SlowGroup(
+        by="time", label="60 to 80 s", count=12, percentile=75.0, value_ms=9000.0,
+        parts=(("queue", 2000.0, "reported"), ("prefill", 8000.0, "reported")),
+    )  # fmt: skip
+    still = replace(group, stood_still_ms=5000.0)
+    assert _format_group_row(still, ())[3:] == ("the server stood still, 5 s", "50%")
+    for other in (group, replace(group, stood_still_ms=3000.0)):
+        assert _format_group_row(other, ())[3:] == ("prefill, 8 s", "80%")
+
+
 def test_slow_requests_of_a_standstill_have_no_advice_on_prompts() -> None:
     """57 requests a second apart with their first tokens after 100 to 156 ms, and three after
-    5.1 s, for 5 s of which the server stood still: p95 and above is these three."""
+    5.1 s, for 5 s of which the server stood still: p95 and above is these three. In the mean over
+    all 60 that is 250 ms."""
     records = [answered(100 + i, 200 + i, sent_at=10.0 + i, id=str(i)) for i in range(57)]
     records += [answered(5100, 5200, sent_at=80.0, id=f"slow {i}") for i in range(3)]
     columns = collect_columns(records)
@@ -217,6 +232,9 @@ def test_slow_requests_of_a_standstill_have_no_advice_on_prompts() -> None:
     text, line = explain((UNIX + 80.05, UNIX + 85.05))
     assert "in the server. 5 s of it the server stood still." in text
     assert "; 98% of it the server stood still." in line
+    assert (
+        "The server stood still while 3 requests awaited the first token: 250 ms of the mean" in text
+    )
     assert all("stood still" not in part for part in explain())
 
 
