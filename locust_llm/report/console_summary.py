@@ -28,7 +28,11 @@ from locust_llm.report.document_blocks import (
 )
 from locust_llm.report.judge_slo import INTERVAL_CROSSES
 from locust_llm.report.metrics_by_group import WHOLE
-from locust_llm.report.open_loop_delivery import format_delivery_line, format_outage_line
+from locust_llm.report.open_loop_delivery import (
+    format_delivery_line,
+    format_outage_line,
+    has_rates_to_the_stop,
+)
 from locust_llm.report.sections.ab_comparison import (
     FAILURE_RATE,
     FROM_DUE,
@@ -64,7 +68,7 @@ from locust_llm.report.sections.sweep.sweep_text import (
     format_stage_status,
     make_sweep_warnings,
 )
-from locust_llm.report.summary_rows import LoadLevel, RequestGroup, Row, SweepSummary
+from locust_llm.report.summary_rows import FailureGroup, LoadLevel, RequestGroup, Row, SweepSummary
 from locust_llm.settings.sweep_option import PREFILL, RATE
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.metric_definitions import ITL, TTFT, TTFT_FROM_DUE
@@ -107,7 +111,9 @@ MAX_MESSAGE: Final = 200
 """The characters of a failure's message."""
 MAX_REMARKS: Final = 3
 MAX_FAILURES: Final = 2
-"""The kinds of failures that are shown."""
+"""The kinds of failures that are shown in full."""
+MAX_COUNTED: Final = 3
+"""The kinds of other failures that are counted by name."""
 MAX_RULES: Final = 4
 """The kinds of rules that are shown, and every kind that failed."""
 MAX_STAGES: Final = 8
@@ -189,7 +195,9 @@ def format_ending(summary: Summary, run: Run, folder: Path | str, width: int = W
     others = [text for text, failed in zip(unmet, is_failed, strict=True) if not failed]
     kept_lines = len(_wrapped(unmet[0], width)) if unmet else 0
     undelivered = format_delivery_line(summary)
-    above = _fitting(_warnings(summary, run), width, room - kept_lines, undelivered)
+    failures = _fit_failures(summary, run, width, room - kept_lines)
+    free = room - kept_lines - len(failures)
+    above = [*_fitting(_warnings(summary, run), width, free, undelivered), *failures]
     # further failed rules are lines beyond LINES: they take the place of no warning
     room -= len(above) + (kept_lines if failed_lines else 0)
     rules = [*failed_lines, *_fitting_rules(others, width, room)]
@@ -228,23 +236,54 @@ def _warnings(summary: Summary, run: Run) -> Iterator[str]:
         yield f"WARNING: {summary.paired.warning}."
     if summary.examination is not None:
         yield from (reason.text for reason in summary.examination.reasons())
-    if not summary.conditions.succeeded:  # the headline has them
-        return
-    # in full, with what to do about it
+
+
+def _fit_failures(summary: Summary, run: Run, width: int, room: int) -> list[str]:
+    """The most frequent kinds of failures in full as far as there is room, and how many requests
+    failed otherwise, which is there without room, too. No kind is left out."""
+    failures = summary.failures
+    if not (failures and summary.conditions.succeeded):  # else the headline has them
+        return []
+    # in full, with what to do about it; other failures may have come later
     if first := [note for note in run.notes if note.startswith(FIRST_FAILED)]:
-        yield from first
-        return
-    for failure in summary.failures[:MAX_FAILURES]:
-        status = "" if failure.status is None else f" (HTTP {failure.status})"
-        message = f", {truncate_text(failure.message, MAX_MESSAGE)}" if failure.message else ""
-        arms = failure.describe_arms()
-        yield f"{failure.count} failed{arms}: {failure.outcome}{status}{message}"
-    if others := summary.failures[MAX_FAILURES:]:
-        outcomes = Counter[str]()
-        for failure in others:
-            outcomes[failure.outcome] += failure.count
-        listed = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
-        yield f"{outcomes.total()} more failed, with other messages: {listed}"
+        lines = [line for note in first for line in _wrapped(note, width)]
+        several = len({failure.outcome for failure in failures}) > 1
+        return [*lines, *_wrapped(_count_failures(failures), width)] if several else lines
+    lines = list[str]()
+    shown = 0
+    for failure in failures[:MAX_FAILURES]:
+        more = _wrapped(_describe_failure(failure), width)
+        others = failures[shown + 1 :]
+        counted = _wrapped(_count_failures(others, shown + 1), width) if others else []
+        if len(lines) + len(more) + len(counted) > room:
+            break
+        lines += more
+        shown += 1
+    if others := failures[shown:]:
+        lines += _wrapped(_count_failures(others, shown), width)
+    return lines
+
+
+def _describe_failure(failure: FailureGroup) -> str:
+    status = "" if failure.status is None else f" (HTTP {failure.status})"
+    message = f", {truncate_text(failure.message, MAX_MESSAGE)}" if failure.message else ""
+    return f"{failure.count} failed{failure.describe_arms()}: {failure.outcome}{status}{message}"
+
+
+def _count_failures(failures: Sequence[FailureGroup], shown: int = 0) -> str:
+    """``3 more failed, with other messages: 2 closed, 1 empty``. ``shown``: so many kinds stand
+    above."""
+    outcomes = Counter[str]()
+    for failure in failures:
+        outcomes[failure.outcome] += failure.count
+    kinds = outcomes.most_common()
+    listed = ", ".join(f"{count} {outcome}" for outcome, count in kinds[:MAX_COUNTED])
+    if rest := kinds[MAX_COUNTED:]:
+        requests = format_count(sum(count for _, count in rest), "request")
+        listed = f"{listed} and {format_count(len(rest), 'other kind')}, {requests}"
+    if not shown:
+        return f"{outcomes.total()} failed: {listed}"
+    return f"{outcomes.total()} more failed, with other messages: {listed}"
 
 
 def _rules(summary: Summary, run: Run) -> Iterator[str]:
@@ -299,6 +338,8 @@ def _basis(summary: Summary, run: Run) -> str:
         whole = "a whole answer" if begun else "an answer"
         answered = f"From {format_count(c.requests, 'request')} without {whole}"
     within = "" if c.duration_s is None else f" in {format_brief(c.duration_s, ' s', 3)}"
+    if within and has_rates_to_the_stop(summary.delivery):
+        within = f"{within} from the first send to the last end"
     sentences = [f"{answered}{within}"]
     sentences += [f"{c.failed} failed"] * bool(c.failed) + [f"{c.cut} cut"] * bool(c.cut)
     if c.cancelled:

@@ -2,7 +2,7 @@
 difference, and its sentences."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
@@ -605,7 +605,8 @@ def format_delivery_line(summary: "Summary") -> str | None:
             if (e.cpu_share or 0) > FULL_CORE
         ]
         why = (
-            f"the load generator. {capitalise_sentence('; '.join(figures or _of_delays(summary)))}"
+            "the load generator. "
+            f"{capitalise_sentence('; '.join(figures or _list_delays(summary)))}"
         )
     elif delivery.cause == USERS and delivery.users_needed is not None:
         rate = format_brief(delivery.users / delivery.busy_s, "/s", 2) if delivery.busy_s else "-"
@@ -630,15 +631,14 @@ def format_delivery_line(summary: "Summary") -> str | None:
             "a burst of arrivals, or arrivals just before the end of the run. "
             f"On average {gate}{users} of {delivery.users} users were needed"
         )
-    at_gate = (
-        ""
-        if delivery.prefill_limit is None
-        else f", {delivery.at_gate} waited at the gate when the run ended"
-    )
-    unsent = (
-        f"{delivery.due - delivery.sent} of {delivery.due} arrivals were not sent: {delivery.never_started} found no free "
-        f"user{at_gate}"
-    )
+    where = list[str]()
+    # the load generator starts users as arrivals need them: where it is late, they are, too
+    if delivery.never_started and delivery.cause != CLIENT:
+        where.append(f"{delivery.never_started} found no free user")
+    if delivery.prefill_limit is not None:
+        where.append(f"{delivery.at_gate} waited at the gate when the run ended")
+    unsent = f"{delivery.due - delivery.sent} of {delivery.due} arrivals were not sent"
+    unsent = ": ".join(filter(None, (unsent, ", ".join(where))))
     return f"NOT DELIVERED: {delivery.share:.1%} of the scheduled requests were sent. Cause: {why}. {unsent}."
 
 
@@ -676,21 +676,19 @@ def _by_gate(delivery: Delivery) -> str:
     )
 
 
-def _of_delays(summary: "Summary") -> list[str]:
-    """The reasons of the client verdict that are delays of the load generator. Without one, what
-    held it up."""
+def _list_delays(summary: "Summary") -> Iterator[str]:
+    """What kept the load generator from sending. How far figures may be off is no such thing."""
     if standstill := describe_standstill(summary.evidence):
-        return [standstill.replace("the load generator", "it")]
-    reasons = () if summary.client is None else summary.client.reasons
-
-    def is_delay(reason: str) -> bool:
-        return any(signal in reason for signal in DELAYS)
-
-    if found := list(filter(is_delay, reasons)):
-        return found
+        yield standstill.replace("the load generator", "it")
+        return
+    if others := describe_other_programs(summary.evidence):
+        yield others
+    permit_ms = max((one.permit_lag_p99_ms or 0.0 for one in summary.evidence), default=0.0)
+    if summary.client is not None and LATE_PERMIT in summary.client.signals and permit_ms:
+        permits = format_brief(permit_ms, " ms", 2)
+        yield f"free permits of the prefill limit were late by {permits} (p99)"
     lag_ms = max((one.loop_lag_p99_ms or 0.0 for one in summary.evidence), default=0.0)
-    lag = f"its event loop was late by {format_brief(lag_ms, ' ms', 2)} (p99)"
-    return [*filter(None, [describe_other_programs(summary.evidence)]), lag]
+    yield f"its event loop was late by {format_brief(lag_ms, ' ms', 2)} (p99)"
 
 
 def _format_beside_limit(value: float, limit: float) -> str:
@@ -757,8 +755,8 @@ def describe_overload(delivery: Delivery | None) -> str | None:
 
 
 def describe_undelivered(delivery: Delivery | None) -> str | None:
-    """``offered 30/s, sent 4.6/s, completed 4.5/s by the stop``, where less was sent than offered,
-    and the server is not the reason."""
+    """``offered 30/s, sent 4.6/s, completed 4.5/s in the 20 s to the stop``, where less was sent
+    than offered, and the server is not the reason."""
     if delivery is None or not delivery.cause or delivery.overload is not None:
         return None
     offered, completed = _rates(delivery)
@@ -766,9 +764,15 @@ def describe_undelivered(delivery: Delivery | None) -> str | None:
         delivery.cause, ""
     )
     return (
-        f"{offered}, sent {format_brief(delivery.sent_per_s, '/s', 2)}, {completed} by the "
-        f"stop{f' ({why})' * bool(why)}"
+        f"{offered}, sent {format_brief(delivery.sent_per_s, '/s', 2)}, {completed} "
+        f"{describe_span(delivery)}{f' ({why})' * bool(why)}"
     )
+
+
+def has_rates_to_the_stop(delivery: Delivery | None) -> bool:
+    """Whether the headline has the rates of the schedule. Other rates are over another time: from
+    the first send to the last end."""
+    return delivery is not None and (delivery.overload is not None or bool(delivery.cause))
 
 
 def describe_completed(delivery: Delivery) -> str:

@@ -83,7 +83,10 @@ def test_the_worst_run_has_no_more_lines_and_no_wider_ones(width: int) -> None:
     lines = said(*spread(400, merged=((0, 0), (1, 0))), *others, run=run, width=width)
     first = next(i for i, line in enumerate(lines) if line.startswith("NOT DELIVERED: "))
     last = next(i for i, line in enumerate(lines) if i > first and not line.startswith("  "))
-    assert len(lines) <= LINES + last - first  # it is there without room, too
+    # it is there without room, too, and so are the kinds of failures
+    failures = [line for line in lines if line == "2 failed: 1 http_status, 1 reset"]
+    assert len(lines) <= LINES + last - first + len(failures)
+    assert failures or any(line.startswith("1 failed: ") for line in lines)
     assert max(map(len, lines)) <= width
     assert lines[0].startswith("INCOMPLETE: 3 requests of lost workers have no record")
     # in full where there is room
@@ -317,6 +320,31 @@ def test_failures_on_the_console_add_up_to_all_of_them() -> None:
         "3 more failed, with other messages: 2 closed, 1 empty",
     ]  # fmt: skip
     assert any("12 failed" in line for line in lines)
+
+
+def test_no_kind_of_failure_falls_off_a_full_console() -> None:
+    """45 refused and 6 closed, and then four more kinds with seven requests. A server's error may
+    take lines of its own."""
+    counts = [("refused", 45), ("closed", 6), ("empty", 3), ("reset", 2), ("timeout", 1),
+              ("truncated", 1)]  # fmt: skip
+    records = [
+        failed(outcome, error=f"{outcome}: {'words ' * 60}")
+        for outcome, count in counts
+        for _ in range(count)
+    ]
+    rules = tuple(f"ttft p{p} < 1ms" for p in range(50, 60))
+    run = replace(a_run(slo=rules), notes=tuple(f"WARNING: {i}" for i in range(20)))
+    lines = said(*spread(30), *records, run=run)
+    assert [line[:20] for line in lines if "failed: " in line][:2] == [
+        "45 failed: refused, ", "6 failed: closed, cl",
+    ]  # fmt: skip
+    others = "3 empty, 2 reset, 1 timeout and 1 other kind, 1 request"
+    assert f"7 more failed, with other messages: {others}" in lines
+    narrow = said(*spread(30), *records, run=run, width=60)
+    assert "58 failed: 45 refused, 6 closed, 3 empty and 3 other kinds," in narrow
+    assert narrow[narrow.index("58 failed: 45 refused, 6 closed, 3 empty and 3 other kinds,") + 1] == (
+        "  4 requests"
+    )
 
 
 def test_nothing_but_failures_are_told_with_their_reason() -> None:

@@ -8,7 +8,11 @@ from typing import Final
 
 from locust_llm.records.run_facts import Run
 from locust_llm.report.document_blocks import choose_value_digits, format_interval
-from locust_llm.report.open_loop_delivery import describe_overload, describe_undelivered
+from locust_llm.report.open_loop_delivery import (
+    describe_overload,
+    describe_undelivered,
+    has_rates_to_the_stop,
+)
 from locust_llm.report.outages import describe_outages
 from locust_llm.report.sections.ab_comparison import DIFFERENT, INCONCLUSIVE, PairedComparison
 from locust_llm.report.sections.conditions import Conditions
@@ -374,7 +378,8 @@ def _figures(summary: Summary, run: Run) -> list[str]:
             found.append(f"p50 of ITL {_ms(row, 50.0)}")
     if (row := by_tag.get("output_token_throughput")) is not None and row.avg is not None:
         unit = summary.counts.token_rate_unit
-        return [", ".join(found), f"{format_brief(row.avg, digits=3)} output {unit}"]
+        rate = f"{format_brief(row.avg, digits=3)} output {unit}"
+        return [", ".join(found), f"{rate}{_over_all_its_time(summary)}"]
     if (row := by_tag.get("input_throughput")) is not None and row.avg is not None:
         tokens = by_tag.get("input_token_throughput")
         more = (
@@ -382,8 +387,17 @@ def _figures(summary: Summary, run: Run) -> list[str]:
             if tokens is None or tokens.avg is None
             else f", {format_brief(tokens.avg, digits=3)} input tokens/s"
         )
-        return [", ".join(found), f"{format_brief(row.avg, digits=3)} inputs/s{more}"]
+        rate = f"{format_brief(row.avg, digits=3)} inputs/s{more}"
+        return [", ".join(found), f"{rate}{_over_all_its_time(summary)}"]
     return [", ".join(found) or "requests succeeded"]
+
+
+def _over_all_its_time(summary: Summary) -> str:
+    """`` over all 26 s``, beside rates to the stop. Empty: there are none beside it."""
+    duration_s = summary.conditions.duration_s
+    if duration_s is None or not has_rates_to_the_stop(summary.delivery):
+        return ""
+    return f" over all {format_brief(duration_s, ' s', 3)}"
 
 
 def _median_and_p95(row: Row) -> str:
