@@ -176,7 +176,7 @@ class PhaseRunner:
         )
         self._store.starts.append(start)
         self._first_requests = FirstRequestTimes(start.users)
-        logger.info(str(start).replace(" started", " start"))
+        logger.info(start.describe_plan())
         if start.by != BY_RATE:
             longest_s = find_longest_start_s(self._settings, start)
             self._start = StartSpread(phase, start.over_s / users, longest_s / users)

@@ -121,6 +121,14 @@ class UserStart(msgspec.Struct, frozen=True, kw_only=True):
     rate_per_s: float | None = None
     """Users a second, where -r gave it."""
 
+    def describe_plan(self) -> str:
+        """Before the start, which may take longer than planned while requests await their first
+        token."""
+        planned = str(self).replace(" started", " start")
+        if self.by == BY_RATE:
+            return planned
+        return planned.replace(" start over ", " start over at least ", 1)
+
     def __str__(self) -> str:
         if self.by == BY_RATE and not self.over_s:
             return f"All {self.users} users started at once, as -r {self.rate_per_s:g} asks."

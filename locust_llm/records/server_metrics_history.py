@@ -252,7 +252,7 @@ def _levels(summary: EngineSummary, whose: str) -> Iterator[str]:
         return
     of = (
         f"{summary.engine}, means of {format_count(summary.samples, 'reading')}, one a second "
-        f"while requests were sent"
+        f"while the load was on"
     )
     remarks = (
         ["Running and waiting count requests in its scheduler alone."]

@@ -29,6 +29,7 @@ from locust_llm.report.document_blocks import (
 from locust_llm.report.judge_slo import INTERVAL_CROSSES
 from locust_llm.report.metrics_by_group import WHOLE
 from locust_llm.report.open_loop_delivery import (
+    format_backlog_line,
     format_delivery_line,
     format_outage_line,
     has_rates_to_the_stop,
@@ -225,7 +226,10 @@ def _warnings(summary: Summary, run: Run) -> Iterator[str]:
         yield SIMULATED
     if not summary.staged:
         yield from filter(None, [format_verdict_line(summary, run)])
-    yield from filter(None, [format_outage_line(summary), format_delivery_line(summary)])
+    of_load = (
+        format_outage_line(summary), format_backlog_line(summary), format_delivery_line(summary)
+    )  # fmt: skip
+    yield from filter(None, of_load)
     if summary.sweep is not None:
         yield from (
             block.text

@@ -89,6 +89,7 @@ WORSE: Final = (PASS, INCONCLUSIVE, FAIL)
 ICL: Final = "icl"
 ITL: Final = "itl"
 INTERVAL_CROSSES: Final = "its 95% interval crosses the limit"
+BEYOND_VALUES: Final = "an end of it lies beyond all values, by their spread"
 MAY_BE_OFF: Final = "the load generator may have it off by up to"
 MAX_LONGER: Final = 100.0
 """So many times as long a run is the most that is advised."""
@@ -475,7 +476,8 @@ def _explain_open_rule(
     if found.ends is None:
         why = "its ends lie on both sides of the limit"
     why = f"{why}; {more}" if burst else f"{why}, {more}"
-    return "; ".join(filter(None, (why, note, _cut(found)))), longer
+    beyond = BEYOND_VALUES if found.extrapolated else ""
+    return "; ".join(filter(None, (why, beyond, note, _cut(found)))), longer
 
 
 def _foretell(rule: Rule, found: ObservedValue) -> str:

@@ -124,6 +124,9 @@ MAX_COMPLETED_SHARE: Final = 0.9
 overloaded."""
 CHANCE_ERRORS: Final = 3.0
 """The number in flight may grow by so many standard errors by chance."""
+BACKLOG_ERRORS: Final = 2.0
+"""With so many standard errors more in flight than a server that keeps up has, it may fall
+behind."""
 FIRST: Final = 10
 """So many requests show how long one lasts on an idle server."""
 EARLY: Final = 0.25
@@ -743,6 +746,26 @@ def format_overload_line(summary: "Summary") -> str | None:
         else ""
     )
     return f"{grown} Latencies describe a growing queue: a longer run has longer ones{without}."
+
+
+def format_backlog_line(summary: "Summary") -> str | None:
+    """That more requests were in flight at the stop than by chance in a server that keeps up, where
+    the run is too short to call it overloaded. None: they were not, or another line has the
+    reason."""
+    d = summary.delivery
+    if d is None or d.overload is not None or d.cause or summary.outages:
+        return None
+    if d.expected is None or d.completed_share is None:
+        return None
+    usual = round(d.due - d.cancelled - d.expected)
+    by_chance = usual + BACKLOG_ERRORS * math.sqrt(d.in_flight)
+    if d.completed_share >= MAX_COMPLETED_SHARE or d.in_flight <= by_chance:
+        return None
+    return (
+        f"BACKLOG: {d.in_flight:,} of the {d.due:,} requests that were due were in flight at the "
+        f"stop, and a server that keeps up has about {usual:,}. It may fall behind: a longer run "
+        "(-t) tells."
+    )
 
 
 def describe_overload(delivery: Delivery | None) -> str | None:

@@ -8,6 +8,7 @@ from locust_llm.records.run_facts import Run
 from locust_llm.report.open_loop_delivery import (
     format_delivery_line,
     format_outage_line,
+    format_backlog_line,
     format_overload_line,
 )
 from locust_llm.report.sections.ab_comparison import INCONCLUSIVE as OPEN
@@ -157,7 +158,12 @@ def make_opening(summary: Summary, run: Run) -> Iterator[Block]:
         yield from summary.examination.reasons()
     for line in filter(
         None,
-        (format_outage_line(summary), format_overload_line(summary), format_delivery_line(summary)),
+        (
+            format_outage_line(summary),
+            format_overload_line(summary),
+            format_backlog_line(summary),
+            format_delivery_line(summary),
+        ),
     ):
         yield TextBlock(line, loud=True)
     if summary.sweep is not None:

@@ -430,6 +430,8 @@ def _pair(text: str) -> Condition:
 def _measure(name: str) -> RuleMeasure:
     if (metric := BY_NAME.get(name.lower())) is None:
         near = find_nearest_names(name.lower(), BY_NAME, 2 if len(name) < 16 else 1)
+        if name.lower() == "throughput":  # there are several
+            near = " (did you mean requests_per_s or output_tokens_per_s?)"
         raise_selector_error(
             f"unknown metric {truncate_quoted_text(name, 30)}{near}; "
             "docs/reference/metrics.md has them all"

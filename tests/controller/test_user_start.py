@@ -130,6 +130,7 @@ def test_the_start_as_it_was() -> None:
 
 def test_a_start_that_took_longer_is_described_as_it_was() -> None:
     planned = plan(2.0, run_time_s=60)
+    assert planned.describe_plan().startswith("32 users start over at least 2 s, ")
     assert str(replace(planned, took_s=2.4)) == str(planned)
     assert str(replace(planned, took_s=5.5)) == (
         "32 users started over 5.5 s: the next one when no request awaited its first token. "

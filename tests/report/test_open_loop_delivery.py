@@ -21,6 +21,7 @@ from locust_llm.report.open_loop_delivery import (
     detect_any_overload,
     detect_overload,
     find_requested_rate,
+    format_backlog_line,
     format_delivery_line,
     format_overload_line,
     has_queued_requests,
@@ -352,6 +353,30 @@ def many_users(
     run = open_for(duration_s, int(rate * duration_s), never)
     assert run.offer is not None
     return records, replace(run, offer=replace(run.offer, most_users=users, out_of_users=never > 0))
+
+
+@pytest.mark.parametrize(("later_s", "in_flight"), [(8.0, 16), (3.0, 6)])
+def test_more_in_flight_than_a_server_that_keeps_up_has(later_s: float, in_flight: int) -> None:
+    """Two a second for 20 s. The first ten requests last 2 s, so a server that keeps up has 4 in
+    flight; the later ones last 8 s, and 16 are. Twice the root of 16 more than 4 are 12. With 3 s
+    there are 6 in flight, and 8.9 may be by chance. Neither is an overload for certain."""
+    records = [
+        answered(100, 2000 if i < 10 else 1000 * later_s, sent_at=(i + 0.5) / 2) for i in range(40)
+    ]
+    summary = summarise_run(collect_columns(records), open_for(20.0, 40))
+    found = summary.delivery
+    assert found is not None
+    assert (found.in_flight, found.expected, found.overload) == (in_flight, 36.0, None)
+    line = format_backlog_line(summary)
+    if later_s == 3.0:
+        assert line is None
+        return
+    assert line == (
+        "BACKLOG: 16 of the 40 requests that were due were in flight at the stop, and a server "
+        "that keeps up has about 4. It may fall behind: a longer run (-t) tells."
+    )
+    text = " ".join(format_ending(summary, open_for(20.0, 40), "reports/by-hand").split())
+    assert line in text
 
 
 def test_a_server_that_fell_behind_before_all_users_were_busy() -> None:

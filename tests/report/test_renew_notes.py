@@ -59,8 +59,8 @@ def test_old_notes_on_the_servers_metrics_are_made_anew() -> None:
     renewed = renew_notes(replace(run, notes=old), [], history).notes
     assert renewed == (
         "the host is slow",
-        "The server's own metrics (vLLM, means of 2 readings, one a second while requests were "
-        "sent): running 3.0 (at most 4). Running and waiting count requests in its scheduler alone.",
+        "The server's own metrics (vLLM, means of 2 readings, one a second while the load "
+        "was on): running 3.0 (at most 4). Running and waiting count requests in its scheduler alone.",
         "WARNING: 1 reading of the metrics of the server failed, the first with HTTP 500.",
     )
     # without the readings the words of the older version are all that there is

@@ -102,6 +102,7 @@ def test_limits_are_in_seconds_shares_and_numbers_a_second(text: str, limit: flo
             "docs/reference/metrics.md has them all"),
         ("output_token_throughputt >= 25",
             "throughputt (did you mean output_token_throughput?); docs/reference/metrics.md"),
+        ("throughput > 1/s", "throughput (did you mean requests_per_s or output_tokens_per_s?); "),
         ("", "it does not begin with a metric"),
         ("p95 < 1s", "unknown metric p95"),
         ("ttft p95 < 1", "the limit of ttft has no unit: there are ms, s and us"),

@@ -79,7 +79,9 @@ def make_headline(summary: Summary, run: Run) -> str:
         found = [summary.limits.answer.removesuffix("."), *_rules(summary, run)]
         if summary.client is not None and summary.client.level == INVALID:
             fine = list_fine_metrics(summary.figure_errors)
-            found = [PARTLY_INEXACT if fine else TOO_INEXACT, *found]
+            answer, *others = found
+            answer = f"{answer[:1].lower()}{answer[1:]}"
+            found = [PARTLY_INEXACT if fine else TOO_INEXACT, answer, *others]
     elif summary.sweep is not None and summary.swept:
         found = [_stages(summary.sweep)]
         if verdicts := describe_client_verdicts(summary.sweep):
