@@ -190,24 +190,29 @@ class StageRunner:
         users = None if self.settings.open_loop else self.settings.users
         requests = self._whole.stage_requests or count_requests_needed(self._whole)
         requests = max(requests, (self._whole.stage_requests_per_user or 0) * (users or 0))
+        whole_s = math.inf
         if self._step is not None:
             at_least_s, at_most_s = self._step.at_least_s, self._step.at_most_s
             requests = self._step.requests
         elif self._whole.run_time_s is not None:  # it is used up
-            at_most_s = min(at_most_s, self._share_s(now, self._whole.run_time_s))
+            whole_s = self._share_s(now, self._whole.run_time_s)
+            at_most_s = min(at_most_s, self._measured_s(whole_s))
             at_least_s = at_most_s
         if not self.repeats:
             self._stretch = RunningStage(
                 now, users, at_least_s=at_least_s, at_most_s=at_most_s, requests=requests,
-                waves=self._whole.stage_warmup_per_user,
+                waves=self._whole.stage_warmup_per_user, whole_s=whole_s,
             )  # fmt: skip
 
     def _share_s(self, now: float, total_s: float) -> float:
-        """How long this stage may be measured where ``-t`` bounds the sweep, so that time is left
-        for all requested stages."""
+        """All the time of this stage where ``-t`` bounds the sweep, so that time is left for all
+        requested stages."""
         began_at = self.finished[0].began_at if self.finished else now
         left = max(1, len(self.asked.values) - self.number + 1)
-        share_s = max(began_at + total_s - now, 0.0) / left
+        return max(began_at + total_s - now, LEAST_S) / left
+
+    def _measured_s(self, share_s: float) -> float:
+        """How long a stage with so much time is measured at most."""
         measured_s = MEASURED_SHARE * share_s
         if self._found.times:
             before = self._found.times[-1]

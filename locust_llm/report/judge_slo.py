@@ -64,7 +64,7 @@ from locust_llm.settings.sweep_option import RATE
 from locust_llm.slo.binomial_intervals import count_needed_values
 from locust_llm.slo.capacity_search import CapacitySearch, format_load
 from locust_llm.slo.client_verdict import INVALID, UNCERTIFIED
-from locust_llm.slo.metric_definitions import BY_WORD, OF_OUTPUT_TOKENS, OF_SCHEDULE, SHARE
+from locust_llm.slo.metric_definitions import BY_WORD, OF_OUTPUT_TOKENS, OF_SCHEDULE, SHARE, TIME
 from locust_llm.slo.rules import (
     ABORT,
     AT_EDGE,
@@ -105,6 +105,37 @@ def judge_rules(seen: Evaluation) -> tuple[SloResult, ...]:
     say). Of a stage: those that name no stage, or this one."""
     results = (_judged(entry, seen) for entry in seen.run.settings.rules.entries)
     return tuple(result for result in results if result is not None)
+
+
+def judge_first_wave(
+    results: Sequence[SloResult], wave: RequestSelection, seen: Evaluation
+) -> tuple[SloResult, ...]:
+    """The results of a stage of an open loop of which no request was measured, with the latencies
+    that its first wave breaks for certain. The wave began with an idle server, so later requests
+    would have waited as long or longer. What it holds says nothing."""
+    window = RateWindow(wave.span())
+    early = {
+        result.rule: result
+        for result in judge_rules(seen._replace(main=wave, ended=wave, time=window, settled=None))
+    }
+    rules = seen.run.settings.rules.by_text
+    judged = list[SloResult]()
+    for result in results:
+        own, rule = early.get(result.rule), rules.get(result.rule)
+        broken = own is not None and own.status == FAIL
+        if own is None or rule is None or not (broken and _grows_with_queue(rule)):
+            judged.append(result)
+            continue
+        requests = format_count(own.count, "request")
+        reason = f"by the {requests} of the stage's first wave, as none was measured"
+        judged.append(replace(own, reason="; ".join(filter(None, (reason, own.reason)))))
+    return tuple(judged)
+
+
+def _grows_with_queue(rule: Rule) -> bool:
+    """Whether it is an upper limit of a latency."""
+    measure = BY_WORD[rule.metric]
+    return measure.metric is not None and measure.units is TIME and rule.op.startswith("<")
 
 
 def judge_sweep(sweep: SweepSummary, run: Run) -> tuple[SloResult, ...]:

@@ -6,9 +6,9 @@ from typing import Final
 
 from locust_llm.records.run_facts import Run
 from locust_llm.report.open_loop_delivery import (
+    format_backlog_line,
     format_delivery_line,
     format_outage_line,
-    format_backlog_line,
     format_overload_line,
 )
 from locust_llm.report.sections.ab_comparison import INCONCLUSIVE as OPEN

@@ -12,7 +12,12 @@ from locust_llm.records.outcomes import CANCELLED, CUT, FAILURES, OK
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import ProcessHealth, Run
 from locust_llm.report.array_types import Floats
-from locust_llm.report.judge_slo import combine_results, judge_rules, judge_sweep
+from locust_llm.report.judge_slo import (
+    combine_results,
+    judge_first_wave,
+    judge_rules,
+    judge_sweep,
+)
 from locust_llm.report.open_loop_delivery import (
     describe_arrivals,
     find_requested_rate,
@@ -144,6 +149,8 @@ def summarise_run(
     silent_from = find_silent_from(outages, run) if swept is None else None
     seen = seen._replace(verdict=verdict, delivery=delivered, silent_from=silent_from)
     seen, slos, compared = _of_rules(seen, everything, swept)
+    if run.stage is not None and run.settings.open_loop and warm.size and not main.size:
+        slos = judge_first_wave(slos, warm, seen)
     evidence = None if within is None else measure_stage_evidence(seen, slos)
     counts = _counts(main, warm, run, broken_lines, gaps["profiling"])
     certified = describe_certificates(run)

@@ -217,6 +217,8 @@ class LoadLevel(msgspec.Struct, frozen=True, kw_only=True):
     succeeded: int
     warmup: int = 0
     """The requests that had ended before it was measured."""
+    first_wave: dict[str, Row] = {}
+    """The latencies of the first wave by tag, where no request was measured."""
     failure_rate: float | None
     residual: float | None
     """The residual of Little's law. Above 5 % the stage was not stationary."""
@@ -301,6 +303,8 @@ class SweepSummary(msgspec.Struct, frozen=True, kw_only=True):
     """For repeats: a value over all of them. ``count`` is how many had it."""
     missing: tuple[str, ...] = ()
     """The stages that are not among the levels, with the reason, one sentence each."""
+    unreached: str = ""
+    """The values for which the time was too short, and what took it. Empty: all had a stage."""
     searched: bool = False
     """``--find-max`` chose the stages, and a level may have several."""
     capacity: CapacityEstimate | None = None

@@ -42,6 +42,9 @@ ENDED: Final = {
 }  # fmt: skip
 """Why a stage ended, in words."""
 """Why a stage ended."""
+WAVE_SHARE: Final = 0.25
+"""Where all the time of a stage is bounded, the first and the last wave take at most this share of
+it, as long as requests end in it."""
 MAX_RESIDUAL: Final = 0.05
 """A stage further from Little's law is not stationary."""
 
@@ -131,10 +134,11 @@ class RunningStage:
     seconds.
 
     The first wave, which finds the server idle, ends when as many requests have ended as can be in
-    flight; there may be several such waves, as some published rules ask. Requests sent from then on
-    are measured, until the stage is stationary with enough of them, or its time is up. The load
-    stays on for one more wave while these end: else the last ones would find a server with less
-    load.
+    flight; there may be several such waves, as some published rules ask. In an open loop it ends
+    also where nothing is answered for long, as the server is then far beyond its capacity. Requests
+    sent from then on are measured, until the stage is stationary with enough of them, or its time
+    is up. The load stays on for one more wave while these end: else the last ones would find a
+    server with less load.
     """
 
     def __init__(
@@ -146,9 +150,11 @@ class RunningStage:
         at_most_s: float,
         requests: int,
         waves: int = 1,
+        whole_s: float = math.inf,
     ) -> None:
         """``users``: of a closed loop. ``requests``: so many successful ones are enough. ``waves``:
-        they end before it is measured."""
+        they end before it is measured. ``whole_s``: all its time, the first and the last wave
+        included."""
         self.began_at = began_at
         self.measured_at: float | None = None
         self.ended_at: float | None = None
@@ -158,6 +164,7 @@ class RunningStage:
         """The requests that had ended when the measurement began."""
         self._users, self._waves = users, waves
         self._at_least_s, self._at_most_s, self._requests = at_least_s, at_most_s, requests
+        self._whole_s = whole_s
         self._wave = 0
         """The requests that have ended in this wave."""
         self._wave_size = 0
@@ -196,7 +203,11 @@ class RunningStage:
                 self._wave, self._wave_size = 0, inside
         else:
             self._inside, self._looked_at = inside, now
-            return self._wave >= self._wave_size or now - self.ended_at >= self._at_most_s
+            return (
+                self._wave >= self._wave_size
+                or now - self.ended_at >= self._at_most_s
+                or now - self.began_at >= self._whole_s
+            )
         self._inside, self._looked_at = inside, now
         return False
 
@@ -217,13 +228,17 @@ class RunningStage:
         )
 
     def _first_wave(self, now: float, inside: int) -> bool:
-        """Whether no request ends, so that the stage ends without a measurement."""
+        """Whether no request of a closed loop ends, so that the stage ends without a
+        measurement."""
         size = self._waves * (self._users or max(1, inside))
-        late = now - self.began_at >= (self._at_most_s if self._users else self._at_least_s)
-        # an open loop that is too much for the server never turns over
-        if self._wave >= size or (late and self._wave):
+        seconds = now - self.began_at
+        late_s = self._at_most_s if self._users else self._at_least_s
+        late = seconds >= min(late_s, WAVE_SHARE * self._whole_s)
+        # an open loop that is too much for the server never turns over, and sends on all the same
+        endless = not self._users and seconds >= min(self._at_most_s, self._whole_s / 2)
+        if self._wave >= size or (late and self._wave) or endless:
             self.measured_at, self._inside_first, self.warmup = now, inside, self._wave
-        elif now - self.began_at >= 2 * self._at_most_s:
+        elif seconds >= min(2 * self._at_most_s, self._whole_s):
             self.why, self.ended_at = TIME_UP, now
         return self.ended_at is not None
 
@@ -231,7 +246,9 @@ class RunningStage:
         assert self.measured_at is not None
         self._looked_at = now
         seconds = now - self.measured_at
-        if seconds >= self._at_most_s:
+        # the last wave takes about as long as the first one
+        wave_s = min(self.measured_at - self.began_at, WAVE_SHARE * self._whole_s)
+        if seconds >= self._at_most_s or now - self.began_at >= self._whole_s - wave_s:
             return TIME_UP
         if seconds < self._at_least_s or not self._completed:
             return ""

@@ -244,8 +244,7 @@ def test_the_figures_and_nothing_that_is_not_known() -> None:
 def test_of_two_servers_the_line_names_the_one_that_was_read() -> None:
     levels = next(iter(diagnose_server(of(), whose=BASE)))
     assert levels.startswith(
-        "The base's own metrics (vLLM, means of 9 readings, one a second while the load "
-        "was on): r"
+        "The base's own metrics (vLLM, means of 9 readings, one a second while the load was on): r"
     )
 
 

@@ -342,9 +342,9 @@ def test_no_kind_of_failure_falls_off_a_full_console() -> None:
     assert f"7 more failed, with other messages: {others}" in lines
     narrow = said(*spread(30), *records, run=run, width=60)
     assert "58 failed: 45 refused, 6 closed, 3 empty and 3 other kinds," in narrow
-    assert narrow[narrow.index("58 failed: 45 refused, 6 closed, 3 empty and 3 other kinds,") + 1] == (
-        "  4 requests"
-    )
+    assert narrow[
+        narrow.index("58 failed: 45 refused, 6 closed, 3 empty and 3 other kinds,") + 1
+    ] == ("  4 requests")
 
 
 def test_nothing_but_failures_are_told_with_their_reason() -> None:

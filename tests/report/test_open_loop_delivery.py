@@ -461,7 +461,9 @@ def test_users_that_follow_the_arrivals_are_never_too_few(still_s: float, why: s
     assert f"Cause: the load generator. {why} 60 of 360 arrivals were not sent." in line
 
 
-def test_neither_figures_that_may_be_off_nor_missing_users_are_why_a_late_generator_did_not_send() -> None:
+def test_neither_figures_that_may_be_off_nor_missing_users_are_why_a_late_generator_did_not_send() -> (
+    None
+):
     """60 of 360 arrivals were not sent, 41 as no user was started for them yet, and some figures
     may be off by 1.8 ms."""
     run = run_that_stood_still(0.0)

@@ -164,6 +164,39 @@ def test_a_server_that_never_answers_ends_it_with_nothing_measured() -> None:
     assert (one.measured_at, one.why, one.residual) == (None, TIME_UP, None)
 
 
+def test_an_open_loop_that_nothing_answers_is_measured_all_the_same() -> None:
+    """From the longest time for a measurement on: what is sent then shows that it cannot keep
+    up."""
+    one = stretch(users=None)
+    assert [one.look(at, 50) for at in (110.0, 159.75, 160.0)] == [False] * 3
+    assert (one.measured_at, one.ended_at) == (160.0, None)
+    assert one.ended(165.0, 165.0, 400.0, ok=True)
+
+
+@pytest.mark.parametrize(
+    ("users", "measured_at", "ended_at"),
+    [(None, 106.0, 109.0), (2, None, 112.0)],
+)
+def test_a_stage_without_answers_takes_no_more_than_all_its_time(
+    users: int | None, measured_at: float | None, ended_at: float
+) -> None:
+    """12 s: half of them for a first wave, and a quarter for the last one. Users who wait send
+    nothing more that could be measured."""
+    one = RunningStage(100.0, users, at_least_s=9, at_most_s=9, requests=4, whole_s=12)
+    at = 100.0
+    while not one.look(at, 50):
+        at += 0.25
+    assert (one.measured_at, one.ended_at, at) == (measured_at, ended_at, 112.0)
+
+
+def test_a_stage_with_answers_takes_no_more_than_all_its_time() -> None:
+    """Waves of 2 s: measured from 102 to 110, and over at 112."""
+    one = RunningStage(100.0, 2, at_least_s=11, at_most_s=11, requests=4, whole_s=12)
+    closed_loop(one, 2, 2.0, 200)
+    assert (one.measured_at, one.ended_at, one.why) == (102, 110, TIME_UP)
+    assert one.look(112.0, 2)
+
+
 def test_an_open_loop_that_grows_is_overloaded() -> None:
     one = stretch(users=None)
     # 8/s come, 2/s are answered, after ever longer

@@ -233,7 +233,8 @@ def test_slow_requests_of_a_standstill_have_no_advice_on_prompts() -> None:
     assert "in the server. 5 s of it the server stood still." in text
     assert "; 98% of it the server stood still." in line
     assert (
-        "The server stood still while 3 requests awaited the first token: 250 ms of the mean" in text
+        "The server stood still while 3 requests awaited the first token: 250 ms of the mean"
+        in text
     )
     assert all("stood still" not in part for part in explain())
 

@@ -78,7 +78,10 @@ def describe_sweep_findings(
         # of several visits to a level the one with the most requests is known best
         best = max(within, key=lambda level: (level.value, level.succeeded))
         where = f"at the SLO ({describe_levels(axis, best)})"
-        if limit is not None and limit.high is None:
+        next_value = min(
+            (level.value for level in levels if level.value > best.value), default=None
+        )
+        if limit is not None and (limit.high is None or limit.high != next_value):
             where = (
                 f"at {describe_levels(axis, best)}, the highest stage known to be within the SLO"
             )
@@ -264,6 +267,7 @@ def summarise_levels(run: Run, levels: Sequence[LoadLevel]) -> SweepSummary:
         unit=AXES.get(axis, ""),
         levels=tuple(levels),
         ended=_ended(run, levels),
+        unreached=describe_unreached_stages(run),
         knees=knees,
         findings=()
         if axis == REPEAT
@@ -353,6 +357,32 @@ def _ended(run: Run, levels: Sequence[LoadLevel]) -> str:
     )
 
 
+def describe_unreached_stages(run: Run) -> str:
+    """``request-rate 80 and 160 were not reached: the stage at 40 took 31 of 40 s``. Empty: all
+    were, or the run is a search."""
+    asked = run.settings.staged
+    if asked is None or not run.stages or run.settings.find_max or asked.axis == REPEAT:
+        return ""
+    reached = {stage.value for stage in run.stages}
+    absent = [format_plain_number(value) for value in asked.values if value not in reached]
+    if not absent:
+        return ""
+    named = " and ".join(filter(None, [", ".join(absent[:-1]), absent[-1]]))
+    ends = [*(stage.began_at for stage in run.stages[1:]), run.stopping_at]
+    longest_s, longest = 0.0, run.stages[0]
+    for stage, end in zip(run.stages, ends, strict=True):
+        took_s = (end or stage.ended_at) - stage.began_at
+        if took_s > longest_s:
+            longest_s, longest = took_s, stage
+    total_s = run.settings.run_time_s
+    of_total = "" if total_s is None else f" of {total_s:g}"
+    were = "was" if len(absent) == 1 else "were"
+    return (
+        f"{asked.axis} {named} {were} not reached: the stage at "
+        f"{format_plain_number(longest.value)} took {longest_s:.0f}{of_total} s"
+    )
+
+
 def find_sweep_axis(run: Run) -> str:
     """The axis of its stages."""
     return (run.settings.sweep or REPEAT).partition("=")[0].strip()
@@ -375,6 +405,7 @@ def make_load_level(run: Run, summary: Summary) -> LoadLevel:
         requests=c.requests,
         succeeded=c.succeeded,
         warmup=stage.warmup if stage else 0,
+        first_wave={} if c.requests else {row.tag: row for row in summary.warmup},
         failure_rate=c.failure_rate,
         residual=None if steady is None else steady.residual,
         why=stage.why if stage else "",

@@ -34,7 +34,13 @@ from locust_llm.settings.sweep_option import (
 from locust_llm.slo.client_verdict import LEVELS, OK
 from locust_llm.slo.metric_definitions import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.rules import INCONCLUSIVE, SloResult
-from locust_llm.text.format import format_count, format_number, format_plain_number
+from locust_llm.text.format import (
+    format_count,
+    format_duration,
+    format_number,
+    format_plain_number,
+    name_percentile,
+)
 
 FIRST_COLUMN: Final = {
     CONCURRENCY: "users", RATE: "rate/s", PREFILL: "limit", INPUT: "input", REPEAT: "repeat",
@@ -64,6 +70,11 @@ def make_sweep_warnings(sweep: SweepSummary, whole: str | None) -> Iterator[Bloc
             f"No request was measured in {format_count(len(short), 'stage')}, at {where}: the time "
             f"was too short for it."
         )
+    if sweep.unreached:
+        yield TextBlock(f"WARNING: {sweep.unreached}.", loud=True)
+    for level in sweep.levels:
+        if collapsed := _describe_first_wave(sweep.axis, level):
+            yield TextBlock(collapsed, loud=True)
     distorted = [level for level in sweep.levels if is_client_distorted(level)]
     if distorted and not sweep.repeats:
         reasons = "; ".join(explain_unsound(sweep.axis, level) for level in distorted)
@@ -93,6 +104,25 @@ def make_sweep_warnings(sweep: SweepSummary, whole: str | None) -> Iterator[Bloc
         yield TextBlock(
             f"CLIENT: {reasons}. Of all repeats together it is {whole or OK}.", loud=True
         )
+
+
+def _describe_first_wave(axis: str, level: LoadLevel) -> str:
+    """What is known of a stage of which no request was measured. Empty: some were, or nothing is
+    known."""
+    tag = TTFT_FROM_DUE.tag if axis == RATE else TTFT.tag
+    row = level.first_wave.get(tag)
+    if level.requests or row is None or not row.count:
+        return ""
+    values = ", ".join(
+        f"{name_percentile(percentile)} {format_duration(row.percentiles[percentile] / 1e3)}"
+        for percentile in (50.0, 95.0)
+        if percentile in row.percentiles
+    )
+    where = describe_levels(axis, level)
+    return (
+        f"At {where} no request was measured. The {format_count(row.count, 'request')} of its first "
+        f"wave had {row.label} {values}."
+    )
 
 
 def make_sweep_tables(sweep: SweepSummary) -> Iterator[Block]:

@@ -5,14 +5,19 @@ from itertools import repeat
 
 import pytest
 from msgspec.structs import replace
-from support.records import a_run, answered, mixed
+from support.records import UNIX, a_run, answered, mixed
 from support.stages import a_stage, steps
 
-from locust_llm.records.run_facts import OpenLoopSchedule, ProcessHealth, Run
+from locust_llm.records.run_facts import OpenLoopSchedule, ProcessHealth, Run, Stage
 from locust_llm.records.timing_accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.sections.run_summary import Summary
-from locust_llm.report.sections.sweep.sweep_findings import find_sweep_axis, summarise_sweep
+from locust_llm.report.sections.sweep.sweep_findings import (
+    describe_unreached_stages,
+    find_sweep_axis,
+    summarise_sweep,
+)
+from locust_llm.report.sections.sweep.sweep_text import make_sweep_warnings
 from locust_llm.report.summarise import summarise_run
 from locust_llm.report.summary_rows import SweepSummary
 from locust_llm.simulator.scheduling.batching_policies import POLICIES
@@ -85,6 +90,66 @@ def test_an_open_loop_has_what_it_delivered() -> None:
     assert found.levels[0].users is None
     assert summary.steady is not None
     assert summary.steady.delivered is None
+
+
+def collapsed_stage(axis: str, rule: str) -> tuple[Summary, SweepSummary]:
+    """A stage of which no request was measured: 100 requests of its first wave were due within
+    10 s, and their first tokens came after 0.1, 0.2, ... 10 s."""
+    run = a_run(sweep=f"{axis}=2,40", users=None, slo=(rule,))
+    one = a_stage(run, 2, 40.0, axis, measured_at=None, residual=None, why="time")
+    records = [
+        answered(100.0 * i, 100.0 * i + 30, sent_at=i / 10, phase="warmup") for i in range(1, 101)
+    ]
+    summary = summarise_run(collect_columns(records), one, 0, records)
+    return summary, summarise_sweep(run, [stage(run, 1, 2.0, 40), (one, summary)])
+
+
+def test_a_stage_that_collapsed_in_its_first_wave_breaks_the_rule() -> None:
+    """p50 of 0.1, 0.2, ... 10 s is 5.05 s, and p95 9.505 s."""
+    summary, found = collapsed_stage("request-rate", "ttft p95 < 300ms")
+    (judged,) = summary.slos
+    assert (judged.status, judged.count) == ("FAIL", 100)
+    assert judged.reason.startswith("by the 100 requests of the stage's first wave, as none was")
+    assert [level.slo_status for level in found.levels] == ["PASS", "FAIL"]
+    slo = next(knee for knee in found.knees if knee.rule == "SLO")
+    assert (slo.value, slo.high) == (2.0, 40.0)
+    texts = [block.text for block in make_sweep_warnings(found, None) if hasattr(block, "text")]
+    assert (
+        "At request-rate 40 no request was measured. The 100 requests of its first wave had TTFT "
+        "from Due p50 5.05 s, p95 9.51 s." in texts
+    )
+
+
+@pytest.mark.parametrize(
+    ("axis", "rule"),
+    [
+        ("request-rate", "ttft p95 < 60s"),  # later requests may wait longer
+        ("request-rate", "ttft p95 > 60s"),
+        ("concurrency", "ttft p95 < 300ms"),  # all its users came at once
+    ],
+)
+def test_a_first_wave_decides_nothing_else(axis: str, rule: str) -> None:
+    summary, found = collapsed_stage(axis, rule)
+    assert summary.slos[0].status == "INCONCLUSIVE"
+    assert found.levels[-1].slo_status == "INCONCLUSIVE"
+
+
+def test_the_values_that_a_sweep_did_not_reach_are_named() -> None:
+    """-t 40: the stage at 10 began after 5 s, and the one at 40 after 36 s."""
+    run = a_run(sweep="request-rate=2,10,40,80,160", users=None, run_time_s=40.0)
+    began = [(2.0, 0.0), (10.0, 5.0), (40.0, 36.0)]
+    stages = [
+        Stage(number=i, value=value, began_at=UNIX + at, ended_at=UNIX + at + 4)
+        for i, (value, at) in enumerate(began, 1)
+    ]
+    run = replace(run, stages=tuple(stages), stopping_at=UNIX + 40.0)
+    line = "request-rate 80 and 160 were not reached: the stage at 10 took 31 of 40 s"
+    assert describe_unreached_stages(run) == line
+    found = summarise_sweep(run, [])
+    texts = [block.text for block in make_sweep_warnings(found, None) if hasattr(block, "text")]
+    assert f"WARNING: {line}." in texts
+    every = replace(run, settings=replace(run.settings, sweep="request-rate=2,10,40"))
+    assert describe_unreached_stages(every) == ""
 
 
 def test_repeats_have_a_spread_and_no_knees() -> None:
