@@ -879,8 +879,9 @@ def test_the_slot_comes_back_with_the_first_chunk_not_with_headers_role_or_ping(
     ]
     freed: list[tuple[int, int]] = []
 
-    def first(timed: Response, labels: dict[str, Any]) -> None:
+    def first(timed: Response, labels: dict[str, Any], due_at: float) -> None:
         assert labels["id"] == "slot"
+        assert due_at <= timed.sent_ns / 1e9
         freed.append((gate.used, timed.stamps[timed.answer.chunk_reads[0]]))
 
     record = exchange_request(line, gate, scripted.request("slot", steps), 0.0, first)

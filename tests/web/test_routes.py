@@ -648,6 +648,7 @@ def test_rules_are_told_as_they_stand(pages: Callable[..., Page], tmp_path: Path
     assert [card["state"] for card in page.live()["rules"]] == ["no value yet"] * 3
     run.abort.add(answered(100, 150))
     page.view.on_record(answered(100, 150))
+    run.live_stats.update("local", used=0, waiting=0, decoding=0, ttfts_s=[0.1])
     page.view._status = (0.0, {})
     cards = page.live()["rules"]
     assert [card["state"] for card in cards] == ["OK so far", "at risk", "no value yet"]
