@@ -23,7 +23,7 @@ from locust_llm.wire.worker_messages import (
     unpack_to_control,
 )
 from locust_llm.worker import worker_context as worker_module
-from locust_llm.worker.permits import Permit
+from locust_llm.worker.send_permits import Permit
 from locust_llm.worker.worker_context import WorkerContext
 
 
