@@ -36,50 +36,52 @@ RUN: Final = "locust-llm run --headless --host localhost:8000"
 GROUPS: Final[dict[str, OptionGroup]] = {
     "load": OptionGroup(
         "Load",
-        "How much is sent, and when. The number of users (-u) and the length of the run (-t) are "
-        "Locust's options.",
+        "Amount and timing of the load. The number of users (-u) and the length of the run (-t) "
+        "are options of Locust.",
         f"{RUN} --request-rate 4 --arrival-pattern constant -t 2m",
     ),
     "prompts": OptionGroup(
         "Prompts",
-        "What is sent: synthetic prompts, sessions, datasets.",
+        "Content of the requests: synthetic prompts, sessions and datasets.",
         f"{RUN} -u 10 -t 60 --synthetic-input-tokens-mean 8000 --output-tokens-mean 200",
     ),
     "gate": OptionGroup(
-        "Gate",
-        "How many requests may wait for their first token at the same time.",
+        "Prefill concurrency",
+        "Limit on the requests that wait for their first token at the same time.",
         f"{RUN} -u 30 -t 2m --prefill-concurrency 5 --prefill-concurrency-ramp-duration 30",
     ),
     "rules": OptionGroup(
-        "Rules",
-        "Service level objectives (SLOs), which decide the exit status.",
+        "SLO rules",
+        "Service level objectives (SLOs). They decide the exit status.",
         f"{RUN} -u 10 -t 2m --slo 'ttft p95 < 500ms' --slo 'error_rate < 1%'",
     ),
     "server": OptionGroup(
         "Server",
-        "Endpoint, model, keys and timeouts. The address (--host) is Locust's option.",
+        "Endpoint, model, keys and timeouts. The address (--host) is an option of Locust.",
         "locust-llm run --headless --host https://llm.example.com -u 10 -t 60 --model llama "
         "--api-key-file key.txt",
     ),
     "sweep": OptionGroup(
         "Sweep",
-        "One load after the other in one run: stages, the largest load within the rules, repeats.",
+        "Several load levels (stages) in one run, the search for the highest load that meets the "
+        "SLOs, and repeats.",
         f"{RUN} --sweep concurrency=1..64 --find-max --slo 'ttft p95 < 2s'",
     ),
     "report": OptionGroup(
         "Report",
-        "Tables, reports and pages; the certificate of their figures.",
+        "Tables, reports and pages, and the check of their timing accuracy.",
         f"{RUN} -u 10 -t 60 --percentiles 50,95,99 --report-dir out --gpus 8",
     ),
     "ab": OptionGroup(
         "A/B",
-        "Of locust-llm ab: two arms in pairs of blocks. --base is another name of --host.",
+        "Options of locust-llm ab, which compares a base and a candidate in alternating blocks. "
+        "--base is another name of --host.",
         "locust-llm ab --base localhost:8000 --candidate localhost:8001 -u 10 -t 10m --slo 'ttft "
         "p95 within 5% of base'",
     ),
     "probe": OptionGroup(
         "Probe",
-        "Of locust-llm probe: how prefills slow down the decodes beside them.",
+        "Options of locust-llm probe, which measures how prefills slow down other requests.",
         "locust-llm probe --host localhost:8000 --longest 8000 --rounds 3",
     ),
 }

@@ -94,8 +94,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "prompts",
-            "Workload whose options are the defaults of this run: a name (locust-llm scenario "
-            "lists them) or a TOML file",
+            "Preset workload (scenario) whose options become the defaults of this run. A name "
+            "from locust-llm scenario, or a TOML file",
             "interactive-chat",
             "NAME|FILE",
             in_form=False,
@@ -109,8 +109,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str,
         Option(
             "rules",
-            "What a run does that is not valid by the published rules of its scenario: fail ends "
-            "with status 4",
+            "Action when the run breaks the published rules of its scenario: print a warning, or "
+            "fail with exit status 4",
             "fail",
             choices=PUBLISHED_MODES,
         ),
@@ -119,7 +119,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         tuple[str, ...],
         Option(
             "rules",
-            "Rule that must hold; the environment variable has a rule per line",
+            "SLO that must hold (may be repeated). In the environment variable, write one rule "
+            "per line",
             "ttft p95 < 500ms",
             "RULE",
             repeated=True,
@@ -128,13 +129,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     """The rules as text, as run.json has them. ``rules`` has the objects."""
     slo_preset: Annotated[
         str | None,
-        Option("rules", "Preset rules: chat, or MLPerf's", "mlperf-llama3.1-8b", "NAME"),
+        Option(
+            "rules", "Named set of SLOs: chat, or one of MLPerf's", "mlperf-llama3.1-8b", "NAME"
+        ),
     ] = None
     until_decided_s: Annotated[
         float | None,
         Option(
             "rules",
-            "Go on after -t until every rule is decided, at most so long in all",
+            "Extend the run past -t until every SLO is decided. The value is the maximum total "
+            "time",
             "600",
             "seconds",
             flag="--until-decided",
@@ -145,8 +149,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str,
         Option(
             "rules",
-            "What an INCONCLUSIVE rule does: fail ends with status 4, close too, but with a warning "
-            "where the figure is close to the limit",
+            "Action for an INCONCLUSIVE SLO: fail (exit status 4), warn or pass. close fails too, "
+            "but only warns if the value is close to the limit",
             "warn",
             choices=INCONCLUSIVE_POLICIES,
             otherwise="close; fail where CI is set, or with --slo-file",
@@ -156,7 +160,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str,
         Option(
             "rules",
-            "Rules judge the 95% interval, or the point estimate alone",
+            "Judge SLOs by the 95% confidence interval, or by the measured value alone (point)",
             "point",
             choices=MODES,
         ),
@@ -164,14 +168,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     goodput: Annotated[
         str | None,
         Option(
-            "rules", "Limits in AIPerf's form", "time_to_first_token:300 inter_token_latency:20"
+            "rules",
+            "Limits that make a request a good one, in AIPerf's format. Times are in ms",
+            "time_to_first_token:300 inter_token_latency:20",
         ),
     ] = None
     reading_pace: Annotated[
         float,
         Option(
             "rules",
-            "Pace of a reader in tokens/s, for qoe and reading_stall",
+            "Reading speed of a user in tokens per second, for the metrics qoe and reading_stall",
             "3.3",
             "N",
             range=OptionRange(*PACES),
@@ -181,7 +187,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str,
         Option(
             "rules",
-            "Deadlines of the first token and between tokens, for fluidity; qoe takes the first",
+            "Deadlines for the first token and for each next token, for the metric fluidity. The "
+            "metric qoe uses the first one",
             "450ms,40ms",
             "TTFT,TPOT",
         ),
@@ -190,22 +197,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str,
         Option(
             "report",
-            "Streams with known send times beside the load: how far are reported times from true "
-            "ones? With require, a run "
-            "that cannot show it is INVALID",
+            "Measure the timing error of the load generator during the run, by reference streams "
+            "with known send times. With require, a run without this measurement is INVALID",
             "require",
             choices=(AUTO, OFF, REQUIRE),
         ),
     ] = AUTO
     percentiles: Annotated[
         tuple[float, ...],
-        Option("report", "Percentiles of the tables, up to 99.9", "50,95,99.9", "numbers"),
+        Option(
+            "report",
+            "Percentiles to show in the tables, separated by commas, up to 99.9",
+            "50,95,99.9",
+            "numbers",
+        ),
     ] = (50.0, 90.0, 95.0, 99.0)
     report_dir: Annotated[
         str,
         Option(
             "report",
-            "Folder of the reports",
+            "Folder to write the reports to",
             "out",
             "FOLDER",
             otherwise="reports/<time>-<model>",
@@ -216,8 +227,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         tuple[str, ...],
         Option(
             "report",
-            "Label by which locust-llm history and compare find the run; the environment variable "
-            "has one per line",
+            "Label of the run, by which locust-llm history and compare find it (may be repeated). "
+            "In the environment variable, write one per line",
             "gpu=h200",
             "KEY=VALUE",
             in_form=False,
@@ -228,7 +239,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "report",
-            "Note the Git commit and branch of the working directory, or of the CI job",
+            "Record the Git commit and branch of the working directory, or of the CI job",
             in_form=False,
         ),
     ] = True
@@ -249,21 +260,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "ab",
-            "Both arms are the base: how often are equal ones called different?",
+            "A/A test: compare the base with itself, to measure the false-positive rate",
             in_form=False,
         ),
     ] = False
     block_duration: Annotated[
         float,
         Option(
-            "ab", "Mean duration of the load of a block", "10", "seconds", DURATION, in_form=False
+            "ab",
+            "Mean time for which a block sends requests",
+            "10",
+            "seconds",
+            DURATION,
+            in_form=False,
         ),
     ] = 15.0
     washout: Annotated[
         float | None,
         Option(
             "ab",
-            "Time at the begin of a block whose requests are not counted",
+            "Settling time at the start of each block. Its requests are not counted",
             "2",
             "seconds",
             DURATION,
@@ -278,7 +294,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float,
         Option(
             "prompts",
-            "Mean length of synthetic prompts",
+            "Mean input length of synthetic prompts",
             "8000",
             "tokens",
             TOKENS,
@@ -289,7 +305,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float,
         Option(
             "prompts",
-            "Its standard deviation",
+            "Standard deviation of the input length",
             "1000",
             "tokens",
             OptionRange(0, TOKENS.most),
@@ -300,7 +316,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float,
         Option(
             "prompts",
-            "Mean of max_tokens",
+            "Mean output length, sent as the limit max_tokens",
             "200",
             "tokens",
             TOKENS,
@@ -311,7 +327,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float,
         Option(
             "prompts",
-            "Its standard deviation",
+            "Standard deviation of the output length",
             "50",
             "tokens",
             OptionRange(0, TOKENS.most),
@@ -322,7 +338,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         int,
         Option(
             "prompts",
-            "Inputs of a request: texts of embeddings, documents of rerank",
+            "Inputs per request: texts for embeddings, documents for rerank",
             "32",
             range=OptionRange(1, 4096),
         ),
@@ -331,29 +347,32 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float,
         Option(
             "prompts",
-            "Mean width of synthetic pictures; 0: there are none",
+            "Mean width of synthetic images. 0 sends no images",
             "1024",
             "pixels",
             PIXELS,
         ),
     ] = 0.0
     image_width_stddev: Annotated[
-        float, Option("prompts", "Its standard deviation", "200", "pixels", PIXELS)
+        float, Option("prompts", "Standard deviation of the image width", "200", "pixels", PIXELS)
     ] = 0.0
     image_height_mean: Annotated[
-        float, Option("prompts", "Mean height of synthetic pictures", "768", "pixels", PIXELS)
+        float, Option("prompts", "Mean height of synthetic images", "768", "pixels", PIXELS)
     ] = 0.0
     image_height_stddev: Annotated[
-        float, Option("prompts", "Its standard deviation", "150", "pixels", PIXELS)
+        float, Option("prompts", "Standard deviation of the image height", "150", "pixels", PIXELS)
     ] = 0.0
     image_batch_size: Annotated[
-        int, Option("prompts", "Synthetic pictures in each request", "4", range=OptionRange(0, 256))
+        int,
+        Option(
+            "prompts", "Number of synthetic images in each request", "4", range=OptionRange(0, 256)
+        ),
     ] = 1
     image_format: Annotated[
         str,
         Option(
             "prompts",
-            "Format of synthetic pictures; jpeg and random need the extra images",
+            "Format of synthetic images. jpeg and random need the extra locust-llm[images]",
             "jpeg",
             choices=("png", "jpeg", "random"),
         ),
@@ -362,20 +381,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float,
         Option(
             "prompts",
-            "Mean length of synthetic sounds; 0: there are none",
+            "Mean length of synthetic audio clips. 0 sends no audio",
             "10",
             "seconds",
             AUDIO_S,
         ),
     ] = 0.0
     audio_length_stddev: Annotated[
-        float, Option("prompts", "Its standard deviation", "3", "seconds", AUDIO_S)
+        float, Option("prompts", "Standard deviation of the audio length", "3", "seconds", AUDIO_S)
     ] = 0.0
     audio_sample_rates: Annotated[
         str,
         Option(
             "prompts",
-            "Sample rates of synthetic sounds, each has one of them",
+            "Sample rates of synthetic audio clips, separated by commas. Each clip has one of them",
             "16,44.1",
             "kHz,...",
         ),
@@ -383,18 +402,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     audio_format: Annotated[
         str,
         Option(
-            "prompts", "Format of synthetic sounds: 16 bits, one channel", "wav", choices=("wav",)
+            "prompts",
+            "Format of synthetic audio clips (16 bits, one channel)",
+            "wav",
+            choices=("wav",),
         ),
     ] = "wav"
     audio_batch_size: Annotated[
-        int, Option("prompts", "Synthetic sounds in each request", "2", range=OptionRange(0, 256))
+        int,
+        Option(
+            "prompts",
+            "Number of synthetic audio clips in each request",
+            "2",
+            range=OptionRange(0, 256),
+        ),
     ] = 1
     seq_dist: Annotated[
         str | None,
         Option(
             "prompts",
-            "Mix of lengths instead, as ISL,OSL:PERCENT pairs; a length may be mean|stddev, "
-            "uniform:A..B or lognormal:...",
+            "Mix of input and output lengths instead of the means, as ISL,OSL:PERCENT pairs. A "
+            "length is a number, mean|stddev, uniform:A..B or lognormal:...",
             "200|20,128:80;uniform:4000..16000,512:20",
         ),
     ] = None
@@ -402,7 +430,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "prompts",
-            "More fields of the request's body, as pairs or a JSON object",
+            "Additional fields of the request body, as key:value pairs or a JSON object",
             "ignore_eos:true temperature:0.5",
         ),
     ] = None
@@ -410,7 +438,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "prompts",
-            "JSON list of tools, put into every request",
+            "File with a JSON list of tools, which every request sends",
             "tools.json",
             "FILE",
             in_form=False,
@@ -426,8 +454,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "prompts",
-            "Length of what each session begins with, of its own: a number of tokens, or a "
-            "distribution as in --seq-dist",
+            "Length of the context with which each session begins, different in every session. A "
+            "number of tokens, or a distribution as in --seq-dist",
             "lognormal:4000|2500",
             "LENGTH",
         ),
@@ -436,19 +464,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         int | None,
         Option(
             "prompts",
-            "Number of prefixes; each prompt begins with one",
+            "Number of shared prefixes. Each prompt begins with one of them",
             "10",
             range=OptionRange(1, 10**5),
         ),
     ] = None
     prefix_prompt_length: Annotated[
-        int | None, Option("prompts", "Length of each of these prefixes", "2000", "tokens", TOKENS)
+        int | None, Option("prompts", "Length of each shared prefix", "2000", "tokens", TOKENS)
     ] = None
     prefix_cache_hit_rate: Annotated[
         float | None,
         Option(
             "prompts",
-            "Share of the input tokens that repeats earlier ones",
+            "Target hit rate of the server's prefix cache: the share of input tokens that repeat "
+            "earlier ones",
             "80%",
             "percent",
             OptionRange(0, 99),
@@ -458,7 +487,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         int | None,
         Option(
             "prompts",
-            "Length of all that repeats",
+            "Total length of the prefixes that repeat",
             "200000",
             "tokens",
             TOKENS,
@@ -469,7 +498,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         int | None,
         Option(
             "prompts",
-            "Block of the prefix cache",
+            "Block size of the server's prefix cache",
             "32",
             "tokens",
             TOKENS,
@@ -480,7 +509,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         int | None,
         Option(
             "prompts",
-            "Size of the prefix cache",
+            "Size of the server's prefix cache",
             "500000",
             "tokens",
             TOKENS,
@@ -491,7 +520,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "prompts",
-            "tokenizer.json or its folder, for prompts of exact length",
+            "Tokenizer of the model (tokenizer.json or its folder), for prompts of exact length",
             "llama/",
             "FILE",
             in_form=False,
@@ -501,8 +530,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "prompts",
-            "Dataset: ShareGPT, OpenAI-style or multi-turn JSONL, a trace of requests or of "
-            "agents, an access log",
+            "Dataset to send: ShareGPT, OpenAI-style or multi-turn JSONL, a trace of requests or "
+            "agents, or an access log",
             "prompts.jsonl",
             "FILE",
             in_form=False,
@@ -510,29 +539,37 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     ] = None
     custom_dataset_type: Annotated[
         str | None,
-        Option("prompts", "Format of the dataset", "mooncake_trace", otherwise="recognised"),
+        Option("prompts", "Format of --input-file", "mooncake_trace", otherwise="recognised"),
     ] = None
     dataset_columns: Annotated[
         str | None,
-        Option("prompts", "Columns of an access log", "timestamp=ts,input_tokens=prompt_tokens"),
+        Option(
+            "prompts",
+            "Names of the columns of an access log, as OURS=YOURS pairs",
+            "timestamp=ts,input_tokens=prompt_tokens",
+        ),
     ] = None
     dataset_sampling_strategy: Annotated[
         str,
         Option(
             "prompts",
-            "Order of the dataset's rows",
+            "Order in which the rows of the dataset are sent",
             "shuffle",
             choices=("sequential", "shuffle", "random"),
         ),
     ] = "sequential"
     skip_broken_rows: Annotated[
-        bool, Option("prompts", "Leave broken rows of the dataset out, and count them")
+        bool,
+        Option(
+            "prompts",
+            "Skip broken rows of the dataset and count them, instead of refusing the file",
+        ),
     ] = False
     idle_cap: Annotated[
         float | None,
         Option(
             "prompts",
-            "Longest wait between turns of a dataset",
+            "Maximum wait between turns of a dataset. Longer waits are shortened to it",
             "60",
             "seconds",
             OptionRange(0, 10**7),
@@ -542,7 +579,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "prompts",
-            "Begin each session of a dataset in its middle, after this share of its turns",
+            "Start each session of a dataset after this share of its turns: a number or a range, "
+            "from 0 to 1",
             "0.25..0.75",
         ),
     ] = None
@@ -550,27 +588,31 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float,
         Option(
             "prompts",
-            "Mean number of turns, with real replies as history",
+            "Mean number of turns per session. Each turn sends the real responses so far as "
+            "history",
             "3",
             range=OptionRange(1, 10**5),
         ),
     ] = 1.0
     session_turns_stddev: Annotated[
-        float, Option("prompts", "Its standard deviation", "1", range=OptionRange(0, 10**5))
+        float,
+        Option(
+            "prompts", "Standard deviation of the number of turns", "1", range=OptionRange(0, 10**5)
+        ),
     ] = 0.0
     session_turn_delay_mean: Annotated[
-        float, Option("prompts", "Mean think time between turns", "2000", "ms", DELAY_MS)
+        float,
+        Option("prompts", "Mean think time between the turns of a session", "2000", "ms", DELAY_MS),
     ] = 0.0
     session_turn_delay_stddev: Annotated[
-        float, Option("prompts", "Its standard deviation", "500", "ms", DELAY_MS)
+        float, Option("prompts", "Standard deviation of the think time", "500", "ms", DELAY_MS)
     ] = 0.0
     responses_state: Annotated[
         str,
         Option(
             "prompts",
-            "Who keeps the conversation of Responses: client sends all of it in each turn, server "
-            "goes on by "
-            "previous_response_id",
+            "Where a conversation of the Responses API is kept. client sends all of it in each "
+            "turn; server refers to it by previous_response_id",
             "server",
             choices=("client", "server"),
         ),
@@ -579,7 +621,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "prompts",
-            "Header for the id of the session, by name or as of aiperf, mlperf, dynamo",
+            "Request header that carries the session ID: a name, or the preset aiperf, mlperf or "
+            "dynamo",
             "mlperf",
             "NAME",
         ),
@@ -588,7 +631,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "prompts",
-            "Header of an answer that its session sends back in its next turn",
+            "Response header to copy into the next request of the same session",
             "x-session-token",
             "NAME",
         ),
@@ -604,7 +647,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str,
         Option(
             "server",
-            "Path of the endpoint",
+            "Path of the endpoint, below --host",
             "/v1/completions",
             "PATH",
             otherwise="by the endpoint type",
@@ -614,8 +657,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str,
         Option(
             "server",
-            "Protocol: chat or plain completions, OpenAI's Responses, Anthropic's Messages, "
-            "embeddings, rerank",
+            "API of the server: chat or plain completions, OpenAI's Responses, Anthropic's "
+            "Messages, embeddings or rerank",
             "responses",
             choices=tuple(ENDPOINT_TYPES),
         ),
@@ -623,14 +666,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     model: Annotated[
         str | None,
         Option(
-            "server", "Model to ask for", "llama-3.1-8b", "NAME", otherwise="the server's first"
+            "server", "Model to request", "llama-3.1-8b", "NAME", otherwise="the server's first"
         ),
     ] = None
     model_mix: Annotated[
         str | None,
         Option(
             "server",
-            "Several models, each session one of them, by weight: a base model and its adapters",
+            "Several models with weights, such as a base model and its adapters. Each session "
+            "uses one of them",
             "base=60,adapter-a=30,adapter-b=10",
             "NAME=WEIGHT,...",
         ),
@@ -639,7 +683,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "load",
-            "Tenants and their shares: of the arrivals, with a rate; of the users, in a closed loop",
+            "Tenants and their shares of the load: of the arrivals with a request rate, otherwise "
+            "of the users",
             "gold=20,free=80",
             "NAME=WEIGHT,...",
         ),
@@ -650,7 +695,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "load",
-            "The field priority of the body, by tenant (vLLM: the lowest goes first)",
+            "Value of the body's field priority for each tenant (vLLM serves the lowest first)",
             "gold=0,free=10",
             "NAME=N,...",
         ),
@@ -659,8 +704,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "load",
-            "What each tenant is entitled to, in proportion; Jain's index and the service gap are "
-            "of service / weight",
+            "Weight of each tenant for the fairness metrics. Jain's index and the service gap "
+            "compare service divided by weight",
             "gold=4,free=1",
             "NAME=WEIGHT,...",
         ),
@@ -669,8 +714,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "load",
-            "Compare this tenant's load alone with the same load beside the others, in pairs of "
-            "blocks (--block-duration)",
+            "Compare this tenant alone and with the other tenants, in alternating blocks "
+            "(--block-duration)",
             "gold",
             "TENANT",
             in_form=False,
@@ -680,22 +725,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "server",
-            "Refuse a --model that the server does not list; without, it is sent as it is given",
+            "Require --model to be in the server's list of models (/v1/models)",
         ),
     ] = True
-    streaming: Annotated[bool, Option("server", "Ask for a stream of events")] = True
+    streaming: Annotated[
+        bool,
+        Option(
+            "server",
+            "Request streamed responses. Without streaming there is no time to first token",
+        ),
+    ] = True
     per_chunk_usage: Annotated[
         bool,
         Option(
             "server",
-            "Ask for a count of tokens with each chunk (vLLM), as a chunk may hold several",
+            "Request a token count with each chunk (vLLM), because a chunk may hold several tokens",
         ),
     ] = False
     max_tokens_field: Annotated[
         str,
         Option(
             "server",
-            "Field of the request that limits the answer",
+            "Request field that limits the output length",
             "max_completion_tokens",
             choices=("max_tokens", "max_completion_tokens"),
         ),
@@ -709,24 +760,40 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     requests evenly over one response time."""
     max_users: Annotated[
         int,
-        Option("load", "Maximum number of users that a rate adds without -u", "5000", range=USERS),
+        Option(
+            "load",
+            "Maximum number of users that a request rate adds when -u is not given",
+            "5000",
+            range=USERS,
+        ),
     ] = 1000
     processes: Annotated[int, Option("locust", flag="--processes", range=OptionRange(1, 1024))] = 1
     prefill_concurrency: Annotated[
         int | None,
         Option(
-            "gate", "Maximum number of requests that wait for their first token", "5", range=USERS
+            "gate",
+            "Prefill concurrency limit: maximum number of requests that wait for their first "
+            "token at the same time",
+            "5",
+            range=USERS,
         ),
     ] = None
     prefill_concurrency_ramp_duration: Annotated[
         float | None,
-        Option("gate", "Time in which the limit rises from 1", "30", "seconds", DURATION),
+        Option(
+            "gate",
+            "Time over which the prefill concurrency limit rises from 1",
+            "30",
+            "seconds",
+            DURATION,
+        ),
     ] = None
     request_count: Annotated[
-        int | None, Option("load", "Send exactly this many requests, then end", "500", range=COUNT)
+        int | None, Option("load", "Send exactly this many requests, then stop", "500", range=COUNT)
     ] = None
     num_sessions: Annotated[
-        int | None, Option("load", "Begin exactly this many sessions, then end", "100", range=COUNT)
+        int | None,
+        Option("load", "Start exactly this many sessions, then stop", "100", range=COUNT),
     ] = None
     run_time_s: Annotated[
         float | None, Option("locust", flag="-t", range=OptionRange(1, DELAY.most))
@@ -738,7 +805,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float | None,
         Option(
             "load",
-            "Requests per second by a schedule (open loop), however fast the server is",
+            "Requests per second (open loop): requests follow a schedule, however fast the server "
+            "is",
             "2.5",
             range=POSITIVE,
         ),
@@ -747,7 +815,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str,
         Option(
             "load",
-            "Distribution of the times between requests",
+            "Distribution of the times between requests, with --request-rate",
             "constant",
             choices=PATTERNS,
             otherwise="poisson; gamma with --arrival-smoothness",
@@ -757,20 +825,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float | None,
         Option(
             "load",
-            "Shape of the gamma pattern: 1 is poisson, less is burstier",
+            "Shape of the gamma arrival pattern. 1 equals poisson, lower values are burstier",
             "0.5",
             range=OptionRange(0.001, POSITIVE.most),
         ),
     ] = None
     request_rate_ramp_duration: Annotated[
         float | None,
-        Option("load", "Time in which the request rate rises from 0", "60", "seconds", DURATION),
+        Option("load", "Time over which the request rate rises from 0", "60", "seconds", DURATION),
     ] = None
     request_rate_series: Annotated[
         str | None,
         Option(
             "load",
-            "JSON of [seconds, rate] points, interpolated linearly",
+            "JSON file with the request rate over time, as [seconds, rate] points. Rates between "
+            "points are interpolated",
             "day.json",
             "FILE",
             in_form=False,
@@ -780,55 +849,66 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float | None,
         Option(
             "load",
-            "Requests per second of all users (-u): each sends every users / rate seconds",
+            "Requests per second of all users (-u) together. Each user sends one request every "
+            "users / rate seconds",
             "4",
             range=POSITIVE,
         ),
     ] = None
     fixed_schedule: Annotated[
-        bool, Option("load", "Replay a trace: each session begins at its own time")
+        bool,
+        Option("load", "Replay a trace (--input-file): each session starts at its recorded time"),
     ] = False
     fixed_schedule_auto_offset: Annotated[
-        bool, Option("load", "The first timestamp of the trace is the start of the run")
+        bool, Option("load", "Shift the trace so that its first timestamp is the start of the run")
     ] = True
     fixed_schedule_start_offset: Annotated[
-        float | None, Option("load", "Replay a trace from this time on", "60000", "ms", TRACE_MS)
+        float | None,
+        Option("load", "Replay the trace from this timestamp", "60000", "ms", TRACE_MS),
     ] = None
     fixed_schedule_end_offset: Annotated[
-        float | None, Option("load", "Replay a trace up to this time", "120000", "ms", TRACE_MS)
+        float | None,
+        Option("load", "Replay the trace up to this timestamp", "120000", "ms", TRACE_MS),
     ] = None
     replay_speedup: Annotated[
-        float, Option("load", "Replay a trace faster by this factor", "2", range=POSITIVE)
+        float, Option("load", "Replay the trace faster by this factor", "2", range=POSITIVE)
     ] = 1.0
 
     warmup_request_count: Annotated[
         int | None,
-        Option("load", "Send this many requests first, outside the main tables", "20", range=COUNT),
+        Option(
+            "load", "Number of warmup requests, which the main tables leave out", "20", range=COUNT
+        ),
     ] = None
     warmup_duration: Annotated[
         float | None,
         Option(
             "load",
-            "Warm up for this time first, outside the main tables",
+            "Duration of the warmup, which the main tables leave out",
             "30",
             "seconds",
             DURATION,
         ),
     ] = None
     warmup_concurrency: Annotated[
-        int | None, Option("load", "Users of the warmup", "4", range=USERS, otherwise="-u")
+        int | None,
+        Option("load", "Number of users during the warmup", "4", range=USERS, otherwise="-u"),
     ] = None
     warmup_request_rate: Annotated[
         float | None,
         Option(
-            "load", "Request rate of the warmup", "1", range=POSITIVE, otherwise="--request-rate"
+            "load",
+            "Request rate during the warmup, in requests per second",
+            "1",
+            range=POSITIVE,
+            otherwise="--request-rate",
         ),
     ] = None
     warmup_prefill_concurrency: Annotated[
         int | None,
         Option(
             "gate",
-            "Prefill limit of the warmup",
+            "Prefill concurrency limit during the warmup",
             "2",
             range=USERS,
             otherwise="--prefill-concurrency",
@@ -838,7 +918,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float | None,
         Option(
             "gate",
-            "Ramp of the warmup",
+            "Time over which the prefill concurrency limit of the warmup rises from 1",
             "10",
             "seconds",
             DURATION,
@@ -850,30 +930,37 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float | None,
         Option(
             "load",
-            "Share of the requests to cancel on purpose",
+            "Share of the requests that the load generator cancels on purpose",
             "10",
             "percent",
             OptionRange(1e-6, 100),
         ),
     ] = None
     request_cancellation_delay: Annotated[
-        float, Option("load", "Time from the send to the cancellation", "0.5", "seconds", DELAY)
+        float,
+        Option("load", "Time between sending a request and cancelling it", "0.5", "seconds", DELAY),
     ] = 0.0
     request_timeout_s: Annotated[
-        float, Option("server", "Time limit of a request", "120", "seconds", DURATION)
+        float, Option("server", "Maximum duration of a request", "120", "seconds", DURATION)
     ] = 3600.0
     first_token_timeout_s: Annotated[
         float,
-        Option("server", "Time limit from the send to the first token", "60", "seconds", DURATION),
+        Option(
+            "server",
+            "Maximum time from sending a request to its first token",
+            "60",
+            "seconds",
+            DURATION,
+        ),
     ] = 1800.0
     gap_timeout_s: Annotated[
-        float, Option("server", "Time limit without data in a stream", "30", "seconds", DURATION)
+        float, Option("server", "Maximum time without data in a stream", "30", "seconds", DURATION)
     ] = 600.0
     wait_for_model_timeout_s: Annotated[
         float,
         Option(
             "server",
-            "Maximum wait for the server to answer before the run",
+            "Maximum time to wait for the server to become ready before the run",
             "300",
             "seconds",
             DELAY,
@@ -883,7 +970,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         int,
         Option(
             "server",
-            "Maximum length of an answer; a longer one fails",
+            "Maximum size of a response. A request with a larger response fails",
             "1000000",
             "bytes",
             OptionRange(1, 2**40),
@@ -893,21 +980,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         int,
         Option(
             "server",
-            "Retries after HTTP 429 or 503, each after its Retry-After",
+            "Maximum retries of a request after HTTP 429 or 503. Each waits for the time in "
+            "Retry-After",
             "3",
             range=OptionRange(0, 1000),
         ),
     ] = 0
     server_metrics: Annotated[
-        bool, Option("server", "Read the server's metrics (/metrics) each second, if it has any")
+        bool, Option("server", "Read the server's metrics (/metrics) every second, if it has any")
     ] = True
     metrics_url: Annotated[
         tuple[str, ...],
         Option(
             "server",
-            "Metrics of a replica, or of a DCGM exporter; a line each in the charts. The "
-            "environment variable has one per "
-            "line",
+            "Metrics page of a replica or of a DCGM exporter (may be repeated). In the "
+            "environment variable, write one per line",
             "http://replica-1:8000/metrics",
             "URL",
             in_form=False,
@@ -918,7 +1005,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "server",
-            "Send a W3C traceparent header with each request, by which the server's spans are "
+            "Send a W3C traceparent header with each request, so that the server's spans can be "
             "joined to it",
         ),
     ] = True
@@ -926,9 +1013,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "server",
-            "Receive the server's OpenTelemetry spans, which say how long each request queued and "
-            "prefilled; without a "
-            "value on 127.0.0.1:4318",
+            "Receive the server's OpenTelemetry spans, with the queue and prefill time of each "
+            "request. Without a value it listens on 127.0.0.1:4318",
             "0.0.0.0:4318",
             "ADDR:PORT",
             in_form=False,
@@ -939,8 +1025,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float,
         Option(
             "server",
-            "Share of the requests whose spans --otel sends, chosen by their trace ids. Metrics "
-            "are of all requests",
+            "Share of the requests whose spans --otel sends, from 0 to 1. Metrics always cover "
+            "all requests",
             "0.1",
             range=OptionRange(0, 1),
             in_form=False,
@@ -950,7 +1036,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "server",
-            "Serve the metrics of the run for Prometheus at this port, headless too: /llm/metrics",
+            "Serve Prometheus metrics of the run at this port (/llm/metrics), also with --headless",
             "9646",
             "[ADDR:]PORT",
             in_form=False,
@@ -960,8 +1046,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "server",
-            "Do not verify the server's TLS certificate: anybody in between can then read "
-            "everything, the key too",
+            "Do not verify the server's TLS certificate. Anyone on the network path can then read "
+            "everything, including the API key",
             in_form=False,
         ),
     ] = False
@@ -969,7 +1055,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float | None,
         Option(
             "server",
-            "Age at which the key of --api-key-command is renewed",
+            "Age at which the key from --api-key-command is renewed",
             "3000",
             "seconds",
             OptionRange(1, DELAY.most),
@@ -979,15 +1065,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     backend_header: Annotated[
         str | None,
         Option(
-            "report", "Header of an answer that names its replica, for a table", "x-backend", "NAME"
+            "report",
+            "Response header that names the replica, for a table by replica",
+            "x-backend",
+            "NAME",
         ),
     ] = None
     random_seed: Annotated[
         int | None,
         Option(
             "prompts",
-            "Seed: same prompts, lengths and arrivals in each run; the server's prefix cache may "
-            "hold these prompts",
+            "Seed of prompts, lengths and arrivals, the same in each run. The server's prefix "
+            "cache may still hold these prompts",
             "42",
             range=OptionRange(-(2**53), 2**53),
         ),
@@ -996,15 +1085,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "prompts",
-            "With a seed: lengths, order and arrivals of the seed, but words that no earlier run "
-            "sent; also for a dataset",
+            "With --random-seed: keep lengths, order and arrivals, but send words that no earlier "
+            "run sent. Also applies to a dataset",
         ),
     ] = False
     probe: Annotated[
         bool,
         Option(
             "prompts",
-            "Before the run, try a short request, and let the server count the tokens of a few "
+            "Send a short request before the run, and let the server count the tokens of a few "
             "prompts",
         ),
     ] = True
@@ -1013,8 +1102,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "sweep",
-            "Stages by doubling or from a list, of concurrency, request-rate or input-tokens; "
-            "prefill-concurrency compares limits, and no limit, in short blocks of one load",
+            "Run several load levels (stages) of concurrency, request-rate or input-tokens: A..B "
+            "doubles, commas make a list. prefill-concurrency compares limits, and no limit, in "
+            "short blocks under one load",
             "concurrency=1..64",
             "AXIS=VALUES",
         ),
@@ -1024,8 +1114,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "sweep",
-            "In what the best prefill limit is best: good requests per second, the p95 of TTFT "
-            "from due of short prompts, the p95 of the longest stall, or output tokens per second",
+            "Measure by which the best prefill limit is chosen: good requests per second, p95 of "
+            "TTFT from due of short prompts, p95 of the longest stall, or output tokens per second",
             "ttft",
             choices=tuple(OBJECTIVES),
             otherwise="goodput with rules on latencies, else ttft",
@@ -1035,15 +1125,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "sweep",
-            "Find the highest load within the rules, and its interval, in the time of -t: any "
-            "level of the range of --sweep may have a stage",
+            "Search the range of --sweep for the highest load that meets the SLOs, within the "
+            "time of -t. The result has a 95% interval",
         ),
     ] = False
     repeats: Annotated[
         int,
         Option(
             "sweep",
-            "Number of runs of the same load, to show the spread",
+            "Number of repeats of the same load, to show the spread of the results",
             "3",
             range=OptionRange(1, 1000),
         ),
@@ -1052,7 +1142,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str,
         Option(
             "sweep",
-            "Minimum and maximum duration of a stage of a sweep, or one number for both",
+            "Minimum and maximum duration of a stage, or one number for both",
             "30..60",
             "seconds",
         ),
@@ -1061,7 +1151,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         int | None,
         Option(
             "sweep",
-            "Minimum number of requests in a stage, if its time allows",
+            "Minimum number of requests in a stage, if its maximum duration allows",
             "200",
             range=COUNT,
             otherwise="as many as the rules need, or 100",
@@ -1071,7 +1161,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         int | None,
         Option(
             "sweep",
-            "The same for each user of a stage, as some benchmarks ask",
+            "Minimum number of requests per user in a stage, as some benchmarks require",
             "10",
             range=OptionRange(1, 1000),
         ),
@@ -1080,20 +1170,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         int,
         Option(
             "sweep",
-            "Requests of each user of a stage that end before it is measured",
+            "Number of requests that each user completes before the stage is measured",
             "2",
             range=OptionRange(1, 1000),
         ),
     ] = 1
     gpus: Annotated[
         int | None,
-        Option("report", "GPUs of the server, for tokens per second per GPU", "8", range=USERS),
+        Option(
+            "report",
+            "Number of GPUs of the server, for tokens per second per GPU",
+            "8",
+            range=USERS,
+        ),
     ] = None
     gpu_hour: Annotated[
         float | None,
         Option(
             "report",
-            "Price of an hour of one GPU, for the cost of a million tokens at the SLO",
+            "Price of one GPU for one hour, for the cost of a million tokens at the SLO",
             "2.5",
             range=POSITIVE,
         ),

@@ -26,9 +26,8 @@ class UnrecordedOptions(msgspec.Struct):
         str | None,
         Option(
             "server",
-            "Command that prints the API key, run at the start, and again when the server refuses "
-            "the key (HTTP 401); words "
-            "as a shell reads them, without a shell",
+            "Command that prints the API key. It runs at the start, and again when the server "
+            "refuses the key (HTTP 401). It runs without a shell",
             "gcloud auth print-access-token",
             "COMMAND",
             in_form=False,
@@ -38,7 +37,7 @@ class UnrecordedOptions(msgspec.Struct):
         str | None,
         Option(
             "server",
-            "Certificate of this client, for a server that asks for one",
+            "TLS certificate of this client, for a server that requires one (PEM)",
             "client.pem",
             "FILE",
             in_form=False,
@@ -48,7 +47,7 @@ class UnrecordedOptions(msgspec.Struct):
         str | None,
         Option(
             "server",
-            "Its private key, not encrypted",
+            "Private key of --client-cert, not encrypted (PEM)",
             "client.key",
             "FILE",
             otherwise="in the file of the certificate",
@@ -59,7 +58,7 @@ class UnrecordedOptions(msgspec.Struct):
         str | None,
         Option(
             "server",
-            "Certificates to trust, also of a proxy that looks into TLS",
+            "Certificate authorities to trust, including one of a proxy that inspects TLS (PEM)",
             "company-ca.pem",
             "FILE",
             otherwise="$REQUESTS_CA_BUNDLE, else certifi's",
@@ -70,9 +69,8 @@ class UnrecordedOptions(msgspec.Struct):
         tuple[str, ...],
         Option(
             "server",
-            "Addresses of this machine that connections leave from in turn, each with all ports to "
-            "itself; commas between, "
-            "networks too. Each host of a distributed run has its own",
+            "Source addresses of this machine, used in turn: addresses or networks, separated by "
+            "commas. Each address adds its own range of ports",
             "10.0.0.2,10.0.0.8/29",
             "ADDRESSES",
             in_form=False,
@@ -83,8 +81,8 @@ class UnrecordedOptions(msgspec.Struct):
         tuple[str, ...],
         Option(
             "server",
-            "Header of every request; the environment variable has one per line, and is in no list "
-            "of processes",
+            "Header of every request (may be repeated). In the environment variable, write one "
+            "per line; other users of the machine cannot see it there",
             "X-Team: search",
             "NAME: VALUE",
             in_form=False,
@@ -96,9 +94,9 @@ class UnrecordedOptions(msgspec.Struct):
         tuple[str, ...],
         Option(
             "ab",
-            "In what the candidate differs: header:NAME=VALUE, model=NAME, prefill-concurrency=N "
-            "or body.FIELD=VALUE; the "
-            "environment variable has one per line",
+            "Setting changed for the candidate (may be repeated): header:NAME=VALUE, model=NAME, "
+            "prefill-concurrency=N or body.FIELD=VALUE. In the environment variable, write one "
+            "per line",
             "body.temperature=0.5",
             "KEY=VALUE",
             in_form=False,
@@ -109,7 +107,8 @@ class UnrecordedOptions(msgspec.Struct):
         tuple[str, ...],
         Option(
             "load",
-            "Header of the requests of one tenant; the environment variable has one per line",
+            "Header of all requests of one tenant (may be repeated). In the environment variable, "
+            "write one per line",
             "gold:x-gateway-inference-objective=interactive",
             "TENANT:NAME=VALUE",
             in_form=False,
@@ -120,7 +119,7 @@ class UnrecordedOptions(msgspec.Struct):
         str | None,
         Option(
             "rules",
-            "File with a rule per line; # begins a comment",
+            "File with one SLO per line. # starts a comment",
             "slo.txt",
             "FILE",
             in_form=False,
@@ -130,7 +129,7 @@ class UnrecordedOptions(msgspec.Struct):
         str | None,
         Option(
             "report",
-            "Copy the report folder to this place after the run, by fsspec (extra upload)",
+            "Copy the report folder to this URL after the run. Needs the extra locust-llm[upload]",
             "s3://bucket/load-tests",
             "URL",
             in_form=False,
@@ -140,7 +139,7 @@ class UnrecordedOptions(msgspec.Struct):
         bool,
         Option(
             "report",
-            "Print all tables at the end, and Locust's too, not the verdict alone",
+            "Print all tables at the end, including Locust's, not only the verdict",
             in_form=False,
         ),
     ] = False
@@ -148,7 +147,8 @@ class UnrecordedOptions(msgspec.Struct):
         str | None,
         Option(
             "report",
-            "More host names of the web page, also of a proxy before it; commas between",
+            "Additional host names of the web page or of a proxy in front of it, separated by "
+            "commas",
             "load.example.com,locust:8089",
             "NAMES",
             in_form=False,
@@ -158,7 +158,7 @@ class UnrecordedOptions(msgspec.Struct):
         str | None,
         Option(
             "report",
-            "Folder whose files the web form offers as datasets",
+            "Folder with the datasets that the web form offers",
             "datasets/",
             "FOLDER",
             otherwise="the working directory, if only this machine or a login reaches the page",

@@ -77,18 +77,27 @@ class ProbeOptions(msgspec.Struct):
     longest: Annotated[
         int,
         Option(
-            "probe", "Longest prompt, unless its prefill alone takes too long", "16000", "tokens",
+            "probe",
+                "Length of the longest prompt. The probe uses a shorter one if its prefill takes "
+                "too long", "16000", "tokens",
             OptionRange(8 * DEFAULT_BOUNDS.first_tokens, TOKENS.most), in_form=False,
         ),
     ] = DEFAULT_BOUNDS.longest_tokens  # fmt: skip
     decoders: Annotated[
-        int, Option("probe", "Number of decodes beside a prompt", "6", range=USERS, in_form=False)
+        int,
+        Option(
+            "probe",
+            "Number of requests that decode while a prompt arrives",
+            "6",
+            range=USERS,
+            in_form=False,
+        ),
     ] = DEFAULT_BOUNDS.decoders
     rounds: Annotated[
         int,
         Option(
             "probe",
-            "Repetitions of each measurement",
+            "Number of repetitions of each measurement",
             "5",
             range=OptionRange(2, COUNT.most),
             in_form=False,
