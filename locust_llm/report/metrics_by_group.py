@@ -16,7 +16,15 @@ from locust_llm.records.run_facts import Run
 from locust_llm.report.array_types import Floats
 from locust_llm.report.summary_rows import make_distribution_row
 from locust_llm.slo.binomial_intervals import find_interval_ranks
-from locust_llm.slo.metric_definitions import GATE_WAIT, ITL, LATENCY, TTFT, TTFT_FROM_DUE, Metric
+from locust_llm.slo.metric_definitions import (
+    GATE_WAIT,
+    ITL,
+    LATENCY,
+    LONGEST_STALL,
+    TTFT,
+    TTFT_FROM_DUE,
+    Metric,
+)
 from locust_llm.workload.model_and_tenant_mix import parse_shares
 
 from .request_selection import RequestSelection, mean_of_known, ratio_of_sums
@@ -132,6 +140,8 @@ def divide_requests(main: RequestSelection, run: Run) -> Iterator[RequestBreakdo
     ):
         with_tokens = by in (TURN, BACKEND)  # with input and cached tokens in place of the wait
         shown = metrics[-2:] if with_tokens and run.settings.generates else metrics
+        if by == LIMIT and run.settings.generates:
+            shown = [*metrics[:-1], LONGEST_STALL, ITL]  # a limit is there to shorten stalls
         decoding = _decoded_in_one(main, run, by)
         rows = tuple(_group(label, part, shown, with_tokens, decoding) for label, part in groups)
         if sum(group.label != WHOLE for group in rows) > 1:
@@ -348,12 +358,12 @@ def _group(
     with_tokens: bool,
     decoding: "pd.Series[bool] | None",
 ) -> RequestGroup:
-    """``decoding`` selects the requests for ITL; None: all."""
+    """``decoding`` selects the requests for ITL and stalls; None: all."""
     ok = part.outcome(OK)
     finished = part.outcome(OK, *FAILURES)
     failed = finished.size - ok.size
     decoded = ok if decoding is None or label == WHOLE else ok.only(decoding)
-    part_of = {GATE_WAIT.tag: finished, ITL.tag: decoded}
+    part_of = {GATE_WAIT.tag: finished, ITL.tag: decoded, LONGEST_STALL.tag: decoded}
     return RequestGroup(
         label=label,
         succeeded=ok.size,

@@ -143,7 +143,8 @@ class RequestGroup(msgspec.Struct, frozen=True, kw_only=True):
     failure_rate: float | None
     rows: tuple[Row, ...]
     """TTFT and ITL, with TTFT from Due before them where requests had waits. Each has p50, p90,
-    p95, p99. By the limit or rate of a ramp, ITL covers requests that decoded under it alone."""
+    p95, p99. By the limit of a ramp, Longest Stall is before ITL. By the limit or rate of a ramp, ITL
+    and stalls cover requests that decoded under it alone."""
     input_tokens: float | None = None
     """The mean input tokens as delivered, only by turn."""
     cached_share: float | None = None

@@ -98,6 +98,10 @@ ITL: Final = Metric(
     word="itl", adjusted=True, two_tokens=True, instead="request_latency", short="ITL",
     buckets=TOKEN_BUCKETS,
 )  # fmt: skip
+LONGEST_STALL: Final = Metric(
+    "Longest Stall", "longest_stall", "ms", "longest_stall_s", 1e3, "the largest gap of a request",
+    word="longest_stall", adjusted=True, two_tokens=True, instead="request_latency",
+)  # fmt: skip
 GATE_WAIT: Final = Metric(
     "Gate Wait", "prefill_gate_wait", "ms", "gate_wait_s", 1e3,
     "admission by the prefill gate - request for a slot",
@@ -124,9 +128,7 @@ LATENCIES: Final = (
            "every gap between neighbouring chunks, pooled over all requests; gaps beside merged "
                "chunks are left out",
            word="icl", instead="request_latency", short="ICL"),
-    Metric("Longest Stall", "longest_stall", "ms", "longest_stall_s", 1e3,
-        "the largest gap of a request",
-           word="longest_stall", adjusted=True, two_tokens=True, instead="request_latency"),
+    LONGEST_STALL,
     GATE_WAIT,
     LATE,
     TTFT_FROM_DUE,

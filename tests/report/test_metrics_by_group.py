@@ -104,7 +104,7 @@ def test_by_limit_of_the_ramp() -> None:
     found = broken_down(*records, run=run)["limit of the ramp"]
     assert sizes(found) == [("1", 2, 0), ("2", 1, 1), ("3 (plateau)", 3, 0), ("whole phase", 6, 1)]
     assert [row.tag for row in found.groups[0].rows] == [
-        "time_to_first_token_from_due", "time_to_first_token", "inter_token_latency",
+        "time_to_first_token_from_due", "time_to_first_token", "longest_stall", "inter_token_latency",
     ]  # fmt: skip
     assert [p50s(group)[0] for group in found.groups] == pytest.approx([1200, 1500, 1800, 1600])
     assert [p50s(group)[1] for group in found.groups] == pytest.approx([200, 500, 800, 600])
@@ -122,13 +122,14 @@ def test_itl_by_limit_is_of_what_decoded_under_it_alone_while_the_load_was_on() 
         gated(39, 3, 100, chunk_us=(100_000, 2_101_000), output_tokens=2),
     ]
     found = broken_down(*records, run=run)["limit of the ramp"]
-    assert [(group.succeeded, group.rows[2].count) for group in found.groups] == [
+    assert [(group.succeeded, group.rows[3].count) for group in found.groups] == [
         (2, 1),
         (1, 1),
         (2, 1),
         (5, 5),
     ]
-    assert [p50s(group)[2] for group in found.groups[:3]] == pytest.approx([20, 30, 40])
+    assert [p50s(group)[3] for group in found.groups[:3]] == pytest.approx([20, 30, 40])
+    assert [p50s(group)[2] for group in found.groups[:3]] == pytest.approx([20, 30, 40])  # stalls
 
 
 def test_of_several_processes_the_clock_tells_the_limit() -> None:

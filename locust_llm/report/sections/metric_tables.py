@@ -36,6 +36,7 @@ from locust_llm.slo.metric_definitions import (
     GATE_WAIT,
     ITL,
     LATENCY,
+    LONGEST_STALL,
     METRICS,
     MIN_CUT_SHARE,
     TTFT,
@@ -64,7 +65,7 @@ MAIN_PERCENTILES: Final = (50.0, 95.0, 99.0)
 """The percentiles that come first in a table."""
 SHORT_NAMES: Final = {
     TTFT.tag: "TTFT", ITL.tag: "ITL", GATE_WAIT.tag: "wait", TTFT_FROM_DUE.tag: "from due",
-    LATENCY.tag: "latency",
+    LATENCY.tag: "latency", LONGEST_STALL.tag: "stall",
 }  # fmt: skip
 """The columns of a breakdown."""
 NEAREST_RANK: Final = (
@@ -346,8 +347,8 @@ def _breakdowns(breakdowns: Sequence[RequestBreakdown]) -> Iterator[Block]:
         wait = "; wait: Gate Wait, with failed requests" if GATE_WAIT.tag in tags else ""
         due = "; from due: TTFT from Due" if TTFT_FROM_DUE.tag in tags else ""
         alone = (
-            "; by a ramp's limit or rate, ITL is of answers that began and ended under it "
-            "before the load stopped"
+            "; by a ramp's limit or rate, ITL and stall (Longest Stall) are of answers that began "
+            "and ended under it before the load stopped"
         )
         of_ramp = any(breakdown.of_ramp for breakdown in breakdowns)
         due += alone if ITL.tag in tags and of_ramp else ""
