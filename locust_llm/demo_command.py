@@ -15,10 +15,11 @@ from locust_llm.text.format import print_safely
 
 from .exit_status import ENDING_SIGNALS, ExitStatus
 
+DEMO_SERVER: Final = ("--policy", "prefill-first", "--max-num-batched-tokens", "131072")
+"""The demo's simulator computes waiting prompts before it continues streams, so a limit helps."""
 DEMO: Final = (
-    "--headless", "-u", "30", "-t", "45s", "--prefill-concurrency", "5",
-    "--prefill-concurrency-ramp-duration", "30",
-    "--synthetic-input-tokens-mean", "16000", "--output-tokens-mean", "60",
+    "--headless", "--request-rate", "6", "-t", "45s", "--prefill-concurrency", "3",
+    "--prefill-concurrency-ramp-duration", "30", "--seq-dist", "200,100:70;8000,100:30",
 )  # fmt: skip
 
 DEMO_HELP: Final = f"""\
@@ -37,7 +38,7 @@ def run_demo(words: list[str]) -> int:
         print_safely(DEMO_HELP)
         return ExitStatus.OK
     locustfile = own if (own := Path("locustfiles/chat.py")).is_file() else LOCUSTFILES / "run.py"
-    with start_simulator() as url:
+    with start_simulator(*DEMO_SERVER) as url:
         command = ["locust", "-f", str(locustfile), "--host", url, *DEMO, *words]
         print_safely(f"$ {' '.join(command)}\n")
         return _run_with_signals([sys.executable, "-m", *command])
