@@ -83,7 +83,8 @@ def choose_scenario(options: Namespace, wanted: str | None) -> None:
     """Replace the scenario of these options, None: by none. Only options that are as the earlier
     scenario, or nobody, set them get other values. Raises Refused."""
     given = _read_scenario_values(wanted) if wanted else {}
-    before, after = list_scenario_defaults(options), _list_defaults(given)
+    before = list_scenario_defaults(options)
+    after = _list_defaults(given)
     if getattr(options, "llm_rules", None) in ([], scenario_rules(options)):
         options.llm_rules = None
     for option in SCENARIO_OPTIONS.values():

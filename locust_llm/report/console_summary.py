@@ -186,14 +186,13 @@ def format_ending(summary: Summary, run: Run, folder: Path | str, width: int = W
     unmet = [*_rules(summary, run)]
     remarks = [*_remarks(summary, run)]
     # each failed rule, and the first one of others, has its place however many warnings there are
-    is_failed = [text.startswith(f"  {FAIL} ") for text in unmet]
-    failed_lines = [
-        line
-        for text, failed in zip(unmet, is_failed, strict=True)
-        if failed
-        for line in _wrapped(text, width)
-    ]
-    others = [text for text, failed in zip(unmet, is_failed, strict=True) if not failed]
+    failed_lines = list[str]()
+    others = list[str]()
+    for text in unmet:
+        if text.startswith(f"  {FAIL} "):
+            failed_lines += _wrapped(text, width)
+        else:
+            others.append(text)
     kept_lines = len(_wrapped(unmet[0], width)) if unmet else 0
     undelivered = format_delivery_line(summary)
     failures = _fit_failures(summary, run, width, room - kept_lines)

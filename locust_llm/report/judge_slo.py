@@ -184,7 +184,9 @@ def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
         status, reason, longer = FAIL, f"it ended the {ended}", None
     ends = found.ends or (None, None)
     if status == INCONCLUSIVE and not blame and (look := _find_decision(rule, found, seen.run)):
-        status, reason, longer = look.status, _describe_decision(look), None
+        status = look.status
+        reason = _describe_decision(look)
+        longer = None
         ends = None, None  # the decision rests on another
     if status == INCONCLUSIVE and not blame and (silence := _broken_by_silence(rule, found, seen)):
         status = FAIL

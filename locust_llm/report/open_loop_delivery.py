@@ -3,6 +3,7 @@ difference, and its sentences."""
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
@@ -514,10 +515,10 @@ def _lacked_users(delivery: Delivery, run: Run, *, needs_all_users: bool) -> boo
 def _stood_still(delivery: Delivery, run: Run) -> bool:
     """Whether as many arrivals as half of the unsent ones were due while it stood still."""
     stop_at = run.profiling_at + delivery.duration_s
+    standstills = chain.from_iterable(health.standstills or () for health in run.health)
     still_s = sum(
         max(0.0, min(since + seconds, stop_at) - max(since, run.profiling_at))
-        for health in run.health
-        for since, seconds in health.standstills or ()
+        for since, seconds in standstills
     )
     mean_s = still_s / max(1, len(run.health))
     return delivery.offered_per_s * mean_s >= (delivery.due - delivery.sent) / 2

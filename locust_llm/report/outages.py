@@ -116,13 +116,13 @@ def find_outages(
     silent = main.where(_unanswered(main))
     found = list(_divide_outages(silences, silent, ok, (start, end, last), run.profiling_at))
     dead = [(outage.began_s, outage.ended_s or math.inf) for outage in found]
+
+    def was_dead(moment_s: float) -> bool:
+        return any(began_s <= moment_s < ended_s for began_s, ended_s in dead)
+
     if run.settings.streaming:
         standing = _find_standstills(silences, everything, ok, run, (start, end, last))
-        found += [
-            outage
-            for outage in standing
-            if not any(began_s <= outage.began_s < ended_s for began_s, ended_s in dead)
-        ]
+        found += [outage for outage in standing if not was_dead(outage.began_s)]
     return tuple(sorted(found, key=lambda outage: outage.began_s))
 
 

@@ -454,6 +454,10 @@ def _given_up(part: RequestSelection, percentiles: Sequence[float]) -> tuple[Row
     )
 
 
+def _drop_zeros(counts: dict[str, int]) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if count}
+
+
 def _failures(part: RequestSelection) -> tuple[FailureGroup, ...]:
     """The failures, the most frequent first."""
     kind_columns = ["outcome", "name", "status", "error"]
@@ -469,7 +473,7 @@ def _failures(part: RequestSelection) -> tuple[FailureGroup, ...]:
             status=None if math.isnan(status) else int(status),
             count=n,
             message=first,
-            arms={arm: count for arm, count in ((BASE, base), (CANDIDATE, candidate)) if count},
+            arms=_drop_zeros({BASE: base, CANDIDATE: candidate}),
         )
         for outcome, name, status, first, n, base, candidate in kinds.reset_index().itertuples(
             index=False

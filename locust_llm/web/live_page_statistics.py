@@ -190,7 +190,9 @@ class StageTally:
         self.ok = self.failed = self.tokens = 0
         self.began_at = float("inf")
         self.ended_at = 0.0
-        self.ttft, self.itl, self.latency = Histogram(), Histogram(), Histogram()
+        self.ttft = Histogram()
+        self.itl = Histogram()
+        self.latency = Histogram()
 
     def add(self, record: Record, first_s: float | None) -> None:
         self.began_at = min(self.began_at, record.sent_unix_s)
@@ -429,7 +431,8 @@ class LiveStatistics:
         first = TABLE_ROWS[TTFT_FROM_DUE.tag if self.has_waits else TTFT.tag]
         first = first if self.streams else TABLE_ROWS[LATENCY]
         for name, tally in sorted(self._names.items()) if len(self._names) > 1 else ():
-            recent, whole = tally.recent.histogram(), tally.whole
+            recent = tally.recent.histogram()
+            whole = tally.whole
             recent_ms = recent.percentiles_ms(*PERCENTILES)
             whole_ms = whole.percentiles_ms(*PERCENTILES)
             label = f"{first}, {sanitise_text(name, most=NAME_BYTES)}"

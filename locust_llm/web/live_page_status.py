@@ -296,7 +296,8 @@ class RunView:
         found = [live.failures_watch.alert(now), live.silence.alert(now)]
         if control.failure:
             found.append(Alert(RUN_ENDS, BAD, f"The run ends: {control.failure}"))
-        processes, losses = control.processes(), control.losses.lost_workers
+        processes = control.processes()
+        losses = control.losses.lost_workers
         of = len(processes) + len(losses)
         for process in processes if of > 1 else ():
             found.append(describe_silent_worker(process, of, now))

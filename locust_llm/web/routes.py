@@ -248,7 +248,8 @@ def _new_run(view: RunView, datasets: Datasets) -> Any:
     ui.update_template_args()
     extra, host = ui.template_args["extra_options"], ui.template_args["host"]
     if settings := view.archive.settings(flask.request.args.get("like", "")):
-        options, host = take_settings(options, settings), str(settings.get("host") or host)
+        options = take_settings(options, settings)
+        host = str(settings.get("host") or host)
     try:
         shown = build_form_groups(options, extra, datasets, host)
     except OSError as error:

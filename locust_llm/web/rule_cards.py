@@ -35,8 +35,9 @@ from locust_llm.slo.metric_definitions import (
     TTFT,
     TTFT_FROM_DUE,
 )
-from locust_llm.slo.rules import FAIL, PASS, Rule, make_predicates, quote_value
-from locust_llm.text.format import format_brief, format_duration, format_plain_number
+from locust_llm.slo.rule_name import format_rule_name
+from locust_llm.slo.rules import FAIL, PASS, Rule, make_predicates
+from locust_llm.text.format import format_brief, format_duration
 
 from .alerts import (
     NO_REQUESTS,
@@ -116,7 +117,8 @@ class RuleGauge:
 
     def _values_of(self, record: Record) -> Sequence[int]:
         """Whole microunits of a metric; 0 and 1 of a share; amounts of a rate."""
-        measure, rule, ok = self._measure, self._rule, record.outcome == OK
+        measure, rule = self._measure, self._rule
+        ok = record.outcome == OK
         if measure.metric is not None:
             return self._metric_of(record)
         if measure.units is RATE:
@@ -274,7 +276,8 @@ class RuleBoard:
         self, rule: Rule, now: float, progress: Mapping[str, RuleProgress], left: int | None
     ) -> RuleCard:
         text = str(rule)
-        gauge, known = self._gauges.get(text), progress.get(text)
+        gauge = self._gauges.get(text)
+        known = progress.get(text)
         recent = None if gauge is None else gauge.recent()
         so_far = None if gauge is None else gauge.so_far()
         state = judge_progress(rule, known, so_far)
@@ -287,7 +290,7 @@ class RuleBoard:
         counts = None if known is None else known.counts
         return RuleCard(
             rule=text,
-            name=name_rule(rule),
+            name=format_rule_name(rule),
             state=state,
             now=format_rule_value(rule, recent),
             so_far=format_rule_value(rule, so_far),
@@ -359,21 +362,6 @@ def describe_counts(counts: ExceedanceCounts) -> str:
     return "; ".join(parts)
 
 
-def name_rule(rule: Rule) -> str:
-    """``ITL p95 < 60 ms``, ``TTFT {class=Chat} p99 < 1 s``"""
-    measure = BY_WORD[rule.metric]
-    spoken = "error rate" if measure.word == ERROR_RATE else measure.spoken_name
-    where = ", ".join(f"{key}={quote_value(value)}" for key, value in rule.where)
-    warns = "warn: " if not rule.decides else ""
-    words = [f"{warns}{spoken}", f"{{{where}}}" if where else "", rule.stat, rule.op]
-    if rule.base:
-        limit = f"{format_plain_number(rule.number)} {rule.unit} of {rule.base}"
-    else:
-        limit = format_rule_value(rule, rule.limit)
-    given = f" given {' and '.join(map(str, rule.given))}" if rule.given else ""
-    return f"{' '.join(filter(None, words))} {limit}{given}"
-
-
 def format_rule_value(rule: Rule, value: float | None) -> str:
     """A value or a limit with its unit. Empty: there is none."""
     if value is None or rule.base:
@@ -395,7 +383,7 @@ def make_final_card(
     state = {PASS: PASSED, FAIL: FAILED}.get(status, status.lower())
     return RuleCard(
         rule=text,
-        name=text if rule is None else name_rule(rule),
+        name=text if rule is None else format_rule_name(rule),
         state=state,
         now=UNIT.sub(r"\1 \2", observed),
         limit="" if rule is None else format_rule_value(rule, rule.limit),

@@ -218,7 +218,8 @@ def take_settings(options: Namespace, settings: Mapping[str, Any]) -> Namespace:
             setattr(filled, name, value)
         elif isinstance(value, list) and all(isinstance(one, int | float) for one in value):
             setattr(filled, name, ",".join(map(format_quoted_number, value)))
-    users, seconds = settings.get("users"), settings.get("run_time_s")
+    users = settings.get("users")
+    seconds = settings.get("run_time_s")
     filled.llm_users = users if isinstance(users, int) else None
     filled.llm_run_time = seconds if isinstance(seconds, int | float) else None
     if filled.llm_run_time is None:

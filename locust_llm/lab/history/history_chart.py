@@ -138,7 +138,10 @@ def _list_levels(
 ) -> Iterator[PlotSeries]:
     """The median between two changes, and its interval as a band."""
     _, factor = UNITS[figure.unit]
-    x, y, low, high = list[Value](), list[Value](), list[Value](), list[Value]()
+    x = list[Value]()
+    y = list[Value]()
+    low = list[Value]()
+    high = list[Value]()
     for begin, end in pairwise([0, *(turn.change.at for turn in turns), len(counted)]):
         entries = counted[begin:end]
         shown = [places[entry.folder] for entry in entries if entry.folder in places]

@@ -76,10 +76,11 @@ def render_history_page(
         _section(one_series, f"w{i}", least, last, link)
         for i, one_series in enumerate(reversed(series))
     ]
+    plots = chain.from_iterable(section.plots for section in sections)
     return rendered(
         "history.html",
         OWN,
-        [plot.drawn for section in sections for plot in section.plots],
+        [plot.drawn for plot in plots],
         title=f"History of {name}",
         sections=sections,
         results=CLASSES,

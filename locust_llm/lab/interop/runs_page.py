@@ -77,13 +77,13 @@ def _plot_stages(comparison: Comparison, names: Sequence[str]) -> Iterator[Plot]
     """Yields a plot for each figure of the stages, with a line for each sweep."""
     lines = dict[str, list[PlotSeries]]()
     for pair, name in zip(comparison.runs, names[1:], strict=True):
-        for label in dict.fromkeys(line.label for stage in pair.stages for line in stage.lines):
-            rows = [
-                (stage.value, line)
-                for stage in pair.stages
-                for line in stage.lines
-                if line.label == label and stage.value is not None
-            ]
+        rows_by_label = dict[str, list[tuple[float, ComparisonLine]]]()
+        for stage in pair.stages:
+            for line in stage.lines:
+                rows = rows_by_label.setdefault(line.label, [])
+                if stage.value is not None:
+                    rows.append((stage.value, line))
+        for label, rows in rows_by_label.items():
             known = lines.setdefault(label, [])
             x = [value for value, _ in rows]
             if not known:

@@ -28,12 +28,16 @@ def plot_ramp_by_limit(breakdowns: Sequence[RequestBreakdown]) -> Iterator[Plot]
         return
     series = list[PlotSeries]()
     for name, tag, hue in LINES:
-        points = [
-            (float(group.label.partition(" ")[0]), row.percentiles[MEDIAN])
-            for group in ramp.groups
-            for row in group.rows
-            if group.label != WHOLE and row.tag == tag and MEDIAN in row.percentiles
-        ]
+        points = list[tuple[float, float]]()
+        for group in ramp.groups:
+            if group.label == WHOLE:
+                continue
+            limit = group.label.partition(" ")[0]
+            points += [
+                (float(limit), row.percentiles[MEDIAN])
+                for row in group.rows
+                if row.tag == tag and MEDIAN in row.percentiles
+            ]
         if len(points) > 1:
             x, y = (np.array(values, np.float64) for values in zip(*sorted(points), strict=True))
             series.append(PlotSeries(name, hue, round_values(x), round_values(y)))

@@ -7,6 +7,7 @@ left, whether less or more of a metric is better.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from markupsafe import Markup
@@ -118,10 +119,10 @@ def describe_forest(differences: Iterable[Difference]) -> str:
 
 def _find_scale(differences: Sequence[Difference]) -> float:
     """The logarithm of the ratio at the edges."""
+    triples = ((one.percent, one.low, one.high) for one in differences)
     ends = [
         abs(math.log(1 + end / 100))
-        for one in differences
-        for end in (one.percent, one.low, one.high)
+        for end in chain.from_iterable(triples)
         if end is not None and -100 < end < math.inf
     ]
     return min(max([*ends, math.log(LEAST_RATIO)]), math.log(MOST_RATIO))

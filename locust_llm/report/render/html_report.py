@@ -27,7 +27,7 @@ from locust_llm.report.charts.charts_over_time import (
     plot_rates_over_time,
 )
 from locust_llm.report.charts.distribution_charts import plot_distributions
-from locust_llm.report.charts.plot_data import Limits, Plot, PlotMark
+from locust_llm.report.charts.plot_data import Limits, Plot, PlotMark, PlotSeries
 from locust_llm.report.charts.server_charts import plot_server_metrics
 from locust_llm.report.charts.timeline import Timeline, TimelineScene, make_timeline
 from locust_llm.report.charts.timeline_svg import make_timeline_fragment
@@ -240,8 +240,9 @@ def _join_time_charts(sections: Sequence[PageSection]) -> list[PageSection]:
     if not timed:
         return [*sections]
     own = [one for one in timed if one.heading != SERVER]
-    server = [chart for one in timed if one.heading == SERVER for chart in one.charts]
-    charts = [chart for one in own for chart in one.charts]
+    of_server = [one for one in timed if one.heading == SERVER]
+    server = list(chain.from_iterable(one.charts for one in of_server))
+    charts = list(chain.from_iterable(one.charts for one in own))
     flat = [chart for chart in server if is_flat(chart[0])]
     moving = [chart for chart in server if not is_flat(chart[0])]
     blocks = [TextBlock(FLAT.format(", ".join(describe_flat(chart[0]) for chart in flat)))]
@@ -261,14 +262,18 @@ def is_flat(drawing: Drawing) -> bool:
     """Whether each of its lines has one value."""
     if not isinstance(drawing, Plot):
         return False
-    values = [{value for value in series.y if value is not None} for series in drawing.series]
-    return all(len(known) == 1 for known in values)
+    return all(len(_list_values(series)) == 1 for series in drawing.series)
+
+
+def _list_values(series: PlotSeries) -> set[float]:
+    """The values of a line, each once."""
+    return {value for value in series.y if value is not None}
 
 
 def describe_flat(drawing: Drawing) -> str:
     """``preemptions per second 0``; of several lines all of their values."""
     assert isinstance(drawing, Plot)
-    values = {value for series in drawing.series for value in series.y if value is not None}
+    values = set[float]().union(*map(_list_values, drawing.series))
     unit = "%" if drawing.y.unit == "%" else ""
     each = " or ".join(format_brief(value, unit) for value in sorted(values))
     return f"{drawing.title[:1].lower()}{drawing.title[1:]} {each}"

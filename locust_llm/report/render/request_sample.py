@@ -280,11 +280,12 @@ def divide_by_dimensions(requests: pd.DataFrame, run: Run) -> Iterator[Division]
     if run.stages:
         yield _of_stages(requests, run)
     kinds = (("tenant", "tenant"), ("name", "name"), ("class", "user_class"), ("model", "model"))
-    of_kind = [
-        (key, key.capitalize() if key != "class" else "User class", groups)
-        for key, column in kinds
-        for _, groups in group_by_kind(everything, ((key, column),))
-    ]
+    of_kind = list[tuple[str, str, Groups]]()
+    for key, column in kinds:
+        label = "User class" if key == "class" else key.capitalize()
+        of_kind += [
+            (key, label, groups) for _, groups in group_by_kind(everything, ((key, column),))
+        ]
     divisions: list[tuple[str, str, Groups]] = [
         ("input", "Input length", group_by_length(everything)),
         ("turn", TURN.capitalize(), group_by_turn_number(everything)),
@@ -382,7 +383,8 @@ def compute_figures(part: RequestSelection) -> tuple[Value, ...]:
         return float(values.mean()) if len(values) else None
 
     finished = ok.size + failed
-    inputs, cached = mean("input_tokens"), mean("cached_tokens")
+    inputs = mean("input_tokens")
+    cached = mean("cached_tokens")
     figures: tuple[Value, ...] = (
         part.size,
         100 * failed / finished if finished else None,
@@ -420,7 +422,8 @@ def choose_sample(
         edges = np.linspace(0, len(stratum.places), stratum.share + 1).astype(np.int64)
         places.append(stratum.places[(edges[1:] + edges[:-1]) // 2])
         weights.append(np.diff(edges))
-    chosen, weight = np.concatenate(places), np.concatenate(weights)
+    chosen = np.concatenate(places)
+    weight = np.concatenate(weights)
     order = np.argsort(chosen)
     return chosen[order], weight[order]
 

@@ -371,7 +371,8 @@ def _rate_tile(
     name: str,
     lines: "SparkLines | None",
 ) -> Iterator[Tile]:
-    row, seconds = rows.get(tag), summary.conditions.duration_s
+    row = rows.get(tag)
+    seconds = summary.conditions.duration_s
     if row is None or row.avg is None:
         return
     over = "" if seconds is None else f" over {format_brief(seconds, ' s', 3)}"
@@ -404,7 +405,8 @@ def _completed_tile(
             spark=spark,
         )
         return
-    row, seconds = rows.get("request_throughput"), summary.conditions.duration_s
+    row = rows.get("request_throughput")
+    seconds = summary.conditions.duration_s
     if row is not None and row.avg is not None:
         over = "" if seconds is None else f" over {format_brief(seconds, ' s', 3)}"
         yield Tile(

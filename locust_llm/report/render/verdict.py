@@ -25,12 +25,17 @@ from locust_llm.settings.sweep_option import PREFILL
 from locust_llm.slo.capacity_search import format_load
 from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.metric_definitions import BY_WORD, ITL, LATENCY, TTFT
+from locust_llm.slo.rule_name import (
+    format_rule_limit,
+    format_rule_name,
+    format_rule_subject,
+    space_unit,
+)
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, Rule, SloResult
 from locust_llm.text.format import (
     format_brief,
     format_duration,
     format_duration_rounded_up,
-    format_plain_number,
     truncate_text,
 )
 
@@ -42,8 +47,6 @@ ZERO_AT: Final = 35.0
 """The place of no difference, for a rule about the difference from another run."""
 RESULT_CLASSES: Final = {PASS: "pass", FAIL: "loud", INCONCLUSIVE: "open"}
 RESULT_MARKS: Final = {PASS: "\N{CHECK MARK}", FAIL: "\N{BALLOT X}", INCONCLUSIVE: "?"}
-NO_BREAK: Final = "\N{NO-BREAK SPACE}"
-SIGNS: Final = {"<=": "\N{LESS-THAN OR EQUAL TO}", ">=": "\N{GREATER-THAN OR EQUAL TO}"}
 LIKELY: Final = {PASS: "probably passes", FAIL: "probably fails"}
 RESULT_WORDS: Final = {PASS: "passed", FAIL: "failed", INCONCLUSIVE: "not decided"}
 
@@ -151,6 +154,12 @@ def _fails_above(level: LoadLevel, load: float) -> bool:
     return level.slo_status == FAIL and level.value > load
 
 
+def _is_within_limits(level: LoadLevel) -> bool:
+    """No rule fails, as far as is known."""
+    likely = (result.likely for result in level.slos if result.decides)
+    return level.slo_status != FAIL and FAIL not in likely
+
+
 def _answer_without_load(
     sweep: SweepSummary, judged: Sequence[LoadLevel], failing: float | None
 ) -> Verdict | None:
@@ -158,12 +167,8 @@ def _answer_without_load(
     lowest = min(level.value for level in judged)
     if failing == lowest:
         return Verdict("Failed:", f"{format_load(lowest, sweep.unit)}, the lowest load.", "loud")
-    within = [
-        level.value
-        for level in judged
-        if level.slo_status != FAIL and (failing is None or level.value < failing)
-        and all(result.likely != FAIL for result in level.slos if result.decides)
-    ]  # fmt: skip
+    below = [level for level in judged if failing is None or level.value < failing]
+    within = [level.value for level in below if _is_within_limits(level)]
     fails = "none fails" if failing is None else f"{failing:g} fails"
     if not within:
         return Verdict("Not decided:", f"{fails}.", "open")
@@ -208,7 +213,7 @@ def _describe_open(open_ones: Sequence[SloResult], rules: Mapping[str, Rule]) ->
     first = open_ones[0]
     rule = rules.get(first.rule)
     named = rule is None or rule.where or rule.base
-    name = format_bullet_name(first, rule) if named or rule is None else _name_subject(rule)
+    name = _name_rule(first, rule) if named or rule is None else format_rule_subject(rule)
     seconds = max((result.longer_s or 0.0 for result in open_ones), default=0.0)
     needs = f"needs about {format_duration_rounded_up(seconds)} more"
     text = f"{name} {needs if seconds else LIKELY.get(first.likely, 'is open')}"
@@ -223,9 +228,11 @@ def _describe_failed(failed: Sequence[SloResult], rules: Mapping[str, Rule]) -> 
     first = failed[0]
     rule = rules.get(first.rule)
     if rule is None or rule.where or rule.base:
-        text = f"{format_bullet_name(first, rule)} is {format_value(first)}"
+        text = f"{_name_rule(first, rule)} is {format_value(first)}"
     else:
-        text = f"{_name_subject(rule)} is {format_value(first)}, limit {_format_limit(rule)}"
+        text = (
+            f"{format_rule_subject(rule)} is {format_value(first)}, limit {format_rule_limit(rule)}"
+        )
     more = f"; {len(failed) - 1} more failed" if len(failed) > 1 else ""
     is_short = len(f"{text}{more}".split()) < MAX_WORDS
     return f"{text}{more if is_short else ''}."
@@ -254,12 +261,16 @@ def _describe_ramp(summary: Summary) -> str:
     breakdown = next((found for found in summary.breakdowns if found.by == LIMIT), None)
     if breakdown is None:
         return ""
-    medians = [
-        (group.label.partition(" ")[0], row.percentiles[50.0])
-        for group in breakdown.groups
-        for row in group.rows
-        if group.label != WHOLE and row.tag == TTFT.tag and 50.0 in row.percentiles
-    ]
+    medians = list[tuple[str, float]]()
+    for group in breakdown.groups:
+        if group.label == WHOLE:
+            continue
+        limit = group.label.partition(" ")[0]
+        medians += [
+            (limit, row.percentiles[50.0])
+            for row in group.rows
+            if row.tag == TTFT.tag and 50.0 in row.percentiles
+        ]
     if len(medians) < 2:
         return ""
     (low, first_ms), (high, last_ms) = medians[0], medians[-1]
@@ -307,9 +318,7 @@ def make_rule_bullets(results: Sequence[SloResult], run: Run) -> Iterator[RuleBu
         interval = format_interval(result)
         low, high = _place_interval(result, rule)
         yield RuleBullet(
-            name=format_bullet_name(result, rule)
-            if result.decides
-            else f"warn: {format_bullet_name(result, rule)}",
+            name=_name_rule(result, rule),
             value=format_value(result),
             interval="" if interval == "-" else interval,
             result=RESULT_WORDS.get(result.status, result.status),
@@ -324,38 +333,21 @@ def make_rule_bullets(results: Sequence[SloResult], run: Run) -> Iterator[RuleBu
         )
 
 
-def format_bullet_name(result: SloResult, rule: Rule | None) -> str:
-    """``TTFT p95 < 3 s``; a rule with selectors or another run has its own text. The conditions of
-    good requests are in the table of rules."""
-    if rule is None or rule.where or rule.base:
+def _name_rule(result: SloResult, rule: Rule | None) -> str:
+    """The conditions of good requests are in the table of rules."""
+    if rule is None:
         text = result.rule.removeprefix("warn:").removeprefix("abort:").strip()
-        return truncate_text(text, MAX_RULE)
-    return f"{_name_subject(rule)} {SIGNS.get(rule.op, rule.op)} {_format_limit(rule)}"
-
-
-def _name_subject(rule: Rule) -> str:
-    """``TTFT p95``."""
-    return f"{BY_WORD[rule.metric].spoken_name} {rule.stat}".rstrip()
-
-
-def _format_limit(rule: Rule) -> str:
-    return _with_space(f"{format_plain_number(rule.number)}{rule.unit}")
+        warns = "" if result.decides else "warn: "
+        return f"{warns}{truncate_text(text, MAX_RULE)}"
+    name = format_rule_name(rule, conditions=False)
+    return truncate_text(name, MAX_RULE) if rule.where or rule.base else name
 
 
 def format_value(result: SloResult) -> str:
     """``607 ms``; a percentile that falls on a failed request has no value."""
     if result.observed is not None and math.isinf(result.observed):
         return "a failure" if result.worst is None else "a cut request"
-    return _with_space(format_observed(result))
-
-
-def _with_space(text: str) -> str:
-    """Between a number and its unit: ``607 ms``."""
-    for unit in ("ms", "s"):
-        number = text.removesuffix(unit)
-        if number != text and number[-1:].isdigit():
-            return f"{number}{NO_BREAK}{unit}"
-    return text
+    return space_unit(format_observed(result))
 
 
 def _place(value: float | None, result: SloResult, rule: Rule | None) -> float | None:

@@ -85,18 +85,18 @@ def _find_proofs(stages: Sequence[StageEvidence], rules: Sequence[Rule]) -> Stag
     rises = [rise for rule in rules if (rise := find_rise(str(rule), stages)) is not None]
     long_s = max((rise.long_s for rise in rises), default=0.0)
     passing = [stage for stage in stages if stage.passes]
-    lasting = [
-        stage.level
-        for stage in passing
-        if stage.measured_s >= long_s and all(rule.weight >= 1 for rule in stage.rules)
-    ]
+
+    def lasts(stage: StageEvidence) -> bool:
+        return stage.measured_s >= long_s and all(rule.weight >= 1 for rule in stage.rules)
+
+    lasting = [stage.level for stage in passing if lasts(stage)]
     proven = [] if rises else lasting
     if any(find_disturbance(rule, weigh_rises(stages)) for rule in rules):
         doubtful = {stage.level for stage in stages if not stage.passes}
         proven = [level for level in proven if level not in doubtful]
-    failing = [
-        level for rule in rules for level, evidence in _select(str(rule), stages) if evidence.fails
-    ]
+    failing = list[float]()
+    for rule in rules:
+        failing += [level for level, evidence in _select(str(rule), stages) if evidence.fails]
     return StageProofs(
         failing=failing,
         passing=[stage.level for stage in passing],

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -135,12 +136,13 @@ def _throughput_against_latency(
         round_values(np.array([y for _, _, y in named])),
         kind="path", labels=tuple(f"{level.value:g}" for level, _, _ in named),
     )  # fmt: skip
-    results = [
-        _of_result(sweep, axis, unit, result, [of for of in points if name_result(of[0]) == result[0]])
-        for result in RESULTS
-    ]  # fmt: skip
+    results = list[PlotSeries]()
+    for result in RESULTS:
+        with_it = [point for point in points if name_result(point[0]) == result[0]]
+        results.append(_of_result(sweep, axis, unit, result, with_it))
     shown = [series for series in results if series.x]
-    intervals = any(high is not None for series in shown for high in series.high)
+    highs = chain.from_iterable(series.high for series in shown)
+    intervals = any(high is not None for high in highs)
     yield Plot(
         title=f"Throughput against {name}",
         caption=f"A point for each stage, with its {sweep.axis}: to the right the server makes "
