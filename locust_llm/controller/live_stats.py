@@ -317,7 +317,8 @@ class FirstTokenWindow:
         """``waiting``: how many requests still wait, by their wait so far in microseconds. The ones
         that wait longer than a percentile count in it, with that wait. Where no token came, these
         are the ones that waited all the window. None: there is nothing to count."""
-        counts, waiting = self._came.histogram().counts, waiting or {}
+        counts = self._came.histogram().counts
+        waiting = waiting or {}
         if not counts:
             longest = {us: count for us, count in waiting.items() if us >= WINDOW_S * 1e6}
             return Histogram(longest).percentiles_ms(*percents)

@@ -8,7 +8,7 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import accumulate, groupby
+from itertools import accumulate, chain, groupby
 from pathlib import Path
 from typing import Final
 
@@ -249,7 +249,7 @@ def _fit_failures(summary: Summary, run: Run, width: int, room: int) -> list[str
         return []
     # in full, with what to do about it; other failures may have come later
     if first := [note for note in run.notes if note.startswith(FIRST_FAILED)]:
-        lines = [line for note in first for line in _wrapped(note, width)]
+        lines = list(chain.from_iterable(_wrapped(note, width) for note in first))
         several = len({failure.outcome for failure in failures}) > 1
         return [*lines, *_wrapped(_count_failures(failures), width)] if several else lines
     lines = list[str]()

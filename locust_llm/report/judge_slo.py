@@ -121,7 +121,8 @@ def judge_first_wave(
     rules = seen.run.settings.rules.by_text
     judged = list[SloResult]()
     for result in results:
-        own, rule = early.get(result.rule), rules.get(result.rule)
+        own = early.get(result.rule)
+        rule = rules.get(result.rule)
         broken = own is not None and own.status == FAIL
         if own is None or rule is None or not (broken and _grows_with_queue(rule)):
             judged.append(result)

@@ -562,7 +562,8 @@ def bound_few(values: Floats, share: float | None, looks: int) -> ConfidenceInte
     if n < FEWEST:
         return NONE
     rare = (TAIL / looks) ** (1 / n)
-    smallest, largest = float(values.min()), float(values.max())
+    smallest = float(values.min())
+    largest = float(values.max())
     if share is None:
         return ConfidenceInterval(rare * _add_part(smallest, -ROOM), None, float(n))
     low = _add_part(smallest, -ROOM) if 1 - share <= rare else None
