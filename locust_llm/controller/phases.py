@@ -45,6 +45,7 @@ from locust_llm.text.format import capitalise_sentence, format_count
 from locust_llm.wire.worker_messages import AskAgain, StageBegin, StartSpread, Status
 from locust_llm.workload.arrivals import draw_arrivals
 
+from .ab_block_runner import BlockRunner
 from .arrival_dispatcher import AHEAD_S
 from .early_stop import EarlyStop
 from .gate_limit import GateLimit
@@ -52,7 +53,7 @@ from .prefill_limit_sweep import make_limit_sweep
 from .requests_in_flight import RequestsInFlight
 from .run_context import RunContext
 from .shutdown import Shutdown
-from .stage_runner import BlockRunner, StageRunner
+from .stage_runner import StageRunner
 from .user_count import UserPool
 from .user_start import (
     FirstRequestTimes,

@@ -18,6 +18,12 @@ from locust_llm.report.judge_slo import (
     judge_rules,
     judge_sweep,
 )
+from locust_llm.report.metric_percentiles import (
+    adjust_for_failures,
+    make_distribution_row,
+    make_readability_rows,
+    relabel_chunk_rows,
+)
 from locust_llm.report.open_loop_delivery import (
     describe_arrivals,
     find_requested_rate,
@@ -29,12 +35,6 @@ from locust_llm.report.sections.ab_comparison import PairedComparison
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.interference import PrefillInterference
 from locust_llm.report.sections.run_summary import Summary
-from locust_llm.report.summary_rows import (
-    adjust_for_failures,
-    make_distribution_row,
-    make_readability_rows,
-    relabel_chunk_rows,
-)
 from locust_llm.report.users_and_limit_over_time import find_limit_in_force, find_users_in_force
 from locust_llm.settings.ab_arms import BASE, CANDIDATE
 from locust_llm.settings.selftest_modes import REQUIRE

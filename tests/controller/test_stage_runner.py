@@ -8,8 +8,9 @@ from msgspec.structs import replace
 from support.records import answered
 
 from locust_llm.controller import stage_runner as module
+from locust_llm.controller.ab_block_runner import BlockRunner
 from locust_llm.controller.report_process import ReportOutcome
-from locust_llm.controller.stage_runner import BlockRunner, StageRunner, count_requests_needed
+from locust_llm.controller.stage_runner import StageRunner, count_requests_needed
 from locust_llm.records.profile_export_jsonl import RecordFile
 from locust_llm.records.report_result import MetricValue, ReportResult
 from locust_llm.records.run_facts import Run, Stage, read_run

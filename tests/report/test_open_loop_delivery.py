@@ -14,18 +14,20 @@ from locust_llm.report.console_summary import format_ending
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.open_loop_delivery import (
     Delivery,
-    Overload,
     describe_arrivals,
     describe_completed,
     describe_overload,
-    detect_any_overload,
-    detect_overload,
     find_requested_rate,
     format_backlog_line,
     format_delivery_line,
     format_overload_line,
-    has_queued_requests,
     measure_delivery,
+)
+from locust_llm.report.overload_detection import (
+    Overload,
+    detect_any_overload,
+    detect_overload,
+    has_queued_requests,
 )
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.sections.headline import make_headline
