@@ -74,6 +74,48 @@ def test_each_target_is_as_grafana_takes_it() -> None:
         assert {"name", "datasource", "enable", "iconColor", "expr"} <= set(note)
 
 
+OF_PROMETHEUS: Final = {"definition", "step", "titleFormat", "textFormat", "tagKeys"}
+"""Keys of the data source's own, of which the schema of the dashboard knows nothing."""
+LATER: Final = {".panels[14].options.tooltip.mode"}
+"""What Grafana has since 10.3, and the schema of 10.1 has not: how the heatmap shows its tip."""
+
+
+def list_differences(given: Any, read: Any, path: str = "") -> Iterator[str]:
+    """The places at which what was read is not what was given."""
+    if isinstance(given, dict) and isinstance(read, dict):
+        for key, value in given.items():
+            if key not in OF_PROMETHEUS:
+                yield from list_differences(value, read.get(key), f"{path}.{key}")
+    elif isinstance(given, list) and isinstance(read, list) and len(given) == len(read):
+        for place, (one, other) in enumerate(zip(given, read, strict=True)):
+            yield from list_differences(one, other, f"{path}[{place}]")
+    elif given != read:
+        yield path
+
+
+def read_by_grafanas_types(dashboard: dict[str, Any]) -> Any:
+    """The dashboard as Grafana's own types have read it: what they do not know is gone."""
+    models = pytest.importorskip(
+        "grafana_foundation_sdk.models.dashboard", reason="needs the package grafana-foundation-sdk"
+    )
+    encoder = pytest.importorskip("grafana_foundation_sdk.cog.encoder")
+    plugins = pytest.importorskip("grafana_foundation_sdk.cog.plugins")
+    plugins.register_default_plugins()
+    read = models.Dashboard.from_json(dashboard)
+    return json.loads(encoder.JSONEncoder().encode(read))
+
+
+def test_grafanas_own_types_read_all_of_the_dashboard() -> None:
+    """The types of the Grafana Foundation SDK are made of Grafana's schemas."""
+    assert set(list_differences(DASHBOARD, read_by_grafanas_types(DASHBOARD))) == LATER
+    misspelt = json.loads(json.dumps(DASHBOARD))
+    defaults = misspelt["panels"][1]["fieldConfig"]["defaults"]
+    defaults["untis"] = defaults.pop("unit")
+    assert ".panels[1].fieldConfig.defaults.untis" in set(
+        list_differences(misspelt, read_by_grafanas_types(misspelt))
+    )
+
+
 @contextmanager
 def prometheus(folder: Path, port: int, *scraped: int, server: str = "") -> Iterator[str]:
     assert PROMETHEUS
