@@ -1,7 +1,7 @@
 """Charts over time: latencies, throughput and the gate of a run, all on one time axis."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -17,7 +17,7 @@ from locust_llm.records.chart_mark_names import (
 )
 from locust_llm.records.outcomes import CUT, FAILURES, OK
 from locust_llm.records.run_facts import LimitChange, Run, UserChange
-from locust_llm.report.array_types import Floats
+from locust_llm.report.array_types import Bools, Floats
 from locust_llm.report.gate_occupancy import Occupancy
 from locust_llm.settings.ab_arms import BASE, CANDIDATE
 from locust_llm.text.format import format_brief, format_count, format_duration
@@ -78,7 +78,7 @@ def plot_rates_over_time(requests: pd.DataFrame, levels: Occupancy, run: Run) ->
     """Tokens and requests a second, the gate."""
     time = find_time_axis(requests, run)
     marks = tuple(_marks(run, time, requests))
-    yield from _throughput(requests, time, marks)
+    yield from _throughput(requests, run, time, marks)
     yield from plot_gate_over_time(levels, time, marks, generates=run.settings.generates)
 
 
@@ -239,13 +239,9 @@ def _of_arms(
 ) -> tuple[list[PlotSeries], str]:
     """(for each arm its requests and a line through the medians of its blocks; the caption). One
     line for both would lead from block to block of the two."""
-    names = ("alone", "beside the others") if run.settings.isolate else (BASE, CANDIDATE)
     dots = list[PlotSeries]()
     lines = list[PlotSeries]()
-    for arm, name, hue in zip((BASE, CANDIDATE), names, ("p50", "p95"), strict=True):
-        of_arm = (requests["arm"] == arm).to_numpy(np.bool_)
-        if not of_arm.any():
-            continue
+    for _, name, hue, of_arm in _list_arms(requests, run):
         dots.append(make_dot_series(at[of_arm], ms[of_arm], f"{name}, request", hue)[0])
         pair = requests["pair"].to_numpy(np.float64)
         blocks = [of_arm & (pair == number) for number in np.unique(pair[of_arm])]
@@ -268,6 +264,16 @@ def _of_arms(
         f"Each dot is a request of one arm ({which}), drawn at its send. A line joins the medians "
         f"of one arm's blocks."
     )
+
+
+def _list_arms(requests: pd.DataFrame, run: Run) -> Iterator[tuple[str, str, str, Bools]]:
+    """(arm, its name in the charts, its colour, which requests are its own) of each arm with
+    requests."""
+    names = ("alone", "beside the others") if run.settings.isolate else (BASE, CANDIDATE)
+    for arm, name, hue in zip((BASE, CANDIDATE), names, ("p50", "p95"), strict=True):
+        of_arm = (requests["arm"] == arm).to_numpy(np.bool_)
+        if of_arm.any():
+            yield arm, name, hue, of_arm
 
 
 def _failures(requests: pd.DataFrame, time: TimeAxis) -> tuple[list[PlotSeries], str]:
@@ -296,7 +302,7 @@ def make_strip(name: str, at: Floats, time: TimeAxis) -> tuple[PlotSeries, float
 
 
 def _throughput(
-    requests: pd.DataFrame, time: TimeAxis, marks: tuple[PlotMark, ...]
+    requests: pd.DataFrame, run: Run, time: TimeAxis, marks: tuple[PlotMark, ...]
 ) -> Iterator[Plot]:
     ok = (requests["outcome"] == OK).to_numpy(np.bool_)
     failed = requests["outcome"].isin(list(FAILURES)).to_numpy(np.bool_)
@@ -305,6 +311,7 @@ def _throughput(
     edges = choose_round_edges(time.low, time.high, int((ok | failed).sum()))
     width = np.diff(edges)
     each = f"Each step is {np.median(width):g} s"
+    of_arms = " Each arm has a line of its own." if run.arms else ""
     first, last, closed = (
         requests[name].to_numpy(np.float64) - time.origin
         for name in ("first_chunk_at", "last_chunk_at", "closed_at")
@@ -313,30 +320,46 @@ def _throughput(
     counted = ok & ~np.isnan(tokens)
     first = np.where(np.isnan(first), closed, first)
     last = np.where(np.isnan(last), closed, last)
+
+    def rate_tokens(those: Bools) -> Floats:
+        chosen = counted & those
+        return spread_amounts(first[chosen], last[chosen], tokens[chosen], edges) / width
+
+    def rate_finished(those: Bools) -> Floats:
+        return np.asarray(np.histogram(closed[ok & those], edges)[0] / width)
+
+    everything = np.ones(len(requests), np.bool_)
     if counted.any():
-        rate = spread_amounts(first[counted], last[counted], tokens[counted], edges) / width
+        drawn = (
+            _steps_of_arms(requests, run, time, edges, rate_tokens)
+            if run.arms
+            else [make_steps("output tokens/s", "decode", edges, rate_tokens(everything), "area")]
+        )
         yield Plot(
             title="Output tokens per second",
             caption=f"{each}. Tokens of successful requests, spread evenly between the first and "
-            f"the "
-            "last chunk of each.",
-            label=f"Output tokens per second over time: at most {rate.max():,.0f}",
+            f"the last chunk of each.{of_arms}",
+            label=f"Output tokens per second over time: at most {rate_tokens(everything).max():,.0f}",
             x=time.axis,
             y=PlotAxis(label="output tokens/s", unit="/s"),
-            series=(make_steps("output tokens/s", "decode", edges, rate, "area"),),
+            series=tuple(drawn),
             marks=marks,
             group=TIME_GROUP,
             low=True,
-            key="tokens",
+            key="" if run.arms else "tokens",
         )
-    done = np.histogram(closed[ok], edges)[0] / width
+    done = rate_finished(everything)
     lost = np.histogram(closed[failed], edges)[0] / width
-    series = [make_steps("finished", "ok", edges, done)]
+    series = (
+        _steps_of_arms(requests, run, time, edges, rate_finished)
+        if run.arms
+        else [make_steps("finished", "ok", edges, done)]
+    )
     if failed.any():
         series.append(make_steps("failed", "fail", edges, lost))
     yield Plot(
         title="Requests per second",
-        caption=f"{each}; a request counts when it ended.",
+        caption=f"{each}; a request counts when it ended.{of_arms}",
         label=f"Requests finished per second over time: at most "
         f"{format_brief(done.max(), digits=3)}"
         + (
@@ -350,8 +373,29 @@ def _throughput(
         marks=marks,
         group=TIME_GROUP,
         low=True,
-        key="rates",
+        key="" if run.arms else "rates",
     )
+
+
+def _steps_of_arms(
+    requests: pd.DataFrame,
+    run: Run,
+    time: TimeAxis,
+    edges: Floats,
+    rate_of: Callable[[Bools], Floats],
+) -> list[PlotSeries]:
+    """The rate of each arm, with a hole where the other one has its block: an arm that is not
+    loaded has no rate, and 0 would look as if it had answered nothing."""
+    drawn = list[PlotSeries]()
+    for arm, name, hue, of_arm in _list_arms(requests, run):
+        rate = rate_of(of_arm)
+        is_loaded = rate > 0
+        for stage in run.stages:
+            if stage.arm == arm:
+                begins, ends = stage.began_at - time.origin, stage.ended_at - time.origin
+                is_loaded |= (edges[1:] > begins) & (edges[:-1] < ends)
+        drawn.append(make_steps(name, hue, edges, np.where(is_loaded, rate, np.nan)))
+    return drawn
 
 
 def choose_round_edges(low: float, high: float, count: int, most: int = MAX_POINTS) -> Floats:

@@ -117,6 +117,53 @@ def test_each_of_two_arms_has_its_own_dots_and_line() -> None:
     assert names[:2] == ["alone, request", "beside the others, request"]
 
 
+def test_the_rates_of_two_arms_are_two_lines_that_are_never_joined() -> None:
+    """
+    second  0 .. 10       10 .. 20    20 .. 30    30 .. 40
+            base          candidate   candidate   base
+    tokens  2 a second    4 a second  4 a second  2 a second
+
+    Each request has its three tokens in one second, and each ends within its block.
+    """
+    per_second = {"base": 1, "candidate": 2}
+    blocks = (("base", 1), ("candidate", 1), ("candidate", 2), ("base", 2))
+    records = [
+        answered(0.01, 100, 200, sent_at=10.0 * block + at, arm=arm, pair=pair, stage=block + 1)
+        for block, (arm, pair) in enumerate(blocks)
+        for at in range(10)
+        for _ in range(per_second[arm])
+    ]
+    stages = tuple(
+        Stage(number=block + 1, value=0.0, arm=arm, pair=pair, began_at=UNIX + 10.0 * block,
+              ended_at=UNIX + 10.0 * block + 10)
+        for block, (arm, pair) in enumerate(blocks)
+    )  # fmt: skip
+    run = msgspec.structs.replace(
+        a_run(),
+        arms=(Arm(name="base", host="http://a"), Arm(name="candidate", host="http://b")),
+        stages=stages,
+    )
+    plots = drawn(run, *records)
+    for title, unit in (("Output tokens per second", 3), ("Requests per second", 1)):
+        base, candidate = plots[title].series
+        assert (base.name, candidate.name) == ("base", "candidate")
+        known = {
+            series.name: [
+                (x, y)
+                for x, y in zip(series.x, series.y, strict=True)
+                if x is not None and y is not None and y == y
+            ]
+            for series in (base, candidate)
+        }
+        # none in the blocks of the other one
+        assert {x for x, _ in known["candidate"] if not 10 <= x <= 30} == set()
+        assert {x for x, _ in known["base"] if 11 <= x < 30} == set()
+        assert np.mean([y for x, y in known["base"] if x < 10]) == pytest.approx(unit, rel=0.1)
+        assert np.mean([y for x, y in known["candidate"] if x < 30]) == pytest.approx(
+            2 * unit, rel=0.1
+        )
+
+
 def test_whole_answers_have_no_prefill() -> None:
     plots = drawn(
         a_run(((0.0, 1),), endpoint_type="rerank"),
