@@ -195,7 +195,7 @@ def _of_result(
             (
                 f"{sweep.axis} {level.value:g}: {name}",
                 f"{axis.name} p{axis.percentile:g} {format_duration(y / 1e3)}{_between(*end)}",
-                f"{format_brief(x, digits=3)} {unit}",
+                *([f"{format_brief(x, digits=3)} {unit}"] if x != level.value else ()),
                 f"{level.requests:,} requests",
             )
             for (level, x, y), end in zip(points, ends, strict=True)
@@ -307,13 +307,20 @@ def _latency(
         if rule.percentile and not rule.base and _whole(rule)
     }
     percentiles = sorted({50.0, *judged, *(() if max(judged, default=0.0) > 50 else (99.0,))})
-    curves = [
-        _curve(f"p{p:g}", hue, sweep.levels, partial(_percentile, tag, p, judged.get(p)))
+    drawn = {
+        p: curve
         for p, hue in zip(percentiles, _hues(percentiles), strict=True)
-    ]
-    curves = [curve for curve in curves if curve.x]
-    if not curves:
+        if (
+            curve := _curve(
+                f"p{p:g}", hue, sweep.levels, partial(_percentile, tag, p, judged.get(p))
+            )
+        ).x
+    }
+    if not drawn:
         return
+    curves = [*drawn.values()]
+    main = max((p for p in judged if p in drawn), default=max(drawn))
+    results = _results(sweep, LatencyAxis(tag, name, "", main, judged.get(main)))
     values = np.concatenate([np.array(curve.y, np.float64) for curve in curves])
     base = _choose_scale(values, marks)
     points = list(zip(curves[-1].x, curves[-1].y, strict=True))
@@ -322,18 +329,39 @@ def _latency(
         for at, y in points
         if at is not None
     )
-    rings = _unsound(sweep.levels, *curves)
+    rings = [] if results else _unsound(sweep.levels, *curves)
     which = f"{' and '.join(curve.name for curve in curves)} of each stage"
+    coloured = f" The points of p{main:g} have the result of their stage." if results else ""
+    intervals = any(high is not None for series in results for high in series.high)
+    bars = " Vertical bars: 95% intervals." if intervals else ""
     yield Plot(
         title=title,
-        caption=f"{name} of successful requests: {which}."
+        caption=f"{name} of successful requests: {which}.{coloured}{bars}"
         + _scarce(sweep, tag, percentiles[-1]) + (UNSOUND_NOTE if rings else "") + (LOG_NOTE if base else ""),
         label=f"{curves[-1].name} of {name}: {figures}",
         x=x,
         y=PlotAxis(label=name, unit="ms", log=base),
-        series=(*curves, *rings),
+        series=(*curves, *results, *rings),
         marks=marks,
     )  # fmt: skip
+
+
+def _results(sweep: SweepSummary, axis: LatencyAxis) -> list[PlotSeries]:
+    """The stages as points by their result, over the value of each. Nothing of a sweep without
+    rules."""
+    points = [
+        (level, level.value, latency)
+        for level in sweep.levels
+        if (latency := _percentile(axis.tag, axis.percentile, axis.rule, level)) is not None
+        and np.isfinite(latency)
+    ]
+    if not any(level.slo_status for level, _, _ in points):
+        return []
+    series = [
+        _of_result(sweep, axis, sweep.unit, result, [of for of in points if name_result(of[0]) == result[0]])
+        for result in RESULTS
+    ]  # fmt: skip
+    return [one for one in series if one.x]
 
 
 def _whole(rule: Rule) -> bool:

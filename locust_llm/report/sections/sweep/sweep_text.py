@@ -77,7 +77,7 @@ def make_sweep_warnings(sweep: SweepSummary, whole: str | None) -> Iterator[Bloc
             yield TextBlock(collapsed, loud=True)
     distorted = [level for level in sweep.levels if is_client_distorted(level)]
     if distorted and not sweep.repeats:
-        reasons = "; ".join(explain_unsound(sweep.axis, level) for level in distorted)
+        reasons = _explain_loads(sweep.axis, distorted)
         yield TextBlock(
             f"CLIENT: the load generator distorted {len(distorted)} of {len(sweep.levels)} stages. "
             f"Only rules that its "
@@ -90,7 +90,7 @@ def make_sweep_warnings(sweep: SweepSummary, whole: str | None) -> Iterator[Bloc
         if level.succeeded and level.client not in (None, OK) and level not in distorted
     ]
     if limited and not sweep.repeats:
-        reasons = "; ".join(explain_unsound(sweep.axis, level) for level in limited)
+        reasons = _explain_loads(sweep.axis, limited)
         yield TextBlock(
             f"CLIENT: some figures of {len(limited)} of {len(sweep.levels)} stages may be off, "
             f"which turns no rule: {reasons}.",
@@ -100,7 +100,7 @@ def make_sweep_warnings(sweep: SweepSummary, whole: str | None) -> Iterator[Bloc
         level for level in distorted if LEVELS.index(level.client or OK) > LEVELS.index(whole or OK)
     ]
     if worse and sweep.repeats:
-        reasons = "; ".join(explain_unsound(sweep.axis, level) for level in worse)
+        reasons = _explain_loads(sweep.axis, worse)
         yield TextBlock(
             f"CLIENT: {reasons}. Of all repeats together it is {whole or OK}.", loud=True
         )
@@ -123,6 +123,20 @@ def _describe_first_wave(axis: str, level: LoadLevel) -> str:
         f"At {where} no request was measured. The {format_count(row.count, 'request')} of its first "
         f"wave had {row.label} {values}."
     )
+
+
+def _explain_loads(axis: str, levels: Sequence[LoadLevel]) -> str:
+    """One reason for each load: a search visits a load several times, and the reasons of the visit
+    with the worst verdict stand for all."""
+    by_load = dict[float, list[LoadLevel]]()
+    for level in levels:
+        by_load.setdefault(level.value, []).append(level)
+    reasons = list[str]()
+    for visits in by_load.values():
+        worst = max(visits, key=lambda level: LEVELS.index(level.client or OK))
+        count = f", in {len(visits)} visits" if len(visits) > 1 else ""
+        reasons.append(f"{explain_unsound(axis, worst)}{count}")
+    return "; ".join(reasons)
 
 
 def make_sweep_tables(sweep: SweepSummary) -> Iterator[Block]:

@@ -94,6 +94,37 @@ def test_the_percentiles_of_the_rules_are_drawn() -> None:
     assert [s.name for s in plots["Inter-token latency"].series] == ["p50", "p99"]
 
 
+def test_the_curve_of_a_rule_has_the_result_and_the_interval_of_each_stage() -> None:
+    """Stages of 1, 2 and 4 users pass, are open, and fail; p95 is 20 ms for each user."""
+    rule = parse_rule("ttft p95 < 60ms")
+    levels = []
+    for value, status in ((1.0, "PASS"), (2.0, "INCONCLUSIVE"), (4.0, "FAIL")):
+        judged = SloResult(
+            rule=str(rule), status=status, observed=20 * value, unit="ms",
+            low=15 * value, high=25 * value,
+        )  # fmt: skip
+        ttft = Row(
+            label="", tag="", unit="ms", count=400, percentiles={50.0: 10 * value, 95.0: 20 * value}
+        )
+        latencies = {**level(value).latencies, "time_to_first_token": ttft}
+        levels.append(level(value, latencies=latencies, slos=(judged,), slo_status=status))
+    sweep = SweepSummary(axis="concurrency", unit="users", levels=tuple(levels), ended="")
+    plots = {plot.title: plot for plot in plot_stages(sweep, {}, (rule,))}
+    found = {one.name: one for one in plots["Time to first token"].series}
+    assert list(found) == ["p50", "p95", "passes", "not decided", "fails"]
+    assert [(one.x, one.y, one.low, one.high) for one in list(found.values())[2:]] == [
+        ([1], [20], [15], [25]),
+        ([2], [40], [30], [50]),
+        ([4], [80], [60], [100]),
+    ]
+    assert len({one.hue for one in found.values()}) == 5
+    assert "result of their stage" in plots["Time to first token"].caption
+    # ITL has no rule: the points are on its highest percentile
+    assert [one.name for one in plots["Inter-token latency"].series] == [
+        "p50", "p99", "passes", "not decided", "fails",
+    ]  # fmt: skip
+
+
 def test_even_steps_have_an_even_axis() -> None:
     assert drawn(level(1), level(2), level(3), level(4))["Throughput"].x.log == 0
 

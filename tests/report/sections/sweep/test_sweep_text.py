@@ -150,6 +150,25 @@ def test_a_repeat_with_a_worse_client_verdict_than_all_together_is_named() -> No
     assert not list(make_sweep_warnings(a_sweep("repeat", a_level(1), bad, spread=()), "INVALID"))
 
 
+def test_a_load_that_was_visited_again_is_explained_once() -> None:
+    """A search was at 4 users three times; of its reasons the worst verdict's stands there."""
+    visits = [
+        a_level(4, number=1, client="DEGRADED", client_reasons=("read lag p99 20 ms",)),
+        a_level(2, number=2),
+        a_level(4, number=3, client="INVALID", client_reasons=("read lag p99 300 ms",)),
+        a_level(4, number=4, client="INVALID", client_reasons=("read lag p99 200 ms",)),
+    ]
+    (line,) = [
+        block.text
+        for block in make_sweep_warnings(a_sweep("concurrency", *visits), "OK")
+        if "distorted" in block.text
+    ]
+    assert line.count("the client verdict is") == 1
+    assert line.endswith(
+        "at concurrency 4 the client verdict is INVALID (read lag p99 300 ms), in 2 visits."
+    )
+
+
 def test_columns_that_would_say_nothing_are_left_out() -> None:
     def heads(*levels: LoadLevel, axis: str = "concurrency") -> str:
         text = shown(a_sweep(axis, *levels))
