@@ -7,6 +7,7 @@ const OWN = {
   charts: "readonly", chartTools: "readonly", drawTimeline: "readonly", labelParts: "readonly",
   liveValues: "readonly", liveCharts: "readonly", liveSide: "readonly",
   requestTable: "readonly", requestPlots: "readonly", requestView: "readonly",
+  pageTheme: "readonly", reportTools: "readonly", termTips: "readonly",
 };
 
 export default [

@@ -6,6 +6,7 @@ const charts = (() => {
   const { css, letters, rowHeight, fontOf, mixed, narrow, FEW_DOTS, FILLS, STRIP_HEIGHT } = chartShapes;
   const PAPER_WIDTH = 680, PAPER_HEIGHT = 180;   // a plot on paper, CSS pixels: three to a page
   const RIGHT = 12;                              // CSS pixels beside the plot
+  const LEAST_BRUSH = 12;                        // CSS pixels: a finger that moves less has tapped
   const LINES = ["line", "fill", "steps", "area", "stack"];
   const JOINED = ["line", "fill"];   // readings that a straight line joins
   // The lines of a plot differ in their strokes too, not in colour only.
@@ -70,6 +71,8 @@ const charts = (() => {
       this.width = box.clientWidth;
       this.sizes = new ResizeObserver(() => this.followWidth());
       this.sizes.observe(box);
+      this.fingers = new AbortController();
+      this.listenToFingers();
     }
     // "cursor": the pointer or a key has moved; "draw": it was drawn anew; "range": [low, high] was brushed, or null.
     on(event, listener) {
@@ -152,6 +155,7 @@ const charts = (() => {
     }
     remove() {
       this.sizes.disconnect();
+      this.fingers.abort();
       this.group.charts.delete(this);
       this.uplot.destroy();
       this.legend?.element.remove();
@@ -259,6 +263,36 @@ const charts = (() => {
       const range = chartScale.makeRange(u.posToVal(left, "x"), u.posToVal(left + width, "x"), [min, max]);
       u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
       if (range) this.emit("range", range);
+    }
+    // A finger that goes across the plot brushes a range, as the mouse does. One that goes up or down scrolls the page
+    // (touch-action in plots.css).
+    listenToFingers() {
+      const { box } = this, how = { signal: this.fingers.signal };
+      let from = null;
+      const placeOf = (event) => {
+        const { left, width } = this.uplot.over.getBoundingClientRect();
+        return Math.min(Math.max(event.clientX - left, 0), width);
+      };
+      const select = (event, isDone) => {
+        const to = placeOf(event), isBrush = Math.abs(to - from) >= LEAST_BRUSH;
+        const range = { left: Math.min(from, to), width: isBrush ? Math.abs(to - from) : 0, top: 0, height: this.uplot.over.clientHeight };
+        this.uplot.setSelect(range, isDone);
+      };
+      box.addEventListener("pointerdown", (event) => {
+        const isFinger = event.pointerType !== "mouse" && event.isPrimary && event.target === this.uplot.over;
+        from = isFinger ? placeOf(event) : null;
+      }, how);
+      box.addEventListener("pointermove", (event) => {
+        if (from !== null) select(event, false);
+      }, how);
+      box.addEventListener("pointerup", (event) => {
+        if (from !== null) select(event, true);
+        from = null;
+      }, how);
+      box.addEventListener("pointercancel", () => {
+        if (from !== null) this.uplot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+        from = null;
+      }, how);
     }
 
     // The value of a series at an x: the one that holds there, of a line the nearest reading.

@@ -76,12 +76,7 @@
     by("freeze").textContent = on ? `Frozen at ${chartFormat.clock(last?.seconds ?? 0)}` : "Freeze";
     if (!on && last) draw(last);
   });
-  by("theme").addEventListener("click", () => {
-    const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
-    const shown = localStorage.getItem("theme") || (isDark ? "dark" : "light");
-    localStorage.setItem("theme", shown === "dark" ? "light" : "dark");
-    dispatchEvent(new StorageEvent("storage", { key: "theme" }));
-  });
+  by("theme").addEventListener("click", () => pageTheme.toggle());
   by("stop").addEventListener("click", () => {
     by("stop").disabled = true;
     fetch("stop", { method: "POST" }).catch(() => {});

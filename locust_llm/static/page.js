@@ -2,7 +2,7 @@
 "use strict";
 {
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
-  const described = read("plots"), sample = read("sample"), figures = read("figures");
+  const described = read("plots"), sample = read("sample"), figures = read("figures"), about = read("about");
   const table = sample && requestTable.readTable(sample);
   const boxes = [...document.querySelectorAll(".canvas:not(.lines)")];
   const captions = boxes.map((box) => box.closest("figure").querySelector("figcaption"));
@@ -34,7 +34,9 @@
       });
     }
     page.parts.forEach((part) => part?.show());
+    markTerms();
   }
+  const markTerms = () => termTips.mark(document.querySelector("main"), about.terms);
   function open(row) {
     page.waterfall.show(row);
     page.view = { ...page.view, request: table.ids[row] };
@@ -95,6 +97,10 @@
     });
     if (page.view.request) open(table.ids.indexOf(page.view.request));
   }
+
+  reportTools.add(document.getElementById("tools"), { about, table, page, described });
+  markTerms();
+  termTips.listen();
 
   // -- contents and folds --------------------------------------------------------------------------------------------
 

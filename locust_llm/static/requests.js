@@ -20,6 +20,7 @@ const requestTable = (() => {
       parts: data.parts ?? {}, partNames: data.part_names ?? {},
       sampled: data.weights.length > 0,
       span: [at.reduce((a, b) => Math.min(a, b)), at.reduce((a, b) => Math.max(a, b))],
+      columnNames: Object.keys(data.columns),
       column: (name) => data.columns[name] ?? nothing,
       has: (name) => name in data.columns,
       weight: (row) => data.weights[row] ?? 1,

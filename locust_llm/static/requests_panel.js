@@ -264,7 +264,7 @@ const requestView = (() => {
   function makeWaterfall(table, page) {
     const title = make("h2", { id: "waterfall-title" }), body = make("div");
     const close = button("Close", () => dialog.close(), { class: "plain" });
-    const dialog = make("dialog", { id: "waterfall", "aria-labelledby": "waterfall-title", onclose: () => page.close(),
+    const dialog = make("dialog", { id: "waterfall", class: "over", "aria-labelledby": "waterfall-title", onclose: () => page.close(),
       onclick: (event) => event.target === dialog && dialog.close() }, make("div", { class: "inside" }, make("div", { class: "toolbar" }, title, close), body));
     document.body.append(dialog);
 
@@ -310,5 +310,5 @@ const requestView = (() => {
       ...(table.dimensions.has("turn") ? [["turn", table.label("turn", row)]] : []), "click: its waterfall and its neighbours"];
   }
 
-  return { makeFilters, makeTiles, makeGroups, makeRequests, makeWaterfall, tipOf };
+  return { make, button, ms, whole, percent, makeFilters, makeTiles, makeGroups, makeRequests, makeWaterfall, tipOf };
 })();

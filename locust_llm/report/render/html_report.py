@@ -11,6 +11,7 @@ from functools import cache, partial
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -69,12 +70,13 @@ from locust_llm.report.sections.section import ReportMaterial
 from locust_llm.report.sections.section_registry import REPORT_SECTIONS
 from locust_llm.report.sections.sweep.sweep_chart import plot_stages
 from locust_llm.slo.client_verdict import ProcessEvidence
-from locust_llm.slo.metric_definitions import BY_WORD, DEFINITIONS, OUTPUT_LABELS, POOLED
-from locust_llm.slo.rules import Rule
+from locust_llm.slo.metric_definitions import BY_WORD, POOLED
+from locust_llm.slo.rules import Rule, SloResult
 from locust_llm.text.format import clean_line, format_brief
 
 from .inline_assets import CHART_SCRIPTS, embed_json, make_policy, read_static
 from .request_sample import RequestSample, describe_sample, make_request_sample
+from .term_definitions import Definition, list_definitions, make_definition_id, name_terms
 from .tiles import (
     RESULT_CLASSES,
     describe_run_facts,
@@ -85,18 +87,22 @@ from .tiles import (
 from .verdict import make_rule_bullets, make_verdict
 
 SCRIPTS: Final = (
+    "theme.js",
     *CHART_SCRIPTS,
     "timeline.js",
     "part_labels.js",
     "requests.js",
     "request_plots.js",
     "requests_panel.js",
+    "report_tools.js",
+    "term_tips.js",
     "page.js",
 )
 STYLES: Final = ("uPlot.min.css", "plots.css", "page.css", "report.css")
 BY_WHAT: Final = "By what"
 REQUESTS: Final = "Requests"
 """Headings of what the page computes of its requests."""
+DEFINED: Final = "Definitions"
 FLAT: Final = "Constant over the whole run: {}."
 Drawing = Plot | Timeline | BarDrawing
 
@@ -124,6 +130,16 @@ class PageSection(NamedTuple):
         return "s-" + re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
 
     @property
+    def defines(self) -> bool:
+        """Its rows are definitions, beside which the page's terms point to them."""
+        return self.heading == DEFINED
+
+    @staticmethod
+    def name_definition(term: str) -> str:
+        """The id of a definition."""
+        return make_definition_id(term)
+
+    @property
     def follows(self) -> bool:
         """What a reader chooses changes it."""
         keyed = (isinstance(drawing, Plot) and drawing.key for drawing, _ in self.charts)
@@ -133,6 +149,20 @@ class PageSection(NamedTuple):
     def title(self) -> str:
         """The heading without brackets, for the list of contents."""
         return self.heading.partition(" (")[0]
+
+
+class ReportFacts(msgspec.Struct, frozen=True):
+    """What the page's script saves as JSON, and shows beside another report."""
+
+    name: str
+    about: str
+    """Model, server, begin, duration."""
+    verdict: str
+    started_at: float
+    duration_s: float | None
+    rules: tuple[SloResult, ...]
+    terms: dict[str, str]
+    """The id of the definition of each term (term_definitions.py)."""
 
 
 def render_report_page(
@@ -177,10 +207,9 @@ def render_report_page(
             yield PageSection(named, charts=charts, column=heading in TIMED)
 
     first, *sections = _sections(build_report_document(summary, run), charted)
-    absent = () if run.settings.generates else OUTPUT_LABELS
-    terms = tuple((term, means) for term, means in DEFINITIONS.items() if term not in absent)
+    terms = list_definitions(summary, run)
     definitions = TableBlock(("Term", "Meaning"), terms, numbers=False)
-    sections += [*_health(summary.evidence), PageSection("Definitions", [definitions], folded=True)]
+    sections += [*_health(summary.evidence), PageSection(DEFINED, [definitions], folded=True)]
     sample = None
     if summary.examination is None:  # the load of a probe is artificial
         seconds = summary.conditions.duration_s
@@ -189,7 +218,7 @@ def render_report_page(
         )
     headline = f"{make_headline(summary, run)}."
     arranged = arrange_sections(sections, sample is not None, swept=summary.swept)
-    return _written(summary, run, columns, headline, first.blocks, arranged, sample)
+    return _written(summary, run, columns, headline, first.blocks, arranged, sample, terms)
 
 
 def _name_parts(summary: Summary) -> dict[str, str]:
@@ -378,6 +407,7 @@ def _written(
     first: Sequence[Block],
     sections: Sequence[PageSection],
     sample: RequestSample | None,
+    terms: Sequence[Definition],
 ) -> str:
     charts = chain.from_iterable((*section.charts, *section.more) for section in sections)
     described = [plot for plot, drawn in charts if drawn is None]
@@ -386,12 +416,22 @@ def _written(
     template = _templates().get_template("report.html")
     verdict = make_verdict(summary, run)
     loud = [block for block in first if isinstance(block, TextBlock)]
+    facts = " \N{MIDDLE DOT} ".join(describe_run_facts(summary, run))
+    about_run = ReportFacts(
+        run.name,
+        facts,
+        f"{verdict.word} {verdict.text}".strip(),
+        run.started_at,
+        summary.conditions.duration_s,
+        summary.slos,
+        name_terms(terms),
+    )
     return template.render(
         name=run.name,
         title=make_report_title(summary, run),
         verdict=verdict,
         headline=headline if verdict.word or verdict.text != headline else "",
-        about=" \N{MIDDLE DOT} ".join(describe_run_facts(summary, run)),
+        about=facts,
         badges=list(make_badges(summary)),
         first=[*loud, *_loud_of_folded(sections)],
         bullets=list(make_rule_bullets(summary.slos, run)),
@@ -402,6 +442,7 @@ def _written(
         plots=Markup(embed_json(described)),
         requests=Markup(embed_json(sample)),
         figures=Markup(embed_json(list_tile_figures(summary, run))),
+        about_run=Markup(embed_json(about_run)),
         script=Markup(script),
         style=Markup(style),
         policy=Markup(make_policy(script, style)),

@@ -184,7 +184,7 @@ def test_what_comes_from_outside_is_only_text() -> None:
         "link", "i", "b", "defs", "pattern", "polyline", "line", "circle",
     }  # fmt: skip
     assert "alert(1)" in said.words
-    assert len(said.named("script")) == 4  # the plots, the requests, the tiles' figures, the code
+    assert len(said.named("script")) == 5  # plots, requests, the figures of tiles, facts, the code
     assert "\u202e" not in text
     assert "\u0000" not in text
     assert "\\u0000" not in text

@@ -3,16 +3,19 @@ share a link, open a waterfall; by mouse and by keyboard."""
 
 import csv
 import io
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support.axe import violations
 from support.request_cases import make_records, the_run
 
+from locust_llm.records.record import Record
 from locust_llm.report.gate_occupancy import compute_occupancy
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render import request_sample
@@ -22,9 +25,9 @@ from locust_llm.report.summarise import summarise_run
 pytestmark = pytest.mark.slow
 
 
-def write_page(path: Path) -> Path:
+def write_page(path: Path, records: list[Record] | None = None) -> Path:
     """110 measured requests of chat and rag, of which 4 failed; 10 of the warmup."""
-    records, run = make_records(), the_run()
+    records, run = records or make_records(), the_run()
     columns = collect_columns(records)
     levels = compute_occupancy(columns.requests, run.limits)
     summary = summarise_run(columns, run, 0, records)
@@ -53,7 +56,7 @@ def opened(browser: Any, path: Path, address: str = "", **more: Any) -> Iterator
 def tiles_of(shown: Any) -> dict[str, str]:
     tiles = shown.locator("#tiles li")
     return {
-        tiles.nth(i).locator("span").inner_text(): tiles.nth(i).locator("strong").inner_text()
+        tiles.nth(i).locator("> span").inner_text(): tiles.nth(i).locator("strong").inner_text()
         for i in range(tiles.count())
     }
 
@@ -277,6 +280,121 @@ def test_a_sample_says_so_and_has_the_figures_of_all(
         assert tiles_of(shown) == tiles
         choose(shown, "Name", "rag")
         assert found(shown).startswith("about ")
+
+
+# -- the report as a whole -------------------------------------------------------------------------
+
+
+def test_the_chosen_requests_are_saved_as_json(browser: Any, page: Path) -> None:
+    with opened(browser, page, "#name=rag", accept_downloads=True) as shown:
+        with shown.expect_download() as saved:
+            shown.locator("#tools").get_by_role("button", name="JSON").click()
+        content = json.loads(Path(saved.value.path()).read_text())
+        assert saved.value.suggested_filename == "by-hand.json"
+        assert content["name"] == "by-hand"
+        assert content["chosen"]["requests"] == len(content["requests"]) == 36
+        assert {request["by_name"] for request in content["requests"]} == {"rag"}
+
+
+def test_the_page_turns_dark_and_light_again(browser: Any, page: Path) -> None:
+    """Charts too; and another report remembers it."""
+    back = "getComputedStyle(document.body).backgroundColor"
+    picture = "document.querySelector('.plot canvas').toDataURL()"
+    with opened(browser, page) as shown:
+        light, drawn = shown.evaluate(back), shown.evaluate(picture)
+        shown.locator("#tools").get_by_role("button", name="Dark").click()
+        assert shown.evaluate(back) != light
+        until(shown, f"{picture} !== {drawn!r}")
+        assert violations(shown) == []
+        shown.reload()
+        assert shown.evaluate(back) != light
+        shown.locator("#tools").get_by_role("button", name="Light").click()
+        assert shown.evaluate(back) == light
+
+
+def test_another_report_is_laid_beside_it(browser: Any, page: Path, tmp_path: Path) -> None:
+    """TTFT of rag is 500 to 584 ms here, and 100 ms longer there."""
+    records = [
+        msgspec.structs.replace(record, chunk_us=tuple(us + 100_000 for us in record.chunk_us))
+        for record in make_records()
+    ]
+    other = write_page(tmp_path / "other.html", records)
+    with opened(browser, page, "#name=rag") as shown:
+        shown.locator("#tools").get_by_role("button", name="Compare").click()
+        dialog = shown.get_by_role("dialog")
+        dialog.locator("input[type=file]").set_input_files(str(page.parent / "report.html"))
+        row = dialog.get_by_role("row", name="TTFT p50", exact=False).first
+        assert row.locator("td").last.inner_text() == "+0%"
+        dialog.locator("input[type=file]").set_input_files(str(other))
+        until(
+            shown, "document.querySelector('#comparison tbody td:last-child').innerText !== '+0%'"
+        )
+        cells = dialog.locator("tbody tr", has_text=re.compile("^TTFT p50")).locator("td")
+        own, beside = (float(cells.nth(i).inner_text().removesuffix(" ms")) for i in (0, 1))
+        assert beside - own == pytest.approx(100, abs=1)
+        assert dialog.locator("canvas").count() == 2
+        assert violations(shown) == []
+        strange = tmp_path / "strange.html"
+        strange.write_text("<p>nothing</p>")
+        dialog.locator("input[type=file]").set_input_files(str(strange))
+        dialog.get_by_text("no report of locust-llm").wait_for()
+        assert dialog.locator("canvas").count() == 0
+        shown.keyboard.press("Escape")
+        assert not dialog.is_visible()
+
+
+def test_a_term_tells_what_it_means_by_pointer_key_and_touch(browser: Any, page: Path) -> None:
+    with opened(browser, page) as shown:
+        term, tip = shown.locator("#tiles .term").first, shown.locator(".term-tip")
+        assert term.inner_text() == "TTFT from due"
+        means = "what a user would have waited"
+        assert means in shown.locator(f"#{term.get_attribute('aria-describedby')}").text_content()
+        term.hover()
+        assert means in tip.inner_text()
+        tip.hover()  # a tip stays while the pointer is over it
+        shown.wait_for_timeout(400)
+        assert tip.is_visible()
+        shown.mouse.move(0, 0)
+        until(shown, "document.querySelector('.term-tip').hidden")
+        term.focus()
+        assert tip.is_visible()
+        shown.keyboard.press("Escape")
+        assert not tip.is_visible()
+        assert shown.locator("[title]").count() == 0
+    with opened(browser, page, has_touch=True) as shown:
+        shown.locator("#tiles .term").first.tap()
+        assert means in shown.locator(".term-tip").inner_text()
+
+
+def test_tiles_of_a_filter_have_their_terms_too(browser: Any, page: Path) -> None:
+    with opened(browser, page) as shown:
+        count = shown.locator("#tiles .term").count()
+        choose(shown, "Name", "rag")
+        assert shown.locator("#tiles .term").count() >= count >= 4
+        assert shown.locator("#groups thead .term").count() >= 3
+
+
+def test_a_finger_brushes_a_time_and_a_tap_does_not(browser: Any, page: Path) -> None:
+    with opened(browser, page, has_touch=True) as shown:
+        over = shown.locator(".u-over").first
+        over.scroll_into_view_if_needed()
+        box = over.bounding_box()
+        touch = shown.context.new_cdp_session(shown)
+
+        def send(kind: str, *places: tuple[float, float]) -> None:
+            points = [{"x": box["x"] + x * box["width"], "y": box["y"] + y} for x, y in places]
+            touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+        send("touchStart", (0.2, 40))
+        send("touchEnd")
+        assert shown.evaluate("location.hash") == ""
+        send("touchStart", (0.5, 50))
+        for step in (0.55, 0.65, 0.75):
+            send("touchMove", (step, 52))
+        send("touchEnd")
+        until(shown, "location.hash.startsWith('#time=')")
+        low, high = map(float, re.findall(r"[\d.]+", shown.evaluate("location.hash")))
+        assert high - low == pytest.approx(15, abs=0.5)  # a quarter of 60 s
 
 
 @pytest.mark.parametrize("look", ["light", "dark"])
