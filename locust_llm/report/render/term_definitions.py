@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Final
 
 from locust_llm.records.run_facts import Run
-from locust_llm.report.sections.summary import Summary
+from locust_llm.report.sections.run_summary import Summary
 from locust_llm.slo.metric_definitions import (
     BY_WORD,
     DEFINITIONS,
