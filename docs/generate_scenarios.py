@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from locust_llm.settings.scenario import Scenario, list_scenario_names, read_scenario
+from locust_llm.settings.scenario_file import Scenario, list_scenario_names, read_scenario
 from locust_llm.slo.published_rules import least_samples, parse_published_rules
 
 PAGE: Final = Path(__file__).parent / "reference" / "scenarios.md"

@@ -47,7 +47,7 @@ from locust_llm.server.open_files_and_ports import (
     read_local_ports,
 )
 from locust_llm.server.refusals import advise_on_error, has_key, strip_web_page
-from locust_llm.server.request_form import REFUSED, RequestForm
+from locust_llm.server.refused_request_fields import REFUSED, RequestForm
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.server_address import (
     add_host_option,

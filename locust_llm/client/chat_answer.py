@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from locust_llm.protocols.token_content import Delta, TextChoice
+from locust_llm.protocols.first_token import Delta, TextChoice
 from locust_llm.records.record import Record
 
 REASONING: Final = ("reasoning_content", "reasoning")

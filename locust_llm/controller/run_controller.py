@@ -29,7 +29,7 @@ from locust_llm.records.run_facts import (
     write_run,
 )
 from locust_llm.server.discovery import Discovery
-from locust_llm.server.request_form import STREAM_OPTIONS, RequestForm
+from locust_llm.server.refused_request_fields import STREAM_OPTIONS, RequestForm
 from locust_llm.settings.ab_arms import CANDIDATE
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.run_refusal import LINE

@@ -16,7 +16,7 @@ from locust_llm.settings.extra_inputs import parse_extra_inputs
 from locust_llm.settings.option_declaration import Option, find_out_of_range, parser_default
 from locust_llm.settings.run_options import SETTING_OPTIONS, Settings
 from locust_llm.settings.run_refusal import refuse_run
-from locust_llm.settings.scenario import Scenario, read_scenario
+from locust_llm.settings.scenario_file import Scenario, read_scenario
 from locust_llm.settings.sweep_option import parse_sweep
 from locust_llm.slo import rules
 from locust_llm.slo.published_rules import PublishedRules, parse_published_rules

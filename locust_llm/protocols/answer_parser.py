@@ -21,8 +21,7 @@ from .error_forms import (
     is_error,
 )
 from .error_message import MAX_MESSAGE_BYTES, choose_error_message, error_line, status_message
-from .lenient_json import coerce_json, decode_lenient_json, repair_json
-from .token_content import (
+from .first_token import (
     Delta,
     Index,
     TextChoice,
@@ -32,6 +31,7 @@ from .token_content import (
     is_summary,
     read_tool_call_start,
 )
+from .lenient_json import coerce_json, decode_lenient_json, repair_json
 from .token_counts import (
     CACHED,
     INPUT,

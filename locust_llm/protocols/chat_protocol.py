@@ -9,8 +9,8 @@ import msgspec
 from .answer_parser import Completion, parse_token_count, read_finish_reason
 from .error_forms import ErrorFields, is_error
 from .error_message import error_line
+from .first_token import Delta, Index, TextChoice
 from .protocol import Messages, Protocol
-from .token_content import Delta, Index, TextChoice
 from .token_counts import ChatUsage
 
 

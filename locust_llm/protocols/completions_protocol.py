@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from .chat_protocol import ChoicesProtocol, CompletionChunk
+from .first_token import TextChoice
 from .protocol import Messages, text_of
-from .token_content import TextChoice
 
 
 class CompletionsProtocol(ChoicesProtocol):

@@ -11,6 +11,7 @@ from locust_llm.workload.images_and_audio import EncodedMedium
 from .answer_parser import Completion, Count, parse_token_count, read_finish_reason
 from .error_forms import is_error
 from .error_message import error_line
+from .first_token import Index
 from .protocol import (
     NO_PARAMETERS,
     Messages,
@@ -20,7 +21,6 @@ from .protocol import (
     read_tool_function,
     text_of,
 )
-from .token_content import Index
 
 VERSION: Final = "2023-06-01"
 """The version of the API, in the header ``anthropic-version``. There is no later one."""

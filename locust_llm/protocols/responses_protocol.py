@@ -10,6 +10,7 @@ import msgspec
 from .answer_parser import Completion, Count, read_finish_reason
 from .error_forms import is_error
 from .error_message import error_line
+from .first_token import Index, has_text
 from .protocol import (
     NO_PARAMETERS,
     Messages,
@@ -19,7 +20,6 @@ from .protocol import (
     read_tool_function,
     text_of,
 )
-from .token_content import Index, has_text
 
 
 class InputDetails(msgspec.Struct, gc=False):

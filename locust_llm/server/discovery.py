@@ -55,7 +55,7 @@ from .refusals import (
     list_some_names,
     read_context_length,
 )
-from .request_form import RequestForm
+from .refused_request_fields import RequestForm
 from .response_time import measure_response_time
 from .tokenizer_calibration import calibrate_tokenizer
 

@@ -23,7 +23,7 @@ from .refusals import (
     explain_refused_request,
     find_answered_protocols,
 )
-from .request_form import REFUSED, RequestForm, is_about_form_field, list_other_forms
+from .refused_request_fields import REFUSED, RequestForm, is_about_form_field, list_other_forms
 
 QUESTION: Final[Messages] = [{"role": "user", "content": LENGTH_PROMPT}]
 FIRST_TOKENS: Final = 16

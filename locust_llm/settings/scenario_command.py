@@ -3,7 +3,7 @@
 import argparse
 
 from locust_llm.exit_status import ExitStatus, fail
-from locust_llm.settings.scenario import format_scenario_list, read_packaged_scenario
+from locust_llm.settings.scenario_file import format_scenario_list, read_packaged_scenario
 from locust_llm.text.format import print_safely
 
 

@@ -30,7 +30,7 @@ from locust_llm.locust_adapter.scenario_defaults import (
 from locust_llm.settings.option_declaration import format_option_help
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.run_refusal import refuse_run
-from locust_llm.settings.scenario import SCENARIO_FILE, list_scenario_names, read_scenario
+from locust_llm.settings.scenario_file import SCENARIO_FILE, list_scenario_names, read_scenario
 from locust_llm.settings.sweep_option import CONCURRENCY
 from locust_llm.slo.rules import PRESETS, parse_rule
 from locust_llm.text.numbers import truncate_quoted_text

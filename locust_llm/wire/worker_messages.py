@@ -15,7 +15,7 @@ from locust_llm.records.control_message import ControlMessage
 from locust_llm.records.run_facts import ProcessHealth
 from locust_llm.records.telemetry_counts import TelemetryCounts
 from locust_llm.server.discovery import Discovery
-from locust_llm.server.request_form import RequestForm
+from locust_llm.server.refused_request_fields import RequestForm
 from locust_llm.settings.run_options import Settings
 
 LOCAL: Final = "local"

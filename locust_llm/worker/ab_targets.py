@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from locust_llm.records.run_facts import Arm
 from locust_llm.server.discovery import Discovery
-from locust_llm.server.request_form import RequestForm
+from locust_llm.server.refused_request_fields import RequestForm
 from locust_llm.settings.ab_arms import BASE, CANDIDATE
 from locust_llm.settings.run_options import Settings
 

@@ -40,7 +40,7 @@ from locust_llm.records.record import Record
 from locust_llm.records.spans.trace_ids import HEADER as TRACEPARENT
 from locust_llm.records.spans.trace_ids import make_traceparent
 from locust_llm.server.length_control import make_length_fields
-from locust_llm.server.request_form import RequestForm
+from locust_llm.server.refused_request_fields import RequestForm
 from locust_llm.settings.server_address import join_server_url
 from locust_llm.text.hide_secrets import collect_secrets
 from locust_llm.text.sanitise import NAME_BYTES, sanitise_text

@@ -43,7 +43,7 @@ from locust_llm.records.machine import Machine, detect_machine
 from locust_llm.records.phase_plan import PROFILING, WARMUP, label_phase, stage_of_phase
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import ProcessHealth
-from locust_llm.server.request_form import (
+from locust_llm.server.refused_request_fields import (
     REFUSED,
     RequestForm,
     added_form_changes,

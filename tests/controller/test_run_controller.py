@@ -44,7 +44,7 @@ from locust_llm.records.spans.span_counts import SpanCounts
 from locust_llm.records.spans.span_times import read_spans
 from locust_llm.records.spans.trace_ids import make_trace_id
 from locust_llm.server.discovery import Discovery
-from locust_llm.server.request_form import RequestForm
+from locust_llm.server.refused_request_fields import RequestForm
 from locust_llm.settings.run_options import Settings
 from locust_llm.slo.client_verdict import ClientVerdict
 from locust_llm.wire.clock_sync import clock_id, measure_clock_offset_s

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from locust_llm.files.user_file import read_small_text
-from locust_llm.settings.scenario import read_scenario
+from locust_llm.settings.scenario_file import read_scenario
 from locust_llm.workload import answer_schema, arrivals
 
 

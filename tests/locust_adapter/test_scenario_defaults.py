@@ -18,7 +18,7 @@ from locust_llm.locust_adapter.scenario_defaults import check_scenario_values
 from locust_llm.server.refusals import ContextLength, advise_on_error, explain_too_long_prompts
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.run_refusal import RunRefused
-from locust_llm.settings.scenario import list_scenario_names, read_scenario
+from locust_llm.settings.scenario_file import list_scenario_names, read_scenario
 from locust_llm.workload.length_distributions import parse_length, parse_length_mix
 
 CHAT: Final = "lognormal:50|40,300|150:100"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from locust_llm.lab.twin import twin_file as twin
-from locust_llm.settings import scenario
+from locust_llm.settings import scenario_file
 from locust_llm.settings.extra_inputs import parse_extra_inputs
 from locust_llm.slo.rules import parse_goodput, parse_rule, resolve_rules, validate_rules
 from locust_llm.workload import answer_schema as schema
@@ -39,11 +39,11 @@ TEXTS: dict[str, tuple[Callable[[Path, str], object], str]] = {
         TOOL % (SCHEMA * 300 + "true" + "}}" * 300)
     ),
     "a list in a scenario": (lambda folder,
-        text: scenario.read_scenario(str(written(folder, text))), "a = " + "[" * DEEP),
-    "a key in a scenario": (lambda folder, text: scenario.read_scenario(str(written(folder, text))),
+        text: scenario_file.read_scenario(str(written(folder, text))), "a = " + "[" * DEEP),
+    "a key in a scenario": (lambda folder, text: scenario_file.read_scenario(str(written(folder, text))),
         "a" + ".a" * DEEP + " = 1"),
     "a table in a scenario": (lambda folder,
-        text: scenario.read_scenario(str(written(folder, text))), "[a" + " . 'a'" * DEEP + "]"),
+        text: scenario_file.read_scenario(str(written(folder, text))), "[a" + " . 'a'" * DEEP + "]"),
     "a list in a twin": (lambda folder, text: twin.read_twin(written(folder, text)),
         "a = " + "[" * DEEP),
     "a key in a twin": (lambda folder, text: twin.read_twin(written(folder, text)),
@@ -98,10 +98,10 @@ def test_a_scenario_of_many_long_keys_takes_no_time(line: str, tmp_path: Path) -
     file = written(tmp_path, many)
     began = time.process_time()
     with suppress(ValueError):
-        scenario.read_scenario(str(file))
+        scenario_file.read_scenario(str(file))
     assert time.process_time() - began < BOUND_S
     with pytest.raises(OSError, match="holds more than 1 MB"):
-        scenario.read_scenario(str(written(tmp_path, many * 2)))
+        scenario_file.read_scenario(str(written(tmp_path, many * 2)))
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ from locust_llm.server.discovery import (
 from locust_llm.server.http_get import PROBE_HEADER
 from locust_llm.server.length_control import make_length_fields
 from locust_llm.server.refusals import strip_web_page
-from locust_llm.server.request_form import REFUSED, RequestForm
+from locust_llm.server.refused_request_fields import REFUSED, RequestForm
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.server_address import (
     add_host_option,

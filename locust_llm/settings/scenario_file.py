@@ -1,5 +1,5 @@
-"""Scenario: a workload as a TOML file, a packaged one by its name or a user's own: its values, and
-their places in the file."""
+"""Scenario file: a workload as a TOML file, a packaged one by its name or a user's own: its values,
+and their places in the file."""
 
 import difflib
 import re

@@ -17,7 +17,7 @@ from locust_llm.check_command import NOTE, PROBLEM, check_server
 from locust_llm.protocols.protocol_registry import encode_request_body
 from locust_llm.server.discovery import Discovery, DiscoveryFailed, discover_server
 from locust_llm.server.refusals import advise_on_error
-from locust_llm.server.request_form import RequestForm, learn_from_refusal
+from locust_llm.server.refused_request_fields import RequestForm, learn_from_refusal
 from locust_llm.settings.run_options import Settings
 
 Refusal = Callable[[dict[str, Any]], Any]

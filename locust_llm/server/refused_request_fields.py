@@ -1,4 +1,4 @@
-"""Request form: the fields that a server refuses, and their replacements."""
+"""Refused request fields: the fields that a server refuses, and their replacements."""
 
 import re
 from collections.abc import Iterator

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from locust_llm.settings.scenario import (
+from locust_llm.settings.scenario_file import (
     ABOUT,
     FOLDER,
     format_scenario_list,

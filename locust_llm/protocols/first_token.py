@@ -1,6 +1,5 @@
-"""Token content: whether what a chunk adds (its delta) is text of the answer, reasoning, or
-nothing, in every shape that servers write. The first chunk that adds something is the first token.
-"""
+"""First token: whether what a chunk adds (its delta) is text of the answer, reasoning, or nothing,
+in every shape that servers write. The first chunk that adds something is the first token."""
 
 from typing import Any, ClassVar, Final
 
