@@ -1,19 +1,22 @@
-"""docs/reference/options.md, made from the declared options: `make docs` writes it, a test says
-when it is out of date."""
+"""docs/reference/cli, a page for each command, made from the options of its parser: `make docs`
+writes them, a test says when they are out of date."""
 
 import os
 import re
-from argparse import Action, ArgumentParser
+import sys
+from argparse import SUPPRESS, Action, ArgumentParser, HelpFormatter
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from unittest.mock import patch
 
 # the simulator could not be imported after Locust's patches
 os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"
 
+from locust_llm.commands import COMMANDS, LOCUST_COMMANDS, load_command
 from locust_llm.lab.probe.probe_user import ProbeOptions
-from locust_llm.lab.twin import twin_command
-from locust_llm.lab.twin.plan import plan_command as plan
+from locust_llm.locust_adapter.command_line_help import USAGES
 from locust_llm.locust_adapter.command_line_parser import OPTIONS
 from locust_llm.settings.option_declaration import (
     GROUPS,
@@ -23,101 +26,250 @@ from locust_llm.settings.option_declaration import (
     format_option_default,
     format_option_example,
 )
-from locust_llm.simulator.simulator_flags import add_simulator_arguments
 from locust_llm.text.numbers import format_quoted_number
 
 # else a process that was begun here would not be patched either
 del os.environ["LOCUST_SKIP_MONKEY_PATCH"]
 
-PAGE: Final = Path(__file__).parent / "reference" / "options.md"
+FOLDER: Final = Path(__file__).parent / "reference" / "cli"
 UNITS: Final = ("seconds", "ms", "tokens", "percent", "bytes", "numbers")
 ESCAPED: Final = "\\|"
-TOP: Final = """\
-# Options
+MADE: Final = "<!-- made by docs/generate_options.py from the declared options: do not edit -->\n"
+SUBCOMMANDS: Final = {"twin": ("fit", "predict", "drift"), "scenario": ("", "show")}
+GUIDES: Final = {
+    "run": "../../get-started/quickstart.md",
+    "ab": "../../how-to/ab.md",
+    "probe": "../../how-to/interference.md",
+    "demo": "../../get-started/install.md",
+    "simulate": "../../how-to/simulator.md",
+    "check": "../../get-started/quickstart.md",
+    "canary": "../../how-to/canary.md",
+    "selftest": "../../accuracy.md",
+    "report": "../reports.md",
+    "figure": "../reports.md",
+    "compare": "../reports.md#compare-runs",
+    "pareto": "../scenarios.md#throughput-per-gpu-against-throughput-per-user",
+    "history": "../../how-to/history.md",
+    "audit": "../../how-to/audit.md",
+    "twin": "../../how-to/twin.md",
+    "plan": "../../how-to/twin.md#plan",
+    "import": "../../how-to/formats.md",
+    "export": "../../how-to/formats.md#export",
+    "comment": "../../how-to/ci.md",
+    "scenario": "../scenarios.md",
+    "upload": "../../how-to/kubernetes.md#results-in-a-store",
+}
+"""The page that explains each command."""
+ENVIRONMENT: Final = """\
+Each option that takes a value can also be set by an environment variable or in a configuration file: `--request-rate` is
+`LOCUST_LLM_REQUEST_RATE`. `OPENAI_API_KEY` holds the key of the server, `LOCUST_LLM_HEADERS` one header per line, and
+`REQUESTS_CA_BUNDLE` or `SSL_CERT_FILE` a certificate authority. Times are in seconds and lengths in tokens, unless an option
+says otherwise.
+"""
+LOCUSTS_OPTIONS: Final = """\
+## Locust
 
-<!-- made by docs/generate_options.py from the declared options: do not edit -->
-
-`locust-llm run` and `locust` take the options below and [all of Locust's](https://docs.locust.io/en/stable/configuration.html).
-`locust-llm run --help` prints both, also with `-f FILE`; `locust -f FILE --help` prints Locust's alone, as it ends before it
-reads the file. The most used ones of Locust:
+The options of Locust that most runs need. [All others](https://docs.locust.io/en/stable/configuration.html) work too.
 
 | option | meaning | default |
 |---|---|---|
-| `-H`, `--host` | the server, with or without scheme and `/v1`; [several](../how-to/routers.md) with commas between | |
-| `-u`, `--users` | concurrent users; with a request rate the maximum number of concurrent sessions | 1 |
-| `-r`, `--spawn-rate` | users started per second | a closed loop: over [one response time](../how-to/load-modes.md#start) |
-| `-t`, `--run-time` | length of the profiling phase, such as `90`, `90s` or `10m` | until Ctrl-C |
-| `-s`, `--stop-timeout` | grace period: seconds that running requests get at the end | 30 |
-| `--headless` | no web page | |
-| `--processes` | worker processes on this machine; `auto`: [one per core but one](../how-to/distributed.md#several-processes) | 1 |
-| `-f`, `--locustfile` | your locustfile; `locust-llm run` brings its own | |
-
-Each option that takes a value can also be set by an environment variable (`--request-rate` is `LOCUST_LLM_REQUEST_RATE`)
-and, like Locust's own, in a configuration file. `OPENAI_API_KEY` holds the key of the server, `REQUESTS_CA_BUNDLE` or
-`SSL_CERT_FILE` a certificate authority of your own. Times are seconds, lengths tokens, unless an option says otherwise.
+| <a id="host"></a>`-H`, `--host` | server, with or without scheme and `/v1`; [several](../../how-to/routers.md), comma-separated | |
+| <a id="users"></a>`-u`, `--users` | concurrent users; with a request rate the maximum number of concurrent sessions | 1 |
+| <a id="spawn-rate"></a>`-r`, `--spawn-rate` | users started per second | a closed loop: over [one response time](../../how-to/load-modes.md#start) |
+| <a id="run-time"></a>`-t`, `--run-time` | length of the profiling phase, such as `90`, `90s` or `10m` | until Ctrl-C |
+| <a id="stop-timeout"></a>`-s`, `--stop-timeout` | grace period for open requests at the end, in seconds | 30 |
+| <a id="headless"></a>`--headless` | no web page | |
+| <a id="processes"></a>`--processes` | worker processes on this machine; `auto`: [one per core but one](../../how-to/distributed.md#several-processes) | 1 |
+| <a id="locustfile"></a>`-f`, `--locustfile` | locustfile of your own; `locust-llm run` brings its own | |
 """
-
 HEAD: Final = "| option | value | default | example | meaning |\n|---|---|---|---|---|\n"
-SIMULATOR_HEAD: Final = "| option | value | default | meaning |\n|---|---|---|---|\n"
+SHORT_HEAD: Final = "| option | value | default | meaning |\n|---|---|---|---|\n"
+OF_OWN: Final = ("ab", "probe")
+"""Groups of the commands with that name, which take the options of a run too."""
+FLAGS_OF_RUN: Final = {option.flag: option for option in OPTIONS if option.group not in OF_OWN}
 
 
-def page() -> str:
-    parts = [TOP]
-    for name, options in groupby(
-        (*OPTIONS, *declared_options(ProbeOptions)), key=lambda option: option.group
-    ):
+class Found(Exception):
+    """The parser of a command, caught as it begins to parse."""
+
+    def __init__(self, parser: ArgumentParser) -> None:
+        super().__init__()
+        self.parser = parser
+
+
+def pages() -> dict[Path, str]:
+    """The text of each page."""
+    of_run = [option for option in OPTIONS if option.group not in OF_OWN]
+    made = {"run": _page_of_run(of_run)}
+    made["ab"] = _page_of_own(
+        "ab",
+        "Compares a baseline with a candidate: two servers, or two settings of one server. It sends load to both in "
+        "turn, in short blocks, and compares block with block. `--base` is another name of `--host`.",
+        [option for option in OPTIONS if option.group == "ab"],
+    )
+    made["probe"] = _page_of_own(
+        "probe",
+        "Measures what long prompts do to other requests, and names the scheduler of the server.",
+        declared_options(ProbeOptions),
+    )
+    made["demo"] = _title("demo") + (
+        "Starts the simulator and tests it for 45 seconds. It needs no GPU and no server. It takes the\n"
+        "[options of a run](run.md).\n"
+    )
+    for command in COMMANDS:
+        if command not in LOCUST_COMMANDS:
+            made[command] = _page_of_command(command)
+    made["index"] = _index(made)
+    return {FOLDER / f"{name}.md": text for name, text in made.items()}
+
+
+def _title(command: str) -> str:
+    return f"# locust-llm {command}\n\n{MADE}\n"
+
+
+def _guide(command: str) -> str:
+    return f"Guide: [{GUIDES[command].rpartition('/')[2].partition('.')[0].replace('-', ' ')}]({GUIDES[command]}).\n"
+
+
+def _index(made: Iterable[str]) -> str:
+    rows = [
+        f"| [`{command}`]({command}.md) | {_text(_first_sentence(command))} |\n"
+        for command in COMMANDS
+        if command in made
+    ]
+    return (
+        f"# Commands and options\n\n{MADE}\nA page for each command. `locust-llm COMMAND --help` prints the same options; "
+        "`run --help` shows the ones that\nmost runs need, and `run --help-all` shows all.\n\n"
+        f"| command | what it does |\n|---|---|\n{''.join(rows)}\n{ENVIRONMENT}"
+    )
+
+
+def _first_sentence(command: str) -> str:
+    """What ``locust-llm --help`` says of a command."""
+    from locust_llm.commands import USAGE
+
+    found = re.search(rf"(?m)^  {command}\b(?: [A-Z\[]\S*)* +(\S.*(?:\n {{8,}}.*)*)", USAGE)
+    assert found is not None, command
+    text = " ".join(found[1].split())
+    return re.sub(rf":? (?:{command} --\S.*: )?{command} --.*$", "", text).rstrip(":,")
+
+
+def _page_of_run(options: Iterable[Option]) -> str:
+    text = (
+        _title("run")
+        + f"Sends load to a server and reports the result.\n\n```text\n{USAGES['run']}\n```\n\n"
+    )
+    return f"{text}{_guide('run')}\n{ENVIRONMENT}\n{LOCUSTS_OPTIONS}{_groups(options)}"
+
+
+def _page_of_own(command: str, what: str, options: Iterable[Option]) -> str:
+    return (
+        f"{_title(command)}{what} It also takes the [options of a run](run.md).\n\n"
+        f"```text\n{USAGES[command]}\n```\n\n{_guide(command)}{_groups(options)}"
+    )
+
+
+def _groups(options: Iterable[Option]) -> str:
+    parts = []
+    for name, members in groupby(options, key=lambda option: option.group):
         title, what, example = GROUPS[name]
         parts.append(f"\n## {title}\n\n{what}\n\n```sh\n{example}\n```\n\n{HEAD}")
-        parts += map(_row, options)
-    simulate = ArgumentParser()
-    add_simulator_arguments(simulate)
-    parts.append(
-        f"\n## Simulator\n\n`locust-llm simulate` has options of its own.\n\n{SIMULATOR_HEAD}"
-    )
-    parts += [_simulator_row(action) for action in simulate._actions if action.dest != "help"]
-    reaching = "and the [options of a run](#server) that reach the server, with `--host`"
-    for name, what, add in (
-        (
-            "twin fit",
-            f"A twin [of a server, or of folders](../how-to/twin.md#fit); {reaching}.",
-            twin_command.add_fit_arguments,
-        ),
-        (
-            "twin drift",
-            f"[A minute held against a twin](../how-to/twin.md#drift); {reaching}.",
-            twin_command.add_drift_arguments,
-        ),
-        (
-            "twin predict",
-            "What if: [loads and settings on a twin](../how-to/twin.md#what-if).",
-            twin_command.add_predict_arguments,
-        ),
-        (
-            "plan",
-            "[Replicas that hold an SLO](../how-to/twin.md#plan), by a twin.",
-            plan.add_plan_arguments,
-        ),
-    ):
-        command = ArgumentParser()
-        add(command)
-        of = "--host URL" if name == "twin fit" else "TWIN"
-        parts.append(f"\n## {name}\n\n`locust-llm {name} {of}`. {what}\n\n{SIMULATOR_HEAD}")
-        parts += [
-            _simulator_row(action)
-            for action in command._actions
-            if action.option_strings and action.dest != "help"
-        ]
+        parts += map(_row, members)
     return "".join(parts)
 
 
+def _page_of_command(command: str) -> str:
+    text = _title(command).removesuffix("\n")
+    for subcommand in SUBCOMMANDS.get(command, ("",)):
+        words = [subcommand] if subcommand else []
+        parser = _find_parser(command, words)
+        if subcommand:
+            text += f"\n## {subcommand}\n"
+        text += _parser_text(parser, f"{subcommand}-" if subcommand else "")
+    return f"{text}\n{_guide(command)}"
+
+
+def _find_parser(command: str, words: list[str]) -> ArgumentParser:
+    """The parser that a command makes, or that of its subcommand."""
+
+    def catch(parser: ArgumentParser, *_: Any, **__: Any) -> None:
+        raise Found(parser)
+
+    with (
+        patch.object(ArgumentParser, "parse_args", catch),
+        patch.object(ArgumentParser, "parse_known_args", catch),
+    ):
+        try:
+            load_command(command)(words)
+        except Found as found:
+            return _choose_subparser(found.parser, words)
+    raise LookupError(command)
+
+
+def _choose_subparser(parser: ArgumentParser, words: list[str]) -> ArgumentParser:
+    for action in parser._actions:
+        choices: Any = action.choices
+        if words and isinstance(choices, dict) and words[0] in choices:
+            return choices[words[0]]  # type: ignore[no-any-return]
+    return parser
+
+
+def _parser_text(parser: ArgumentParser, prefix: str) -> str:
+    described = " ".join((parser.description or "").replace("%(prog)s", parser.prog).split())
+    text = f"\n{_text(described)}\n" if described else ""
+    text += f"\n```text\n{_short_usage(parser)}\n```\n"
+    actions = list(_shown_actions(parser))
+    shared = [flag for action in actions if (flag := _flag_of_run(action))]
+    rows = [_action_row(parser, action, prefix) for action in actions if not _flag_of_run(action)]
+    if rows:
+        text += f"\n{SHORT_HEAD}{''.join(rows)}"
+    if shared:
+        links = ", ".join(f"[`{flag}`](run.md#{flag.lstrip('-')})" for flag in shared)
+        text += f"\nAs for [`run`](run.md): {links}.\n"
+    return text
+
+
+def _short_usage(parser: ArgumentParser) -> str:
+    """The usage without its options, which the table has."""
+    if parser.usage:
+        return parser.usage.replace("%(prog)s", parser.prog)
+    actions = list(_shown_actions(parser))
+    arguments = [action for action in actions if not action.option_strings]
+    formatter = HelpFormatter(parser.prog, width=110)
+    formatter.add_usage(None, arguments, [])
+    usage = formatter.format_help().strip().removeprefix("usage: ")
+    return f"{usage} [options]" if len(arguments) < len(actions) else usage
+
+
+def _shown_actions(parser: ArgumentParser) -> Iterator[Action]:
+    for action in parser._actions:
+        hidden = action.dest == "help" or action.help == SUPPRESS
+        if not hidden and not isinstance(action.choices, dict):
+            yield action
+
+
+def _flag_of_run(action: Action) -> str:
+    """The flag, where ``run`` has it too and with the same text."""
+    for flag in action.option_strings:
+        option = FLAGS_OF_RUN.get(flag)
+        if option is not None and (action.help or "").startswith(option.help):
+            return flag
+    return ""
+
+
 def _row(option: Option) -> str:
-    flag = f"`{option.flag}`" + (f", `--no-{option.flag[2:]}`" if option.kind is bool else "")
+    flag = f"{_anchor(option.flag)}`{option.flag}`"
+    flag += f", `--no-{option.flag[2:]}`" if option.kind is bool else ""
     default = format_option_default(option)
     if default:
         default = _text(default) if option.otherwise else f"`{default}`"
     return _line(
         flag, _value(option), default, f"`{format_option_example(option)}`", _text(option.help)
     )
+
+
+def _anchor(flag: str, prefix: str = "") -> str:
+    return f'<a id="{prefix}{flag.lstrip("-")}"></a>'
 
 
 def _value(option: Option) -> str:
@@ -138,21 +290,24 @@ def _value(option: Option) -> str:
     return value + (f", ≤ {format_quoted_number(most)}" if most <= 1000 else "")
 
 
-def _simulator_row(action: Action) -> str:
-    flags = ", ".join(f"`{flag}`" for flag in action.option_strings)
-    text = (action.help or "").replace("%(default)s", str(action.default)).replace("%%", "%")
-    found = re.fullmatch(r"(.*?)(?:\(default: (.*)\))?", text)
+def _action_row(parser: ArgumentParser, action: Action, prefix: str) -> str:
+    name = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
+    flags = ", ".join(f"`{flag}`" for flag in action.option_strings) or f"`{name}`"
+    long = [flag for flag in action.option_strings if flag.startswith("--")]
+    anchor = _anchor(long[0], prefix) if long else ""
+    text = HelpFormatter(parser.prog)._expand_help(action) if action.help else ""
+    found = re.fullmatch(r"(.*?)(?:\(default: (.*)\))?", text, re.DOTALL)
     assert found is not None
     meaning, default = found.groups("")
     if default.isdecimal() or default in ("on", str(action.default) or "on"):
         default = f"`{default}`"
-    return _line(flags, _simulator_value(action), _text(default), _text(meaning))
+    return _line(anchor + flags, _action_value(action), _text(default), _text(meaning))
 
 
-def _simulator_value(action: Action) -> str:
+def _action_value(action: Action) -> str:
     if action.choices is not None:
         return ", ".join(f"`{choice}`" for choice in action.choices)
-    if action.nargs == 0:
+    if action.nargs == 0 or not action.option_strings:
         return ""
     if isinstance(action.metavar, str):
         return f"`{action.metavar}`"
@@ -160,12 +315,22 @@ def _simulator_value(action: Action) -> str:
 
 
 def _line(*cells: str) -> str:
-    return f"| {' | '.join(cell.strip().replace('|', ESCAPED) for cell in cells)} |\n"
+    return f"| {' | '.join(' '.join(cell.split()).replace('|', ESCAPED) for cell in cells)} |\n"
 
 
 def _text(words: str) -> str:
     return words.replace("<", "&lt;")
 
 
+def main() -> int:
+    FOLDER.mkdir(exist_ok=True)
+    made = pages()
+    for old in {*FOLDER.glob("*.md")} - {*made}:
+        old.unlink()
+    for path, text in made.items():
+        path.write_text(text, encoding="utf-8")
+    return 0
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    sys.exit(main())

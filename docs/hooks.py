@@ -2,6 +2,7 @@
 all pages are those of the repository."""
 
 import re
+import sys
 from pathlib import Path
 from posixpath import dirname, join, normpath, relpath
 from typing import Any, Final
@@ -10,6 +11,10 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT: Final = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "docs"))  # mkdocs loads this file by its path
+
+import llms  # noqa: E402
+
 BESIDE: Final = ("benchmarks/", "reports/")
 """Folders beside docs/ whose pages have the same path in the site. The search leaves them out."""
 SHOWN: Final = (
@@ -23,6 +28,9 @@ RELATIVE_LINK: Final = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)\s#]+)")
 def on_files(files: Files, config: Any) -> Files:
     for path in SHOWN:
         files.append(File.generated(config, str(path), abs_src_path=str(ROOT / path)))
+    nav = config["nav"]
+    files.append(File.generated(config, "llms.txt", content=llms.format_list(nav)))
+    files.append(File.generated(config, "llms-full.txt", content=llms.format_full_text(nav)))
     return files
 
 

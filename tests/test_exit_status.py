@@ -181,6 +181,10 @@ def test_so_is_what_is_missing_or_no_value(
         ("run", "-u", "x"),
         ("run", "-u"),
         ("run", "--ui", "none"),
+        ("run", "--no-such-option"),
+        ("ab", "--aa", "--no-such-option"),
+        ("probe", "--no-such-option"),
+        ("demo", "--no-such-option"),
         ("probe", "--rounds", "x"),
         ("ab",),
         ("run", "-q"),
@@ -195,5 +199,5 @@ def test_so_is_it_in_a_run(words: tuple[str, ...]) -> None:
         check=False,
     )
     assert done.returncode == ExitStatus.REFUSED, done.stderr
-    assert done.stderr.startswith("locust-llm: error: ")
+    assert "locust-llm: error: " in done.stderr
     assert "Traceback" not in done.stderr

@@ -173,4 +173,4 @@ def _meant(name: str, known: Collection[str]) -> str:
     near = longer or difflib.get_close_matches(
         name, [flag for flag in known if flag.startswith("--")], cutoff=0.75
     )
-    return f"did you mean {near[0]}?" if near else "--help has all options"
+    return f"did you mean {near[0]}?" if near else "--help-all shows every option"

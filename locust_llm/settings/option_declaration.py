@@ -19,12 +19,22 @@ from locust_llm.text.numbers import TOKENS as MAX_TOKENS
 from .environment_and_config_file import name_variable
 
 GroupName = Literal[
-    "load", "prompts", "gate", "rules", "server", "sweep", "report", "ab", "probe", "locust"
+    "server",
+    "load",
+    "gate",
+    "prompts",
+    "rules",
+    "sweep",
+    "report",
+    "tenants",
+    "ab",
+    "probe",
+    "locust",
 ]
 
 
 class OptionGroup(NamedTuple):
-    """Options that belong together, in --help, in docs/reference/options.md and in the web form."""
+    """Options that belong together, in --help, in docs/reference/cli and in the web form."""
 
     title: str
     what: str
@@ -34,32 +44,32 @@ class OptionGroup(NamedTuple):
 
 RUN: Final = "locust-llm run --headless --host localhost:8000"
 GROUPS: Final[dict[str, OptionGroup]] = {
+    "server": OptionGroup(
+        "Server",
+        "Endpoint, model, keys and timeouts. The address (--host) is an option of Locust.",
+        "locust-llm run --headless --host https://llm.example.com -u 10 -t 60 --model llama "
+        "--api-key-file key.txt",
+    ),
     "load": OptionGroup(
         "Load",
         "Amount and timing of the load. The number of users (-u) and the length of the run (-t) "
         "are options of Locust.",
         f"{RUN} --request-rate 4 --arrival-pattern constant -t 2m",
     ),
-    "prompts": OptionGroup(
-        "Prompts",
-        "Content of the requests: synthetic prompts, sessions and datasets.",
-        f"{RUN} -u 10 -t 60 --synthetic-input-tokens-mean 8000 --output-tokens-mean 200",
-    ),
     "gate": OptionGroup(
         "Prefill concurrency",
         "Limit on the requests that wait for their first token at the same time.",
         f"{RUN} -u 30 -t 2m --prefill-concurrency 5 --prefill-concurrency-ramp-duration 30",
     ),
+    "prompts": OptionGroup(
+        "Prompts",
+        "Content of the requests: synthetic prompts, sessions and datasets.",
+        f"{RUN} -u 10 -t 60 --synthetic-input-tokens-mean 8000 --output-tokens-mean 200",
+    ),
     "rules": OptionGroup(
         "SLO rules",
         "Service level objectives (SLOs). They decide the exit status.",
         f"{RUN} -u 10 -t 2m --slo 'ttft p95 < 500ms' --slo 'error_rate < 1%'",
-    ),
-    "server": OptionGroup(
-        "Server",
-        "Endpoint, model, keys and timeouts. The address (--host) is an option of Locust.",
-        "locust-llm run --headless --host https://llm.example.com -u 10 -t 60 --model llama "
-        "--api-key-file key.txt",
     ),
     "sweep": OptionGroup(
         "Sweep",
@@ -71,6 +81,11 @@ GROUPS: Final[dict[str, OptionGroup]] = {
         "Report",
         "Tables, reports and pages, and the check of their timing accuracy.",
         f"{RUN} -u 10 -t 60 --percentiles 50,95,99 --report-dir out --gpus 8",
+    ),
+    "tenants": OptionGroup(
+        "Tenants",
+        "Several tenants on one server: their shares, headers and fairness.",
+        f"{RUN} --request-rate 4 -t 2m --tenant-mix gold=20,free=80",
     ),
     "ab": OptionGroup(
         "A/B",
@@ -85,7 +100,7 @@ GROUPS: Final[dict[str, OptionGroup]] = {
         "locust-llm probe --host localhost:8000 --longest 8000 --rounds 3",
     ),
 }
-"""The groups in the order of --help and docs/reference/options.md. "locust" has only ranges, as
+"""The groups in the order of --help and docs/reference/cli. "locust" has only ranges, as
 Locust has these flags."""
 
 

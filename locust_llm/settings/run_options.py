@@ -682,7 +682,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     tenant_mix: Annotated[
         str | None,
         Option(
-            "load",
+            "tenants",
             "Tenants and their shares of the load: of the arrivals with a request rate, otherwise "
             "of the users",
             "gold=20,free=80",
@@ -694,7 +694,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     tenant_priority: Annotated[
         str | None,
         Option(
-            "load",
+            "tenants",
             "Value of the body's field priority for each tenant (vLLM serves the lowest first)",
             "gold=0,free=10",
             "NAME=N,...",
@@ -703,7 +703,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     tenant_weight: Annotated[
         str | None,
         Option(
-            "load",
+            "tenants",
             "Weight of each tenant for the fairness metrics. Jain's index and the service gap "
             "compare service divided by weight",
             "gold=4,free=1",
@@ -713,7 +713,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     isolate: Annotated[
         str | None,
         Option(
-            "load",
+            "tenants",
             "Compare this tenant alone and with the other tenants, in alternating blocks "
             "(--block-duration)",
             "gold",

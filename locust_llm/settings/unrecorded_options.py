@@ -106,7 +106,7 @@ class UnrecordedOptions(msgspec.Struct):
     tenant_header: Annotated[
         tuple[str, ...],
         Option(
-            "load",
+            "tenants",
             "Header of all requests of one tenant (may be repeated). In the environment variable, "
             "write one per line",
             "gold:x-gateway-inference-objective=interactive",

@@ -29,7 +29,7 @@ from .locust_form import (
 
 GROUPS: Final = {
     "load": "Load", "sweep": "Load", "prompts": "Prompts", "gate": "Gate", "rules": "Rules",
-    "server": "Server",
+    "server": "Server", "tenants": "Load",
 }  # fmt: skip
 """The form's groups, by the groups of the options."""
 OTHERS: Final = "Rules"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
+import yaml
 from support.unpatched_locust import get_empty_argument_parser, setup_parser_arguments
 
 from locust_llm.__main__ import main
@@ -297,14 +298,67 @@ def test_targets_of_make_that_pages_name_exist() -> None:
     assert named <= targets
 
 
-@pytest.mark.parametrize("maker", ["generate_options", "generate_metrics", "generate_scenarios"])
-def test_a_page_that_is_made_is_up_to_date(maker: str) -> None:
-    spec = importlib.util.spec_from_file_location(maker, ROOT / "docs" / f"{maker}.py")
+def load_maker(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("maker", ["generate_metrics", "generate_scenarios"])
+def test_a_page_that_is_made_is_up_to_date(maker: str) -> None:
+    module = load_maker(maker)
     assert module.page() == module.PAGE.read_text("utf-8"), "make docs makes it anew"
+
+
+def test_the_page_of_each_command_is_up_to_date() -> None:
+    made = load_maker("generate_options").pages()
+    folder = DOCS / "reference" / "cli"
+    assert {path.stem for path in made} == {*COMMANDS, "index"}
+    assert {path: path.read_text("utf-8") for path in folder.glob("*.md")} == made, (
+        "make docs makes them anew"
+    )
+
+
+def test_each_option_of_a_run_has_an_anchor_and_its_default() -> None:
+    page = (DOCS / "reference" / "cli" / "run.md").read_text("utf-8")
+    assert '<a id="prefill-concurrency"></a>`--prefill-concurrency`' in page
+    rows = re.findall(r'^\| <a id="([\w-]+)"></a>', page, re.MULTILINE)
+    assert len(rows) == len(set(rows)) > 100
+    pages = "".join(path.read_text("utf-8") for path in DOCS.rglob("*.md"))
+    assert "%(" not in pages
+    assert rows.index("prefill-concurrency") < rows.index("slo") < rows.index("tenant-mix")
+
+
+def test_llms_txt_lists_every_page(tmp_path: Path) -> None:
+    llms = load_maker("llms")
+    nav = [
+        {"Home": "index.md"},
+        {"Reference": [{"CLI": ["reference/cli/index.md"]}, {"SLO": "reference/slo.md"}]},
+    ]
+    pages = list(llms.list_pages(nav))
+    assert [(page.section, page.path) for page in pages] == [
+        ("", "index.md"),
+        ("Reference", "reference/cli/index.md"),
+        ("Reference", "reference/slo.md"),
+    ]
+    listed = llms.format_list(nav)
+    assert "- [locust-llm](./): locust-llm is a load tester for LLM servers.\n" in listed
+    assert (
+        "\n## Reference\n\n- [Commands and options](reference/cli/): A page for each command.\n"
+        in listed
+    )
+    assert "](reference/slo/)" in listed
+    full = llms.format_full_text(nav)
+    assert all(f"<!-- {page.path} -->\n\n# {page.title}\n" in full for page in pages)
+
+
+def test_the_navigation_has_every_page_once() -> None:
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"]
+    listed = [page.path for page in load_maker("llms").list_pages(nav)]
+    assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
 
 
 def test_the_readme_is_short_and_its_pictures_are_small() -> None:

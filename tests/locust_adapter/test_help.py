@@ -1,8 +1,10 @@
 """Help: groups with examples that work, versions, and what an unknown command or option was meant
 to be."""
 
+import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.command_line import parse
@@ -11,6 +13,8 @@ from support.unpatched_locust import get_empty_argument_parser, setup_parser_arg
 from locust_llm.__main__ import main
 from locust_llm.commands import COMMANDS, OF_OTHERS
 from locust_llm.exit_status import ExitStatus
+from locust_llm.lab.probe.probe_user import ProbeOptions
+from locust_llm.locust_adapter.command_line_help import MAIN_OPTIONS
 from locust_llm.locust_adapter.command_line_parser import OPTIONS, add_options
 from locust_llm.locust_adapter.option_names_of_other_tools import (
     ACCEPTED_PEER_NAMES,
@@ -20,7 +24,7 @@ from locust_llm.locust_adapter.option_names_of_other_tools import (
     unknown_options,
 )
 from locust_llm.records.machine import format_versions
-from locust_llm.settings.option_declaration import GROUPS
+from locust_llm.settings.option_declaration import GROUPS, declared_options
 
 FLAGS = {option.flag for option in OPTIONS}
 
@@ -28,27 +32,72 @@ FLAGS = {option.flag for option in OPTIONS}
 def made(program: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """--help of a command."""
     monkeypatch.setattr("sys.argv", [program])
+    return str(made_parser().format_help())
+
+
+def made_parser() -> Any:
     parser = get_empty_argument_parser(default_config_files=[])
     setup_parser_arguments(parser)
     add_options(parser, before_load=lambda options: None)
-    return str(parser.format_help())
+    return parser
 
 
 @pytest.mark.parametrize("command", ["run", "ab", "probe"])
-def test_help_begins_with_the_command_and_what_most_runs_need(
+def test_help_all_begins_with_the_command_and_has_every_group(
     command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = made(f"locust-llm {command}", monkeypatch)
     assert text.lstrip().startswith(f"Usage: locust-llm {command} ")
     assert (
-        text.index("\n  --host URL")
+        text.index("\nServer:")
         < text.index("\nLoad:")
         < text.index("\nPrompts:")
+        < text.index("\nTenants:")
         < text.index("\nCommon options:")
     )
     for group in GROUPS.values():
         assert f"$ {group.example}" in text or group.title == "Probe"
     assert "locust -f my_test.py" not in text
+
+
+def test_help_of_a_run_shows_the_twenty_main_options_by_job(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["locust-llm run"])
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit) as ended:
+        made_parser().parse_args(["--help"])
+    assert ended.value.code == ExitStatus.OK
+    text = capsys.readouterr().out
+    shown = re.findall(r"^  (?:-\w [A-Z]+, )?(--[\w-]+)", text, re.MULTILINE)
+    assert len(shown) == 20
+    assert [shown[0], shown[-1]] == ["--host", "--report-dir"]
+    assert shown.index("--prefill-concurrency") < shown.index("--slo")
+    assert "--help-all shows every option" in text
+    assert "tenant" not in text
+
+
+@pytest.mark.parametrize("command", MAIN_OPTIONS)
+def test_each_main_option_of_a_command_exists(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", [f"locust-llm {command}"])
+    parser = made_parser()
+    flags = [flag for group in MAIN_OPTIONS[command].values() for flag in group]
+    of_the_probe = {option.flag for option in declared_options(ProbeOptions)}
+    assert len(flags) == len(set(flags)) <= 20
+    assert {*flags} - of_the_probe <= {*parser._option_string_actions}
+
+
+def test_help_all_ends_the_program(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["locust-llm run"])
+    parser = made_parser()
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_args(["--help-all"])
+    assert ended.value.code == ExitStatus.OK
+    assert capsys.readouterr().out == parser.format_help()
 
 
 def test_help_of_locust_itself_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +152,7 @@ def test_what_other_tools_call_an_option_is_named_here() -> None:
             ["--prefil-concurrency", "3"],
             "there is no --prefil-concurrency: did you mean --prefill-concurrency?",
         ),
-        (["--qqqqqqqq"], "there is no --qqqqqqqq: --help has all options"),
+        (["--qqqqqqqq"], "there is no --qqqqqqqq: --help-all shows every option"),
         (["--request-rat", "5"], "there is no --request-rat: did you mean --request-rate?"),
         (["--prefil=2"], "there is no --prefil: did you mean --prefill-concurrency?"),
         (

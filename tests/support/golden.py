@@ -33,22 +33,23 @@ PAGES: Final = GOLDEN / "pages.json"
 # -- help ------------------------------------------------------------------------------------------
 
 SUBCOMMANDS: Final = ("twin fit", "twin predict", "twin drift", "scenario show")
-HELP_COMMANDS: Final = ("", *COMMANDS, *SUBCOMMANDS)
+ALL_OPTIONS: Final = ("run --help-all", "ab --help-all", "probe --help-all")
+HELP_COMMANDS: Final = ("", *COMMANDS, *SUBCOMMANDS, *ALL_OPTIONS)
 """The empty one is ``locust-llm --help`` itself."""
 OPTIONS_OF_LOCUST: Final = "\nCommon options:\n"
 """From here on, the help of a run depends on the installed version of Locust."""
 
 
 def help_file(command: str) -> Path:
-    return GOLDEN / "help" / f"{command.replace(' ', '-') or 'locust-llm'}.txt"
+    return GOLDEN / "help" / f"{command.replace(' --', '-').replace(' ', '-') or 'locust-llm'}.txt"
 
 
 def make_help(command: str) -> str:
     """Returns the text of ``--help`` on a console so wide that no line breaks, in the words of
     Python 3.13."""
-    words = [*command.split(), "--help"]
+    words = [*command.split(), *(() if command in ALL_OPTIONS else ("--help",))]
     with _clean_environment(COLUMNS="1000"):
-        if command in LOCUST_COMMANDS:
+        if words[0] in LOCUST_COMMANDS:
             done = subprocess.run(
                 [sys.executable, "-m", "locust_llm", *words],
                 capture_output=True,

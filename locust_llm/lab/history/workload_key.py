@@ -16,7 +16,7 @@ from locust_llm.settings.option_declaration import declared_options
 from locust_llm.settings.run_options import OUR_LOCUSTFILES, Settings
 from locust_llm.text.format import format_count
 
-GROUPS: Final = ("load", "prompts", "gate", "sweep", "ab")
+GROUPS: Final = ("load", "prompts", "gate", "sweep", "tenants", "ab")
 """All options of these groups define the workload, except the following ones."""
 ASIDE: Final = frozenset((
     "request_count", "num_sessions", "max_users", "random_seed", "fresh_words", "probe", "scenario",
