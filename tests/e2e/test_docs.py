@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from argparse import Namespace
@@ -15,11 +16,13 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 import yaml
+from support.tutorial import Tutorial, find_blocks, find_missing_labels
 from support.unpatched_locust import get_empty_argument_parser, setup_parser_arguments
 
 from locust_llm.__main__ import main
 from locust_llm.commands import COMMANDS
 from locust_llm.demo_command import DEMO, start_simulator
+from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.probe import probe_user as probe
 from locust_llm.locust_adapter import command_line_parser as options_module
 from locust_llm.locust_adapter.ab_command import replace_base_by_host
@@ -53,6 +56,9 @@ EXCEPTIONS: Final = {  # neither run nor parsed: how the command begins, and why
     "kubectl ": "needs a cluster",
     "locust-llm compare --last": "needs such runs; the history's own tests give it some",
     "vllm serve": "needs vLLM, and a model",
+    "python3 make_log.py": "is a file of its tutorial, which a test runs",
+    "head ": "shows a file of its tutorial, which a test runs",
+    "locust-llm run --headless --target": "is refused, which its tutorial shows",
 }
 FOREIGN: Final = {  # options of other programs that pages other than migration.md name
     "--no-cache-prompt", "--no-enable-prefix-caching", "--no-enable-chunked-prefill", "--scale",
@@ -75,7 +81,7 @@ class Command(NamedTuple):
 def blocks(page: Path, *languages: str) -> Iterator[str]:
     """The fenced blocks of a page in one of the languages."""
     for language, text in re.findall(
-        r"^```(\w+)\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
+        r"^```(\w+)[^\n]*\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
     ):
         if language in languages:
             yield text
@@ -370,3 +376,80 @@ def test_the_readme_is_short_and_its_pictures_are_small() -> None:
         for image in (ROOT / "docs" / "images").glob("*.png")
         if image.stat().st_size > 300_000
     ] == []
+
+
+# -- tutorials -------------------------------------------------------------------------------------
+
+TUTORIALS: Final = tuple(sorted((DOCS / "tutorials").glob("*.md")))
+MIX: Final = {'"200,100:70;8000,100:30"': '"50,10:70;200,10:30"'}
+SHORTER: Final[dict[str, dict[str, str]]] = {
+    "ci-gate": {"-t 2m": "-t 8", "--warmup-duration 10": "--warmup-duration 2"},
+    "coming-from-other-tools": {
+        "--benchmark-duration 60": "--benchmark-duration 6", "--num-prompts 100": "--num-prompts 20",
+        "-t 30": "-t 6",
+    },
+    "compare-builds": {
+        "-t 5m": "-t 30 --block-duration 1.2", "-t 2m": "-t 8",
+        "--warmup-duration 10": "--warmup-duration 2",
+    },
+    "kubernetes": {"-t 60": "-t 8"},
+    "prefill-concurrency": {
+        "-t 2m": "-t 8", "-t 10m": "-t 40", "concurrency=1,2,4": "concurrency=1", **MIX,
+    },
+    "rag-and-agent": {"-t 60": "-t 8"},
+    "replay": {"--fixed-schedule": "--fixed-schedule --fixed-schedule-end-offset 10000"},
+    "size-a-deployment": {
+        "-t 5m": "-t 30", "-t 3m": "-t 8", "concurrency=1..128": "concurrency=1..8",
+        "-u 24": "-u 4", "--warmup-duration 10": "--warmup-duration 2",
+        "tokens-mean 1500": "tokens-mean 100", "tokens-mean 200": "tokens-mean 20",
+    },
+    "slow-p99": {"-t 2m": "-t 10"},
+}  # fmt: skip
+"""By page, what makes its commands long, and what a test has in its place."""
+TUTORIAL_FILES: Final = {
+    "coming-from-other-tools": {
+        "vllm_bench.json": ROOT / "tests/data/results/vllm-bench-0.32.0/concurrency-8.json"
+    }
+}
+"""Files that a reader of the page has."""
+REFUSED: Final = ("locust-llm run --headless --target",)
+"""How a command begins that the page shows because it is refused."""
+RULES_DECIDE: Final = (ExitStatus.OK, ExitStatus.RULE_FAILED, ExitStatus.INCONCLUSIVE)
+"""A shortened run may decide otherwise than the page shows."""
+
+
+def expect_status(command: str) -> tuple[int, ...]:
+    if command.startswith(REFUSED):
+        return (ExitStatus.REFUSED,)
+    return RULES_DECIDE if "--slo" in command else (ExitStatus.OK,)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_a_tutorial_works(page: Path, tmp_path: Path) -> None:
+    """Each command ends as it should and prints the lines that the page shows, with other
+    values."""
+    for name, file in TUTORIAL_FILES.get(page.stem, {}).items():
+        shutil.copy(file, tmp_path / name)
+    tutorial = Tutorial(page, tmp_path, SHORTER[page.stem])
+    for result in tutorial.run():
+        assert result.status in expect_status(result.command), f"{result.command}\n{result.output}"
+    assert tutorial.missing == []
+    assert set(SHORTER[page.stem]) == tutorial.used
+
+
+def test_a_line_that_a_command_does_not_print_is_noticed() -> None:
+    shown = "Safe: 27 users.\nTTFT (ms)  23  549\n...\nCapacity: 3\n"
+    printed = "Safe: 1 users.\n  TTFT (ms)   7.5   9\n"
+    assert find_missing_labels(shown, printed) == ["Capacity"]
+
+
+def test_a_tutorial_has_600_to_900_words() -> None:
+    """Its text and its commands, without the outputs and the files that it shows."""
+    counts = {page.stem: count_words(page.read_text("utf-8")) for page in TUTORIALS}
+    assert {name: count for name, count in counts.items() if not 600 <= count <= 900} == {}
+
+
+def count_words(page: str) -> int:
+    shown = [block.text for block in find_blocks(page) if block.language != "sh"]
+    return len(page.split()) - sum(len(text.split()) for text in shown)
