@@ -58,7 +58,6 @@ EXCEPTIONS: Final = {  # neither run nor parsed: how the command begins, and why
     "vllm serve": "needs vLLM, and a model",
     "python3 make_log.py": "is a file of its tutorial, which a test runs",
     "head ": "shows a file of its tutorial, which a test runs",
-    "locust-llm run --headless --target": "is refused, which its tutorial shows",
 }
 FOREIGN: Final = {  # options of other programs that pages other than migration.md name
     "--no-cache-prompt", "--no-enable-prefix-caching", "--no-enable-chunked-prefill", "--scale",
@@ -67,6 +66,7 @@ FOREIGN: Final = {  # options of other programs that pages other than migration.
     "--enable-prompt-tokens-details", "--enable-per-request-metrics",
     "--per-request-spec-decode-metrics",
     "--save-result", "--save-detailed",
+    "--enable-auto-tool-choice", "--tool-call-parser", "--gpu-memory-utilization",
 }  # fmt: skip
 
 
