@@ -368,7 +368,7 @@ class Plugin:
             leave_process(signal_exit_status(number))
         else:
             if self._control is not None:
-                self._control.note_stop_asked()
+                self._control.shutdown.note_asked()
                 if line := self._control.open_line():
                     logger.info(line)
             interrupt_main()

@@ -21,6 +21,9 @@ from locust_llm.wire.worker_messages import (
 )
 from locust_llm.workload.dataset_formats import DatasetSession
 
+KEPT_S: Final = 3.0
+"""Arrivals that were due are known for so long. A run may be stopped so long before its end
+begins."""
 AHEAD_S: Final = 1.0
 """Arrivals are dealt out so long before they are due, as messages take time, and requests are
 prepared."""
@@ -96,7 +99,7 @@ class Dispatcher:
             if batch:
                 self._ahead.extend(due.at_s for due in batch)
                 self._dealt += len(batch)
-                while self._ahead[0] < self._ahead[-1] - 2 * AHEAD_S:
+                while self._ahead[0] < self._ahead[-1] - AHEAD_S - KEPT_S:
                     self._ahead.popleft()
                 while not (self._stopped or self._deal(batch)):
                     self._sleep(TICK_S)
@@ -108,10 +111,11 @@ class Dispatcher:
         """Deal out nothing more of this schedule."""
         self._stopped = True
 
-    def due(self) -> tuple[int, float]:
+    def due(self, ago_s: float = 0.0) -> tuple[int, float]:
         """(arrivals that have been due by now, the seconds over which they were spread). The
-        seconds end now, or a mean gap after the last arrival where the schedule is over."""
-        elapsed_s = self._clock() - self._began
+        seconds end now, or a mean gap after the last arrival where the schedule is over.
+        ``ago_s``: the same at a moment before, of the last ``KEPT_S``."""
+        elapsed_s = max(0.0, self._clock() - self._began - ago_s)
         count = self._dealt - sum(at_s > elapsed_s for at_s in self._ahead)
         if self._through and self._lasts_s is not None:
             elapsed_s = self._lasts_s

@@ -372,8 +372,8 @@ class PhaseRunner:
         gevent.killall(self._jobs)
         self._jobs.clear()
 
-    def stop(self) -> None:
-        """Start nothing new, as the run ends."""
+    def stop(self, ago_s: float = 0.0) -> None:
+        """Start nothing new, as the run ends. ``ago_s``: how long ago it was stopped."""
         if self._running is not None:
             self._running.kill()
         self.limit.stop()
@@ -385,7 +385,7 @@ class PhaseRunner:
             self.stages.stop(
                 self.allocator.closed_at or self._store.stopping_at or self._time.now()
             )
-        self.allocator.count_due()
+        self.allocator.count_due(ago_s=ago_s)
 
     @property
     def phase_s(self) -> float:

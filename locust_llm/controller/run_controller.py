@@ -128,8 +128,7 @@ class Controller:
             context.heard,
         )
         self._users = UserPool(context)
-        self.shutdown = Shutdown(environment, self._workers.active, time.monotonic)
-        self._stop_asked_at: float | None = None
+        self.shutdown = Shutdown(environment, self._workers.active, time.monotonic, time.now)
         self.phases = PhaseRunner(context, self._users, self.shutdown)
         self.stages, self.allocator, self.plan = (
             self.phases.stages,
@@ -262,23 +261,20 @@ class Controller:
         stopping_at = self.store.stopping_at
         return self.phases.phase_s if stopping_at is None else self._time.now() - stopping_at
 
-    def note_stop_asked(self) -> None:
-        """Somebody asks for the end now. ``drain`` may come later, where the process has no CPU."""
-        self._stop_asked_at = self._stop_asked_at or self._time.now()
-
     def drain(self) -> None:
         """Start nothing new, and wait until every process has ended its part and handed over its
         records."""
         if self.store.stopping_at is not None:
             self.shutdown.over.wait()
             return
-        self.store.stopping_at = self._time.now()
+        self.shutdown.note_asked()
+        now = self._time.now()
+        stopped_at = min(self.shutdown.asked_at or now, now)
+        self.store.stopping_at = stopped_at
         if not self.shutdown.begun:  # by nothing of ours
-            self.store.stopped_early = self.phases.progress_when_stopped(
-                self._stop_asked_at or self._time.now()
-            )
+            self.store.stopped_early = self.phases.progress_when_stopped(stopped_at)
         self.shutdown.begun = True
-        self.phases.stop()
+        self.phases.stop(now - stopped_at)
         self.shutdown.expect(self._workers.active())
         self._send(EndRun())
         if self._workers.alone:

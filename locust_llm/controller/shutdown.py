@@ -19,21 +19,32 @@ class Shutdown:
         environment: Environment,
         active: Callable[[], Sequence[str]],
         clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
     ) -> None:
+        """``now``: Unix seconds."""
         self.begun = False
         """Nothing new may start."""
         self.over = Event()
         """All is handed over, as far as it ever will be."""
-        self._environment = environment
+        self.asked_at: float | None = None
+        """When the end was asked for first, in Unix seconds: the time was up, all was sent, or
+        somebody stopped the run. It begins later where this process has no CPU."""
+        self._environment, self._now = environment, now
         self._active, self._clock = active, clock
         self._ended: dict[str, Event] = {}
         self._by = math.inf
         """When the shutdown is over at the latest (monotonic seconds)."""
 
+    def note_asked(self) -> None:
+        """The end is asked for now."""
+        if self.asked_at is None:
+            self.asked_at = self._now()
+
     def begin(self) -> None:
         """End the run as Locust ends it, as all is sent."""
         if not self.begun:
             self.begun = True
+            self.note_asked()
             # the caller is one of those that the end waits for
             gevent.spawn(_end, self._environment)
 

@@ -191,12 +191,12 @@ class Allocator:
         in a closed loop."""
         return (self.dispatcher.due()[0], self._users.missing) if self.open else (0, 0)
 
-    def count_due(self, *, sent: bool = False) -> None:
+    def count_due(self, *, sent: bool = False, ago_s: float = 0.0) -> None:
         """Once, when nothing new is sent. ``sent``: there was nothing to send in the arrivals that
-        are left."""
+        are left. ``ago_s``: how long ago the run was stopped."""
         # the run may be over by now
         if self.open and self.plan.phase != WARMUP and self.due is None:
-            count, span_s = self.dispatcher.due()
+            count, span_s = self.dispatcher.due(ago_s)
             self.due = (self._profiled if sent else count), span_s
 
     def offer(self) -> OpenLoopSchedule | None:

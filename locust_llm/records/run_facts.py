@@ -290,8 +290,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     profiling_at: Unix
     """When the profiling phase began. Without a warmup it equals started_at."""
     stopping_at: Unix | None = None
-    """From here on nothing new was sent. None: the run did not end cleanly (killed), or still
-    runs."""
+    """When the run was stopped: its time was up, all was sent, or somebody stopped it. The wait for
+    open requests begins then, or a moment later where the load generator has no CPU. None: the run
+    did not end cleanly (killed), or still runs."""
     ended_at: Unix | None = None
     simulated: bool = False
     imported: str = ""

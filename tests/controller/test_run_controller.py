@@ -487,16 +487,39 @@ def test_how_far_a_run_was_that_somebody_stopped(
 
 
 def test_a_run_was_stopped_at_the_signal_and_not_when_its_end_begins(begun: Any) -> None:
-    """The signal came after 7.1 s, and the process, without CPU, begins to drain after 8.6 s."""
-    control = begun(Master("a"), run_time_s=30.0)
-    control.store.profiling_at = time.time() - 7.14
-    control.note_stop_asked()
-    control.store.profiling_at -= 1.5
-    control._stop_asked_at -= 1.5
-    control.note_stop_asked()
+    """The signal came after 7.1 s, and the process, without CPU, begins to drain after 8.6 s. Of
+    four arrivals a second 29 were due by the signal, the first one at once."""
+    clock = VirtualTime()
+    control = begun(
+        Master("a"), time=clock, users=None, run_time_s=30.0, request_rate=4.0,
+        arrival_pattern="constant",
+    )  # fmt: skip
+    clock.advance(1.0)
+    began_at = control.store.profiling_at
+    clock.advance(began_at - UNIX + 7.1 - clock.at)
+    control.shutdown.note_asked()
+    clock.advance(1.5)
+    control.shutdown.note_asked()
     gevent.spawn(control.drain)
     turn()
-    assert control.facts().stopped_early == "after 7.1 of 30 s"
+    facts = control.facts()
+    assert facts.stopped_early == "after 7.1 of 30 s"
+    assert facts.stopping_at == pytest.approx(began_at + 7.1)
+    assert facts.offer is not None
+    assert (facts.offer.due, facts.offer.duration_s) == (29, pytest.approx(7.1))
+
+
+def test_a_run_whose_time_is_up_was_stopped_then_and_not_when_its_end_begins(begun: Any) -> None:
+    clock = VirtualTime()
+    control = begun(Master("a"), time=clock, run_time_s=12.0)
+    began_at = control.store.profiling_at
+    clock.advance(12.1)
+    clock.advance(0.6)
+    gevent.spawn(control.drain)
+    turn()
+    stopping_at = control.facts().stopping_at
+    assert stopping_at is not None
+    assert 12.0 <= stopping_at - began_at <= 12.2
 
 
 @pytest.mark.parametrize(
