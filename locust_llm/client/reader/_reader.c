@@ -31,6 +31,7 @@
 #define READ_BYTES 65536
 #define MAX_READS 2      /* of one connection between two polls, as in python_reader.py */
 #define MAX_READY 1024
+#define LOOK_MS 5        /* the longest wait for bytes of open streams; as in python_reader.py */
 #define NAP_READS 1024
 #define NAP_STREAMS 32
 #define NAP_NS 750000
@@ -199,6 +200,15 @@ static int ms_until_due(Reader *reader) {
     }
     pthread_mutex_unlock(&reader->lock);
     return next == INT64_MAX ? -1 : (int)((next - now) / 1000000 + 1);
+}
+
+/* Returns the ms to wait for bytes. While streams are open it is short, so that what comes together after a silence, as
+ * when the server stood still, is known to have come after it; -1: until something comes. */
+static int ms_to_wait(Reader *reader) {
+    int ms = ms_until_due(reader);
+    if (atomic_load(&reader->open) && (ms < 0 || ms > LOOK_MS))
+        return LOOK_MS;
+    return ms;
 }
 
 /* -- the thread ---------------------------------------------------------------------------------------------------------- */
@@ -406,8 +416,10 @@ static void *run(void *argument) {
         free_removed(reader);
         int64_t asked = now_ns(CLOCK_MONOTONIC);
         int ready = epoll_wait(reader->epoll, reader->ready, MAX_READY, 0);
-        if (ready == 0)
-            ready = epoll_wait(reader->epoll, reader->ready, MAX_READY, ms_until_due(reader));
+        if (ready == 0) {  /* nothing had come before it was asked for */
+            since = asked;
+            ready = epoll_wait(reader->epoll, reader->ready, MAX_READY, ms_to_wait(reader));
+        }
         if (atomic_load(&reader->stop))
             return NULL;
         if (ready < 0) {
@@ -417,8 +429,11 @@ static void *run(void *argument) {
         int64_t begun = now_ns(CLOCK_MONOTONIC), offset = wall_minus_monotonic_ns();
         for (int i = 0; i < ready; i++) {
             Stream *stream = reader->ready[i].data.ptr;
-            if (stream == NULL)
+            if (stream == NULL) {  /* the first stream is open */
+                eventfd_t count;
+                eventfd_read(reader->wake, &count);
                 continue;
+            }
             pthread_mutex_lock(&stream->lock);
             if (!stream->removed && !stream->end)
                 read_stream(reader, stream, since, begun, offset, reader->ready[i].events != EPOLLIN);
@@ -475,7 +490,8 @@ static PyObject *add(Reader *reader, PyObject *args) {
         return PyErr_SetFromErrno(PyExc_OSError);
     }
     reader->streams[fd] = stream;
-    atomic_fetch_add(&reader->open, 1);
+    if (atomic_fetch_add(&reader->open, 1) == 0)
+        eventfd_write(reader->wake, 1);
     atomic_fetch_add(&reader->awaited, awaited);
     Py_RETURN_NONE;
 }

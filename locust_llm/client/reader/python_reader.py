@@ -7,6 +7,7 @@ functions by name. Polling is level-triggered: what a read leaves behind is read
 """
 
 import errno
+import math
 import os
 import time
 from array import array
@@ -35,6 +36,8 @@ CLOSED: Final = -1
 HEADER_BYTES: Final = 5
 SHORT_RECORD: Final = 64
 """The longest short TLS record, as in _reader.c."""
+LOOK_S: Final = 0.005
+"""The longest wait for bytes of open streams; as in _reader.c."""
 NAP_S: Final = 0.0005
 """With many streams and kernel stamps, the thread sleeps so long after a round, as waking it costs
 more than a read."""
@@ -321,9 +324,14 @@ class PythonReader:
             self._poll.unregister(stream.fd)
 
     def _until_due(self, now_ns: int) -> float | None:
-        """The wait until the next stream is due, in units of poll's time-out."""
+        """The wait until the next stream is due, in units of poll's time-out. While streams are
+        open it is short, so that what comes together after a silence, as when the server stood
+        still, is known to have come after it."""
         waiting = self._waiting
-        return max(0.0, (waiting[0][0] - now_ns) / 1e9 / self._unit_s) if waiting else None
+        look_s = LOOK_S if self._streams else math.inf
+        due_s = max(0.0, (waiting[0][0] - now_ns) / 1e9) if waiting else math.inf
+        wait_s = min(due_s, look_s)
+        return wait_s / self._unit_s if wait_s < math.inf else None
 
     # -- with the lock -----------------------------------------------------------------------------
 

@@ -107,6 +107,17 @@ def test_several_chunks_in_one_send_are_merged_and_marked(scripted: Scripted) ->
     assert record.sharp_gaps_us == ()
 
 
+def test_what_comes_together_after_a_silence_came_after_it(scripted: Scripted) -> None:
+    """Two batches of three chunks after a second of silence each, as of a server that stood still:
+    none of them can have come in it, but for what the thread needs on a busy machine."""
+    steps = stream(6, first_ms=1000, each_ms=1000, end_ms=15, batch=3)
+    record, timed = run(scripted, "silence", steps)
+    check(record, timed.sent_ns, scripted.row("silence"))
+    assert [index for index, _ in record.merged] == list(range(6))
+    late_us = [record.chunk_us[index] - earliest for index, earliest in record.merged]
+    assert max(late_us) < 300_000
+
+
 def test_where_the_kernel_gives_no_stamps_the_threads_clock_serves(
     scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,6 +119,15 @@ def test_a_wall_clock_set_by_an_hour_changes_no_duration(
     assert late <= 1 + len(record.merged)
 
 
+def test_what_comes_together_after_a_silence_came_after_it(scripted: Scripted) -> None:
+    """As the native reader knows it."""
+    steps = stream(6, first_ms=1000, each_ms=1000, end_ms=15, batch=3)
+    record, _ = run(scripted, "python-silence", steps)
+    assert [index for index, _ in record.merged] == list(range(6))
+    late_us = [record.chunk_us[index] - earliest for index, earliest in record.merged]
+    assert max(late_us) < 300_000
+
+
 def test_bytes_that_are_no_tls_end_the_request(
     scripted_tls: Scripted, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
