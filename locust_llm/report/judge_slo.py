@@ -436,6 +436,8 @@ def _assumed(rule: Rule, found: ObservedValue) -> str:
         return f"{bound}, by their spread"
     which = "largest" if up else "smallest"
     of = "them" if found.extrapolated else "all values"
+    if round(found.slowest * found.count) <= 1:
+        return f"{bound}, by the {which} of {of}"
     return f"{bound}, by the mean of the {which} {100 * found.slowest:.3g}% of {of}"
 
 

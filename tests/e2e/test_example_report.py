@@ -89,3 +89,9 @@ def test_rate_times_ttft_is_within_the_limit(results: Results) -> None:
     sent = results.requests[results.requests["sent_at"].notna()]
     seconds = float(sent["sent_at"].max() - sent["sent_at"].min())
     assert len(sent) / seconds * float(sent["ttft_s"].mean()) <= limit * 1.02
+
+
+def test_each_rule_is_decided_and_the_load_generator_kept_up(results: Results) -> None:
+    summary = msgspec.json.decode((results.folder / "run.json").read_bytes())
+    assert {slo["status"] for slo in summary["slos"]} == {"PASS"}
+    assert summary["client"]["level"] == "OK"

@@ -407,22 +407,28 @@ def test_a_percentile_beyond_all_values_goes_by_their_spread() -> None:
     assert (failed_rule.status, failed_rule.reason) == ("FAIL", "")
 
 
-def test_a_limit_far_beyond_all_values_is_kept() -> None:
-    """294 requests whose ITL is 11 ms, and 20 to 46 ms in a slow phase of 40: all that is known of
-    p95 is what the slow ones are. The largest 5 % are 43 ms on average, so 32 above the median.
-    400 / 294 of that more are 43 + 1.36 x 32 = 87 ms."""
-    itl_ms = [20 + i % 27 if 100 <= i < 140 else 11 for i in range(294)]
+@pytest.mark.parametrize(
+    ("slow_ms", "high_ms", "by"),
+    [
+        (list(range(20, 47)), 72.9, "beyond all values, by the largest of them"),
+        ([20, 21, 22] * 6 + [46], 44.4, "by the mean of the largest 5% of all values"),
+    ],
+)
+def test_a_limit_far_beyond_all_values_is_kept(slow_ms: list[int], high_ms: float, by: str) -> None:
+    """294 requests whose ITL is 11 ms, and more in a slow phase of 40: all that is known of p95 is
+    what the slow ones are. 400 / 294 = 1.36 times the usual room is left. 46 + 1.36 x 0.43 x 46 =
+    72.9 ms; with two of 46 ms and thirteen of 22 ms the largest 5 % are 25.2 ms on average, 14.2
+    above the median, and 25.2 + 1.36 x 14.2 = 44.5 ms."""
+    itl_ms = [slow_ms[i % len(slow_ms)] if 100 <= i < 140 else 11 for i in range(294)]
     requests = [
         answered(100, 100 + 20 * ms, sent_at=10 + i / 2.5, output_tokens=21)
         for i, ms in enumerate(itl_ms)
     ]
     found = judged("itl p95 < 90ms", requests)
     assert (found.status, max(itl_ms)) == ("PASS", 46)
-    assert found.high == pytest.approx(87, abs=1)
-    by = "beyond all values, by the mean of the largest 5% of them"
+    assert found.high == pytest.approx(high_ms, abs=1)
     assert found.reason == f"at most {found.high:.3g}ms, {by}"
     assert judged("attainment >= 80% given itl < 60ms", requests).status == "PASS"
-    assert judged("itl p95 < 44ms", requests).status == "INCONCLUSIVE"
 
 
 def test_few_requests_that_all_are_far_beyond_a_limit_break_it() -> None:

@@ -25,7 +25,8 @@ little of its tail, so it counts as a shorter one (``ValueLevels.few_excursions`
 
 No shape of a slow change, and no tail, takes an end far beyond what the values show: what a run of
 400 values did not see is taken to be at most twice as far from the median as the mean of its
-slowest values, of fewer values further (``bound_by_slowest``). So a limit far beyond all values is
+slowest values, or 1.43 times the largest one; of fewer values further (``bound_by_slowest``). So a
+limit far beyond all values is
 kept, however they are correlated. Too few values for any correlation break a limit that all of them
 are far beyond (``bound_few``).
 
@@ -93,6 +94,7 @@ SLOW_VALUES: Final = 10.0
 """And so many values beyond the percentile."""
 SLOWEST: Final = 1.1
 """The least that the upper end is allowed, times the mean of the slowest values."""
+FAR_BEYOND: Final = 1 / 0.7
 MOST_INFINITE: Final = 1 / 6
 """Of the slowest values so many may be failures. What has one cause in a run has up to five or six
 in another of its length."""
@@ -496,14 +498,20 @@ def bound_above(levels: ValueLevels, share: float) -> UpperEnd:
 
 def bound_by_slowest(levels: ValueLevels, share: float) -> UpperEnd:
     """Twice as far from the median as the mean of the values beyond the percentile, or further
-    (``find_room``). Infinite: more of them are failures than one cause explains."""
+    (``find_room``); where enough are beyond it, FAR_BEYOND times the largest value. Infinite: more
+    of them are failures than one cause explains."""
     outside = 1 - share
+    beyond = levels.count * outside
     if math.isinf(levels.level_at(1 - MOST_INFINITE * outside)):
         return UpperEnd(math.inf)
     slow = levels.level_at(share) + _measure_excess(levels, outside)
     reach = max(slow - levels.level_at(HALF), (SLOWEST - 1) * abs(slow))
-    room = max(levels.room, SLOW_VALUES / (levels.count * outside))
-    return UpperEnd(slow + room * reach, outside)
+    by_mean = UpperEnd(slow + max(levels.room, SLOW_VALUES / beyond) * reach, outside)
+    largest = levels.level_at(1.0)
+    if beyond < SLOW_VALUES:
+        return by_mean
+    by_largest = largest + levels.room * (FAR_BEYOND - 1) * abs(largest)
+    return min(by_mean, UpperEnd(by_largest, 1 / levels.count))
 
 
 def find_room(count: int, looks: int) -> float:

@@ -410,13 +410,14 @@ def test_what_one_second_has_too_many_the_next_has_too_few() -> None:
 
 
 def test_no_end_is_far_beyond_the_slowest_values() -> None:
-    """400 values from 0 to 1, as correlated as can be. Those beyond p95 are 0.975 on average, 0.475
-    above the median, so p95 is taken to be at most 0.475 higher. Those above the median are 0.75."""
+    """400 values from 0 to 1, as correlated as can be. Those above the median are 0.75 on average,
+    0.25 above it, so the median is taken to be at most 0.25 higher. Those beyond p95 are 0.975, 0.475
+    above the median: 1.45. 1 / 0.7 of the largest is less, 1.43."""
     levels = levels_of(dict.fromkeys((0.5, 0.75, 0.9, 0.95, 0.98), 400.0))
-    assert bound_by_slowest(levels, 0.95) == pytest.approx((0.975 + 0.475, 0.05))
+    assert bound_by_slowest(levels, 0.95) == pytest.approx((1 / 0.7, 1 / 400))
     assert bound_by_slowest(levels, 0.5) == pytest.approx((0.75 + 0.25, 0.5))
     assert bound_above(levels, 0.95) == bound_by_slowest(levels, 0.95)
-    assert bound_by_slowest(replace(levels, room=2.0), 0.95).level == pytest.approx(0.975 + 0.95)
+    assert bound_by_slowest(replace(levels, room=2.0), 0.95).level == pytest.approx(2 / 0.7 - 1)
     # four values are beyond p99, so ten over four times the room
     assert bound_by_slowest(levels, 0.99).level == pytest.approx(0.995 + 2.5 * 0.495)
 
