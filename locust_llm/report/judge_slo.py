@@ -89,7 +89,7 @@ WORSE: Final = (PASS, INCONCLUSIVE, FAIL)
 ICL: Final = "icl"
 ITL: Final = "itl"
 INTERVAL_CROSSES: Final = "its 95% interval crosses the limit"
-BEYOND_VALUES: Final = "an end of it lies beyond all values, by their spread"
+BEYOND_VALUES: Final = "an end of it lies beyond all values"
 MAY_BE_OFF: Final = "the load generator may have it off by up to"
 MAX_LONGER: Final = 100.0
 """So many times as long a run is the most that is advised."""
@@ -432,13 +432,18 @@ def _assumed(rule: Rule, found: ObservedValue) -> str:
     bound = f"{'at most' if up else 'at least'} {_bound(rule, end)}"
     if found.extrapolated:
         bound = f"{bound}, beyond all values"
+    return f"{bound}, {_name_basis(rule, found)}"
+
+
+def _name_basis(rule: Rule, found: ObservedValue) -> str:
+    """What the end of an interval rests on: ``by their spread``, ``by the largest of them``."""
     if not found.slowest:
-        return f"{bound}, by their spread"
-    which = "largest" if up else "smallest"
+        return "by their spread"
+    which = "largest" if rule.percentile is None or rule.percentile >= 50 else "smallest"
     of = "them" if found.extrapolated else "all values"
     if round(found.slowest * found.count) <= 1:
-        return f"{bound}, by the {which} of {of}"
-    return f"{bound}, by the mean of the {which} {100 * found.slowest:.3g}% of {of}"
+        return f"by the {which} of {of}"
+    return f"by the mean of the {which} {100 * found.slowest:.3g}% of {of}"
 
 
 def _bound(rule: Rule, bound: float) -> str:
@@ -512,7 +517,7 @@ def _explain_open_rule(
     if found.ends is None:
         why = "its ends lie on both sides of the limit"
     why = f"{why}; {more}" if burst else f"{why}, {more}"
-    beyond = BEYOND_VALUES if found.extrapolated else ""
+    beyond = f"{BEYOND_VALUES}, {_name_basis(rule, found)}" if found.extrapolated else ""
     return "; ".join(filter(None, (why, beyond, note, _cut(found)))), longer
 
 

@@ -26,9 +26,8 @@ little of its tail, so it counts as a shorter one (``ValueLevels.few_excursions`
 No shape of a slow change, and no tail, takes an end far beyond what the values show: what a run of
 400 values did not see is taken to be at most twice as far from the median as the mean of its
 slowest values, or 1.43 times the largest one; of fewer values further (``bound_by_slowest``). So a
-limit far beyond all values is
-kept, however they are correlated. Too few values for any correlation break a limit that all of them
-are far beyond (``bound_few``).
+limit far beyond all values is kept, however they are correlated. Too few values for any correlation
+break a limit that all of them are far beyond (``bound_few``).
 
 What a percentile passes, a lower one passes; what a lower one fails, a higher one fails.
 """
