@@ -1,7 +1,8 @@
 """Environment and config file: the options of a run that are not on its command line.
 
 The command line wins over the environment, the environment over the config file, the file over the
-scenario (locust_adapter/scenario_defaults.py), and the scenario over the default.
+scenario (locust_adapter/scenario_defaults.py), and the scenario over the default. The values of an
+option that may be repeated add up: those of the environment come behind those of the command line.
 
 Locust's parser (configargparse) reads both: for each option the variable that its declaration
 names, and its flag without the dashes in ``~/.locust.conf``, ``locust.conf``, ``pyproject.toml``
