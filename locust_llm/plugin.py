@@ -37,7 +37,6 @@ from locust_llm.locust_adapter.command_line_parser import (
     keep_locusts_defaults,
     look_through_inputs,
 )
-from locust_llm.locust_adapter.detached_end import detach_end
 from locust_llm.locust_adapter.forked_workers import attend_children, tie_forks_to_this_process
 from locust_llm.locust_adapter.locust_tables import (
     align_errors_to_rows,
@@ -56,6 +55,7 @@ from locust_llm.locust_adapter.signals import (
     leave_process,
     listen_for_signals,
 )
+from locust_llm.locust_adapter.stop_and_quit import detach_end
 from locust_llm.locust_adapter.wire_frames import check_frames
 from locust_llm.locust_adapter.withheld_options import withhold_secrets
 from locust_llm.records.control_message import ControlMessage

@@ -23,10 +23,10 @@ from locust_llm.gate.gate import GateClosed
 from locust_llm.locust_adapter.request_statistics import RequestCancelled, RequestCut, RequestFailed  # noqa: F401  for locustfiles
 from locust_llm.records.record import Record
 from locust_llm.wire.worker_messages import RequestsReturned
+from locust_llm.worker.request_to_send import OutgoingTurn
 from locust_llm.worker.send_permits import Permit
 from locust_llm.worker.send_request import SenderPool
 from locust_llm.worker.session_api import Session
-from locust_llm.worker.session_turn import OutgoingTurn
 from locust_llm.worker.session_turns import SessionTree
 from locust_llm.worker.worker_context import WorkerContext, get_worker_context
 from locust_llm.workload.conversation import Conversation

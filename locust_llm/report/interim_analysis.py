@@ -17,7 +17,7 @@ from locust_llm.records.report_result import RuleAtLook
 from locust_llm.records.run_facts import RECORDS, Run
 from locust_llm.report.document_blocks import format_interval
 from locust_llm.report.load_records import read_columns
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 
 COURTESY: Final = 10
 """Its nice value beside a run that is on."""

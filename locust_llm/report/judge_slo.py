@@ -3,14 +3,14 @@ reason.
 
 A rule is decided where its figure and both ends of that figure's 95 % interval lie on one side of
 the limit; the interval is as wide as the correlation of the run's own requests makes it
-(slo/confidence_intervals.py). A figure that got worse over the run passes only if it could not reach the limit in
-as much time again. The smallest and the largest value, and what was delivered and completed of a
-schedule, are facts of the run and have no interval; with ``--slo-mode point`` no figure has. What
-was cut counts at its best and at its worst (censoring.py), and the rule is decided where both are.
-A failure counts as a value that breaks the rule, whichever way that points (a latency of +infinity,
-as in the ``adj_`` rows), but in averages: there it is left out, and the reason says so. By how much
-the load generator may have the figure wrong (measurement_error.py) moves the limit nearer: a
-decision that this could turn is void.
+(slo/confidence_intervals.py). A figure that got worse over the run passes only if it could not
+reach the limit in as much time again. The smallest and the largest value, and what was delivered
+and completed of a schedule, are facts of the run and have no interval; with ``--slo-mode point`` no
+figure has. What was cut counts at its best and at its worst (censoring.py), and the rule is decided
+where both are. A failure counts as a value that breaks the rule, whichever way that points (a
+latency of +infinity, as in the ``adj_`` rows), but in averages: there it is left out, and the
+reason says so. By how much the load generator may have the figure wrong (measurement_error.py)
+moves the limit nearer: a decision that this could turn is void.
 
 Each stage of a sweep is judged as a run of its own. The sweep passes a rule if some stage does: up
 to the highest one, which is found. A rule that names stages must hold at each of them, one with a
@@ -43,7 +43,7 @@ from locust_llm.report.sections.sweep.knee import (
 from locust_llm.report.slo.capacity_evidence import find_capacity
 from locust_llm.report.slo.censoring import COUNTED
 from locust_llm.report.slo.confidence_intervals import MIN_VALUES, RISES
-from locust_llm.report.slo.load_start import describe_decided_rest, describe_start_burst
+from locust_llm.report.slo.load_start_burst import describe_decided_rest, describe_start_burst
 from locust_llm.report.slo.measurement_error import (
     RuleError,
     combine_rule_errors,

@@ -51,7 +51,7 @@ from locust_llm.report.sections.sweep.sweep_findings import (
     is_too_short,
     summarise_sweep,
 )
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.summary_rows import SweepSummary
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.sweep_option import PREFILL
@@ -63,8 +63,8 @@ from .fluidity_and_qoe import load_reading_pace
 from .other_load import measure_other_load
 from .render import text_report as tables
 from .render.html_report import render_report_page
-from .renew_notes import renew_notes
 from .report_kinds import Experiment, read_experiment
+from .rewrite_old_notes import renew_notes
 from .sections.benchmark_validity import check_validity
 from .sections.energy import measure_run_energy
 from .sections.prefix_cache import find_cached_share, measure_prefix_cache

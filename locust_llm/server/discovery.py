@@ -40,7 +40,7 @@ from locust_llm.workload.prompt_length_model import PromptLengthModel
 from locust_llm.workload.synthetic_prompts import draw_sample_numbers
 
 from .identity import TIMEOUT_S, identify_server
-from .probe_requests import FIRST_TOKENS, QUESTION, ProbeRequests, decode_completion
+from .preflight_requests import FIRST_TOKENS, QUESTION, ProbeRequests, decode_completion
 from .refusals import (
     BUSY,
     explain_forgotten_responses,

@@ -22,7 +22,7 @@ from locust_llm.workload.images_and_audio import MediaStore
 from locust_llm.workload.prompt_length_model import PromptLengthModel
 from locust_llm.workload.synthetic_prompts import Prompts, format_prompt_number
 
-from .probe_requests import ProbeRequests
+from .preflight_requests import ProbeRequests
 from .refusals import PROBE_TIMEOUT_S, list_lengths
 
 MAX_COLD_S: Final = 10.0

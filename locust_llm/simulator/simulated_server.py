@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from . import anthropic_messages, openai_responses, simulated_tokenizer
 from . import openai_chat as api
-from .embeddings import PooledAnswer
 from .response_stream import ENGINE_FAILED, SimulatedAnswer, StreamedAnswer, WholeAnswer
 from .scheduling.engine import Engine, Router, merge_engine_states
+from .simulated_embeddings import PooledAnswer
 from .simulated_faults import LIKE, Quirks, parse_quirks
 from .simulated_metrics import EngineMetrics, ServerTruth, TruthRow, format_metrics_page
 from .simulated_spans import Spans

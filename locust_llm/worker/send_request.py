@@ -52,7 +52,7 @@ from locust_llm.worker.worker_context import WorkerContext
 from locust_llm.workload.answer_schema import ResponseSchema, find_response_schema
 from locust_llm.workload.images_and_audio import count_media
 
-from .session_turn import OutgoingTurn
+from .request_to_send import OutgoingTurn
 
 FAILED_S: Final = 1.0
 """The least time between two requests of a sender in a closed loop after a failure. A server that

@@ -21,8 +21,8 @@ from locust_llm.records.record import Record
 from locust_llm.worker.send_permits import Permit
 from locust_llm.workload.conversation import Message, previous_turn
 
+from .request_to_send import OutgoingTurn
 from .send_request import RequestSender, SenderPool
-from .session_turn import OutgoingTurn
 
 Content = str | Message | list[Message] | None
 """What a turn adds to the history: a user's text, messages, or (None) a synthetic prompt."""

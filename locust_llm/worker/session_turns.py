@@ -15,8 +15,8 @@ from locust_llm.worker.send_permits import Permit
 from locust_llm.workload.conversation import Conversation, ConversationRequest
 from locust_llm.workload.dataset_formats import DatasetSession
 
+from .request_to_send import make_turn
 from .send_request import RequestSender, SenderPool
-from .session_turn import make_turn
 
 
 class SessionTree:

@@ -15,9 +15,9 @@ import msgspec
 
 from locust_llm.exit_status import ExitStatus
 from locust_llm.integrations.otel.telemetry_sender import Telemetry
-from locust_llm.locust_adapter.detached_end import detach_end
 from locust_llm.locust_adapter.forked_workers import outlive_master
 from locust_llm.locust_adapter.signals import interrupt_main, listen_for_signals
+from locust_llm.locust_adapter.stop_and_quit import detach_end
 from locust_llm.locust_adapter.withheld_options import list_secret_names
 from locust_llm.records.control_message import ControlMessage
 from locust_llm.records.journal import JOURNALS, Journal, lock_file

@@ -28,7 +28,7 @@ from locust_llm.records.run_facts import read_run
 from locust_llm.report import judge_slo
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.slo.measurement_error import RuleError
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.slo.client_verdict import ClientVerdict
 
 TTFT_MS, STAGGER_MS, GAP_MS, TOKENS = 200, 100, 10, 40

@@ -27,7 +27,7 @@ from locust_llm.records.timing_accuracy import MeasurementAccuracy, compute_erro
 from locust_llm.report import judge_slo
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.slo.measurement_error import RuleError
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 
 Floats = NDArray[np.float64]
 

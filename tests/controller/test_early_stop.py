@@ -27,7 +27,7 @@ from locust_llm.controller.early_stop import (
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import BrokenRule
 from locust_llm.report.load_records import collect_columns
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.settings_validation import validate_settings
 from locust_llm.slo.rules import FAIL, parse_rule, resolve_rules

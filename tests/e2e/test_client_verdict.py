@@ -20,7 +20,7 @@ from locust_llm.client.reader.python_reader import PythonReader
 from locust_llm.demo_command import start_simulator
 from locust_llm.records.run_facts import RECORDS, read_run
 from locust_llm.report.load_records import collect_columns
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.write_report_files import remake_reports
 from locust_llm.slo.client_verdict import (
     CPU_WAIT_ADVICE,

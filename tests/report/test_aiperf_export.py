@@ -17,7 +17,7 @@ from locust_llm.records.run_facts import OpenLoopSchedule, Run
 from locust_llm.report.aiperf_export import STATS, export_summary_csv, export_summary_json
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.spreadsheet_safe_csv import make_csv_writer
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.summary_rows import Row
 from locust_llm.text.format import format_number
 

@@ -31,7 +31,7 @@ from locust_llm.report.render.text_report import render_console
 from locust_llm.report.sections.benchmark_validity import PublishedCheck, Validity
 from locust_llm.report.sections.metric_tables import NOTHING
 from locust_llm.report.sections.notes import make_remarks
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.slo.client_verdict import DEGRADED, IDLE_ADVICE, OK, ClientVerdict
 from locust_llm.slo.rules import INCONCLUSIVE_POLICIES
 

@@ -11,7 +11,7 @@ from support.records import a_run, answered
 from locust_llm.report.fluidity_and_qoe import measure_readability
 from locust_llm.report.load_records import collect_columns, join_columns, make_data_frames
 from locust_llm.report.render.text_report import render_markdown
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.slo.reading_pace import ReadingPace, parse_reading_pace, parse_token_deadlines
 from locust_llm.slo.rules import parse_rule, resolve_rules, validate_rules
 

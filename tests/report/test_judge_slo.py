@@ -17,7 +17,7 @@ from locust_llm.records.timing_accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.report.judge_slo import combine_results, estimate_longer_s
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.slo.observed_rule_values import ObservedValue
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.summary_rows import SweepSummary
 from locust_llm.slo.binomial_intervals import find_interval_ranks
 from locust_llm.slo.client_verdict import DEGRADED, INVALID, MERGED

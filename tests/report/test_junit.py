@@ -23,7 +23,7 @@ from locust_llm.report.pull_request_comment import (
 )
 from locust_llm.report.render.text_report import render_markdown
 from locust_llm.report.sections.run_summary import Summary
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.slo.rules import SloResult
 
 RULES = ("ttft p50 < 16ms", "ttft p50 < 6ms", "warn: ttft p50 < 6ms", "ttft p99 < 20.1ms")

@@ -17,7 +17,7 @@ from locust_llm.report.measurement_window import (
 )
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.sections.run_summary import Summary
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.summary_rows import SweepSummary
 
 

@@ -33,7 +33,7 @@ from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.notes import make_loop_remark
 from locust_llm.report.sections.prefill_limit_comparison import PREFILL_LIMITS, LimitComparison
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.settings.run_options import Settings
 from locust_llm.simulator.scheduling.batching_policies import POLICIES
 from locust_llm.simulator.scheduling.clock import VirtualClock

@@ -12,7 +12,7 @@ from locust_llm.report.gate_occupancy import compute_occupancy
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.other_load import OtherLoad, measure_other_load
 from locust_llm.report.sections.notes import make_remarks, select_top_remarks
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 
 
 def two_in_flight(**other: object) -> list[Record]:

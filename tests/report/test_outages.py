@@ -12,7 +12,7 @@ from locust_llm.report.outages import Outage, describe_outages
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.notes import make_remarks
 from locust_llm.report.sections.sweep.sweep_findings import summarise_sweep
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE
 
 

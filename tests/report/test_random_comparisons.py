@@ -22,7 +22,7 @@ from locust_llm.report.run_comparison import (
 from locust_llm.report.sections.ab_comparison import describe_paired_verdict
 from locust_llm.report.sections.ab_comparison import format_paired_cells as cells_of_arms
 from locust_llm.report.sections.headline import make_headline
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.settings.ab_arms import BASE, CANDIDATE
 from locust_llm.settings.sweep_option import TIME_UP
 

@@ -7,7 +7,7 @@ from locust_llm.records.record import Record
 from locust_llm.report.document_blocks import TableBlock, TextBlock
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.report_document import build_report_document
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 
 
 @pytest.mark.parametrize(

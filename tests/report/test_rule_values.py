@@ -13,7 +13,7 @@ from locust_llm.records.outcomes import CANCELLED, CUT, FAILURES, OK
 from locust_llm.records.record import Record
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.sections.run_summary import Summary
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.summary_rows import Row
 from locust_llm.slo.metric_definitions import BY_WORD, LATE, MEASURES, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.rules import Rule, SloResult

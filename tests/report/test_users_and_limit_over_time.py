@@ -7,7 +7,7 @@ from support.records import UNIX, a_run, answered
 from locust_llm.records.run_facts import LimitChange, UserChange
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.sections.notes import format_users, make_loop_remark
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.users_and_limit_over_time import (
     StepSeries,
     describe_limit,

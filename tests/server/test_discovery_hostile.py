@@ -19,12 +19,12 @@ from support.hostile_server import ENDLESS, WRONG, Hostile, answer, hostile
 from locust_llm.records.server_metrics_history import diagnose_server, summarise_engine_samples
 from locust_llm.records.server_metrics_parser import EngineSample, read_engine_samples
 from locust_llm.server import discovery as module
-from locust_llm.server import probe_requests, tokenizer_calibration
+from locust_llm.server import preflight_requests, tokenizer_calibration
 from locust_llm.server import server_metrics_poller as meter_module
 from locust_llm.server.discovery import Discovery, DiscoveryFailed, discover_server
 from locust_llm.server.http_get import FetchedResponse
 from locust_llm.server.identity import count_template_head_tokens
-from locust_llm.server.probe_requests import ProbeRequests
+from locust_llm.server.preflight_requests import ProbeRequests
 from locust_llm.server.refusals import read_context_length
 from locust_llm.server.server_metrics_poller import MetricsPoller
 from locust_llm.settings.run_options import Settings
@@ -41,7 +41,7 @@ CHAT = b'{"usage":{"prompt_tokens":7,"completion_tokens":48},' + CHOICES + b"}"
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MODELS_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(probe_requests, "PROBE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(preflight_requests, "PROBE_TIMEOUT_S", 0.3)
     monkeypatch.setattr(tokenizer_calibration, "TOKENIZE_TIMEOUT_S", 0.3)
     monkeypatch.setattr(meter_module, "TIMEOUT_S", 0.3)
     monkeypatch.setattr(meter_module, "EVERY_S", 0.01)

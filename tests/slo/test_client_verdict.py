@@ -12,7 +12,7 @@ from locust_llm.records.outcomes import OK as RECORD_OK
 from locust_llm.records.run_facts import ProcessHealth
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.request_selection import RequestSelection
-from locust_llm.report.summarise import collect_evidence
+from locust_llm.report.summarise_metrics import collect_evidence
 from locust_llm.slo.client_verdict import (
     BUSY_ADVICE,
     CPU_WAIT_ADVICE,

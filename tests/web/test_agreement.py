@@ -10,7 +10,7 @@ from locust_llm.controller.live_stats import LiveStats
 from locust_llm.locust_adapter.locust_tables import three_digits_in_locust
 from locust_llm.records.record import Record
 from locust_llm.report.load_records import collect_columns
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.web.live_page_statistics import (
     PERCENTILES,
     TABLE_ROWS,

@@ -31,9 +31,9 @@ from locust_llm.records.record import Record
 from locust_llm.records.spans.trace_ids import make_traceparent
 from locust_llm.worker import send_request as module
 from locust_llm.worker.ab_targets import VariantTarget
+from locust_llm.worker.request_to_send import OutgoingTurn
 from locust_llm.worker.send_permits import Permit
 from locust_llm.worker.session_affinity import Affinity
-from locust_llm.worker.session_turn import OutgoingTurn
 from locust_llm.worker.worker_context import WorkerContext
 
 

@@ -2,6 +2,6 @@
 their formats.
 
 Each tool has a file of its own. Read first: tool_format.py (what such a file contains), then
-tool_registry.py (the table of the tools). load_metrics.py describes a result, imported_records.py its
-requests, in one form for all tools.
+tool_registry.py (the table of the tools). load_metrics.py describes a result, imported_records.py
+its requests, in one form for all tools.
 """

@@ -1,5 +1,5 @@
-"""Term definitions: what the page's terms mean, and by which names the page shows them. static/term_tips.js
-puts each definition beside its term."""
+"""Term definitions: what the page's terms mean, and by which names the page shows them.
+static/term_tips.js puts each definition beside its term."""
 
 import re
 from collections.abc import Iterable, Iterator

@@ -1,5 +1,5 @@
-"""Verdict: the first line of report.html, in at most twelve words; and the SLO rules as bullets, each
-with its value, interval and limit on one scale."""
+"""Verdict: the first line of report.html, in at most twelve words; and the SLO rules as bullets,
+each with its value, interval and limit on one scale."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

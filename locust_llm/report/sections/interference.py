@@ -2,9 +2,9 @@
 their tables.
 
 A request is in prefill, seen from here, from its send to its first chunk, or to its end if it had
-none: ``used`` of report/gate_occupancy.py. It may lie in the server's queue all the while. All requests
-count as prefills, those of the warmup too, but for attempts that were tried again (the server
-refused those). Only our own are known: other traffic of a server is not.
+none: ``used`` of report/gate_occupancy.py. It may lie in the server's queue all the while. All
+requests count as prefills, those of the warmup too, but for attempts that were tried again (the
+server refused those). Only our own are known: other traffic of a server is not.
 
 A gap is labelled with the mean over its time of how many requests were in prefill, rounded to the
 nearest whole number, half up. A request that decodes is not in prefill itself, so all of them are

@@ -1,5 +1,5 @@
-"""Run summary: the results of a run as frozen data. summarise.py makes it; tables, exports and the
-page show it."""
+"""Run summary: the results of a run as frozen data. summarise_metrics.py makes it; tables, exports
+and the page show it."""
 
 from typing import Any
 

@@ -3,13 +3,14 @@
 What a rule asks about changes in one direction along the load: the more users, the more requests
 are beyond the limit. So each stage says something about all levels. Its ``excess`` at a level is
 the logarithm of a value's share of the limit, times MEAN_SCALE (of a share of requests, the
-log-odds of one beyond the limit over those that are allowed): the rule holds where that is at most 0. Over the levels,
-from the lowest to the highest, the excess rises by a slope that is never negative, is about the
-same from one level to the next, and may change at any level, as where a server is full. All of
-that is a chain whose states are (excess, slope), so that the chances of each level follow exactly
-from all stages (Rabiner, A tutorial on hidden Markov models, Proceedings of the IEEE 77, 1989).
-A stage counts as the error of its value says, or its effective sample size; stages of one level differ by more
-than that, by one of SPREADS, which the stages that come back to a level show.
+log-odds of one beyond the limit over those that are allowed): the rule holds where that is at most
+0. Over the levels, from the lowest to the highest, the excess rises by a slope that is never
+negative, is about the same from one level to the next, and may change at any level, as where a
+server is full. All of that is a chain whose states are (excess, slope), so that the chances of each
+level follow exactly from all stages (Rabiner, A tutorial on hidden Markov models, Proceedings of
+the IEEE 77, 1989). A stage counts as the error of its value says, or its effective sample size;
+stages of one level differ by more than that, by one of SPREADS, which the stages that come back to
+a level show.
 """
 
 import math
@@ -33,8 +34,8 @@ from locust_llm.slo.capacity_search import (
 )
 from locust_llm.slo.rules import Rule
 
-from .disturbance import find_disturbance, weigh_disturbances
-from .settling import find_rise, select_shares, weigh_queues, weigh_rises
+from .server_disturbance import find_disturbance, weigh_disturbances
+from .stage_settling import find_rise, select_shares, weigh_queues, weigh_rises
 
 EXCESS: Final = np.linspace(-9.0, 9.0, 181)
 """The grid of log-odds."""

@@ -3,7 +3,7 @@ independent. A rule is decided by them.
 
 Requests that run at the same time wait in the same queue and share the same steps of the server, so
 n of them say less than n independent ones would. Each figure here is the mean of a series in the
-order of the sends, and long_run.py says how far such a mean may be off:
+order of the sends, and long_run_error.py says how far such a mean may be off:
 
 - a mean, of the values; its interval reaches further up than down, as runs that saw longer queues
   vary more;
@@ -53,7 +53,7 @@ from locust_llm.slo.binomial_intervals import (
 )
 from locust_llm.slo.student_t import find_student_t
 
-from .long_run import LongRunError, cosine_coefficients, measure_long_run, weigh_shapes
+from .long_run_error import LongRunError, cosine_coefficients, measure_long_run, weigh_shapes
 
 MIN_VALUES: Final = 8
 """Of fewer values nothing can be said of their correlation."""

@@ -47,7 +47,7 @@ from .censoring import (
     value_of_failure,
 )
 from .confidence_intervals import MIN_VALUES, SHORT, ConfidenceInterval, ShareEvidence
-from .long_run import weigh_shapes
+from .long_run_error import weigh_shapes
 
 TOO_FEW: Final = "too few samples"
 """Begins a reason that more requests may change."""

@@ -1,5 +1,5 @@
-"""Evidence of a stage about a rule, for the capacity of the sweep: by how much its figure is off the
-limit, and of a share the requests beyond the limit."""
+"""Evidence of a stage about a rule, for the capacity of the sweep: by how much its figure is off
+the limit, and of a share the requests beyond the limit."""
 
 import math
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from .confidence_intervals import (
     level_of_share,
     weigh_share,
 )
-from .long_run import measure_long_run
+from .long_run_error import measure_long_run
 from .observed_rule_values import (
     Evaluation,
     ObservedValue,

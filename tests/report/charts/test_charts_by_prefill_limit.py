@@ -4,7 +4,7 @@ from support.records import a_run, answered
 
 from locust_llm.report.charts.charts_by_prefill_limit import plot_ramp_by_limit
 from locust_llm.report.load_records import collect_columns
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 
 
 def test_ttft_and_the_wait_by_limit() -> None:

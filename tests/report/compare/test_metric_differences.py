@@ -27,7 +27,7 @@ from locust_llm.report.compare.metric_differences import (
 )
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.slo.observed_rule_values import Evaluation, ObservedValue
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.write_report_files import write_reports
 from locust_llm.slo.rules import SloResult, parse_rule
 

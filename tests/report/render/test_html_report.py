@@ -37,7 +37,7 @@ from locust_llm.report.render.html_report import (
 from locust_llm.report.report_document import LATENCY, SERVER
 from locust_llm.report.sections.latency_breakdown import attribute_latencies
 from locust_llm.report.sections.run_summary import Summary
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.summary_rows import Knee, SweepSummary
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e\u0000"

@@ -20,7 +20,7 @@ from locust_llm.report.gate_occupancy import compute_occupancy
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render import request_sample
 from locust_llm.report.render.html_report import render_report_page
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from locust_llm.report.render.text_report import (
     render_markdown,
     render_markdown_block,
 )
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 
 HOSTILE = "<script>alert(1)</script> | [link](javascript:x) `a` \x1b[31mred\u202e\nsecond line"
 

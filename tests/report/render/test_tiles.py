@@ -18,7 +18,7 @@ from locust_llm.report.render.tiles import (
     make_spark_points,
     make_tiles,
 )
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.slo.client_verdict import FigureError
 
 

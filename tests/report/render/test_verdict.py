@@ -19,7 +19,7 @@ from locust_llm.report.render.verdict import (
     make_verdict,
 )
 from locust_llm.report.sections.ab_comparison import PairedComparison, PairedFigure
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.summary_rows import Knee, SweepSummary
 from locust_llm.slo.capacity_search import CapacityEstimate
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, SloResult

@@ -33,7 +33,7 @@ from locust_llm.report.sections.ab_comparison import (
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.notes import format_verdict_line
 from locust_llm.report.sections.run_summary import Summary
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.users_and_limit_over_time import describe_arm_limits
 from locust_llm.settings.ab_arms import BASE, CANDIDATE
 from locust_llm.settings.sweep_option import STOPPED, TIME_UP

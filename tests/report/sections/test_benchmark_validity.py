@@ -23,7 +23,7 @@ from locust_llm.report.sections.benchmark_validity import (
 )
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.run_summary import Summary
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.summary_rows import LoadLevel, SweepSummary
 from locust_llm.settings.scenario_file import read_scenario
 from locust_llm.slo.published_rules import PublishedRules, parse_published_rules

@@ -9,7 +9,7 @@ from locust_llm.records.run_facts import OpenLoopSchedule, Run
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.notes import format_verdict_line
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.slo.client_verdict import INVALID, ClientVerdict
 from locust_llm.slo.rules import INCONCLUSIVE, SloResult
 

@@ -22,7 +22,7 @@ from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.metric_tables import format_survivors_line
 from locust_llm.report.slo.censoring import ValueBounds, bound_metric, bound_values
 from locust_llm.report.slo.observed_rule_values import Evaluation, compute_rule_value
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.slo.metric_definitions import BY_WORD, LATENCIES, PER_USER
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, SloResult, parse_rule
 

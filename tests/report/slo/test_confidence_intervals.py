@@ -15,7 +15,7 @@ from locust_llm.records.record import Record
 from locust_llm.report.array_types import Floats
 from locust_llm.report.compare.metric_differences import difference_ends
 from locust_llm.report.load_records import collect_columns
-from locust_llm.report.slo import long_run
+from locust_llm.report.slo import long_run_error
 from locust_llm.report.slo.confidence_intervals import (
     FALLS,
     MIN_VALUES,
@@ -39,7 +39,7 @@ from locust_llm.report.slo.confidence_intervals import (
     share_ends,
     weigh_share,
 )
-from locust_llm.report.slo.long_run import (
+from locust_llm.report.slo.long_run_error import (
     LongRunError,
     cosine_coefficients,
     measure_long_run,
@@ -48,7 +48,7 @@ from locust_llm.report.slo.long_run import (
     weigh_shapes,
 )
 from locust_llm.report.slo.observed_rule_values import ObservedValue
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.slo import binomial_intervals
 from locust_llm.slo.rules import INCONCLUSIVE, PASS
 
@@ -177,7 +177,7 @@ def test_a_long_series_is_worth_what_it_would_be_without_cells(
     """24,000 and one in cells of three."""
     values = waiting(0.9, 24_001, 1, 5)[0]
     in_cells = estimate_effective_size(values)
-    monkeypatch.setattr(long_run, "MAX_CELLS", 10**9)
+    monkeypatch.setattr(long_run_error, "MAX_CELLS", 10**9)
     assert in_cells == pytest.approx(estimate_effective_size(values), rel=0.05)
 
 

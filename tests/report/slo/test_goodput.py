@@ -5,7 +5,7 @@ from support.records import a_run, answered, failed, mixed
 from support.stages import a_stage
 
 from locust_llm.report.load_records import collect_columns
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.summary_rows import GoodRequests
 from locust_llm.slo.rules import define_good_request
 

@@ -18,7 +18,7 @@ from locust_llm.report.load_records import collect_columns
 from locust_llm.report.report_document import build_report_document
 from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.slo.measurement_error import RuleError, combine_rule_errors
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.summary_rows import Row, SweepSummary
 from locust_llm.report.sweep_csv import export_sweep_csv
 from locust_llm.settings.selftest_modes import REQUIRE

@@ -11,8 +11,8 @@ from locust_llm.records.run_facts import Run, Stage
 from locust_llm.report.document_blocks import format_observed
 from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.slo.capacity_evidence import find_capacity
-from locust_llm.report.slo.disturbance import find_disturbance
-from locust_llm.report.slo.settling import find_rise, weigh_rises
+from locust_llm.report.slo.server_disturbance import find_disturbance
+from locust_llm.report.slo.stage_settling import find_rise, weigh_rises
 from locust_llm.report.summary_rows import Knee, LoadLevel, Row, SweepSummary
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.sweep_option import (

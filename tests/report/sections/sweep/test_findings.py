@@ -18,7 +18,7 @@ from locust_llm.report.sections.sweep.sweep_findings import (
     summarise_sweep,
 )
 from locust_llm.report.sections.sweep.sweep_text import make_sweep_warnings
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.summary_rows import SweepSummary
 from locust_llm.simulator.scheduling.batching_policies import POLICIES
 from locust_llm.simulator.scheduling.clock import VirtualClock

@@ -22,8 +22,8 @@ from locust_llm.report.sections.sweep.sweep_findings import (
     summarise_sweep,
 )
 from locust_llm.report.slo.capacity_evidence import estimate_capacity
-from locust_llm.report.slo.disturbance import find_disturbance, weigh_disturbances
-from locust_llm.report.slo.settling import (
+from locust_llm.report.slo.server_disturbance import find_disturbance, weigh_disturbances
+from locust_llm.report.slo.stage_settling import (
     UNSETTLED,
     find_rise,
     select_shares,

@@ -14,7 +14,7 @@ from locust_llm.report.sections.sweep.knee import find_knees, select_top_knees
 from locust_llm.report.sections.sweep.sweep_chart import plot_stages
 from locust_llm.report.sections.sweep.sweep_findings import describe_sweep_findings
 from locust_llm.report.sections.sweep.sweep_text import format_stage_status, make_sweep_warnings
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.summary_rows import Knee, LoadLevel, Row, SweepSummary
 from locust_llm.settings.sweep_option import AXES
 from locust_llm.slo.client_verdict import ClientVerdict

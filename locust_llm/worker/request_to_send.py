@@ -1,4 +1,4 @@
-"""Session turn: content and labels of one request of a user."""
+"""Request to send: content and labels of one request of a user."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

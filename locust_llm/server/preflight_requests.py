@@ -1,5 +1,5 @@
-"""Probe requests: small completions before the load, in the form that the server accepts. The first
-one finds that form."""
+"""Preflight requests: small completions before the load, in the form that the server accepts. The
+first one finds that form."""
 
 from collections.abc import Callable
 from typing import Any, Final

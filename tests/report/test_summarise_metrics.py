@@ -14,7 +14,7 @@ from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render.tiles import make_tiles
 from locust_llm.report.sections import notes
 from locust_llm.report.sections.run_summary import Summary
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.summary_rows import Row
 from locust_llm.slo.metric_definitions import EXPORTED
 

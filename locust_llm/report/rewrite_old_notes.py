@@ -1,5 +1,5 @@
-"""Renew notes: notes of a run that its records also show are written again, in the words of the
-present version."""
+"""Rewrite old notes: notes of a run that its records also show are written again, in the words of
+the present version."""
 
 import re
 from collections.abc import Iterable, Sequence

@@ -6,7 +6,7 @@ from support.records import a_run, answered, failed
 from locust_llm.records.outcomes import RETRIED
 from locust_llm.records.server_metrics_history import EngineHistory
 from locust_llm.records.server_metrics_parser import EngineSample
-from locust_llm.report.renew_notes import renew_notes
+from locust_llm.report.rewrite_old_notes import renew_notes
 
 OLD = (
     "the host is slow",

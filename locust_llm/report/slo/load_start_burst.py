@@ -1,4 +1,4 @@
-"""Load start: whether the requests that break a rule are those that were sent while the load
+"""Load start burst: whether the requests that break a rule are those that were sent while the load
 started. A longer run has as many of them; a warmup has them instead."""
 
 import math

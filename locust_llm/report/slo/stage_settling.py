@@ -1,7 +1,7 @@
-"""Settling: what the stages of a search say, each of which began with an idle server. Figures may
-rise while a stage lasts, as where the users of a closed loop fall into step with one another. In an
-open loop close to saturation a queue builds up slowly: at the rate r of a server that answers s a
-second it takes about 1 / (sqrt(s) - sqrt(r))^2 seconds (the relaxation time of M/M/1; Morse,
+"""Stage settling: what the stages of a search say, each of which began with an idle server. Figures
+may rise while a stage lasts, as where the users of a closed loop fall into step with one another.
+In an open loop close to saturation a queue builds up slowly: at the rate r of a server that answers
+s a second it takes about 1 / (sqrt(s) - sqrt(r))^2 seconds (the relaxation time of M/M/1; Morse,
 Queues, Inventories and Maintenance, 1958), and varies as slowly later."""
 
 import math

@@ -1,5 +1,5 @@
-"""Detached end: ``runner.stop()`` and ``runner.quit()`` work from any greenlet, as the end of a run
-has its own greenlet.
+"""Stop and quit: ``runner.stop()`` and ``runner.quit()`` work from any greenlet, as the end of a
+run has its own greenlet.
 
 Locust ends a run in the greenlet that asks for it. A user, or a greenlet of the runner (which calls
 the locustfile's listeners), would be killed on the way. Its end would come before the drain and the

@@ -11,8 +11,8 @@ from locust_llm.records.record import Record
 from locust_llm.records.run_facts import UserStart
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.request_selection import RequestSelection
-from locust_llm.report.slo.load_start import find_started
-from locust_llm.report.summarise import summarise_run
+from locust_llm.report.slo.load_start_burst import find_started
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.summary_rows import SloResult
 
 STARTED = UserStart(users=10, over_s=0.0, took_s=0.0, by="response_time")

@@ -17,8 +17,8 @@ import gevent
 import gevent.event
 import pytest
 
-from locust_llm.locust_adapter import detached_end
-from locust_llm.locust_adapter.detached_end import detach_end, end_test
+from locust_llm.locust_adapter import stop_and_quit
+from locust_llm.locust_adapter.stop_and_quit import detach_end, end_test
 
 DRAIN_S = 0.05
 LIMIT_S = 10.0
@@ -220,7 +220,7 @@ def test_another_run_can_begin_after_it(runs: Any) -> None:
 def test_where_nobody_could_begin_another_one_a_stop_is_the_end(
     runs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(detached_end, "AFTER_STOP_S", 0.1)
+    monkeypatch.setattr(stop_and_quit, "AFTER_STOP_S", 0.1)
     run = runs(lambda environment: environment.runner.stop(), unattended=True)
     run.start()
     with gevent.Timeout(LIMIT_S):
@@ -229,7 +229,7 @@ def test_where_nobody_could_begin_another_one_a_stop_is_the_end(
 
 
 def test_unless_the_locustfile_has_begun_one(runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(detached_end, "AFTER_STOP_S", 0.1)
+    monkeypatch.setattr(stop_and_quit, "AFTER_STOP_S", 0.1)
     run = runs(unattended=True)
     run.start()
     gevent.sleep(0.02)
