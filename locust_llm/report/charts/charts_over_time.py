@@ -392,7 +392,8 @@ def _steps_of_arms(
         is_loaded = rate > 0
         for stage in run.stages:
             if stage.arm == arm:
-                begins, ends = stage.began_at - time.origin, stage.ended_at - time.origin
+                begins = stage.began_at - time.origin
+                ends = stage.ended_at - time.origin
                 is_loaded |= (edges[1:] > begins) & (edges[:-1] < ends)
         drawn.append(make_steps(name, hue, edges, np.where(is_loaded, rate, np.nan)))
     return drawn

@@ -70,9 +70,8 @@ def name_terms(definitions: Iterable[Definition]) -> dict[str, str]:
         metric.label: (metric.short, metric.spoken or metric.word.replace("_", " "))
         for metric in METRICS
     }
-    return {
-        name: make_definition_id(term)
-        for term, _ in definitions
-        for name in chain((term,), spoken.get(term, ()), OTHER_NAMES.get(term, ()))
-        if name
-    }
+    ids = dict[str, str]()
+    for term, _ in definitions:
+        names = chain((term,), spoken.get(term, ()), OTHER_NAMES.get(term, ()))
+        ids |= dict.fromkeys(filter(None, names), make_definition_id(term))
+    return ids

@@ -332,7 +332,8 @@ def _latency(
     rings = [] if results else _unsound(sweep.levels, *curves)
     which = f"{' and '.join(curve.name for curve in curves)} of each stage"
     coloured = f" The points of p{main:g} have the result of their stage." if results else ""
-    intervals = any(high is not None for series in results for high in series.high)
+    highs = chain.from_iterable(series.high for series in results)
+    intervals = any(high is not None for high in highs)
     bars = " Vertical bars: 95% intervals." if intervals else ""
     yield Plot(
         title=title,
@@ -357,10 +358,10 @@ def _results(sweep: SweepSummary, axis: LatencyAxis) -> list[PlotSeries]:
     ]
     if not any(level.slo_status for level, _, _ in points):
         return []
-    series = [
-        _of_result(sweep, axis, sweep.unit, result, [of for of in points if name_result(of[0]) == result[0]])
-        for result in RESULTS
-    ]  # fmt: skip
+    series = list[PlotSeries]()
+    for result in RESULTS:
+        with_it = [point for point in points if name_result(point[0]) == result[0]]
+        series.append(_of_result(sweep, axis, sweep.unit, result, with_it))
     return [one for one in series if one.x]
 
 
