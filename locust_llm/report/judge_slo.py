@@ -622,7 +622,8 @@ def _judged_by_stages(entry: RuleEntry, sweep: SweepSummary, run: Run) -> SloRes
             f"holds up to {describe_levels(sweep.axis, level)}; "
             f"{describe_neighbours(sweep.axis, found, status_of)}"
         )
-        return replace(result, status=PASS, reason="; ".join(filter(None, [reason, result.reason])))
+        reason = "; ".join(filter(None, [reason, result.reason]))
+        return replace(result, status=PASS, of_stage=level.value, reason=reason)
     answered = [level for level in sweep.levels if level.succeeded and status_of(level)]
     counted = [level for level in sweep.levels if _counts_for_rule(level, status_of(level))]
     lowest = next(iter(counted or answered), None)
@@ -634,9 +635,8 @@ def _judged_by_stages(entry: RuleEntry, sweep: SweepSummary, run: Run) -> SloRes
             f"at {describe_levels(sweep.axis, lowest)}, the "
             f"lowest{'; ' * bool(result.reason)}{result.reason}"
         )
-        return replace(
-            result, status=FAIL if result.status == FAIL else INCONCLUSIVE, reason=reason
-        )
+        status = FAIL if result.status == FAIL else INCONCLUSIVE
+        return replace(result, status=status, of_stage=lowest.value, reason=reason)
     why = explain_unsound(sweep.axis, sweep.levels[0]) if sweep.levels else "there is none"
     return _open(rule, f"no stage may found a conclusion; {why}")
 
@@ -681,7 +681,9 @@ def _judge_searched(rule: Rule, sweep: SweepSummary) -> SloResult | None:
         breaks = "break" if found.levels[0] != 1 else "breaks"
         status, reason = FAIL, f"no level within the rule: {lowest} {breaks} it"
     close = status == INCONCLUSIVE and result.close_to_limit
-    return replace(result, status=status, reason=reason, longer_s=None, close_to_limit=close)
+    return replace(
+        result, status=status, of_stage=at.value, reason=reason, longer_s=None, close_to_limit=close
+    )
 
 
 def _counts_for_rule(level: LoadLevel, status: str | None) -> bool:
@@ -709,6 +711,7 @@ def _at_stages(rule: Rule, sweep: SweepSummary, run: Run) -> SloResult:
     if level is not None and worst is not None and (worst.status == FAIL or not absent):
         return replace(
             worst,
+            of_stage=level.value,
             reason=f"at {describe_levels(sweep.axis, level)}{'; ' * bool(worst.reason)}{worst.reason}",
         )
     missing = f"{sweep.axis} {', '.join(map(format_plain_number, absent))}"
@@ -735,7 +738,7 @@ def _at_partners(rule: Rule, sweep: SweepSummary) -> SloResult:
         worst.reason,
         f"not compared: {', '.join(alone)}" if alone else "",
     ]
-    return replace(worst, reason="; ".join(filter(None, reasons)))
+    return replace(worst, of_stage=level.value, reason="; ".join(filter(None, reasons)))
 
 
 def _rank_of_stage(pair: tuple[LoadLevel, SloResult]) -> tuple[int, bool]:

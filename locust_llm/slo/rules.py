@@ -758,6 +758,8 @@ class SloResult(msgspec.Struct, frozen=True, kw_only=True):
     lower."""
     likely: str = ""
     """PASS or FAIL of an INCONCLUSIVE one, where its limit is near an end of its interval."""
+    of_stage: float | None = None
+    """Of a sweep: the value of the stage that these figures are of. None: they are of the run."""
     reason: str = ""
     """One sentence: why the rule is inconclusive, or another remark."""
 

@@ -21,7 +21,7 @@ from locust_llm.report.sections.metric_tables import has_lost_many
 from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.sections.sweep.knee import SLO
 from locust_llm.report.summary_rows import LoadLevel, SweepSummary
-from locust_llm.settings.sweep_option import PREFILL
+from locust_llm.settings.sweep_option import AXES, PREFILL
 from locust_llm.slo.capacity_search import format_load
 from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.metric_definitions import BY_WORD, ITL, LATENCY, TTFT
@@ -127,7 +127,11 @@ def _answer_arms(paired: PairedComparison) -> Verdict:
 def _answer_sweep(sweep: SweepSummary) -> Verdict | None:
     """``3 users: 95% interval 3 to 4; 8 fails.``: the highest load within all rules. None: there
     are no rules, or the headline has the reason why there is no load."""
-    judged = [level for level in sweep.levels if level.slo_status and level.succeeded]
+    judged = [
+        level
+        for level in sweep.levels
+        if level.slo_status == FAIL or (level.slo_status and level.succeeded)
+    ]
     knee = next((knee for knee in sweep.knees if knee.rule == SLO), None)
     if sweep.axis == PREFILL or not judged or knee is None:
         return None
@@ -312,14 +316,16 @@ class RuleBullet(NamedTuple):
 
 
 def make_rule_bullets(results: Sequence[SloResult], run: Run) -> Iterator[RuleBullet]:
+    """In a sweep each value has the load of its stage: rules may have theirs of several."""
     rules = run.settings.rules.by_text
+    unit = "" if run.settings.staged is None else AXES.get(run.settings.staged.axis, "")
     for result in results:
         rule = rules.get(result.rule)
         interval = format_interval(result)
         low, high = _place_interval(result, rule)
         yield RuleBullet(
             name=_name_rule(result, rule),
-            value=format_value(result),
+            value=f"{format_value(result)}{_name_stage(result, unit)}",
             interval="" if interval == "-" else interval,
             result=RESULT_WORDS.get(result.status, result.status),
             mark=RESULT_MARKS.get(result.status, "?"),
@@ -331,6 +337,13 @@ def make_rule_bullets(results: Sequence[SloResult], run: Run) -> Iterator[RuleBu
             limit=None if result.limit is None else LIMIT_AT,
             rises=rule is not None and not rule.base and rule.op.startswith(">"),
         )
+
+
+def _name_stage(result: SloResult, unit: str) -> str:
+    """`` at 3 users``. Empty: the value is of the run."""
+    if result.of_stage is None or result.observed is None:
+        return ""
+    return f" at {format_load(result.of_stage, unit)}"
 
 
 def _name_rule(result: SloResult, rule: Rule | None) -> str:

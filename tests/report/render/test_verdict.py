@@ -161,6 +161,35 @@ def test_a_limit_is_at_seventy_percent_of_the_scale() -> None:
     assert not half.rises
 
 
+@pytest.mark.parametrize(
+    ("sweep", "stage", "value"),
+    [
+        ("concurrency=1..64", 3.0, "500\u00a0ms at 3 users"),
+        ("request-rate=1,2.5", 2.5, "500\u00a0ms at 2.5 requests/s"),
+        ("concurrency=1..64", None, "500\u00a0ms"),
+    ],
+)
+def test_a_value_of_a_sweep_has_the_load_of_its_stage(
+    sweep: str, stage: float | None, value: str
+) -> None:
+    rule = "ttft p95 < 1s"
+    result = SloResult(rule=rule, status=PASS, observed=0.5, limit=1.0, unit="s", of_stage=stage)
+    run = a_run(slo=(rule,), sweep=sweep, users=None)
+    assert next(make_rule_bullets([result], run)).value == value
+
+
+def test_a_stage_that_broke_the_rules_without_an_answer_fails() -> None:
+    """As one that collapsed in its first wave."""
+    levels = (level(2, slo_status=PASS), level(40, slo_status=FAIL, succeeded=0, requests=0))
+    knees = (Knee(rule="SLO", value=2.0, text=""),)
+    sweep = SweepSummary(
+        axis="request-rate", unit="requests/s", levels=levels, ended="", knees=knees
+    )
+    run = a_run()
+    found = make_verdict(replace(summarise_run(collect_columns(GOOD), run), sweep=sweep), run)
+    assert found == Verdict("2 requests/s:", "within the SLO; 40 fails.", "pass")
+
+
 def test_an_end_that_is_not_known_is_that_of_the_scale() -> None:
     found = bullet_of("ttft p95 < 1s", status=INCONCLUSIVE, low=0.4)
     assert (found.low, found.high, found.kind) == (28.0, 100.0, "open")

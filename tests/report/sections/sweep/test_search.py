@@ -213,6 +213,7 @@ def test_the_row_of_a_pass_has_a_figure_that_passes() -> None:
     (result,) = judge_sweep(replace(sweep, levels=tuple(levels), capacity=whole), run)
     assert (result.status, result.observed, result.high) == (PASS, 0.3, 0.5)
     assert result.reason.endswith("or more (95% interval); the figure is at concurrency 8")
+    assert result.of_stage == 8.0
 
 
 def test_visits_within_their_errors_are_no_disturbance() -> None:
