@@ -182,27 +182,37 @@ def _page_of_command(command: str) -> str:
     text = _title(command).removesuffix("\n")
     for subcommand in SUBCOMMANDS.get(command, ("",)):
         words = [subcommand] if subcommand else []
-        parser = _find_parser(command, words)
+        *choosers, parser = _find_parsers(command, words)
         if subcommand:
             text += f"\n## {subcommand}\n"
         text += _parser_text(parser, f"{subcommand}-" if subcommand else "")
+        for chooser in choosers:
+            text += f"\n## Choose runs\n\n{SHORT_HEAD}{_rows(chooser, 'choose-')}"
     return f"{text}\n{_guide(command)}"
 
 
-def _find_parser(command: str, words: list[str]) -> ArgumentParser:
-    """The parser that a command makes, or that of its subcommand."""
+def _find_parsers(command: str, words: list[str]) -> list[ArgumentParser]:
+    """The parsers that a command makes, or that of its subcommand. The last one is its own; before
+    it may come one that chooses runs."""
+    found: list[ArgumentParser] = []
+    parse_known_args = ArgumentParser.parse_known_args
 
     def catch(parser: ArgumentParser, *_: Any, **__: Any) -> None:
         raise Found(parser)
 
+    def note(parser: ArgumentParser, *given: Any, **named: Any) -> Any:
+        found.append(parser)
+        return parse_known_args(parser, *given, **named)
+
     with (
         patch.object(ArgumentParser, "parse_args", catch),
-        patch.object(ArgumentParser, "parse_known_args", catch),
+        patch.object(ArgumentParser, "parse_known_args", note),
     ):
         try:
             load_command(command)(words)
-        except Found as found:
-            return _choose_subparser(found.parser, words)
+        except Found as caught:
+            described = [one for one in found if any(action.help for action in one._actions)]
+            return [*described, _choose_subparser(caught.parser, words)]
     raise LookupError(command)
 
 
@@ -220,13 +230,18 @@ def _parser_text(parser: ArgumentParser, prefix: str) -> str:
     text += f"\n```text\n{_short_usage(parser)}\n```\n"
     actions = list(_shown_actions(parser))
     shared = [flag for action in actions if (flag := _flag_of_run(action))]
-    rows = [_action_row(parser, action, prefix) for action in actions if not _flag_of_run(action)]
-    if rows:
-        text += f"\n{SHORT_HEAD}{''.join(rows)}"
+    if rows := _rows(parser, prefix):
+        text += f"\n{SHORT_HEAD}{rows}"
     if shared:
         links = ", ".join(f"[`{flag}`](run.md#{flag.lstrip('-')})" for flag in shared)
         text += f"\nAs for [`run`](run.md): {links}.\n"
     return text
+
+
+def _rows(parser: ArgumentParser, prefix: str) -> str:
+    """A row for each argument that ``run`` has not."""
+    actions = (action for action in _shown_actions(parser) if not _flag_of_run(action))
+    return "".join(_action_row(parser, action, prefix) for action in actions)
 
 
 def _short_usage(parser: ArgumentParser) -> str:
@@ -311,7 +326,7 @@ def _action_value(action: Action) -> str:
         return ""
     if isinstance(action.metavar, str):
         return f"`{action.metavar}`"
-    return "text" if action.type in (str, None) else "number"
+    return "text" if action.type in (str, Path, None) else "number"
 
 
 def _line(*cells: str) -> str:

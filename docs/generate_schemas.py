@@ -8,30 +8,58 @@ from typing import Any, Final, get_type_hints
 import msgspec
 
 import locust_llm
+from locust_llm.check_command import CheckFinding
 from locust_llm.exit_status import ExitStatus
+from locust_llm.lab.pareto.pareto_command import ParetoCurve
 from locust_llm.lab.probe.probe_findings import ProbeFindings
 from locust_llm.records.profile_export_jsonl import OUTCOMES, PHASES, RecordLine
+from locust_llm.records.report_result import ReportResult
 from locust_llm.records.run_facts import Run
 from locust_llm.report import aiperf_export, load_records, sweep_csv
 from locust_llm.report.fluidity_and_qoe import Readability
+from locust_llm.report.run_comparison import Comparison
 from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.sections.section_registry import REPORT_SECTIONS
 from locust_llm.report.write_report_files import FACTS
+from locust_llm.selftest_command import SelftestResult
 from locust_llm.slo import metric_definitions, rules
 
 FOLDER: Final = Path(__file__).with_name("schemas")
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+CHECK_FINDING: Final = msgspec.defstruct(
+    "CheckFinding", [*get_type_hints(CheckFinding).items()], kw_only=True
+)
+JSON_OUTPUTS: Final = {
+    "check": list[CHECK_FINDING],  # type: ignore[valid-type]
+    "compare": Comparison,
+    "pareto": list[ParetoCurve],
+    "report": ReportResult,
+    "selftest": SelftestResult,
+}
+"""What commands print with --json. audit, history, twin predict and plan print objects without a
+declared type."""
 PYTHON: Final = ("LLMUser", "ProbeUser", "Answer", "read", "events")
 
 
 def files() -> dict[Path, str]:
     """What each file holds."""
     made = {"run.schema.json": _run(), "record.schema.json": _record(), "names.json": _names()}
+    made |= {
+        f"{command}-output.schema.json": _output(command, kind)
+        for command, kind in JSON_OUTPUTS.items()
+    }
     texts = {
         name: json.dumps(content, indent=1, ensure_ascii=False) + "\n"
         for name, content in made.items()
     }
     return {FOLDER / name: text for name, text in (texts | {"slo.lark": _slo()}).items()}
+
+
+def _output(command: str, kind: Any) -> dict[str, Any]:
+    """Of what a command prints with --json."""
+    found = msgspec.json.schema(kind)
+    _with_null(found)
+    return {"$schema": DIALECT, "title": f"locust-llm {command} --json", **found}
 
 
 def _run() -> dict[str, Any]:

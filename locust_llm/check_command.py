@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import locust  # noqa: F401  first: it patches the process before the network is imported
 
+import msgspec
 import requests
 from msgspec.structs import replace
 
@@ -535,10 +536,14 @@ def run_check(words: list[str]) -> int:
             refusal = "check asks one address at a time; a run asks each of several before its load"
     if refusal:
         return fail(refusal)
-    problems = 0
+    found = []
     for finding in check_server(settings, headers, raise_open_files()):
-        problems += finding.level == PROBLEM
-        print_safely(f"{format_finding(finding)}\n")
+        found.append(finding)
+        if not options.json:
+            print_safely(f"{format_finding(finding)}\n")
+    if options.json:
+        print_safely(f"{msgspec.json.encode([finding._asdict() for finding in found]).decode()}\n")
+    problems = any(finding.level == PROBLEM for finding in found)
     return ExitStatus.FAILED_REQUESTS if problems else ExitStatus.OK
 
 
@@ -585,6 +590,7 @@ def _parser() -> argparse.ArgumentParser:
         default="max_tokens",
         help="of the request, limits the answer (default: %(default)s)",
     )
+    add("--json", action="store_true", help="print the findings as JSON")
     add_access_options(parser)
     return parser
 

@@ -6,8 +6,10 @@ from support import unpatched_locust  # noqa: F401  before anything of Locust
 import json
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from msgspec.structs import replace
 from support.records import answered
@@ -27,6 +29,7 @@ from locust_llm.demo_command import start_simulator
 from locust_llm.settings.run_options import Settings
 
 KEY = "sk-0123456789abcdef"
+SCHEMA = Path(__file__).parents[1] / "docs" / "schemas" / "check-output.schema.json"
 
 
 @pytest.fixture
@@ -289,6 +292,13 @@ def test_the_command_and_its_exit_status(
     assert run_check([server.url.removeprefix("http://"), "-u", "20"]) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[0].split()[:2] == ["ok", "reachable"]
+    assert run_check([server.url, "-u", "20", "--json"]) == 0
+    findings = json.loads(capsys.readouterr().out)
+    jsonschema.validate(findings, json.loads(SCHEMA.read_text("utf-8")))
+    assert findings[0]["what"] == "reachable"
+    assert [finding["what"] for finding in findings] == [
+        line[8:25].strip() for line in out.splitlines() if line[:1] != " "
+    ]
     server.chat = answers(streams=False)
     assert run_check([server.url]) == 1
     assert "PROBLEM streams" in capsys.readouterr().out

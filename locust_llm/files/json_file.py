@@ -11,6 +11,8 @@ from locust_llm.files.regular_file import read_regular
 
 MAX_JSON_BYTES: Final = 2**26
 """A longer file is refused."""
+STANDARD_OUTPUT: Final = Path("-")
+"""The value of --json FILE that prints the JSON."""
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from locust_llm.exit_status import ExitStatus, fail
-from locust_llm.files.json_file import replace_file
+from locust_llm.files.json_file import STANDARD_OUTPUT, replace_file
 from locust_llm.text.format import print_safely
 
 from .history import select_runs
@@ -60,7 +60,12 @@ def _compare_parser() -> argparse.ArgumentParser:
         help="also write a page with all of them beside each other there",
     )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables there")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="also write the values to this file; - prints them in place of the tables",
+    )
     parser.add_argument("--verbose", action="store_true", help="print all figures")
     return parser
 
@@ -88,9 +93,11 @@ def _compare_folders(options: argparse.Namespace) -> int:
                 options.markdown, run_comparison.render_comparison_markdown(compared).encode()
             )
         if options.json:
-            replace_file(
-                options.json, msgspec.json.format(msgspec.json.encode(compared), indent=2) + b"\n"
-            )
+            values = msgspec.json.format(msgspec.json.encode(compared), indent=2) + b"\n"
+            if options.json == STANDARD_OUTPUT:
+                print_safely(values.decode())
+                return ExitStatus.OK
+            replace_file(options.json, values)
         width = console_summary.find_console_width()
         text = (
             f"{run_comparison.render_comparison_console(compared, width)}\n{WEATHER}\n"

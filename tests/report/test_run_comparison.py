@@ -271,6 +271,8 @@ def test_the_command(
     assert "nowhere holds no run: it has no profile_export.jsonl" in capsys.readouterr().err
     assert main(["compare", "base", "same", "--json", "nowhere/c.json"]) == 5
     assert capsys.readouterr().out == ""
+    assert main(["compare", "base", "same", "slow", "--json", "-"]) == 0
+    assert msgspec.json.decode(capsys.readouterr().out, type=Comparison) == found
 
 
 @pytest.mark.parametrize("width", [60, 120])

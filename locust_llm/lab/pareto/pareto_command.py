@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from locust_llm.exit_status import ExitStatus, fail
-from locust_llm.files.json_file import replace_file
+from locust_llm.files.json_file import STANDARD_OUTPUT, replace_file
 from locust_llm.lab.pareto import pareto_chart as pareto_svg
 from locust_llm.lab.pareto.pareto_curve import (
     ParetoCurve,
@@ -159,7 +159,10 @@ def run_pareto_command(words: list[str]) -> int:
         help="percentile of TPOT; a user's tokens/s are 1000 / TPOT; MLPerf "
 "Endpoints: 90 (default: 50)",
     )  # fmt: skip
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE",
+        help="also write the values to this file; - prints them in place of the tables",
+    )  # fmt: skip
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables there")
     parser.add_argument("--title", default="", metavar="T")
     options = parser.parse_args(words)
@@ -176,15 +179,17 @@ def run_pareto_command(words: list[str]) -> int:
         blocks = [*build_pareto_document(curves, options.percentile)]
         for path, to_bytes in zip(options.output, formats, strict=True):
             replace_file(path, to_bytes(svg))
-        if options.json:
-            replace_file(
-                options.json, msgspec.json.format(msgspec.json.encode(curves), indent=2) + b"\n"
-            )
+        values = msgspec.json.format(msgspec.json.encode(curves), indent=2) + b"\n"
+        if options.json and options.json != STANDARD_OUTPUT:
+            replace_file(options.json, values)
         if options.markdown:
             replace_file(options.markdown, tables.render_markdown_blocks(blocks).encode())
     except (OSError, ValueError) as error:
         return fail(str(error))
     except Exception as error:
         return fail(f"these runs have no curve: {write_report_files.describe_failure(error)}")
-    print_safely(tables.render_plain_blocks(blocks, console_summary.find_console_width()))
+    if options.json == STANDARD_OUTPUT:
+        print_safely(values.decode())
+    else:
+        print_safely(tables.render_plain_blocks(blocks, console_summary.find_console_width()))
     return ExitStatus.OK

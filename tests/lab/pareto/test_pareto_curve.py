@@ -214,6 +214,8 @@ def test_folders_become_curves(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "itl p95 <= 50ms: 20 tokens/s per user at least." in shown
     assert ET.parse(svg) is not None
     assert '"per_user"' in data.read_text()
+    assert run_pareto_command([*words[:2], "--json", "-"]) == 0
+    assert capsys.readouterr().out == data.read_text()
     points = [str(tmp_path / "a" / "stages" / number) for number in "123"]
     assert run_pareto_command(points) == 0  # runs of one load each
     shown = capsys.readouterr().out
