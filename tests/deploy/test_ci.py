@@ -45,6 +45,21 @@ def test_a_file_is_what_its_system_takes(schema: str, file: str) -> None:
     )
 
 
+def test_the_workflow_of_the_tutorial_is_what_github_takes() -> None:
+    text = (CHECKOUT / "docs" / "tutorials" / "ci-gate.md").read_text()
+    ((title, block),) = re.findall(r"```yaml title=\"(.*?)\"\n(.*?)```", text, re.DOTALL)
+    workflow = yaml.safe_load(block)
+    workflow["on"] = workflow.pop(True)  # what YAML 1.1 takes the word for
+    jsonschema.validate(workflow, get_builtin_schema("vendor.github-workflows"))
+    (job,) = workflow["jobs"].values()
+    given = [step["with"] for step in job["steps"] if "deploy/ci" in step.get("uses", "")]
+    assert len(given) == 2
+    assert set().union(*given) <= set(ACTION["inputs"])
+    # the step that fetches the base asks for this very file
+    assert f"--workflow {Path(title).name} " in job["steps"][1]["run"]
+    assert job["steps"][1]["run"].count(f"--dir {given[0]['base']}") == 1
+
+
 def test_no_text_of_a_workflow_comes_into_a_script() -> None:
     """As a variable it cannot be a command, whatever is in it."""
     assert [step["name"] for step in STEPS if EXPRESSION.search(step.get("run", ""))] == []

@@ -210,3 +210,41 @@ def test_the_documented_patch_puts_a_command_line_and_files_into_the_jobs() -> N
         "--input-file=/files/prompts.jsonl",
     ]
     assert (KUBERNETES.parent / "overlay" / overlay["resources"][0]).is_dir()
+
+
+def merge_by_name(base: Any, patch: Any) -> Any:
+    """Merge as Kustomize does: maps by key, lists of named things by name, all else is replaced."""
+    if isinstance(base, dict) and isinstance(patch, dict):
+        common = {key: merge_by_name(base[key], patch[key]) for key in base.keys() & patch.keys()}
+        return base | patch | common
+    named = isinstance(base, list) and all(isinstance(one, dict) and "name" in one for one in base)
+    if not named:
+        return patch
+    by_name = {one["name"]: one for one in base}
+    for one in patch:
+        by_name[one["name"]] = merge_by_name(by_name.get(one["name"], {}), one)
+    return list(by_name.values())
+
+
+def test_the_overlay_of_the_tutorial_fits_to_the_manifests() -> None:
+    text = (CHECKOUT / "docs" / "tutorials" / "kubernetes.md").read_text()
+    ((title, block),) = re.findall(r"```yaml title=\"(.*?)\"\n(.*?)```", text, re.DOTALL)
+    overlay = yaml.safe_load(block)
+    folder = (CHECKOUT / title).parent
+    assert [(folder / name).resolve() for name in overlay["resources"]] == [KUBERNETES]
+    base = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())
+    assert overlay["images"][0]["name"] == base["images"][0]["name"]
+    (generated,), (changed,) = base["configMapGenerator"], overlay["configMapGenerator"]
+    assert (changed["name"], changed["behavior"]) == (generated["name"], "merge")
+    jobs = {(one["kind"], one["metadata"]["name"]): one for one in documents("distributed.yaml")}
+    for patch in overlay["patches"]:
+        change = yaml.safe_load(patch["patch"])
+        place = change["kind"], change["metadata"]["name"]
+        jobs[place] = merge_by_name(jobs[place], change)
+    for document in jobs.values():
+        validate(document)
+    worker, master = (jobs["Job", f"locust-llm-{role}"] for role in ("worker", "master"))
+    (container,) = pod_of(master)["containers"]
+    assert container["args"] == ["run", "--headless", "--master"]
+    assert {"name": "LOCUST_EXPECT_WORKERS", "value": "8"} in container["env"]
+    assert (worker["spec"]["parallelism"], worker["spec"]["completions"]) == (8, 8)

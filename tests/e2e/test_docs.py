@@ -58,6 +58,7 @@ EXCEPTIONS: Final = {  # neither run nor parsed: how the command begins, and why
     "locust-llm compare --last": "needs such runs; the history's own tests give it some",
     "vllm serve": "needs vLLM, and a model",
     "python3 make_log.py": "is a file of its tutorial, which a test runs",
+    "locust-llm run --headless --target": "is refused, which its tutorial shows",
     "head ": "shows a file of its tutorial, which a test runs",
 }
 FOREIGN: Final = {  # options of other programs that pages other than migration.md name
@@ -241,7 +242,7 @@ def test_options_that_pages_name_exist() -> None:
     unknown = {
         f"{page.name}: {flag}"
         for page in PAGES
-        if page.name != "migration.md"
+        if page.name not in ("migration.md", "coming-from-other-tools.md")
         for span in re.findall(r"`([^`\n]+)`", page.read_text("utf-8"))
         for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*", span)
         if flag not in known

@@ -112,7 +112,7 @@ class Tutorial:
                             output += result.output
                             yield result
                 elif block.language == "text" and output:
-                    self.missing += find_missing_labels(block.text, output)
+                    self.missing += find_missing_labels(block.text, self.show_ports(output))
         finally:
             for server in self._servers.values():
                 server.close()
