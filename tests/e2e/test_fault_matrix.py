@@ -1,5 +1,5 @@
 """The faults of answers with each protocol: what the run says of them;
-docs/how-to/protocols.md has the table."""
+benchmarks/faults.md has the table."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.xdist_group("fault_matrix")
 
 BEGIN = "<!-- faults: made by tests/e2e/test_fault_matrix.py -->"
 END = "<!-- faults: end -->"
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "protocols.md"
+PAGE = Path(__file__).parents[2] / "benchmarks" / "faults.md"
 INPUTS = 4
 DONE = event("[DONE]")
 DIED = "engine died"

@@ -1,5 +1,5 @@
 """Every fault, once: what the run says of it, when its slot comes back, what its record keeps;
-docs/reference/failures.md has it."""
+benchmarks/faults.md has it."""
 
 import re
 import socket
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.xdist_group("faults")  # the last test looks at what al
 
 BEGIN = "<!-- faults: made by tests/e2e/test_faults.py -->"
 END = "<!-- faults: end -->"
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "failures.md"
+PAGE = Path(__file__).parents[2] / "benchmarks" / "faults.md"
 
 ERROR = {"message": "engine died, request 7f3a9", "code": 500}
 PAUSE_MS = 60
