@@ -6,6 +6,7 @@ const OWN = {
   uPlot: "readonly", chartFormat: "readonly", chartScale: "readonly", chartLabels: "readonly", chartShapes: "readonly",
   charts: "readonly", chartTools: "readonly", drawTimeline: "readonly", labelParts: "readonly",
   liveValues: "readonly", liveCharts: "readonly", liveSide: "readonly",
+  runGoals: "readonly", ruleRows: "readonly",
   requestTable: "readonly", requestPlots: "readonly", requestView: "readonly",
   pageTheme: "readonly", reportTools: "readonly", termTips: "readonly",
 };

@@ -8,7 +8,7 @@ checked here before any value.
 import math
 import re
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from locust import argument_parser
@@ -67,8 +67,9 @@ class Whitelist:
             self._own = select_locustfile_fields(argument_parser.ui_extra_args_dict())
         return self._own
 
-    def check(self, request: Request) -> MultiDict[str, str]:
-        """The fields of a form, which may all be set. Raises Refused."""
+    def check(self, request: Request, only_shown: Collection[str] = ()) -> MultiDict[str, str]:
+        """The fields of a form, which may all be set. ``only_shown``: more fields, of a request that
+        sets nothing. Raises Refused."""
         if request.args:
             refuse_run("a run takes its fields from a form, none from the address")
         if request.mimetype not in FORM_TYPES and (request.mimetype or request.get_data()):
@@ -82,7 +83,9 @@ class Whitelist:
             (self._name(name), value) for name, value in request.form.items(multi=True)
         )
         for name, values in form.lists():
-            self._check_name(name or "", values)  # a part of a multipart form may have none
+            if name not in only_shown:
+                # a part of a multipart form may have none
+                self._check_name(name or "", values)
             self._check_values(name, values)
         unset = [
             name for name in self.own_flags if isinstance(getattr(self._options, name, None), list)

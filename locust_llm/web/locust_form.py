@@ -27,6 +27,7 @@ from locust_llm.locust_adapter.scenario_defaults import (
     choose_scenario,
     refuse_lengths_without_effect,
 )
+from locust_llm.settings.ab_arms import BASE
 from locust_llm.settings.option_declaration import format_option_help
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.run_refusal import refuse_run
@@ -138,7 +139,7 @@ def fill_options(options: Namespace, form: Mapping[str, str]) -> Namespace:
     fill_in_form(options, given)
     refuse_lengths_without_effect(options)
     for rule in read_given_rules(options):
-        if rule not in known and _names_a_folder(rule):
+        if rule not in known and _names_a_folder(rule, has_arms=has_arms(options)):
             refuse_run(f"SLO {rule!r}: a rule with another run is allowed on the command line only")
     for name, text in form.items():  # of a locustfile's own flags
         kind = type(getattr(options, name, None))
@@ -203,6 +204,24 @@ def _find_own_scenario(options: Namespace) -> str | None:
 def read_form_settings(
     options: Namespace, runner: Any, *, from_locusts_page: bool = False
 ) -> Settings:
+    """The settings of a run with these options and the connected processes, which the page can
+    start. Raises Refused."""
+    settings = check_form_options(options, runner, from_locusts_page=from_locusts_page)
+    if settings.compares:
+        if settings.isolate:
+            refuse_run("--isolate is of the command line only: locust-llm run --headless")
+        refuse_run("a run of two arms begins on the command line only: locust-llm ab")
+    if settings.hosts:
+        refuse_run(
+            "a run of several addresses begins on the command line only: locust-llm run --headless "
+            "--host A,B"
+        )
+    return settings
+
+
+def check_form_options(
+    options: Namespace, runner: Any, *, from_locusts_page: bool = False
+) -> Settings:
     """The settings of a run with these options and the connected processes. Raises Refused.
 
     A sweep of concurrency sets its users. Locust's own page cannot leave their number out: in an
@@ -219,20 +238,10 @@ def read_form_settings(
     elif users is None:
         users = default_user_count(loose)
     options.llm_users = users
-    settings = check_options(
+    return check_options(
         options,
         processes=max(1, len(runner.clients.ready)) if isinstance(runner, MasterRunner) else 1,
     )
-    if settings.compares:
-        if settings.isolate:
-            refuse_run("--isolate is of the command line only: locust-llm run --headless")
-        refuse_run("a run of two arms begins on the command line only: locust-llm ab")
-    if settings.hosts:
-        refuse_run(
-            "a run of several addresses begins on the command line only: locust-llm run --headless "
-            "--host A,B"
-        )
-    return settings
 
 
 def drop_empty_fields(form: Mapping[str, str]) -> dict[str, str]:
@@ -281,10 +290,17 @@ def make_locust_form(form: MultiDict[str, str], settings: Settings) -> MultiDict
     return rest
 
 
-def _names_a_folder(rule: str) -> bool:
-    """Any visitor of the page could test which folders exist on this machine."""
+def has_arms(options: Namespace) -> bool:
+    """Whether these options compare two arms."""
+    return bool(options.candidate or options.candidate_set or options.aa)
+
+
+def _names_a_folder(rule: str, *, has_arms: bool) -> bool:
+    """Any visitor of the page could test which folders exist on this machine. Of two arms, the base
+    is one of them and no folder."""
     try:
-        return bool(parse_rule(rule).base)
+        base = parse_rule(rule).base
+        return bool(base) and not (has_arms and base == BASE)
     except ValueError:
         return False  # the check reports it
 

@@ -33,7 +33,13 @@ from locust_llm.server.discovery import Discovery
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.run_refusal import RunRefused
 from locust_llm.text.numbers import truncate_quoted_text
-from locust_llm.web.run_form_fields import build_form_groups, take_settings
+from locust_llm.web.run_form_fields import (
+    LOCUSTFILE,
+    build_form_groups,
+    list_command_line_flags,
+    list_rule_metrics,
+    take_settings,
+)
 from locust_llm.web.run_form_submit import RunFormView, is_reachable_by_others
 
 from .cross_site_guard import guard_origin, parse_allowed_hosts
@@ -58,6 +64,7 @@ from .locust_form import (
 from .page_registry import WEB_PAGES, load_page
 from .past_runs import FILES, Archive
 from .request_bodies import limit_bodies
+from .run_goals import GOALS, LOADS
 
 logger = logging.getLogger("locust_llm")
 
@@ -76,6 +83,8 @@ ASSETS: Final = {
     "live.js": "text/javascript",
     "runs.js": "text/javascript",
     "runs.css": "text/css",
+    "run_goals.js": "text/javascript",
+    "rule_rows.js": "text/javascript",
     "new_run.js": "text/javascript",
     "uPlot.min.css": "text/css",
     "plots.css": "text/css",
@@ -120,8 +129,8 @@ BLOCK_BYTES: Final = 1 << 16
 GATE_FIELDS: Final = ("limit", "ramp_s")
 MIN_COMPARED: Final = 2
 MAX_COMPARED: Final = 20
-IN_FIRST_COLUMN: Final = 2
-"""The form's groups in the first column of a wide screen."""
+FORM_COLUMNS: Final = (("Workload", "Server"), ("Load", "SLO", LOCUSTFILE))
+"""The sections of the form in the columns of a wide screen."""
 
 
 def attach_pages(
@@ -251,12 +260,21 @@ def _new_run(view: RunView, datasets: Datasets) -> Any:
         options = take_settings(options, settings)
         host = str(settings.get("host") or host)
     try:
-        shown = build_form_groups(options, extra, datasets, host)
+        groups = build_form_groups(options, extra, datasets, host)
     except OSError as error:
         return _text(f"{error.filename}: {error.strerror}", 500)
     template = _static("new_run.html").decode()
-    columns = shown[:IN_FIRST_COLUMN], shown[IN_FIRST_COLUMN:]
-    words = {"columns": columns, "most_bytes": MAX_UPLOAD_BYTES}
+    words = {
+        "groups": groups,
+        "columns": FORM_COLUMNS,
+        "sections": {group.section for group in groups},
+        "goals": GOALS,
+        "loads": LOADS,
+        "described": msgspec.to_builtins({"goals": GOALS, "loads": LOADS}),
+        "metrics": msgspec.to_builtins(list_rule_metrics()),
+        "command_line_flags": list_command_line_flags(),
+        "most_bytes": MAX_UPLOAD_BYTES,
+    }
     return _page(flask.render_template_string(template, **words).encode())
 
 

@@ -1,5 +1,5 @@
 """Run form fields: the form of a run as data for its page, in groups; what depends on another field
-is hidden until that is set."""
+is hidden until that is set. Which fields a goal needs is in run_goals.py."""
 
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from locust_llm.locust_adapter.command_line_parser import read_given_rules
 from locust_llm.settings.option_declaration import Option, format_option_default
+from locust_llm.slo.metric_definitions import GIVEN, MEASURES, RuleMeasure
 from locust_llm.text.format import capitalise_sentence
 from locust_llm.text.numbers import format_quoted_number
 
@@ -28,25 +29,30 @@ from .locust_form import (
 )
 
 GROUPS: Final = {
-    "load": "Load", "sweep": "Load", "prompts": "Prompts", "gate": "Gate", "rules": "Rules",
-    "server": "Server", "tenants": "Load",
+    "load": "Load", "sweep": "Load", "prompts": "Prompts", "gate": "Gate", "rules": "SLO",
+    "server": "Server", "tenants": "Tenants",
 }  # fmt: skip
 """The form's groups, by the groups of the options."""
-OTHERS: Final = "Rules"
-"""The group of all other options, folded."""
-RULES_FIELD: Final = "slo"
-"""The one repeated flag that a form can fill in, with a rule on each line."""
-RULES_HELP: Final = "What must hold, such as error_rate < 1%"
-USERS_BY_DEFAULT: Final = "1, or as many as needed"
+OTHERS: Final = "Report"
+"""The group of all other options."""
 LOCUSTFILE: Final = "Locustfile"
 """The group of the locustfile's own flags."""
-MAIN: Final = (
-    SCENARIO_FIELD, "user_count", "run_time", "request_rate", "request_count", "sweep", DATASET_FIELD,
-    "synthetic_input_tokens_mean",
-    "output_tokens_mean", "prefill_concurrency", "slo", "slo_preset", "host", "model",
-)  # fmt: skip
-"""These fields are always visible, with the fields that depend on them. The others of a group are
-folded."""
+SECTIONS: Final = {
+    "Prompts": "Workload", "Load": "Load", "Gate": "Load", "SLO": "SLO", "Server": "Server",
+    "Tenants": "Load", LOCUSTFILE: LOCUSTFILE,
+}  # fmt: skip
+"""The sections for the fields that a goal needs, by groups."""
+RULES_FIELD: Final = "slo"
+"""The one repeated flag that a form can fill in, with a rule on each line."""
+SWEEP_FIELD: Final = "sweep"
+INPUT_FIELD: Final = "input_file"
+"""The option whose field is that for the dataset."""
+RULES_HELP: Final = "What must hold, or the run fails"
+USERS_BY_DEFAULT: Final = "1, or as many as needed"
+AXES_HELP: Final = (
+    "From 1 by doubling: 1..64. In steps of 8: 8..64+8. These values: 1,2,4. No limit is always "
+    "among the prefill limits"
+)
 WITH_WARMUP: Final = ("warmup_request_count", "warmup_duration")
 DEPENDS: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("arrival_pattern", "arrival_smoothness"), ("request_rate", "sweep")),
@@ -87,9 +93,11 @@ DEPENDS: Final[dict[str, tuple[str, ...]]] = {
         ("fixed_schedule",),
     ),
     **dict.fromkeys(
-        ("synthetic_input_tokens_mean", "synthetic_input_tokens_stddev", "seq_dist"),
-        (f"!{DATASET_FIELD}",),
+        ("synthetic_input_tokens_mean", "synthetic_input_tokens_stddev"),
+        (f"!{DATASET_FIELD}", "!seq_dist"),
     ),
+    **dict.fromkeys(("output_tokens_mean", "output_tokens_stddev"), ("!seq_dist",)),
+    "seq_dist": (f"!{DATASET_FIELD}",),
     **dict.fromkeys(
         ("image_width_stddev", "image_height_stddev", "image_batch_size", "image_format"),
         ("image_width_mean", "image_height_mean"),
@@ -106,8 +114,24 @@ DEPENDS: Final[dict[str, tuple[str, ...]]] = {
     "prefill_concurrency_ramp_duration": ("prefill_concurrency",),
     "gpu_hour": ("gpus",),
 }
-"""For each field, the fields of which one must be set (with ``!``: must not be) so that it matters.
-A field that the command line set is never hidden, as the page sends nothing of a hidden one."""
+"""For each field, the fields of which one must be set so that it matters, and those (with ``!``)
+of which none may be. A field that the command line set is never hidden, as the page sends nothing
+of a hidden one."""
+LABELS: Final = {
+    "synthetic_input_tokens_mean": "Prompt length, tokens",
+    "output_tokens_mean": "Response length, tokens",
+    "prefill_concurrency": "Prefill limit",
+    "prefill_concurrency_ramp_duration": "Ramp of the prefill limit, seconds",
+    "request_rate": "Requests per second",
+    "objective": "Best by",
+    "slo_preset": "Preset SLOs",
+    "stage_duration": "Duration of a stage, seconds (least..most)",
+    "replay_speedup": "Faster by this factor",
+    "fixed_schedule_start_offset": "From this time of the trace, ms",
+    "fixed_schedule_end_offset": "Up to this time of the trace, ms",
+    RULES_FIELD: "SLOs, one per line",
+}
+"""The labels of fields whose names say too little."""
 WORDS: Final = {
     "num": "number of", "max": "maximum", "slo": "SLO", "gpu": "GPU", "gpus": "GPUs",
     "stddev": "standard deviation",
@@ -122,7 +146,7 @@ class FormField(msgspec.Struct, frozen=True):
     name: str
     label: str
     kind: str
-    """text, whole, number, lines, switch, list or dataset."""
+    """text, whole, number, rules, sweep, switch, list or dataset."""
     value: str = ""
     """Empty: not set."""
     default: str = ""
@@ -148,12 +172,22 @@ class FormGroup(msgspec.Struct, frozen=True):
     """A group of the page."""
 
     title: str
-    main: tuple[FormField, ...]
-    folded: tuple[FormField, ...]
+    fields: tuple[FormField, ...]
 
     @property
-    def unfolded(self) -> bool:
-        return any(field.is_set for field in self.folded)
+    def section(self) -> str:
+        """The section for those of its fields that a goal needs."""
+        return SECTIONS.get(self.title, SECTIONS["Server"])
+
+
+class RuleMetric(msgspec.Struct, frozen=True):
+    """A metric of rules, as a row of the page offers it."""
+
+    word: str
+    name: str
+    units: tuple[str, ...]
+    has_statistic: bool
+    less_is_better: bool
 
 
 def build_form_groups(
@@ -164,9 +198,9 @@ def build_form_groups(
     ``extra`` has the fields of Locust's form, with the locustfile's own. ``host`` is Locust's.
     Raises OSError where the file of rules cannot be read.
     """
-    groups: dict[str, list[FormField]] = {title: [] for title in GROUPS.values()}
-    groups["Load"] += [_scenario(options), *_of_users(options)]
-    groups["Prompts"].append(_dataset(options, datasets))
+    groups: dict[str, list[FormField]] = {title: [] for title in (*GROUPS.values(), OTHERS)}
+    groups["Load"] += _of_users(options)
+    groups["Prompts"] += [_scenario(options), _dataset(options, datasets)]
     groups["Server"].append(
         FormField(
             "host",
@@ -189,7 +223,39 @@ def build_form_groups(
         ]
     if own := select_locustfile_fields(extra):
         groups[LOCUSTFILE] = [_make_locustfile_field(name, field) for name, field in own.items()]
-    return [_group(title, fields) for title, fields in groups.items()]
+    return [FormGroup(title, tuple(fields)) for title, fields in groups.items()]
+
+
+def list_rule_metrics() -> list[RuleMetric]:
+    """The metrics that a row can hold. Those with conditions are written as text."""
+    return [_describe_metric(measure) for measure in MEASURES if measure.word not in GIVEN]
+
+
+def _describe_metric(measure: RuleMeasure) -> RuleMetric:
+    return RuleMetric(
+        measure.word,
+        _name_metric(measure),
+        tuple(unit for unit in measure.units if unit),
+        measure.metric is not None,
+        measure.less_is_better,
+    )
+
+
+def _name_metric(measure: RuleMeasure) -> str:
+    if measure.metric is not None:
+        return measure.metric.short or measure.metric.label
+    return capitalise_sentence(measure.spoken_name)
+
+
+def list_command_line_flags() -> list[tuple[str, str]]:
+    """(flag, help) of each option that no page can set."""
+    shown = (SCENARIO_FIELD, INPUT_FIELD)  # by fields of another name
+    return [
+        (option.flag, option.help)
+        for option in FIELDS.values()
+        if option.dest not in shown
+        and (not option.in_form or (option.repeated and option.dest != RULES_FIELD))
+    ]
 
 
 VALUES: Final[Mapping[type, type | tuple[type, ...]]] = {
@@ -198,7 +264,7 @@ VALUES: Final[Mapping[type, type | tuple[type, ...]]] = {
     bool: bool,
 }
 """What run.json has of an option of this kind; of all others a text."""
-NOT_REPEATED: Final = ("random_seed", "input_file")
+NOT_REPEATED: Final = ("random_seed", INPUT_FIELD)
 """What a run like another does not take from it: its words, which a cache may know, and a file that
 may not be offered here."""
 
@@ -241,29 +307,9 @@ def find_visible_fields(fields: Sequence[FormField]) -> set[str]:
 
 def _matters(field: FormField, on: set[str]) -> bool:
     needs = field.needs.split()
-    return not needs or any(
-        (name.removeprefix("!") in on) != name.startswith("!") for name in needs
-    )
-
-
-def _group(title: str, fields: list[FormField]) -> FormGroup:
-    """The main fields in their order, each with the fields that depend on it."""
-    by_name = {field.name: field for field in fields}
-    if title == LOCUSTFILE:
-        return FormGroup(title, tuple(fields), ())
-    main = list[FormField]()
-    for name in MAIN:
-        if name in by_name:
-            main += _with_dependents(by_name[name], fields)
-    main = list(dict.fromkeys(main))
-    return FormGroup(title, tuple(main), tuple(field for field in fields if field not in main))
-
-
-def _with_dependents(field: FormField, fields: list[FormField]) -> Iterator[FormField]:
-    yield field
-    for other in fields:
-        if field.name in other.needs.split():
-            yield from _with_dependents(other, fields)
+    wanted = {name for name in needs if not name.startswith("!")}
+    unwanted = {name.removeprefix("!") for name in needs if name.startswith("!")}
+    return not unwanted & on and (not wanted or bool(wanted & on))
 
 
 # -- fields ----------------------------------------------------------------------------------------
@@ -291,7 +337,7 @@ def _of_users(options: Namespace) -> Iterator[FormField]:
 
 def _scenario(options: Namespace) -> FormField:
     return FormField(
-        SCENARIO_FIELD, "Workload", "list", find_chosen_scenario(options), flag="--scenario",
+        SCENARIO_FIELD, "Scenario", "list", find_chosen_scenario(options), flag="--scenario",
         help="Fills in the fields that it sets, with its rules. What was typed stays",
         choices=tuple(list_scenario_choices(options)),
     )  # fmt: skip
@@ -334,12 +380,15 @@ def _field(option: Option, options: Namespace) -> FormField:
             *((choice, choice) for choice in CHOICES[name] if choice not in (None, default)),
         )
     elif name == RULES_FIELD:
-        kind = "lines"
+        kind = "rules"
         text = "\n".join(read_given_rules(options))
         about = RULES_HELP
+    elif name == SWEEP_FIELD:
+        kind = "sweep"
+        about = AXES_HELP
     example = (
         f", e.g. {option.example}"
-        if option.example and kind in ("text", "whole", "number", "lines")
+        if option.example and kind in ("text", "whole", "number", "rules")
         else ""
     )
     return FormField(
@@ -355,8 +404,8 @@ def _number(value: float) -> str:
 
 
 def _label(option: Option) -> str:
-    if option.dest == RULES_FIELD:
-        return "Rules, one per line"
+    if label := LABELS.get(option.dest):
+        return label
     words = " ".join(WORDS.get(word, word) for word in option.dest.split("_"))
     unit = f", {option.unit}" if option.unit.islower() and option.unit not in words else ""
     return words[0].upper() + words[1:] + unit

@@ -24,7 +24,7 @@ from locust_llm.settings.run_options import Settings
 from locust_llm.settings.run_refusal import RunRefused, refuse_run
 from locust_llm.settings.server_address import normalise_base_url
 
-from .command_line_of_form import format_form_command
+from .command_line_of_form import ARM_FIELDS, FormCommand, add_arms, find_actions
 from .dataset_choices import UPLOAD, Datasets
 from .form_dataset_check import look_at_dataset
 from .form_whitelist import LABEL_FIELD, PICKED, Whitelist
@@ -32,6 +32,7 @@ from .live_page_status import RunView
 from .locust_form import (
     DATASET_FIELD,
     LIMIT_FIELD,
+    check_form_options,
     drop_empty_fields,
     drop_unasked_spawn_rate,
     fill_options,
@@ -136,18 +137,22 @@ class RunFormView:
         )
 
     def show_command(self) -> Any:
-        """The command line of the run that the form asks for. Nothing starts, and only values that
-        cannot be read are refused."""
+        """The command line of the run that the form asks for. Nothing starts, and what no run can
+        have is refused. Only here the form may have two arms."""
         try:
-            options = self._fill(self._whitelist.check(flask.request))
+            form = self._whitelist.check(flask.request, only_shown=ARM_FIELDS)
+            asked = self._fill(form, add_arms(self._options, form))
+            # which fills in what nobody gave, such as the number of users
+            check_form_options(Namespace(**vars(asked)), self._view.environment.runner)
         except (RunRefused, ValueError, OSError) as no:
             return flask.jsonify({"success": False, "message": str(no)})
+        command = FormCommand(asked, self._datasets, find_actions(self._whitelist.own_flags))
         return flask.jsonify(
-            {"success": True, "command": format_form_command(options, self._datasets)}
+            {"success": True, "command": command.format(), "notes": list(command.list_notes())}
         )
 
-    def _fill(self, form: MultiDict[str, str]) -> Namespace:
-        options = fill_options(self._options, form)
+    def _fill(self, form: MultiDict[str, str], before: Namespace | None = None) -> Namespace:
+        options = fill_options(self._options if before is None else before, form)
         if DATASET_FIELD in form:
             options.input_file = self._datasets.path(form[DATASET_FIELD])
         return options

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import requests
 from support.axe import violations
-from support.web_ui import LOGIN, Web, fill, start, until
+from support.web_ui import LOGIN, ROOT, Web, fill, start, until
 
+TRACE = ROOT / "locustfiles" / "traces" / "sample.jsonl"
 FIRST_CHART = "document.querySelector('#panels .plot').getBoundingClientRect().top + scrollY"
 """Pixels from the top to it."""
 
@@ -286,6 +287,7 @@ def test_the_form_keeps_what_was_typed_and_leads_to_what_was_refused(
     assert page.locator("#of-model").input_value() == "m"
     assert page.locator("#of-shared_system_prompt_length").input_value() == "500"
     page.locator("#command").click()
+    page.locator("#shown").wait_for()
     assert "--scenario rag --model m" in page.locator("#words").inner_text()
     page.get_by_role("button", name="Close").click()
 
@@ -296,6 +298,206 @@ def test_the_form_keeps_what_was_typed_and_leads_to_what_was_refused(
     page.locator("#forget").click()
     page.wait_for_url("**/llm/new")
     assert page.locator("#of-model").input_value() == ""
+
+
+SHORT_STAGES = {"run_time": "60", "stage_duration": "2..3"}
+GOALS = {
+    "look": ({"user_count": "3", "run_time": "60", "prefill_concurrency": "2"},
+             {"users": 3, "run_time_s": 60, "prefill_concurrency": 2, "sweep": None}),
+    "look by rate": ({"request_rate": "4", "run_time": "60"},
+                     {"request_rate": 4, "run_time_s": 60, "users": None}),
+    "capacity": ({**SHORT_STAGES, "sweep": "concurrency=1..4"},
+                 {"sweep": "concurrency=1..4", "find_max": True, "stage_duration": "2..3",
+                  "slo": ["ttft p95 < 9s"]}),
+    "curve": ({**SHORT_STAGES, "sweep": "request-rate=2,4"},
+              {"sweep": "request-rate=2,4", "find_max": False, "users": None}),
+    "limit": ({"sweep": "prefill-concurrency=1,2", "user_count": "4", "run_time": "60"},
+              {"sweep": "prefill-concurrency=1,2", "users": 4, "objective": "tokens"}),
+    "replay": ({"replay_speedup": "2"},
+               {"fixed_schedule": True, "replay_speedup": 2, "sweep": None}),
+}  # fmt: skip
+"""What is typed for each goal, and the settings of its run."""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("what", GOALS)
+def test_each_goal_of_the_form_is_a_run_with_these_settings(
+    what: str, web: Callable[..., Web], tmp_path: Path
+) -> None:
+    locust = web()
+    goal, _, load = what.partition(" by ")
+    page = locust.open("/llm/new")
+    page.locator(f"[name=goal][value={goal}]").check()
+    if load:
+        page.locator(f"[name=load][value={load}]").check()
+    if goal == "replay":
+        page.get_by_role("button", name="Start").click()
+        page.get_by_text("Choose or upload the trace to replay.").wait_for()
+        assert page.evaluate("document.activeElement.name") == "dataset"
+        rows = ({"timestamp": 500 * i, "input_length": 64, "output_length": 4} for i in range(80))
+        page.locator("#file").set_input_files(
+            {"name": "trace.jsonl", "mimeType": "text/plain",
+             "buffer": "\n".join(map(json.dumps, rows)).encode()}
+        )  # fmt: skip
+        page.locator("#uploaded.pass").wait_for()
+    elif goal == "capacity":
+        page.get_by_role("button", name="Start").click()
+        page.get_by_text(
+            "Add an SLO: the largest load is the highest one that meets it."
+        ).wait_for()
+        page.keyboard.press("Enter")
+        page.get_by_label("Limit of SLO 1").fill("9")
+        page.get_by_label("Unit of SLO 1").select_option("s")
+    elif goal == "limit":
+        page.locator("#of-objective").select_option("tokens")
+    typed, wanted = GOALS[what]
+    for name, text in typed.items():
+        if name == "sweep":
+            axis, _, values = text.partition("=")
+            if goal != "limit":
+                page.locator(".axis").select_option(axis)
+            page.locator(".values").fill(values)
+        else:
+            field = page.locator(f"[data-section] #of-{name}")
+            field.fill(text)
+    page.get_by_role("button", name="Start", exact=True).click()
+    page.wait_for_url("**/llm")
+    until(lambda: locust.status()["ok"] > 0, 60)
+    requests.post(locust.base + "/stop", timeout=60)
+    until(lambda: (locust.folder / "run" / "run.json").exists(), 60)
+    settings = json.loads((locust.folder / "run" / "run.json").read_text())["run"]["settings"]
+    assert {name: settings[name] for name in wanted} == wanted
+    assert locust.errors == []
+
+
+@pytest.mark.full
+def test_a_comparison_of_two_arms_is_a_command_that_the_page_cannot_start(
+    web: Callable[..., Web],
+) -> None:
+    locust = web()
+    page = locust.open("/llm/new")
+    page.locator("[name=goal][value=compare]").check()
+    assert page.get_by_role("button", name="Start", exact=True).count() == 0
+    show = page.get_by_role("button", name="Show the command that starts it")
+    page.locator("#of-candidate_set").fill("nonsense")
+    show.click()
+    page.locator("#of-candidate_set[aria-invalid=true]").wait_for()
+    page.locator("#of-candidate_set").fill("body.temperature=0")
+    page.locator("#of-user_count").fill("2")
+    page.locator("#of-run_time").fill("10m")
+    page.get_by_role("button", name="Add an SLO").click()
+    page.get_by_label("Operator of SLO 1").select_option("within")
+    page.get_by_label("Limit of SLO 1").fill("5")
+    assert page.locator(".rule code").inner_text() == "ttft p95 within 5% of base"
+    page.reload()
+    assert page.locator("#of-candidate_set").input_value() == "body.temperature=0"
+    show.click()
+    page.locator("#shown").wait_for()
+    assert page.locator("#words").inner_text() == (
+        f"locust-llm ab -f chat.py --base {locust.server} -u 2 -t 600 -s 5 --candidate-set "
+        "body.temperature=0 --slo 'ttft p95 within 5% of base'"
+    )
+    assert locust.errors == []
+
+
+@pytest.mark.full
+def test_rules_are_rows_with_their_mistakes_beside_them(web: Callable[..., Web]) -> None:
+    locust = web("--slo", "ttft p95 < 1s", "--slo", "warn: itl p95 < 9ms")
+    page = locust.open("/llm/new")
+    assert page.locator(".rule code").all_inner_texts() == ["ttft p95 < 1s", ""]
+    assert page.get_by_label("Text of SLO 2").input_value() == "warn: itl p95 < 9ms"
+    page.get_by_label("Metric of SLO 1").select_option("error_rate")
+    assert page.locator(".rule code").first.inner_text() == "error_rate < 1%"
+    page.get_by_role("button", name="Add an SLO").click()
+    page.get_by_role("button", name="Start").click()
+    page.get_by_text("Give a limit.").wait_for()
+    assert page.evaluate("document.activeElement.ariaLabel") == "Limit of SLO 3"
+    page.get_by_role("button", name="Remove SLO 3").click()
+    page.get_by_label("Text of SLO 2").fill("ttff p95 < 1s")
+    page.get_by_role("button", name="Start").click()
+    page.locator(".rule").nth(1).get_by_text("unknown metric ttff (did you mean ttft").wait_for()
+    assert page.evaluate("document.activeElement.ariaLabel") == "Text of SLO 2"
+    assert violations(page) == []
+    page.get_by_role("button", name="Edit as text").click()
+    assert page.locator("#of-slo").input_value() == "error_rate < 1%\nttff p95 < 1s"
+    page.locator("#of-slo").fill("itl p99 <= 40ms")
+    page.get_by_role("button", name="Edit as text").click()
+    page.reload()
+    assert page.locator(".rule code").all_inner_texts() == ["itl p99 <= 40ms"]
+    page.locator("#command").click()
+    page.locator("#shown").wait_for()
+    assert page.locator("#words").inner_text().endswith(" --slo 'itl p99 <= 40ms'")
+
+
+@pytest.mark.full
+def test_every_option_is_found_and_set_where_it_is_found(web: Callable[..., Web]) -> None:
+    locust = web()
+    page = locust.open("/llm/new")
+    page.locator("#search").focus()
+    page.keyboard.type("prefix")
+    found = page.locator("#all .field:visible label")
+    assert set(found.all_inner_texts()) == {
+        "Number of prefix prompts",
+        "Prefix cache hit rate, percent",
+        "Working set, tokens",
+        "Cache block size, tokens",
+        "Cache tokens",
+        "Random seed",
+    }
+    page.get_by_text(
+        "Prefix prompt length, tokens --prefix-prompt-length has no effect without"
+    ).wait_for()
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.textContent") == "Number of prefix prompts"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.name") == "num_prefix_prompts"
+    page.keyboard.type("3")
+    assert page.locator("#of-prefix_prompt_length").is_visible()
+    page.locator("#of-prefix_prompt_length").fill("100")
+    page.locator("#search").fill("api-key")
+    page.get_by_text("--api-key-file File with the API key").wait_for()
+    assert not page.locator("#all .field:visible").count()
+    page.locator("#search").focus()
+    page.keyboard.press("Escape")
+    assert page.locator("#also .field:visible label").all_inner_texts() == [
+        "Number of prefix prompts",
+        "Prefix prompt length, tokens",
+    ]
+    page.locator("#command").click()
+    page.locator("#shown").wait_for()
+    assert (
+        "--num-prefix-prompts 3 --prefix-prompt-length 100" in page.locator("#words").inner_text()
+    )
+    assert locust.errors == []
+
+
+@pytest.mark.full
+def test_the_form_is_for_phones_and_keyboards_and_the_dark(web: Callable[..., Web]) -> None:
+    locust = web("--slo", "ttft p95 < 1s", "--input-file", str(TRACE))
+    for width, scheme in ((400, "light"), (768, "dark"), (1280, "light"), (1440, "dark")):
+        page = locust.open("/llm/new")
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)
+        for goal in ("look", "capacity", "curve", "limit", "compare", "replay"):
+            page.locator(f"[name=goal][value={goal}]").check()
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert violations(page) == []
+            locust.picture(page, f"{goal}-{width}-{scheme}")
+        page.close()
+    page = locust.open("/llm/new")
+    page.locator("[name=goal][value=look]").focus()
+    page.keyboard.press("ArrowDown")
+    assert page.locator("[name=goal]:checked").get_attribute("value") == "capacity"
+    assert page.evaluate("document.activeElement.value") == "capacity"
+    page.keyboard.press("ArrowUp")
+    reached = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.ariaLabel || document.activeElement.id"))
+    assert reached >= {
+        "of-scenario", "of-user_count", "of-run_time", "of-host", "Metric of SLO 1",
+        "Limit of SLO 1", "Remove SLO 1", "search", "start", "command",
+    }  # fmt: skip
 
 
 @pytest.mark.full

@@ -7,7 +7,8 @@ const vm = require("node:vm");
 const GLOBALS = {
   "chart_format.js": "chartFormat", "chart_scale.js": "chartScale", "chart_labels.js": "chartLabels",
   "chart_shapes.js": "chartShapes", "draw_chart.js": "charts", "chart_tools.js": "chartTools",
-  "live_values.js": "liveValues", "requests.js": "requestTable", "request_plots.js": "requestPlots",
+  "live_values.js": "liveValues", "run_goals.js": "runGoals", "rule_rows.js": "ruleRows",
+  "requests.js": "requestTable", "request_plots.js": "requestPlots",
   "requests_panel.js": "requestView", "report_tools.js": "reportTools", "term_tips.js": "termTips",
 };
 const STATIC = join(__dirname, "..", "..", "locust_llm", "static");

@@ -157,7 +157,22 @@ def fill(page: Any, **fields: str) -> None:
         if button.count():
             button.click()
     for name, text in fields.items():
-        page.locator(f'[name="{name}"]').last.fill(text)
+        if name == "slo":
+            write_rules(page, text)
+        elif name == "sweep":
+            axis, _, values = text.partition("=")
+            page.locator(".axis").select_option(axis)
+            page.locator(".values").fill(values)
+        else:
+            page.locator(f'[name="{name}"]').last.fill(text)
+
+
+def write_rules(page: Any, text: str) -> None:
+    """Writes the rules of our form as text."""
+    as_text = page.get_by_role("button", name="Edit as text")
+    as_text.click()
+    page.locator('[name="slo"]').fill(text)
+    as_text.click()
 
 
 def start(page: Any, **fields: str) -> None:

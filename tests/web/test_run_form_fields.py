@@ -2,6 +2,7 @@
 secret."""
 
 import html
+import json
 import re
 import shlex
 from argparse import Namespace
@@ -13,22 +14,24 @@ import pytest
 from support import unpatched_locust  # noqa: F401  before the rest
 from support.command_line import parse
 from support.web_pages import Page
+from werkzeug.datastructures import MultiDict
 
 from locust_llm import plugin
-from locust_llm.locust_adapter.command_line_parser import OPTIONS, build_settings
+from locust_llm.locust_adapter.ab_command import replace_base_by_host
+from locust_llm.locust_adapter.command_line_parser import OPTIONS, build_settings, check_options
 from locust_llm.settings.option_declaration import format_option_example
 from locust_llm.settings.run_refusal import RunRefused
-from locust_llm.web.command_line_of_form import format_form_command
+from locust_llm.web.command_line_of_form import ARM_FIELDS, FormCommand, add_arms
 from locust_llm.web.dataset_choices import Datasets
 from locust_llm.web.locust_form import DATASET_FIELD, fill_options, read_requested_load
 from locust_llm.web.run_form_fields import (
     DEPENDS,
-    MAIN,
     FormField,
     FormGroup,
     build_form_groups,
     take_settings,
 )
+from locust_llm.web.run_goals import GOALS, LOADS, RunGoal
 
 
 def form(page: Page, **extra: dict[str, Any]) -> dict[str, FormGroup]:
@@ -39,42 +42,160 @@ def form(page: Page, **extra: dict[str, Any]) -> dict[str, FormGroup]:
 
 
 def fields(page: Page, **extra: dict[str, Any]) -> dict[str, FormField]:
-    return {
-        field.name: field
-        for group in form(page, **extra).values()
-        for field in (*group.main, *group.folded)
-    }
+    return {field.name: field for group in form(page, **extra).values() for field in group.fields}
 
 
 def test_every_option_of_a_form_is_there_once(pages: Callable[..., Page]) -> None:
-    found = [
-        field.name for group in form(pages()).values() for field in (*group.main, *group.folded)
-    ]
+    found = [field.name for group in form(pages()).values() for field in group.fields]
     ours = ["scenario", "user_count", "run_time", "spawn_rate", "host", DATASET_FIELD]
     assert sorted(found) == sorted([*ours, *(option.dest for option in OPTIONS if option.in_form)])
 
 
-def test_groups_are_those_of_a_load_test(pages: Callable[..., Page]) -> None:
+def test_groups_are_those_of_the_options(pages: Callable[..., Page]) -> None:
     found = form(pages())
-    assert list(found) == ["Load", "Prompts", "Gate", "Rules", "Server"]
-    load, server = found["Load"], found["Server"]
-    assert [field.name for field in load.main[:3]] == ["scenario", "user_count", "run_time"]
-    assert [field.name for field in load.main[3:7]] == [
-        "request_rate",
-        "arrival_pattern",
-        "arrival_smoothness",
-        "request_rate_ramp_duration",
+    assert {title: group.section for title, group in found.items()} == {
+        "Load": "Load", "Prompts": "Workload", "Gate": "Load", "SLO": "SLO", "Server": "Server",
+        "Tenants": "Load", "Report": "Server",
+    }  # fmt: skip
+    assert [field.name for field in found["Load"].fields[:3]] == [
+        "user_count",
+        "run_time",
+        "spawn_rate",
     ]
-    assert [field.name for field in server.main] == ["host", "model"]
-    assert not any(group.unfolded for group in found.values())
-    assert form(pages("--session-turns-mean", "3"))["Prompts"].unfolded
+    assert [field.name for field in found["Report"].fields] == [
+        "selftest",
+        "percentiles",
+        "backend_header",
+        "gpus",
+        "gpu_hour",
+    ]
+
+
+def test_each_goal_needs_fields_of_the_form_outside_of_the_report(
+    pages: Callable[..., Page],
+) -> None:
+    """The page moves them, and looks for no other. A switch has a value in each goal, as nothing
+    says which one it has else."""
+    groups = form(pages())
+    reports = {field.name for field in groups.pop("Report").fields}
+    names = {field.name for group in groups.values() for field in group.fields}
+    loads = {name for load in LOADS.values() for name in load.fields}
+    for goal in GOALS:
+        assert {*goal.fields, *goal.values, *goal.needed} - names == loads - names == set()
+        assert len(set(goal.fields)) == len(goal.fields)
+        assert not reports & {*goal.fields, *goal.values}
+        assert set(goal.needed) <= set(goal.fields)
+    switches = {name for name, field in fields(pages()).items() if field.kind == "switch"}
+    assert [switches & set(goal.values) for goal in GOALS] == [
+        {"find_max", "fixed_schedule"} for _ in GOALS
+    ]
+
+
+RUNS_OF_GOALS = {
+    "look": ({"user_count": "4", "run_time": "30"}, "-u 4 -t 30"),
+    "capacity": (
+        {"run_time": "60", "slo": "ttft p95 < 1s"},
+        "-t 60 --sweep concurrency=1..64 --find-max --slo 'ttft p95 < 1s'",
+    ),
+    "curve": (
+        {"sweep": "input-tokens=500,1000", "user_count": "2"},
+        "-u 2 --sweep input-tokens=500,1000",
+    ),
+    "limit": (
+        {"request_rate": "5", "objective": "stall", "run_time": "600"},
+        "-t 600 --request-rate 5 --sweep prefill-concurrency=1..8 --objective stall",
+    ),
+    "compare": (
+        {"user_count": "2", "run_time": "10m", "candidate": "h:2",
+         "candidate_set": "model=m\nbody.temperature=0", "slo": "ttft p95 within 5% of base"},
+        "-u 2 -t 600 --candidate h:2 --candidate-set model=m --candidate-set body.temperature=0 "
+        "--slo 'ttft p95 within 5% of base'",
+    ),
+    "replay": (
+        {"dataset": "given", "replay_speedup": "2"},
+        "--input-file trace.jsonl --fixed-schedule --replay-speedup 2",
+    ),
+}  # fmt: skip
+"""What is typed besides the values of the goal, and the command after the address."""
+
+
+@pytest.mark.parametrize("goal", GOALS, ids=[goal.name for goal in GOALS])
+def test_the_command_of_each_goal_starts_the_run_that_the_form_asks_for(
+    goal: RunGoal, pages: Callable[..., Page], tmp_path: Path
+) -> None:
+    rows = ({"timestamp": 500 * i, "input_length": 64, "output_length": 4} for i in range(3))
+    (tmp_path / "trace.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    page = pages("--host", "http://h:1", "--input-file", "trace.jsonl")
+    typed, rest = RUNS_OF_GOALS[goal.name]
+    form = {"dataset": "", **goal.values, **typed}
+    answer = page.client.post("/llm/command", data=form).get_json()
+    assert answer["success"], answer
+    begin = (
+        "locust-llm run --headless -f chat.py --host http://h:1 "
+        if goal.starts_here
+        else "locust-llm ab -f chat.py --base http://h:1 "
+    )
+    assert answer["command"] == begin + rest
+
+    words = shlex.split(answer["command"])
+    again = parse(*replace_base_by_host(words[2:]), headless=False)
+    asked = fill_options(
+        add_arms(page.options, arms := MultiDict(form)),
+        {name: text for name, text in arms.items() if name != "dataset"},
+    )
+    asked.input_file = "trace.jsonl" if goal.name == "replay" else None
+    assert build_settings(again) == build_settings(asked)
+    assert check_options(again)
+    if not goal.starts_here:
+        refused = page.start({**goal.values, **typed, "host": "http://h:1"})
+        assert refused["message"] in [
+            f"--{name.replace('_', '-')} can be given on the command line only"
+            for name in ARM_FIELDS
+        ]
+        assert page.asked == []
+
+
+def test_what_no_run_can_have_is_no_command(pages: Callable[..., Page]) -> None:
+    page = pages("--host", "http://h:1")
+    for form, why in (
+        ({"sweep": "concurrency=1..4", "find_max": "true"}, "--find-max needs a rule"),
+        ({"slo": "ttff p95 < 1s"}, "SLO 'ttff p95 < 1s': unknown metric ttff"),
+        ({"slo": "ttft p95 within 5% of base"}, "a rule with another run is allowed on the command"),
+        ({"candidate_set": "header:X-Key=s3cret"}, "--candidate-set header:... may be a secret"),
+        ({"candidate": "http://h:1"}, "the candidate is the base"),
+        ({"api_key_file": "/x"}, "--api-key-file can be given on the command line only"),
+    ):  # fmt: skip
+        answer = page.client.post("/llm/command", data=form).get_json()
+        assert not answer["success"]
+        assert why in answer["message"]
+        assert "s3cret" not in answer["message"]
+    assert not page.options.candidate
+    assert not page.options.candidate_set
+
+
+def test_the_command_names_what_it_lacks_and_no_secret(
+    pages: Callable[..., Page], tmp_path: Path
+) -> None:
+    page = pages(
+        "--host", "http://h:1", "--header", "X-Key: s3cret", "--api-key-file", "/there/key", "-s", "5",
+        "--processes", "2", "--candidate-set", "header:X-Arm=s3cret", "-t", "10m",
+    )  # fmt: skip
+    answer = page.client.post("/llm/command", data={}).get_json()
+    assert answer == {
+        "success": True,
+        "command": "locust-llm ab -f chat.py --base http://h:1 -t 600 -s 5 --processes 2",
+        "notes": [
+            "Start it in the folder of chat.py.",
+            "Given to this program and not in the line: --candidate-set header:NAME=VALUE, "
+            "--api-key-file, --header.",
+        ],
+    }
 
 
 def test_what_a_field_depends_on_is_a_field(pages: Callable[..., Page]) -> None:
     names = set(fields(pages()))
     assert set(DEPENDS) <= names
     assert {name.removeprefix("!") for needs in DEPENDS.values() for name in needs} <= names
-    assert set(MAIN) <= names
 
 
 def test_a_field_that_is_at_its_default_is_empty(pages: Callable[..., Page]) -> None:
@@ -82,7 +203,7 @@ def test_a_field_that_is_at_its_default_is_empty(pages: Callable[..., Page]) -> 
     found = fields(pages("-u", "7", "--output-tokens-mean", "128", "--request-rate", "2.5", *rules))
     assert (found["output_tokens_mean"].value, found["output_tokens_mean"].default) == ("", "128")
     assert (found["request_rate"].value, found["user_count"].value) == ("2.5", "7")
-    assert (found["slo"].kind, found["slo"].value) == ("lines", "ttft p95 < 1s\nitl p95 < 9ms")
+    assert (found["slo"].kind, found["slo"].value) == ("rules", "ttft p95 < 1s\nitl p95 < 9ms")
     assert (found["streaming"].kind, found["streaming"].value) == ("switch", "true")
     assert found["arrival_pattern"].choices[0] == ("", "poisson; gamma with --arrival-smoothness")
     assert ("chat", "chat") in found["slo_preset"].choices
@@ -110,11 +231,11 @@ def sent(found: dict[str, FormField]) -> dict[str, str]:
     hidden = set[str]()
     for _ in found:  # until nothing changes
         for name, one in found.items():
-            met = [
-                (need.strip("!") in on - hidden) != need.startswith("!")
-                for need in one.needs.split()
-            ]
-            (hidden.discard if any(met) or not met else hidden.add)(name)
+            needs = set(one.needs.split())
+            unwanted = {need.strip("!") for need in needs if need.startswith("!")}
+            wanted = {need for need in needs if not need.startswith("!")}
+            matters = not unwanted & (on - hidden) and (not wanted or wanted & (on - hidden))
+            (hidden.discard if matters else hidden.add)(name)
     return {
         name: (one.default if one.kind == "switch" else "") if name in hidden else one.value
         for name, one in found.items()
@@ -153,7 +274,7 @@ def test_each_option_of_the_command_line_is_the_default_of_the_form(
     found = {
         field.name: field
         for group in build_form_groups(given, {}, Datasets(given.input_file, None), given.host)
-        for field in (*group.main, *group.folded)
+        for field in group.fields
     }
     shown = found[LOCUSTS[flag][0] if option is None else option.dest]
     assert shown.is_set or (option is not None and len(option.choices) == 1)
@@ -253,11 +374,12 @@ def test_the_command_line_asks_for_what_the_form_does(flag: str) -> None:
     if option.kind is bool:
         words = [format_option_example(option)]
     given = parse("--host", "http://h:1", *words, headless=False)
-    command = shlex.split(format_form_command(given, Datasets(None, None)))
-    assert command[:5] == ["locust-llm", "run", "--headless", "--host", "http://h:1"]
-    again = parse(*command[3:], headless=False)
+    command = shlex.split(FormCommand(given, Datasets(None, None)).format())
+    begin = ["locust-llm", "run", "--headless", "-f", "chat.py", "--host", "http://h:1"]
+    assert command[:7] == begin
+    again = parse(*command[5:], headless=False)
     assert build_settings(again) == build_settings(given)
-    assert len(command) <= 7
+    assert len(command) <= 9
 
 
 def test_the_page_shows_the_command_line(pages: Callable[..., Page]) -> None:
@@ -269,8 +391,12 @@ def test_the_page_shows_the_command_line(pages: Callable[..., Page]) -> None:
     answer = page.client.post("/llm/command", data=form).get_json()
     assert answer == {
         "success": True,
-        "command": "locust-llm run --headless --host http://h -u 7 -t 60 --scenario rag "
+        "command": "locust-llm run --headless -f chat.py --host http://h -u 7 -t 60 --scenario rag "
         "--model 'my model' --no-streaming --slo 'ttft p90 < 1s' --slo 'itl p95 < 60ms'",
+        "notes": [
+            "Start it in the folder of chat.py.",
+            "Given to this program and not in the line: --api-key-file.",
+        ],
     }
     refused = page.client.post("/llm/command", data={"run_time": "soon"}).get_json()
     assert refused["message"].startswith("-t takes a time")
