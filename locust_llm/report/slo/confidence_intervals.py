@@ -26,8 +26,9 @@ little of its tail, so it counts as a shorter one (``ValueLevels.few_excursions`
 No shape of a slow change, and no tail, takes an end far beyond what the values show: what a run of
 400 values did not see is taken to be at most twice as far from the median as the mean of its
 slowest values, or 1.43 times the largest one; of fewer values further (``bound_by_slowest``). So a
-limit far beyond all values is kept, however they are correlated. Too few values for any correlation
-break a limit that all of them are far beyond (``bound_few``).
+limit far beyond all values is kept, however they are correlated. So is the lower end no further
+below the median than twice the mean of the lower half (``bound_by_fastest``). Too few values for
+any correlation break a limit that all of them are far beyond (``bound_few``).
 
 What a percentile passes, a lower one passes; what a lower one fails, a higher one fails.
 """
@@ -454,6 +455,8 @@ def search_percentile(
     lowest = _find_first(at + 1, lambda place: not is_exceeded(place))
     bounded = lowest > 0 or is_below(here._replace(share=0.0), count, share)
     low = float(ordered[min(lowest, at)]) if bounded else None
+    if low is not None:
+        low = max(low, min(bound_by_fastest(levels), float(ordered[at])))
     upper = bound_above(levels, share)
     for some in PERCENTILES:
         if some > share and levels.level_at(some) < upper.level:
@@ -511,6 +514,16 @@ def bound_by_slowest(levels: ValueLevels, share: float) -> UpperEnd:
         return by_mean
     by_largest = largest + levels.room * (FAR_BEYOND - 1) * abs(largest)
     return min(by_mean, UpperEnd(by_largest, 1 / levels.count))
+
+
+def bound_by_fastest(levels: ValueLevels) -> float:
+    """As many times below the median as twice the logarithm of the lower half's mean, further where
+    the run shows less. Minus infinity: there is no such logarithm."""
+    middle = levels.level_at(HALF)
+    fast = float(np.mean([levels.level_at(HALF * place) for place in TAIL_PLACES]))
+    if not 0 < fast <= middle < math.inf:
+        return -math.inf
+    return float(middle * (fast / middle) ** (2 * levels.room * levels.few_in_half))
 
 
 def find_room(count: int, looks: int) -> float:

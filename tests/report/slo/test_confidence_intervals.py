@@ -25,6 +25,7 @@ from locust_llm.report.slo.confidence_intervals import (
     ShareEvidence,
     ValueLevels,
     bound_above,
+    bound_by_fastest,
     bound_by_slowest,
     bound_tail,
     detect_trend,
@@ -420,6 +421,25 @@ def test_no_end_is_far_beyond_the_slowest_values() -> None:
     assert bound_by_slowest(replace(levels, room=2.0), 0.95).level == pytest.approx(2 / 0.7 - 1)
     # four values are beyond p99, so ten over four times the room
     assert bound_by_slowest(levels, 0.99).level == pytest.approx(0.995 + 2.5 * 0.495)
+
+
+def test_no_median_is_far_below_the_fastest_values() -> None:
+    """The lower half of 400 values from 0 to 1 are 0.25 on average, half of the median. So it is taken
+    to be at least a quarter of that, with twice the room a sixteenth, and of negative values nothing
+    is known."""
+    levels = levels_of({})
+    assert bound_by_fastest(levels) == pytest.approx(0.5 / 4)
+    assert bound_by_fastest(replace(levels, room=2.0)) == pytest.approx(0.5 / 16)
+    below_zero = replace(levels, level_at=lambda share: share - 1)
+    assert bound_by_fastest(below_zero) == -math.inf
+
+
+def test_a_median_far_above_its_limit_breaks_it() -> None:
+    """600 values of 200 ms, and two phases of 25 at 90 ms: 100 ms are exceeded by 92 %."""
+    values = np.where(np.arange(600) % 300 < 25, 0.09, 0.2) + whole(600) / 1e6
+    low, _ = estimate_percentile_interval(values, 50).ends
+    assert low is not None
+    assert low > 0.15
 
 
 def test_the_room_beyond_the_slowest_values() -> None:
