@@ -30,6 +30,8 @@ from .summary_rows import SteadyState
 
 MIN_ANSWERED_SHARE: Final = 0.95
 """Above this share of the arrivals the server kept up."""
+MIN_SEEN_SHARE: Final = 0.5
+"""Below this share of the arrivals nothing shows that the server kept up."""
 CHANCE_FACTOR: Final = 3.0
 """The number in flight varies by the root of its mean, if arrivals are random and independent
 (M/G/infinity). So many roots more at the end of a stretch than at its begin show no queue."""
@@ -179,7 +181,9 @@ def measure_steady_state(
         return SteadyState(in_flight=in_flight, residual=residual, per_s_error=error)
     answered, finished = ended.outcome(OK).size, ended.outcome(OK, *FAILURES).size
     by_chance = min(max(0, due - finished), CHANCE_FACTOR * (2 * in_flight) ** 0.5)
-    kept_up = answered + by_chance >= MIN_ANSWERED_SHARE * due
+    kept_up: bool | None = answered + by_chance >= MIN_ANSWERED_SHARE * due
+    if kept_up and answered < MIN_SEEN_SHARE * due:
+        kept_up = None  # its requests last too long for such a short time
     return SteadyState(
         in_flight=in_flight,
         residual=residual,

@@ -233,7 +233,7 @@ class RunningStage:
         size = self._waves * (self._users or max(1, inside))
         seconds = now - self.began_at
         late_s = self._at_most_s if self._users else self._at_least_s
-        late = seconds >= min(late_s, WAVE_SHARE * self._whole_s)
+        late = seconds >= min(late_s, self._whole_s / 2)
         # an open loop that is too much for the server never turns over, and sends on all the same
         endless = not self._users and seconds >= min(self._at_most_s, self._whole_s / 2)
         if self._wave >= size or (late and self._wave) or endless:

@@ -250,3 +250,21 @@ def test_the_error_of_a_rate_is_by_how_much_its_stretches_differ() -> None:
     few = summed_up(*(asked(end - 0.05, 0.05) for end in ends[:9])).steady
     assert few is not None
     assert few.per_s_error is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "answered_share", "kept_up"), [(8.0, 0.65, True), (12.0, 0.45, None)]
+)
+def test_a_stage_that_is_too_short_for_its_requests_does_not_show_that_the_server_keeps_up(
+    seconds: float, answered_share: float, kept_up: bool | None
+) -> None:
+    """One a second for 20 s, each for 8 or 12 s: 13 or 9 of 20 are answered in that time, and 11 may
+    be in flight by chance (three times the root of twice 8.7)."""
+    run = a_stage(a_run(sweep="request-rate=1", users=None), 1, 1.0, "request-rate")
+    run = replace(
+        run, offer=OpenLoopSchedule(due=20, never_started=0, duration_s=20.0, most_users=20)
+    )
+    summary = summed_up(*(asked(10.0 + i, seconds) for i in range(20)), run=run)
+    assert summary.steady is not None
+    assert summary.steady.delivered == pytest.approx(answered_share)
+    assert summary.steady.kept_up is kept_up
