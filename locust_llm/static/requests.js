@@ -35,24 +35,39 @@ const requestTable = (() => {
 
   // -- percentiles ---------------------------------------------------------------------------------------------------
 
-  // As numpy.percentile(numpy.repeat(values, weights), percent); null of nothing.
-  function percentile(values, percent, weights) {
-    const order = values.map((value, i) => [value, weights ? weights[i] : 1]).filter(([value]) => known(value))
-      .sort((a, b) => a[0] - b[0]);
-    const total = order.reduce((sum, [, weight]) => sum + weight, 0);
-    if (!total) return null;
-    const place = (percent / 100) * (total - 1), low = Math.floor(place), part = place - low;
-    let before = 0, i = 0;
-    while (before + order[i][1] <= low) before += order[i++][1];
-    const value = order[i][0];
-    const next = before + order[i][1] > low + 1 || i + 1 === order.length ? value : order[i + 1][0];
-    return value + (next - value) * part;
+  // The first place of a rising list whose value is above ``value``; its length where there is none.
+  function placeAbove(rising, value) {
+    let low = 0, high = rising.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (rising[middle] > value) high = middle;
+      else low = middle + 1;
+    }
+    return low;
   }
 
-  function percentileOf(table, rows, column, percent) {
-    const values = table.column(column);
-    return percentile(rows.map((row) => values[row]), percent, rows.map(table.weight));
+  // percent -> as numpy.percentile(numpy.repeat(values, weights), percent); null of nothing. Sorted once for all percentiles.
+  function makePercentiles(values, weights) {
+    const order = values.map((value, i) => [value, weights ? weights[i] : 1]).filter(([value]) => known(value))
+      .sort((a, b) => a[0] - b[0]);
+    const ends = [];
+    let total = 0;
+    for (const [, weight] of order) ends.push(total += weight);
+    return (percent) => {
+      if (!total) return null;
+      const place = (percent / 100) * (total - 1), low = Math.floor(place), part = place - low;
+      const i = Math.min(placeAbove(ends, low), order.length - 1), value = order[i][0];
+      const next = ends[i] > low + 1 || i + 1 === order.length ? value : order[i + 1][0];
+      return value + (next - value) * part;
+    };
   }
+  const percentile = (values, percent, weights) => makePercentiles(values, weights)(percent);
+  function percentilesOf(table, rows, column) {
+    const values = table.column(column);
+    return makePercentiles(rows.map((row) => values[row]), rows.map(table.weight));
+  }
+
+  const percentileOf = (table, rows, column, percent) => percentilesOf(table, rows, column)(percent);
 
   function sumOf(table, rows, column) {
     const values = table.column(column);
@@ -128,12 +143,17 @@ const requestTable = (() => {
     const ok = rows.filter(table.isOk), failed = count(table, rows.filter(table.isFailed));
     const requests = count(table, rows), succeeded = count(table, ok), finished = succeeded + failed;
     const per = (amount) => (seconds > 0 ? amount / seconds : null);
+    const sorted = new Map();   // column -> its percentiles
+    function at(column, percent) {
+      if (!sorted.has(column)) sorted.set(column, percentilesOf(table, ok, column));
+      return sorted.get(column)(percent);
+    }
     return {
       requests, succeeded, failures: failed, unanswered: requests - succeeded,
       failed: finished ? (100 * failed) / finished : null,
       requestsPerS: per(succeeded), tokensPerS: table.has("output") ? per(sumOf(table, ok, "output")) : null,
       inputPerS: per(sumOf(table, ok, "input")),
-      at: (column, percent) => percentileOf(table, ok, column, percent),
+      at,
     };
   }
 
@@ -237,7 +257,8 @@ const requestTable = (() => {
     const sums = new Array(edges.length - 1).fill(0), end = edges.length - 1;
     for (const [first, last, amount] of spans) {
       if (!known(first) || !known(last)) continue;
-      for (let i = 0; i < end; i++) {
+      const start = Math.min(Math.max(placeAbove(edges, first) - 1, 0), end - 1);
+      for (let i = start; i < end && edges[i] <= last; i++) {
         const [low, high] = [edges[i], edges[i + 1]];
         if (last <= first) {
           if (first >= low && (first < high || (i === end - 1 && first <= high))) sums[i] += amount;
@@ -319,7 +340,7 @@ const requestTable = (() => {
     if (!size) return { x: [], y: [] };
     const end = Math.max(size, 2), steps = Array.from({ length: points }, (_, i) => end ** (i / (points - 1)));
     const x = [...new Set([...steps, 2, 10, 100])].sort((a, b) => a - b).filter((one) => one < end);
-    const y = x.map((one) => percentileOf(table, there, column, (1 - 1 / one) * 100));
+    const percentiles = percentilesOf(table, there, column), y = x.map((one) => percentiles((1 - 1 / one) * 100));
     return { x: [...x, end], y: [...y, there.reduce((most, row) => Math.max(most, values[row]), -Infinity)] };
   }
 
