@@ -88,7 +88,9 @@
       row.append(cell);
     });
     const files = element("td"), more = element("details"), again = element("td");
-    more.append(element("summary", String(run.files.length)), ...run.files.map(([file, what]) => linkTo(addressOf(run, file), what)));
+    const count = element("summary", String(run.files.length));
+    count.setAttribute("aria-label", `${chartFormat.count(run.files.length, "file")} of ${run.name}`);
+    more.append(count, ...run.files.map(([file, what]) => linkTo(addressOf(run, file), what)));
     files.append(more);
     again.append(linkTo(`new?${new URLSearchParams([["like", run.name]])}`, "Run again", false));
     row.append(files, again);

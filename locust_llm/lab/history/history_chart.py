@@ -58,7 +58,7 @@ def plot_history(
 
 
 def _choose_range(values: Sequence[float]) -> tuple[float, float]:
-    """The ends of the y axis."""
+    """The ends of the y axis. It has nothing below 0 where no value is."""
     ordered = sorted(values)
     few = len(ordered) // OUTER
     low = ordered[few]
@@ -66,7 +66,8 @@ def _choose_range(values: Sequence[float]) -> tuple[float, float]:
     margin = (high - low) / 2 or abs(high) * 0.1 or 1.0
     lowest = max(low - margin, ordered[0])
     highest = min(high + margin, ordered[-1])
-    return lowest - 0.1 * margin, highest + 0.1 * margin
+    below = lowest - 0.1 * margin
+    return max(below, 0.0) if ordered[0] >= 0 else below, highest + 0.1 * margin
 
 
 def _name_dates(shown: Sequence[HistoryEntry]) -> Iterator[tuple[float, str]]:
