@@ -431,6 +431,35 @@ def test_a_limit_far_beyond_all_values_is_kept(slow_ms: list[int], high_ms: floa
     assert judged("attainment >= 80% given itl < 60ms", requests).status == "PASS"
 
 
+LIMITS_FAR_AWAY = {
+    "a server that answers 4 users in step": (
+        "ttft p95 < 150ms", "PASS", [90 + 4 * (i % 4) + (i // 40) % 2 / 10 for i in range(328)],
+    ),
+    "3 users in step, whose level wanders": (
+        "ttft p95 < 100ms", "PASS",
+        [40 + 12.7 * (i % 3) / 2 + 13 * math.sin(i / 30) * math.sin(i / 7) for i in range(453)],
+    ),
+    "six of ten are above the limit of p95": (
+        "ttft p95 < 100ms", "FAIL", [(85 if i // 8 % 13 in (0, 3, 7, 9, 12) else 116) + i % 8 for i in range(112)],
+    ),
+    "a p95 of six times its limit": (
+        "ttft p95 < 2s", "FAIL", [1200 + 11_200 * (i % 30 > 14) for i in range(100)],
+    ),
+    "four slow requests": ("ttft p95 < 2s", "FAIL", [30_000] * 4),
+    "a median of twice its limit": (
+        "ttft p50 < 100ms", "FAIL", [90 if i % 300 < 25 else 200 + i % 7 for i in range(600)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LIMITS_FAR_AWAY)
+def test_a_limit_far_from_all_that_was_seen_is_decided(case: str) -> None:
+    """These runs, or runs like them, were INCONCLUSIVE."""
+    rule, status, ttfts_ms = LIMITS_FAR_AWAY[case]
+    requests = [answered(ms, ms + 30, sent_at=10 + i / 4) for i, ms in enumerate(ttfts_ms)]
+    assert judged(rule, requests).status == status
+
+
 def test_few_requests_that_all_are_far_beyond_a_limit_break_it() -> None:
     """Four that take 30 s each: that 95 % take less than 2 s is out of the question."""
     four = [answered(30_000, 30_100, sent_at=10.0 + i) for i in range(4)]
