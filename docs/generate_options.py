@@ -79,7 +79,7 @@ The options of Locust that most runs need. [All others](https://docs.locust.io/e
 | <a id="run-time"></a>`-t`, `--run-time` | length of the profiling phase, such as `90`, `90s` or `10m` | until Ctrl-C |
 | <a id="stop-timeout"></a>`-s`, `--stop-timeout` | grace period for open requests at the end, in seconds | 30 |
 | <a id="headless"></a>`--headless` | no web page | |
-| <a id="processes"></a>`--processes` | worker processes on this machine; `auto`: [one per core but one](../../how-to/distributed.md#several-processes) | 1 |
+| <a id="processes"></a>`--processes` | worker processes on this machine; `auto`: [one per core but one](../../how-to/distributed.md) | 1 |
 | <a id="locustfile"></a>`-f`, `--locustfile` | locustfile of your own; `locust-llm run` brings its own | |
 """
 HEAD: Final = "| option | value | default | example | meaning |\n|---|---|---|---|---|\n"
