@@ -321,7 +321,7 @@
     countPools();
     keep();
     by("forget").hidden = false;
-    if (!target.hasAttribute("aria-invalid")) return;
+    if (!target.hasAttribute("aria-invalid") && !target.closest(".rules")) return;
     target.removeAttribute("aria-invalid");
     answer.textContent = "";
   });

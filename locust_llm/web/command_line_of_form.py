@@ -32,7 +32,10 @@ ARM_FIELDS: Final = (CANDIDATE_FIELD, CHANGES_FIELD)
 HEADER_CHANGE: Final = "header:"
 GRACE_S: Final = 30.0
 """The grace period that nobody gave."""
-IN_OTHER_WORDS: Final = ("scenario", "input_file", *ARM_FIELDS, "verbose", "slo_file")
+IN_OTHER_WORDS: Final = (
+    "scenario", "input_file", *ARM_FIELDS, "slo_file", "verbose", "report_dir", "web_datasets",
+    "web_allowed_host",
+)  # fmt: skip
 """Options that the command has, or whose values it has, or that change no run."""
 
 

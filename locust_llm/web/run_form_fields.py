@@ -336,10 +336,13 @@ def _of_users(options: Namespace) -> Iterator[FormField]:
 
 
 def _scenario(options: Namespace) -> FormField:
+    choices = list_scenario_choices(options)
+    chosen = find_chosen_scenario(options)
+    about = "Fills in the fields that it sets, with its SLOs. What was typed stays"
+    _, _, description = dict(choices).get(chosen, "").partition(": ")
     return FormField(
-        SCENARIO_FIELD, "Scenario", "list", find_chosen_scenario(options), flag="--scenario",
-        help="Fills in the fields that it sets, with its rules. What was typed stays",
-        choices=tuple(list_scenario_choices(options)),
+        SCENARIO_FIELD, "Scenario", "list", chosen, flag="--scenario",
+        help=f"{description}. {about}" if description else about, choices=tuple(choices),
     )  # fmt: skip
 
 

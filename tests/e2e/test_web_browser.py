@@ -413,6 +413,7 @@ def test_rules_are_rows_with_their_mistakes_beside_them(web: Callable[..., Web])
     page.get_by_text("Give a limit.").wait_for()
     assert page.evaluate("document.activeElement.ariaLabel") == "Limit of SLO 3"
     page.get_by_role("button", name="Remove SLO 3").click()
+    assert page.locator("#answer").inner_text() == ""
     page.get_by_label("Text of SLO 2").fill("ttff p95 < 1s")
     page.get_by_role("button", name="Start").click()
     page.locator(".rule").nth(1).get_by_text("unknown metric ttff (did you mean ttft").wait_for()
