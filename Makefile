@@ -203,7 +203,7 @@ docs: $(VENV)/.installed-docs     ## the documentation as a site in build/docs; 
 	$(BIN)/python docs/generate_schemas.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-screenshots: $(VENV)/.installed-tests  ## docs/images anew: a live page and a report, in headless Chromium
+screenshots: $(VENV)/.installed-tests  ## docs/images anew in headless Chromium: report of the example, live page, sweep, comparison; five minutes
 	$(BIN)/python docs/screenshots.py
 
 lint: $(VENV)/.installed-tests

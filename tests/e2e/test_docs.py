@@ -3,6 +3,7 @@ the parser."""
 
 import argparse
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -313,6 +314,18 @@ def load_maker(name: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_images_show_the_pages_of_today() -> None:
+    """Layout, and the words at the top of the example's report, are those that the images were made
+    of."""
+    pytest.importorskip("playwright", reason="needs the package playwright")
+    screenshots = load_maker("screenshots")
+    made_of = json.loads(screenshots.MADE_OF.read_text())
+    assert made_of == screenshots.describe_sources(), "make screenshots makes the images anew"
+    top = "<header><h1>Load test</h1><p>Passed: <b>TTFT</b></p></header><p>below</p>"
+    assert screenshots.read_top_of_report(top) == "Load test Passed: TTFT"
+    assert screenshots.hash_files(["page.css"]) != screenshots.hash_files(["plots.css"])
 
 
 @pytest.mark.parametrize("maker", ["generate_metrics", "generate_scenarios"])

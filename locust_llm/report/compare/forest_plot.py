@@ -22,6 +22,8 @@ LEAST_RATIO: Final = 1.2
 """The scale goes to this ratio at least."""
 MOST_RATIO: Final = 8.0
 """What is further off is an arrow at the edge."""
+MOST_PERCENT: Final = 1000.0
+"""From this percentage on a difference is written as a factor."""
 MIDDLE: Final = 50.0
 EDGE: Final = 46.0
 """The place of no difference, and how far the scale goes to both sides, in % of the width."""
@@ -135,10 +137,21 @@ def _draw_row(one: Difference, most: float) -> Markup:
         mark=mark,
         label=clean_line(one.label),
         drawn=Markup("").join(_draw_shapes(one, most)),
-        value=f"{one.percent:+.1f}%" if one.percent < 1000 else f"\N{MULTIPLICATION SIGN}{one.percent / 100 + 1:,.0f}",
-        interval="" if one.low is None or one.high is None else f"[{one.low:+.0f}, {one.high:+.0f}]",
+        value=f"{one.percent:+.1f}%" if one.percent < MOST_PERCENT else _format_times(one.percent),
+        interval="" if one.low is None or one.high is None else f"[{_format_end(one.low)}, {_format_end(one.high)}]",
         word=one.word,
     )  # fmt: skip
+
+
+def _format_times(percent: float) -> str:
+    """``x13,000``: so many times as much, by two digits."""
+    digits = 2 - len(f"{percent / 100:.0f}")
+    return f"\N{MULTIPLICATION SIGN}{round(percent / 100 + 1, min(digits, 0)):,.0f}"
+
+
+def _format_end(percent: float) -> str:
+    """The end of an interval, which beyond every percentage that says something is a factor."""
+    return f"{percent:+.0f}" if percent < MOST_PERCENT else _format_times(percent)
 
 
 def _draw_shapes(one: Difference, most: float) -> Iterator[Markup]:

@@ -51,6 +51,19 @@ def test_worse_is_to_the_right_and_twice_is_as_far_as_half() -> None:
     assert "no difference to be seen" in drawn
 
 
+def test_large_differences_are_factors_of_two_digits() -> None:
+    """+2,097,400 % is 20,975 times as much; an end of +1,114,479 % is 11,146 times."""
+    drawn = draw_forest(
+        [
+            one("gate_wait", "p99", 2_097_400.0, "worse", low=1_114_479.0, high=9_494_649.0),
+            one("ttft", "p50", 999.0, "worse", low=900.0, high=1000.0),
+        ]
+    )
+    texts = [re.sub(r"<[^>]+>", "", row) for row in re.findall(r"<b>(.*?)<span", drawn)]
+    # the first row names the sides
+    assert texts[1:] == ["×21,000 [×11,000, ×95,000]", "+999.0% [+900, ×11]"]
+
+
 def test_text_from_outside_is_escaped() -> None:
     drawn = draw_forest([Difference("ttft", "p50", "<b>\x1b", 1.0, None, None, "")])
     assert "&lt;b&gt;" in drawn
