@@ -278,9 +278,9 @@ def _row(option: Option) -> str:
     default = format_option_default(option)
     if default:
         default = _text(default) if option.otherwise else f"`{default}`"
-    return _line(
-        flag, _value(option), default, f"`{format_option_example(option)}`", _text(option.help)
-    )
+    is_text = option.kind is str and not option.choices
+    example = f"`{format_option_example(option)}`" if is_text else ""
+    return _line(flag, _value(option), default, example, _text(option.help))
 
 
 def _anchor(flag: str, prefix: str = "") -> str:
