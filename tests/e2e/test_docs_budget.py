@@ -11,31 +11,29 @@ ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
 LONG: Final = 25
 """A sentence of more words is long."""
-WRITTEN: Final = 48_800
+WRITTEN: Final = 42_800
 """Words of all pages but those of commands and the changelog. The goal is 36,000."""
-GENERATED: Final = 6_100
+GENERATED: Final = 6_000
 """Words of the pages of commands. The goal is 5,000."""
-LONG_SHARE: Final = 0.11
+LONG_SHARE: Final = 0.06
 """Share of long sentences in all pages. The goal is 0.05."""
 PAGE: Final = 1000
 """A page has at most so many words, and its own ceiling where it had more."""
 LARGER: Final[dict[str, int]] = {
-    "how-to/distributed.md": 1200,
-    "how-to/interference.md": 1050,
+    "how-to/interference.md": 1100,
     "how-to/live.md": 1400,
     "how-to/locustfiles.md": 1350,
-    "how-to/network.md": 1350,
     "how-to/protocols.md": 1350,
-    "how-to/security.md": 1350,
+    "how-to/security.md": 1400,
     "how-to/simulator.md": 1200,
     "how-to/twin.md": 1400,
-    "reference/exit-status.md": 1150,
     "reference/metrics.md": 2300,
     "reference/reports.md": 1350,
-    "reference/scenarios.md": 1500,
+    "reference/scenarios.md": 1100,
 }
 PLAIN: Final = (
     "accuracy.md",
+    "compatibility.md",
     "concepts/metrics-for-users.md",
     "concepts/open-and-closed-load.md",
     "concepts/prefill-limit.md",
@@ -46,13 +44,19 @@ PLAIN: Final = (
     "get-started/install.md",
     "get-started/quickstart.md",
     "get-started/which-command.md",
+    "how-to/canary.md",
+    "how-to/ci.md",
+    "how-to/formats.md",
     "how-to/load-modes.md",
     "how-to/migration.md",
+    "how-to/network.md",
     "how-to/prompts.md",
     "how-to/protocols.md",
+    "how-to/routers.md",
     "how-to/spans.md",
     "index.md",
     "reference/glossary.md",
+    "reference/measurement-error.md",
     "reference/slo.md",
     "tutorials/ci-gate.md",
     "tutorials/coming-from-other-tools.md",
