@@ -277,12 +277,13 @@
     const value = read(input);
     return value !== given.get(name) && (["", "false"].includes(value) || value !== goal.values[name]);
   };
+  const pastRun = new URLSearchParams(location.search).get("like");
   // A header may be a secret.
   const readArms = () => [arms[0].value, arms[1].value.split("\n").filter((line) => !/^\s*header:/i.test(line)).join("\n")];
   function keep() {
     const typed = kept.filter(isTyped).map(({ name, input }) => [name, read(input)]);
     try {
-      sessionStorage.setItem(TYPED, JSON.stringify({ scenario: workload.value, goal: goal.name, load, arms: readArms(), typed }));
+      sessionStorage.setItem(TYPED, JSON.stringify({ scenario: workload.value, like: pastRun, goal: goal.name, load, arms: readArms(), typed }));
     } catch { /* a browser that keeps nothing */ }
   }
   function forget() {
@@ -290,9 +291,9 @@
   }
   function readRecord() {
     const nothing = { scenario: workload.value, goal: "", load: "", arms: ["", ""], typed: [] };
-    if (new URLSearchParams(location.search).has("like")) return nothing;   // the form is that of a past run
     try {
-      return { ...nothing, ...JSON.parse(sessionStorage.getItem(TYPED)) };
+      const record = { ...nothing, ...JSON.parse(sessionStorage.getItem(TYPED)) };
+      return pastRun && record.like !== pastRun ? nothing : record;   // the form is that of a past run
     } catch {
       forget();
       return nothing;

@@ -78,9 +78,9 @@ class FormCommand:
         path of a file that the page does not show."""
         options = self._options
         words = [*AB_COMMAND] if has_arms(options) else [*RUN_COMMAND, HEADLESS]
-        if name := self._locustfile:
-            words += ["-f", name]
-        words += _list_load_words(options)
+        if names := self._locustfiles:
+            words += ["-f", names]
+        words += [*options.user_classes, *_list_load_words(options)]
         words += self._list_arm_words()
         if options.input_file:
             words += ["--input-file", self._name_dataset()]
@@ -97,13 +97,17 @@ class FormCommand:
                 words += ["--slo", rule]
         for action in self._own_actions:
             words += self._list_own_words(action) or []
+        for flag, tags in (("--tags", options.tags), ("--exclude-tags", options.exclude_tags)):
+            words += [flag, *tags] if tags else []
         return shlex.join(words)
 
     def list_notes(self) -> Iterator[str]:
         """Sentences on what the line needs, or lacks, to start the same run."""
         options = self._options
-        if name := self._locustfile:
-            yield f"Start it in the folder of {name}."
+        if names := self._locustfiles:
+            yield f"Start it in the folder of {names}."
+        if options.master and not options.processes:
+            yield "Add --master and --expect-workers, and start the workers, as for this page."
         if options.input_file and self._datasets.choice_of(options.input_file).startswith(UPLOAD):
             yield f"{self._name_dataset()} is your upload: start it in the folder of that file."
         elif options.input_file:
@@ -115,11 +119,12 @@ class FormCommand:
             yield f"Given to this program and not in the line: {', '.join(left_out)}."
 
     @property
-    def _locustfile(self) -> str:
-        """The name of the user's own locustfile. Empty: it is ours."""
-        given = self._options.locustfile or ""
-        is_ours = not given or Path(given).parent == LOCUSTFILES
-        return "" if is_ours else Path(given).name
+    def _locustfiles(self) -> str:
+        """The names of the user's own locustfiles, with commas between. Empty: it is ours."""
+        given = [Path(path.strip()) for path in (self._options.locustfile or "").split(",")]
+        if given[0].parent == LOCUSTFILES:
+            return ""
+        return ",".join(path.name for path in given)
 
     def _name_dataset(self) -> str:
         path = str(self._options.input_file)

@@ -5,7 +5,7 @@ import html
 import json
 import re
 import shlex
-from argparse import Namespace
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from werkzeug.datastructures import MultiDict
 from locust_llm import plugin
 from locust_llm.locust_adapter.ab_command import replace_base_by_host
 from locust_llm.locust_adapter.command_line_parser import OPTIONS, build_settings, check_options
+from locust_llm.locust_adapter.start_locust import LOCUSTFILES
 from locust_llm.settings.option_declaration import format_option_example
 from locust_llm.settings.run_refusal import RunRefused
 from locust_llm.web.command_line_of_form import ARM_FIELDS, FormCommand, add_arms
@@ -171,6 +172,39 @@ def test_what_no_run_can_have_is_no_command(pages: Callable[..., Page]) -> None:
         assert "s3cret" not in answer["message"]
     assert not page.options.candidate
     assert not page.options.candidate_set
+
+
+def test_the_command_has_the_locustfiles_with_their_classes_options_and_tags() -> None:
+    given = parse("--host", "http://h:1", headless=False)
+    own = ArgumentParser()
+    for flag, how in (
+        ("--rounds", {"type": int, "default": 3}),
+        ("--loud", {"action": "store_true"}),
+        ("--mild", {"action": BooleanOptionalAction, "default": True}),
+        ("--quiet", {"action": "store_true"}),
+        ("--words", {"action": "append", "default": []}),
+    ):
+        own.add_argument(flag, **how)
+    vars(given).update(
+        locustfile="/there/a.py, b.py", user_classes=["Ann", "Bob"], tags=["fast"], master=True,
+        rounds=4, loud=True, mild=False, quiet=False, words=["x"],
+    )  # fmt: skip
+    command = FormCommand(given, Datasets(None, None), own._actions)
+    assert command.format() == (
+        "locust-llm run --headless -f a.py,b.py Ann Bob --host http://h:1 --rounds=4 --loud "
+        "--no-mild --tags fast"
+    )
+    assert list(command.list_notes()) == [
+        "Start it in the folder of a.py,b.py.",
+        "Add --master and --expect-workers, and start the workers, as for this page.",
+        "Given to this program and not in the line: --words.",
+    ]
+    given.locustfile, given.master = str(LOCUSTFILES / "run.py"), False
+    assert (
+        FormCommand(given, Datasets(None, None))
+        .format()
+        .startswith("locust-llm run --headless Ann Bob --host")
+    )
 
 
 def test_the_command_names_what_it_lacks_and_no_secret(
