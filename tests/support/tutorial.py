@@ -28,12 +28,13 @@ SERVERS: Final = ("locust-llm simulate", "vllm serve")
 NOT_RUN: Final = ("pip install", "kubectl ", "docker ", "kind ", "git ", "export ", "curl ", "aiperf ", "guidellm ", "vllm bench ")  # fmt: skip
 """A command that begins so needs what a test has not: a cluster, a network, another tool."""
 TIMEOUT_S: Final = 180.0
-NUMBER: Final = re.compile(r"[<>~≥]?\s?[-+−]?\d[\d,.]*\s?(?:%|ms|s|min|us|µs|x|MB|kB|/s)?")
+NUMBER: Final = re.compile(
+    r"(?<![\w.])[<>~≥]?\s?[-+−]?\d[\d,.]*\s?(?:%|ms|s|min|us|µs|x|MB|kB|/s)?"
+)
 VARIABLES: Final = re.compile(r"^(?:\w+=\S* )+")
 """Variables of one command. They are of servers, which the tests replace."""
 VERDICT: Final = re.compile(r"PASS|FAIL|INCONCLUSIVE")
 WORD: Final = re.compile(r"[A-Za-z][\w/()'-]*")
-LABEL_LETTERS: Final = 5
 
 
 class Block(NamedTuple):
@@ -72,10 +73,11 @@ def find_label(line: str) -> str:
 
 
 def find_missing_labels(shown: str, output: str) -> list[str]:
-    """Returns the labels of the lines shown that the output has not, whatever its line breaks."""
+    """Returns the labels of the lines shown that the output has not, whatever its line breaks. A
+    label has two words or more."""
     words = find_words(output)
-    labels = [find_label(line) for line in shown.splitlines() if line.strip() != "..."]
-    return [label for label in labels if len(label) >= LABEL_LETTERS and label not in words]
+    labels = [find_label(line) for line in shown.splitlines()]
+    return [label for label in labels if " " in label and label not in words]
 
 
 class Tutorial:
