@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from playwright.sync_api import sync_playwright
 
-from locust_llm.demo_command import start_simulator
+from locust_llm.demo_command import DEMO_SERVER, start_simulator
 from locust_llm.report.render.html_report import STYLES
 from locust_llm.report.render.inline_assets import CHART_SCRIPTS
 from locust_llm.report.write_report_files import remake_reports
@@ -37,21 +37,23 @@ MADE_OF: Final = IMAGES / "made-of.json"
 MAX_BYTES: Final = 300_000
 SHOWN_AFTER_S: Final = 45
 LOAD: Final = (
-    "-u", "40", "-s", "1", "--prefill-concurrency", "4", "--seq-dist",
-    "500|100,150:70;uniform:6000..14000,150:30",
+    "--request-rate", "6", "-s", "1", "--random-seed", "3", "--seq-dist",
+    "200|40,100:70;8000|800,100:30",
 )  # fmt: skip
+"""The server is the demo's, which a prefill limit helps."""
 LIVE: Final = (
     "--autostart", "--web-host", "127.0.0.1", "-t", "120s", *LOAD,
-    "--prefill-concurrency-ramp-duration", "25",
-    "--slo", "ttft p95 < 3s", "--slo", "itl p95 < 100ms", "--slo", "error_rate < 1%",
+    "--prefill-concurrency", "3", "--prefill-concurrency-ramp-duration", "50",
+    "--slo", "ttft_from_due p95 < 1.5s", "--slo", "longest_stall p95 < 500ms",
 )  # fmt: skip
+"""The limit rises from 1 to 2 after 25 s, and streams stop for longer from then on."""
 SWEEP: Final = (
     "--headless", "--sweep", "concurrency=1,2,4,8,16", "--stage-duration", "12", "--random-seed", "7",
     "--synthetic-input-tokens-mean", "2000", "--output-tokens-mean", "60",
     "--slo", "ttft p95 < 900ms",
 )  # fmt: skip
-COMPARED: Final = ("--headless", "-t", "40s", "--random-seed", "7", *LOAD)
-WITHOUT_LIMIT: Final = ("--prefill-concurrency", "40")
+COMPARED: Final = ("--headless", "-t", "60s", *LOAD)
+LIMIT: Final = ("--prefill-concurrency", "1")
 CHART_SOURCES: Final = tuple(name for name in CHART_SCRIPTS if not name.startswith("uPlot"))
 REPORT_SOURCES: Final = (*STYLES[1:], *CHART_SOURCES, "../report/templates/report.html")
 LIVE_SOURCES: Final = (
@@ -136,9 +138,9 @@ def main() -> int:
         shoot_live_page(page, folder)
         run_load(folder / "sweep", SWEEP)
         shoot_file(page, folder / "sweep" / "report.html", "sweep.png")
-        run_load(folder / "no limit", (*COMPARED, *WITHOUT_LIMIT))
-        run_load(folder / "limit 4", COMPARED)
-        both = [str(folder / "no limit"), str(folder / "limit 4")]
+        run_load(folder / "no limit", COMPARED, DEMO_SERVER)
+        run_load(folder / "limit 1", (*COMPARED, *LIMIT), DEMO_SERVER)
+        both = [str(folder / "no limit"), str(folder / "limit 1")]
         run_command(["compare", *both, "--html", str(folder / "compare.html")])
         shoot_file(page, folder / "compare.html", "compare-runs.png")
         browser.close()
@@ -158,7 +160,7 @@ def shoot_file(page: Any, file: Path, image: str) -> None:
 def shoot_live_page(page: Any, folder: Path) -> None:
     port = _free_port()
     address = f"http://127.0.0.1:{port}/llm"
-    with start_simulator() as url:
+    with start_simulator(*DEMO_SERVER) as url:
         words = [
             "--host",
             url,
@@ -187,9 +189,9 @@ def running(words: Sequence[str], folder: Path) -> Iterator[None]:
         run.wait(60)
 
 
-def run_load(report_dir: Path, words: Sequence[str]) -> None:
+def run_load(report_dir: Path, words: Sequence[str], server: Sequence[str] = ()) -> None:
     """A whole run against a simulator of its own. A rule that fails is no error."""
-    with start_simulator() as url:
+    with start_simulator(*server) as url:
         run_command(["run", "--host", url, *words, "--report-dir", str(report_dir)])
 
 
