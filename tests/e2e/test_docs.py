@@ -401,7 +401,7 @@ SHORTER: Final[dict[str, dict[str, str]]] = {
         "-t 30": "-t 6",
     },
     "compare-builds": {
-        "-t 6m": "-t 30 --block-duration 1.2", "-t 2m": "-t 8",
+        "-t 6m": "-t 30 --block-duration 1.2 --output-tokens-mean 10 --output-tokens-stddev 0", "-t 2m": "-t 8",
         "--warmup-duration 10": "--warmup-duration 2",
     },
     "kubernetes": {"-t 60": "-t 8"},

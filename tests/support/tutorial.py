@@ -74,9 +74,9 @@ def find_label(line: str) -> str:
 
 def find_missing_labels(shown: str, output: str) -> list[str]:
     """Returns the labels of the lines shown that the output has not, whatever its line breaks. A
-    label has two words or more."""
+    label has two words or more. Indented lines go on with the one before, or head a table."""
     words = find_words(output)
-    labels = [find_label(line) for line in shown.splitlines()]
+    labels = [find_label(line) for line in shown.splitlines() if not line.startswith(" ")]
     return [label for label in labels if " " in label and label not in words]
 
 
