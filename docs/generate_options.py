@@ -63,8 +63,8 @@ GUIDES: Final = {
 ENVIRONMENT: Final = """\
 Each option that takes a value can also be set by an environment variable or in a configuration file: `--request-rate` is
 `LOCUST_LLM_REQUEST_RATE`. `OPENAI_API_KEY` holds the key of the server, `LOCUST_LLM_HEADERS` one header per line, and
-`REQUESTS_CA_BUNDLE` or `SSL_CERT_FILE` a certificate authority. Times are in seconds and lengths in tokens, unless an option
-says otherwise.
+`REQUESTS_CA_BUNDLE` or `SSL_CERT_FILE` a certificate authority. Times are in seconds and lengths in tokens, unless an option has
+another unit.
 """
 LOCUSTS_OPTIONS: Final = """\
 ## Locust
@@ -140,7 +140,7 @@ def _index(made: Iterable[str]) -> str:
     return (
         f"# Commands and options\n\n{MADE}\nA page for each command. `locust-llm COMMAND --help` prints the same options; "
         "`run --help` shows the ones that\nmost runs need, and `run --help-all` shows all.\n\n"
-        f"| command | what it does |\n|---|---|\n{''.join(rows)}\n{ENVIRONMENT}"
+        f"| command | what it does |\n|---|---|\n{''.join(rows)}\nOptions can also be set by [environment variables and configuration files](run.md).\n"
     )
 
 
