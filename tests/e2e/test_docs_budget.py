@@ -11,17 +11,16 @@ ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
 LONG: Final = 25
 """A sentence of more words is long."""
-WRITTEN: Final = 42_800
+WRITTEN: Final = 43_700
 """Words of all pages but those of commands and the changelog. The goal is 36,000."""
-GENERATED: Final = 6_000
+GENERATED: Final = 5_900
 """Words of the pages of commands. The goal is 5,000."""
-LONG_SHARE: Final = 0.06
-"""Share of long sentences in all pages. The goal is 0.05."""
+LONG_SHARE: Final = 0.05
+"""Share of long sentences in all pages."""
 PAGE: Final = 1000
 """A page has at most so many words, and its own ceiling where it had more."""
 LARGER: Final[dict[str, int]] = {
     "how-to/interference.md": 1100,
-    "how-to/live.md": 1400,
     "how-to/locustfiles.md": 1350,
     "how-to/protocols.md": 1350,
     "how-to/security.md": 1400,
@@ -44,23 +43,41 @@ PLAIN: Final = (
     "get-started/install.md",
     "get-started/quickstart.md",
     "get-started/which-command.md",
+    "how-to/ab.md",
+    "how-to/audit.md",
     "how-to/canary.md",
     "how-to/ci.md",
+    "how-to/distributed.md",
     "how-to/formats.md",
+    "how-to/history.md",
+    "how-to/images-and-audio.md",
+    "how-to/interference.md",
+    "how-to/kubernetes.md",
+    "how-to/live.md",
     "how-to/load-modes.md",
+    "how-to/locustfiles.md",
     "how-to/migration.md",
     "how-to/network.md",
+    "how-to/opentelemetry.md",
+    "how-to/prefix-cache.md",
     "how-to/prompts.md",
     "how-to/protocols.md",
     "how-to/routers.md",
+    "how-to/security.md",
+    "how-to/sessions.md",
     "how-to/spans.md",
+    "how-to/sweeps.md",
     "index.md",
+    "reference/exit-status.md",
     "reference/glossary.md",
     "reference/measurement-error.md",
+    "reference/metrics.md",
     "reference/slo.md",
     "tutorials/ci-gate.md",
     "tutorials/coming-from-other-tools.md",
+    "tutorials/compare-builds.md",
     "tutorials/kubernetes.md",
+    "tutorials/prefill-concurrency.md",
     "tutorials/rag-and-agent.md",
     "tutorials/replay.md",
     "tutorials/size-a-deployment.md",
