@@ -52,7 +52,7 @@ SWEEP: Final = (
     "--synthetic-input-tokens-mean", "2000", "--output-tokens-mean", "60",
     "--slo", "ttft p95 < 900ms",
 )  # fmt: skip
-COMPARED: Final = ("--headless", "-t", "60s", *LOAD)
+COMPARED: Final = ("--headless", "-t", "100s", *LOAD)
 LIMIT: Final = ("--prefill-concurrency", "1")
 CHART_SOURCES: Final = tuple(name for name in CHART_SCRIPTS if not name.startswith("uPlot"))
 REPORT_SOURCES: Final = (*STYLES[1:], *CHART_SOURCES, "../report/templates/report.html")

@@ -27,9 +27,13 @@ MOST_PERCENT: Final = 1000.0
 MIDDLE: Final = 50.0
 EDGE: Final = 46.0
 """The place of no difference, and how far the scale goes to both sides, in % of the width."""
+FIRST_TOKEN: Final = "ttft"
+FROM_DUE: Final = "ttft_from_due"
 SUMMARISED: Final = (
-    ("ttft", ("p95", "p50", "p99")),
+    (FROM_DUE, ("p95", "p99", "p50")),
+    (FIRST_TOKEN, ("p95", "p50", "p99")),
     ("itl", ("p50", "p95", "p99")),
+    ("longest_stall", ("p95", "p99")),
     ("request_latency", ("p50", "p95", "p99")),
     ("output_tokens_per_s", ("",)),
 )
@@ -78,7 +82,10 @@ class Difference(NamedTuple):
 def describe_differences(name: str, differences: Sequence[Difference]) -> str:
     """``chatB: ITL p50 3.2 times as long; TTFT: not significant.`` Empty: nothing is comparable."""
     parts = list[str]()
+    has_waits = any(one.metric == FROM_DUE for one in differences)
     for metric, stats in SUMMARISED:
+        if metric == FIRST_TOKEN and has_waits:
+            continue  # a wait may have moved from the server to the client, which TTFT leaves out
         known = [one for one in differences if one.metric == metric and one.stat in stats]
         known.sort(key=lambda one: stats.index(one.stat))
         sure = next((one for one in known if one.differs), None)

@@ -16,6 +16,14 @@ def one(metric: str, stat: str, percent: float, word: str = "", **more: object) 
     ("differences", "sentence"),
     [
         (
+            [
+                one("ttft", "p95", -60.0, "better"),
+                one("ttft_from_due", "p99", 2.0),
+                one("longest_stall", "p99", -87.0, "better"),
+            ],
+            "chatB: longest stall p99 87% shorter; TTFT from due: not significant.",
+        ),
+        (
             [one("ttft", "p95", 12.0), one("itl", "p50", 220.0, "worse")],
             "chatB: ITL p50 3.2 times as long; TTFT: not significant.",
         ),
