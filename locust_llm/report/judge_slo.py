@@ -517,7 +517,9 @@ def _explain_open_rule(
     if found.ends is None:
         why = "its ends lie on both sides of the limit"
     why = f"{why}; {more}" if burst else f"{why}, {more}"
-    beyond = f"{BEYOND_VALUES}, {_name_basis(rule, found)}" if found.extrapolated else ""
+    beyond = ""
+    if found.extrapolated and not burst:  # the end goes by the requests of the start
+        beyond = f"{BEYOND_VALUES}, {_name_basis(rule, found)}"
     return "; ".join(filter(None, (why, beyond, note, _cut(found)))), longer
 
 
