@@ -14,7 +14,7 @@ from unittest.mock import patch
 # the simulator could not be imported after Locust's patches
 os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"
 
-from locust_llm.commands import COMMANDS, LOCUST_COMMANDS, load_command
+from locust_llm.commands import COMMANDS, LOCUST_COMMANDS, USAGE, load_command
 from locust_llm.lab.probe.probe_user import ProbeOptions
 from locust_llm.locust_adapter.command_line_help import USAGES
 from locust_llm.locust_adapter.command_line_parser import OPTIONS
@@ -145,13 +145,10 @@ def _index(made: Iterable[str]) -> str:
 
 
 def _first_sentence(command: str) -> str:
-    """What ``locust-llm --help`` says of a command."""
-    from locust_llm.commands import USAGE
-
-    found = re.search(rf"(?m)^  {command}\b(?: [A-Z\[]\S*)* +(\S.*(?:\n {{8,}}.*)*)", USAGE)
+    """What ``locust-llm --help`` has for a command."""
+    found = re.search(rf"(?m)^  {command}\b(?: [A-Z]\S*)* +(\S.*)$", USAGE)
     assert found is not None, command
-    text = " ".join(found[1].split())
-    return re.sub(rf":? (?:{command} --\S.*: )?{command} --.*$", "", text).rstrip(":,")
+    return found[1]
 
 
 def _page_of_run(options: Iterable[Option]) -> str:

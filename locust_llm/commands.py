@@ -58,30 +58,40 @@ OF_OTHERS: Final = {
 USAGE: Final = """\
 usage: locust-llm COMMAND ...
 
-  run ARGS        Locust with synthetic chat prompts, with every option of Locust and of this package: run --help
-  ab ARGS         compare two servers, or two settings of one, in pairs of short blocks: ab --base URL --candidate URL,
-                  and any option of run: ab --help
-  probe ARGS      measure what long prompts do to other requests, and name the scheduler of the server, in some
-                  minutes: probe --host URL, and any option of run: probe --help
-  demo            start the simulator and load-test it for 45 seconds; needs no GPU and no server
-  simulate        an OpenAI-compatible server without a GPU, with simulated times: simulate --help
-  check HOST      check a server before a run, in ten seconds: check --help
-  canary HOST     watch a shared server by one slow stream: how much prefill load do others cause? canary --help
-  selftest        check this machine: the load generator against a server whose send times are known: selftest --help
+Test a server:
+  run             send load to a server, report the result and judge the SLOs
+  check HOST      check a server before a run, in ten seconds
+  ab              compare two servers, or two settings of one server, in alternating blocks
+  probe           identify the scheduler of a server, in one to six minutes
+  canary HOST     watch a shared server for the prefill load of other users
+
+Read results:
   report DIR      make the reports of a run again from its records
-  figure DIR      draw a timeline of a run as SVG or PNG: figure --help
-  compare A B     compare runs: differences with their intervals, and different conditions
-  pareto DIR...   tokens/s per GPU against tokens/s per user, of sweeps and runs, as a table and a figure: pareto --help
-  history [DIR]   the runs below a folder with their conditions and key figures, and where these changed: history --help
-  audit FILE...   say which figures of a result cannot be true together, whichever tool wrote it: audit --help
-  twin COMMAND    a twin of a server: fit it, ask it what if, see whether the server still is the same: twin --help
-  plan TWIN       the fewest replicas that hold an SLO with one lost, and what they cost, by a twin: plan --help
-  import FILE     make a run folder of another load tester's result, where it has its requests: import --help
-  export DIR      write a run in the format of another tool: vllm-bench, benchmark-report, parquet: export --help
-  comment DIR     what a run came to as Markdown, for a comment on a pull request: comment --help
-  scenario        list the workloads that run --scenario takes by name; scenario show NAME prints one, to change
-  upload DIR URL  copy the folder of a run to a store, such as s3://bucket/prefix, as run --upload does
-  --version       of this package, of Locust and of Python"""
+  compare A B     compare runs, with the interval of each difference
+  history         list past runs and the changes of their values
+  figure DIR      draw a timeline of a run as SVG or PNG
+  pareto DIR...   compare tokens/s per GPU with tokens/s per user
+  comment DIR     print the result of a run as Markdown for a pull request
+
+Plan capacity:
+  twin COMMAND    fit a performance model to a server, ask it what if, and check for drift
+  plan TWIN       compute how many replicas hold an SLO, and their cost
+
+Other tools:
+  audit FILE...   find values of a result that cannot be true together
+  import FILE     make a run folder of another load tester's result
+  export DIR      write a run in the format of another tool
+  upload DIR URL  copy the folder of a run to a store, such as s3://bucket/prefix
+
+Without a server:
+  demo            start the simulator and test it for 45 seconds
+  simulate        start a server with simulated times, without a GPU
+  selftest        test whether this machine measures exactly
+  scenario        list the workloads for run --scenario
+
+  --version       print the versions of this package, Locust and Python
+
+locust-llm COMMAND --help shows the options of a command."""
 
 
 def load_command(name: str) -> Command:

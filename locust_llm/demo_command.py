@@ -26,7 +26,7 @@ DEMO_HELP: Final = f"""\
 usage: locust-llm demo [options of run]
 
 Start the simulator on a free port, load-test it, and print the main figures and where the report is. Needs no GPU and no
-server. The load, which options of run change (run --help has them):
+server. The load, which options of run change (run --help-all lists them):
 
   {" ".join(DEMO)}
 """

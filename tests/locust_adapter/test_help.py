@@ -11,7 +11,7 @@ from support.command_line import parse
 from support.unpatched_locust import get_empty_argument_parser, setup_parser_arguments
 
 from locust_llm.__main__ import main
-from locust_llm.commands import COMMANDS, OF_OTHERS
+from locust_llm.commands import COMMANDS, OF_OTHERS, USAGE
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.probe.probe_user import ProbeOptions
 from locust_llm.locust_adapter.command_line_help import MAIN_OPTIONS
@@ -244,6 +244,12 @@ def test_an_unknown_command(word: str, line: str, capsys: pytest.CaptureFixture[
     err = capsys.readouterr().err
     assert err.startswith(f"locust-llm: error: {line}\n")
     assert ("usage:" in err) == (word == "qqqq")  # what was meant is enough
+
+
+def test_the_list_of_commands_has_each_of_them_once() -> None:
+    listed = re.findall(r"^  ([a-z]+)(?: [A-Z. ]+)? {2,}\S", USAGE, re.MULTILINE)
+    assert sorted(listed) == sorted(COMMANDS)
+    assert max(map(len, USAGE.splitlines())) <= 100
 
 
 def test_names_of_other_programs_are_none_of_ours() -> None:

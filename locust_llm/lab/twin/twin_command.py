@@ -72,7 +72,7 @@ class _TwinParser(argparse.ArgumentParser):
     """Raises errors as TwinRefused, so that each command ends in one place."""
 
     def error(self, message: str) -> NoReturn:
-        raise TwinRefused(f"{message}: {self.prog} --help has all options")
+        raise TwinRefused(f"{message}: {self.prog} --help shows every option")
 
 
 # -- progress --------------------------------------------------------------------------------------
