@@ -26,5 +26,6 @@ export default [
     rules: { strict: ["error", "global"], "no-redeclare": ["error", { builtinGlobals: false }],
       "no-unused-vars": ["error", { varsIgnorePattern: `^(${Object.keys(OWN).join("|")})$` }] },
   },
+  { files: ["docs/*.js"], languageOptions: { sourceType: "script", globals: globals.browser } },
   { files: ["tests/js/*.js"], languageOptions: { sourceType: "commonjs", globals: globals.node } },
 ];
