@@ -14,7 +14,7 @@ import msgspec
 import requests
 from msgspec.structs import replace
 
-from locust_llm.access.proxies import list_passed_proxies
+from locust_llm.access.proxy_notes import list_passed_proxies
 from locust_llm.access.source_addresses import count_source_addresses
 from locust_llm.client.request_bytes import Request
 from locust_llm.client.request_exchange import UserConnection, exchange_request

@@ -19,7 +19,7 @@ import gevent
 import msgspec
 from gevent.event import Event
 
-from locust_llm.access.certificates import use_certificates
+from locust_llm.access.certificate_files import use_certificates
 from locust_llm.access.source_addresses import use_source_options
 from locust_llm.controller.messages_from_workers import receive_from_workers
 from locust_llm.controller.progress_line import keep_logs_off_live_line, show_run_progress
@@ -351,7 +351,7 @@ class Plugin:
         if not self._reported.is_set() or (
             self._control is not None and self._control.shutdown.begun
         ):
-            is_open = self._control is not None and self._control.live_stats.inside > 0
+            is_open = self._control is not None and self._control.run_progress.inside > 0
             logger.info(describe_further_interrupt(requests_open=is_open))
             if self._environment.web_ui is not None:
                 self._reported.wait()
@@ -543,7 +543,7 @@ class Plugin:
 
     def _ours(self) -> int:
         """The number of our requests. Without any, Locust's tables have everything."""
-        return 0 if self._shown is None else self._shown.live_stats.counts.total()
+        return 0 if self._shown is None else self._shown.run_progress.counts.total()
 
     def _counted_otherwise(self) -> str:
         """How Locust's own files count differently, as a sentence."""
@@ -552,12 +552,12 @@ class Plugin:
             getattr(options, name, None) for name in ("csv_prefix", "html_file")
         ):
             return ""
-        stats = self._shown.live_stats
+        stats = self._shown.run_progress
         return describe_count_difference(stats.counts, stats.profiled.total())
 
     def _names(self) -> set[str]:
         """The names of our requests."""
-        return set() if self._shown is None else self._shown.live_stats.names
+        return set() if self._shown is None else self._shown.run_progress.names
 
     def _print(self) -> None:
         """Print the tables last on the console."""

@@ -41,7 +41,7 @@ from locust_llm.records.timing_accuracy import (
     parse_reference_times,
     percentile_error_ends,
 )
-from locust_llm.slo.client_verdict import (
+from locust_llm.slo.load_generator_health import (
     ClientVerdict,
     FigureError,
     ProcessEvidence,

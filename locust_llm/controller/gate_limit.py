@@ -87,7 +87,7 @@ class GateLimit:
         if limit is None or ramp_s is None:
             self.set_limit(limit)
         else:
-            start = max(limit, self._store.live_stats.used) if before is None else before
+            start = max(limit, self._store.run_progress.used) if before is None else before
             self._follow(make_limit_ramp(limit, ramp_s, start))
         return done
 

@@ -45,8 +45,8 @@ from locust_llm.text.format import capitalise_sentence, format_count
 from locust_llm.wire.worker_messages import AskAgain, StageBegin, StartSpread, Status
 from locust_llm.workload.arrivals import draw_arrivals
 
-from .ab_block_runner import BlockRunner
 from .arrival_dispatcher import AHEAD_S
+from .block_runner import BlockRunner
 from .early_stop import EarlyStop
 from .gate_limit import GateLimit
 from .prefill_limit_sweep import make_limit_sweep
@@ -412,7 +412,7 @@ class PhaseRunner:
         if self.plan.phase == WARMUP:
             return "in the warmup"
         if s.request_count and not s.fixed_schedule:
-            done = self._store.live_stats.profiled.total()
+            done = self._store.run_progress.profiled.total()
             return (
                 f"after {done:,} of {format_count(s.request_count, 'request')}"
                 if done < s.request_count
@@ -447,7 +447,7 @@ class PhaseRunner:
             return False
         logger.info(capitalise_sentence(str(stages)))
         if not stages.repeats:
-            self._store.live_stats.begin_stage()
+            self._store.run_progress.begin_stage()
         self.asked = stages.settings
         self.allocator.due = None
         self._stage_limits = len(self._store.limits)
@@ -473,7 +473,9 @@ class PhaseRunner:
         while True:
             self._time.sleep(LOOK_S)
             arrived, missing = self.allocator.arrived()
-            if self.stages.look(self._time.now(), self._store.live_stats.inside + missing, arrived):
+            if self.stages.look(
+                self._time.now(), self._store.run_progress.inside + missing, arrived
+            ):
                 self.allocator.close(phase)
                 return
 

@@ -13,11 +13,11 @@ import gevent
 
 from locust_llm.records.phase_plan import BETWEEN, PROFILING, WARMUP
 from locust_llm.slo.best_prefill_limit import format_limit
-from locust_llm.slo.client_verdict import LEVELS, OK, ClientVerdict
+from locust_llm.slo.load_generator_health import LEVELS, OK, ClientVerdict
 from locust_llm.text.format import format_duration
 
-from .live_stats import RATE_S, WINDOW_S, RequestCounts
 from .run_controller import Controller
+from .run_progress import RATE_S, WINDOW_S, RequestCounts
 
 logger = logging.getLogger("locust_llm")
 
@@ -44,7 +44,7 @@ class ProgressPart(NamedTuple):
 
 def build_progress_parts(control: Controller, client: ClientVerdict | None) -> list[ProgressPart]:
     """The parts in the order of the line, each about as long every time."""
-    stats, limit, generates = control.live_stats, control.limit, control.settings.generates
+    stats, limit, generates = control.run_progress, control.limit, control.settings.generates
     streams = generates and control.settings.streaming
     counts = format_request_counts(control)
     parts = [
@@ -117,7 +117,7 @@ def format_phase_position(control: Controller) -> str:
     phase, s, elapsed_s = control.plan.phase, control.settings, control.phase_s
     if control.draining:
         return f"ending {elapsed_s:.0f} s"
-    if activity := control.live_stats.activity:
+    if activity := control.run_progress.activity:
         return activity
     if phase == BETWEEN:
         return phase
@@ -136,7 +136,7 @@ def format_request_counts(control: Controller) -> str:
     """The requests of this phase: ``36 ok, 56 failed``, or with a requested number ``95/200: 36 ok,
     56 failed, 3 cancelled``. A sweep counts over all its stages: ``all stages: 36 ok, 56
     failed``."""
-    stats, s = control.live_stats, control.settings
+    stats, s = control.run_progress, control.settings
     warms = control.plan.phase == WARMUP
     counts = stats.count_phase(WARMUP if warms else PROFILING)
     if control.stages is not None and not warms:
@@ -183,10 +183,10 @@ def _look(control: Controller, out: TextIO, live: bool) -> None:
             gevent.sleep(EVERY_S)
             looks += 1
             if live or looks % PLAIN_EVERY == 0:
-                verdict = control.live_stats.client()
-                if line := explain_withdrawal(control.live_stats.shown_client, verdict):
+                verdict = control.run_progress.client()
+                if line := explain_withdrawal(control.run_progress.shown_client, verdict):
                     logger.info(line)
-                control.live_stats.shown_client = verdict
+                control.run_progress.shown_client = verdict
                 parts = build_progress_parts(control, verdict)
                 line = fit_progress_line(
                     parts, terminal_width(out) - 1

@@ -29,12 +29,12 @@ from prometheus_client.utils import floatToGoString
 
 from locust_llm.records.outcomes import FAILURES, OK
 from locust_llm.records.record import Record
-from locust_llm.slo.client_verdict import LEVELS
+from locust_llm.slo.load_generator_health import LEVELS
 from locust_llm.slo.metric_definitions import BY_WORD, METRICS, TIME, Metric
 from locust_llm.slo.rules import Rule
 
 from .early_stop import AT_RISK, OK_SO_FAR, WILL_FAIL, RuleProgress
-from .live_stats import PARTS, RATE_S, LiveStats, TTFTParts
+from .run_progress import PARTS, RATE_S, RunProgress, TTFTParts
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX: Final = "locust_llm_"
@@ -228,7 +228,7 @@ def build_rule_gauges(
 
 
 def build_gauges(
-    stats: LiveStats,
+    stats: RunProgress,
     *,
     users: int,
     limit: int | None,

@@ -46,11 +46,11 @@ from locust_llm.wire.worker_messages import (
 
 from .changes_by_hand import ChangesByHand
 from .early_stop import EarlyStop
-from .live_stats import ProcessState
 from .phases import PhaseRunner
 from .records_from_workers import RecordsFromWorkers
 from .report_process import make_reports
 from .run_context import RunContext, TimeSource
+from .run_progress import ProcessState
 from .run_store import RunStore
 from .shutdown import Shutdown
 from .user_count import UserPool
@@ -111,9 +111,9 @@ class Controller:
         self.store = RunStore(
             settings, survey, headers, time.now, time.monotonic, words_seed=self._words_seed
         )
-        self.folder, self.live_stats, self.totals = (
+        self.folder, self.run_progress, self.totals = (
             self.store.folder,
-            self.store.live_stats,
+            self.store.run_progress,
             self.store.totals,
         )
         self._workers = WorkerRegistry(environment.runner, self.folder, time.monotonic)
@@ -206,7 +206,7 @@ class Controller:
         self.phases.count(
             worker, self._time.monotonic() if status.at is None else status.at, status
         )
-        self.live_stats.update(
+        self.run_progress.update(
             worker, used=status.gate.used, waiting=status.gate.waiting, decoding=status.decoding,
             ttfts_s=status.ttfts_s,
             ttfts_from_due_s=status.ttfts_from_due_s,

@@ -54,8 +54,8 @@ from locust_llm.settings.run_options import Settings
 from locust_llm.text.format import format_count
 from locust_llm.worker.ab_targets import list_variants
 
-from .live_stats import LiveStats
 from .prometheus_export import RunTotals
+from .run_progress import RunProgress
 
 logger = logging.getLogger("locust_llm")
 
@@ -102,7 +102,7 @@ class RunStore:
             SpanReceiver(settings.otlp_receiver, self.trace) if settings.otlp_receiver else None
         )
         self.folder = make_run_folder(settings, survey.model)
-        self.live_stats = LiveStats(
+        self.run_progress = RunProgress(
             monotonic,
             longest_s=settings.longest_s,
             request_count=settings.request_count,
@@ -177,7 +177,7 @@ class RunStore:
         if record.outcome == RETRIED:
             self._retried += 1
             return False
-        self.live_stats.add(record)
+        self.run_progress.add(record)
         self.totals.add(record)
         if all_failed := self._first.add(record):
             self.add_note(f"WARNING: {self._why(all_failed)}")
@@ -272,7 +272,7 @@ class RunStore:
             "arms": list_variants(self.settings, s),
             "turned_away": self.turned_away,
             "records_lost": self.lost,
-            "client_live": self.live_stats.shown_client or self.live_stats.client(),
+            "client_live": self.run_progress.shown_client or self.run_progress.client(),
             "gaps": tuple(self.missing),
             "stages": stages,
             "stopped_early": self.stopped_early,
@@ -327,7 +327,7 @@ class RunStore:
             self.add_gap(
                 f"the records were deleted during the run, and could not be restored: {error}"
             )
-        counts = self.live_stats.counts
+        counts = self.run_progress.counts
         if not counts.total() and self.lost:
             self._fruitless = True  # what was lost is reported as that
         elif not counts.total():

@@ -51,7 +51,7 @@ from locust_llm.slo.capacity_search import (
     plan_stage,
     plan_unbounded_stage,
 )
-from locust_llm.slo.client_verdict import OK as CLIENT_OK
+from locust_llm.slo.load_generator_health import OK as CLIENT_OK
 from locust_llm.text.format import capitalise_sentence, format_duration
 
 from .report_process import make_reports

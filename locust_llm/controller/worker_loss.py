@@ -5,16 +5,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from locust_llm.access.proxies import note_different_proxy
+from locust_llm.access.proxy_notes import note_different_proxy
 from locust_llm.records.run_facts import LOST_WORKER, NO_RECORD, ProcessHealth, Run, write_run
 from locust_llm.records.telemetry_counts import TelemetryCounts
 from locust_llm.text.format import format_count
 from locust_llm.wire.worker_messages import HELD_S, AskAgain, Ended
 
-from .live_stats import LostWorker
 from .phases import PhaseRunner
 from .records_from_workers import RecordsFromWorkers
 from .run_context import RunContext
+from .run_progress import LostWorker
 from .shutdown import Shutdown
 from .worker_registry import WorkerState
 
@@ -89,7 +89,7 @@ class WorkerLosses:
         """A worker could not begin. Returns why the run is impossible; empty where the others can
         do without it."""
         why = f"worker {worker} cannot begin: {self._show_as_line(why)}"
-        if self._store.live_stats.counts and len(self._workers.active()) > 1:
+        if self._store.run_progress.counts and len(self._workers.active()) > 1:
             self.lose(worker, f"could not begin ({why}), and was left out")
             return ""
         if self._shutdown.begun:
@@ -113,7 +113,7 @@ class WorkerLosses:
         """Close the account of a lost process. ``recovered`` records came from its disk."""
         loss = self._workers.drop(worker)
         self._phases.limit.shares.leave(worker)
-        self._store.live_stats.lose(worker, loss.reads)
+        self._store.run_progress.lose(worker, loss.reads)
         self._phases.end_count(worker)  # nothing of it is under way any more
         self._note_health(worker, loss.health)
         if how != ENDED:
@@ -147,7 +147,7 @@ class WorkerLosses:
         """A process has ended what it had."""
         self._fail_worker(worker, ended.failure)
         self._note_health(worker, ended.health)
-        self._store.live_stats.end(worker)
+        self._store.run_progress.end(worker)
         # else its last records may still come, and the rules count those of the others
         if self._store.draining:
             self._phases.end_count(worker)

@@ -20,8 +20,8 @@ from locust_llm.records.run_facts import ProcessHealth
 from locust_llm.text.format import format_count, format_duration
 from locust_llm.wire.worker_messages import GONE_S, LOCAL, Records
 
-from .live_stats import ProcessState
 from .record_inbox import RecordInbox, list_record_frames
+from .run_progress import ProcessState
 
 QUIET_S: Final = 1.0
 """A process that has been silent for longer gets no arrivals, and its connection is checked."""

@@ -8,7 +8,7 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from locust_llm.report.charts.plot_data import Plot
+from locust_llm.report.chart_data.plot_data import Plot
 from locust_llm.report.render.inline_assets import (
     CHART_SCRIPTS,
     embed_json,

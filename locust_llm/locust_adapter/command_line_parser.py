@@ -21,7 +21,7 @@ from locust.shape import LoadTestShape
 
 import msgspec
 
-from locust_llm.access.certificates import use_certificates
+from locust_llm.access.certificate_files import use_certificates
 from locust_llm.access.headers_and_api_key import (
     HEADER_VALUE,
     read_given_candidate_headers,

@@ -3,7 +3,7 @@
 import msgspec
 
 from locust_llm.slo.capacity_search import CapacityEstimate, StageEvidence
-from locust_llm.slo.client_verdict import INVALID, OK, ClientVerdict
+from locust_llm.slo.load_generator_health import INVALID, OK, ClientVerdict
 
 
 class MetricValue(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ import msgspec
 from locust_llm.files.json_file import decode_json_file, decode_readable_fields, replace_file
 from locust_llm.settings.run_options import Settings
 from locust_llm.slo.capacity_search import CapacitySearch
-from locust_llm.slo.client_verdict import ClientVerdict
+from locust_llm.slo.load_generator_health import ClientVerdict
 from locust_llm.text.format import format_count
 
 from .limit_blocks import LimitBlock

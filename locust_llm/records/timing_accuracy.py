@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from locust_llm.slo.client_verdict import highest_known_percent
+from locust_llm.slo.load_generator_health import highest_known_percent
 
 from .histogram import Histogram
 from .record import Count, Record

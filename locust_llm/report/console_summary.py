@@ -71,7 +71,7 @@ from locust_llm.report.sections.sweep.sweep_text import (
 )
 from locust_llm.report.summary_rows import FailureGroup, LoadLevel, RequestGroup, Row, SweepSummary
 from locust_llm.settings.sweep_option import PREFILL, RATE
-from locust_llm.slo.client_verdict import OK
+from locust_llm.slo.load_generator_health import OK
 from locust_llm.slo.metric_definitions import ITL, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.rules import FAIL, PASS, SloResult
 from locust_llm.text.format import (

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from locust_llm.report.summary_rows import Row
 from locust_llm.slo.binomial_intervals import NORMAL_REACH, Ends
-from locust_llm.slo.client_verdict import FINE_MS, FINE_SHARE
+from locust_llm.slo.load_generator_health import FINE_MS, FINE_SHARE
 from locust_llm.slo.percentile import has_too_few_values
 from locust_llm.slo.rules import SloResult
 from locust_llm.text.format import (

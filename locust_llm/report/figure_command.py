@@ -9,7 +9,7 @@ from locust_llm.text.format import print_safely
 
 from . import timeline_figure as drawing
 from . import write_report_files
-from .charts.timeline import MAX_ROWS
+from .chart_data.timeline import MAX_ROWS
 
 
 def run_figure_command(words: list[str]) -> int:

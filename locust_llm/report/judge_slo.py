@@ -3,7 +3,7 @@ reason.
 
 A rule is decided where its figure and both ends of that figure's 95 % interval lie on one side of
 the limit; the interval is as wide as the correlation of the run's own requests makes it
-(slo/confidence_intervals.py). A figure that got worse over the run passes only if it could not
+(slo_evidence/confidence_intervals.py). A figure that got worse over the run passes only if it could not
 reach the limit in as much time again. The smallest and the largest value, and what was delivered
 and completed of a schedule, are facts of the run and have no interval; with ``--slo-mode point`` no
 figure has. What was cut counts at its best and at its worst (censoring.py), and the rule is decided
@@ -40,16 +40,19 @@ from locust_llm.report.sections.sweep.knee import (
     find_passing_stages,
     is_client_distorted,
 )
-from locust_llm.report.slo.capacity_evidence import find_capacity
-from locust_llm.report.slo.censoring import COUNTED
-from locust_llm.report.slo.confidence_intervals import MIN_VALUES, RISES
-from locust_llm.report.slo.load_start_burst import describe_decided_rest, describe_start_burst
-from locust_llm.report.slo.measurement_error import (
+from locust_llm.report.slo_evidence.capacity_evidence import find_capacity
+from locust_llm.report.slo_evidence.censoring import COUNTED
+from locust_llm.report.slo_evidence.confidence_intervals import MIN_VALUES, RISES
+from locust_llm.report.slo_evidence.load_start_burst import (
+    describe_decided_rest,
+    describe_start_burst,
+)
+from locust_llm.report.slo_evidence.measurement_error import (
     RuleError,
     combine_rule_errors,
     measure_rule_error,
 )
-from locust_llm.report.slo.observed_rule_values import (
+from locust_llm.report.slo_evidence.observed_rule_values import (
     TOO_FEW,
     Evaluation,
     ObservedValue,
@@ -63,7 +66,7 @@ from locust_llm.settings.run_options import Settings
 from locust_llm.settings.sweep_option import RATE
 from locust_llm.slo.binomial_intervals import count_needed_values
 from locust_llm.slo.capacity_search import CapacitySearch, format_load
-from locust_llm.slo.client_verdict import INVALID, UNCERTIFIED
+from locust_llm.slo.load_generator_health import INVALID, UNCERTIFIED
 from locust_llm.slo.metric_definitions import BY_WORD, OF_OUTPUT_TOKENS, OF_SCHEDULE, SHARE, TIME
 from locust_llm.slo.rules import (
     ABORT,

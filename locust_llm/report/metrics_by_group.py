@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from locust_llm.records.outcomes import FAILURES, OK
 from locust_llm.records.run_facts import Run
 from locust_llm.report.array_types import Floats
-from locust_llm.report.metric_percentiles import make_distribution_row
+from locust_llm.report.distribution_rows import make_distribution_row
 from locust_llm.slo.binomial_intervals import find_interval_ranks
 from locust_llm.slo.metric_definitions import (
     GATE_WAIT,

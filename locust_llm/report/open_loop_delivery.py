@@ -18,7 +18,7 @@ from locust_llm.report.array_types import Floats
 from locust_llm.report.outages import describe_outages, describe_requests_without_answer
 from locust_llm.report.request_selection import RequestSelection, mean_of_known
 from locust_llm.settings.run_options import Settings
-from locust_llm.slo.client_verdict import (
+from locust_llm.slo.load_generator_health import (
     DELAYS,
     FULL_CORE,
     INVALID,
@@ -29,7 +29,7 @@ from locust_llm.slo.client_verdict import (
     describe_other_programs,
     describe_standstill,
 )
-from locust_llm.slo.client_verdict import OK as FINE
+from locust_llm.slo.load_generator_health import OK as FINE
 from locust_llm.text.format import (
     capitalise_sentence,
     count_distinguishing_digits,

@@ -15,7 +15,7 @@ from locust_llm.report.sections.ab_comparison import INCONCLUSIVE as OPEN
 from locust_llm.report.sections.latency_breakdown_display import BARS, make_latency_parts_blocks
 from locust_llm.report.sections.run_summary import Summary
 from locust_llm.settings.sweep_option import parse_sweep as parse_sweep
-from locust_llm.slo.client_verdict import OK, find_uncertain_metrics
+from locust_llm.slo.load_generator_health import OK, find_uncertain_metrics
 
 from .document_blocks import (
     Block,

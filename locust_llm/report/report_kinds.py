@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
-from locust_llm.slo.client_verdict import ClientVerdict
+from locust_llm.slo.load_generator_health import ClientVerdict
 
 if TYPE_CHECKING:
-    from .charts.plot_data import Plot
+    from .chart_data.plot_data import Plot
     from .document_blocks import Block, TableBlock, TextBlock
 
 

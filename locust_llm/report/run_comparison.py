@@ -32,7 +32,7 @@ from locust_llm.report.sections.prefix_cache import find_cached_share
 from locust_llm.report.sections.sweep.sweep_findings import find_sweep_axis
 from locust_llm.settings.sweep_option import AXES, PREFILL
 from locust_llm.slo.best_prefill_limit import NO_LIMIT, Limit, format_limit
-from locust_llm.slo.client_verdict import INVALID
+from locust_llm.slo.load_generator_health import INVALID
 from locust_llm.slo.metric_definitions import BY_WORD, SHARE, TIME
 from locust_llm.slo.rules import Condition, Rule, define_good_request
 from locust_llm.text.format import format_comparison as in_same_digits

@@ -12,17 +12,17 @@ from locust_llm.records.outcomes import CANCELLED, CUT, FAILURES, OK
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import ProcessHealth, Run
 from locust_llm.report.array_types import Floats
+from locust_llm.report.distribution_rows import (
+    adjust_for_failures,
+    make_distribution_row,
+    make_readability_rows,
+    relabel_chunk_rows,
+)
 from locust_llm.report.judge_slo import (
     combine_results,
     judge_first_wave,
     judge_rules,
     judge_sweep,
-)
-from locust_llm.report.metric_percentiles import (
-    adjust_for_failures,
-    make_distribution_row,
-    make_readability_rows,
-    relabel_chunk_rows,
 )
 from locust_llm.report.open_loop_delivery import (
     describe_arrivals,
@@ -39,7 +39,7 @@ from locust_llm.report.users_and_limit_over_time import find_limit_in_force, fin
 from locust_llm.settings.ab_arms import BASE, CANDIDATE
 from locust_llm.settings.selftest_modes import REQUIRE
 from locust_llm.slo.capacity_search import CapacityEstimate, StageEvidence
-from locust_llm.slo.client_verdict import (
+from locust_llm.slo.load_generator_health import (
     LEVELS,
     MAIN,
     ClientVerdict,
@@ -48,7 +48,7 @@ from locust_llm.slo.client_verdict import (
     highest_known_percent,
     judge_figures,
 )
-from locust_llm.slo.client_verdict import OK as FINE
+from locust_llm.slo.load_generator_health import OK as FINE
 from locust_llm.slo.metric_definitions import (
     BY_NAME,
     CANCELLED_METRICS,
@@ -82,18 +82,22 @@ from .metrics_by_group import count_sessions, divide_requests, fit_ttft_growth, 
 from .request_selection import RequestSelection, mean_of_known, ratio_of_sums, sum_of_known
 from .sections.ab_comparison import compare_arms, judge_paired_rules, select_candidate_requests
 from .sections.prefill_limit_comparison import compare_limits, select_limit_requests
-from .slo.capacity_evidence import find_capacity
-from .slo.censoring import bound_values, find_send_times
-from .slo.confidence_intervals import SHORT, estimate_effective_size, estimate_percentile_interval
-from .slo.goodput import make_goodput_rows, measure_goodput
-from .slo.measurement_error import (
+from .slo_evidence.capacity_evidence import find_capacity
+from .slo_evidence.censoring import bound_values, find_send_times
+from .slo_evidence.confidence_intervals import (
+    SHORT,
+    estimate_effective_size,
+    estimate_percentile_interval,
+)
+from .slo_evidence.goodput import make_goodput_rows, measure_goodput
+from .slo_evidence.measurement_error import (
     describe_certificates,
     find_error_sources,
     measure_compared_ttft,
     measure_figure_errors,
 )
-from .slo.observed_rule_values import Evaluation
-from .slo.rule_evidence import measure_stage_evidence
+from .slo_evidence.observed_rule_values import Evaluation
+from .slo_evidence.rule_evidence import measure_stage_evidence
 from .summary_rows import FailureGroup, GateUse, Row, RunCounts, SweepSummary
 
 

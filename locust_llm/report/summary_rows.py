@@ -1,5 +1,5 @@
 """Summary rows: what a summary is made of, as frozen data: a metric, a group of requests, a stage,
-each a line of a table. metric_percentiles.py makes the row of a metric."""
+each a line of a table. distribution_rows.py makes the row of a metric."""
 
 from typing import Final
 
@@ -41,7 +41,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     bound."""
     plus_minus: dict[float, tuple[float, float]] = {}
     """How much lower, and how much higher, the true percentile may be: see
-    report/slo/measurement_error.py. Empty: not known."""
+    report/slo_evidence/measurement_error.py. Empty: not known."""
     intervals: dict[float, tuple[float, float]] = {}
     """The 95 % intervals of TTFT percentiles: how far chance alone may have moved them in this run.
     A rule on the same value has the same interval."""

@@ -25,7 +25,7 @@ SWEEP_PERCENTILES: Final = (50.0, 90.0, 95.0, 99.0)
 def export_sweep_csv(sweep: SweepSummary) -> str:
     """sweep.csv with a row for each stage; shares of 1, latencies in ms. The last columns show how
     far the true percentile of a latency may lie from the reported one, either way:
-    report/slo/measurement_error.py."""
+    report/slo_evidence/measurement_error.py."""
     out = io.StringIO()
     write = make_csv_writer(out)
     tags = dict.fromkeys(chain.from_iterable(level.latencies for level in sweep.levels))

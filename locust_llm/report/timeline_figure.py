@@ -19,9 +19,9 @@ from locust_llm.report.users_and_limit_over_time import (
 )
 from locust_llm.text.format import truncate_text
 
-from .charts.svg_text import FONTS, LETTER, escape_text, fit_text, wrap_group
-from .charts.timeline import Timeline, TimelineScene, make_timeline
-from .charts.timeline_svg import FIGURE_TICK, PlotFrame, TimelinePlot
+from .chart_data.svg_text import FONTS, LETTER, escape_text, fit_text, wrap_group
+from .chart_data.timeline import Timeline, TimelineScene, make_timeline
+from .chart_data.timeline_svg import FIGURE_TICK, PlotFrame, TimelinePlot
 
 WIDTH, HEIGHT = 1600, 900
 LEFT, RIGHT, TOP, BOTTOM = 130, 40, 156, 128

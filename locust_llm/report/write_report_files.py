@@ -34,7 +34,7 @@ from locust_llm.records.run_facts import (
 from locust_llm.records.server_metrics_history import EngineHistory, read_history
 from locust_llm.records.spans.span_times import read_spans
 from locust_llm.report import timeline_figure as drawing
-from locust_llm.report.charts.timeline import MAX_ROWS, TimelineScene, find_scene, resolve_span
+from locust_llm.report.chart_data.timeline import MAX_ROWS, TimelineScene, find_scene, resolve_span
 from locust_llm.report.gate_occupancy import Occupancy, compute_occupancy
 from locust_llm.report.load_records import RequestColumns, make_data_frames, read_columns
 from locust_llm.report.outages import find_run_outages, list_standstills

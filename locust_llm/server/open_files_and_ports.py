@@ -18,7 +18,7 @@ import gevent
 from msgspec.structs import replace
 
 from locust_llm.access.headers_and_api_key import read_headers_at_start
-from locust_llm.access.proxies import list_passed_proxies
+from locust_llm.access.proxy_notes import list_passed_proxies
 from locust_llm.access.source_addresses import count_source_addresses, note_source_addresses
 from locust_llm.client.requests_bridge import find_trusted_certificates
 from locust_llm.records.machine import find_commit

@@ -23,9 +23,9 @@ from .scheduling.batching_policies import POLICIES, WHOLE_PROMPTS, chunked
 from .scheduling.clock import EventClock, FineSelector
 from .scheduling.disaggregated import DisaggregatedEngine, Link
 from .scheduling.engine import ROUTES, BatchEngine, Engine, FixedEngine
-from .scheduling.scheduler import Policy, Scheduler, SchedulerConfig, Stateful
+from .scheduling.scheduler_queues import Policy, Scheduler, SchedulerConfig, Stateful
 from .scheduling.step_cost import BLOCK_SIZE, GPUS, MODELS, StepCostConstants
-from .scheduling.waiting_queues import QUEUES, make_waiting_queue
+from .scheduling.waiting_order import QUEUES, make_waiting_queue
 from .simulated_faults import LIKE, Quirks, parse_quirks
 from .simulated_server import FrontEnd, SimulatorServer
 from .simulated_spans import Spans

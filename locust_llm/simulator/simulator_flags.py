@@ -11,7 +11,7 @@ from .http_connection import TENANT
 from .scheduling.batching_policies import POLICIES
 from .scheduling.engine import ROUTES
 from .scheduling.step_cost import GPUS, MODELS
-from .scheduling.waiting_queues import QUEUES
+from .scheduling.waiting_order import QUEUES
 from .simulated_faults import LIKE
 from .span_sender import PROTOCOLS
 

@@ -1,6 +1,6 @@
 """Capacity search: the highest load of a sweep at which all rules hold, as far as its stages show
 it, and the load that a search for it (``--find-max``) runs next. Without numpy: the controller asks
-here; the chances themselves are worked out in report/slo/capacity_evidence.py."""
+here; the chances themselves are worked out in report/slo_evidence/capacity_evidence.py."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-// Draws the plots that report/charts/plot_data.py describes, on every page: lines and axes by uPlot, the rest by
+// Draws the plots that report/chart_data/plot_data.py describes, on every page: lines and axes by uPlot, the rest by
 // chart_shapes.js. What a reader can do with a chart (tip, click, brush, keys, PNG, CSV) is in chart_tools.js.
 "use strict";
 const charts = (() => {

@@ -7,7 +7,7 @@ const liveSide = (() => {
   const SMALL = 0.01;                      // of the whole: a smaller part has no name beside the bar
   const ROW = 7, BAR = 5, LINE = 2;        // units: of a request's row, of its prefill, of its other parts
   const SEEN = 12;                         // the width of a failure, which may have taken no time
-  const RUNNING = 0, WAITING = 1, KV_USED = 2, CACHE_HITS = 4;   // report/charts/server_chart_list.py, CHARTS
+  const RUNNING = 0, WAITING = 1, KV_USED = 2, CACHE_HITS = 4;   // report/chart_data/server_chart_list.py, CHARTS
 
   function element(name, text, kind) {
     const made = document.createElement(name);

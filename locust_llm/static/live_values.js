@@ -5,7 +5,7 @@ const liveValues = (() => {
   const SHORTEST_S = 30;   // the time axis is at least so long
   const AHEAD = 1.6;       // the time axis shows at most so many times what is over, towards the planned end
   const SILENT_MS = 3000;  // without news for longer, what the page shows is old
-  // Places in a point of the history: live_page_statistics.py, LiveSample. Those with _S are totals over time.
+  // Places in a point of the history: live_page_tallies.py, LiveSample. Those with _S are totals over time.
   const AT = 0, USERS = 1, LIMIT = 2, USED_S = 3, WAITING_S = 4, DECODING_S = 5, TTFT = 6, ITL = 7, TOKENS = 8, OK = 9;
   const FAILED = 10, SERVER = 11, LATENCY = 12, IN_FLIGHT_AT = 13;
 

@@ -1,10 +1,10 @@
-// The charts of the requests that a reader chose, as descriptions that draw_chart.js draws (report/charts/plot_data.py). Where
+// The charts of the requests that a reader chose, as descriptions that draw_chart.js draws (report/chart_data/plot_data.py). Where
 // nothing is filtered they are those of the report, which are of all requests, with the requests of this page as dots.
 // Pure functions without a document.
 "use strict";
 const requestPlots = (() => {
   const requests = requestTable;
-  const LOG_RATIO = 20;              // as in report/charts/plot_data.py
+  const LOG_RATIO = 20;              // as in report/chart_data/plot_data.py
   const COLUMNS = { ttft: "TTFT", itl: "ITL", latency: "latency" };
   const SPECTRA = {
     "spectrum-first": [["ttft", "TTFT", "p50"], ["gate", "gate wait", "wait"], ["fromdue", "TTFT from due", "p95"]],

@@ -3,7 +3,7 @@
 // the data. Percentiles are those of the report: linear interpolation, as numpy's default.
 "use strict";
 const requestTable = (() => {
-  const MIN_POINTS = 5, MAX_POINTS = 300;  // of a line, as in report/charts/plot_data.py
+  const MIN_POINTS = 5, MAX_POINTS = 300;  // of a line, as in report/chart_data/plot_data.py
   const LINES = [[50, 20, "p50"], [95, 20, "p95"], [99, 100, "p99"]];
   const known = (value) => typeof value === "number" && isFinite(value);
 
@@ -222,7 +222,7 @@ const requestTable = (() => {
   // As numpy.linspace(0, count, parts + 1).astype(int).
   const splitEvenly = (length, parts) => Array.from({ length: parts + 1 }, (_, i) => (i === parts ? length : Math.floor((length / parts) * i)));
 
-  // Percentiles of consecutive requests: [{name, x, y}], as make_percentile_lines in report/charts/plot_data.py.
+  // Percentiles of consecutive requests: [{name, x, y}], as make_percentile_lines in report/chart_data/plot_data.py.
   function percentileLines(table, rows, column) {
     const values = table.column(column), at = table.column("at");
     const order = sortBy(rows.filter((row) => known(values[row])), (row) => at[row]), lines = [];
@@ -241,7 +241,7 @@ const requestTable = (() => {
     return lines;
   }
 
-  // The ends of stretches of 1, 2 or 5 times a power of ten seconds, as choose_round_edges in report/charts/charts_over_time.py.
+  // The ends of stretches of 1, 2 or 5 times a power of ten seconds, as choose_round_edges in report/chart_data/charts_over_time.py.
   function roundEdges(low, high, requests, most = MAX_POINTS) {
     const least = (high - low) / Math.max(Math.min(most, Math.floor(requests / 5)), 10);
     const power = 10 ** Math.floor(Math.log10(least));
@@ -334,7 +334,7 @@ const requestTable = (() => {
 
   // -- by percentile -------------------------------------------------------------------------------------------------
 
-  // (1 / (1 - p), the p-quantile) from the lowest value to the highest, as compute_spectrum of report/charts/distribution_charts.py.
+  // (1 / (1 - p), the p-quantile) from the lowest value to the highest, as compute_spectrum of report/chart_data/distribution_charts.py.
   function spectrum(table, rows, column, points = 150) {
     const values = table.column(column), there = rows.filter((row) => known(values[row])), size = count(table, there);
     if (!size) return { x: [], y: [] };

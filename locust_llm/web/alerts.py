@@ -10,11 +10,11 @@ from typing import Final
 
 import msgspec
 
-from locust_llm.controller.live_stats import LostWorker, ProcessState
+from locust_llm.controller.run_progress import LostWorker, ProcessState
 from locust_llm.records.outcomes import CANCELLED, CUT, RETRIED
 from locust_llm.records.record import Record
-from locust_llm.slo.client_verdict import INVALID, ClientVerdict
-from locust_llm.slo.client_verdict import OK as CLIENT_OK
+from locust_llm.slo.load_generator_health import INVALID, ClientVerdict
+from locust_llm.slo.load_generator_health import OK as CLIENT_OK
 from locust_llm.text.format import format_brief, format_clock, format_count, truncate_text
 
 BAD, WARN, PAST = "bad", "warn", "past"
@@ -122,7 +122,7 @@ class SilenceWatch:
         self._waiting = 0
 
     def look(self, now: float, waiting: int, silent_s: float) -> None:
-        """``waiting``: requests that the server has. ``silent_s``: see LiveStats."""
+        """``waiting``: requests that the server has. ``silent_s``: see RunProgress."""
         self._waiting = waiting
         if not silent_s:
             self._since = None

@@ -21,7 +21,7 @@ from locust_llm.records.phase_plan import OVER, PROFILING, stage_of_phase
 from locust_llm.settings.run_refusal import refuse_run
 from locust_llm.settings.server_address import explain_unopened_port, parse_metrics_port
 
-from .request_bodies import limit_bodies
+from .upload_and_form_limit import limit_bodies
 
 PATH: Final = "/llm/metrics"
 MAX_CONNECTIONS: Final = 16
@@ -68,7 +68,7 @@ def format_live_metrics(control: Controller) -> str:
     users = 0 if runner is None else runner.user_count
     over = control.draining and not users
     now = build_gauges(
-        control.live_stats,
+        control.run_progress,
         users=users,
         limit=control.limit,
         info=info,
@@ -77,7 +77,7 @@ def format_live_metrics(control: Controller) -> str:
     )
     rules = () if over else build_rule_gauges(s.rules.readable, control.abort.progress())
     return format_exposition(
-        *now, *rules, *control.totals.families(), *build_part_counters(control.live_stats.parts)
+        *now, *rules, *control.totals.families(), *build_part_counters(control.run_progress.parts)
     )
 
 

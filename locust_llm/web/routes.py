@@ -51,8 +51,8 @@ from .dataset_choices import (
     sanitise_file_name,
 )
 from .form_whitelist import Whitelist
-from .live_page_statistics import PERCENTILES
-from .live_page_status import RunView
+from .live_page_data import RunView
+from .live_page_tallies import PERCENTILES
 from .locust_form import (
     LIMIT_FIELD,
     SCENARIO_FIELD,
@@ -63,8 +63,8 @@ from .locust_form import (
 )
 from .page_registry import WEB_PAGES, load_page
 from .past_runs import FILES, Archive
-from .request_bodies import limit_bodies
 from .run_goals import GOALS, LOADS
+from .upload_and_form_limit import limit_bodies
 
 logger = logging.getLogger("locust_llm")
 

@@ -18,7 +18,7 @@ from locust_llm.controller.early_stop import (
     RuleProgress,
     read_selected_value,
 )
-from locust_llm.controller.live_stats import WINDOW_S, LiveStats
+from locust_llm.controller.run_progress import WINDOW_S, RunProgress
 from locust_llm.records.histogram import Histogram, SlidingHistogram, histogram_percentiles
 from locust_llm.records.outcomes import OK
 from locust_llm.records.phase_plan import PROFILING
@@ -95,7 +95,7 @@ class RuleGauge:
     """The value of one rule in the last seconds and so far. ``clock``: seconds."""
 
     def __init__(
-        self, rule: Rule, clock: Callable[[], float], stats: LiveStats | None = None
+        self, rule: Rule, clock: Callable[[], float], stats: RunProgress | None = None
     ) -> None:
         """``stats``: the first tokens of the last seconds. None: only ended requests are known."""
         self._rule, self._clock, self._stats = rule, clock, stats
@@ -215,7 +215,7 @@ class RuleBoard:
     """The cards of the rules of a run, or of a stage."""
 
     def __init__(
-        self, rules: Iterable[Rule], clock: Callable[[], float], stats: LiveStats | None = None
+        self, rules: Iterable[Rule], clock: Callable[[], float], stats: RunProgress | None = None
     ) -> None:
         self._rules = tuple(rules)
         self._gauges = {

@@ -28,7 +28,7 @@ from .command_line_of_form import ARM_FIELDS, FormCommand, add_arms, find_action
 from .dataset_choices import UPLOAD, Datasets
 from .form_dataset_check import look_at_dataset
 from .form_whitelist import LABEL_FIELD, PICKED, Whitelist
-from .live_page_status import RunView
+from .live_page_data import RunView
 from .locust_form import (
     DATASET_FIELD,
     LIMIT_FIELD,

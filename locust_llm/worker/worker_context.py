@@ -26,7 +26,7 @@ from locust_llm.access.headers_and_api_key import (
     read_request_headers,
     read_tenant_headers,
 )
-from locust_llm.access.proxies import list_passed_proxies
+from locust_llm.access.proxy_notes import list_passed_proxies
 from locust_llm.client.reader.reader_choice import (
     reader_failure,
     reader_kind,

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from locust_llm.simulator.scheduling.batching_policies import POLICIES
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.engine import BatchEngine
-from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.scheduler_queues import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.step_cost import (
     BLOCK_SIZE,
     FOUR_LLAMA_8B_H100,

@@ -15,7 +15,7 @@ from locust_llm.lab.canary.canary_arithmetic import (
 from locust_llm.simulator.scheduling.batching_policies import POLICIES
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.engine import BatchEngine
-from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.scheduler_queues import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100, step_duration_s
 from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest
 

@@ -21,14 +21,14 @@ from typing import Final, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from locust_llm.report.slo.capacity_evidence import find_capacity
-from locust_llm.report.slo.confidence_intervals import estimate_percentile_interval
-from locust_llm.report.slo.rule_evidence import UNSURE, make_share_evidence
+from locust_llm.report.slo_evidence.capacity_evidence import find_capacity
+from locust_llm.report.slo_evidence.confidence_intervals import estimate_percentile_interval
+from locust_llm.report.slo_evidence.rule_evidence import UNSURE, make_share_evidence
 from locust_llm.settings.sweep_option import OVERLOADED, RunningStage
 from locust_llm.simulator.scheduling.batching_policies import POLICIES
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.engine import BatchEngine
-from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.scheduler_queues import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest
 from locust_llm.slo.capacity_search import (
@@ -383,7 +383,7 @@ class Found(NamedTuple):
 
 
 def find_evidence(ran: StageRun, limit_s: float) -> RuleEvidence | None:
-    if ran.why == OVERLOADED:  # as in report/slo/rule_evidence.py
+    if ran.why == OVERLOADED:  # as in report/slo_evidence/rule_evidence.py
         return RuleEvidence(rule=str(RULE), excess=1.0, error=UNSURE)
     values = np.array([request.value_s for request in ran.requests])
     if not len(values):

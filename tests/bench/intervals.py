@@ -30,7 +30,7 @@ from interval_loads import HELD_OUT, SEEN, SEEN_LATER, TUNED, Cell, Runs
 from tabulate import tabulate
 
 from locust_llm.controller.early_stop import MeanMonitor, ShareMonitor
-from locust_llm.report.slo.confidence_intervals import (
+from locust_llm.report.slo_evidence.confidence_intervals import (
     ConfidenceInterval,
     estimate_mean_interval,
     estimate_percentile_interval,

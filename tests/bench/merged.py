@@ -27,9 +27,9 @@ from locust_llm.records.record import Record
 from locust_llm.records.run_facts import read_run
 from locust_llm.report import judge_slo
 from locust_llm.report.load_records import collect_columns
-from locust_llm.report.slo.measurement_error import RuleError
+from locust_llm.report.slo_evidence.measurement_error import RuleError
 from locust_llm.report.summarise_metrics import summarise_run
-from locust_llm.slo.client_verdict import ClientVerdict
+from locust_llm.slo.load_generator_health import ClientVerdict
 
 TTFT_MS, STAGGER_MS, GAP_MS, TOKENS = 200, 100, 10, 40
 OFF = (0.8, 0.95, 1.05, 1.2)

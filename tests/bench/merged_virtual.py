@@ -26,7 +26,7 @@ from locust_llm.records.run_facts import ProcessHealth
 from locust_llm.records.timing_accuracy import MeasurementAccuracy, compute_error_bounds
 from locust_llm.report import judge_slo
 from locust_llm.report.load_records import collect_columns
-from locust_llm.report.slo.measurement_error import RuleError
+from locust_llm.report.slo_evidence.measurement_error import RuleError
 from locust_llm.report.summarise_metrics import summarise_run
 
 Floats = NDArray[np.float64]

@@ -32,14 +32,14 @@ from locust_llm.report.sections.ab_comparison import (
     familywise_p_value,
     list_compared_figures,
 )
-from locust_llm.report.slo.observed_rule_values import Evaluation
+from locust_llm.report.slo_evidence.observed_rule_values import Evaluation
 from locust_llm.settings.ab_arms import BASE, CANDIDATE, TrialBlock, opposite_arm, order_blocks
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.sweep_option import TIME_UP
 from locust_llm.simulator.scheduling.batching_policies import POLICIES
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.engine import BatchEngine
-from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.scheduler_queues import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest, VirtualResult
 from locust_llm.slo.binomial_intervals import TAIL

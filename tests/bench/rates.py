@@ -23,7 +23,11 @@ from locust_llm.records.outcomes import OK
 from locust_llm.records.run_facts import BY_RATE, BY_RESPONSE_TIME, Run, UserStart
 from locust_llm.report.measurement_window import RateWindow, find_settled_window
 from locust_llm.report.request_selection import RequestSelection
-from locust_llm.report.slo.observed_rule_values import Evaluation, ObservedValue, compute_rule_value
+from locust_llm.report.slo_evidence.observed_rule_values import (
+    Evaluation,
+    ObservedValue,
+    compute_rule_value,
+)
 from locust_llm.settings.run_options import Settings
 from locust_llm.slo.rules import parse_rule
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from support import unpatched_locust  # noqa: F401  before the rest
 
 from locust_llm.controller import progress_line as module
-from locust_llm.controller.live_stats import LiveStats
 from locust_llm.controller.progress_line import (
     CLEAR,
     ProgressPart,
@@ -25,9 +24,10 @@ from locust_llm.controller.progress_line import (
     keep_logs_off_live_line,
     show_run_progress,
 )
+from locust_llm.controller.run_progress import RunProgress
 from locust_llm.records.phase_plan import PROFILING, WARMUP
 from locust_llm.settings.run_options import Settings
-from locust_llm.slo.client_verdict import DEGRADED, INVALID, ClientVerdict
+from locust_llm.slo.load_generator_health import DEGRADED, INVALID, ClientVerdict
 
 
 class Step:
@@ -47,7 +47,7 @@ class Step:
 
 def control(counts: dict[str, int] | None = None, **known: Any) -> Any:
     fields: dict[str, Any] = {
-        "live_stats": LiveStats(lambda: 100.0),
+        "run_progress": RunProgress(lambda: 100.0),
         "abort": SimpleNamespace(standing=lambda: (0, 0)),
         "settings": Settings(),
         "plan": SimpleNamespace(phase=PROFILING),
@@ -57,8 +57,8 @@ def control(counts: dict[str, int] | None = None, **known: Any) -> Any:
         "phase_s": 12.4,
         "limit": None,
     }
-    fields["live_stats"].counts = Counter(counts or {})
-    fields["live_stats"].profiled = Counter(counts or {})
+    fields["run_progress"].counts = Counter(counts or {})
+    fields["run_progress"].profiled = Counter(counts or {})
     return SimpleNamespace(**{**fields, **known})
 
 
@@ -73,16 +73,16 @@ def test_a_sentence_with_everything() -> None:
         limit=3,
         abort=SimpleNamespace(standing=lambda: (1, 3)),
     )
-    gated.live_stats.recent_due.add((3.0, 5.0))
-    gated.live_stats.update("a", used=2, waiting=10, decoding=4, ttfts_s=[0.1, 0.2])
-    gated.live_stats.update("b", used=1, waiting=3, decoding=5)
+    gated.run_progress.recent_due.add((3.0, 5.0))
+    gated.run_progress.update("a", used=2, waiting=10, decoding=4, ttfts_s=[0.1, 0.2])
+    gated.run_progress.update("b", used=1, waiting=3, decoding=5)
     assert said(gated, client=ClientVerdict(DEGRADED)) == (
         "profiling 12/45 s |   48/100: 40 ok, 2 failed, 1 cancelled, 5 cut | last 10 s: TTFT from "
         "due p50    4 s, p99 4.98 s | gate  3/3, "
         " 13 waiting | last 5 s:     0 tokens/s |   9 decoding | SLO 1 of 3 beyond the limit so "
         "far | client DEGRADED so far"
     )
-    gated.live_stats.profiled = Counter({"ok": 40, "reset": 2})
+    gated.run_progress.profiled = Counter({"ok": 40, "reset": 2})
     all_ = build_progress_parts(gated, ClientVerdict(DEGRADED))
     assert (
         fit_progress_line(all_, 87)
@@ -123,10 +123,10 @@ def test_a_sentence_at_the_start_without_a_gate() -> None:
 
 def test_a_server_that_stands_still_is_named_while_it_does() -> None:
     frozen = control()
-    frozen.live_stats.silent_s = lambda: 6.2
+    frozen.run_progress.silent_s = lambda: 6.2
     assert "| nothing answered for 6 s |" in said(frozen)
     swept = control({"ok": 115, "refused": 16}, stages=Step())
-    swept.live_stats.silent_s = frozen.live_stats.silent_s
+    swept.run_progress.silent_s = frozen.run_progress.silent_s
     assert fit_progress_line(build_progress_parts(swept, None), 79) == (
         "stage 3 of 8, concurrency 4, 12 s | all: 115 ok, 16 failed | no answer 6 s"
     )
@@ -163,7 +163,7 @@ def test_a_sweep_names_the_client_verdicts_of_its_stages_and_calls_none_ok() -> 
 def test_a_sweep_counts_its_warmup_by_itself() -> None:
     """Of 46 that succeeded 10 were of the warmup."""
     swept = control({"ok": 36}, stages=Step())
-    swept.live_stats.counts = Counter({"ok": 46})
+    swept.run_progress.counts = Counter({"ok": 46})
     assert "| all stages:   36 ok, 0 failed |" in said(swept)
     swept.plan.phase = WARMUP
     assert "|   10 ok, 0 failed |" in said(swept)
@@ -173,10 +173,10 @@ def test_whole_answers_are_in_flight() -> None:
     """Embeddings and rerank have no prefill that ends, and no tokens. Neither has an answer in one
     piece a first token."""
     pooled = control({"ok": 1}, settings=Settings(endpoint_type="embeddings"), phase_s=1.0)
-    pooled.live_stats.update("a", used=7, waiting=0, decoding=0)
+    pooled.run_progress.update("a", used=7, waiting=0, decoding=0)
     assert said(pooled) == "profiling 1 s     |    1 ok, 0 failed |   7 in flight"
     whole = control({"ok": 1}, settings=Settings(streaming=False), phase_s=1.0)
-    whole.live_stats.update("a", used=7, waiting=0, decoding=0)
+    whole.run_progress.update("a", used=7, waiting=0, decoding=0)
     assert said(whole) == (
         "profiling 1 s     |    1 ok, 0 failed |   7 in flight | last 5 s:     0 tokens/s"
     )
@@ -193,13 +193,13 @@ def test_whole_answers_are_in_flight() -> None:
 )
 def test_a_rate_of_chunks_is_called_one(sources: dict[str, int], unit: str) -> None:
     counted = control()
-    counted.live_stats.token_sources = Counter(sources)
+    counted.run_progress.token_sources = Counter(sources)
     assert f"| last 5 s:     0 {unit} |" in said(counted)
 
 
 def test_a_schedule_of_the_users_own() -> None:
     probing = control()
-    probing.live_stats.update(
+    probing.run_progress.update(
         "local", used=1, waiting=0, decoding=3, activity="episode 12 of 44, about 1:50 left"
     )
     assert said(probing).startswith("episode 12 of 44, about 1:50 left |    0 ok")
@@ -328,8 +328,8 @@ def test_the_client_verdict_that_was_shown_last_is_known(monkeypatch: pytest.Mon
 
     def judged(watched: Any) -> None:
         verdict = ClientVerdict(DEGRADED if next(looks) <= 10 else "OK")
-        watched.live_stats.client = lambda: verdict
-        seen.append(watched.live_stats)
+        watched.run_progress.client = lambda: verdict
+        seen.append(watched.run_progress)
 
     watch(monkeypatch, out, 12, judged)
     assert out.getvalue().count("client DEGRADED") == 2
@@ -365,7 +365,7 @@ def test_each_phase_counts_its_own_requests() -> None:
     counts, profiled = Counter({"ok": 11, "reset": 1}), Counter({"ok": 3})
     for phase, shown in (("warmup", "   8 ok, 1 failed"), (PROFILING, "   3 ok, 0 failed")):
         running = control(plan=SimpleNamespace(phase=phase))
-        running.live_stats.counts, running.live_stats.profiled = counts, profiled
+        running.run_progress.counts, running.run_progress.profiled = counts, profiled
         assert format_request_counts(running) == shown
     running.settings = Settings(request_count=100, warmup_request_count=10)
     assert format_request_counts(running) == "   3/100: 3 ok, 0 failed"

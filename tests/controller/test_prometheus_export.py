@@ -11,7 +11,6 @@ from support.prometheus_text import read, value
 from support.records import answered, failed
 
 from locust_llm.controller.early_stop import EarlyStop
-from locust_llm.controller.live_stats import LiveStats
 from locust_llm.controller.prometheus_export import (
     HISTOGRAMS,
     MAX_GROUPS,
@@ -24,6 +23,7 @@ from locust_llm.controller.prometheus_export import (
     format_exposition,
     refine_bounds,
 )
+from locust_llm.controller.run_progress import RunProgress
 from locust_llm.server.discovery import Discovery
 from locust_llm.settings.run_options import Settings
 from locust_llm.slo.metric_definitions import TTFT, Metric
@@ -82,7 +82,7 @@ def test_histograms_hold_successes_and_the_wait_of_all_that_finished(totals: Run
 
 def test_seconds_by_part_are_counters() -> None:
     """100 ms at the gate, then 40 ms; and 200 ms in the warmup."""
-    stats = LiveStats(lambda: 10.0)
+    stats = RunProgress(lambda: 10.0)
     waited = answered(40, limit=1, admitted_at=10.0, asked_at=9.9, due_at=9.9)
     for record in (waited, answered(200, phase="warmup"), failed()):
         stats.add(record)
@@ -96,13 +96,13 @@ def test_seconds_by_part_are_counters() -> None:
 
 
 def test_before_any_request_there_is_nothing() -> None:
-    assert format_exposition(*build_part_counters(LiveStats().parts)) == ""
+    assert format_exposition(*build_part_counters(RunProgress().parts)) == ""
     assert format_exposition(*RunTotals().families()) == ""
 
 
 def test_gauges_say_how_the_run_stands() -> None:
     now = [100.0]
-    stats = LiveStats(lambda: now[0])
+    stats = RunProgress(lambda: now[0])
     stats.update("a", used=2, waiting=10, decoding=4, reads=0)
     now[0] += 2
     stats.update("b", used=1, waiting=3, decoding=5)
@@ -128,7 +128,7 @@ def test_gauges_say_how_the_run_stands() -> None:
 def test_without_a_gate_there_is_no_limit_and_the_client_has_a_level() -> None:
     """Each send was 3 ms late, of a TTFT of 20."""
     moment = [0.0]
-    stats = LiveStats(lambda: moment[0])
+    stats = RunProgress(lambda: moment[0])
     for _ in range(20):
         stats.add(answered(20, 25, admitted_at=9.997))
     moment[0] = 10.0  # a verdict takes some seconds
@@ -218,7 +218,7 @@ def a_control(totals: RunTotals) -> Any:
         settings=Settings(model="m"), stages=None,
         folder=Path("r"), survey=Discovery(), draining=False,
         plan=SimpleNamespace(phase="profiling"),
-        live_stats=LiveStats(), limit=None, totals=totals, processes=lambda: [1, 2],
+        run_progress=RunProgress(), limit=None, totals=totals, processes=lambda: [1, 2],
         abort=EarlyStop(()),
     )  # fmt: skip
 

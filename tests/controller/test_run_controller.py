@@ -46,7 +46,7 @@ from locust_llm.records.spans.trace_ids import make_trace_id
 from locust_llm.server.discovery import Discovery
 from locust_llm.server.refused_request_fields import RequestForm
 from locust_llm.settings.run_options import Settings
-from locust_llm.slo.client_verdict import ClientVerdict
+from locust_llm.slo.load_generator_health import ClientVerdict
 from locust_llm.wire.clock_sync import clock_id, measure_clock_offset_s
 from locust_llm.wire.worker_messages import (
     TO_SENDER,
@@ -461,7 +461,7 @@ def test_every_record_is_on_disk_once_and_every_batch_acknowledged(begun: Any) -
     assert runner.what_was_sent() == [Sent(Ack(number), "a") for number in (3, 1, 1, 3)]
     control.records.flush()
     assert list(RecordFile(control.folder / "profile_export.jsonl")) == [records[2], *records[:2]]
-    assert (control.live_stats.counts, control.live_stats.output_tokens) == ({"ok": 3}, 6)
+    assert (control.run_progress.counts, control.run_progress.output_tokens) == ({"ok": 3}, 6)
 
 
 @pytest.mark.parametrize(
@@ -479,7 +479,7 @@ def test_how_far_a_run_was_that_somebody_stopped(
     begun: Any, settings: dict[str, Any], elapsed_s: float, done: int, how_far: str
 ) -> None:
     control = begun(Master("a"), **settings)
-    control.live_stats.profiled["ok"] = done
+    control.run_progress.profiled["ok"] = done
     control.store.profiling_at = time.time() - elapsed_s
     gevent.spawn(control.drain)
     turn()
@@ -608,17 +608,17 @@ def test_who_stops_a_run_reads_what_it_waits_for(begun: Any) -> None:
 
 def test_what_has_ended_runs_nothing_whatever_its_last_status_was(begun: Any) -> None:
     control = begun(Master("a"))
-    control.live_stats.update("a", used=1, waiting=2, decoding=3)
-    assert control.live_stats.inside == 6
+    control.run_progress.update("a", used=1, waiting=2, decoding=3)
+    assert control.run_progress.inside == 6
     control.losses.on_ended("a", Ended())
-    assert control.live_stats.inside == 0
+    assert control.run_progress.inside == 0
 
 
 def test_a_client_verdict_changes_from_the_one_that_was_shown_last(begun: Any) -> None:
     """The last records, which come with the end, may have made another one since."""
     control = begun(Master("a"))
     assert control.facts().client_live is None
-    control.live_stats.shown_client = ClientVerdict("INVALID", ("late",))
+    control.run_progress.shown_client = ClientVerdict("INVALID", ("late",))
     assert control.facts().client_live == ClientVerdict("INVALID", ("late",))
 
 
@@ -647,7 +647,7 @@ def test_records_that_came_are_not_lost_whatever_became_of_their_acknowledgement
     control.losses.on_ended("a", Ended(records=4))
     drain.join(timeout=5)
     assert control.facts().records_lost == lost
-    assert control.live_stats.counts.total() == 4 - lost
+    assert control.run_progress.counts.total() == 4 - lost
 
 
 @pytest.mark.parametrize("how", ["lost", "ended"])
@@ -672,7 +672,7 @@ def test_a_long_journal_does_not_hold_the_event_loop(begun: Any, how: str) -> No
         wait_for(lambda: any("recovered from its disk" in note for note in control.facts().notes))
     assert max(held) < 2 * HELD_S  # in one piece it takes 300 ms and more
     facts = control.facts()
-    assert (control.live_stats.counts.total(), facts.records_lost) == (3000, 1)
+    assert (control.run_progress.counts.total(), facts.records_lost) == (3000, 1)
     (note,) = [note for note in facts.notes if "recovered from its disk" in note]
     assert (
         "1 request that it had sent has no record, 3000 records were recovered from its disk"
@@ -710,7 +710,7 @@ def test_a_run_does_not_end_before_a_long_journal_is_read(
     go_on.set()
     drain.join(timeout=5)
     assert drain.ready()
-    assert (control.live_stats.counts.total(), control.facts().records_lost) == (2, 1)
+    assert (control.run_progress.counts.total(), control.facts().records_lost) == (2, 1)
 
 
 def test_what_a_lost_worker_had_goes_to_the_others_and_the_rest_is_counted(begun: Any) -> None:

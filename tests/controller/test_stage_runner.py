@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from support.records import answered
 
 from locust_llm.controller import stage_runner as module
-from locust_llm.controller.ab_block_runner import BlockRunner
+from locust_llm.controller.block_runner import BlockRunner
 from locust_llm.controller.report_process import ReportOutcome
 from locust_llm.controller.stage_runner import StageRunner, count_requests_needed
 from locust_llm.records.profile_export_jsonl import RecordFile
@@ -17,7 +17,7 @@ from locust_llm.records.run_facts import Run, Stage, read_run
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.sweep_option import STOPPED, TIME_UP
 from locust_llm.slo.capacity_search import CapacityEstimate
-from locust_llm.slo.client_verdict import ClientVerdict
+from locust_llm.slo.load_generator_health import ClientVerdict
 
 SETTINGS = Settings(sweep="concurrency=2,4", stage_duration="10..60", stage_requests=3)
 

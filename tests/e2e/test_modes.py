@@ -19,7 +19,7 @@ from locust_llm.locust_adapter.command_line_parser import check_options
 from locust_llm.records.record import Record
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.run_refusal import RunRefused
-from locust_llm.slo.client_verdict import OK
+from locust_llm.slo.load_generator_health import OK
 
 TTFT_MS: Final = 100
 SHORT: Final = ("--synthetic-input-tokens-mean", "60", "--output-tokens-mean", "6", "--no-probe")

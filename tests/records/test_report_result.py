@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from locust_llm.records.report_result import MetricValue, ReportResult, RuleResult
-from locust_llm.slo.client_verdict import ClientVerdict
+from locust_llm.slo.load_generator_health import ClientVerdict
 
 FULL = ReportResult(
     text="tables \N{HORIZONTAL ELLIPSIS}",

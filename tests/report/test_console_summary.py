@@ -32,7 +32,7 @@ from locust_llm.report.sections.benchmark_validity import PublishedCheck, Validi
 from locust_llm.report.sections.metric_tables import NOTHING
 from locust_llm.report.sections.notes import make_remarks
 from locust_llm.report.summarise_metrics import summarise_run
-from locust_llm.slo.client_verdict import DEGRADED, IDLE_ADVICE, OK, ClientVerdict
+from locust_llm.slo.load_generator_health import DEGRADED, IDLE_ADVICE, OK, ClientVerdict
 from locust_llm.slo.rules import INCONCLUSIVE_POLICIES
 
 RULES = tuple(f"ttft p{p} < {ms}ms" for p in (50, 90, 95, 99, 99.9) for ms in (1, 100, 190, 5000))

@@ -16,12 +16,12 @@ from locust_llm.records.run_facts import BrokenRule, OpenLoopSchedule, ProcessHe
 from locust_llm.records.timing_accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.report.judge_slo import combine_results, estimate_longer_s
 from locust_llm.report.load_records import collect_columns
-from locust_llm.report.slo.observed_rule_values import ObservedValue
+from locust_llm.report.slo_evidence.observed_rule_values import ObservedValue
 from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.summary_rows import SweepSummary
 from locust_llm.slo.binomial_intervals import find_interval_ranks
-from locust_llm.slo.client_verdict import DEGRADED, INVALID, MERGED
-from locust_llm.slo.client_verdict import OK as OK_
+from locust_llm.slo.load_generator_health import DEGRADED, INVALID, MERGED
+from locust_llm.slo.load_generator_health import OK as OK_
 from locust_llm.slo.percentile import has_too_few_values
 from locust_llm.slo.rules import SloResult, parse_rule
 from locust_llm.text.format import format_duration_rounded_up

@@ -13,7 +13,7 @@ from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.run_facts import OpenLoopSchedule, Run, Stage, write_run
 from locust_llm.report.compare.condition_differences import load_matching_base, load_run
 from locust_llm.settings.run_options import Settings
-from locust_llm.slo.client_verdict import ClientVerdict
+from locust_llm.slo.load_generator_health import ClientVerdict
 
 RECORDS = [
     answered(100, 110, phase="warmup"),

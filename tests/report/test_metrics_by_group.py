@@ -22,7 +22,7 @@ from locust_llm.report.metrics_by_group import (
     measure_model_mix,
 )
 from locust_llm.report.request_selection import RequestSelection
-from locust_llm.report.slo.observed_rule_values import select_requests
+from locust_llm.report.slo_evidence.observed_rule_values import select_requests
 from locust_llm.report.summary_rows import RequestBreakdown, RequestGroup
 from locust_llm.slo.rules import parse_rule
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.records import answered, failed
 
+from locust_llm.report.distribution_rows import adjust_for_failures, make_distribution_row
 from locust_llm.report.load_records import collect_columns
-from locust_llm.report.metric_percentiles import adjust_for_failures, make_distribution_row
 from locust_llm.report.request_selection import RequestSelection, mean_of_known, ratio_of_sums
 from locust_llm.report.summary_rows import Row
 from locust_llm.slo.metric_definitions import LATENCIES

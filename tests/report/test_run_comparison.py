@@ -28,7 +28,7 @@ from locust_llm.report.run_comparison import (
     render_comparison_markdown,
 )
 from locust_llm.slo.best_prefill_limit import format_limit
-from locust_llm.slo.client_verdict import ClientVerdict
+from locust_llm.slo.load_generator_health import ClientVerdict
 
 
 def a_folder(path: Path, records: Sequence[Record], run: Run | None = None) -> Path:

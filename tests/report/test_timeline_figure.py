@@ -25,7 +25,7 @@ from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run, write_run
 from locust_llm.report import timeline_figure as module
 from locust_llm.report import write_report_files as report
-from locust_llm.report.charts.timeline import find_scene
+from locust_llm.report.chart_data.timeline import find_scene
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.timeline_figure import (
     HEIGHT,

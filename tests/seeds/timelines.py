@@ -10,7 +10,7 @@ from recorded import recorded
 
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
-from locust_llm.report.charts.timeline import find_scene
+from locust_llm.report.chart_data.timeline import find_scene
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.timeline_figure import draw_timeline_svg
 from locust_llm.settings.run_options import Settings

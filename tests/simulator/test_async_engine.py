@@ -9,12 +9,12 @@ import pytest
 from locust_llm.simulator.scheduling.async_engine import AsyncEngine
 from locust_llm.simulator.scheduling.batching_policies import POLICIES
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.scheduler_queues import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
 from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100 as H100
 from locust_llm.simulator.scheduling.step_cost import CostModel
 from locust_llm.simulator.scheduling.time_parts import measure_latency_parts
-from locust_llm.simulator.scheduling.waiting_queues import make_waiting_queue
+from locust_llm.simulator.scheduling.waiting_order import make_waiting_queue
 
 NOTHING = CostModel(
     parameters=0,

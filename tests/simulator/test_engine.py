@@ -8,7 +8,7 @@ import pytest
 from locust_llm.simulator.scheduling.batching_policies import POLICIES
 from locust_llm.simulator.scheduling.clock import FineSelector, VirtualClock
 from locust_llm.simulator.scheduling.engine import BatchEngine, FixedEngine
-from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.scheduler_queues import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
 from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100 as H100
 from locust_llm.simulator.scheduling.step_cost import CostModel, step_duration_s

@@ -12,12 +12,12 @@ from locust_llm.simulator.scheduling.batching_policies import POLICIES, WHOLE_PR
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.disaggregated import DisaggregatedEngine, Link
 from locust_llm.simulator.scheduling.engine import BatchEngine, FixedEngine
-from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.scheduler_queues import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
 from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100, CostModel, step_duration_s
 from locust_llm.simulator.scheduling.time_parts import LatencyParts, measure_latency_parts
 from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest
-from locust_llm.simulator.scheduling.waiting_queues import QUEUES, make_waiting_queue
+from locust_llm.simulator.scheduling.waiting_order import QUEUES, make_waiting_queue
 
 NOTHING = CostModel(
     parameters=0,

@@ -7,9 +7,9 @@ from support.examples import examples
 from support.stepping import added, end, make, schedule, step
 
 from locust_llm.simulator.scheduling.batching_policies import POLICIES, WHOLE_PROMPTS
-from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.scheduler_queues import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence, SequenceStatus, num_blocks_for
-from locust_llm.simulator.scheduling.waiting_queues import make_waiting_queue
+from locust_llm.simulator.scheduling.waiting_order import make_waiting_queue
 
 
 def test_a_long_prompt_takes_as_many_steps_as_it_has_chunks():

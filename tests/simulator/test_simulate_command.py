@@ -9,7 +9,7 @@ import pytest
 
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.sequence import Sequence
-from locust_llm.simulator.scheduling.waiting_queues import Priority
+from locust_llm.simulator.scheduling.waiting_order import Priority
 from locust_llm.simulator.simulate_command import (
     explain_port_error,
     main,

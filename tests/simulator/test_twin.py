@@ -10,9 +10,9 @@ from support.examples import examples
 from support.stepping import added, end, schedule
 
 from locust_llm.simulator.scheduling.batching_policies import POLICIES
-from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.scheduler_queues import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
-from locust_llm.simulator.scheduling.waiting_queues import make_waiting_queue
+from locust_llm.simulator.scheduling.waiting_order import make_waiting_queue
 
 BLOCK = 16
 

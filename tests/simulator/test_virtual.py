@@ -9,7 +9,7 @@ import pytest
 from locust_llm.simulator.scheduling.batching_policies import POLICIES
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.engine import BatchEngine, FixedEngine
-from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.scheduler_queues import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100, CostModel
 from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest
 

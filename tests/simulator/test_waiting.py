@@ -9,11 +9,11 @@ from support.stepping import added, step
 from locust_llm.simulator.scheduling.batching_policies import POLICIES, chunked
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.engine import BatchEngine
-from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.scheduler_queues import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
 from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest
-from locust_llm.simulator.scheduling.waiting_queues import (
+from locust_llm.simulator.scheduling.waiting_order import (
     QUEUES,
     Fair,
     Priority,

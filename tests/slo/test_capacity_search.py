@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from locust_llm.records.report_result import ReportResult
-from locust_llm.report.slo.capacity_evidence import estimate_capacity
-from locust_llm.report.slo.rule_evidence import find_settled, make_share_evidence
+from locust_llm.report.slo_evidence.capacity_evidence import estimate_capacity
+from locust_llm.report.slo_evidence.rule_evidence import find_settled, make_share_evidence
 from locust_llm.slo.capacity_search import (
     CapacityEstimate,
     RuleEvidence,

@@ -14,7 +14,7 @@ from locust_llm.simulator.scheduling.batching_policies import POLICIES, WHOLE_PR
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.disaggregated import DisaggregatedEngine, Link
 from locust_llm.simulator.scheduling.engine import BatchEngine, Engine, FixedEngine
-from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.scheduler_queues import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
 from locust_llm.simulator.scheduling.step_cost import GPUS, MODELS, StepCostConstants
 from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest, VirtualResult

@@ -12,9 +12,9 @@ import pandas as pd
 
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
-from locust_llm.report.charts.charts_over_time import choose_round_edges, spread_amounts
-from locust_llm.report.charts.distribution_charts import compute_spectrum
-from locust_llm.report.charts.plot_data import make_percentile_lines
+from locust_llm.report.chart_data.charts_over_time import choose_round_edges, spread_amounts
+from locust_llm.report.chart_data.distribution_charts import compute_spectrum
+from locust_llm.report.chart_data.plot_data import make_percentile_lines
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render.request_sample import make_request_sample
 from support.records import UNIX, a_run, answered, failed

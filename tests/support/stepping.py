@@ -3,7 +3,7 @@
 from collections.abc import Sequence as Series
 
 from locust_llm.simulator.scheduling.batching_policies import POLICIES
-from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.scheduler_queues import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
 
 Work = dict[Sequence, int]

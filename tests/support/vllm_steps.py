@@ -15,9 +15,9 @@ from subprocess import PIPE, Popen
 from typing import Any, Final
 
 from locust_llm.simulator.scheduling.batching_policies import POLICIES
-from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.scheduler_queues import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
-from locust_llm.simulator.scheduling.waiting_queues import make_waiting_queue
+from locust_llm.simulator.scheduling.waiting_order import make_waiting_queue
 from support.stepping import schedule
 
 BLOCK: Final = 16

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from locust_llm.server.discovery import Discovery
-from locust_llm.web.live_page_status import RunView
+from locust_llm.web.live_page_data import RunView
 from locust_llm.web.routes import attach_pages
 from support import unpatched_locust  # noqa: F401  before the rest
 from support.command_line import parse

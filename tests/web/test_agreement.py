@@ -6,15 +6,15 @@ import pytest
 from support import unpatched_locust  # noqa: F401  before the rest
 from support.records import a_run, answered
 
-from locust_llm.controller.live_stats import LiveStats
+from locust_llm.controller.run_progress import RunProgress
 from locust_llm.locust_adapter.locust_tables import three_digits_in_locust
 from locust_llm.records.record import Record
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.summarise_metrics import summarise_run
-from locust_llm.web.live_page_statistics import (
+from locust_llm.web.live_page_tallies import (
     PERCENTILES,
     TABLE_ROWS,
-    LiveStatistics,
+    LivePageTallies,
     order_latency_rows,
 )
 
@@ -46,8 +46,8 @@ def test_all_percentiles_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locust.stats, "calculate_response_time_percentile", None)
     three_digits_in_locust()
     records, clock = some_records(), lambda: 100.0
-    stats, table = LiveStats(clock), locust.stats.RequestStats()
-    live = LiveStatistics(stats, 100.0, clock)
+    stats, table = RunProgress(clock), locust.stats.RequestStats()
+    live = LivePageTallies(stats, 100.0, clock)
     live.has_waits = True
     stats.update(
         "a",

@@ -3,8 +3,8 @@
 import pytest
 from support.records import UNIX, answered, failed
 
-from locust_llm.controller.live_stats import LostWorker, ProcessState
-from locust_llm.slo.client_verdict import ClientVerdict
+from locust_llm.controller.run_progress import LostWorker, ProcessState
+from locust_llm.slo.load_generator_health import ClientVerdict
 from locust_llm.web.alerts import (
     BAD,
     CLIENT,

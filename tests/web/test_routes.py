@@ -19,13 +19,13 @@ from support.years import START, run_folder
 
 import locust_llm
 from locust_llm.controller.early_stop import EarlyStop
-from locust_llm.controller.live_stats import LiveStats, LostWorker, ProcessState
+from locust_llm.controller.run_progress import LostWorker, ProcessState, RunProgress
 from locust_llm.records.phase_plan import PROFILING, WARMUP
 from locust_llm.records.report_result import MetricValue, ReportResult, RuleResult
 from locust_llm.server.discovery import Discovery
 from locust_llm.settings.run_options import Settings
-from locust_llm.slo.client_verdict import ClientVerdict
-from locust_llm.web import live_page_status as view_module
+from locust_llm.slo.load_generator_health import ClientVerdict
+from locust_llm.web import live_page_data as view_module
 from locust_llm.web import run_form_submit
 from locust_llm.web.routes import ASSETS
 
@@ -50,7 +50,7 @@ class Run:
             **{"host": "http://server", "users": 9, "prefill_concurrency": 4, **settings}
         )
         self.survey = Discovery(model="m")
-        self.live_stats = LiveStats()
+        self.run_progress = RunProgress()
         self.abort = EarlyStop(self.settings.rules.readable)
         self.plan = SimpleNamespace(phase=PROFILING)
         self.stages = self.limit_block = None
@@ -597,7 +597,7 @@ def test_the_history_is_told_once(on: tuple[Page, Any]) -> None:
 def test_the_tab_of_locusts_page_says_the_same(on: tuple[Page, Any]) -> None:
     page, run = on
     assert page.view.live is not None
-    run.live_stats.update("local", used=2, waiting=3, decoding=4, ttfts_s=[0.1])
+    run.run_progress.update("local", used=2, waiting=3, decoding=4, ttfts_s=[0.1])
     page.view.live.add(answered(100, 150))
     index = page.client.get("/").text
     for text in (
@@ -648,7 +648,7 @@ def test_rules_are_told_as_they_stand(pages: Callable[..., Page], tmp_path: Path
     assert [card["state"] for card in page.live()["rules"]] == ["no value yet"] * 3
     run.abort.add(answered(100, 150))
     page.view.on_record(answered(100, 150))
-    run.live_stats.update("local", used=0, waiting=0, decoding=0, ttfts_s=[0.1])
+    run.run_progress.update("local", used=0, waiting=0, decoding=0, ttfts_s=[0.1])
     page.view._status = (0.0, {})
     cards = page.live()["rules"]
     assert [card["state"] for card in cards] == ["OK so far", "at risk", "no value yet"]
@@ -769,12 +769,12 @@ def test_the_warmup_is_counted_while_it_lasts_and_not_with_the_run(on: tuple[Pag
     page, run = on
     run.plan.phase = WARMUP
     for record in [answered(5, 10)] * 8:
-        run.live_stats.add(msgspec.structs.replace(record, phase=WARMUP))
+        run.run_progress.add(msgspec.structs.replace(record, phase=WARMUP))
     found = page.live()
     assert (found["warms_up"], found["ok"], found["failed"]) == (True, 8, 0)
     run.plan.phase = PROFILING
     for record in [answered(5, 10)] * 18:
-        run.live_stats.add(record)
+        run.run_progress.add(record)
     page.view.settled()
     found = page.live()
     assert (found["warms_up"], found["ok"], found["failed"]) == (False, 18, 0)
@@ -786,12 +786,12 @@ def test_at_the_end_nothing_runs_and_the_time_stops(on: tuple[Page, Any]) -> Non
     page, run = on
     live = page.view.live
     assert live is not None
-    run.live_stats.update("local", used=0, waiting=0, decoding=6)
+    run.run_progress.update("local", used=0, waiting=0, decoding=6)
     run.draining = True
     live.started_at -= 12
     live.tick(0, 4, "stop")
     assert page.live()["where"] == "6 requests still running"
-    run.live_stats.end("local")
+    run.run_progress.end("local")
     page.view.settled()
     live.started_at -= 20  # the report takes so long
     status = page.live()

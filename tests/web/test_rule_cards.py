@@ -12,7 +12,7 @@ from locust_llm.controller.early_stop import (
     ExceedanceCounts,
     RuleProgress,
 )
-from locust_llm.controller.live_stats import LiveStats
+from locust_llm.controller.run_progress import RunProgress
 from locust_llm.records.record import Record
 from locust_llm.slo.rules import parse_rule
 from locust_llm.web.alerts import LiveMark
@@ -89,7 +89,7 @@ def test_ttft_now_is_of_the_first_tokens_that_came(failures: int, now: str) -> N
     """Three tokens came 4.4, 4.5 and 4.6 s after due, while requests end that had theirs after
     0.1 s. With one failure the median is between 4.5 and 4.6, with nine it is a failure."""
     clock = Seconds()
-    stats = LiveStats(clock)
+    stats = RunProgress(clock)
     rule = parse_rule("ttft_from_due p50 < 1s")
     board = RuleBoard([rule], clock, stats)
     for record in [answered(100.0)] * 5 + [failed()] * failures:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, start_http_server
 
 from locust_llm.access.headers_and_api_key import KeyHeaders
-from locust_llm.access.proxies import list_passed_proxies
+from locust_llm.access.proxy_notes import list_passed_proxies
 from locust_llm.client.request_bytes import Request
 from locust_llm.client.request_exchange import UserConnection, exchange_request
 from locust_llm.client.requests_bridge import (

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Final
 
 from locust_llm.lab.history.history_entry import KeyFigure
-from locust_llm.report.charts.plot_data import Plot, PlotAxis, PlotMark, PlotSeries, Value
+from locust_llm.report.chart_data.plot_data import Plot, PlotAxis, PlotMark, PlotSeries, Value
 from locust_llm.text.format import format_bound, format_date
 
 from .change_points import median_interval

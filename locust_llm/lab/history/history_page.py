@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from locust_llm.lab.history.history_entry import KEY_FIGURES
 from locust_llm.lab.static_page import render_page as rendered
-from locust_llm.report.charts.plot_data import Plot
+from locust_llm.report.chart_data.plot_data import Plot
 from locust_llm.text.format import format_count
 
 from .change_points import LEAST

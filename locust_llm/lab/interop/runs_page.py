@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from locust_llm.lab.static_page import render_page as rendered
-from locust_llm.report.charts.overlaid_runs import HUES, RunOverlay
-from locust_llm.report.charts.plot_data import Plot, PlotAxis, PlotSeries
+from locust_llm.report.chart_data.overlaid_runs import HUES, RunOverlay
+from locust_llm.report.chart_data.plot_data import Plot, PlotAxis, PlotSeries
 from locust_llm.report.compare.condition_differences import LoadedRun
 from locust_llm.report.compare.forest_plot import describe_differences, describe_forest, draw_forest
 from locust_llm.report.document_blocks import TextBlock

@@ -11,7 +11,7 @@ from math import ceil, floor, log10
 from typing import Final, NamedTuple
 
 from locust_llm.lab.pareto.pareto_curve import ParetoCurve, describe_curve_differences
-from locust_llm.report.charts.svg_text import (
+from locust_llm.report.chart_data.svg_text import (
     FONTS,
     LETTER,
     TextBox,

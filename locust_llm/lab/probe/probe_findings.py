@@ -8,7 +8,7 @@ from statistics import median
 import msgspec
 
 from locust_llm.records.run_facts import BROKEN, NAMED, UNDECIDED
-from locust_llm.slo.client_verdict import OK
+from locust_llm.slo.load_generator_health import OK
 from locust_llm.slo.rules import Rules
 
 from .episode_requests import SIZED_KINDS, ProbeResult

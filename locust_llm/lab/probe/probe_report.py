@@ -13,7 +13,7 @@ from locust_llm.lab.probe.probe_measurements import (
     PromptCost,
 )
 from locust_llm.lab.probe.scheduler_diagnosis import CANNOT_TELL, Diagnosis
-from locust_llm.report.charts.plot_data import (
+from locust_llm.report.chart_data.plot_data import (
     Plot,
     PlotAxis,
     PlotMark,

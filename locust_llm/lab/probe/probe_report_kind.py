@@ -20,9 +20,9 @@ from locust_llm.lab.probe.probe_report import plot_probe_by_length
 from locust_llm.lab.probe.scheduler_diagnosis import CANNOT_TELL
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
-from locust_llm.report.charts.plot_data import Plot
+from locust_llm.report.chart_data.plot_data import Plot
 from locust_llm.report.document_blocks import Block, TableBlock, TextBlock
-from locust_llm.slo.client_verdict import ClientVerdict
+from locust_llm.slo.load_generator_health import ClientVerdict
 from locust_llm.text.format import format_brief, format_count, format_duration
 
 from .probe_report import describe_scheduler, format_diagnosis, make_probe_blocks, make_stall_table

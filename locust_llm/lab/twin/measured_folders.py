@@ -21,8 +21,8 @@ from locust_llm.records.record import Record
 from locust_llm.records.run_facts import RECORDS, RUN, Run
 from locust_llm.records.ttft_itl_latency import GAPS
 from locust_llm.settings.sweep_option import CONCURRENCY, PREFILL, RATE, parse_sweep
-from locust_llm.slo.client_verdict import OK as CLIENT_OK
-from locust_llm.slo.client_verdict import ClientVerdict
+from locust_llm.slo.load_generator_health import OK as CLIENT_OK
+from locust_llm.slo.load_generator_health import ClientVerdict
 from locust_llm.text.format import format_count
 
 from .server_observations import IdleEpisode, ObservedStage, collect_episodes, observe_requests

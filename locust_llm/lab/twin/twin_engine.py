@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from locust_llm.simulator.scheduling import engine as simulated
 from locust_llm.simulator.scheduling.batching_policies import POLICIES
 from locust_llm.simulator.scheduling.clock import VirtualClock
-from locust_llm.simulator.scheduling.scheduler import Batch, Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.scheduler_queues import Batch, Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence as Request
 from locust_llm.simulator.scheduling.step_cost import BLOCK_SIZE, StepTime
 

@@ -35,10 +35,10 @@ from locust_llm.report.measurement_window import (
 )
 from locust_llm.report.open_loop_delivery import describe_arrivals, measure_delivery
 from locust_llm.report.request_selection import RequestSelection, ratio_of_sums
-from locust_llm.report.slo.observed_rule_values import Evaluation
+from locust_llm.report.slo_evidence.observed_rule_values import Evaluation
 from locust_llm.report.users_and_limit_over_time import find_limit_in_force, find_users_in_force
 from locust_llm.settings.run_options import Settings
-from locust_llm.slo.client_verdict import ClientVerdict
+from locust_llm.slo.load_generator_health import ClientVerdict
 from locust_llm.text.format import format_count
 
 LENGTHS: Final = {

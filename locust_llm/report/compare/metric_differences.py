@@ -1,7 +1,7 @@
 """Metric differences: the same figure of two runs, and the interval of its difference.
 
 The interval of each run's own figure widens by the correlation of its requests
-(report/slo/confidence_intervals.py); that of the difference, and of the ratio, is made of both by
+(report/slo_evidence/confidence_intervals.py); that of the difference, and of the ratio, is made of both by
 adding the squares of their reaches (Zou and Donner, Construction of confidence limits about effect
 measures, Statistics in Medicine 27, 2008). Two runs one after the other see different weather: what
 changed on the machines between them is in no interval.
@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from locust_llm.report.compare.condition_differences import find_condition_differences
-from locust_llm.report.slo.confidence_intervals import RISES
-from locust_llm.report.slo.observed_rule_values import (
+from locust_llm.report.slo_evidence.confidence_intervals import RISES
+from locust_llm.report.slo_evidence.observed_rule_values import (
     Evaluation,
     ObservedValue,
     compute_rule_value,

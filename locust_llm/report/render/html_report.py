@@ -20,18 +20,18 @@ from locust_llm.records.breakdown_labels import AFTER_FIRST, TO_FIRST, name_late
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
 from locust_llm.records.server_metrics_history import EngineHistory
-from locust_llm.report.charts.charts_by_prefill_limit import plot_ramp_by_limit
-from locust_llm.report.charts.charts_over_time import (
+from locust_llm.report.chart_data.charts_by_prefill_limit import plot_ramp_by_limit
+from locust_llm.report.chart_data.charts_over_time import (
     find_time_axis,
     plot_backlog,
     plot_latencies,
     plot_rates_over_time,
 )
-from locust_llm.report.charts.distribution_charts import plot_distributions
-from locust_llm.report.charts.plot_data import Limits, Plot, PlotMark, PlotSeries
-from locust_llm.report.charts.server_charts import plot_server_metrics
-from locust_llm.report.charts.timeline import Timeline, TimelineScene, make_timeline
-from locust_llm.report.charts.timeline_svg import make_timeline_fragment
+from locust_llm.report.chart_data.distribution_charts import plot_distributions
+from locust_llm.report.chart_data.plot_data import Limits, Plot, PlotMark, PlotSeries
+from locust_llm.report.chart_data.server_charts import plot_server_metrics
+from locust_llm.report.chart_data.timeline import Timeline, TimelineScene, make_timeline
+from locust_llm.report.chart_data.timeline_svg import make_timeline_fragment
 from locust_llm.report.compare.forest_plot import describe_forest, draw_forest
 from locust_llm.report.document_blocks import (
     Block,
@@ -69,7 +69,7 @@ from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.sections.section import ReportMaterial
 from locust_llm.report.sections.section_registry import REPORT_SECTIONS
 from locust_llm.report.sections.sweep.sweep_chart import plot_stages
-from locust_llm.slo.client_verdict import ProcessEvidence
+from locust_llm.slo.load_generator_health import ProcessEvidence
 from locust_llm.slo.metric_definitions import BY_WORD, POOLED
 from locust_llm.slo.rules import Rule, SloResult
 from locust_llm.text.format import clean_line, format_brief
@@ -84,7 +84,7 @@ from .tiles import (
     make_badges,
     make_tiles,
 )
-from .verdict import make_rule_bullets, make_verdict
+from .verdict_text import make_rule_bullets, make_verdict
 
 SCRIPTS: Final = (
     "theme.js",

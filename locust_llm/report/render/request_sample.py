@@ -22,7 +22,7 @@ from locust_llm.records.profile_export_jsonl import RecordFile
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
 from locust_llm.report.array_types import Floats, Ints
-from locust_llm.report.charts.plot_data import Value, round_values
+from locust_llm.report.chart_data.plot_data import Value, round_values
 from locust_llm.report.load_records import RequestColumns
 from locust_llm.report.metrics_by_group import (
     BACKEND,

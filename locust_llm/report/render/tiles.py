@@ -28,7 +28,7 @@ from locust_llm.report.sections.prefill_limit_comparison import WORDS, LimitComp
 from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.sections.sweep.knee import describe_levels, format_knee
 from locust_llm.report.summary_rows import Row, SweepSummary
-from locust_llm.slo.client_verdict import DEGRADED, INVALID, OK, FigureError
+from locust_llm.slo.load_generator_health import DEGRADED, INVALID, OK, FigureError
 from locust_llm.slo.metric_definitions import (
     BY_NAME,
     ERROR_RATE,
@@ -50,7 +50,7 @@ from locust_llm.text.format import (
     truncate_text,
 )
 
-from .verdict import format_value
+from .verdict_text import format_value
 
 RESULT_CLASSES: Final = {
     PASS: "pass",

@@ -33,25 +33,25 @@ from locust_llm.report.compare.metric_differences import possible_ends
 from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBlock, format_flags
 from locust_llm.report.measurement_window import RateWindow, Span
 from locust_llm.report.request_selection import RequestSelection
-from locust_llm.report.slo.censoring import (
+from locust_llm.report.slo_evidence.censoring import (
     IN_WINDOW,
     bound_rate_amounts,
     bound_share_hits,
     bound_values,
     value_of_failure,
 )
-from locust_llm.report.slo.measurement_error import (
+from locust_llm.report.slo_evidence.measurement_error import (
     ErrorSources,
     bounds_of,
     find_error_sources,
     lost_shares,
     move_requests,
 )
-from locust_llm.report.slo.observed_rule_values import Evaluation, select_requests
+from locust_llm.report.slo_evidence.observed_rule_values import Evaluation, select_requests
 from locust_llm.settings.ab_arms import BASE, CANDIDATE, LEAST
 from locust_llm.settings.sweep_option import TIME_UP
 from locust_llm.slo.binomial_intervals import TAIL
-from locust_llm.slo.client_verdict import OK, UNCERTIFIED, ClientVerdict
+from locust_llm.slo.load_generator_health import OK, UNCERTIFIED, ClientVerdict
 from locust_llm.slo.metric_definitions import BY_WORD, GIVEN, POOLED, RATE, SHARE, TIME
 from locust_llm.slo.percentile import has_too_few_values
 from locust_llm.slo.rules import FAIL, PASS, POINT, Condition, Rule, SloResult, define_good_request

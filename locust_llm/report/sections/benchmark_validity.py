@@ -19,7 +19,7 @@ from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBl
 from locust_llm.report.sections.energy import Energy
 from locust_llm.report.summary_rows import LoadLevel
 from locust_llm.settings.sweep_option import CONCURRENCY, MIN_GAIN
-from locust_llm.slo.client_verdict import OK
+from locust_llm.slo.load_generator_health import OK
 from locust_llm.slo.published_rules import CONFIDENCE, PublishedRules, least_samples
 from locust_llm.text.format import (
     count_distinguishing_digits,

@@ -26,7 +26,7 @@ from locust_llm.report.summary_rows import (
 from locust_llm.report.users_and_limit_over_time import describe_arm_limits, describe_limit
 from locust_llm.settings.sweep_option import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
 from locust_llm.settings.sweep_option import parse_sweep as parse_sweep
-from locust_llm.slo.client_verdict import OK
+from locust_llm.slo.load_generator_health import OK
 from locust_llm.slo.rules import Rules
 from locust_llm.text.format import (
     format_count,

@@ -20,7 +20,7 @@ from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.sections.sweep.knee import describe_client_verdicts, select_top_knees
 from locust_llm.report.summary_rows import CHUNKS_AS_TOKENS, RequestGroup, Row, SweepSummary
 from locust_llm.report.users_and_limit_over_time import describe_users, format_limit_range
-from locust_llm.slo.client_verdict import INVALID, list_fine_metrics
+from locust_llm.slo.load_generator_health import INVALID, list_fine_metrics
 from locust_llm.slo.metric_definitions import BY_WORD, ITL, LATENCY, RATE, TIME, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.rules import FAIL, PASS, Rule, SloResult
 from locust_llm.text.format import (
@@ -50,7 +50,7 @@ BUFFERED_STREAMS: Final = (
 )
 ALL_THE_SAME: Final = {PASS: "the rules hold", FAIL: "a rule is broken"}
 """The text where no error of the load generator can have changed the result
-(report/slo/measurement_error.py)."""
+(report/slo_evidence/measurement_error.py)."""
 MAX_KINDS: Final = 2
 MAX_RULE: Final = 60
 """The characters of a rule that is INCONCLUSIVE."""

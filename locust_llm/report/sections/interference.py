@@ -45,8 +45,8 @@ from locust_llm.report.load_records import RequestColumns
 from locust_llm.report.metrics_by_group import estimate_input_lengths
 from locust_llm.report.outages import measure_standstill_s
 from locust_llm.report.request_selection import RequestSelection
-from locust_llm.report.slo.confidence_intervals import estimate_ratio_interval
-from locust_llm.slo.client_verdict import OK as FINE
+from locust_llm.report.slo_evidence.confidence_intervals import estimate_ratio_interval
+from locust_llm.slo.load_generator_health import OK as FINE
 from locust_llm.text.format import (
     format_brief,
     format_count,

@@ -61,7 +61,7 @@ from locust_llm.report.metrics_by_group import (
 from locust_llm.report.outages import measure_standstill_s
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.server_time_columns import SOURCES, ReportedColumns
-from locust_llm.report.slo.observed_rule_values import select_requests
+from locust_llm.report.slo_evidence.observed_rule_values import select_requests
 from locust_llm.slo.metric_definitions import BY_WORD
 from locust_llm.slo.percentile import has_too_few_values
 from locust_llm.slo.rules import Rule, parse_rule

@@ -25,7 +25,7 @@ from locust_llm.report.metrics_by_group import BACKEND
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.summary_rows import RequestBreakdown, RequestGroup, Row
-from locust_llm.slo.client_verdict import (
+from locust_llm.slo.load_generator_health import (
     FINE_MS,
     FINE_SHARE,
     OK,

@@ -25,7 +25,7 @@ from locust_llm.report.users_and_limit_over_time import (
     format_limit_range,
 )
 from locust_llm.slo import published_rules
-from locust_llm.slo.client_verdict import (
+from locust_llm.slo.load_generator_health import (
     BLOCKS_ADVICE,
     FEW,
     FULL_CORE,

@@ -20,7 +20,7 @@ from locust_llm.records.limit_blocks import (
 )
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
-from locust_llm.report.charts.plot_data import (
+from locust_llm.report.chart_data.plot_data import (
     Plot,
     PlotAxis,
     PlotSeries,
@@ -36,7 +36,7 @@ from locust_llm.report.document_blocks import (
     mark_scarce,
 )
 from locust_llm.report.measurement_window import RateWindow
-from locust_llm.report.slo.observed_rule_values import Evaluation
+from locust_llm.report.slo_evidence.observed_rule_values import Evaluation
 from locust_llm.slo.best_prefill_limit import (
     GOODPUT,
     LEAST_ROUNDS,

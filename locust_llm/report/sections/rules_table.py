@@ -15,7 +15,7 @@ from locust_llm.report.document_blocks import (
     format_sample_size,
 )
 from locust_llm.report.sections.run_summary import Summary
-from locust_llm.report.slo.confidence_intervals import SHORT
+from locust_llm.report.slo_evidence.confidence_intervals import SHORT
 from locust_llm.settings.sweep_option import parse_sweep as parse_sweep
 from locust_llm.slo.rules import FAIL, PASS, SloResult
 from locust_llm.text.format import (

@@ -30,7 +30,7 @@ from locust_llm.report.summary_rows import (
     TtftGrowth,
 )
 from locust_llm.slo.capacity_search import CapacityEstimate, StageEvidence
-from locust_llm.slo.client_verdict import ClientVerdict, FigureError, ProcessEvidence
+from locust_llm.slo.load_generator_health import ClientVerdict, FigureError, ProcessEvidence
 from locust_llm.slo.rules import INCONCLUSIVE, SloResult
 
 

@@ -7,8 +7,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
 from locust_llm.records.server_metrics_history import EngineHistory
-from locust_llm.report.charts.plot_data import Plot
-from locust_llm.report.charts.timeline import Timeline
+from locust_llm.report.chart_data.plot_data import Plot
+from locust_llm.report.chart_data.timeline import Timeline
 from locust_llm.report.document_blocks import Block
 from locust_llm.report.load_records import RequestColumns
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from locust_llm.records.outcomes import OK, RETRIED
 from locust_llm.records.phase_plan import PROFILING
 from locust_llm.records.record import Record
-from locust_llm.report.charts.timeline import MAX_ROWS, Timeline
-from locust_llm.report.charts.timeline_lines import MAX_DOTS, TimelineRow, make_timeline_row
+from locust_llm.report.chart_data.timeline import MAX_ROWS, Timeline
+from locust_llm.report.chart_data.timeline_lines import MAX_DOTS, TimelineRow, make_timeline_row
 from locust_llm.report.document_blocks import (
     SCARCE_NOTE,
     Block,

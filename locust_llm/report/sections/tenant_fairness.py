@@ -27,9 +27,9 @@ from locust_llm.records.phase_plan import PROFILING
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
 from locust_llm.report.array_types import Floats
-from locust_llm.report.charts.charts_over_time import find_time_axis
-from locust_llm.report.charts.plot_data import Plot, PlotAxis, PlotSeries, round_values
-from locust_llm.report.charts.time_axis import TIME_GROUP, TimeAxis
+from locust_llm.report.chart_data.charts_over_time import find_time_axis
+from locust_llm.report.chart_data.plot_data import Plot, PlotAxis, PlotSeries, round_values
+from locust_llm.report.chart_data.time_axis import TIME_GROUP, TimeAxis
 from locust_llm.report.document_blocks import (
     SCARCE_NOTE,
     Block,

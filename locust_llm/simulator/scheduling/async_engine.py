@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .engine import BatchEngine
-from .scheduler import Batch, Scheduler
+from .scheduler_queues import Batch, Scheduler
 from .sequence import Sequence
 
 

@@ -7,7 +7,7 @@ import sys
 from typing import Final
 
 from .llamacpp import LlamaCpp
-from .scheduler import Batch, Policy, Scheduler, Stateful
+from .scheduler_queues import Batch, Policy, Scheduler, Stateful
 from .sequence import Sequence, num_blocks_for
 from .sglang import SGLang, SGLangMixed
 

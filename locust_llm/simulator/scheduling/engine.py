@@ -9,7 +9,7 @@ from random import Random
 from typing import Final, Protocol
 
 from .clock import EventClock, Timer
-from .scheduler import Batch, Scheduler
+from .scheduler_queues import Batch, Scheduler
 from .sequence import Sequence, SequenceStatus
 from .step_cost import StepCost
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .scheduler import Batch, Scheduler, Stateful
+from .scheduler_queues import Batch, Scheduler, Stateful
 from .sequence import Sequence, SequenceStatus, num_blocks_for
 from .step_cost import BLOCK_SIZE
 

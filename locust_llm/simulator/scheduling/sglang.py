@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .scheduler import Batch, Scheduler, Stateful
+from .scheduler_queues import Batch, Scheduler, Stateful
 from .sequence import Sequence
 from .step_cost import BLOCK_SIZE
 

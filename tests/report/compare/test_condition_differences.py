@@ -17,8 +17,8 @@ from locust_llm.report.compare.condition_differences import (
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.measurement_window import RateWindow
 from locust_llm.report.request_selection import RequestSelection
-from locust_llm.report.slo.observed_rule_values import Evaluation
-from locust_llm.slo.client_verdict import ClientVerdict
+from locust_llm.report.slo_evidence.observed_rule_values import Evaluation
+from locust_llm.slo.load_generator_health import ClientVerdict
 
 FINE = ClientVerdict("OK")
 

@@ -26,7 +26,7 @@ from locust_llm.report.compare.metric_differences import (
     ratio_ends,
 )
 from locust_llm.report.load_records import collect_columns
-from locust_llm.report.slo.observed_rule_values import Evaluation, ObservedValue
+from locust_llm.report.slo_evidence.observed_rule_values import Evaluation, ObservedValue
 from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.write_report_files import write_reports
 from locust_llm.slo.rules import SloResult, parse_rule

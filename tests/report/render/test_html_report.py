@@ -23,8 +23,8 @@ from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run, Stage
-from locust_llm.report.charts.plot_data import Plot, PlotAxis, PlotSeries
-from locust_llm.report.charts.timeline import find_scene
+from locust_llm.report.chart_data.plot_data import Plot, PlotAxis, PlotSeries
+from locust_llm.report.chart_data.timeline import find_scene
 from locust_llm.report.document_blocks import TextBlock
 from locust_llm.report.gate_occupancy import compute_occupancy
 from locust_llm.report.load_records import collect_columns

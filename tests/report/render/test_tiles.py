@@ -19,7 +19,7 @@ from locust_llm.report.render.tiles import (
     make_tiles,
 )
 from locust_llm.report.summarise_metrics import summarise_run
-from locust_llm.slo.client_verdict import FigureError
+from locust_llm.slo.load_generator_health import FigureError
 
 
 def tiles_of(records: list[Record], **settings: Any) -> dict[str, Tile]:

@@ -37,7 +37,7 @@ from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.users_and_limit_over_time import describe_arm_limits
 from locust_llm.settings.ab_arms import BASE, CANDIDATE
 from locust_llm.settings.sweep_option import STOPPED, TIME_UP
-from locust_llm.slo.client_verdict import OK
+from locust_llm.slo.load_generator_health import OK
 from locust_llm.slo.rules import Rule, parse_rule
 
 BASES = (100.0, 110.0, 90.0, 120.0, 80.0, 100.0, 105.0, 95.0, 115.0, 85.0)

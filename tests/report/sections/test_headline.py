@@ -10,7 +10,7 @@ from locust_llm.report.load_records import collect_columns
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.notes import format_verdict_line
 from locust_llm.report.summarise_metrics import summarise_run
-from locust_llm.slo.client_verdict import INVALID, ClientVerdict
+from locust_llm.slo.load_generator_health import INVALID, ClientVerdict
 from locust_llm.slo.rules import INCONCLUSIVE, SloResult
 
 

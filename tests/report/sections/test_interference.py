@@ -40,7 +40,7 @@ from locust_llm.report.sections.interference import (
 from locust_llm.simulator.scheduling.batching_policies import POLICIES
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.engine import BatchEngine
-from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.scheduler_queues import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest
 

@@ -10,7 +10,7 @@ from support.records import a_run, answered
 
 from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.report import report_document, write_report_files
-from locust_llm.report.charts.plot_data import Plot, PlotAxis, PlotSeries
+from locust_llm.report.chart_data.plot_data import Plot, PlotAxis, PlotSeries
 from locust_llm.report.document_blocks import Block, Heading, TableBlock
 from locust_llm.report.render import html_report
 from locust_llm.report.sections.run_summary import Summary

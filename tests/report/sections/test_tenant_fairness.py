@@ -14,7 +14,7 @@ from recorded import recorded
 from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.records.record import Record
-from locust_llm.report.charts.time_axis import TimeAxis
+from locust_llm.report.chart_data.time_axis import TimeAxis
 from locust_llm.report.document_blocks import SCARCE_NOTE, TableBlock, TextBlock
 from locust_llm.report.sections.tenant_fairness import (
     OTHERS,
@@ -29,10 +29,10 @@ from locust_llm.report.sections.tenant_fairness import (
 from locust_llm.simulator.scheduling.batching_policies import POLICIES
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.engine import BatchEngine
-from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
+from locust_llm.simulator.scheduling.scheduler_queues import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.step_cost import LLAMA_8B_H100
 from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest
-from locust_llm.simulator.scheduling.waiting_queues import Fair
+from locust_llm.simulator.scheduling.waiting_order import Fair
 from locust_llm.text.format import format_duration
 
 

@@ -22,7 +22,7 @@ from locust_llm.lab.twin.whatif.whatif_text import (
     figure_title,
     format_predicted,
 )
-from locust_llm.report.charts.plot_data import Plot, PlotAxis, PlotMark, PlotSeries
+from locust_llm.report.chart_data.plot_data import Plot, PlotAxis, PlotMark, PlotSeries
 from locust_llm.report.document_blocks import TextBlock
 from locust_llm.slo.rules import Rule
 

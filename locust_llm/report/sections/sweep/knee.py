@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from locust_llm.report.array_types import Floats
 from locust_llm.report.measurement_window import MIN_ANSWERED_SHARE
-from locust_llm.report.slo.observed_rule_values import TOO_FEW
+from locust_llm.report.slo_evidence.observed_rule_values import TOO_FEW
 from locust_llm.report.summary_rows import Knee, LoadLevel, SweepSummary
 from locust_llm.settings.sweep_option import AXES, CONCURRENCY, MIN_GAIN, PREFILL, RATE, REPEAT
 from locust_llm.slo.binomial_intervals import NORMAL_REACH
 from locust_llm.slo.capacity_search import HALF, CapacityEstimate, format_load
-from locust_llm.slo.client_verdict import LEVELS, OK
+from locust_llm.slo.load_generator_health import LEVELS, OK
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS
 from locust_llm.text.format import (
     capitalise_sentence,

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from locust_llm.report.array_types import Floats
-from locust_llm.report.charts.plot_data import (
+from locust_llm.report.chart_data.plot_data import (
     LOG_NOTE,
     LOG_RATIO,
     Limits,

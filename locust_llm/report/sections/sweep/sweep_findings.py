@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from locust_llm.records.run_facts import Run, Stage
 from locust_llm.report.document_blocks import format_observed
 from locust_llm.report.sections.run_summary import Summary
-from locust_llm.report.slo.capacity_evidence import find_capacity
-from locust_llm.report.slo.server_disturbance import find_disturbance
-from locust_llm.report.slo.stage_settling import find_rise, weigh_rises
+from locust_llm.report.slo_evidence.capacity_evidence import find_capacity
+from locust_llm.report.slo_evidence.server_disturbance import find_disturbance
+from locust_llm.report.slo_evidence.stage_settling import find_rise, weigh_rises
 from locust_llm.report.summary_rows import Knee, LoadLevel, Row, SweepSummary
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.sweep_option import (
@@ -31,7 +31,7 @@ from locust_llm.slo.capacity_search import (
     StageEvidence,
     format_load,
 )
-from locust_llm.slo.client_verdict import find_uncertain_metrics
+from locust_llm.slo.load_generator_health import find_uncertain_metrics
 from locust_llm.slo.metric_definitions import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.rules import Rule
 from locust_llm.text.format import (

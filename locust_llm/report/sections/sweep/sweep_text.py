@@ -31,7 +31,7 @@ from locust_llm.settings.sweep_option import (
     REPEAT,
     TIME_UP,
 )
-from locust_llm.slo.client_verdict import LEVELS, OK
+from locust_llm.slo.load_generator_health import LEVELS, OK
 from locust_llm.slo.metric_definitions import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.rules import INCONCLUSIVE, SloResult
 from locust_llm.text.format import (

@@ -21,9 +21,9 @@ from locust_llm.report.sections.sweep.sweep_findings import (
     summarise_levels,
     summarise_sweep,
 )
-from locust_llm.report.slo.capacity_evidence import estimate_capacity
-from locust_llm.report.slo.server_disturbance import find_disturbance, weigh_disturbances
-from locust_llm.report.slo.stage_settling import (
+from locust_llm.report.slo_evidence.capacity_evidence import estimate_capacity
+from locust_llm.report.slo_evidence.server_disturbance import find_disturbance, weigh_disturbances
+from locust_llm.report.slo_evidence.stage_settling import (
     UNSETTLED,
     find_rise,
     select_shares,

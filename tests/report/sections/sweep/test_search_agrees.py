@@ -14,8 +14,8 @@ from locust_llm.records.run_facts import Run
 from locust_llm.report.judge_slo import combine_results, judge_sweep
 from locust_llm.report.sections.sweep.knee import SLO
 from locust_llm.report.sections.sweep.sweep_findings import summarise_levels
-from locust_llm.report.slo.confidence_intervals import estimate_percentile_interval
-from locust_llm.report.slo.rule_evidence import make_share_evidence
+from locust_llm.report.slo_evidence.confidence_intervals import estimate_percentile_interval
+from locust_llm.report.slo_evidence.rule_evidence import make_share_evidence
 from locust_llm.report.summary_rows import LoadLevel, SweepSummary
 from locust_llm.slo.capacity_search import RuleEvidence, StageEvidence
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, SloResult

@@ -3,7 +3,7 @@
 import pytest
 from support.levels import level, row
 
-from locust_llm.report.charts.plot_data import Plot, PlotMark
+from locust_llm.report.chart_data.plot_data import Plot, PlotMark
 from locust_llm.report.sections.sweep.sweep_chart import plot_stages
 from locust_llm.report.summary_rows import Knee, LoadLevel, Row, SweepSummary
 from locust_llm.slo.rules import SloResult, parse_rule

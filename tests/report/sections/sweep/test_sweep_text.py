@@ -17,7 +17,7 @@ from locust_llm.report.sections.sweep.sweep_text import format_stage_status, mak
 from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.summary_rows import Knee, LoadLevel, Row, SweepSummary
 from locust_llm.settings.sweep_option import AXES
-from locust_llm.slo.client_verdict import ClientVerdict
+from locust_llm.slo.load_generator_health import ClientVerdict
 from locust_llm.slo.rules import SloResult
 
 

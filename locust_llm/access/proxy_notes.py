@@ -1,0 +1,29 @@
+"""Proxy notes: the proxies between this process and the servers of a run. They are a condition of
+the run."""
+
+from locust_llm.client.requests_bridge import resolve_proxy
+from locust_llm.settings.run_options import Settings
+
+DIRECT = "no proxy"
+
+
+def list_passed_proxies(settings: Settings) -> str:
+    """Host and port of the proxy that requests pass; of several with commas between. Empty:
+    requests go directly."""
+    addresses = filter(None, (*settings.addresses, settings.candidate))
+    return ", ".join(
+        dict.fromkeys(
+            proxy.name for address in addresses if (proxy := resolve_proxy(address)) is not None
+        )
+    )
+
+
+def note_different_proxy(worker: str, proxy: str | None, control: str) -> str:
+    """The note on a process whose proxy differs from the controller's. Empty: it does not differ,
+    or is not known."""
+    if proxy is None or proxy == control:
+        return ""
+    return (
+        f"{worker} sent through {proxy or DIRECT}, and the server was asked through "
+        f"{control or DIRECT} before the run"
+    )

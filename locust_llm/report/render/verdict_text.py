@@ -1,0 +1,388 @@
+"""Verdict text: the first line of report.html, in at most twelve words; and the SLO rules as
+bullets, each with its value, interval and limit on one scale."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from locust_llm.records.run_facts import Run
+from locust_llm.report.compare.forest_plot import BETTER, NOT_SIGNIFICANT, WORSE, describe_ratio
+from locust_llm.report.document_blocks import format_interval, format_observed
+from locust_llm.report.metrics_by_group import LIMIT, WHOLE
+from locust_llm.report.open_loop_delivery import describe_overload, describe_undelivered
+from locust_llm.report.sections.ab_comparison import (
+    DIFFERENT,
+    FROM_DUE,
+    PairedComparison,
+    list_paired_differences,
+)
+from locust_llm.report.sections.headline import make_headline
+from locust_llm.report.sections.metric_tables import has_lost_many
+from locust_llm.report.sections.run_summary import Summary
+from locust_llm.report.sections.sweep.knee import SLO
+from locust_llm.report.summary_rows import LoadLevel, SweepSummary
+from locust_llm.settings.sweep_option import AXES, PREFILL
+from locust_llm.slo.capacity_search import format_load
+from locust_llm.slo.load_generator_health import INVALID
+from locust_llm.slo.metric_definitions import BY_WORD, ITL, LATENCY, TTFT
+from locust_llm.slo.rule_name import (
+    format_rule_limit,
+    format_rule_name,
+    format_rule_subject,
+    space_unit,
+)
+from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, Rule, SloResult
+from locust_llm.text.format import (
+    format_brief,
+    format_duration,
+    format_duration_rounded_up,
+    truncate_text,
+)
+
+MAX_WORDS: Final = 12
+MAX_RULE: Final = 40
+LIMIT_AT: Final = 70.0
+"""The limit of each rule is at this share (%) of its scale's width."""
+ZERO_AT: Final = 35.0
+"""The place of no difference, for a rule about the difference from another run."""
+RESULT_CLASSES: Final = {PASS: "pass", FAIL: "loud", INCONCLUSIVE: "open"}
+RESULT_MARKS: Final = {PASS: "\N{CHECK MARK}", FAIL: "\N{BALLOT X}", INCONCLUSIVE: "?"}
+LIKELY: Final = {PASS: "probably passes", FAIL: "probably fails"}
+RESULT_WORDS: Final = {PASS: "passed", FAIL: "failed", INCONCLUSIVE: "not decided"}
+
+
+class Verdict(NamedTuple):
+    """``word`` is coloured, and what follows is plain."""
+
+    word: str
+    text: str
+    kind: str = ""
+    """pass, loud or open."""
+
+
+def make_verdict(summary: Summary, run: Run) -> Verdict:
+    """What the run came to. What forbids to use its figures comes first, then its rules. Without
+    rules it has the main figures."""
+    if summary.sweep is not None and (answer := _answer_sweep(summary.sweep)) is not None:
+        return answer
+    paired = summary.paired
+    if paired is not None and paired.verdict == DIFFERENT and not paired.isolated and not paired.aa:
+        return _answer_arms(paired)
+    if summary.examination is not None or summary.swept:
+        first, _, _ = make_headline(summary, run).partition("; ")
+        return Verdict("", f"{first.rstrip('.')}.")
+    conditions = summary.conditions
+    if not conditions.requests:
+        return Verdict("No result:", "no request was measured.", "open")
+    overload = describe_overload(summary.delivery)
+    if not conditions.succeeded:
+        return Verdict("Failed:", _describe_reason(summary), "loud")
+    if overload is not None:
+        share = 100 * _count_unanswered(summary) / conditions.requests
+        return Verdict(
+            "Overloaded:",
+            f"{format_brief(share, digits=2)}% of the requests had no answer.",
+            "loud",
+        )
+    if summary.client is not None and summary.client.level == INVALID and not summary.slo_status:
+        return Verdict("Do not use:", "the load generator was too inexact.", "loud")
+    if run.stream_was_buffered:
+        return Verdict("Do not use:", "the streams were buffered on the way.", "loud")
+    if summary.slo_status:
+        return _judge(summary, run)
+    if describe_undelivered(summary.delivery) is not None:
+        return Verdict("Not delivered:", "less was sent than planned.", "open")
+    if has_lost_many(conditions):
+        lost = _count_unanswered(summary)
+        return Verdict("Many lost:", f"{lost:,} of {conditions.requests:,} had no answer.", "loud")
+    return Verdict("", _describe_figures(summary))
+
+
+def _answer_arms(paired: PairedComparison) -> Verdict:
+    """``Candidate: ITL p50 3.2 times as long; TTFT: not significant.``: the main differences, one
+    for each metric."""
+    ratios = {(one.metric, one.stat): one for one in list_paired_differences(paired)}
+    differing = paired.list_main_differences(paired.known)
+    parts = dict[str, str]()
+    for figure in differing:
+        of_metric = [one for one in differing if one.metric == figure.metric]
+        shown = next((one for one in of_metric if one.stat in ("p50", "p95")), figure)
+        one = ratios.get((shown.metric, shown.stat))
+        if one is not None:
+            parts.setdefault(figure.metric, describe_ratio(one))
+        elif shown.difference is not None:
+            parts.setdefault(figure.metric, f"{shown.label} {shown.difference:+.1f}")
+    for metric in (FROM_DUE if paired.limits_differ else TTFT.word, ITL.word):
+        known = any(of == metric for of, _ in ratios)
+        if known and metric not in parts:
+            parts[metric] = f"{BY_WORD[metric].spoken_name}: {NOT_SIGNIFICANT}"
+    texts = list(parts.values())
+    while len(texts) > 1 and len(" ".join(texts).split()) >= MAX_WORDS:
+        texts.pop()
+    words = {figure.word for figure in differing}
+    kind = {frozenset([BETTER]): "pass", frozenset([WORSE]): "loud"}.get(frozenset(words), "open")
+    return Verdict("Candidate:", f"{'; '.join(texts)}.", kind)
+
+
+def _answer_sweep(sweep: SweepSummary) -> Verdict | None:
+    """``3 users: 95% interval 3 to 4; 8 fails.``: the highest load within all rules. None: there
+    are no rules, or the headline has the reason why there is no load."""
+    judged = [
+        level
+        for level in sweep.levels
+        if level.slo_status == FAIL or (level.slo_status and level.succeeded)
+    ]
+    knee = next((knee for knee in sweep.knees if knee.rule == SLO), None)
+    if sweep.axis == PREFILL or not judged or knee is None:
+        return None
+    failing = min((level.value for level in judged if level.slo_status == FAIL), default=None)
+    if knee.value is None:
+        return _answer_without_load(sweep, judged, failing)
+    fails = "no higher load failed"
+    if beyond := [level.value for level in judged if _fails_above(level, knee.value)]:
+        fails = f"{min(beyond):g} fails"
+    load = format_load(knee.value, sweep.unit)
+    capacity = sweep.capacity
+    if capacity is None:
+        return Verdict(f"{load}:", f"within the SLO; {fails}.", "pass")
+    if capacity.is_open:
+        low = knee.value if capacity.low is None else capacity.low
+        return Verdict(f"At least {format_load(low, sweep.unit)}:", f"{fails}.", "pass")
+    low_text = "less" if capacity.low is None else format_load(capacity.low)
+    high_text = "more" if capacity.high is None else format_load(capacity.high)
+    or_more = " or more" * capacity.reaches_top
+    return Verdict(f"{load}:", f"95% interval {low_text} to {high_text}{or_more}; {fails}.", "pass")
+
+
+def _fails_above(level: LoadLevel, load: float) -> bool:
+    return level.slo_status == FAIL and level.value > load
+
+
+def _is_within_limits(level: LoadLevel) -> bool:
+    """No rule fails, as far as is known."""
+    likely = (result.likely for result in level.slos if result.decides)
+    return level.slo_status != FAIL and FAIL not in likely
+
+
+def _answer_without_load(
+    sweep: SweepSummary, judged: Sequence[LoadLevel], failing: float | None
+) -> Verdict | None:
+    """The best guess: the highest stage whose values are within the limits, if none below fails."""
+    lowest = min(level.value for level in judged)
+    if failing == lowest:
+        return Verdict("Failed:", f"{format_load(lowest, sweep.unit)}, the lowest load.", "loud")
+    below = [level for level in judged if failing is None or level.value < failing]
+    within = [level.value for level in below if _is_within_limits(level)]
+    fails = "none fails" if failing is None else f"{failing:g} fails"
+    if not within:
+        return Verdict("Not decided:", f"{fails}.", "open")
+    guess = format_load(max(within), sweep.unit)
+    return Verdict("Not decided:", f"{guess} may be within the SLO; {fails}.", "open")
+
+
+def _count_unanswered(summary: Summary) -> int:
+    return summary.conditions.failed + summary.conditions.cut
+
+
+def _describe_reason(summary: Summary) -> str:
+    """``all 30 requests failed: connection refused.``"""
+    conditions = summary.conditions
+    all_of = "the request" if conditions.requests == 1 else f"all {conditions.requests:,} requests"
+    if not summary.failures:
+        return f"{all_of} were cut or cancelled."
+    reason = summary.failures[0].message or summary.failures[0].outcome
+    words = reason.rstrip(".").split()[: MAX_WORDS - len(all_of.split()) - 2]
+    return f"{all_of} failed: {truncate_text(' '.join(words), 2 * MAX_RULE)}."
+
+
+def _judge(summary: Summary, run: Run) -> Verdict:
+    """Of the rules that decide: the first that failed, else the first that is not decided."""
+    deciding = [result for result in summary.slos if result.decides]
+    failed = [result for result in deciding if result.status == FAIL]
+    passed = [result for result in deciding if result.status == PASS]
+    rules = run.settings.rules.by_text
+    if failed:
+        return Verdict("Failed:", _describe_failed(failed, rules), "loud")
+    if summary.slo_status == PASS:
+        which = "the rule holds" if len(passed) == 1 else f"all {len(passed)} rules hold"
+        return Verdict("Passed:", f"{which}.", "pass")
+    open_ones = [result for result in deciding if result.status == INCONCLUSIVE]
+    if not open_ones:
+        return Verdict("Not decided:", "no rule could be judged.", "open")
+    return Verdict("Not decided:", _describe_open(open_ones, rules), "open")
+
+
+def _describe_open(open_ones: Sequence[SloResult], rules: Mapping[str, Rule]) -> str:
+    """``ITL p95 needs about 4 min more, 1 other too.``"""
+    first = open_ones[0]
+    rule = rules.get(first.rule)
+    named = rule is None or rule.where or rule.base
+    name = _name_rule(first, rule) if named or rule is None else format_rule_subject(rule)
+    seconds = max((result.longer_s or 0.0 for result in open_ones), default=0.0)
+    needs = f"needs about {format_duration_rounded_up(seconds)} more"
+    text = f"{name} {needs if seconds else LIKELY.get(first.likely, 'is open')}"
+    count = len(open_ones) - 1
+    others = f", {count} {'other' if count == 1 else 'others'} too" if count else ""
+    is_short = len(f"{text}{others}".split()) <= MAX_WORDS - 2
+    return f"{text}{others if is_short else ''}."
+
+
+def _describe_failed(failed: Sequence[SloResult], rules: Mapping[str, Rule]) -> str:
+    """``TTFT p95 is 810 ms, limit 500 ms; 2 more failed.``"""
+    first = failed[0]
+    rule = rules.get(first.rule)
+    if rule is None or rule.where or rule.base:
+        text = f"{_name_rule(first, rule)} is {format_value(first)}"
+    else:
+        text = (
+            f"{format_rule_subject(rule)} is {format_value(first)}, limit {format_rule_limit(rule)}"
+        )
+    more = f"; {len(failed) - 1} more failed" if len(failed) > 1 else ""
+    is_short = len(f"{text}{more}".split()) < MAX_WORDS
+    return f"{text}{more if is_short else ''}."
+
+
+def _describe_figures(summary: Summary) -> str:
+    """``TTFT p95 607 ms, ITL p95 30.4 ms.``"""
+    if by_limit := _describe_ramp(summary):
+        return by_limit
+    by_tag = {row.tag: row for row in summary.rows if row.count}
+    rows = [
+        (name, by_tag[tag]) for name, tag in (("TTFT", TTFT.tag), ("ITL", ITL.tag)) if tag in by_tag
+    ]
+    rows = rows or [("Latency", by_tag[LATENCY.tag])] if LATENCY.tag in by_tag else rows
+    figures = [
+        f"{name} p95 {format_duration(row.percentiles[95.0] / 1e3)}"
+        for name, row in rows
+        if 95.0 in row.percentiles
+    ]
+    return f"{', '.join(figures) or 'Requests succeeded'}."
+
+
+def _describe_ramp(summary: Summary) -> str:
+    """``TTFT p50 650 ms at limit 1, 3.4 s at limit 5.``: what a ramp of the gate did. Empty: there
+    is none."""
+    breakdown = next((found for found in summary.breakdowns if found.by == LIMIT), None)
+    if breakdown is None:
+        return ""
+    medians = list[tuple[str, float]]()
+    for group in breakdown.groups:
+        if group.label == WHOLE:
+            continue
+        limit = group.label.partition(" ")[0]
+        medians += [
+            (limit, row.percentiles[50.0])
+            for row in group.rows
+            if row.tag == TTFT.tag and 50.0 in row.percentiles
+        ]
+    if len(medians) < 2:
+        return ""
+    (low, first_ms), (high, last_ms) = medians[0], medians[-1]
+    return (
+        f"TTFT p50 {format_duration(first_ms / 1e3)} at limit {low}, "
+        f"{format_duration(last_ms / 1e3)} at limit {high}."
+    )
+
+
+# -- the rules -------------------------------------------------------------------------------------
+
+
+class RuleBullet(NamedTuple):
+    """A rule with its value on a scale of 100 % width."""
+
+    name: str
+    value: str
+    interval: str
+    """In words. Empty: there is none."""
+    result: str
+    mark: str
+    kind: str
+    """pass, loud or open."""
+    decides: bool
+    dot: float | None
+    """The place of the value. None: it has none that could be drawn."""
+    low: float | None
+    high: float | None
+    """The ends of the interval; None: it has none. An end beyond the scale is at its edge."""
+    limit: float | None
+    rises: bool
+    """The good side is the upper one."""
+
+    @property
+    def label(self) -> str:
+        """For screen readers."""
+        interval = f", 95% interval {self.interval}" if self.interval else ""
+        return f"{self.name}: {self.result}, {self.value}{interval}"
+
+
+def make_rule_bullets(results: Sequence[SloResult], run: Run) -> Iterator[RuleBullet]:
+    """In a sweep each value has the load of its stage: rules may have theirs of several."""
+    rules = run.settings.rules.by_text
+    unit = "" if run.settings.staged is None else AXES.get(run.settings.staged.axis, "")
+    for result in results:
+        rule = rules.get(result.rule)
+        interval = format_interval(result)
+        low, high = _place_interval(result, rule)
+        yield RuleBullet(
+            name=_name_rule(result, rule),
+            value=f"{format_value(result)}{_name_stage(result, unit)}",
+            interval="" if interval == "-" else interval,
+            result=RESULT_WORDS.get(result.status, result.status),
+            mark=RESULT_MARKS.get(result.status, "?"),
+            kind=RESULT_CLASSES.get(result.status, "open"),
+            decides=result.decides,
+            dot=_place(result.observed, result, rule),
+            low=low,
+            high=high,
+            limit=None if result.limit is None else LIMIT_AT,
+            rises=rule is not None and not rule.base and rule.op.startswith(">"),
+        )
+
+
+def _name_stage(result: SloResult, unit: str) -> str:
+    """`` at 3 users``. Empty: the value is of the run."""
+    if result.of_stage is None or result.observed is None:
+        return ""
+    return f" at {format_load(result.of_stage, unit)}"
+
+
+def _name_rule(result: SloResult, rule: Rule | None) -> str:
+    """The conditions of good requests are in the table of rules."""
+    if rule is None:
+        text = result.rule.removeprefix("warn:").removeprefix("abort:").strip()
+        warns = "" if result.decides else "warn: "
+        return f"{warns}{truncate_text(text, MAX_RULE)}"
+    name = format_rule_name(rule, conditions=False)
+    return truncate_text(name, MAX_RULE) if rule.where or rule.base else name
+
+
+def format_value(result: SloResult) -> str:
+    """``607 ms``; a percentile that falls on a failed request has no value."""
+    if result.observed is not None and math.isinf(result.observed):
+        return "a failure" if result.worst is None else "a cut request"
+    return space_unit(format_observed(result))
+
+
+def _place(value: float | None, result: SloResult, rule: Rule | None) -> float | None:
+    """Where a value is on the scale, in % of its width."""
+    limit = result.limit
+    if value is None or limit is None or math.isnan(value):
+        return None
+    if math.isinf(value):
+        return 100.0
+    if rule is not None and rule.base:
+        at = ZERO_AT + (LIMIT_AT - ZERO_AT) * value / limit if limit else LIMIT_AT
+    elif limit:
+        at = LIMIT_AT * value / limit
+    else:
+        at = LIMIT_AT if value == 0 else 100.0
+    return round(min(max(at, 0.0), 100.0), 1)
+
+
+def _place_interval(result: SloResult, rule: Rule | None) -> tuple[float | None, float | None]:
+    """An end that is not known is that of the scale."""
+    if result.low is None and result.high is None:
+        return None, None
+    low = 0.0 if result.low is None else _place(result.low, result, rule)
+    high = 100.0 if result.high is None else _place(result.high, result, rule)
+    return low, high

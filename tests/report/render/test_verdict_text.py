@@ -1,0 +1,240 @@
+"""The first line of the report page has at most twelve words; a rule's bullet shows how far its
+value is from its limit."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from support.levels import level
+from support.records import a_run, answered, failed, mixed
+
+from locust_llm.records.record import Record
+from locust_llm.report.load_records import collect_columns
+from locust_llm.report.render.verdict_text import (
+    MAX_WORDS,
+    RuleBullet,
+    Verdict,
+    format_value,
+    make_rule_bullets,
+    make_verdict,
+)
+from locust_llm.report.sections.ab_comparison import PairedComparison, PairedFigure
+from locust_llm.report.summarise_metrics import summarise_run
+from locust_llm.report.summary_rows import Knee, SweepSummary
+from locust_llm.slo.capacity_search import CapacityEstimate
+from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, SloResult
+
+GOOD = [answered(ms, ms + 10, ms + 30, sent_at=10 + 0.1 * i) for i, ms in enumerate(mixed(300))]
+
+
+def verdict_of(records: list[Record], *slo: str, **more: Any) -> Verdict:
+    run = replace(a_run(slo=slo), **more)
+    return make_verdict(summarise_run(collect_columns(records), run, 0, records), run)
+
+
+def test_the_verdict_of_rules() -> None:
+    assert verdict_of(GOOD, "ttft p95 < 900ms") == Verdict("Passed:", "the rule holds.", "pass")
+    held = verdict_of(GOOD, "ttft p95 < 900ms", "error_rate < 5%")
+    assert held == Verdict("Passed:", "all 2 rules hold.", "pass")
+    broken = verdict_of(GOOD, "ttft p50 < 50ms", "error_rate < 5%")
+    assert broken == Verdict("Failed:", "TTFT p50 is 150\u00a0ms, limit 50\u00a0ms.", "loud")
+    both = verdict_of(GOOD, "ttft p50 < 50ms", "ttft p95 < 60ms")
+    assert both.text == "TTFT p50 is 150\u00a0ms, limit 50\u00a0ms; 1 more failed."
+
+
+def test_an_open_rule_names_what_it_needs() -> None:
+    found = verdict_of(GOOD[:100], "ttft p50 < 150ms")
+    assert (found.word, found.kind) == ("Not decided:", "open")
+    assert found.text in (
+        "TTFT p50 is open.",
+        "TTFT p50 probably passes.",
+        "TTFT p50 probably fails.",
+    )
+    two = [
+        SloResult(rule="itl p95 < 100ms", status=INCONCLUSIVE, longer_s=200.0),
+        SloResult(rule="ttft p95 < 1s", status=INCONCLUSIVE),
+    ]
+    run = a_run(slo=tuple(result.rule for result in two))
+    summary = replace(
+        summarise_run(collect_columns(GOOD), run), slos=tuple(two), slo_status=INCONCLUSIVE
+    )
+    assert make_verdict(summary, run).text == "ITL p95 needs about 4 min more, 1 other too."
+
+
+def test_the_verdict_of_a_ramp_shows_what_the_limit_does() -> None:
+    """TTFT is 100 ms under a limit of 1, and 300 ms under 3."""
+    records = [
+        answered(ms, ms + 10, sent_at=at, admitted_at=at, asked_at=at, due_at=at, limit=limit)
+        for limit, ms, start in ((1, 100, 10), (3, 300, 50))
+        for at in [start + 0.5 * i for i in range(20)]
+    ]
+    run = a_run(((0.0, 1), (45.0, 3)), prefill_concurrency=3)
+    found = make_verdict(summarise_run(collect_columns(records), run, 0, records), run)
+    assert found.text == "TTFT p50 100 ms at limit 1, 300 ms at limit 3."
+
+
+@pytest.mark.parametrize(
+    ("statuses", "knee", "verdict"),
+    [
+        ("PPF", 2.0, Verdict("2 users:", "within the SLO; 4 fails.", "pass")),
+        ("PP", 2.0, Verdict("2 users:", "within the SLO; no higher load failed.", "pass")),
+        ("F", None, Verdict("Failed:", "1 user, the lowest load.", "loud")),
+        ("IIF", None, Verdict("Not decided:", "2 users may be within the SLO; 4 fails.", "open")),
+    ],
+)
+def test_the_verdict_of_a_sweep_is_its_answer(
+    statuses: str, knee: float | None, verdict: Verdict
+) -> None:
+    names = {"P": PASS, "F": FAIL, "I": INCONCLUSIVE}
+    levels = [level(2.0**i, slo_status=names[status]) for i, status in enumerate(statuses)]
+    knees = (Knee(rule="SLO", value=knee, text=""),)
+    sweep = SweepSummary(
+        axis="concurrency", unit="users", levels=tuple(levels), ended="", knees=knees
+    )
+    run = a_run()
+    found = make_verdict(replace(summarise_run(collect_columns(GOOD), run), sweep=sweep), run)
+    assert found == verdict
+    assert len(f"{found.word} {found.text}".split()) <= MAX_WORDS
+
+
+def test_the_verdict_of_a_search_has_its_interval() -> None:
+    """The capacity is 3 in 60 of 100 cases, 4 in 35 and 1 or 2 in the others."""
+    capacity = CapacityEstimate(
+        levels=(1.0, 2.0, 3.0, 4.0, 5.0), chances=(1.0, 0.99, 0.98, 0.4, 0.0), measured_to=5.0
+    )
+    levels = (level(1, slo_status=PASS), level(3, slo_status=PASS), level(8, slo_status=FAIL))
+    knees = (Knee(rule="SLO", value=3.0, text=""),)
+    sweep = SweepSummary(
+        axis="concurrency",
+        unit="users",
+        levels=levels,
+        ended="",
+        knees=knees,
+        searched=True,
+        capacity=capacity,
+    )
+    run = a_run()
+    found = make_verdict(replace(summarise_run(collect_columns(GOOD), run), sweep=sweep), run)
+    assert found == Verdict("3 users:", "95% interval 3 to 4; 8 fails.", "pass")
+
+
+def test_the_verdict_without_rules() -> None:
+    assert verdict_of(GOOD) == Verdict("", "TTFT p95 285 ms, ITL p95 15 ms.")
+    assert verdict_of([]).word == "No result:"
+    lost = [failed("refused", error="Connection refused", sent_at=10.0 + i) for i in range(30)]
+    found = verdict_of(lost)
+    assert found == Verdict("Failed:", "all 30 requests failed: Connection refused.", "loud")
+
+
+@pytest.mark.parametrize(
+    "slo",
+    [
+        (),
+        ("ttft p95 < 1ms",),
+        ("ttft p95 < 1ms", "itl p99 < 1ms", "error_rate < 1%"),
+        ("attainment >= 99% given ttft < 1ms and itl < 1ms",),
+        ("output_tokens_per_s_per_user p50 >= 1000000/s",),
+        ("ttft p95 < 283ms", "itl p95 < 15.1ms"),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 12, 300])
+def test_a_verdict_has_at_most_twelve_words(slo: tuple[str, ...], count: int) -> None:
+    found = verdict_of(GOOD[:count], *slo)
+    assert len(f"{found.word} {found.text}".split()) <= MAX_WORDS
+
+
+def test_reasons_of_any_length_are_cut() -> None:
+    found = verdict_of([failed(error="one two three " * 50, sent_at=10.0 + i) for i in range(30)])
+    assert len(f"{found.word} {found.text}".split()) <= MAX_WORDS
+
+
+def bullet_of(rule: str, **result: Any) -> RuleBullet:
+    asked = {"status": PASS, "observed": 0.5, "limit": 1.0, "unit": "s", **result}
+    return next(make_rule_bullets([SloResult(rule=rule, **asked)], a_run(slo=(rule,))))
+
+
+def test_a_limit_is_at_seventy_percent_of_the_scale() -> None:
+    """Half of the limit is at 35, twice the limit beyond the edge."""
+    half = bullet_of("ttft p95 < 1s", low=0.25, high=2.0)
+    assert (half.dot, half.low, half.high, half.limit) == (35.0, 17.5, 100.0, 70.0)
+    assert (half.name, half.value, half.kind) == ("TTFT p95 < 1\u00a0s", "500\u00a0ms", "pass")
+    assert not half.rises
+
+
+@pytest.mark.parametrize(
+    ("sweep", "stage", "value"),
+    [
+        ("concurrency=1..64", 3.0, "500\u00a0ms at 3 users"),
+        ("request-rate=1,2.5", 2.5, "500\u00a0ms at 2.5 requests/s"),
+        ("concurrency=1..64", None, "500\u00a0ms"),
+    ],
+)
+def test_a_value_of_a_sweep_has_the_load_of_its_stage(
+    sweep: str, stage: float | None, value: str
+) -> None:
+    rule = "ttft p95 < 1s"
+    result = SloResult(rule=rule, status=PASS, observed=0.5, limit=1.0, unit="s", of_stage=stage)
+    run = a_run(slo=(rule,), sweep=sweep, users=None)
+    assert next(make_rule_bullets([result], run)).value == value
+
+
+def test_a_stage_that_broke_the_rules_without_an_answer_fails() -> None:
+    """As one that collapsed in its first wave."""
+    levels = (level(2, slo_status=PASS), level(40, slo_status=FAIL, succeeded=0, requests=0))
+    knees = (Knee(rule="SLO", value=2.0, text=""),)
+    sweep = SweepSummary(
+        axis="request-rate", unit="requests/s", levels=levels, ended="", knees=knees
+    )
+    run = a_run()
+    found = make_verdict(replace(summarise_run(collect_columns(GOOD), run), sweep=sweep), run)
+    assert found == Verdict("2 requests/s:", "within the SLO; 40 fails.", "pass")
+
+
+def test_an_end_that_is_not_known_is_that_of_the_scale() -> None:
+    found = bullet_of("ttft p95 < 1s", status=INCONCLUSIVE, low=0.4)
+    assert (found.low, found.high, found.kind) == (28.0, 100.0, "open")
+    assert bullet_of("ttft p95 < 1s").low is None
+
+
+def test_a_rule_that_a_failure_breaks_has_no_value() -> None:
+    found = bullet_of("ttft p95 < 1s", status=FAIL, observed=float("inf"))
+    assert (found.dot, found.value, found.kind) == (100.0, "a failure", "loud")
+
+
+def test_rules_with_limits_below_and_at_zero() -> None:
+    assert bullet_of("output_tokens_per_s >= 10/s", observed=20.0, limit=10.0, unit="/s").rises
+    none = bullet_of("error_rate <= 0%", observed=0.0, limit=0.0, unit="%")
+    assert none.dot == 70.0
+    assert bullet_of("error_rate <= 0%", observed=1.0, limit=0.0, unit="%").dot == 100.0
+
+
+def test_a_difference_from_another_run_has_its_zero_in_the_middle() -> None:
+    same = bullet_of("ttft p95 within 5% of reports/base", observed=0.0, limit=5.0, unit="%")
+    assert same.dot == 35.0
+    better = bullet_of("ttft p95 within 5% of reports/base", observed=-10.0, limit=5.0, unit="%")
+    assert better.dot == 0.0
+
+
+def test_values_have_a_space_before_their_unit() -> None:
+    result = SloResult(rule="ttft p95 < 1s", status=PASS, observed=1.25, limit=3.0, unit="s")
+    assert format_value(result) == "1.25\u00a0s"
+
+
+def test_the_verdict_of_two_arms_names_what_differs() -> None:
+    """TTFT differs in two of its figures and is named once; ITL does not."""
+    common: dict[str, Any] = {
+        "label": "x (ms)",
+        "unit": "ms",
+        "relative": True,
+        "pairs": ((1.0, 2.0),) * 10,
+    }
+    figures = (
+        PairedFigure(metric="ttft", stat="avg", percent=150.0, word="worse", **common),
+        PairedFigure(metric="ttft", stat="p50", percent=220.0, word="worse", **common),
+        PairedFigure(metric="itl", stat="p50", percent=1.0, word="not concluded", **common),
+    )
+    paired = PairedComparison(verdict="DIFFERENT", chance=0.001, pairs=10, figures=figures)
+    run = a_run()
+    summary = replace(summarise_run(collect_columns(GOOD), run), paired=paired)
+    expected = Verdict("Candidate:", "TTFT p50 3.2 times as long; ITL: not significant.", "loud")
+    assert make_verdict(summary, run) == expected
