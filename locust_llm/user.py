@@ -12,13 +12,9 @@ from locust.exception import StopUser
 import msgspec
 
 from locust_llm.client.chat_answer import Answer
-from locust_llm.client.requests_bridge import (
-    PlainRequestEvent,
-    find_client_certificate,
-    find_trusted_certificates,
-    keep_headers_on_server,
-    session_proxies,
-)
+from locust_llm.client.proxy_choice import session_proxies
+from locust_llm.client.requests_bridge import PlainRequestEvent, keep_headers_on_server
+from locust_llm.client.tls_settings import find_client_certificate, find_trusted_certificates
 from locust_llm.gate.gate import GateClosed
 from locust_llm.locust_adapter.request_statistics import RequestCancelled, RequestCut, RequestFailed  # noqa: F401  for locustfiles
 from locust_llm.records.record import Record

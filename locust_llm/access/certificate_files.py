@@ -6,7 +6,7 @@ import ssl
 from argparse import Namespace
 from typing import Final
 
-from locust_llm.client.requests_bridge import (
+from locust_llm.client.tls_settings import (
     CLIENT_CERT,
     CLIENT_KEY,
     find_client_certificate,

@@ -1,7 +1,7 @@
 """Proxy notes: the proxies between this process and the servers of a run. They are a condition of
 the run."""
 
-from locust_llm.client.requests_bridge import resolve_proxy
+from locust_llm.client.proxy_choice import resolve_proxy
 from locust_llm.settings.run_options import Settings
 
 DIRECT = "no proxy"

@@ -8,7 +8,7 @@ from ipaddress import ip_address, ip_network
 from itertools import chain, islice
 from typing import Final
 
-from locust_llm.client.requests_bridge import first_hop_address
+from locust_llm.client.proxy_choice import first_hop_address
 from locust_llm.client.source_address_rotation import (
     VERSIONS,
     SourceAddresses,

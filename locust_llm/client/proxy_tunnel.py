@@ -1,5 +1,5 @@
-"""Proxy tunnel: the proxy that the environment names for a URL, and the tunnel through it (CONNECT,
-RFC 9110, 9.3.6).
+"""Proxy tunnel: a proxy and the tunnel through it (CONNECT, RFC 9110, 9.3.6). proxy_choice.py finds
+the proxy.
 
 Plain http goes through a tunnel, too. The bytes of the answer then come as the server sends them,
 each with the kernel's stamp, over a connection that is kept. For a plain request (absolute form)
@@ -8,19 +8,13 @@ the proxy would read the answer and send its own, and its errors would look like
 
 import re
 from base64 import b64encode
-from functools import cache
-from ipaddress import ip_address
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 import msgspec
-import requests
 
 from locust_llm.text.hide_secrets import Secrets
 from locust_llm.text.sanitise import NAME_BYTES, sanitise_text
 
-PORT: Final = 80
-"""The port of a proxy whose URL names none. curl and requests use the same."""
 MAX_REPLY_BYTES: Final = 1 << 14
 """The head of an answer to CONNECT has at most so many bytes."""
 _BEGINS: Final = b"HTTP/1."
@@ -51,7 +45,7 @@ class Proxy(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """The proxy in texts, without its login."""
-        return sanitise_text(_authority(self.host, self.port), self.secrets, most=NAME_BYTES)
+        return sanitise_text(format_authority(self.host, self.port), self.secrets, most=NAME_BYTES)
 
     @property
     def secrets(self) -> Secrets:
@@ -64,7 +58,7 @@ class Proxy(msgspec.Struct, frozen=True):
 
     def connect(self, host: str, port: int) -> bytes:
         """The bytes that request a tunnel to this host and port."""
-        to = _authority(host, port)
+        to = format_authority(host, port)
         login = f"Proxy-Authorization: {self._basic}\r\n" if self.login else ""
         return f"CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n{login}\r\n".encode()
 
@@ -126,44 +120,5 @@ _NOT_ALLOWED: Final = (
 )
 
 
-def _authority(host: str, port: int) -> str:
+def format_authority(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-@cache
-def find_proxy(scheme: str, host: str, port: int) -> Proxy | None:
-    """The proxy of HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, lower case first, as requests
-    reads them. Connections to this machine itself use none: the proxy would connect to its own
-    machine."""
-    if is_loopback(host):
-        return None
-    url = f"{scheme}://{_authority(host, port)}"
-    return _proxy(requests.utils.select_proxy(url, requests.utils.get_environ_proxies(url)) or "")
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.lower().rstrip(".") == "localhost"
-
-
-def _proxy(url: str) -> Proxy | None:
-    """Make the proxy from a variable's value. An empty value gives None."""
-    url = url.strip()
-    if not url:
-        return None
-    try:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        host = parts.hostname or ""
-        port = parts.port or PORT
-    except ValueError:
-        return Proxy("", 0, mistake="its URL in the environment is none")
-    login = ""
-    if parts.username is not None:
-        login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    if parts.scheme != "http":
-        return Proxy(host, port, login, f"is one for {parts.scheme}, and only http:// can be used")
-    if not host:
-        return Proxy("", 0, mistake="its URL in the environment names no host")
-    return Proxy(host, port, login)

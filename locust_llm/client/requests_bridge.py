@@ -1,21 +1,19 @@
 """Requests bridge: a request that requests has prepared, as bytes and a target; and what its
-session takes from the answer: cookies, hooks.
+session takes from the answer: cookies, hooks. The TLS settings are in tls_settings.py, the proxy in
+proxy_choice.py.
 
 On a redirect to another host, a session of requests removes ``Authorization`` and no other header.
 It sends both to any URL that it is given. ``keep_headers_on_server`` sends all headers that carry a
 key to the run's server only. Our own requests follow no redirect.
 """
 
-import os
-import ssl
 from collections.abc import Callable, Mapping
 from email.message import Message
-from functools import cache, partial
+from functools import partial
 from http.cookiejar import CookieJar
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import certifi
 import requests
 from requests.cookies import MockRequest, MockResponse
 
@@ -23,14 +21,11 @@ from locust_llm.text.hide_secrets import collect_secrets
 from locust_llm.text.sanitise import sanitise_text
 
 from .connection import Target
-from .proxy_tunnel import Proxy, find_proxy
+from .proxy_choice import PORTS, find_proxy
 from .response_chunks import Response
 from .source_address_rotation import current_source_addresses
+from .tls_settings import find_client_certificate, make_tls_context
 
-PORTS: Final = {"http": 80, "https": 443}
-CLIENT_CERT: Final = "LOCUST_LLM_CLIENT_CERT"
-CLIENT_KEY: Final = "LOCUST_LLM_CLIENT_KEY"
-"""The environment variables that the flags of these names set."""
 ERROR_BYTES: Final = 300
 COOKIES: Final = 50
 COOKIE_BYTES: Final = 4096
@@ -68,72 +63,6 @@ def make_target(url: str, verify: bool | str | None, cert: Any) -> Target:
     return Target(
         host, port, context, find_proxy(parts.scheme, host, port), current_source_addresses()
     )
-
-
-def resolve_proxy(url: str) -> Proxy | None:
-    """The proxy of a request. None: it goes directly."""
-    parts = urlsplit(url)
-    return find_proxy(parts.scheme, parts.hostname or "", parts.port or PORTS.get(parts.scheme, 80))
-
-
-def first_hop_address(url: str) -> tuple[str, int]:
-    """(host, port) to which the connection is made: the proxy or the server."""
-    parts = urlsplit(url)
-    proxy = resolve_proxy(url)
-    return (
-        (proxy.host, proxy.port)
-        if proxy
-        else (parts.hostname or "", parts.port or PORTS.get(parts.scheme, 80))
-    )
-
-
-def session_proxies(url: str) -> dict[str, str]:
-    """The proxies for a session of requests: only the server of ``url`` has one."""
-    if resolve_proxy(url) is None:
-        return {}
-    parts = urlsplit(url)
-    proxies = requests.utils.get_environ_proxies(url)
-    return {f"{parts.scheme}://{parts.hostname}": requests.utils.select_proxy(url, proxies) or ""}
-
-
-def find_trusted_certificates() -> str:
-    """The trusted certificates: the environment's, as requests and OpenSSL look for them, else
-    certifi's."""
-    names = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
-    return next((path for name in names if (path := os.environ.get(name))), "") or certifi.where()
-
-
-def find_client_certificate() -> tuple[str, str] | str | None:
-    """The client's certificate, with the file of its key where it is another file."""
-    cert = os.environ.get(CLIENT_CERT, "")
-    key = os.environ.get(CLIENT_KEY, "")
-    return (cert, key) if cert and key else cert or None
-
-
-@cache
-def make_tls_context(verify: bool | str | None, cert: Any) -> ssl.SSLContext:
-    """The TLS settings of a requests session as a context. Certificates are verified unless
-    ``verify`` is False."""
-    trusted = verify if isinstance(verify, str) else find_trusted_certificates()
-    folder = os.path.isdir(trusted)
-    context = ssl.create_default_context(
-        cafile=None if folder else trusted, capath=trusted if folder else None
-    )
-    context.set_ciphers(":".join(select_quick_ciphers(context)))
-    if verify is False:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if cert:
-        file, key = (cert, None) if isinstance(cert, str) else cert
-        # an empty one: OpenSSL would ask for it on the terminal
-        context.load_cert_chain(file, key, password=str)
-    return context
-
-
-def select_quick_ciphers(context: ssl.SSLContext) -> list[str]:
-    """The ciphers, without the ones before TLS 1.3 whose primes a server chooses. A prime of 10,000
-    bits takes OpenSSL 0.6 s."""
-    return [cipher["name"] for cipher in context.get_ciphers() if cipher["kea"] != "kx-dhe"]
 
 
 def keep_headers_on_server(

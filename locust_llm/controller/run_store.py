@@ -13,7 +13,7 @@ from typing import Final
 
 import gevent
 
-from locust_llm.client.requests_bridge import find_trusted_certificates
+from locust_llm.client.tls_settings import find_trusted_certificates
 from locust_llm.files.buffered_file import BufferedFile, explain_unwritten_lines
 from locust_llm.records.buffering import Buffering
 from locust_llm.records.failure_kinds import (

@@ -17,7 +17,7 @@ from locust_llm.access.headers_and_api_key import (
     read_request_headers,
     read_tenant_headers,
 )
-from locust_llm.client.requests_bridge import find_client_certificate
+from locust_llm.client.tls_settings import find_client_certificate
 
 from .command_line_parser import list_secret_flags
 

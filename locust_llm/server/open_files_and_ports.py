@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from locust_llm.access.headers_and_api_key import read_headers_at_start
 from locust_llm.access.proxy_notes import list_passed_proxies
 from locust_llm.access.source_addresses import count_source_addresses, note_source_addresses
-from locust_llm.client.requests_bridge import find_trusted_certificates
+from locust_llm.client.tls_settings import find_trusted_certificates
 from locust_llm.records.machine import find_commit
 from locust_llm.records.run_facts import make_run_folder
 from locust_llm.settings.run_options import Settings

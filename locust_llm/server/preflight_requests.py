@@ -8,7 +8,8 @@ from locust_llm.client.sse import EventDecoder
 from locust_llm.protocols.answer_parser import Completion
 from locust_llm.protocols.error_message import status_message
 from locust_llm.protocols.protocol import Messages
-from locust_llm.protocols.protocol_registry import PROTOCOLS, encode_request_body
+from locust_llm.protocols.protocol_registry import PROTOCOLS
+from locust_llm.protocols.request_body import encode_request_body
 from locust_llm.server.http_get import FetchedResponse, FetchFailed
 from locust_llm.server.length_control import LENGTH_PROMPT
 from locust_llm.settings.extra_inputs import collect_extra_inputs

@@ -11,11 +11,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from locust_llm.client.requests_bridge import resolve_proxy
+from locust_llm.client.proxy_choice import resolve_proxy
 from locust_llm.protocols.answer_parser import Completion, parse_token_count
 from locust_llm.protocols.error_forms import is_error
 from locust_llm.protocols.error_message import error_line, error_text, status_message
-from locust_llm.protocols.protocol_registry import PROTOCOLS, encode_request_body
+from locust_llm.protocols.protocol_registry import PROTOCOLS
+from locust_llm.protocols.request_body import encode_request_body
 from locust_llm.server.http_get import FetchedResponse, FetchFailed, decode_response
 from locust_llm.server.length_control import LENGTH_PROMPT
 from locust_llm.settings.extra_inputs import parse_extra_inputs

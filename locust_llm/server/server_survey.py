@@ -7,7 +7,7 @@ import gevent
 import msgspec
 
 from locust_llm.access.headers_and_api_key import read_candidate_headers
-from locust_llm.client.requests_bridge import find_trusted_certificates
+from locust_llm.client.tls_settings import find_trusted_certificates
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.run_refusal import refuse_run
 

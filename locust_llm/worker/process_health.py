@@ -13,7 +13,7 @@ import gevent
 import psutil
 from msgspec.structs import replace
 
-from locust_llm.client.proxy_tunnel import is_loopback
+from locust_llm.client.proxy_choice import is_loopback
 from locust_llm.records.run_facts import ProcessHealth
 
 STEP_S: Final = 0.05

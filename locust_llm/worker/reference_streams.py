@@ -17,7 +17,7 @@ from locust_llm.client.connection import Target
 from locust_llm.client.request_bytes import Request
 from locust_llm.client.request_exchange import UserConnection, exchange_request
 from locust_llm.gate.gate import Gate
-from locust_llm.protocols.protocol_registry import encode_request_body
+from locust_llm.protocols.request_body import encode_request_body
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
 from locust_llm.records.timing_accuracy import (

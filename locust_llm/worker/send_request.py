@@ -33,7 +33,8 @@ from locust_llm.gate.gate import GateClosed
 from locust_llm.locust_adapter.request_statistics import log_to_locust
 from locust_llm.protocols.answer_parser import USUAL
 from locust_llm.protocols.protocol import Messages
-from locust_llm.protocols.protocol_registry import PROTOCOLS, encode_request_pieces
+from locust_llm.protocols.protocol_registry import PROTOCOLS
+from locust_llm.protocols.request_body import encode_request_pieces
 from locust_llm.records.outcomes import CANCELLED, CUT, OK, RETRIED
 from locust_llm.records.phase_plan import label_phase, stage_of_phase
 from locust_llm.records.record import Record

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from locust_llm.access.certificate_files import CA_CERT, use_certificates
-from locust_llm.client.requests_bridge import (
+from locust_llm.client.tls_settings import (
     CLIENT_CERT,
     CLIENT_KEY,
     find_client_certificate,

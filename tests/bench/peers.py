@@ -32,7 +32,7 @@ from tabulate import tabulate
 from truth import Program, Sent, build, server
 
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
-from locust_llm.lab.interop.tool_registry import UnknownFormat, read_figures
+from locust_llm.lab.interop.read_foreign_results import UnknownFormat, read_figures
 
 LIMIT_S: Final = 110
 """A tool fails after this time on one row."""

@@ -19,7 +19,8 @@ from support.loop_watch import HELD_S, loop_watched
 from support.scripted import Scripted, stream
 
 from locust_llm.client.connection import ConnectFailed, Connection, Target
-from locust_llm.client.proxy_tunnel import MAX_REPLY_BYTES, Proxy, ProxyFailed, find_proxy
+from locust_llm.client.proxy_choice import find_proxy
+from locust_llm.client.proxy_tunnel import MAX_REPLY_BYTES, Proxy, ProxyFailed
 from locust_llm.client.request_exchange import UserConnection, exchange_request
 from locust_llm.client.requests_bridge import make_target
 from locust_llm.gate.gate import Gate

@@ -18,14 +18,9 @@ from support.tiny_server import TinyServer, tiny_server
 
 from locust_llm import LLMUser
 from locust_llm.client.connection import ConnectFailed, Connection
-from locust_llm.client.requests_bridge import (
-    find_trusted_certificates,
-    keep_headers_on_server,
-    make_target,
-    make_tls_context,
-    update_session,
-)
+from locust_llm.client.requests_bridge import keep_headers_on_server, make_target, update_session
 from locust_llm.client.response_chunks import Response
+from locust_llm.client.tls_settings import find_trusted_certificates, make_tls_context
 
 KEYS = {"Authorization": "Bearer sk-1234567", "X-Api-Key": "sk-7654321", "X-Tenant": "mine"}
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from locust_llm.protocols.protocol import text_of
-from locust_llm.protocols.protocol_registry import encode_request_body
+from locust_llm.protocols.request_body import encode_request_body
 
 
 def test_a_chat_sends_its_messages() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from locust_llm.client.chat_answer import join_deltas
 from locust_llm.protocols.answer_parser import Completion
-from locust_llm.protocols.protocol_registry import PROTOCOLS, encode_request_body
+from locust_llm.protocols.protocol_registry import PROTOCOLS
+from locust_llm.protocols.request_body import encode_request_body
 from locust_llm.records.outcomes import OK
 
 

@@ -7,7 +7,8 @@ import pytest
 from support import unpatched_locust  # noqa: F401  the locustfile imports Locust
 
 from locust_llm.client.response_chunks import Response
-from locust_llm.protocols.protocol_registry import PROTOCOLS, encode_request_body
+from locust_llm.protocols.protocol_registry import PROTOCOLS
+from locust_llm.protocols.request_body import encode_request_body
 from locust_llm.records.outcomes import OK
 from locust_llm.settings.option_declaration import declared_options
 from locust_llm.settings.run_options import Settings

@@ -8,11 +8,8 @@ import pytest
 
 from locust_llm.client.chat_answer import join_deltas
 from locust_llm.client.response_chunks import Response
-from locust_llm.protocols.protocol_registry import (
-    PROTOCOLS,
-    convert_key_headers,
-    encode_request_body,
-)
+from locust_llm.protocols.protocol_registry import PROTOCOLS, convert_key_headers
+from locust_llm.protocols.request_body import encode_request_body
 from locust_llm.protocols.responses_protocol import split_at_stored_response
 from locust_llm.workload.answer_schema import find_response_schema, matches_response_schema
 

@@ -20,7 +20,7 @@ from support.loop_watch import HELD_S, loop_watched
 from support.tiny_server import tiny_server
 
 from locust_llm.client.request_exchange import UserConnection
-from locust_llm.client.requests_bridge import CLIENT_CERT, CLIENT_KEY
+from locust_llm.client.tls_settings import CLIENT_CERT, CLIENT_KEY
 from locust_llm.server.discovery import _Models
 from locust_llm.server.http_get import FetchedResponse, FetchFailed, decode_response, fetch
 from locust_llm.server.tokenizer_calibration import _Tokens

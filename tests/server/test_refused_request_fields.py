@@ -14,7 +14,7 @@ import pytest
 from support.tiny_server import Asked, TinyServer, tiny_server
 
 from locust_llm.check_command import NOTE, PROBLEM, check_server
-from locust_llm.protocols.protocol_registry import encode_request_body
+from locust_llm.protocols.request_body import encode_request_body
 from locust_llm.server.discovery import Discovery, DiscoveryFailed, discover_server
 from locust_llm.server.refusals import advise_on_error
 from locust_llm.server.refused_request_fields import RequestForm, learn_from_refusal

@@ -10,7 +10,8 @@ from support.simulated import Simulator, received, started
 
 from locust_llm.client.chat_answer import join_deltas
 from locust_llm.client.response_chunks import Response
-from locust_llm.protocols.protocol_registry import PROTOCOLS, encode_request_body
+from locust_llm.protocols.protocol_registry import PROTOCOLS
+from locust_llm.protocols.request_body import encode_request_body
 from locust_llm.protocols.responses_protocol import split_at_stored_response
 from locust_llm.records.outcomes import OK
 

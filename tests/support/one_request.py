@@ -6,7 +6,8 @@ from locust_llm.client.request_bytes import Request
 from locust_llm.client.request_exchange import UserConnection, exchange_request
 from locust_llm.client.requests_bridge import make_target
 from locust_llm.gate.gate import Gate
-from locust_llm.protocols.protocol_registry import PROTOCOLS, encode_request_body
+from locust_llm.protocols.protocol_registry import PROTOCOLS
+from locust_llm.protocols.request_body import encode_request_body
 from locust_llm.records.record import Record
 
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from locust_llm.protocols.protocol_registry import encode_request_body
+from locust_llm.protocols.request_body import encode_request_body
 from locust_llm.workload.conversation import ConversationSource
 from locust_llm.workload.dataset import Dataset
 from locust_llm.workload.dataset_formats import DatasetError

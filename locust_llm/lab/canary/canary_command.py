@@ -20,11 +20,8 @@ from locust_llm.access.headers_and_api_key import KeyHeaders
 from locust_llm.access.proxy_notes import list_passed_proxies
 from locust_llm.client.request_bytes import Request
 from locust_llm.client.request_exchange import UserConnection, exchange_request
-from locust_llm.client.requests_bridge import (
-    find_trusted_certificates,
-    format_request_head,
-    make_target,
-)
+from locust_llm.client.requests_bridge import format_request_head, make_target
+from locust_llm.client.tls_settings import find_trusted_certificates
 from locust_llm.exit_status import ENDING_SIGNALS, fail
 from locust_llm.gate.gate import Gate
 from locust_llm.lab.canary.canary_arithmetic import CanaryRound, measure_round
@@ -32,7 +29,8 @@ from locust_llm.lab.probe.prefill_costs import prefill_cost_per_token_s
 from locust_llm.locust_adapter.command_line_parser import add_access_options, read_access_options
 from locust_llm.locust_adapter.option_names_of_other_tools import unknown_options
 from locust_llm.locust_adapter.signals import leave_process
-from locust_llm.protocols.protocol_registry import PROTOCOLS, encode_request_body
+from locust_llm.protocols.protocol_registry import PROTOCOLS
+from locust_llm.protocols.request_body import encode_request_body
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
 from locust_llm.server.discovery import (

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from locust_llm.client.request_exchange import UserConnection
-from locust_llm.client.requests_bridge import find_trusted_certificates
+from locust_llm.client.tls_settings import find_trusted_certificates
 from locust_llm.records.server_metrics_history import counter_increase
 from locust_llm.records.server_metrics_parser import DCGM, PATHS, EngineSample, read_engine_samples
 from locust_llm.server.http_get import OK, FetchFailed, fetch

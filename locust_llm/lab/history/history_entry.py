@@ -14,7 +14,11 @@ from locust_llm.files.json_file import decode_json_file
 from locust_llm.lab.history import workload_key as conditions
 from locust_llm.lab.history.workload_key import SentLengths
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
-from locust_llm.lab.interop.tool_registry import UnknownFormat, list_figures_files, read_figures
+from locust_llm.lab.interop.read_foreign_results import (
+    UnknownFormat,
+    list_figures_files,
+    read_figures,
+)
 from locust_llm.records.journal import is_locked
 from locust_llm.records.machine import Commit
 from locust_llm.records.run_facts import RECORDS, RUN, Unix

@@ -20,7 +20,7 @@ import msgspec
 
 from locust_llm.files.sqlite_file import has_table, limit, read_database
 from locust_llm.lab.history.history_entry import KEY_FIGURES
-from locust_llm.lab.interop.tool_registry import list_figures_files
+from locust_llm.lab.interop.read_foreign_results import list_figures_files
 from locust_llm.records.run_facts import RUN
 
 from .history_entry import STILL_RUNNING, HistoryEntry, UnreadableRun, read_entry

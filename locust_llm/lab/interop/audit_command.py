@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from locust_llm.exit_status import ExitStatus, fail, worst_exit_status
-from locust_llm.lab.interop import tool_registry
+from locust_llm.lab.interop import read_foreign_results
 from locust_llm.lab.interop.audit import AuditOutcome, Finding, audit_figures
 from locust_llm.lab.interop.load_metrics import Figures
 from locust_llm.text.format import clean_line, print_safely
@@ -45,8 +45,8 @@ def run_audit(words: list[str]) -> int:
     unread = 0
     for path in options.files:
         try:
-            loads = tool_registry.read_figures(path)
-        except (OSError, tool_registry.UnknownFormat) as error:
+            loads = read_foreign_results.read_figures(path)
+        except (OSError, read_foreign_results.UnknownFormat) as error:
             fail(f"{path}: {getattr(error, 'strerror', None) or error}")
             unread += 1
             continue

@@ -15,7 +15,7 @@ from locust_llm.report.sections.notes import list_missing_parts
 from locust_llm.settings.run_options import Settings
 from locust_llm.text.format import clean_line, format_count, print_safely
 
-from . import tool_registry
+from . import read_foreign_results
 from .imported_records import ImportedRun, UnusableResult
 
 MAX_UNREAD = 3
@@ -27,7 +27,7 @@ def run_import(words: list[str]) -> int:
         prog="locust-llm import",
         description="Make a run folder of another load tester's result, if it contains its requests: "
         "report, compare and "
-        f"audit then work on it. Takes {tool_registry.name_importable_tools()}.",
+        f"audit then work on it. Takes {read_foreign_results.name_importable_tools()}.",
     )
     parser.add_argument(
         "file", type=Path, metavar="FILE", help="the file with the requests, or its folder"
@@ -40,7 +40,9 @@ def run_import(words: list[str]) -> int:
     )
     options = parser.parse_args(words)
     try:
-        imported_run = _choose_load(tool_registry.read_imported_runs(options.file), options.load)
+        imported_run = _choose_load(
+            read_foreign_results.read_imported_runs(options.file), options.load
+        )
         folder = make_run_folder(
             Settings(report_dir=options.report_dir), imported_run.model or None
         )

@@ -27,7 +27,7 @@ from locust_llm.report.run_comparison import (
 from locust_llm.report.sections.notes import SIMULATED
 from locust_llm.text.format import clean_line
 
-from . import tool_registry
+from . import read_foreign_results
 from .load_metrics import Figures
 from .side_by_side import audit_columns, clean_rows, list_conditions, number_equal_titles
 
@@ -168,8 +168,8 @@ def _read_figures_of_runs(
     unread = list[str]()
     for folder, name in zip(folders, names, strict=True):
         try:
-            figures_of_runs.append(tool_registry.read_figures(Path(folder))[0])
-        except (OSError, tool_registry.UnknownFormat) as error:
+            figures_of_runs.append(read_foreign_results.read_figures(Path(folder))[0])
+        except (OSError, read_foreign_results.UnknownFormat) as error:
             figures_of_runs.append(None)
             unread.append(f"{name}: not audited: {getattr(error, 'strerror', None) or error}")
     return figures_of_runs, unread

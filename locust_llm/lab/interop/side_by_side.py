@@ -17,7 +17,7 @@ from locust_llm.lab.static_page import render_page
 from locust_llm.report.compare.same_workload import LengthStatistics, RunWork, find_work_differences
 from locust_llm.text.format import clean_line, format_brief, print_safely
 
-from . import evalscope, tool_registry
+from . import evalscope, read_foreign_results
 from .load_metrics import Distribution, Figures
 
 OWN: Final = """
@@ -34,8 +34,8 @@ def compare_results(words: Sequence[str]) -> int:
     files: list[tuple[Path, Figures]] = []
     for path in options.results:
         try:
-            files += [(path, figures) for figures in tool_registry.read_figures(path)]
-        except (OSError, tool_registry.UnknownFormat) as error:
+            files += [(path, figures) for figures in read_foreign_results.read_figures(path)]
+        except (OSError, read_foreign_results.UnknownFormat) as error:
             return fail(f"{path}: {getattr(error, 'strerror', None) or error}")
     table = build_result_table(files)
     text = format_results_markdown(table)

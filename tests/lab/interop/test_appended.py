@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
+from locust_llm.lab.interop import read_foreign_results as known
+from locust_llm.lab.interop import read_foreign_results as records
 from locust_llm.lab.interop import side_by_side
-from locust_llm.lab.interop import tool_registry as known
-from locust_llm.lab.interop import tool_registry as records
 from locust_llm.lab.interop.audit_command import run_audit as audit
 from locust_llm.lab.interop.import_command import run_import
 from locust_llm.lab.interop.inference_perf import FILE

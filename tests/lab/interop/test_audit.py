@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.interop import audit_command as command
-from locust_llm.lab.interop import tool_registry
+from locust_llm.lab.interop import read_foreign_results
 from locust_llm.lab.interop.audit import AuditOutcome, Finding, audit_figures
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 
@@ -204,7 +204,7 @@ def test_the_sample_tables_of_a_tutorial(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "page.txt").write_text(PAGE)
-    first, second, third = tool_registry.read_figures(tmp_path / "page.txt")
+    first, second, third = read_foreign_results.read_figures(tmp_path / "page.txt")
     assert (first.concurrency, first.prefill_concurrency, first.requests, first.duration_s) == (
         30,
         3,
@@ -280,8 +280,8 @@ def test_whatever_a_file_holds_it_is_read_or_refused(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "any.json"
     path.write_text(json.dumps(document))
-    with suppress(tool_registry.UnknownFormat):
-        for figures in tool_registry.read_figures(path):
+    with suppress(read_foreign_results.UnknownFormat):
+        for figures in read_foreign_results.read_figures(path):
             audit_figures(figures)
 
 

@@ -8,9 +8,9 @@ from typing import Final
 
 import pytest
 
-from locust_llm.lab.interop import imported_records, result_file, tool_registry
+from locust_llm.lab.interop import imported_records, read_foreign_results, result_file
 from locust_llm.lab.interop.imported_records import UnusableResult
-from locust_llm.lab.interop.tool_registry import read_imported_runs
+from locust_llm.lab.interop.read_foreign_results import read_imported_runs
 
 DATA: Final = Path(__file__).parents[2] / "data" / "results"
 RESULTS: Final = {
@@ -52,9 +52,9 @@ def test_a_file_has_a_number_of_values_at_most(
     path = tmp_path / "result.json"
     shutil.copy(DATA / RESULTS["vllm bench"], path)
     monkeypatch.setattr(result_file, "MAX_VALUES", 20_000)
-    assert tool_registry.read_figures(path)[0].requests == 100
+    assert read_foreign_results.read_figures(path)[0].requests == 100
     result = json.loads(path.read_bytes())
     path.write_text(json.dumps({**result, "more": [[]] * 10_001}))  # a comma and a bracket each
-    for read in (read_imported_runs, tool_registry.read_figures):
+    for read in (read_imported_runs, read_foreign_results.read_figures):
         with pytest.raises(OSError, match=r"result\.json has more than 20,000 values"):
             read(path)

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from locust_llm.lab.interop import tool_registry
+from locust_llm.lab.interop import read_foreign_results
 from locust_llm.lab.interop.audit import AuditOutcome, audit_figures
 from locust_llm.lab.interop.load_metrics import Figures
 
@@ -14,7 +14,7 @@ DATA: Final = Path(__file__).parents[2] / "data" / "results"
 
 
 def one(name: str) -> Figures:
-    (figures,) = tool_registry.read_figures(DATA / name)
+    (figures,) = read_foreign_results.read_figures(DATA / name)
     return figures
 
 
@@ -80,7 +80,7 @@ def test_without_the_percentiles_beside_it_evalscopes_summary_is_read_all_the_sa
 ) -> None:
     path = DATA / "evalscope-1.14.1" / "rate-6" / "benchmark_summary.json"
     (tmp_path / path.name).write_bytes(path.read_bytes())
-    (figures,) = tool_registry.read_figures(tmp_path)
+    (figures,) = read_foreign_results.read_figures(tmp_path)
     assert (figures.ttft.avg, figures.ttft.percentiles) == (pytest.approx(0.03007), {})
 
 
@@ -91,7 +91,7 @@ def test_our_own_verdict_on_the_client_is_read(tmp_path: Path) -> None:
         (tmp_path / "profile_export_aiperf.json").write_text(
             raw.replace('"client_verdict": "OK"', f'"client_verdict": "{verdict}"')
         )
-        (figures,) = tool_registry.read_figures(tmp_path)
+        (figures,) = read_foreign_results.read_figures(tmp_path)
         assert figures.client == verdict
         assert [
             one.rule
@@ -106,8 +106,8 @@ def test_what_runs_on_a_real_server_came_to_can_be_true() -> None:
     read = 0
     for path in sorted(DATA.rglob("*.json")):
         try:
-            loads = tool_registry.read_figures(path)
-        except tool_registry.UnknownFormat:
+            loads = read_foreign_results.read_figures(path)
+        except read_foreign_results.UnknownFormat:
             continue
         read += 1
         wrong = [

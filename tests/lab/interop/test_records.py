@@ -15,7 +15,7 @@ from support.evalscope import a_database
 from support.records import answered
 
 from locust_llm.__main__ import main
-from locust_llm.lab.interop import import_command, tool_registry
+from locust_llm.lab.interop import import_command, read_foreign_results
 from locust_llm.lab.interop.imported_records import UnusableResult
 from locust_llm.records.profile_export_jsonl import RecordFile, format_record_line
 from locust_llm.records.record import Record
@@ -159,7 +159,7 @@ def test_each_tool_has_the_same_requests(tmp_path: Path) -> None:
         "guidellm": ("unnamed", "boom"),
                 "inference-perf": ("timeout", "TimeoutError"), "evalscope": ("unnamed", "failed")}  # fmt: skip
     for tool, path in files(tmp_path).items():
-        (found,) = tool_registry.read_imported_runs(path)
+        (found,) = read_foreign_results.read_imported_runs(path)
         ok = sorted(
             (one for one in found.records if one.outcome == "ok"), key=lambda one: one.sent_at or 0
         )
@@ -282,7 +282,7 @@ def test_a_cut_file_is_used_as_far_as_it_goes_and_says_so(
         "itls": [[0.1, 0.1], [0.05], [0.1, 9.0], []],
     }
     (tmp_path / "x.json").write_text(json.dumps(bench))
-    (found,) = tool_registry.read_imported_runs(tmp_path / "x.json")
+    (found,) = read_foreign_results.read_imported_runs(tmp_path / "x.json")
     assert found.unread == ("request 2: its TTFT is nan",)
     assert [one.lacks for one in found.records if one.outcome == "ok"] == [
         ("due",),
@@ -323,7 +323,7 @@ def test_records_of_real_results_say_what_the_tools_said(tool: str) -> None:
     file = {"guidellm-0.8.1": "rate-6.json", "vllm-bench-0.32.0": "rate-6-detailed.json"}.get(
         tool, "rate-6"
     )
-    (found,) = tool_registry.read_imported_runs(DATA / tool / file)
+    (found,) = read_foreign_results.read_imported_runs(DATA / tool / file)
     assert not found.unread
     assert found.rate_per_s == 6
     assert found.arrivals == "poisson"
@@ -380,7 +380,7 @@ def test_no_value_anywhere_ends_in_a_traceback(
     path = tmp_path_factory.mktemp("any") / "x.json"
     path.write_bytes(words.encode()[: data.draw(st.none() | st.integers(0, len(words)))])
     try:
-        loads = tool_registry.read_imported_runs(path)
+        loads = read_foreign_results.read_imported_runs(path)
     except UnusableResult:  # a sentence
         return
     for found in loads:

@@ -17,8 +17,8 @@ from support.evalscope import TYPES, a_database
 
 from locust_llm.files import sqlite_file as database_module
 from locust_llm.lab.interop import import_command
-from locust_llm.lab.interop import tool_registry as figures
-from locust_llm.lab.interop import tool_registry as known
+from locust_llm.lab.interop import read_foreign_results as figures
+from locust_llm.lab.interop import read_foreign_results as known
 from locust_llm.lab.interop.evalscope import FILE, MAX_GAPS_CHARS, NO_WORDS
 from locust_llm.lab.interop.imported_records import ImportedRun, UnusableResult
 from locust_llm.records.record import MOST_CHUNKS, Record
