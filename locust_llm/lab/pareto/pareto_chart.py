@@ -40,15 +40,17 @@ SHAPES: Final = ("circle", "square", "diamond", "triangle")
 COLOURS: Final = ("ink", "muted", "line", "back", "slo", "knee", *HUES)
 SMALL, LARGE = 17, 27
 """The sizes of letters."""
-LINE: Final = 22
-"""The pixels from one line of text to the next."""
+PHONE_SMALL: Final = 28
+"""The size of letters on a phone."""
+LINE: Final = 32
+"""The pixels from one line of a warning to the next, with the letters of a phone."""
 STYLE: Final = """\
 text{fill:var(--ink)}.muted{fill:var(--muted)}.grid{stroke:var(--line)}.back,.hollow{fill:var(--back)}
 .slo{stroke:var(--slo)}text.slo{fill:var(--slo)}
 .leader{stroke:var(--muted)}
 .knee{fill:none;stroke:var(--knee);stroke-width:3}text.knee{fill:var(--knee)}
-text,text.slo,text.knee{font-size:17px;paint-order:stroke;stroke:var(--back);stroke-width:4px}.title{font-size:27px}
-@media (max-width:640px){text,text.slo,text.knee{font-size:28px}.title{font-size:34px}.fine{display:none}}"""
+text,text.slo,text.knee{font-size:17px;paint-order:stroke;stroke:var(--back);stroke-width:4px}.title{font-size:27px}text.warning{font-size:20px}
+@media (max-width:640px){text,text.slo,text.knee,text.warning{font-size:28px}.title{font-size:34px}.fine{display:none}}"""
 """Letters grow on a phone because the drawing shrinks. Texts of the class ``fine`` have no space
 there."""
 
@@ -82,7 +84,7 @@ def draw_pareto_svg(curves: Sequence[ParetoCurve], percentile: float, title: str
     )
     y = LinearScale(choose_ticks(max(point.per_gpu for point in points)), TOP + PLOT, -PLOT)
     height = TOP + PLOT + BOTTOM + ROW * len(curves)
-    warning = wrap_text(describe_curve_differences(curves), WIDTH - LEFT - RIGHT, SMALL)
+    warning = wrap_text(describe_curve_differences(curves), WIDTH - LEFT - RIGHT, PHONE_SMALL)
     more = LINE * max(len(warning) - 1, 0)  # further lines make room above the rest
     what = "per GPU" if all(curve.gpus for curve in curves) else "of the whole server"
     lines = [*_place_pace_lines(curves, x)]
@@ -144,7 +146,7 @@ def _head(curves: Sequence[ParetoCurve], name: str, warning: Sequence[str]) -> I
     top = 76 - LINE * max(len(warning) - 1, 0)
     yield f'<text x="{LEFT}" y="{top - 30}" class="title" font-weight="700">{title}</text>'
     for number, line in enumerate(warning):
-        yield f'<text class="slo" x="{LEFT}" y="{top + LINE * number}">{line}</text>'
+        yield f'<text class="slo warning" x="{LEFT}" y="{top + LINE * number}">{line}</text>'
     if not warning:
         yield f'<text class="muted fine" x="{LEFT}" y="{top}">{HOW_TO_READ}</text>'
     if simulated:

@@ -31,7 +31,7 @@ def fit_text(text: str, width: float, size: float) -> str:
 
 def wrap_text(text: str, width: float, size: float) -> list[str]:
     """The escaped lines of the text, none wider than ``width``."""
-    lines = textwrap.wrap(clean_line(text), int(width / size / LETTER))
+    lines = textwrap.wrap(clean_line(text), int(width / size / LETTER), break_on_hyphens=False)
     return [escape_text(line) for line in lines]
 
 

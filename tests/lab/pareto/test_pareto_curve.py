@@ -3,6 +3,7 @@ figure."""
 
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -102,6 +103,34 @@ def test_the_energy_of_a_token() -> None:
     assert none.joules_per_output_token is None
 
 
+@pytest.mark.parametrize("width", [1200, 400])
+def test_a_warning_is_in_full_on_every_screen(browser: Any, width: int) -> None:
+    """It is wrapped, not cut: neither by dots nor by the edge of the drawing, as letters grow on a
+    phone."""
+    a, b = (
+        replace(
+            CURVE,
+            name=f"reports/a-run-with-a-long-name-{name}",
+            workloads=(CurveWorkload(model=model, input_tokens=tokens, output_tokens=50),),
+        )
+        for name, model, tokens in (
+            ("a", "meta-llama/Llama-3.1-8B-Instruct", 100.0),
+            ("b", "mistralai/Mistral-7B-Instruct-v0.3", 4000.0),
+        )
+    )
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    page.set_content(draw_pareto_svg([a, b], 50))
+    lines = page.locator("text.warning")
+    assert " ".join(lines.all_text_contents()) == describe_curve_differences([a, b])
+    boxes = lines.evaluate_all(
+        "lines => lines.map(line => line.getBBox()).map(box => [box.y, box.x + box.width])"
+    )
+    top = float(page.locator("svg").get_attribute("viewBox").split()[1])
+    assert min(begins for begins, _ in boxes) >= top
+    assert max(ends for _, ends in boxes) <= 1200
+    page.close()
+
+
 def test_curves_of_different_models_or_lengths_say_so() -> None:
     """Lengths may differ by 2 %, which chance does too."""
     one, near, far = (
@@ -129,7 +158,7 @@ def test_curves_of_different_models_or_lengths_say_so() -> None:
     svg = draw_pareto_svg([replace(a, simulated=True), c], 50.0)
     root = ET.fromstring(svg)
     lines = [one.text or "" for one in root.iter("{http://www.w3.org/2000/svg}text")
-             if one.attrib.get("class") == "slo"]  # fmt: skip
+             if one.attrib.get("class") == "slo warning"]  # fmt: skip
     assert " ".join(lines) == why  # to its last word
     assert "SIMULATED" in svg
 
