@@ -4,7 +4,7 @@
   const { history } = liveCharts, { element, many, ms } = liveSide;
   const by = (id) => document.getElementById(id);
   const EVERY_MS = 1000, LINES_EVERY = 2, PATIENCE_MS = 3000, MOST_PATIENCE_MS = 12_000, LOOK_MS = 500, ANSWER_MS = 6000;
-  const QUANTILES = ["p50", "p90", "p95", "p99"], NEEDS = [2, 10, 20, 100];
+  const QUANTILES = ["p50", "p90", "p95", "p99"];
   let run = null, step = 1, asked = 0, state = "", isFrozen = false, last = null;
 
   // -- words ---------------------------------------------------------------------------------------------------------------------
@@ -17,7 +17,7 @@
   const figure = (value) => chartFormat.brief(value, "", 3);
   // A percentile; with a star where there are too few values for it.
   function starred(value, count, i, form) {
-    return value === undefined || value === null ? "–" : `${form(value)}${count < NEEDS[i] ? "*" : ""}`;
+    return value === undefined || value === null ? "–" : `${form(value)}${liveValues.isFew(QUANTILES[i], count) ? "*" : ""}`;
   }
 
   // -- the bar ---------------------------------------------------------------------------------------------------------------------

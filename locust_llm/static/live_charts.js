@@ -21,19 +21,14 @@ const liveCharts = (() => {
   // -- the panels ----------------------------------------------------------------------------------------------------------
 
   const isFromDue = () => history.measure === "ttft_from_due";
-  const describeCount = (count) => {
-    if (!count) return "last 10 s";
-    const few = [["p95", 20], ["p99", 100]].filter(([, least]) => count < least).map(([name]) => name);
-    return `last 10 s, ${chartFormat.brief(count)} requests${few.length ? `; ${few.join(", ")} of too few` : ""}`;
-  };
   // A panel: its title, its share of the height, its unit, its measure in rules, and what makes its series. ``only``: where it
   // is shown, else everywhere.
   const PANELS = [
-    { title: () => "Request latency", note: () => describeCount(counts.ttft), size: 1.6, unit: "ms", measure: () => "request_latency",
+    { title: () => "Request latency", note: () => liveValues.describeCount(counts.ttft), size: 1.6, unit: "ms", measure: () => "request_latency",
       only: () => !history.streams, series: () => percentiles(LATENCY) },
-    { title: () => (isFromDue() ? "TTFT from due" : "Time to first token"), note: () => describeCount(counts.ttft), size: 1.6, unit: "ms",
+    { title: () => (isFromDue() ? "TTFT from due" : "Time to first token"), note: () => liveValues.describeCount(counts.ttft), size: 1.6, unit: "ms",
       measure: () => history.measure, only: () => history.streams, series: () => percentiles(TTFT) },
-    { title: () => "Time between tokens (ITL)", note: () => describeCount(counts.itl), size: 1.25, unit: "ms", measure: () => "itl",
+    { title: () => "Time between tokens (ITL)", note: () => liveValues.describeCount(counts.itl), size: 1.25, unit: "ms", measure: () => "itl",
       only: () => history.streams, series: () => percentiles(ITL) },
     { title: () => "In flight", note: () => `mean of ${RATE_S} s`, size: 1.2, unit: "", whole: true, series: () => [
       { name: history.streams ? "prefill" : "sent", hue: "prefill", kind: "stack", values: mean(USED_S) },

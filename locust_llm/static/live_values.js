@@ -41,6 +41,15 @@ const liveValues = (() => {
       return seconds > 0 ? round((of(point) - (i ? of(points[j]) : 0)) / seconds) : null;
     });
   }
+  // Percentiles with the number of values that each needs at least.
+  const NEEDS = { p50: 2, p90: 10, p95: 20, p99: 100 };
+  const isFew = (name, count) => count < NEEDS[name];
+  // What stands beside the percentiles of a chart: how many values they are of, and which are of too few.
+  function describeCount(count) {
+    if (!count) return "last 10 s";
+    const few = ["p50", "p95", "p99"].filter((name) => isFew(name, count));
+    return `last 10 s, ${chartFormat.brief(count)} requests${few.length ? `; too few for ${few.join(", ")}` : ""}`;
+  }
   const sum = (values) => values.reduce((total, value) => total + value, 0);
 
   // The x of the points, with one in each hole; and a column with nothing there.
@@ -95,6 +104,6 @@ const liveValues = (() => {
 
   return {
     RATE_S, SILENT_MS, AT, USERS, LIMIT, USED_S, WAITING_S, DECODING_S, TTFT, ITL, TOKENS, OK, FAILED, SERVER, LATENCY, IN_FLIGHT_AT,
-    findRates, breakAtHoles, findEnd, findPlanned, findShare, describeSilence, sum,
+    findRates, breakAtHoles, findEnd, findPlanned, findShare, describeSilence, describeCount, isFew, sum,
   };
 })();

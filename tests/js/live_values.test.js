@@ -63,3 +63,11 @@ test("a page without news says so after three seconds", () => {
   assert.match(liveValues.describeSilence(7200).text, /^No news from the load generator for 7 s/);
   assert.equal(liveValues.describeSilence(7200).level, "bad");
 });
+
+test("a percentile of too few values is marked, beside the charts as in the table", () => {
+  assert.equal(liveValues.describeCount(100), "last 10 s, 100 requests");
+  assert.equal(liveValues.describeCount(33), "last 10 s, 33 requests; too few for p99");
+  assert.equal(liveValues.describeCount(19), "last 10 s, 19 requests; too few for p95, p99");
+  assert.equal(liveValues.describeCount(0), "last 10 s");
+  assert.deepEqual(["p50", "p90", "p95", "p99"].map((name) => liveValues.isFew(name, 33)), [false, false, false, true]);
+});
