@@ -7,7 +7,6 @@ from locust_llm.text.format import format_plain_number
 from .metric_definitions import BY_WORD
 from .rules import Rule, quote_value
 
-NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 SIGNS: Final = {"<=": "\N{LESS-THAN OR EQUAL TO}", ">=": "\N{GREATER-THAN OR EQUAL TO}"}
 
 
@@ -34,9 +33,10 @@ def format_rule_limit(rule: Rule) -> str:
 
 
 def space_unit(text: str) -> str:
-    """A value with a space between its number and its unit: ``607 ms``."""
+    """A value with a plain space between its number and its unit: ``607 ms``. It is searched and
+    copied as a reader types it."""
     for unit in ("ms", "s"):
         number = text.removesuffix(unit)
         if number != text and number[-1:].isdigit():
-            return f"{number}{NO_BREAK}{unit}"
+            return f"{number} {unit}"
     return text
