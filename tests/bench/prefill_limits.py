@@ -1,5 +1,5 @@
 """Prefill limits: what limits 1 to 8, and none, do to a mix of long and short prompts, on simulated
-servers in virtual time. The table of docs/concepts/prefill-limit.md.
+servers in virtual time. The tables of benchmarks/limits-1-to-8.md.
 
     tests/bench/prefill_limits.py [--seconds 3600] [--server prefill-first] [--rate 6]
 """
