@@ -426,7 +426,7 @@ TUTORIAL_FILES: Final = {
 """Files that a reader of the page has."""
 REFUSED: Final = ("locust-llm run --headless --target",)
 """How a command begins that the page shows because it is refused."""
-COMPARED: Final = re.compile(r"[A-Z][\w ]+ p\d+ ")
+COMPARED: Final = re.compile(r"[A-Z][\w ]+ p\b")
 """Rows of two runs that are compared: the console has those that differ."""
 RULES_DECIDE: Final = (ExitStatus.OK, ExitStatus.RULE_FAILED, ExitStatus.INCONCLUSIVE)
 """A shortened run may decide otherwise than the page shows."""
