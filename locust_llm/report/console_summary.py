@@ -617,7 +617,7 @@ def _fit_runs(
         rows = [(Path(compared.base).name, "base", *base)]
         for name, pair in zip(names, compared.runs, strict=True):
             rows.append((name, *_summarise_run(pair, keys)))
-        table = _align_all([("", "differ", *(line.label for line in lines)), *rows])
+        table = _align_all([("", "seen to differ", *(line.label for line in lines)), *rows])
         if not lines or max(map(len, table)) <= width:
             return [truncate_text(line, width) for line in table], set(keys)
         lines.pop()
@@ -666,6 +666,13 @@ def _name_runs(names: Sequence[str], pairs: Sequence[RunPair]) -> Iterator[str]:
         yield f"WARNING: {', '.join(runs)}: {text}"
 
 
+def _describe_unseen_changes(known: int) -> str:
+    """``no difference to be seen in 13 figures``: they may differ by less than their intervals."""
+    if not known:
+        return "no interval is known"
+    return f"no difference to be seen in {format_count(known, 'figure')}"
+
+
 def _pair(comparison: Comparison, pair: RunPair, width: int, room: int) -> list[str]:
     titles = make_column_titles(comparison.base, pair.folder)
     if pair.axis:
@@ -681,7 +688,9 @@ def _pair(comparison: Comparison, pair: RunPair, width: int, room: int) -> list[
     differing = [row for row in rows if _is_different(row[1])]
     changes = [f"{label} {line.word}" for label, line in differing]
     unknown = sum(line.low is None for _, line in rows)
-    result = f"{len(changes)} of {len(rows)} figures differ"
+    result = _describe_unseen_changes(len(rows) - unknown)
+    if changes:
+        result = f"{len(changes)} of {len(rows)} figures differ"
     if unknown:
         result += f", {unknown} cannot be compared"
     if changes:

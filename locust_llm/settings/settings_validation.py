@@ -295,8 +295,11 @@ def _dataset(settings: Settings) -> Iterator[str]:
 
 
 def find_rules_that_cannot_pass(settings: Settings) -> Iterator[str]:
-    """Find rules that no run passes, and rules for which this run has too few requests. Each is a
-    sentence."""
+    """Find rules that no run passes or decides, and rules for which this run has too few requests.
+    Each is a sentence."""
+    for rule in settings.rules.readable:
+        if rule.metric in OF_SCHEDULE and not settings.open_loop:
+            yield f"{rule} cannot be decided: {slo.NO_SCHEDULE.format(rule.metric)}"
     if settings.slo_mode != slo.POINT:
         for rule in settings.rules.readable:
             if rule.is_at_edge:

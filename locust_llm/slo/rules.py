@@ -677,6 +677,8 @@ MODES: Final = (INTERVAL, POINT)
 """Compared with a limit: the 95 % interval of a value, or its point estimate alone."""
 AT_EDGE: Final = "allow 0.1% beyond it, or use --slo-mode point"
 """The advice for a rule that no interval can meet."""
+NO_SCHEDULE: Final = "a closed loop has no schedule of which something could be {}"
+"""Why a rule on ``OF_SCHEDULE`` cannot be decided in a closed loop."""
 FAILS: Final = "fail"
 CLOSE: Final = "close"
 WARNS: Final = "warn"

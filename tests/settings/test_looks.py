@@ -73,3 +73,19 @@ def test_a_rule_that_no_run_passes_is_named_before_it() -> None:
         assert lines(rule, slo_mode="point") == []
     assert lines("error_rate <= 0.1%") == lines("delivered >= 100%", request_rate=5.0) == []
     assert lines("fluidity p50 >= 100%") == []
+
+
+@pytest.mark.parametrize("metric", ["completed", "delivered"])
+def test_a_closed_loop_names_rules_on_a_schedule_before_it(metric: str) -> None:
+    def lines(**given: object) -> list[str]:
+        rule = f"{metric} >= 90%"
+        settings = msgspec.convert({"host": "http://h", "slo": [rule], **given}, Settings)
+        return list(find_rules_that_cannot_pass(settings))
+
+    (line,) = lines(users=6)
+    assert line == (
+        f"{metric} >= 90% cannot be decided: a closed loop has no schedule of which something "
+        f"could be {metric}"
+    )
+    assert lines(sweep="concurrency=1,2") == [line]
+    assert lines(request_rate=5.0) == lines(sweep="request-rate=1,2") == []

@@ -10,7 +10,7 @@ import pytest
 
 from locust_llm.records.report_result import ReportResult
 from locust_llm.report.slo_evidence.capacity_evidence import estimate_capacity
-from locust_llm.report.slo_evidence.rule_evidence import find_settled, make_share_evidence
+from locust_llm.report.slo_evidence.rule_evidence import FAR, find_settled, make_share_evidence
 from locust_llm.slo.capacity_search import (
     CapacityEstimate,
     RuleEvidence,
@@ -234,6 +234,13 @@ def test_a_rise_from_one_half_of_a_stage_to_the_other() -> None:
     assert found.begin == pytest.approx(math.log(0.55))
     assert found.settled is not None
     assert (found.settled.excess, found.settled.count) == (pytest.approx(math.log(1.1)), 50)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_begin_of_failures_alone_is_far_beyond_the_limit() -> None:
+    """Each request counts as infinitely long; nothing is computed of infinity less infinity."""
+    found = make_share_evidence("r", np.ones(100), 0.05, np.full(100, np.inf))
+    assert found.begin == FAR
 
 
 def test_a_rise_that_is_over_at_once_is_none() -> None:

@@ -9,7 +9,7 @@ from locust_llm.records.run_facts import Run
 from locust_llm.report.compare.forest_plot import BETTER, NOT_SIGNIFICANT, WORSE, describe_ratio
 from locust_llm.report.document_blocks import format_interval, format_observed
 from locust_llm.report.metrics_by_group import LIMIT, WHOLE
-from locust_llm.report.open_loop_delivery import describe_overload, describe_undelivered
+from locust_llm.report.open_loop_delivery import Delivery, describe_undelivered
 from locust_llm.report.sections.ab_comparison import (
     DIFFERENT,
     FROM_DUE,
@@ -33,7 +33,6 @@ from locust_llm.slo.rule_name import (
 )
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, Rule, SloResult
 from locust_llm.text.format import (
-    format_brief,
     format_duration,
     format_duration_rounded_up,
     truncate_text,
@@ -74,16 +73,13 @@ def make_verdict(summary: Summary, run: Run) -> Verdict:
     conditions = summary.conditions
     if not conditions.requests:
         return Verdict("No result:", "no request was measured.", "open")
-    overload = describe_overload(summary.delivery)
-    if not conditions.succeeded:
+    if not conditions.succeeded and summary.failures:
         return Verdict("Failed:", _describe_reason(summary), "loud")
-    if overload is not None:
-        share = 100 * _count_unanswered(summary) / conditions.requests
-        return Verdict(
-            "Overloaded:",
-            f"{format_brief(share, digits=2)}% of the requests had no answer.",
-            "loud",
-        )
+    if not conditions.succeeded and summary.slo_status != FAIL:
+        return Verdict("No result:", _describe_unfinished(summary), "open")
+    delivery = summary.delivery
+    if delivery is not None and delivery.overload is not None:
+        return Verdict("Overloaded:", _describe_late_answers(delivery), "loud")
     if summary.client is not None and summary.client.level == INVALID and not summary.slo_status:
         return Verdict("Do not use:", "the load generator was too inexact.", "loud")
     if run.stream_was_buffered:
@@ -184,15 +180,37 @@ def _count_unanswered(summary: Summary) -> int:
     return summary.conditions.failed + summary.conditions.cut
 
 
+def _describe_late_answers(delivery: Delivery) -> str:
+    """``534 of 612 requests had no answer by the stop.``: what came while the queue drained came
+    late."""
+    counted = delivery.due - delivery.cancelled
+    return f"{counted - delivery.completed:,} of {counted:,} requests had no answer by the stop."
+
+
+def _name_all_requests(summary: Summary) -> str:
+    count = summary.conditions.requests
+    return "the request" if count == 1 else f"all {count:,} requests"
+
+
+def _describe_unfinished(summary: Summary) -> str:
+    """``all 6 requests were cut when the run ended.``: none failed, and none succeeded."""
+    conditions = summary.conditions
+    were = "was" if conditions.requests == 1 else "were"
+    how = "cut when the run ended"
+    if conditions.cancelled:
+        how = "cut or cancelled" if conditions.cut else "cancelled on purpose"
+    return f"{_name_all_requests(summary)} {were} {how}."
+
+
 def _describe_reason(summary: Summary) -> str:
     """``all 30 requests failed: connection refused.``"""
     conditions = summary.conditions
-    all_of = "the request" if conditions.requests == 1 else f"all {conditions.requests:,} requests"
-    if not summary.failures:
-        return f"{all_of} were cut or cancelled."
+    result = f"{_name_all_requests(summary)} failed"
+    if conditions.failed < conditions.requests:
+        result = f"none of {conditions.requests:,} requests succeeded"
     reason = summary.failures[0].message or summary.failures[0].outcome
-    words = reason.rstrip(".").split()[: MAX_WORDS - len(all_of.split()) - 2]
-    return f"{all_of} failed: {truncate_text(' '.join(words), 2 * MAX_RULE)}."
+    words = reason.rstrip(".").split()[: MAX_WORDS - len(result.split()) - 1]
+    return f"{result}: {truncate_text(' '.join(words), 2 * MAX_RULE)}."
 
 
 def _judge(summary: Summary, run: Run) -> Verdict:
@@ -213,18 +231,18 @@ def _judge(summary: Summary, run: Run) -> Verdict:
 
 
 def _describe_open(open_ones: Sequence[SloResult], rules: Mapping[str, Rule]) -> str:
-    """``ITL p95 needs about 4 min more, 1 other too.``"""
-    first = open_ones[0]
+    """``2 rules open; TTFT p95 needs about 8 s more.``: of the first rule that has a time, its
+    own."""
+    first = next((result for result in open_ones if result.longer_s), open_ones[0])
     rule = rules.get(first.rule)
     named = rule is None or rule.where or rule.base
     name = _name_rule(first, rule) if named or rule is None else format_rule_subject(rule)
-    seconds = max((result.longer_s or 0.0 for result in open_ones), default=0.0)
-    needs = f"needs about {format_duration_rounded_up(seconds)} more"
-    text = f"{name} {needs if seconds else LIKELY.get(first.likely, 'is open')}"
-    count = len(open_ones) - 1
-    others = f", {count} {'other' if count == 1 else 'others'} too" if count else ""
-    is_short = len(f"{text}{others}".split()) <= MAX_WORDS - 2
-    return f"{text}{others if is_short else ''}."
+    text = f"{name} {LIKELY.get(first.likely, 'is open')}"
+    if first.longer_s:
+        text = f"{name} needs about {format_duration_rounded_up(first.longer_s)} more"
+    count = f"{len(open_ones)} rules open; " if len(open_ones) > 1 else ""
+    is_short = len(f"{count}{text}".split()) <= MAX_WORDS - 2
+    return f"{count if is_short else ''}{text}."
 
 
 def _describe_failed(failed: Sequence[SloResult], rules: Mapping[str, Rule]) -> str:

@@ -31,7 +31,15 @@ from locust_llm.slo.metric_definitions import (
     Metric,
 )
 from locust_llm.slo.percentile import find_percentile, has_too_few_values
-from locust_llm.slo.rules import COLUMNS, INPUT, OPERATORS, Condition, Rule, make_predicates
+from locust_llm.slo.rules import (
+    COLUMNS,
+    INPUT,
+    NO_SCHEDULE,
+    OPERATORS,
+    Condition,
+    Rule,
+    make_predicates,
+)
 from locust_llm.text.format import format_count, format_duration
 
 from . import confidence_intervals
@@ -154,10 +162,7 @@ def compute_rule_value(rule: Rule, seen: Evaluation) -> ObservedValue:
     measure = BY_WORD[rule.metric]
     if rule.metric in OF_SCHEDULE:
         if (d := seen.delivery) is None:
-            return ObservedValue(
-                None,
-                note=f"a closed loop has no schedule of which something could be {rule.metric}",
-            )
+            return ObservedValue(None, note=NO_SCHEDULE.format(rule.metric))
         value = d.share if rule.metric == "delivered" else d.completed_share
         counted = d.due if rule.metric == "delivered" else d.due - d.cancelled
         why = "requests last as long as half of the run"

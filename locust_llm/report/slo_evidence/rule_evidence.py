@@ -23,6 +23,7 @@ from locust_llm.slo.metric_definitions import (
     TTFT,
     TTFT_FROM_DUE,
 )
+from locust_llm.slo.percentile import find_percentile
 from locust_llm.slo.rules import FAIL, PASS, Rule, SloResult
 
 from .censoring import bound_share_hits, measure_margins
@@ -181,11 +182,12 @@ def make_share_evidence(
         logs = np.clip(np.log(margins), -FAR, FAR)
     cut = find_settled(logs)
     rise, error = _measure_rise(logs, cut)
+    start = np.sort(margins[: int(BEGIN * len(margins))])
     return replace(
         whole,
         rise=rise,
         rise_error=error,
-        begin=_log_over(float(np.quantile(margins[: int(BEGIN * len(margins))], 1 - allowed)), 1.0),
+        begin=_log_over(find_percentile(start, 100 * (1 - allowed)), 1.0),
         settled=_weigh_margins(name, beyond[cut:], allowed, margins[cut:]),
     )
 

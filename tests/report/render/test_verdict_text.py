@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.levels import level
-from support.records import a_run, answered, failed, mixed
+from support.records import UNIX, a_run, answered, failed, mixed
 
 from locust_llm.records.record import Record
+from locust_llm.records.run_facts import OpenLoopSchedule
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render.verdict_text import (
     MAX_WORDS,
@@ -58,7 +59,66 @@ def test_an_open_rule_names_what_it_needs() -> None:
     summary = replace(
         summarise_run(collect_columns(GOOD), run), slos=tuple(two), slo_status=INCONCLUSIVE
     )
-    assert make_verdict(summary, run).text == "ITL p95 needs about 4 min more, 1 other too."
+    verdict = make_verdict(summary, run)
+    assert verdict.text == "2 rules open; ITL p95 needs about 4 min more."
+    assert len(f"{verdict.word} {verdict.text}".split()) <= MAX_WORDS
+
+
+def test_an_open_rule_has_its_own_time_and_not_that_of_another() -> None:
+    """TTFT needs 8 s, the share of failures 2 min."""
+    two = (
+        SloResult(rule="ttft p95 < 2s", status=INCONCLUSIVE, longer_s=7.9),
+        SloResult(rule="error_rate < 1%", status=INCONCLUSIVE, longer_s=119.0),
+    )
+    run = a_run(slo=tuple(result.rule for result in two))
+    summary = replace(summarise_run(collect_columns(GOOD), run), slos=two, slo_status=INCONCLUSIVE)
+    assert make_verdict(summary, run).text == "2 rules open; TTFT p95 needs about 8 s more."
+    alone = replace(summary, slos=two[:1])
+    assert make_verdict(alone, run).text == "TTFT p95 needs about 8 s more."
+    without_time = replace(two[0], longer_s=None)
+    later = make_verdict(replace(summary, slos=(without_time, two[1])), run)
+    assert later.text == "2 rules open; error rate needs about 2 min more."
+
+
+def test_an_overload_counts_what_had_no_answer_by_the_stop() -> None:
+    """A request takes half a second, one after the other: 10 are due a second for 20 s, and 40 of
+    200 are over by the stop. All others are answered while the queue drains."""
+    late = [
+        answered(500 * (i + 1) - 100 * i, sent_at=0.1 * i, due_at=0.1 * i, asked_at=0.1 * i)
+        for i in range(200)
+    ]  # fmt: skip
+    offer = OpenLoopSchedule(due=200, never_started=0, duration_s=20.0, most_users=200)
+    run = replace(a_run(request_rate=10.0), stopping_at=UNIX + 20.05, offer=offer)
+    summary = summarise_run(collect_columns(late), run)
+    assert summary.delivery is not None
+    assert summary.conditions.succeeded == summary.conditions.requests == 200
+    found = make_verdict(summary, run)
+    assert found == Verdict("Overloaded:", "160 of 200 requests had no answer by the stop.", "loud")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "verdict"),
+    [
+        (["cut"] * 6, Verdict("No result:", "all 6 requests were cut when the run ended.", "open")),
+        (["cut"], Verdict("No result:", "the request was cut when the run ended.", "open")),
+        (["cancelled"] * 2, Verdict("No result:", "all 2 requests were cancelled on purpose.", "open")),
+        (["cut", "cancelled"], Verdict("No result:", "all 2 requests were cut or cancelled.", "open")),
+    ],
+)  # fmt: skip
+def test_requests_that_were_only_cut_did_not_fail(outcomes: list[str], verdict: Verdict) -> None:
+    records = [
+        answered(10, sent_at=20.0 + i, outcome=outcome, closed_at=40.0)
+        for i, outcome in enumerate(outcomes)
+    ]
+    assert verdict_of(records) == verdict
+    assert len(f"{verdict.word} {verdict.text}".split()) <= MAX_WORDS
+
+
+def test_cut_requests_are_no_failures_beside_others() -> None:
+    cut = answered(10, sent_at=20.0, outcome="cut", closed_at=40.0)
+    lost = failed("refused", error="Connection refused", sent_at=20.0)
+    found = verdict_of([cut, cut, lost])
+    assert found.text == "none of 3 requests succeeded: Connection refused."
 
 
 def test_the_verdict_of_a_ramp_shows_what_the_limit_does() -> None:
