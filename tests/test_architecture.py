@@ -1,9 +1,13 @@
 """ARCHITECTURE.md: its table of folders is that of the import contracts, and each path in it
-exists."""
+exists. So does each file that a docstring or a comment of the package names."""
 
+import ast
+import io
 import re
+import tokenize
 import tomllib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +20,19 @@ TEXT: Final = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
 TOP: Final = tuple(path.name for path in ROOT.iterdir())
 APART: Final = {"simulator"}
 """In the last row: it is in no layer, as it imports nothing of the package."""
+OF_OTHER_PROJECTS: Final = {
+    "chat.py",  # a user's locustfile
+    "dataset/generator/prompt.py",
+    "loader/models.py",
+    "locust/main.py",
+    "metric_utils.py",
+    "scheduler.py",
+    "srt/observability/req_time_stats.py",
+    "v1/core/block_pool.py",
+}
+"""Beside all files of these folders:"""
+OTHER_PROJECTS: Final = ("vllm/", "python/sglang/")
+NAMED_FILE: Final = re.compile(r"[\w./-]*\w\.py\b")
 
 
 def contracts() -> list[dict[str, Any]]:
@@ -105,3 +122,40 @@ def test_no_two_files_have_the_same_name() -> None:
     names = Counter(path.name for path in PACKAGE.rglob("*.py"))
     twice = {name for name, count in names.items() if count > 1}
     assert twice == {"__init__.py", "__main__.py"}
+
+
+def iterate_comments(source: str) -> Iterator[str]:
+    """The docstrings, of fields too, and the comments of a file."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield str(node.value.value)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+
+
+def find_absent_files(comment: str, existing: list[str]) -> set[str]:
+    """The files that a comment names and that are none of the package's or the repository's."""
+    absent = set[str]()
+    for name in NAMED_FILE.findall(comment):
+        is_others = name in OF_OTHER_PROJECTS or name.startswith(OTHER_PROJECTS)
+        exists = any(f"/{path}".endswith(f"/{name}") for path in existing)
+        if not exists and not is_others:
+            absent.add(name)
+    return absent
+
+
+def test_each_file_that_a_comment_or_a_docstring_names_exists() -> None:
+    existing = list[str]()
+    for folder in (PACKAGE, ROOT / "tests", ROOT / "locustfiles"):
+        existing += [path.relative_to(ROOT).as_posix() for path in folder.rglob("*.py")]
+    assert find_absent_files("see gone.py, gate.py and slo/rules.py", existing) == {"gone.py"}
+    absent: dict[str, set[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        for comment in iterate_comments(path.read_text("utf-8")):
+            absent.setdefault(path.name, set()).update(find_absent_files(comment, existing))
+    for path in [*PACKAGE.glob("static/*"), *PACKAGE.rglob("*.c"), *PACKAGE.rglob("*.html")]:
+        if path.suffix in (".js", ".css", ".c", ".html") and ".min." not in path.name:
+            named = find_absent_files(path.read_text("utf-8"), existing)
+            absent.setdefault(path.name, set()).update(named)
+    assert {name: files for name, files in absent.items() if files} == {}

@@ -1,5 +1,5 @@
-"""Certificate files: the files that flags name replace the environment's files, which all requests
-of this process use."""
+"""Certificate files: checks the files that flags name. They replace the environment's files, which
+all requests of this process use (client/tls_settings.py)."""
 
 import os
 import ssl

@@ -1,5 +1,5 @@
-"""Proxy notes: the proxies between this process and the servers of a run. They are a condition of
-the run."""
+"""Proxy notes: the proxies between this process and the servers of a run, one of its conditions.
+client/proxy_choice.py chooses them."""
 
 from locust_llm.client.proxy_choice import resolve_proxy
 from locust_llm.settings.run_options import Settings

@@ -21,6 +21,7 @@ def make_distribution_row(metric: Metric, values: Floats, percentiles: Sequence[
     row = Row(label=metric.label, tag=metric.tag, unit=metric.unit, count=len(values))
     if not len(values):
         return row
+    ordered = np.sort(values)
     return msgspec.structs.replace(
         row,
         avg=float(values.mean()),
@@ -28,9 +29,7 @@ def make_distribution_row(metric: Metric, values: Floats, percentiles: Sequence[
         max=float(values.max()),
         std=float(values.std(ddof=1)) if len(values) > 1 else None,
         sum=float(values.sum()),
-        percentiles=dict(
-            zip(percentiles, np.percentile(values, percentiles).tolist(), strict=True)
-        ),
+        percentiles={p: find_percentile(ordered, p) for p in percentiles},
     )
 
 

@@ -1109,7 +1109,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
             "AXIS=VALUES",
         ),
     ] = None
-    """The stages: see sweep.py."""
+    """The stages: see sweep_option.py."""
     objective: Annotated[
         str | None,
         Option(

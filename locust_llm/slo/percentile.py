@@ -1,4 +1,8 @@
-"""Percentile: a percentile of ordered values, and when there are too few values."""
+"""Percentile: the one definition of a percentile, for tables, rules and prefill limits; and when
+there are too few values.
+
+numpy's percentile, which charts use on arrays, has the same values to the last bit.
+"""
 
 import math
 from typing import Any, Protocol
@@ -18,12 +22,16 @@ def find_percentile(ordered: OrderedNumbers, percentile: float, *, nearest: bool
     if nearest:
         rank = max(math.ceil(round(percentile / 100 * len(ordered), 9)), 1)
         return float(ordered[rank - 1])
-    place = round(percentile / 100 * (len(ordered) - 1), 9)
+    place = percentile / 100 * (len(ordered) - 1)
     below = float(ordered[math.floor(place)])
-    above = float(ordered[math.ceil(place)])
+    above = float(ordered[min(math.floor(place) + 1, len(ordered) - 1)])
     if not (math.isfinite(below) and math.isfinite(above)):
-        return above
-    return below + (above - below) * (place - math.floor(place))
+        # without the error of the product, which would reach for an infinite neighbour
+        return float(ordered[math.ceil(round(place, 9))])
+    part = place - math.floor(place)
+    if part < 0.5:
+        return below + (above - below) * part
+    return above - (above - below) * (1 - part)
 
 
 def has_too_few_values(count: int, percentile: float) -> bool:

@@ -1,8 +1,8 @@
 """Span receiver process: takes OTLP/HTTP exports on the socket that it was started with, and prints
 the run's spans.
 
-It prints a line of JSON (join.SortedSpans) for each export. It ends when its standard input does:
-its run is over, or was killed. Nothing that comes in can reach the run's process but these lines.
+It prints a line of JSON (SortedSpans of join_spans.py) for each export. It ends when its standard
+input does: its run is over, or was killed. Nothing that comes in can reach the run's process but these lines.
 """
 
 import sys
