@@ -9,6 +9,7 @@ Beside them is made-of.json: what they show, so that a test finds images that ar
 
 import hashlib
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -60,6 +61,7 @@ LIVE_SOURCES: Final = (
     "live.html", "live.css", "pages.css", "plots.css", "live_charts.js", "live_side.js", *CHART_SOURCES,
 )  # fmt: skip
 """The sources that decide how a page looks, below ``static``."""
+COMMENT: Final = re.compile(r"/\*.*?\*/|(?<!\S)//[^\n]*", re.DOTALL)
 
 
 # -- what the images show --------------------------------------------------------------------------
@@ -75,9 +77,11 @@ def describe_sources() -> dict[str, Any]:
 
 
 def hash_files(names: Sequence[str]) -> str:
+    """Comments do not count: they change no page."""
     digest = hashlib.sha256()
     for name in names:
-        digest.update((STATIC / name).resolve().read_bytes())
+        source = (STATIC / name).resolve().read_text("utf-8")
+        digest.update(COMMENT.sub("", source).encode())
     return digest.hexdigest()
 
 

@@ -1,5 +1,5 @@
-"""Summarise metrics: from the columns of a run's requests to its summary, of which the main tables are
-made."""
+"""Summarise metrics: from the columns of a run's requests to its summary, of which the main tables
+are made."""
 
 import math
 from collections import Counter

@@ -2,7 +2,8 @@
 the run's spans.
 
 It prints a line of JSON (SortedSpans of join_spans.py) for each export. It ends when its standard
-input does: its run is over, or was killed. Nothing that comes in can reach the run's process but these lines.
+input does: its run is over, or was killed. Nothing that comes in can reach the run's
+process but these lines.
 """
 
 import sys
