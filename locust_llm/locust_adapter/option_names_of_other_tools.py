@@ -2,10 +2,13 @@
 run accepts too, and what an unknown option means."""
 
 import difflib
+import re
 from argparse import ArgumentParser
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Final
+
+from locust_llm.settings.server_address import is_address
 
 PEER_NAMES_BY_OPTION: Final = {
     "-u": ("concurrency", "max-concurrency", "num-concurrent-requests", "num-concurrency",
@@ -17,7 +20,7 @@ PEER_NAMES_BY_OPTION: Final = {
     "--host": ("url", "base-url", "target", "server-url", "api-base", "base"),
     "--processes": ("workers", "num-workers", "threads"),
     "--request-count": ("num-prompts", "num-requests", "max-requests", "max-num-completed-requests",
-                        "max-requests-per-run", "requests"),
+                        "max-requests-per-run", "requests", "iterations"),
     "--request-rate": ("rate", "qps", "rps"),
     "--arrival-smoothness": ("burstiness", "vllm-burstiness"),
     "--request-rate-ramp-duration": ("ramp-up", "rampup", "ramp"),
@@ -42,6 +45,11 @@ PEER_NAMES_BY_OPTION: Final = {
     "--max-tokens-field": ("use-legacy-max-tokens",),
     "--loglevel": ("log-level",),
     "--metrics-url": ("gpu-telemetry",),
+    "--sweep concurrency=1,2,4": ("stage", "stages"),
+    "--label": ("tag", "metadata"),
+    "--tokenizer": ("processor",),
+    "--shared-system-prompt-length": ("random-prefix-len",),
+    "--host HOST:PORT": ("port",),
     "--find-max": ("search-recipe", "search-metric", "search-space"),
     "--idle-cap": ("max-idle-gap-cap-seconds", "trace-idle-gap-cap-seconds",
         "inter-turn-delay-cap-seconds"),
@@ -59,7 +67,7 @@ PEER_NAMES_BY_OPTION: Final = {
     "--slo": ("threshold", "thresholds", "max-error-rate", "ttft-sla-ms", "tpot-sla-ms",
         "itl-sla-ms", "e2e-sla-ms",
               "error-rate-sla", "search-sla"),
-    "--slo 'abort: error_rate < 5%'": ("failed-request-threshold",),
+    "--slo 'abort: error_rate < 5%'": ("failed-request-threshold", "max-errors"),
     "--repeats": ("num-profile-runs", "num-runs"),
     "--request-timeout": ("timeout", "request-timeout-seconds"),
     "--header": ("headers",),
@@ -95,15 +103,16 @@ ACCEPTED_PEER_NAMES: Final = {
 }  # fmt: skip
 """Names that a run accepts too, as they mean the same with AIPerf, vllm bench or guidellm."""
 _TOOL_OPTIONS: Final = (
-    "accuracy-benchmark", "api-port", "apply-chat-template", "auto-plot", "burst-phase-starts",
+    "accuracy-benchmark", "api-port", "apply-chat-template", "auto-plot", "batch",
+    "batch-per-host", "burst-phase-starts",
     "cache-bust",
     "concurrency-ramp-duration", "confidence-level", "connection-reuse-strategy",
     "convergence-metric",
     "convergence-threshold", "dashboard", "dataset-filter", "enable-trust-remote-code",
     "export-http-trace",
     "export-level", "export-outputs-json", "extra-verbose", "hf-subset", "image-source", "mlflow",
-    "network-latency-automatic", "network-latency-mean", "no-gpu-telemetry", "no-sweep-table",
-    "num-warmup-sessions", "optuna-sampler", "otel-url", "plot-required", "profile-export-file",
+    "network-latency-automatic", "network-latency-mean", "no-gpu-telemetry", "no-reasoning", "no-sweep-table",
+    "num-warmup-sessions", "optuna-sampler", "otel-url", "percentile-metrics", "plot-required", "profile-export-file",
     "profile-export-prefix", "profile-run-cooldown-seconds", "prompt-corpus", "public-dataset",
     "ramp-up-strategy",
     "record-processor-service-count", "record-processors", "reset-kv-cache", "save-detailed",
@@ -117,6 +126,20 @@ _TOOL_OPTIONS: Final = (
 UNSUPPORTED_PEER_OPTIONS: Final = frozenset(f"--{name}" for name in _TOOL_OPTIONS)
 """Options of these tools without an equivalent. Most concern their own processes, consoles and
 files."""
+
+
+OPTION_BY_GUIDELLM_PROFILE: Final = {
+    "synchronous": "-u 1",
+    "concurrent": "--sweep concurrency=8,16",
+    "throughput": "-u 512, as many users as you want requests in flight",
+    "async": "--request-rate 10 --arrival-pattern constant",
+    "constant": "--request-rate 10 --arrival-pattern constant",
+    "poisson": "--request-rate 10",
+    "sweep": "--sweep concurrency=1..64, or --sweep request-rate=1,2,4,8",
+    "replay": "--input-file FILE --fixed-schedule",
+}
+"""What a run has for each load that guidellm's --profile, once --rate-type, names. Locust's
+--profile takes any text, as it names a group of runs."""
 
 
 def accept_peer_option_names(parser: ArgumentParser) -> None:
@@ -140,15 +163,18 @@ def unknown_options(words: Sequence[str], known: Collection[str]) -> str:
     """
     wrong = dict[str, str]()
     for word, after in pairwise((*words, "")):
-        name, equals, value = word.partition("=")
         if word == "--":
             break
-        if not name.startswith("--"):
-            continue
+        name, value = _split_word(word, after)
         if name in known:
-            if name in OPTIONS_WITH_LISTS and "," in (value if equals else after):
-                wrong[name] = "takes one number: several are --sweep concurrency=1,2,4 here"
-        elif meant := _meant(name, known):
+            meant = _explain_other_meaning(name, value)
+        elif name.startswith("--"):
+            meant = _meant(name, known)
+            only = _find_only_longer(name, known)
+            meant = meant or _explain_other_meaning(only, value)
+        else:
+            continue
+        if meant:
             wrong[name] = meant
     if len(wrong) == 1:
         ((name, meant),) = wrong.items()
@@ -161,16 +187,53 @@ OPTIONS_WITH_LISTS: Final = ("--concurrency", "--max-concurrency")
 """Names whose values may be lists with AIPerf, which make the run a sweep."""
 
 
+def _split_word(word: str, after: str) -> tuple[str, str]:
+    """The option and its value, of ``--name=value``, ``-Nvalue`` or two words."""
+    if not word.startswith("--"):
+        return word[:2], word[2:] or after
+    name, equals, value = word.partition("=")
+    return name, value if equals else after
+
+
+def _explain_other_meaning(name: str, value: str) -> str:
+    """What a value is that an option takes, or would take, with another tool only. A header's is
+    not shown, as it may be a key. Empty: it may be meant as it is."""
+    if name in OPTIONS_WITH_LISTS and "," in value:
+        return "takes one number: several are --sweep concurrency=1,2,4 here"
+    if name == "--profile":
+        if here := OPTION_BY_GUIDELLM_PROFILE.get(value.lower()):
+            return f"{value} is guidellm's: it is {here} here"
+        if not value or value.startswith("-"):
+            return "takes a name: the profiler that vllm bench starts by it has no equivalent here"
+    if name == "-H" and HEADER.match(value):
+        return "takes the host: a header is --header 'NAME: VALUE' here"
+    if name == "-u" and is_address(value):
+        return "takes the number of users: the address is --host here"
+    return ""
+
+
+HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:\s")
+"""The begin of a header's line. No address has a space after a colon."""
+
+
 def _meant(name: str, known: Collection[str]) -> str:
     """The meaning of an unknown option. Empty: it begins just one known option."""
     if here := OPTION_BY_PEER_NAME.get(name):
         return f"it is {here} here"
+    if name == "--rate-type":
+        return "what --profile names with guidellm is --request-rate, -u or --sweep here"
     if name in UNSUPPORTED_PEER_OPTIONS:
         return "it has no equivalent here"
-    longer = sorted((flag for flag in known if flag.startswith(name)), key=len)
-    if len(longer) == 1:
+    if _find_only_longer(name, known):
         return ""
+    longer = sorted((flag for flag in known if flag.startswith(name)), key=len)
     near = longer or difflib.get_close_matches(
         name, [flag for flag in known if flag.startswith("--")], cutoff=0.75
     )
     return f"did you mean {near[0]}?" if near else "--help-all shows every option"
+
+
+def _find_only_longer(name: str, known: Collection[str]) -> str:
+    """The only known option that begins so. Empty: none does, or several do."""
+    longer = [flag for flag in known if flag.startswith(name)]
+    return longer[0] if len(longer) == 1 else ""

@@ -18,6 +18,7 @@ from locust_llm.locust_adapter.command_line_help import MAIN_OPTIONS
 from locust_llm.locust_adapter.command_line_parser import OPTIONS, add_options
 from locust_llm.locust_adapter.option_names_of_other_tools import (
     ACCEPTED_PEER_NAMES,
+    OPTION_BY_GUIDELLM_PROFILE,
     OPTION_BY_PEER_NAME,
     PEER_NAMES_BY_OPTION,
     UNSUPPORTED_PEER_OPTIONS,
@@ -178,6 +179,49 @@ def test_a_wrong_word_is_refused_with_what_was_meant(
         ExitStatus.REFUSED,
         f"locust-llm: error: {line}\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--profile", "sweep"],
+         "--profile sweep is guidellm's: it is --sweep concurrency=1..64, or --sweep request-rate=1,2,4,8 here"),
+        (["--profile=Synchronous"], "--profile Synchronous is guidellm's: it is -u 1 here"),
+        (["--prof", "poisson"], "there is no --prof: poisson is guidellm's: it is --request-rate 10 here"),
+        (["--rate-type", "sweep"],
+         "there is no --rate-type: what --profile names with guidellm is --request-rate, -u or --sweep here"),
+        (["--profile", "--seed", "1"],
+         "--profile takes a name: the profiler that vllm bench starts by it has no equivalent here"),
+        (["--tag", "build=7"], "there is no --tag: it is --label here"),
+        (["--metadata", "build=7"], "there is no --metadata: it is --label here"),
+        (["--batch", "20"], "there is no --batch: it has no equivalent here"),
+        (["--stage", "10s:5"], "there is no --stage: it is --sweep concurrency=1,2,4 here"),
+        (["-H", "Authorization: Bearer secret"], "-H takes the host: a header is --header 'NAME: VALUE' here"),
+        (["-HX-Key: secret"], "-H takes the host: a header is --header 'NAME: VALUE' here"),
+        (["-u", "localhost:8000"], "-u takes the number of users: the address is --host here"),
+    ],
+)  # fmt: skip
+def test_what_another_tool_means_by_the_same_name_is_refused(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Locust has --profile, --tags and -H too, and argparse completes names: a run of one user
+    would begin."""
+    with pytest.raises(SystemExit) as ended:
+        parse(*words)
+    assert (ended.value.code, capsys.readouterr().err) == (
+        ExitStatus.REFUSED,
+        f"locust-llm: error: {line}\n",
+    )
+
+
+@pytest.mark.parametrize("profile", OPTION_BY_GUIDELLM_PROFILE)
+def test_no_load_of_guidellm_becomes_a_name_of_a_group_of_runs(profile: str) -> None:
+    assert profile in unknown_options(["--profile", profile], ["--profile"])
+
+
+def test_a_name_of_a_group_of_runs_and_an_address_stay() -> None:
+    words = ["--profile", "nightly", "-Hlocalhost:8000", "-u3", "-u", "4"]
+    assert unknown_options(words, ["--profile", "-H", "--host", "-u"]) == ""
 
 
 def test_what_is_known_is_not_corrected() -> None:
