@@ -1,7 +1,11 @@
 """docs/schemas, made from the code's types: `make docs` writes it, a test says when it is out of
 date."""
 
+import ast
+import inspect
 import json
+import textwrap
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
@@ -10,8 +14,12 @@ import msgspec
 import locust_llm
 from locust_llm.check_command import CheckFinding
 from locust_llm.exit_status import ExitStatus
+from locust_llm.lab.history.history_command import HistoryResult
+from locust_llm.lab.interop.audit_command import AuditedLoad
 from locust_llm.lab.pareto.pareto_command import ParetoCurve
 from locust_llm.lab.probe.probe_findings import ProbeFindings
+from locust_llm.lab.twin.plan.plan_text import PlanResult
+from locust_llm.lab.twin.whatif.whatif_text import PredictionResult
 from locust_llm.records.profile_export_jsonl import OUTCOMES, PHASES, RecordLine
 from locust_llm.records.report_result import ReportResult
 from locust_llm.records.run_facts import Run
@@ -30,14 +38,17 @@ CHECK_FINDING: Final = msgspec.defstruct(
     "CheckFinding", [*get_type_hints(CheckFinding).items()], kw_only=True
 )
 JSON_OUTPUTS: Final = {
+    "audit": list[AuditedLoad],
     "check": list[CHECK_FINDING],  # type: ignore[valid-type]
     "compare": Comparison,
+    "history": HistoryResult,
     "pareto": list[ParetoCurve],
+    "plan": PlanResult,
     "report": ReportResult,
     "selftest": SelftestResult,
+    "twin predict": PredictionResult,
 }
-"""What commands print with --json. audit, history, twin predict and plan print objects without a
-declared type."""
+"""What commands print with --json."""
 PYTHON: Final = ("LLMUser", "ProbeUser", "Answer", "read", "events")
 
 
@@ -45,7 +56,7 @@ def files() -> dict[Path, str]:
     """What each file holds."""
     made = {"run.schema.json": _run(), "record.schema.json": _record(), "names.json": _names()}
     made |= {
-        f"{command}-output.schema.json": _output(command, kind)
+        f"{command.replace(' ', '-')}-output.schema.json": _output(command, kind)
         for command, kind in JSON_OUTPUTS.items()
     }
     texts = {
@@ -59,7 +70,59 @@ def _output(command: str, kind: Any) -> dict[str, Any]:
     """Of what a command prints with --json."""
     found = msgspec.json.schema(kind)
     _with_null(found)
+    _describe_fields(found, msgspec.inspect.type_info(kind))
     return {"$schema": DIALECT, "title": f"locust-llm {command} --json", **found}
+
+
+def _describe_fields(schema: dict[str, Any], kind: msgspec.inspect.Type) -> None:
+    """Gives each property the docstring of its field as description."""
+    for struct in _find_structs(kind, {}).values():
+        properties = schema["$defs"].get(struct.__name__, {}).get("properties", {})
+        for name, text in _field_docstrings(struct).items():
+            if name in properties:
+                properties[name]["description"] = text
+
+
+def _find_structs(kind: Any, found: dict[str, type]) -> dict[str, type]:
+    """Returns the structs that a value of this type can contain, by name."""
+    if isinstance(kind, msgspec.inspect.StructType):
+        if kind.cls.__name__ in found:
+            assert found[kind.cls.__name__] is kind.cls
+            return found
+        found[kind.cls.__name__] = kind.cls
+    if isinstance(kind, (list, tuple)):
+        for inner in kind:
+            _find_structs(inner, found)
+    elif isinstance(kind, (msgspec.inspect.Type, msgspec.inspect.Field)):
+        for name in kind.__struct_fields__:
+            _find_structs(getattr(kind, name), found)
+    return found
+
+
+def _field_docstrings(struct: type) -> dict[str, str]:
+    """Returns the text below each field, by the field's name in JSON."""
+    names = {field.name: field.encode_name for field in msgspec.structs.fields(struct)}
+    found: dict[str, str] = {}
+    for kind in reversed(struct.__mro__):
+        if not issubclass(kind, msgspec.Struct) or kind is msgspec.Struct:
+            continue
+        try:
+            source = inspect.getsource(kind)
+        except (OSError, TypeError):  # made by defstruct
+            continue
+        (definition,) = ast.parse(textwrap.dedent(source)).body
+        assert isinstance(definition, ast.ClassDef)
+        for field, after in pairwise(definition.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                text = _string_of(after)
+                if text:
+                    found[names[field.target.id]] = inspect.cleandoc(text).replace("\n", " ")
+    return found
+
+
+def _string_of(statement: ast.stmt) -> str:
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
 
 
 def _run() -> dict[str, Any]:

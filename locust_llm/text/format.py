@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Final, NamedTuple
 
+import msgspec
+
 
 def format_number(value: float | None, digits: int | None = None, most: int = 2) -> str:
     """For a table: ``most`` decimals, or fewer where that gives more than ``digits``. With 4
@@ -255,6 +257,11 @@ def print_safely(text: str) -> None:
         OSError
     ):  # the pipe is closed (| head) or the disk full; Python would flush again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def print_json(value: object) -> None:
+    """Print the value as one line of JSON. A number that is not finite is null."""
+    print_safely(f"{msgspec.json.encode(value).decode()}\n")
 
 
 def describe_error(error: Exception) -> str:

@@ -3,14 +3,19 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import msgspec
 
 from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.files.json_file import replace_file
-from locust_llm.lab.history.history_entry import KEY_FIGURES, KeyFigure, key_figure_by_name
-from locust_llm.text.format import describe_error, print_safely
+from locust_llm.lab.history.history_entry import (
+    KEY_FIGURES,
+    HistoryEntry,
+    KeyFigure,
+    key_figure_by_name,
+)
+from locust_llm.text.format import describe_error, print_json, print_safely
 
 from . import history_page, history_text
 from .change_points import LEAST
@@ -20,6 +25,60 @@ from .select_runs import add_run_filter_arguments, parse_run_filter
 
 LAST = 20
 """At most this many runs of each workload are shown."""
+HISTORY_SCHEMA: Final = 1
+
+
+class HistoryChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A lasting change of one key figure. Times are in seconds, rates per second, and shares from 0
+    to 1."""
+
+    metric: str
+    """The name of the key figure, such as ``ttft_p95``."""
+    first_run: str = msgspec.field(name="from")
+    """The folder of the first run after the change, relative to the folder of runs."""
+    better: bool
+    """The figure moved in the direction that is better for users."""
+    relative: float | None
+    """The shift as a share of the median before the change. null: that median is 0."""
+    at: int
+    """The number of the first run after the change, counted from 0 among the runs that have the
+    figure."""
+    before: float
+    """The median of the runs between the previous change and this one, in the figure's unit."""
+    after: float
+    """The median of the runs between this change and the next one, in the figure's unit."""
+    shift: float
+    """The median difference of a run after the change and a run before it, in the figure's unit."""
+    low: float
+    """The lower end of the shift's 95 % interval, in the figure's unit."""
+    high: float
+    """The upper end of the shift's 95 % interval, in the figure's unit."""
+    beside: tuple[str, ...]
+    """What else changed between these two runs, such as the commit or the server."""
+
+
+class HistoryWorkload(msgspec.Struct, frozen=True, kw_only=True):
+    """The runs of one workload, the oldest first, and their lasting changes."""
+
+    workload: str
+    """The hash of the workload. Only runs with equal hashes are compared."""
+    conditions: str
+    """The workload in words."""
+    runs: tuple[HistoryEntry, ...]
+    """The runs, the oldest first; with ``--last N`` the last N of them."""
+    changes: tuple[HistoryChange, ...]
+    """The lasting changes of all runs, figure by figure."""
+
+
+class HistoryResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The output of ``locust-llm history --json``."""
+
+    schema: int = HISTORY_SCHEMA
+    """The version of this format."""
+    workloads: tuple[HistoryWorkload, ...]
+    """Each workload has one entry; the workload with the latest run comes last."""
+    unread: dict[str, str]
+    """The folders that could not be read, each with the reason."""
 
 
 def run_history(words: list[str]) -> int:
@@ -43,7 +102,7 @@ def run_history(words: list[str]) -> int:
     last = options.last or LAST
     least = options.least / 100
     if options.json:
-        print_safely(msgspec.json.encode(_data(runs, series, options.last, least)).decode() + "\n")
+        print_json(_collect_history(runs, series, options.last, least))
     elif options.html:
         print_safely(f"{options.html}\n")
     else:
@@ -100,36 +159,36 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _data(
+def _collect_history(
     runs: IndexedRuns, series: list[RunSeries], last: int | None, least: float
-) -> dict[str, Any]:
-    return {
-        "schema": 1,
-        "workloads": [_workload_data(workload, last, least) for workload in series],
-        "unread": dict(runs.unread),
-    }
+) -> HistoryResult:
+    return HistoryResult(
+        workloads=tuple(_collect_workload(workload, last, least) for workload in series),
+        unread=dict(runs.unread),
+    )
 
 
-def _workload_data(series: RunSeries, last: int | None, least: float) -> dict[str, Any]:
-    changes = []
+def _collect_workload(series: RunSeries, last: int | None, least: float) -> HistoryWorkload:
+    changes = list[HistoryChange]()
     for figure in KEY_FIGURES:
         changes += [
-            _change_data(figure, turn) for turn in find_figure_changes(series, figure, least)
+            _describe_figure_change(figure, turn)
+            for turn in find_figure_changes(series, figure, least)
         ]
-    return {
-        "workload": series.workload,
-        "conditions": series.conditions,
-        "runs": series.entries[-last:] if last else series.entries,
-        "changes": changes,
-    }
+    return HistoryWorkload(
+        workload=series.workload,
+        conditions=series.conditions,
+        runs=series.entries[-last:] if last else series.entries,
+        changes=tuple(changes),
+    )
 
 
-def _change_data(figure: KeyFigure, turn: FigureChange) -> dict[str, Any]:
-    return {
-        "metric": figure.name,
-        "from": turn.first.folder,
-        "better": turn.better,
-        "relative": turn.change.relative,
+def _describe_figure_change(figure: KeyFigure, turn: FigureChange) -> HistoryChange:
+    return HistoryChange(
+        metric=figure.name,
+        first_run=turn.first.folder,
+        better=turn.better,
+        relative=turn.change.relative,
         **turn.change._asdict(),
-        "beside": list(turn.list_other_changes()),
-    }
+        beside=tuple(turn.list_other_changes()),
+    )

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from itertools import pairwise
 from math import inf, isfinite
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 
@@ -20,10 +22,15 @@ class AuditOutcome(StrEnum):
     HOLDS = "holds"
 
 
-class Finding(NamedTuple):
+class Finding(msgspec.Struct, frozen=True):
+    """The result of one rule for one load."""
+
     rule: str
+    """The name of the rule."""
     verdict: AuditOutcome
+    """``impossible``, ``doubtful`` or ``holds``."""
     arithmetic: str
+    """The calculation as a sentence, with the values and their units."""
 
 
 OFF: Final = 0.05

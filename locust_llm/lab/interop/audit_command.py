@@ -11,7 +11,7 @@ from locust_llm.exit_status import ExitStatus, fail, worst_exit_status
 from locust_llm.lab.interop import read_foreign_results
 from locust_llm.lab.interop.audit import AuditOutcome, Finding, audit_figures
 from locust_llm.lab.interop.load_metrics import Figures
-from locust_llm.text.format import clean_line, print_safely
+from locust_llm.text.format import clean_line, print_json, print_safely
 
 OUTCOME: Final = {
     AuditOutcome.IMPOSSIBLE: "cannot be true",
@@ -19,6 +19,19 @@ OUTCOME: Final = {
     AuditOutcome.HOLDS: "holds together",
 }
 NOTHING_CHECKED: Final = "not checked: it has no two figures that depend on each other"
+
+
+class AuditedLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """The findings about one load of a result file."""
+
+    file: str
+    """The path as it was given."""
+    tool: str
+    """The tool that wrote the result, and the load where the file has several."""
+    verdict: AuditOutcome
+    """The worst verdict of the findings; ``holds`` without findings."""
+    findings: tuple[Finding, ...]
+    """The result of each rule that could be applied. Empty: no two figures depend on each other."""
 
 
 def run_audit(words: list[str]) -> int:
@@ -41,7 +54,7 @@ def run_audit(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     options = parser.parse_args(words)
     statuses = list[int]()
-    results = list[dict[str, object]]()
+    results = list[AuditedLoad]()
     unread = 0
     for path in options.files:
         try:
@@ -59,19 +72,18 @@ def run_audit(words: list[str]) -> int:
         for figures in loads:
             audit_findings = audit_figures(figures)
             statuses.append(_choose_exit_status(audit_findings, options.strict))
-            findings = [finding._asdict() for finding in audit_findings]
             results.append(
-                {
-                    "file": str(path),
-                    "tool": figures.title,
-                    "verdict": _worst_outcome(audit_findings),
-                    "findings": findings,
-                }
+                AuditedLoad(
+                    file=str(path),
+                    tool=figures.title,
+                    verdict=_worst_outcome(audit_findings),
+                    findings=tuple(audit_findings),
+                )
             )
             if not options.json:
                 print_safely(_format_audit(path, figures, audit_findings, options.verbose))
     if options.json:
-        print_safely(f"{msgspec.json.encode(results).decode()}\n")
+        print_json(results)
     if unread:
         statuses.append(ExitStatus.INCOMPLETE if results else ExitStatus.REFUSED)
     return worst_exit_status(statuses)

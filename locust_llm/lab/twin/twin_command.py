@@ -60,7 +60,7 @@ from locust_llm.report.console_summary import find_console_width
 from locust_llm.report.document_blocks import Block
 from locust_llm.report.render.text_report import render_plain_blocks
 from locust_llm.slo.rules import Rule, expand_preset
-from locust_llm.text.format import describe_error, print_safely
+from locust_llm.text.format import describe_error, print_json, print_safely
 from locust_llm.workload.length_distributions import Length, normal_length, parse_length_mix
 
 
@@ -605,10 +605,6 @@ def run_predict(words: list[str]) -> int:
     else:
         print_document(whatif_text.whatif_document(report))
     return _status(report)
-
-
-def print_json(value: object) -> None:
-    print_safely(msgspec.json.encode(value).decode() + "\n")
 
 
 def print_document(blocks: Iterable[Block]) -> None:

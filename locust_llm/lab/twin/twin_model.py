@@ -232,6 +232,17 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True):
     share."""
 
 
+class NamedTrust(msgspec.Struct, frozen=True, kw_only=True):
+    """A twin's file and how far its predictions can be trusted."""
+
+    file: str
+    """The path as it was given."""
+    verdict: str
+    """``figures``, ``shape`` or ``not to be used``."""
+    error: float | None
+    """The median error of all checks, as a share of 1. null: there were no checks."""
+
+
 class Twin(msgspec.Struct, frozen=True, kw_only=True):
     model: ServerModel
     trust: Trust

@@ -2,7 +2,9 @@
 that M/D/1 describes."""
 
 import json
+from pathlib import Path
 
+import jsonschema
 import msgspec
 import pytest
 from support.made_twins import QUEUE, draws, made
@@ -21,6 +23,7 @@ from locust_llm.lab.twin.twin_model import SHAPE
 from locust_llm.lab.twin.whatif.whatif_rows import WhatIfPredictor
 from locust_llm.slo.rules import parse_rule
 
+SCHEMA = Path(__file__).parents[3] / "docs" / "schemas" / "plan-output.schema.json"
 SINGLE = ((100, 1),)
 SAME = draws(*[1.0] * 6, cost=QUEUE)
 
@@ -119,7 +122,7 @@ def test_replicas_of_a_queue():
     assert plan_text.plan_headline(found).startswith(
         "5 replicas: 4 hold the peak within the SLO when one is lost."
     )
-    assert plan_text.plan_as_json(found)["replicas"] == 5
+    assert plan_text.plan_as_json(found).replicas == 5
 
 
 def test_no_number_of_replicas_holds_what_an_idle_one_does_not():
@@ -145,7 +148,8 @@ def test_a_number_of_replicas_needs_an_error_of_a_tenth_or_less(twin, why):
 def test_a_shape_is_relative_to_its_first_row_and_has_no_number():
     found = planned_for(made(QUEUE, error=0.11, draws=SAME), 20)
     assert found.fleet is None
-    data = plan_text.plan_as_json(found)
+    data = json.loads(msgspec.json.encode(plan_text.plan_as_json(found)))
+    jsonschema.validate(data, json.loads(SCHEMA.read_text("utf-8")))
     assert data["replicas"] is None
     first, *_, last = data["rows"]
     assert first["answers"]["ttft p50"] == pytest.approx([1, 1, 1])

@@ -10,6 +10,7 @@ from locust_llm.lab.twin import twin_command, twin_file
 from locust_llm.lab.twin.plan.replica_plan import FLAT, SHAPES, parse_planned_arrivals
 from locust_llm.lab.twin.whatif import whatif_grid
 from locust_llm.lab.twin.whatif.whatif_rows import WhatIfPredictor
+from locust_llm.text.format import print_json
 
 from . import plan_text, replica_plan
 
@@ -34,7 +35,7 @@ def run_plan(words: list[str]) -> int:
     except ValueError as error:
         return fail(str(error))
     if options.json:
-        twin_command.print_json(plan_text.plan_as_json(made))
+        print_json(plan_text.plan_as_json(made))
     else:
         twin_command.print_document(plan_text.plan_document(made))
     if made.only_shape:

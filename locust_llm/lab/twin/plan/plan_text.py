@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any, Final
+from typing import Final
+
+import msgspec
 
 from locust_llm.lab.twin.plan.replica_plan import MONTH_H
 from locust_llm.lab.twin.server_observations import IN_FLIGHT
-from locust_llm.lab.twin.twin_model import VERDICTS
+from locust_llm.lab.twin.twin_model import VERDICTS, NamedTrust
 from locust_llm.lab.twin.twin_prediction import (
     PredictedValue,
     interval_of_logarithms,
@@ -22,7 +24,7 @@ from locust_llm.lab.twin.whatif.whatif_text import (
 from locust_llm.report.document_blocks import Block, Heading, Headline, TableBlock, TextBlock
 from locust_llm.text.format import format_brief, format_count
 
-from .replica_plan import SHARES, CapacityPlan
+from .replica_plan import SHARES, CapacityPlan, PlanCost
 
 SCHEMA: Final = 1
 USUAL: Final = ("ttft p50", "ttft p95", "itl p99")
@@ -37,6 +39,81 @@ ASSUMED: Final = (
     "replica takes to start "
     "is not in the thresholds."
 )
+
+
+class ArrivalRates(msgspec.Struct, frozen=True, kw_only=True):
+    """The arrivals that the plan is for, in requests per second."""
+
+    hours: tuple[float, ...]
+    """The mean rate of each hour of the day, in requests per second."""
+    mean: float
+    """The mean rate of the day, in requests per second."""
+    peak: float
+    """The rate that the replicas must serve, in requests per second."""
+
+
+class ReplicaThreshold(msgspec.Struct, frozen=True, kw_only=True):
+    """The load of each replica at which their number changes."""
+
+    requests_per_s: float
+    """The rate of each replica, in requests per second."""
+    in_flight: float
+    """The mean number of open requests of each replica at that rate."""
+
+
+class PlanRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The prediction for one replica at one rate."""
+
+    load_share: float | None
+    """The rate as a share of the rate at which a replica falls behind. null: the twin predicts
+    figures, and ``requests_per_s`` has the rate."""
+    requests_per_s: float | None
+    """The rate of one replica, in requests per second. null: the plan is only a shape."""
+    status: str | None
+    """``met``, ``open`` or ``not met``, by the worst rule. null: no rule was judged."""
+    falls_behind: bool
+    """The replica completes fewer requests than arrive, so waits grow without end."""
+    extrapolated: tuple[str, ...]
+    """What lies outside of the loads and lengths that were measured."""
+    unknown: tuple[str, ...]
+    """Properties of the server that are unknown and matter at this rate."""
+    answers: dict[str, PredictedValue]
+    """The low end of the 95 % interval, the value and the high end, by figure. Times are in seconds
+    and rates per second; in a shape all are multiples of the first row's."""
+
+
+class PlanResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The output of ``locust-llm plan --json``."""
+
+    schema: int = SCHEMA
+    """The version of this format."""
+    twin: NamedTrust
+    """The twin that predicts."""
+    rules: tuple[str, ...]
+    """The SLO rules that the replicas must hold."""
+    arrivals: ArrivalRates
+    """The arrivals that the plan is for."""
+    only_shape: str | None
+    """Why there is no number of replicas. null: the twin's error allows one."""
+    replicas: int | None
+    """The number of replicas that hold the rules at the peak when one is lost. null: only a shape,
+    or no number of replicas holds the rules."""
+    replicas_by_middle: int | None
+    """The number of replicas by the middle of the answers instead of their 95 % intervals."""
+    requests_per_s_per_replica: float | None
+    """The rate that one replica holds, in requests per second."""
+    limited_by_what_was_measured: str | None
+    """Why a replica does not get more: a higher rate would be an extrapolation. null: the rules
+    limit it."""
+    add_above: ReplicaThreshold | None
+    """Above this load of each replica, add one. null: there is no number of replicas."""
+    remove_below: ReplicaThreshold | None
+    """Below this load of each replica, remove one. null: there is none to remove."""
+    cost: PlanCost | None
+    """The costs in the currency of ``--gpu-hour``. null: no price was given."""
+    rows: tuple[PlanRow, ...]
+    """The predictions for one replica, with one working replica fewer, with all working ones and
+    with all; for a shape, at rising loads."""
 
 
 def plan_document(plan: CapacityPlan) -> Iterator[Block]:
@@ -235,55 +312,54 @@ def _day(plan: CapacityPlan) -> Iterator[Block]:
     yield TableBlock(("Hour", "requests/s", "replicas", ""), rows, numbers=False)
 
 
-def plan_as_json(plan: CapacityPlan) -> dict[str, Any]:
-    """Encodes times in seconds and rates per second. A shape has multiples of the first row's
-    load."""
+def plan_as_json(plan: CapacityPlan) -> PlanResult:
+    """Returns the plan's values. A shape has multiples of the first row's load."""
     found = plan.fleet
     shares: Sequence[float | None] = SHARES if plan.only_shape else [None] * len(plan.rows)
     rows = [_row_as_json(plan, row, share) for share, row in zip(shares, plan.rows, strict=True)]
-    return {
-        "schema": SCHEMA,
-        "twin": {
-            "file": plan.name,
-            "verdict": plan.twin.trust.verdict,
-            "error": plan.twin.trust.error,
-        },
-        "rules": [str(rule) for rule in plan.rules],
-        "arrivals": {
-            "hours": [float(f"{one:.5g}") for one in plan.arrivals.hours],
-            "mean": plan.arrivals.mean,
-            "peak": plan.arrivals.peak,
-        },
-        "only_shape": plan.only_shape or None,
-        "replicas": None if found is None else found.replicas,
-        "replicas_by_middle": None if plan.by_middle is None else plan.by_middle.replicas,
-        "requests_per_s_per_replica": None if found is None else found.per_replica,
-        "limited_by_what_was_measured": plan.limited or None,
-        "add_above": None
-        if found is None
-        else {"requests_per_s": found.add_above, "in_flight": plan.add_in_flight},
-        "remove_below": None
-        if found is None or not found.remove_below
-        else {"requests_per_s": found.remove_below, "in_flight": plan.remove_in_flight},
-        "cost": None if plan.cost is None else plan.cost._asdict(),
-        "rows": rows,
-    }
+    add_above = None
+    remove_below = None
+    if found is not None:
+        add_above = ReplicaThreshold(requests_per_s=found.add_above, in_flight=plan.add_in_flight)
+        if found.remove_below:
+            remove_below = ReplicaThreshold(
+                requests_per_s=found.remove_below, in_flight=plan.remove_in_flight
+            )
+    trust = plan.twin.trust
+    return PlanResult(
+        twin=NamedTrust(file=plan.name, verdict=trust.verdict, error=trust.error),
+        rules=tuple(str(rule) for rule in plan.rules),
+        arrivals=ArrivalRates(
+            hours=tuple(float(f"{one:.5g}") for one in plan.arrivals.hours),
+            mean=plan.arrivals.mean,
+            peak=plan.arrivals.peak,
+        ),
+        only_shape=plan.only_shape or None,
+        replicas=None if found is None else found.replicas,
+        replicas_by_middle=None if plan.by_middle is None else plan.by_middle.replicas,
+        requests_per_s_per_replica=None if found is None else found.per_replica,
+        limited_by_what_was_measured=plan.limited or None,
+        add_above=add_above,
+        remove_below=remove_below,
+        cost=plan.cost,
+        rows=tuple(rows),
+    )
 
 
-def _row_as_json(plan: CapacityPlan, row: WhatIfRow, share: float | None) -> dict[str, Any]:
-    """Encodes a row. ``share`` is relative to the rate at which a replica falls behind. None: the
-    answers are figures."""
+def _row_as_json(plan: CapacityPlan, row: WhatIfRow, share: float | None) -> PlanRow:
+    """``share`` is relative to the rate at which a replica falls behind. None: the answers are
+    figures."""
     answers = {}
     for name in row.answers:
         answer = row.answers[name] if share is None else relative_to_lowest_load(plan, row, name)
         if answer is not None:
-            answers[name] = list(answer)
-    return {
-        "load_share": share,
-        "requests_per_s": row.case.what_if.load.rate if share is None else None,
-        "status": row.status or None,
-        "falls_behind": row.falls_behind,
-        "extrapolated": list(row.beyond),
-        "unknown": list(row.unknown),
-        "answers": answers,
-    }
+            answers[name] = answer
+    return PlanRow(
+        load_share=share,
+        requests_per_s=row.case.what_if.load.rate if share is None else None,
+        status=row.status or None,
+        falls_behind=row.falls_behind,
+        extrapolated=tuple(row.beyond),
+        unknown=tuple(row.unknown),
+        answers=answers,
+    )

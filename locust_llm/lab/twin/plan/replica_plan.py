@@ -12,6 +12,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final, NamedTuple
 
+import msgspec
+
 from locust_llm.lab.twin.server_observations import IN_FLIGHT
 from locust_llm.lab.twin.twin_fit import MAX_ERROR
 from locust_llm.lab.twin.twin_model import FIGURES, Twin
@@ -225,16 +227,19 @@ MONTH_H: Final = 730
 MILLION: Final = 1e6
 
 
-class PlanCost(NamedTuple):
+class PlanCost(msgspec.Struct, frozen=True):
     """Holds costs in the currency of the price."""
 
     gpus: int
+    """The number of GPUs of all replicas."""
     month: float
+    """The cost of a month (730 hours) in which all replicas always run."""
     month_scaled: float
-    """Each hour has as many replicas as it needs."""
+    """The cost of a month in which each hour has only as many replicas as it needs."""
     million_output: float
+    """The cost of a million output tokens."""
     million_all: float
-    """The tokens are of prompts and answers together."""
+    """The cost of a million tokens of prompts and answers together."""
 
 
 def price_fleet(

@@ -4,9 +4,11 @@ would decide."""
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from locust_llm.lab.twin.twin_model import VERDICTS, Twin
+import msgspec
+
+from locust_llm.lab.twin.twin_model import VERDICTS, NamedTrust, Twin
 from locust_llm.lab.twin.twin_prediction import PredictedValue
 from locust_llm.lab.twin.whatif.whatif_rows import (
     MET,
@@ -269,11 +271,79 @@ STATUS_CLASSES: Final = {MET: "pass", NOT_MET: "loud", OPEN: "open"}
 # -- JSON ------------------------------------------------------------------------------------------
 # What-ifs for machines.
 
-SCHEMA: Final = 1
+WHATIF_SCHEMA: Final = 1
 
 
-def what_ifs_as_json(report: WhatIfReport) -> dict[str, Any]:
-    """Encodes every what-if in the given order, with each answer as (low, about, high), in seconds
+class LoadOfWhatIf(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The load of a what-if: users of a closed loop, or a rate."""
+
+    concurrency: int | None = None
+    """The number of users, each with one open request. Missing: the load is a rate."""
+    request_rate: float | None = msgspec.field(name="request-rate", default=None)
+    """The rate in requests per second. Missing: the load has users."""
+
+
+class PredictedWhatIf(msgspec.Struct, frozen=True, kw_only=True):
+    """The prediction for one load with one combination of settings."""
+
+    load: LoadOfWhatIf
+    """The load that is sent."""
+    chosen: dict[str, str] = msgspec.field(name="set")
+    """The settings of ``--set``, each with its value."""
+    answers: dict[str, tuple[float | None, float | None, float | None]]
+    """The low end of the 95 % interval, the value and the high end, by figure. Times are in seconds
+    and rates per second; with ``relative_to_fitted`` all are multiples. null: not finite."""
+    rules: dict[str, str]
+    """``met``, ``open`` or ``not met`` for each SLO rule. Empty for a twin that is good for shape
+    only."""
+    status: str | None
+    """The worst result of the rules that decide. null: no rule was judged."""
+    falls_behind: bool
+    """The server completes fewer requests than arrive, so waits grow without end."""
+    extrapolated: tuple[str, ...]
+    """What lies outside of the loads and settings that were measured."""
+    unknown: tuple[str, ...]
+    """Properties of the server that are unknown and matter here."""
+    frontier: bool
+    """No other what-if has more throughput and a lower latency."""
+    rough: bool
+    """Only some models of the twin were simulated, so the interval is rough."""
+
+
+class NextRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that would decide between the best settings and the next best ones."""
+
+    server: str
+    """The settings that the server needs."""
+    command: str
+    """The command line of the run."""
+
+
+class PredictionResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The output of ``locust-llm twin predict --json``."""
+
+    schema: int = WHATIF_SCHEMA
+    """The version of this format."""
+    twin: NamedTrust
+    """The twin that predicts."""
+    relative_to_fitted: bool
+    """The twin is good for shape only: each answer is a multiple of the fitted settings' figure at
+    the same load."""
+    rules: tuple[str, ...]
+    """The SLO rules."""
+    what_ifs: tuple[PredictedWhatIf, ...]
+    """Every load with every combination of settings, in the given order."""
+    best: int | None
+    """The number of the best what-if within the rules, counted from 0. null: there is none."""
+    left_out: tuple[str, ...]
+    """The what-ifs without a prediction, each with the reason."""
+    next_runs: tuple[NextRun, ...]
+    """Two runs that would decide between settings that are not distinguished. Empty: the best ones
+    are distinguished."""
+
+
+def what_ifs_as_json(report: WhatIfReport) -> PredictionResult:
+    """Returns every what-if in the given order, with each answer as (low, about, high), in seconds
     or per second. A twin good for shape only gives multiples of the fitted settings' figures."""
     on_frontier = set()
     if not report.shape:
@@ -284,20 +354,17 @@ def what_ifs_as_json(report: WhatIfReport) -> dict[str, Any]:
     left_out: list[str] = []
     for why, names in report.left_out.items():
         left_out += [f"{name}: {why}" for name in names]
-    return {
-        "schema": SCHEMA,
-        "twin": {"file": report.name, "verdict": report.twin.trust.verdict,
-            "error": report.twin.trust.error},
-        "relative_to_fitted": report.shape,
-        "rules": [str(rule) for rule in report.rules],
-        "what_ifs": [_row(report, row, row.case in on_frontier) for row in report.rows],
-        "best": None if first is None else cases.index(first.case),
-        "left_out": [*left_out, *report.too_far],
-        "next_runs": [
-            {"server": server, "command": line}
-            for server, line in (make_run_commands(report.rival, report.words) if report.rival else ())
-        ],
-    }  # fmt: skip
+    commands = make_run_commands(report.rival, report.words) if report.rival else ()
+    trust = report.twin.trust
+    return PredictionResult(
+        twin=NamedTrust(file=report.name, verdict=trust.verdict, error=trust.error),
+        relative_to_fitted=report.shape,
+        rules=tuple(str(rule) for rule in report.rules),
+        what_ifs=tuple(_row(report, row, row.case in on_frontier) for row in report.rows),
+        best=None if first is None else cases.index(first.case),
+        left_out=(*left_out, *report.too_far),
+        next_runs=tuple(NextRun(server=server, command=line) for server, line in commands),
+    )
 
 
 def choose_frontier_axis(report: WhatIfReport) -> str:
@@ -307,25 +374,26 @@ def choose_frontier_axis(report: WhatIfReport) -> str:
     return next(figures, WAIT)
 
 
-def _row(report: WhatIfReport, row: WhatIfRow, on_frontier: bool) -> dict[str, Any]:
+def _row(report: WhatIfReport, row: WhatIfRow, on_frontier: bool) -> PredictedWhatIf:
     load = row.case.what_if.load
     answers = {}
-    for name, answer in row.answers.items():
-        answers[name] = [_number(end) for end in answer]
-    return {
-        "load": {"concurrency": load.users} if load.users else {"request-rate": load.rate},
-        "set": dict(row.case.chosen),
-        "answers": answers,
-        "rules": {}
-        if report.shape
-        else {str(rule): judge_answer(rule, row.answers) for rule in report.rules},
-        "status": row.status or None,
-        "falls_behind": row.falls_behind,
-        "extrapolated": list(row.beyond),
-        "unknown": list(row.unknown),
-        "frontier": on_frontier,
-        "rough": row.rough,
-    }
+    for name, (low, about, high) in row.answers.items():
+        answers[name] = (_number(low), _number(about), _number(high))
+    judged = () if report.shape else report.rules
+    return PredictedWhatIf(
+        load=LoadOfWhatIf(concurrency=load.users)
+        if load.users
+        else LoadOfWhatIf(request_rate=load.rate),
+        chosen=dict(row.case.chosen),
+        answers=answers,
+        rules={str(rule): judge_answer(rule, row.answers) for rule in judged},
+        status=row.status or None,
+        falls_behind=row.falls_behind,
+        extrapolated=tuple(row.beyond),
+        unknown=tuple(row.unknown),
+        frontier=on_frontier,
+        rough=row.rough,
+    )
 
 
 def _number(value: float) -> float | None:

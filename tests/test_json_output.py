@@ -1,0 +1,108 @@
+"""What commands print with --json fits the schema of that command in docs/schemas."""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import jsonschema
+import pytest
+from support.made_twins import QUEUE, draws, made
+from support.years import year
+
+from locust_llm.__main__ import main
+from locust_llm.exit_status import ExitStatus
+from locust_llm.lab.twin import twin_file
+
+ROOT: Final = Path(__file__).parents[1]
+EXAMPLE: Final = str(ROOT / "reports" / "example")
+
+
+def schema_of(command: str) -> dict[str, Any]:
+    name = f"{command.replace(' ', '-')}-output.schema.json"
+    found: dict[str, Any] = json.loads((ROOT / "docs" / "schemas" / name).read_text("utf-8"))
+    return found
+
+
+def printed(capsys: pytest.CaptureFixture[str], command: str) -> Any:
+    """Returns the printed value after it fitted the schema."""
+    value = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator(schema_of(command)).validate(value)
+    return value
+
+
+@pytest.fixture
+def twin(tmp_path: Path) -> str:
+    twin_file.write_twin(made(QUEUE, draws=draws(1.0, 1.0, cost=QUEUE)), tmp_path / "twin.toml")
+    return str(tmp_path / "twin.toml")
+
+
+def test_audit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", EXAMPLE, "--json"]) == ExitStatus.OK
+    (load,) = printed(capsys, "audit")
+    assert list(load) == ["file", "tool", "verdict", "findings"]
+    assert load["file"] == EXAMPLE
+    assert list(load["findings"][0]) == ["rule", "verdict", "arithmetic"]
+
+
+def test_history(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["history", str(ROOT / "reports"), "--json"]) == ExitStatus.OK
+    found = printed(capsys, "history")
+    assert list(found) == ["schema", "workloads", "unread"]
+    runs = [run["folder"] for workload in found["workloads"] for run in workload["runs"]]
+    assert "example" in runs
+
+
+def test_history_with_a_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fifteen runs, then fifteen whose times are twice as long: they double from run 15 on."""
+    year(tmp_path, [1.0] * 15 + [2.0] * 15)
+    assert main(["history", str(tmp_path), "--json"]) == ExitStatus.OK
+    (workload,) = printed(capsys, "history")["workloads"]
+    change = next(one for one in workload["changes"] if one["metric"] == "ttft_p50")
+    assert list(change) == [
+        "metric", "from", "better", "relative", "at", "before", "after", "shift", "low", "high",
+        "beside",
+    ]  # fmt: skip
+    assert (change["from"], change["better"], change["at"]) == ("run-0015", False, 15)
+    assert change["relative"] == pytest.approx(1.0)
+    assert change["after"] == pytest.approx(2 * change["before"])
+    assert change["shift"] == pytest.approx(change["before"])
+
+
+def test_plan(twin: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "plan", twin, "--arrivals", "20/s", "--slo", "ttft avg < 200ms", "--gpu-hour", "2.5",
+        "--synthetic-input-tokens-mean", "100", "--output-tokens-mean", "1", "--json",
+    ]  # fmt: skip
+    assert main(words) == ExitStatus.OK
+    found = printed(capsys, "plan")
+    assert found["replicas"] == 5
+    assert list(found["twin"]) == ["file", "verdict", "error"]
+    assert list(found["cost"]) == ["gpus", "month", "month_scaled", "million_output", "million_all"]
+    assert found["arrivals"]["hours"] == [20.0] * 24
+    assert found["add_above"]["requests_per_s"] > found["remove_below"]["requests_per_s"] > 0
+
+
+def test_twin_predict(twin: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "twin", "predict", twin, "--load", "concurrency=1,2", "--load", "request-rate=2",
+        "--slo", "ttft p95 < 10s", "--json",
+    ]  # fmt: skip
+    assert main(words) == ExitStatus.OK
+    found = printed(capsys, "twin predict")
+    loads = [one["load"] for one in found["what_ifs"]]
+    assert loads == [{"concurrency": 1}, {"concurrency": 2}, {"request-rate": 2.0}]
+    assert [one["rules"] for one in found["what_ifs"]] == [{"ttft p95 < 10s": "met"}] * 3
+    low, about, high = found["what_ifs"][0]["answers"]["ttft p50"]
+    assert low <= about <= high
+
+
+@pytest.mark.parametrize("command", ["audit", "history", "plan", "twin predict"])
+def test_each_field_of_an_output_has_a_description(command: str) -> None:
+    definitions = schema_of(command)["$defs"]
+    bare = [
+        f"{kind}.{name}"
+        for kind, definition in definitions.items()
+        for name, field in definition.get("properties", {}).items()
+        if "description" not in field
+    ]
+    assert not [name for name in bare if not name.startswith("HistoryEntry.")]
