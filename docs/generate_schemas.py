@@ -16,6 +16,8 @@ from locust_llm.check_command import CheckFinding
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.history.history_command import HistoryResult
 from locust_llm.lab.interop.audit_command import AuditedLoad
+from locust_llm.lab.interop.export_command import ExportedFile
+from locust_llm.lab.interop.import_command import ImportedFolder
 from locust_llm.lab.pareto.pareto_command import ParetoCurve
 from locust_llm.lab.probe.probe_findings import ProbeFindings
 from locust_llm.lab.twin.plan.plan_text import PlanResult
@@ -30,6 +32,7 @@ from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.sections.section_registry import REPORT_SECTIONS
 from locust_llm.report.write_report_files import FACTS
 from locust_llm.selftest_command import SelftestResult
+from locust_llm.settings.scenario_command import ListedScenario
 from locust_llm.slo import metric_definitions, rules
 
 FOLDER: Final = Path(__file__).with_name("schemas")
@@ -41,10 +44,13 @@ JSON_OUTPUTS: Final = {
     "audit": list[AuditedLoad],
     "check": list[CHECK_FINDING],  # type: ignore[valid-type]
     "compare": Comparison,
+    "export": ExportedFile,
     "history": HistoryResult,
+    "import": ImportedFolder,
     "pareto": list[ParetoCurve],
     "plan": PlanResult,
     "report": ReportResult,
+    "scenario": list[ListedScenario],
     "selftest": SelftestResult,
     "twin predict": PredictionResult,
 }

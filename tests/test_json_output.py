@@ -12,6 +12,7 @@ from support.years import year
 from locust_llm.__main__ import main
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.twin import twin_file
+from locust_llm.settings.scenario_file import list_scenario_names, read_packaged_scenario
 
 ROOT: Final = Path(__file__).parents[1]
 EXAMPLE: Final = str(ROOT / "reports" / "example")
@@ -96,7 +97,40 @@ def test_twin_predict(twin: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert low <= about <= high
 
 
-@pytest.mark.parametrize("command", ["audit", "history", "plan", "twin predict"])
+def test_scenario(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scenario", "--json"]) == ExitStatus.OK
+    found = printed(capsys, "scenario")
+    assert [one["name"] for one in found] == list_scenario_names()
+    assert all(one["description"] for one in found)
+    assert main(["scenario", "--json", "show", "rag"]) == ExitStatus.OK
+    assert capsys.readouterr().out == read_packaged_scenario("rag")
+
+
+def test_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "bench.json"
+    words = ["export", EXAMPLE, "--format", "vllm-bench", "--out", str(out), "--json"]
+    assert main(words) == ExitStatus.OK
+    assert printed(capsys, "export") == {"file": str(out), "format": "vllm-bench"}
+    assert out.exists()
+
+
+def test_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file counts 100 requests, and five of them were kept for the tests."""
+    folder = tmp_path / "run"
+    source = ROOT / "tests" / "data" / "results" / "aiperf-0.13.0" / "rate-6"
+    words = ["import", str(source), "--report-dir", str(folder), "--json"]
+    assert main(words) == ExitStatus.INCOMPLETE
+    found = printed(capsys, "import")
+    assert found["folder"] == str(folder)
+    lines = (folder / "profile_export.jsonl").read_text("utf-8").splitlines()
+    assert found["requests"] == len(lines) == 5
+    assert found["missing"] == ["95 records not in the file, so counts and rates are too low"]
+    assert found["notes"][0].startswith(f"Imported from {source.name}: ")
+
+
+@pytest.mark.parametrize(
+    "command", ["audit", "export", "history", "import", "plan", "scenario", "twin predict"]
+)
 def test_each_field_of_an_output_has_a_description(command: str) -> None:
     definitions = schema_of(command)["$defs"]
     bare = [

@@ -2,9 +2,25 @@
 
 import argparse
 
+import msgspec
+
 from locust_llm.exit_status import ExitStatus, fail
-from locust_llm.settings.scenario_file import format_scenario_list, read_packaged_scenario
-from locust_llm.text.format import print_safely
+from locust_llm.settings.scenario_file import (
+    format_scenario_list,
+    list_scenario_names,
+    read_packaged_scenario,
+    read_scenario,
+)
+from locust_llm.text.format import print_json, print_safely
+
+
+class ListedScenario(msgspec.Struct, frozen=True, kw_only=True):
+    """A packaged scenario, as ``--scenario`` takes it."""
+
+    name: str
+    """The name for ``--scenario``."""
+    description: str
+    """The workload in one sentence."""
 
 
 def run_scenario_command(words: list[str]) -> int:
@@ -12,13 +28,25 @@ def run_scenario_command(words: list[str]) -> int:
         prog="locust-llm scenario",
         description="Workloads for --scenario: without arguments a list of them.",
     )
+    parser.add_argument("--json", action="store_true", help="print the list as JSON")
     show = parser.add_subparsers().add_parser(
         "show", help="print the file of one: scenario show NAME > mine.toml"
     )
     show.add_argument("name", metavar="NAME")
-    name = getattr(parser.parse_args(words), "name", None)
+    options = parser.parse_args(words)
+    name = getattr(options, "name", None)
+    if options.json and name is None:
+        print_json(list_scenarios())
+        return ExitStatus.OK
     try:
         print_safely(format_scenario_list() if name is None else read_packaged_scenario(name))
     except ValueError as error:
         return fail(str(error))
     return ExitStatus.OK
+
+
+def list_scenarios() -> list[ListedScenario]:
+    return [
+        ListedScenario(name=name, description=str(read_scenario(name).about["description"]))
+        for name in list_scenario_names()
+    ]

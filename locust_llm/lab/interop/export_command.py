@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from locust_llm.exit_status import ExitStatus, fail
-from locust_llm.text.format import clean_line, print_safely
+from locust_llm.text.format import clean_line, print_json, print_safely
 
 from .measured_requests import NotExported
 from .tool_format import ExportOptions
@@ -20,6 +20,15 @@ REMOVED: Final = {
     "vllm-bench",
 }
 """Each format of an earlier version has an explanation of its replacement."""
+
+
+class ExportedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The file that ``locust-llm export`` wrote."""
+
+    file: str
+    """The path of the file."""
+    format: str
+    """The format of the file, as ``--format`` names it."""
 
 
 def run_export(words: list[str]) -> int:
@@ -36,7 +45,10 @@ def run_export(words: list[str]) -> int:
     except (OSError, NotExported) as error:
         why = clean_line(str(getattr(error, "strerror", None) or error))
         return fail(f"{_name_failed_file(error, folder, out)}: {why}")
-    print_safely(f"{out}\n")
+    if options.json:
+        print_json(ExportedFile(file=str(out), format=options.format))
+    else:
+        print_safely(f"{out}\n")
     return ExitStatus.OK
 
 
@@ -72,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
         help="vllm-bench, pytorch: a field that the run does not know, such as hw=h200; may be "
             "repeated",
     )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print the path and format as JSON")
     return parser
 
 

@@ -13,12 +13,29 @@ from locust_llm.records.run_facts import RECORDS, Run, make_run_folder, write_ru
 from locust_llm.report import console_summary, write_report_files
 from locust_llm.report.sections.notes import list_missing_parts
 from locust_llm.settings.run_options import Settings
-from locust_llm.text.format import clean_line, format_count, print_safely
+from locust_llm.text.format import clean_line, format_count, print_json, print_safely
 
 from . import read_foreign_results
 from .imported_records import ImportedRun, UnusableResult
 
 MAX_UNREAD = 3
+
+
+class ImportedFolder(msgspec.Struct, frozen=True, kw_only=True):
+    """The run folder that ``locust-llm import`` made of another tool's result."""
+
+    folder: str
+    """The path of the run folder."""
+    tool: str
+    """The tool that measured, with its version where the file names it."""
+    model: str
+    """The model that the requests were sent to. Empty: the file does not name it."""
+    requests: int
+    """The number of requests that were imported."""
+    missing: tuple[str, ...]
+    """What is missing of the run, such as unreadable requests. Empty: the exit status is 0."""
+    notes: tuple[str, ...]
+    """The origin of the run, and data that the tool does not keep."""
 
 
 def run_import(words: list[str]) -> int:
@@ -38,6 +55,7 @@ def run_import(words: list[str]) -> int:
     parser.add_argument(
         "--load", type=int, metavar="N", help="which of several loads of a file, from 1"
     )
+    parser.add_argument("--json", action="store_true", help="print the folder and notes as JSON")
     options = parser.parse_args(words)
     try:
         imported_run = _choose_load(
@@ -51,10 +69,22 @@ def run_import(words: list[str]) -> int:
     except (OSError, UnusableResult) as error:
         why = clean_line(str(getattr(error, "strerror", None) or error))
         return fail(f"{options.file}: {why}")
-    print_safely(
-        console_summary.format_ending(summary, facts, folder, console_summary.find_console_width())
-    )
-    return ExitStatus.INCOMPLETE if list_missing_parts(summary, facts) else ExitStatus.OK
+    missing = list_missing_parts(summary, facts)
+    if options.json:
+        print_json(
+            ImportedFolder(
+                folder=str(folder),
+                tool=facts.imported,
+                model=facts.model,
+                requests=len(imported_run.records),
+                missing=missing,
+                notes=facts.notes,
+            )
+        )
+    else:
+        width = console_summary.find_console_width()
+        print_safely(console_summary.format_ending(summary, facts, folder, width))
+    return ExitStatus.INCOMPLETE if missing else ExitStatus.OK
 
 
 def _choose_load(loads: list[ImportedRun], number: int | None) -> ImportedRun:
