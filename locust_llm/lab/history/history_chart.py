@@ -19,6 +19,8 @@ OUTER: Final = 25
 its edge."""
 MIN_BAND: Final = 5
 """Fewer runs have no level with an interval: it would fill the plot."""
+SPARKLINE: Final = (120, 28)
+LEAST_SPAN: Final = 0.2
 UNITS: Final = {"s": ("ms", 1e3), "share": ("%", 100.0), "/s": ("/s", 1.0)}
 """(the unit in the chart, the factor to it) by the unit of a metric."""
 RESULTS: Final = {"PASS": ("SLO passed", "ok"), "FAIL": ("SLO failed", "fail")}
@@ -71,15 +73,31 @@ def _choose_range(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _name_dates(shown: Sequence[HistoryEntry]) -> Iterator[tuple[float, str]]:
-    """The first run of each day has its date; where all are of one day each has its time."""
-    dates = [format_date(entry.started) for entry in shown]
-    days = [date.split()[0] for date in dates]
-    if len(set(days)) == 1:
-        yield from ((float(place), date.split()[1]) for place, date in enumerate(dates))
-        return
-    for place, day in enumerate(days):
-        if place == 0 or day != days[place - 1]:
-            yield float(place), day
+    """The first run of each day has its date. Where all are of one day, the first run of each
+    minute has its time."""
+    dates = [format_date(entry.started).split() for entry in shown]
+    are_of_one_day = len({day for day, *_ in dates}) == 1
+    names = [date[1] if are_of_one_day else date[0] for date in dates]
+    for place, name in enumerate(names):
+        if place == 0 or name != names[place - 1]:
+            yield float(place), name
+
+
+def trace_sparkline(values: Sequence[float]) -> str:
+    """The points of a polyline on a canvas of SPARKLINE. Empty: one value makes no line. The
+    height is of a fifth of the largest value at least, so that noise does not look like a change."""
+    if len(values) < 2:
+        return ""
+    width, height = SPARKLINE
+    low, high = min(values), max(values)
+    span = max(high - low, abs(high) * LEAST_SPAN) or 1.0
+    bottom = (low + high - span) / 2
+    step = width / (len(values) - 1)
+    points = []
+    for place, value in enumerate(values):
+        y = height - 1 - (height - 2) * (value - bottom) / span
+        points.append(f"{place * step:.1f},{y:.1f}")
+    return " ".join(points)
 
 
 def _list_runs(

@@ -8,20 +8,38 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from locust_llm.lab.history.history_entry import KEY_FIGURES
+from locust_llm.lab.history.history_entry import KEY_FIGURES, KeyFigure
 from locust_llm.lab.static_page import render_page as rendered
 from locust_llm.report.chart_data.plot_data import Plot
-from locust_llm.text.format import format_count
+from locust_llm.text.format import format_count, format_date
 
 from .change_points import LEAST
-from .history_chart import plot_history
+from .history_chart import plot_history, trace_sparkline
 from .history_entry import HistoryEntry
 from .history_text import format_commit, format_start
-from .run_series import FigureChange, RunSeries, explain_doubts, find_figure_changes
+from .run_series import ENOUGH, FigureChange, RunSeries, explain_doubts, find_figure_changes
 
 OWN: Final = """
 body { display: block; max-width: 76rem; }
 .plot figcaption p { margin: .15rem 0; }
+.workload { border-top: 1px solid var(--line); } .workload:last-of-type { border-bottom: 1px solid var(--line); }
+.workload > summary { list-style: none; cursor: pointer; display: grid; align-items: center; gap: .2rem 1.2rem; padding: .6rem .3rem;
+  grid-template-columns: minmax(0, 1fr) 7.5rem 8rem 9rem 12rem; font-variant-numeric: tabular-nums; }
+.workload > summary::-webkit-details-marker { display: none; }
+.workload > summary:hover { background: var(--soft); }
+.workload h2 { font-size: 1rem; line-height: 1.35; margin: 0; padding-left: 1.1rem; position: relative; }
+.workload h2::before { content: "\\25b8"; position: absolute; left: 0; color: var(--muted); }
+.workload[open] > summary h2::before { content: "\\25be"; }
+.workload > summary small { display: block; color: var(--muted); font-size: .8rem; font-weight: 400; line-height: 1.35; }
+.workload > summary strong { font-size: 1.1rem; font-weight: 650; }
+.line { display: block; width: 100%; height: 1.75rem; overflow: visible; }
+.line polyline { fill: none; stroke: var(--p50); stroke-width: 1.5; vector-effect: non-scaling-stroke; }
+.details { padding: .4rem 0 1.4rem; } .details h3 { font-size: 1rem; }
+.details > details > summary { cursor: pointer; padding: .55rem 0; } .details > details h3 { display: inline; }
+@media (max-width: 56rem) {
+  .workload > summary { grid-template-columns: 7.5rem 1fr 1fr; } .workload h2 { grid-column: 1 / -1; }
+  .workload > summary > :last-child { grid-column: 2 / -1; }
+}
 """
 CLASSES: Final = {
     "PASS": "pass",
@@ -35,6 +53,7 @@ RECENT: Final = 20
 
 
 class HistoryPlot(NamedTuple):
+    figure: KeyFigure
     drawn: Plot
     changes: list[FigureChange]
     doubts: list[str]
@@ -51,16 +70,73 @@ class WorkloadSection(NamedTuple):
     plots: list[HistoryPlot]
 
     @property
-    def changes(self) -> int:
-        return sum(len(plot.changes) for plot in self.plots)
+    def last(self) -> HistoryEntry:
+        return self.series.entries[-1]
 
     @property
-    def last(self) -> str:
-        return format_start(self.series.entries[-1])
+    def last_start(self) -> str:
+        return format_start(self.last)
+
+    @property
+    def run_count(self) -> str:
+        return format_count(len(self.series.entries), "run")
+
+    @property
+    def leading(self) -> "LeadingFigure | None":
+        """The metric of the row: the one that changed last, else the first. None: the runs have no
+        metric."""
+        if not self.plots:
+            return None
+        changed = [plot for plot in self.plots if plot.changes]
+        chosen = max(changed, key=_find_last_change, default=self.plots[0])
+        return LeadingFigure(self.series, chosen)
 
     @property
     def simulated(self) -> bool:
         return any(entry.simulated for entry in self.series.entries)
+
+
+class LeadingFigure(NamedTuple):
+    """Is the metric that the row of a workload shows."""
+
+    series: RunSeries
+    plot: HistoryPlot
+
+    @property
+    def label(self) -> str:
+        return self.plot.figure.label
+
+    @property
+    def values(self) -> list[float]:
+        counted = self.series.of(self.plot.figure)
+        return [entry.figures[self.plot.figure.name] for entry in counted]
+
+    @property
+    def value(self) -> str:
+        """The latest value of a run that counts."""
+        return self.plot.figure.format_value(self.values[-1] if self.values else None, 3)
+
+    @property
+    def line(self) -> str:
+        return trace_sparkline(self.values)
+
+    @property
+    def change(self) -> FigureChange | None:
+        return self.plot.changes[-1] if self.plot.changes else None
+
+    @property
+    def change_start(self) -> str:
+        """The day of the first run after the change."""
+        return "" if self.change is None else format_date(self.change.first.started).split()[0]
+
+    @property
+    def no_change(self) -> str:
+        """What stands where no change is marked."""
+        return "no change" if len(self.values) >= ENOUGH else "too few runs for a change"
+
+
+def _find_last_change(plot: HistoryPlot) -> float:
+    return plot.changes[-1].first.started
 
 
 def render_history_page(
@@ -118,7 +194,7 @@ def _section(
         drawn = plot_history(series, figure, changes, link, last)
         if drawn is not None:
             doubts = list(explain_doubts(series, figure, changes))
-            plots.append(HistoryPlot(drawn, changes, doubts))
+            plots.append(HistoryPlot(figure, drawn, changes, doubts))
     measured = set[str]().union(*(entry.figures for entry in series.entries))
     shown = [figure for figure in KEY_FIGURES if figure.name in measured]
     entries = list(reversed(series.entries[-(last or 0) :]))

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.axe import violations
 from support.years import DAY_S, START, run_folder, year
 
 from locust_llm.__main__ import main
@@ -641,3 +642,50 @@ def test_a_locustfile_of_ones_own_is_another_workload_than_the_prompts_that_the_
     assert of("run.py", None, 212.0, 40.0).hash not in (default.hash, mine.hash)
     assert of("run.py", None, 212.0, 40.0).words == "m, 4 users, own prompts of 210 / 40 tokens"
     assert of("run.py", None, None, None).hash == default.hash  # nothing was answered
+
+
+def test_a_row_for_each_workload_that_opens_its_charts(browser: Any, tmp_path: Path) -> None:
+    """By keyboard alone; links have the colour of the page; what needs five runs is absent below;
+    runs of one minute have its time once."""
+    factors = [1.0] * 15 + [1.2] * 15
+    wobble = [factor * (1 + 0.001 * (i % 5)) for i, factor in enumerate(factors)]
+    year(tmp_path / "long", wobble)
+    for i in range(3):
+        folder = run_folder(tmp_path / f"few-{i}", START + 10 * i, 1.0, {"users": 7})
+        (folder / "report.html").touch()
+    file = tmp_path / "history.html"
+    assert main(["history", str(tmp_path), "--html", str(file)]) == ExitStatus.OK
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    errors = list[str]()
+    page.on("console", lambda message: errors.append(message.text))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(file.as_uri())
+    long, few = page.locator(".workload").all()
+    assert "+20.0% worse" in long.locator("summary").first.inner_text()
+    assert "TTFT p50, simulated" in long.locator("summary").first.inner_text()
+    assert "too few runs for a change" in few.locator("summary").first.inner_text()
+    assert [row.locator("polyline").count() for row in (long, few)] == [1, 1]
+    arrow = few.locator("h2").evaluate("head => getComputedStyle(head, '::before').content")
+    assert arrow == '"\N{BLACK RIGHT-POINTING SMALL TRIANGLE}"'
+    assert page.locator("canvas").count() == 0
+    few.locator("summary").first.press("Enter")
+    few.locator("canvas").first.wait_for()
+    assert few.locator("canvas").count() == few.locator("figure").count()
+    assert long.locator("canvas").count() == 0
+    plots = few.locator(".canvas").evaluate_all("all => all.map(box => charts.of(box).plot)")
+    assert [plot["x"]["ticks"] for plot in plots] == [[[0, "00:00"]]] * len(plots)
+    assert not any(series["kind"] == "band" for plot in plots for series in plot["series"])
+    few.locator("summary").last.press("Enter")
+    link = few.get_by_role("link", name="few-2")
+    assert link.get_attribute("href") == "few-2/report.html"
+    for scheme, width, blue in (
+        ("light", 1440, "rgb(23, 105, 196)"),
+        ("dark", 400, "rgb(44, 146, 250)"),
+    ):
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": 900})
+        assert link.evaluate("link => getComputedStyle(link).color") == blue
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert violations(page) == []
+    assert errors == []
+    page.close()
