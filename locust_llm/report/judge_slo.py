@@ -39,6 +39,7 @@ from locust_llm.report.sections.sweep.knee import (
     explain_unsound,
     find_passing_stages,
     is_client_distorted,
+    list_dead_stages,
 )
 from locust_llm.report.slo_evidence.capacity_evidence import find_capacity
 from locust_llm.report.slo_evidence.censoring import COUNTED
@@ -89,6 +90,8 @@ from locust_llm.text.format import (
 
 WORSE: Final = (PASS, INCONCLUSIVE, FAIL)
 """How bad statuses are, the worst last."""
+ANSWERS_IN_EACH_STAGE: Final = "the server answers to the end of each stage"
+"""What every sweep with rules requires beside them."""
 ICL: Final = "icl"
 ITL: Final = "itl"
 INTERVAL_CROSSES: Final = "its 95% interval crosses the limit"
@@ -146,7 +149,20 @@ def judge_sweep(sweep: SweepSummary, run: Run) -> tuple[SloResult, ...]:
     """Judges the rules of a sweep, from the results of its stages."""
     entries = run.settings.rules.entries
     results = [_judged_by_stages(entry, sweep, run) for entry in entries]
-    return (*results, *_together([entry.rule for entry in entries], results, sweep))
+    together = _together([entry.rule for entry in entries], results, sweep)
+    return (*results, *together, *_judge_death(results, sweep))
+
+
+def _judge_death(results: Sequence[SloResult], sweep: SweepSummary) -> Iterator[SloResult]:
+    """Fails a sweep in which the server died, whatever it held before: rules are judged by the
+    stages in which it answered to the end."""
+    dead = list_dead_stages(sweep.levels)
+    if dead and any(result.decides for result in results):
+        yield SloResult(
+            rule=ANSWERS_IN_EACH_STAGE,
+            status=FAIL,
+            reason=f"the server died at {describe_levels(sweep.axis, dead[0])}: {dead[0].silence}",
+        )
 
 
 def combine_results(results: Sequence[SloResult]) -> str | None:
@@ -685,6 +701,10 @@ def _judge_searched(rule: Rule, sweep: SweepSummary) -> SloResult | None:
         lowest = format_load(found.levels[0], sweep.unit)
         breaks = "break" if found.levels[0] != 1 else "breaks"
         status, reason = FAIL, f"no level within the rule: {lowest} {breaks} it"
+    if status != PASS and at in passing + [one for one in shown if level_status(one) == PASS]:
+        # the stage's own interval, inside the limit, is no evidence for this
+        result = replace(result, low=None, high=None)
+        reason = f"{reason}, by all stages together"
     close = status == INCONCLUSIVE and result.close_to_limit
     return replace(
         result, status=status, of_stage=at.value, reason=reason, longer_s=None, close_to_limit=close
@@ -719,6 +739,10 @@ def _at_stages(rule: Rule, sweep: SweepSummary, run: Run) -> SloResult:
             of_stage=level.value,
             reason=f"at {describe_levels(sweep.axis, level)}{'; ' * bool(worst.reason)}{worst.reason}",
         )
+    dead = [one for one in list_dead_stages(sweep.levels) if rule.at(one.value, sweep.axis)]
+    if dead:
+        why = f"the server died at {describe_levels(sweep.axis, dead[0])}: {dead[0].silence}"
+        return replace(_open(rule, why), status=FAIL)
     missing = f"{sweep.axis} {', '.join(map(format_plain_number, absent))}"
     return _open(
         rule, f"there is no stage of {missing}: {sweep.ended or 'the run did not end in order'}"

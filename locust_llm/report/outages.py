@@ -141,6 +141,29 @@ def find_silent_from(outages: Sequence[Outage], run: Run) -> float | None:
     return run.profiling_at + began[0] if began else None
 
 
+def select_outages_between(
+    outages: Sequence[Outage], run: Run, began_at: float, ended_at: float
+) -> tuple[Outage, ...]:
+    """The outages in a part of the run, which has Unix seconds."""
+    began_s, ended_s = began_at - run.profiling_at, ended_at - run.profiling_at
+    return tuple(
+        outage for outage in outages if outage.began_s < ended_s and _end_s(outage) > began_s
+    )
+
+
+def is_dead_at(outages: Sequence[Outage], run: Run, moment: float) -> bool:
+    """Whether nothing answered at this moment (Unix seconds), and requests ended without an
+    answer."""
+    moment_s = moment - run.profiling_at
+    return any(
+        outage.began_s < moment_s <= _end_s(outage) for outage in outages if not outage.in_flight
+    )
+
+
+def _end_s(outage: Outage) -> float:
+    return math.inf if outage.ended_s is None else outage.ended_s
+
+
 def list_standstills(outages: Sequence[Outage], run: Run) -> tuple[tuple[float, float], ...]:
     """(from, to) in Unix seconds of the times in which the server stood still."""
     return tuple(

@@ -251,6 +251,11 @@ class LoadLevel(msgspec.Struct, frozen=True, kw_only=True):
     slo_status: str | None = None
     evidence: StageEvidence | None = None
     """What it shows about the rules. None: nothing."""
+    silence: str = ""
+    """``no token came from 9.7 to 15.7 s``: when nothing came in its measured time. Empty: never
+    so long."""
+    died: bool = False
+    """Nothing answered to its end. It shows nothing about its load, and no rule is judged by it."""
 
     @property
     def distorted(self) -> bool:
@@ -260,8 +265,9 @@ class LoadLevel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sound(self) -> bool:
-        """Conclusions may use it: requests succeeded, and their values are not distorted."""
-        return self.succeeded > 0 and not self.distorted
+        """Conclusions may use it: requests succeeded, their values are not distorted, and no rate
+        counts a time without answers."""
+        return self.succeeded > 0 and not self.distorted and not self.silence
 
 
 class Knee(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,7 +37,7 @@ from locust_llm.report import timeline_figure as drawing
 from locust_llm.report.chart_data.timeline import MAX_ROWS, TimelineScene, find_scene, resolve_span
 from locust_llm.report.gate_occupancy import Occupancy, compute_occupancy
 from locust_llm.report.load_records import RequestColumns, make_data_frames, read_columns
-from locust_llm.report.outages import find_run_outages, list_standstills
+from locust_llm.report.outages import Outage, find_run_outages, list_standstills
 from locust_llm.report.sections.interference import choose_sampled_share, measure_interference
 from locust_llm.report.sections.latency_breakdown import (
     add_server_histograms,
@@ -346,7 +346,7 @@ def _summary(
         run.stages
         or (run.settings.sweep and run.stage is None and not run.settings.sweeps(PREFILL))
     ) and not run.settings.compares
-    sweep = _sweep(folder, run, stages) if staged else None
+    sweep = _sweep(folder, run, stages, find_run_outages(columns, run)) if staged else None
     levels = compute_occupancy(columns.requests, run.limits)
     records = RecordFile(folder / RECORDS, sound=not unread.count)
     experiment: Experiment | None = None
@@ -417,7 +417,7 @@ def _facts(run: Run, summary: Summary) -> bytes:
     return encode_run_json(run, plus_minus=plus_minus, **results, definitions=DEFINITIONS)
 
 
-def _sweep(folder: Path, run: Run, again: bool) -> SweepSummary:
+def _sweep(folder: Path, run: Run, again: bool, outages: Sequence[Outage]) -> SweepSummary:
     """Read the folders of the stages. A stage that cannot be read is named, and the others
     count."""
     stages_read = list[tuple[Run, Summary]]()
@@ -440,7 +440,7 @@ def _sweep(folder: Path, run: Run, again: bool) -> SweepSummary:
     for name, stage, lost in losses:
         short = measured and is_too_short(run, stage)  # there was no time for any request
         missing += [f"{name}: {why}." for why in lost if not (short and why == NOTHING_RECORDED)]
-    return summarise_sweep(run, stages_read, missing)
+    return summarise_sweep(run, stages_read, missing, outages)
 
 
 def _stage(folder: Path, again: bool) -> tuple[Run, Summary]:

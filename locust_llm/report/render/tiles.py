@@ -118,7 +118,9 @@ def make_badges(summary: Summary) -> Iterator[tuple[str, str]]:
             else ("not valid", "open")
         )
     levels = summary.sweep.levels if summary.sweep is not None and summary.swept else ()
-    unsound = sum(not level.sound for level in levels)
+    if died := sum(level.died for level in levels):
+        yield f"the server died in {died} of {format_count(len(levels), 'stage')}", "loud"
+    unsound = sum(not level.sound and not level.silence for level in levels)
     if unsound:
         yield f"client not OK in {unsound} of {format_count(len(levels), 'stage')}", "open"
     elif summary.client is not None and not levels:

@@ -19,7 +19,7 @@ from locust_llm.report.sections.ab_comparison import (
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.metric_tables import has_lost_many
 from locust_llm.report.sections.run_summary import Summary
-from locust_llm.report.sections.sweep.knee import SLO
+from locust_llm.report.sections.sweep.knee import SLO, list_dead_stages
 from locust_llm.report.summary_rows import LoadLevel, SweepSummary
 from locust_llm.settings.sweep_option import AXES, PREFILL
 from locust_llm.slo.capacity_search import format_load
@@ -134,20 +134,25 @@ def _answer_sweep(sweep: SweepSummary) -> Verdict | None:
     failing = min((level.value for level in judged if level.slo_status == FAIL), default=None)
     if knee.value is None:
         return _answer_without_load(sweep, judged, failing)
-    fails = "no higher load failed"
+    higher = any(level.value > knee.value for level in judged)
+    fails = "no higher load failed" if higher else "no higher load ran"
+    dead = list_dead_stages(sweep.levels, above=knee.value)
+    if dead:
+        fails = f"the server died at {dead[0].value:g}"
     if beyond := [level.value for level in judged if _fails_above(level, knee.value)]:
         fails = f"{min(beyond):g} fails"
     load = format_load(knee.value, sweep.unit)
+    kind = "loud" if list_dead_stages(sweep.levels) else "pass"
     capacity = sweep.capacity
     if capacity is None:
-        return Verdict(f"{load}:", f"within the SLO; {fails}.", "pass")
+        return Verdict(f"{load}:", f"within the SLO; {fails}.", kind)
     if capacity.is_open:
         low = knee.value if capacity.low is None else capacity.low
-        return Verdict(f"At least {format_load(low, sweep.unit)}:", f"{fails}.", "pass")
+        return Verdict(f"At least {format_load(low, sweep.unit)}:", f"{fails}.", kind)
     low_text = "less" if capacity.low is None else format_load(capacity.low)
     high_text = "more" if capacity.high is None else format_load(capacity.high)
     or_more = " or more" * capacity.reaches_top
-    return Verdict(f"{load}:", f"95% interval {low_text} to {high_text}{or_more}; {fails}.", "pass")
+    return Verdict(f"{load}:", f"95% interval {low_text} to {high_text}{or_more}; {fails}.", kind)
 
 
 def _fails_above(level: LoadLevel, load: float) -> bool:

@@ -137,7 +137,7 @@ def test_the_verdict_of_a_ramp_shows_what_the_limit_does() -> None:
     ("statuses", "knee", "verdict"),
     [
         ("PPF", 2.0, Verdict("2 users:", "within the SLO; 4 fails.", "pass")),
-        ("PP", 2.0, Verdict("2 users:", "within the SLO; no higher load failed.", "pass")),
+        ("PP", 2.0, Verdict("2 users:", "within the SLO; no higher load ran.", "pass")),
         ("F", None, Verdict("Failed:", "1 user, the lowest load.", "loud")),
         ("IIF", None, Verdict("Not decided:", "2 users may be within the SLO; 4 fails.", "open")),
     ],

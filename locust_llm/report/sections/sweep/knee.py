@@ -61,14 +61,18 @@ def find_knees(
     knees = _find_knees(axis, levels)
     if capacity is None:
         return knees
-    own = describe_capacity(axis, capacity, run_time_s)
+    own = describe_capacity(axis, capacity, run_time_s, list_dead_stages(levels))
     return tuple(own if knee.rule == SLO else knee for knee in knees)
 
 
 def describe_capacity(
-    axis: str, capacity: CapacityEstimate, run_time_s: float | None = None
+    axis: str,
+    capacity: CapacityEstimate,
+    run_time_s: float | None = None,
+    dead: Sequence[LoadLevel] = (),
 ) -> Knee:
-    """``Capacity: 3 users (95% interval 3 to 4).`` and what follows from it."""
+    """``Capacity: 3 users (95% interval 3 to 4).`` and what follows from it. ``dead``: the stages in
+    which the server died."""
     unit, lowest, highest = AXES[axis], capacity.levels[0], capacity.levels[-1]
     value, low, high = capacity.value, capacity.low, capacity.high
     rule = f" The rule {capacity.rule} sets it."
@@ -78,6 +82,8 @@ def describe_capacity(
         text = f"{text}{sure}.{rule}{_describe_contradiction(axis, capacity)}"
         return Knee(rule=SLO, value=None, high=lowest, text=text)
     above = _describe_unmeasured(axis, capacity, run_time_s)
+    if dead:
+        above = f"the server died at {describe_levels(axis, dead[0])}"
     if low is not None and capacity.is_open:
         text = f"Capacity: at least {format_load(low, unit)}; {above}."
         text += _describe_contradiction(axis, capacity)
@@ -138,7 +144,7 @@ def _find_knees(axis: str, levels: Sequence[LoadLevel]) -> tuple[Knee, ...]:
     elif axis == PREFILL:
         rules |= {BEST: find_best_limit}
     if not any(level.sound for level in levels):
-        why = explain_unsound(axis, levels[0]) if levels else "there are none"
+        why = explain_unused(axis, levels[0]) if levels else "there are none"
         text = f"INCONCLUSIVE: no stage is valid; {why}."
         return tuple(
             find_slo_knee(axis, levels)
@@ -148,12 +154,24 @@ def _find_knees(axis: str, levels: Sequence[LoadLevel]) -> tuple[Knee, ...]:
         )
     used = {level.value for level in levels if level.sound}
     without = [level for level in levels if level.value not in used]
-    left_out = f" Left out: {describe_levels(axis, *without)}." if without else ""
+    left_out = f" Left out: {_describe_left_out(axis, without)}." if without else ""
     knees = {name: rule(axis, levels) for name, rule in rules.items()}
     return tuple(
         knee if name == SLO else replace(knee, text=knee.text + left_out)
         for name, knee in knees.items()
     )
+
+
+def _describe_left_out(axis: str, levels: Sequence[LoadLevel]) -> str:
+    """``concurrency 1; concurrency 2, where no token came from 9.7 to 15.7 s``"""
+    by_reason = dict[str, list[LoadLevel]]()
+    for level in levels:
+        by_reason.setdefault(level.silence, []).append(level)
+    parts = list[str]()
+    for silence, of_reason in by_reason.items():
+        where = f", where {silence}" if silence else ""
+        parts.append(f"{describe_levels(axis, *of_reason)}{where}")
+    return "; ".join(parts)
 
 
 def _decided(levels: Sequence[LoadLevel]) -> bool:
@@ -210,6 +228,13 @@ def is_client_distorted(level: LoadLevel) -> bool:
     return level.distorted or any(result.voided for result in level.slos)
 
 
+def explain_unused(axis: str, level: LoadLevel) -> str:
+    """Why conclusions do not use a stage: a silence of the server, or the load generator."""
+    if level.silence:
+        return f"at {describe_levels(axis, level)} {level.silence}"
+    return explain_unsound(axis, level)
+
+
 def explain_unsound(axis: str, level: LoadLevel) -> str:
     """Why conclusions do not use a stage, or which of its figures may be off."""
     if not is_client_distorted(level) and (not level.succeeded or level.client in (None, OK)):
@@ -241,6 +266,8 @@ class PassingStages(NamedTuple):
     """Later stages that hold it nevertheless."""
     before: tuple[LoadLevel, ...] = ()
     """Stages below the first that holds it, which break it."""
+    died: tuple[LoadLevel, ...] = ()
+    """Stages above it in which the server died, in the order of time."""
     undecided: tuple[LoadLevel, ...] = ()
     """Undecided stages up to the first that breaks it, without ``beyond``."""
 
@@ -271,7 +298,11 @@ def find_passing_stages(
     if first is None:
         broken = next((level for level, holds in judged if holds is False), None)
         return PassingStages(
-            None, None, broken, undecided=tuple(level for level, holds in judged if holds is None)
+            None,
+            None,
+            broken,
+            died=list_dead_stages(levels),
+            undecided=tuple(level for level, holds in judged if holds is None),
         )
     end = next((i for i in range(first, len(judged)) if judged[i][1] is False), len(judged))
     last = max(i for i in range(first, end) if judged[i][1])
@@ -282,8 +313,17 @@ def find_passing_stages(
         judged[end][0] if end < len(judged) else None,
         tuple(level for level, holds in judged[end:] if holds),
         tuple(level for level, holds in judged[:first] if holds is False),
+        list_dead_stages(levels, above=judged[last][0].value),
         tuple(level for level, holds in judged[:end] if holds is None and level is not beyond),
     )
+
+
+def list_dead_stages(
+    levels: Sequence[LoadLevel], above: float = -math.inf
+) -> tuple[LoadLevel, ...]:
+    """The stages with a higher value to whose end nothing answered, in the order of time."""
+    dead = [level for level in levels if level.died and level.value > above]
+    return tuple(sorted(dead, key=lambda level: level.number))
 
 
 def describe_neighbours(
@@ -292,7 +332,7 @@ def describe_neighbours(
     """The stages above and below the highest one that holds a rule."""
     notes = []
     if (beyond := passing.beyond) is None:
-        notes.append("no higher stage was run")
+        notes.append("" if passing.died else "no higher stage was run")
     elif _is_blamed(beyond) and status_of(beyond) not in (PASS, FAIL):
         notes.append(
             f"at {format_plain_number(beyond.value)} the load generator was too slow: the highest "
@@ -304,6 +344,8 @@ def describe_neighbours(
         notes.append(
             f"INCONCLUSIVE at {format_plain_number(beyond.value)}, so the highest may lie above"
         )
+    if passing.died:
+        notes.append(f"the server died at {format_plain_number(passing.died[0].value)}")
     if passing.broken is not None and passing.broken is not beyond:
         notes.append(f"broken at {format_plain_number(passing.broken.value)}")
     notes += _open(axis, passing.undecided, status_of, " too")
@@ -313,7 +355,7 @@ def describe_neighbours(
         notes.append(
             f"held again at {describe_levels(axis, *passing.again)} above: longer stages may decide"
         )
-    return "; ".join(notes)
+    return "; ".join(filter(None, notes))
 
 
 def _open(
@@ -328,8 +370,12 @@ def _open(
         yield f"INCONCLUSIVE at {describe_levels(axis, *still_open)}{too}"
     if distorted := [level for level in unused if is_client_distorted(level)]:
         yield f"at {describe_levels(axis, *distorted)} the load generator was too slow"
-    if dead := [level for level in unused if not is_client_distorted(level)]:
+    others = [level for level in unused if not is_client_distorted(level)]
+    if dead := [level for level in others if not level.silence]:
         yield f"at {describe_levels(axis, *dead)} no request succeeded"
+    for level in others:
+        if level.silence:
+            yield explain_unused(axis, level)
 
 
 def find_slo_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
@@ -339,6 +385,9 @@ def find_slo_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
         return level.slo_status
 
     if not any(status_of(level) for level in levels):
+        if dead := list_dead_stages(levels):
+            text = f"INCONCLUSIVE: no stage was judged; {explain_unused(axis, dead[0])}."
+            return Knee(rule=SLO, value=None, text=text)
         return Knee(rule=SLO, value=None, text="No rule is given (--slo).")
     passing = find_passing_stages(
         levels, status_of, distorted_too=True

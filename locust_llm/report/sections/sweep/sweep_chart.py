@@ -93,7 +93,9 @@ def name_result(level: LoadLevel) -> str:
     results = {PASS: PASSES, FAIL: FAILS}
     if level.slo_status in results:
         return results[level.slo_status]
-    if not level.sound:
+    if level.died:
+        return UNJUDGED
+    if not level.sound and not level.silence:
         return DISTORTED
     return OPEN if level.slo_status == INCONCLUSIVE else UNJUDGED
 
@@ -283,7 +285,7 @@ def _curve(
 
 def _unsound(levels: Sequence[LoadLevel], *curves: PlotSeries) -> list[PlotSeries]:
     """Rings over the points of stages that the load generator distorted."""
-    bad = {level.value for level in levels if not level.sound}
+    bad = {level.value for level in levels if not level.sound and not level.silence}
     rings = PlotSeries("client not OK", "fail", [], [], kind="rings")
     for curve in curves:
         for x, y in zip(curve.x, curve.y, strict=True):
@@ -494,7 +496,7 @@ def _pareto(sweep: SweepSummary, rules: Sequence[Rule]) -> Iterator[Plot]:
         round_values(np.array([y for _, _, y in points])),
         kind="path", labels=tuple(f"{level.value:g}" for level, _, _ in points),
     )  # fmt: skip
-    bad = [(x, y) for level, x, y in points if not level.sound]
+    bad = [(x, y) for level, x, y in points if not level.sound and not level.silence]
     rings = (
         [
             PlotSeries(

@@ -9,6 +9,12 @@ from msgspec.structs import replace
 
 from locust_llm.records.run_facts import Run, Stage
 from locust_llm.report.document_blocks import format_observed
+from locust_llm.report.outages import (
+    Outage,
+    describe_outages,
+    is_dead_at,
+    select_outages_between,
+)
 from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.slo_evidence.capacity_evidence import find_capacity
 from locust_llm.report.slo_evidence.server_disturbance import find_disturbance
@@ -85,6 +91,10 @@ def describe_sweep_findings(
             where = (
                 f"at {describe_levels(axis, best)}, the highest stage known to be within the SLO"
             )
+        if highest is not None and any(
+            best.value < level.value <= highest for level in levels if level.silence
+        ):
+            where = f"at {describe_levels(axis, best)}, the highest stage in which answers never stopped"
         if safe is not None:
             load = format_load(safe, AXES[axis])
             where = f"at {describe_levels(axis, best)}, the highest stage within the safe {load}"
@@ -238,16 +248,37 @@ SPREAD: Final = (("TTFT", TTFT.tag, (50.0, 95.0, 99.0)), ("ITL", ITL.tag, (50.0,
 
 
 def summarise_sweep(
-    run: Run, stages: Sequence[tuple[Run, Summary]], missing: Sequence[str] = ()
+    run: Run,
+    stages: Sequence[tuple[Run, Summary]],
+    missing: Sequence[str] = (),
+    outages: Sequence[Outage] = (),
 ) -> SweepSummary:
-    """``run`` is the whole run. ``stages`` are the readable stages, each as a run of its own
-    (``Run.stage`` is set). ``missing`` has a sentence for each other stage."""
+    """``run`` is the whole run, with its ``outages``. ``stages`` are the readable stages, each as a
+    run of its own (``Run.stage`` is set). ``missing`` has a sentence for each other stage."""
     levels = [make_load_level(stage, summary) for stage, summary in stages]
+    if find_sweep_axis(run) != REPEAT:
+        levels = [_add_outages(level, run, outages) for level in levels]
     good = next((summary.good for _, summary in stages if summary.good is not None), None)
     found = summarise_levels(run, sorted(levels, key=lambda level: level.value))
     return replace(
         found, conditions="" if good is None else good.conditions, missing=tuple(missing)
     )
+
+
+def _add_outages(level: LoadLevel, run: Run, outages: Sequence[Outage]) -> LoadLevel:
+    """The level with what is known of the server's silence in its measured time. A stage to whose
+    end nothing answered is judged by no rule: a crash is no load that is too high."""
+    stage = next((stage for stage in run.stages if stage.number == level.number), None)
+    if stage is None:
+        return level
+    began_at = stage.began_at if stage.measured_at is None else stage.measured_at
+    inside = select_outages_between(outages, run, began_at, stage.ended_at)
+    if not inside:
+        return level
+    silence = describe_outages(inside)
+    if not is_dead_at(inside, run, stage.ended_at):
+        return replace(level, silence=silence)
+    return replace(level, silence=silence, died=True, slos=(), slo_status=None, evidence=None)
 
 
 def summarise_levels(run: Run, levels: Sequence[LoadLevel]) -> SweepSummary:
@@ -306,7 +337,7 @@ def describe_doubts(axis: str, levels: Sequence[LoadLevel], settings: Settings) 
         if rise is not None:
             sentences.append(
                 f" Within a stage the values of {rule} get worse until they settle, "
-                f"x{rise.factor:.2g}. So requests sent before that do not count, and stages of less "
+                f"x{format_brief(rise.factor, digits=2)}. So requests sent before that do not count, and stages of less "
                 f"than {rise.long_s:.0f} s count little unless they break the rule."
             )
         found = find_disturbance(rule, weigh_rises(stages))

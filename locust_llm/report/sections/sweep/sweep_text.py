@@ -47,6 +47,8 @@ FIRST_COLUMN: Final = {
 }  # fmt: skip
 """The head of the column with the value of each stage, by axis."""
 TOO_FEW: Final = "too few requests"
+NO_ANSWER: Final = "NO ANSWER"
+"""Instead of a result: the server died in this stage."""
 LATENCIES: Final = (
     ("TTFT", TTFT.tag), ("ITL", ITL.tag), ("latency", "request_latency"), ("wait", GATE_WAIT.tag),
     ("from due", TTFT_FROM_DUE.tag),
@@ -72,10 +74,11 @@ def make_sweep_warnings(sweep: SweepSummary, whole: str | None) -> Iterator[Bloc
         )
     if sweep.unreached:
         yield TextBlock(f"WARNING: {sweep.unreached}.", loud=True)
+    yield from _explain_silences(sweep)
     for level in sweep.levels:
         if collapsed := _describe_first_wave(sweep.axis, level):
             yield TextBlock(collapsed, loud=True)
-    distorted = [level for level in sweep.levels if is_client_distorted(level)]
+    distorted = [level for level in sweep.levels if is_client_distorted(level) and not level.died]
     if distorted and not sweep.repeats:
         reasons = _explain_loads(sweep.axis, distorted)
         yield TextBlock(
@@ -87,7 +90,10 @@ def make_sweep_warnings(sweep: SweepSummary, whole: str | None) -> Iterator[Bloc
     limited = [
         level
         for level in sweep.levels
-        if level.succeeded and level.client not in (None, OK) and level not in distorted
+        if level.succeeded
+        and level.client not in (None, OK)
+        and level not in distorted
+        and not level.died
     ]
     if limited and not sweep.repeats:
         reasons = _explain_loads(sweep.axis, limited)
@@ -104,6 +110,26 @@ def make_sweep_warnings(sweep: SweepSummary, whole: str | None) -> Iterator[Bloc
         yield TextBlock(
             f"CLIENT: {reasons}. Of all repeats together it is {whole or OK}.", loud=True
         )
+
+
+def _explain_silences(sweep: SweepSummary) -> Iterator[Block]:
+    """What does not use the stages with a time without answers."""
+    dead = [level for level in sweep.levels if level.died]
+    if dead:
+        where = describe_levels(sweep.axis, *dead)
+        yield TextBlock(
+            f"NO ANSWER at {where}: the server died. Rules, capacity, knees and limits leave that "
+            f"out.",
+            loud=True,
+        )
+    for level in sweep.levels:
+        if level.silence and not level.died:
+            where = describe_levels(sweep.axis, level)
+            yield TextBlock(
+                f"NO ANSWER at {where}: {level.silence}, which its rates count. Knees and limits "
+                f"leave this stage out.",
+                loud=True,
+            )
 
 
 def _describe_first_wave(axis: str, level: LoadLevel) -> str:
@@ -203,7 +229,7 @@ def _rates(sweep: SweepSummary) -> Iterator[Column]:
                 f"{format_number(level.goodput_low, 4)} to {format_number(level.goodput_high, 4)}"
             ),
         )
-    if any(level.slo_status for level in levels):
+    if any(level.slo_status or level.died for level in levels):
         yield "SLO", format_stage_status
     if any(level.client not in (None, OK) for level in levels):
         yield "client", lambda level: level.client or "-"
@@ -213,6 +239,8 @@ def _rates(sweep: SweepSummary) -> Iterator[Column]:
 
 def format_stage_status(level: LoadLevel) -> str:
     """The stage's own decision; ``too few requests`` where nothing else is in the way."""
+    if level.died:
+        return NO_ANSWER
     open_rules = [
         result for result in level.slos if result.decides and result.status == INCONCLUSIVE
     ]
