@@ -21,6 +21,8 @@ from locust_llm.lab.interop.import_command import ImportedFolder
 from locust_llm.lab.pareto.pareto_command import ParetoCurve
 from locust_llm.lab.probe.probe_findings import ProbeFindings
 from locust_llm.lab.twin.plan.plan_text import PlanResult
+from locust_llm.lab.twin.twin_drift import DriftResult
+from locust_llm.lab.twin.twin_fit import FitResult
 from locust_llm.lab.twin.whatif.whatif_text import PredictionResult
 from locust_llm.records.profile_export_jsonl import OUTCOMES, PHASES, RecordLine
 from locust_llm.records.report_result import ReportResult
@@ -52,6 +54,8 @@ JSON_OUTPUTS: Final = {
     "report": ReportResult,
     "scenario": list[ListedScenario],
     "selftest": SelftestResult,
+    "twin drift": DriftResult,
+    "twin fit": FitResult,
     "twin predict": PredictionResult,
 }
 """What commands print with --json."""

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import jsonschema
+import msgspec
 import pytest
 from support.made_twins import QUEUE, draws, made
 from support.years import year
@@ -12,6 +13,7 @@ from support.years import year
 from locust_llm.__main__ import main
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.twin import twin_file
+from locust_llm.lab.twin.twin_fit import summarise_fit
 from locust_llm.settings.scenario_file import list_scenario_names, read_packaged_scenario
 
 ROOT: Final = Path(__file__).parents[1]
@@ -128,8 +130,18 @@ def test_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["notes"][0].startswith(f"Imported from {source.name}: ")
 
 
+def test_a_fitted_twin(tmp_path: Path) -> None:
+    result = summarise_fit(made(QUEUE), tmp_path / "twin.toml")
+    value = json.loads(msgspec.json.encode(result))
+    jsonschema.Draft202012Validator(schema_of("twin fit")).validate(value)
+    assert value["file"] == str(tmp_path / "twin.toml")
+    assert value["costs"]["token_s"] == 0.001
+    assert value["scheduler"]["max_num_batched_tokens"] == 100
+
+
 @pytest.mark.parametrize(
-    "command", ["audit", "export", "history", "import", "plan", "scenario", "twin predict"]
+    "command",
+    ["twin drift", "audit", "export", "history", "import", "plan", "scenario", "twin predict"],
 )
 def test_each_field_of_an_output_has_a_description(command: str) -> None:
     definitions = schema_of(command)["$defs"]

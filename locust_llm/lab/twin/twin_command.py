@@ -131,8 +131,10 @@ def run_fit(words: list[str]) -> int:
     """Returns 0 for a twin, 4 if it is unusable or the probe cannot name the scheduler, 5 if
     refused."""
     folders = list[Path]()
+    as_json = False
     try:
         options = _fit_parser().parse_args(words)
+        as_json = options.json
         folders = split_host_and_folders(options, options.folders)
         if options.host:
             _measure(options, folders)
@@ -143,7 +145,10 @@ def run_fit(words: list[str]) -> int:
             )
         return _fitted(options, folders)
     except SchedulerUnnamed as error:
-        print_safely(f"{error}\n")
+        if as_json:
+            print_json(fitting.FitResult(why_no_twin=str(error)))
+        else:
+            print_safely(f"{error}\n")
         return ExitStatus.INCONCLUSIVE
     except RunStopped as error:
         _go_on(folders)
@@ -167,8 +172,11 @@ def _fitted(options: argparse.Namespace, folders: Sequence[Path]) -> int:
         raise
     out = _out(options, folders)
     twin_file.write_twin(twin, out)
-    print_safely(format_fit_report(twin, seen.said))
-    print_safely(f"\nWritten: {out}\n")
+    if options.json:
+        print_json(fitting.summarise_fit(twin, out))
+    else:
+        print_safely(format_fit_report(twin, seen.said))
+        print_safely(f"\nWritten: {out}\n")
     return ExitStatus.INCONCLUSIVE if twin.trust.verdict == NOT_TO_BE_USED else ExitStatus.OK
 
 
@@ -362,6 +370,7 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
         )
     for name in TO_PROBE:
         add(f"--{name}", type=_whole, metavar="N", help="as of locust-llm probe")
+    add("--json", action="store_true", help="print the fitted twin as JSON")
 
 
 def _add_run_arguments(
@@ -402,13 +411,20 @@ def run_drift(words: list[str]) -> int:
     known = {one.users for one in twin.reference}
     stages = [stage for stage in found.stages if stage.users in known]
     notes = [f"Note: {note}." for note in found.notes]
-    if not stages:
+    if not stages and options.json:
+        print_json(twin_drift.DriftResult(other_server=tuple(names), notes=tuple(found.notes)))
+    elif not stages:
         undecided = f"INCONCLUSIVE: no load of {folder.path} can be held against the twin."
         print_safely("\n".join([*names, undecided, *notes]) + "\n")
+    if not stages:
         return ExitStatus.RULE_FAILED if names else ExitStatus.INCONCLUSIVE
     unchanged = twin_drift.simulate_unchanged_server(twin, stages, twin_drift.REPLAYS)
     result = twin_drift.check_drift(unchanged, stages)
-    print_safely("\n".join([*format_drift_lines(result, unchanged, stages, names), *notes]) + "\n")
+    if options.json:
+        print_json(twin_drift.summarise_drift(result, names, found.notes))
+    else:
+        lines = [*format_drift_lines(result, unchanged, stages, names), *notes]
+        print_safely("\n".join(lines) + "\n")
     return ExitStatus.RULE_FAILED if result.drifted or names else ExitStatus.OK
 
 
@@ -467,6 +483,7 @@ def add_drift_arguments(parser: argparse.ArgumentParser) -> None:
         help="a run of such loads that is there (default: one is made)",
     )
     _add_run_arguments(parser, MINUTE_S, "of the run (default: 1m)", "drift")
+    add("--json", action="store_true", help="print the result as JSON")
 
 
 # -- workload --------------------------------------------------------------------------------------

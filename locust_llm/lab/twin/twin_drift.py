@@ -477,6 +477,56 @@ def describe_other_server(origin: Origin, folder: Folder) -> list[str]:
     ]
 
 
+class MovedParameter(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of the server that explains a drift."""
+
+    name: str
+    """The name of the parameter in the twin."""
+    description: str
+    """The change in words, with its size and 95 % interval where it has a size."""
+    standard_errors: float
+    """The size of the shift, in standard errors."""
+
+
+class DriftResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The output of ``locust-llm twin drift --json``."""
+
+    drifted: bool | None = None
+    """The server no longer behaves like its twin. null: no load can be compared with the twin."""
+    largest: float | None = None
+    """The largest deviation, in standard errors. null: no load can be compared."""
+    bound: float | None = None
+    """The server has drifted above this deviation, in standard errors. null: no load can be
+    compared."""
+    moved: tuple[MovedParameter, ...] = ()
+    """The changes that explain the drift equally well, the likeliest first. Empty: none does, or
+    there is no drift."""
+    other_server: tuple[str, ...] = ()
+    """How the model or the server differs by name from the fitted one."""
+    notes: tuple[str, ...] = ()
+    """Omitted or doubtful parts of the run."""
+
+
+def summarise_drift(found: Drift, names: Sequence[str], notes: Sequence[str]) -> DriftResult:
+    """``names`` come from ``describe_other_server``."""
+    moved = [
+        MovedParameter(
+            name=shift.change.name,
+            description=format_shift(shift),
+            standard_errors=float(shift.z),
+        )
+        for shift in found.named
+    ]
+    return DriftResult(
+        drifted=bool(found.drifted),
+        largest=float(found.largest),
+        bound=float(found.bound),
+        moved=tuple(moved),
+        other_server=tuple(names),
+        notes=tuple(notes),
+    )
+
+
 def format_drift_lines(
     found: Drift, known: UnchangedServer, stages: Sequence[ObservedStage], names: Sequence[str]
 ) -> Iterator[str]:

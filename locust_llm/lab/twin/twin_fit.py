@@ -6,6 +6,7 @@ The twin holds the model, its uncertainty, and unknown properties of the server.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from pathlib import Path
 from statistics import fmean, median
 from typing import Final
 
@@ -34,6 +35,7 @@ from locust_llm.lab.twin.twin_model import (
     Ranges,
     SchedulerSettings,
     ServerModel,
+    StepCosts,
     Trust,
     Twin,
     apply_draw,
@@ -304,6 +306,48 @@ def _variance_beyond(offs: Sequence[tuple[float, float]]) -> float:
 THROUGHPUT: Final = "throughput"
 CONTEXT: Final = 1000
 """The report shows the attention time of this many tokens."""
+
+
+class FitResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The output of ``locust-llm twin fit --json``."""
+
+    file: str | None = None
+    """The path of the twin. null: the probe does not name a scheduler, so there is no twin."""
+    why_no_twin: str | None = None
+    """Why there is no twin. null: there is one."""
+    verdict: str | None = None
+    """``figures``, ``shape`` or ``not to be used``. null: there is no twin."""
+    error: float | None = None
+    """The median error of all checks, as a share of 1. null: there were no checks."""
+    reasons: tuple[str, ...] = ()
+    """The reasons for the verdict."""
+    scheduler: SchedulerSettings | None = None
+    """The fitted settings of the scheduler. null: there is no twin."""
+    costs: StepCosts | None = None
+    """The fitted costs of a step, in seconds. null: there is no twin."""
+    intervals: dict[str, tuple[float, float]] = {}
+    """The 95 % interval of each fitted parameter, in the unit of the parameter."""
+    unknown: dict[str, str] = {}
+    """The parameters that could not be identified, each with the assumption made instead."""
+    notes: tuple[str, ...] = ()
+    """Omitted or doubtful parts of the runs."""
+    checks: tuple[HeldOutCheck, ...] = ()
+    """Predictions for loads that were kept out of the fit, beside the measured values."""
+
+
+def summarise_fit(twin: Twin, file: Path) -> FitResult:
+    return FitResult(
+        file=str(file),
+        verdict=twin.trust.verdict,
+        error=twin.trust.error,
+        reasons=twin.trust.reasons,
+        scheduler=twin.model.settings,
+        costs=twin.model.cost,
+        intervals=twin.intervals,
+        unknown=twin.unknown,
+        notes=twin.origin.notes,
+        checks=twin.checks,
+    )
 
 
 def format_fit_report(twin: Twin, diagnosis: Diagnosis) -> str:

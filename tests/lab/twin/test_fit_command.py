@@ -1,12 +1,14 @@
 """``twin fit``: folders to a twin and its report, what is told meanwhile, and what is refused."""
 
 import argparse
+import json
 import os
 import signal
 import sys
 import time
 from pathlib import Path
 
+import jsonschema
 import msgspec
 import pytest
 from support.probing import Noise, Server, probed
@@ -44,6 +46,7 @@ from locust_llm.lab.twin.twin_model import (
 
 from .models import plain, sweep
 
+SCHEMA = Path(__file__).parents[3] / "docs" / "schemas" / "twin-fit-output.schema.json"
 QUIET = Noise(steps=0.02)
 
 
@@ -77,6 +80,11 @@ def test_a_probe_that_cannot_tell_says_why(
     out = capsys.readouterr().out
     assert "The probe cannot identify the scheduler of the server, so there is no twin: " in out
     assert "locust-llm twin fit --host URL" in out
+    assert command(["fit", str(probe), str(loads), "--json"]) == ExitStatus.INCONCLUSIVE
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, json.loads(SCHEMA.read_text("utf-8")))
+    assert found["file"] is None
+    assert found["why_no_twin"] == out.strip()
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 """Drift: an unchanged server stays one, and what has moved is named, all in virtual time."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+import jsonschema
 import msgspec
 import pytest
 from support.probing import Noise, Server
@@ -40,6 +42,7 @@ from locust_llm.simulator.scheduling.clock import VirtualClock
 
 from .models import h100, plain
 
+SCHEMA = Path(__file__).parents[3] / "docs" / "schemas" / "twin-drift-output.schema.json"
 SERVER = Server(budget=1024, num_seqs=16)
 NOISE = Noise(steps=0.03, network_s=0.0002)
 USERS = (1, 24)
@@ -194,6 +197,12 @@ def test_the_command_says_so_by_its_exit_status(
     assert "The same server, as far as a minute shows" in capsys.readouterr().out
     assert command([str(tmp_path / "twin.toml"), str(less)]) == ExitStatus.RULE_FAILED
     assert "What moved: the requests at a time, about half" in capsys.readouterr().out
+    assert command([str(tmp_path / "twin.toml"), str(less), "--json"]) == ExitStatus.RULE_FAILED
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, json.loads(SCHEMA.read_text("utf-8")))
+    assert found["drifted"]
+    assert found["largest"] > found["bound"]
+    assert found["moved"][0]["name"] == "max_num_seqs"
 
 
 @pytest.mark.usefixtures("few")
