@@ -62,10 +62,10 @@ from locust_llm.records.control_message import ControlMessage
 from locust_llm.records.machine import memory_refusal
 from locust_llm.records.record import Record
 from locust_llm.server.discovery import Discovery
-from locust_llm.server.open_files_and_ports import (
+from locust_llm.server.open_files_and_ports import raise_open_files
+from locust_llm.server.prepare_run import (
     choose_run_address,
     find_locustfile_host,
-    raise_open_files,
     read_run_headers,
 )
 from locust_llm.server.refusals import explain_outgrown_context, explain_too_long_dataset

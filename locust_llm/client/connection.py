@@ -20,7 +20,7 @@ from gevent import Timeout
 from .event_loop_yields import yield_to_event_loop
 from .proxy_tunnel import Proxy, ProxyFailed
 from .source_address_rotation import SourceAddresses, connect_socket
-from .tls import TLSLayer
+from .tls_layer import TLSLayer
 
 SO_TIMESTAMPNS: Final[int | None] = 35 if sys.platform == "linux" else None
 """The socket module does not name this option. Systems other than Linux have no stamp that is as

@@ -78,7 +78,7 @@ def _compare_folders(options: argparse.Namespace) -> int:
     )
 
     from .history.between_runs import add_run_spread
-    from .interop.runs_page import OverlaidRuns, render_comparison_page
+    from .interop.comparison_page import OverlaidRuns, render_comparison_page
 
     folders = [options.base, *options.runs]
     overlaid = OverlaidRuns(folders) if options.html else None

@@ -40,6 +40,7 @@ from locust_llm.workload.prompt_length_model import PromptLengthModel
 from locust_llm.workload.synthetic_prompts import draw_sample_numbers
 
 from .identity import TIMEOUT_S, identify_server
+from .idle_response_time import measure_response_time
 from .preflight_requests import FIRST_TOKENS, QUESTION, ProbeRequests, decode_completion
 from .refusals import (
     BUSY,
@@ -56,7 +57,6 @@ from .refusals import (
     read_context_length,
 )
 from .refused_request_fields import RequestForm
-from .response_time import measure_response_time
 from .tokenizer_calibration import calibrate_tokenizer
 
 logger = logging.getLogger("locust_llm")

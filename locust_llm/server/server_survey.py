@@ -12,7 +12,7 @@ from locust_llm.settings.run_options import Settings
 from locust_llm.settings.run_refusal import refuse_run
 
 from .discovery import Discovery, DiscoveryFailed, discover_server
-from .open_files_and_ports import MAX_COUNT_DIFFERENCE, prepare_run, read_run_headers
+from .prepare_run import MAX_COUNT_DIFFERENCE, prepare_run, read_run_headers
 
 
 def survey_servers(settings: Settings, options: Namespace | None, *, here: bool) -> Discovery:

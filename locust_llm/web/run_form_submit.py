@@ -19,7 +19,7 @@ from locust_llm.controller.run_controller import Controller
 from locust_llm.locust_adapter.command_line_parser import build_settings
 from locust_llm.locust_adapter.withheld_options import list_secret_names
 from locust_llm.server.discovery import Discovery
-from locust_llm.server.open_files_and_ports import prepare_run, read_run_headers
+from locust_llm.server.prepare_run import prepare_run, read_run_headers
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.run_refusal import RunRefused, refuse_run
 from locust_llm.settings.server_address import normalise_base_url

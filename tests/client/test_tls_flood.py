@@ -35,7 +35,7 @@ from locust_llm.client.reader import native_reader, reader_choice
 from locust_llm.client.reader.python_reader import PythonReader
 from locust_llm.client.request_bytes import Request
 from locust_llm.client.request_exchange import UserConnection, exchange_request
-from locust_llm.client.tls import (
+from locust_llm.client.tls_layer import (
     ENDLESS,
     MAX_WITHOUT_DATA,
     RETRY,

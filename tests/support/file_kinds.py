@@ -183,7 +183,7 @@ def words_of(case: Case, home: Path) -> list[str]:
 
 _processes: Final = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(
-    [__name__, "locust_llm.report.report_command", "locust_llm.lab.interop.runs_page"]
+    [__name__, "locust_llm.report.report_command", "locust_llm.lab.interop.comparison_page"]
 )
 
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from locust_llm.client.tls import TLSLayer
+from locust_llm.client.tls_layer import TLSLayer
 
 
 class Pair(NamedTuple):

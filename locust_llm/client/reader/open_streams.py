@@ -37,7 +37,7 @@ from locust_llm.client.response_chunks import (
     Response,
     describe_exception,
 )
-from locust_llm.client.tls import SLICE_BYTES, TLSLayer
+from locust_llm.client.tls_layer import SLICE_BYTES, TLSLayer
 from locust_llm.records.outcomes import CLIENT_ERROR
 
 from . import native_reader

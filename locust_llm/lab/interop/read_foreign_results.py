@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from locust_llm.lab.interop import text_table
+from locust_llm.lab.interop import read_printed_tables
 from locust_llm.lab.interop.imported_records import ImportedRun, UnusableResult
 from locust_llm.lab.interop.load_metrics import Figures
 from locust_llm.lab.interop.result_file import (
@@ -85,7 +85,7 @@ def read_figures(path: Path) -> list[Figures]:
     try:
         documents = decode_documents(raw)
     except ValueError as error:
-        loads = text_table.read_tables(raw.decode("utf-8", "replace"))
+        loads = read_printed_tables.read_tables(raw.decode("utf-8", "replace"))
         if loads:
             return loads
         raise UnknownFormat(

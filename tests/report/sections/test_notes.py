@@ -11,7 +11,7 @@ from locust_llm.records.run_facts import DecidedRule, Run, UserStart
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.sections.notes import make_remarks, select_top_remarks
 from locust_llm.report.summarise_metrics import summarise_run
-from locust_llm.server.open_files_and_ports import SAME_WORDS
+from locust_llm.server.prepare_run import SAME_WORDS
 from locust_llm.slo.rules import INCONCLUSIVE, PASS
 
 

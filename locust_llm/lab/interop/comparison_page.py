@@ -122,7 +122,7 @@ def render_comparison_page(comparison: Comparison, plots: Sequence[Plot] = ()) -
         for name, those in zip(names[1:], differences, strict=True)
     ]
     return rendered(
-        "runs.html",
+        "comparison.html",
         OWN,
         plots,
         title=f"Compared with {names[0]}",

@@ -12,7 +12,7 @@ from support.tiny_server import Asked, TinyServer, tiny_server
 
 from locust_llm.records.run_facts import ResponseTime
 from locust_llm.server.discovery import discover_server
-from locust_llm.server.response_time import choose_typical_request, measure_response_time
+from locust_llm.server.idle_response_time import choose_typical_request, measure_response_time
 from locust_llm.settings.run_options import Settings
 from locust_llm.workload.prompt_length_model import PromptLengthModel
 

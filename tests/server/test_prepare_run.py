@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from support.tiny_server import tiny_server
 
 from locust_llm import LLMUser
-from locust_llm.server.open_files_and_ports import choose_run_address, find_locustfile_host
+from locust_llm.server.prepare_run import choose_run_address, find_locustfile_host
 
 HOME = "http://home:8000"
 KEY = "sk-0123456789abcdef"

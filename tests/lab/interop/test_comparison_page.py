@@ -13,7 +13,7 @@ from support.evalscope import a_database
 from locust_llm.__main__ import main
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.interop import import_command
-from locust_llm.lab.interop.runs_page import render_comparison_page
+from locust_llm.lab.interop.comparison_page import render_comparison_page
 from locust_llm.report.run_comparison import Comparison, RunPair, compare_folders
 
 
