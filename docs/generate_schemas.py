@@ -14,6 +14,7 @@ import msgspec
 import locust_llm
 from locust_llm.check_command import CheckFinding
 from locust_llm.exit_status import ExitStatus
+from locust_llm.lab.canary.canary_session import CanaryResult
 from locust_llm.lab.history.history_command import HistoryResult
 from locust_llm.lab.interop.audit_command import AuditedLoad
 from locust_llm.lab.interop.export_command import ExportedFile
@@ -44,6 +45,7 @@ CHECK_FINDING: Final = msgspec.defstruct(
 )
 JSON_OUTPUTS: Final = {
     "audit": list[AuditedLoad],
+    "canary": CanaryResult,
     "check": list[CHECK_FINDING],  # type: ignore[valid-type]
     "compare": Comparison,
     "export": ExportedFile,

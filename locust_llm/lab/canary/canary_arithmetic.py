@@ -83,7 +83,9 @@ class BackgroundLoad(msgspec.Struct, frozen=True, kw_only=True):
     """Describes the effect of other clients over some rounds."""
 
     rounds: int
+    """The number of rounds with enough gaps."""
     watched_s: float
+    """The time between chunks that was watched, in seconds."""
     lost: float
     """Others take this share of the decode time, 0 to 1."""
     low: float | None

@@ -5,8 +5,10 @@ import locust_llm.locust_adapter.command_line_parser  # noqa: F401  first: Locus
 
 # isort: split
 import argparse
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,6 +57,7 @@ from locust_llm.settings.server_address import (
 )
 from locust_llm.settings.settings_validation import validate_settings
 from locust_llm.text.console import write_console
+from locust_llm.text.format import print_json
 from locust_llm.text.hide_secrets import collect_secrets
 from locust_llm.text.sanitise import sanitise_text
 from locust_llm.workload.prompt_length_model import PromptLengthModel
@@ -74,8 +77,14 @@ class Canary:
     """Sends one stream at each call of ``ask``."""
 
     def __init__(
-        self, settings: Settings, headers: Mapping[str, str], model: str | None, tokens: int
+        self,
+        settings: Settings,
+        headers: Mapping[str, str],
+        model: str | None,
+        tokens: int,
+        say: Callable[[str], object] = write_console,
     ) -> None:
+        self._say = say
         self._settings = settings
         self._headers = headers
         self._model = model
@@ -135,7 +144,7 @@ class Canary:
             settings, self._headers, self._model, deadline_s, verify=verify
         )
         for note in notes:
-            write_console(f"{sanitise_text(note, most=LINE_BYTES)}\n")
+            self._say(f"{sanitise_text(note, most=LINE_BYTES)}\n")
 
     def _exchange(self, forced: bool) -> Record:
         settings = self._settings
@@ -181,6 +190,7 @@ def run_canary(words: list[str]) -> int:
     if refusal := unknown_options(words, parser._option_string_actions):
         return fail(refusal)
     options = parser.parse_args(words)
+    say = partial(write_console, out=sys.stderr if options.json else None)
     try:
         headers = read_access_options(options)
         settings = _build_settings(options)
@@ -203,7 +213,7 @@ def run_canary(words: list[str]) -> int:
         folder = options.report_dir or Path("reports") / f"canary-{time.strftime('%Y%m%d-%H%M%S')}"
         if discovery is not None:
             folder.mkdir(parents=True, exist_ok=True)
-        session = CanarySession(plan, folder, write_console)
+        session = CanarySession(plan, folder, say)
         if discovery is not None and options.metrics_port:
             _serve(session, options.metrics_port)
     except (OSError, ValueError, DiscoveryFailed) as error:
@@ -212,15 +222,18 @@ def run_canary(words: list[str]) -> int:
     if refusal or discovery is None:
         return fail(refusal)
     through = f" through the proxy {proxy}" if (proxy := list_passed_proxies(settings)) else ""
-    write_console(f"canary on {settings.host}{through}: {plan.promise}\n")
-    canary = Canary(settings, headers, discovery.model, plan.output_tokens)
+    say(f"canary on {settings.host}{through}: {plan.promise}\n")
+    canary = Canary(settings, headers, discovery.model, plan.output_tokens, say)
     stop = Event()
     for number in ENDING_SIGNALS:
         gevent.signal_handler(number, _end_session, stop, number)
     try:
-        return session.run(canary.ask, lambda seconds: bool(stop.wait(seconds)), time.monotonic)
+        status = session.run(canary.ask, lambda seconds: bool(stop.wait(seconds)), time.monotonic)
     finally:
         canary.close()
+    if options.json:
+        print_json(session.result)
+    return status
 
 
 def _end_session(stop: Event, number: int) -> None:
@@ -363,6 +376,11 @@ def _make_parser() -> argparse.ArgumentParser:
         "--max-tokens-field",
         default="max_tokens",
         help="field of the body that limits the answer (default: %(default)s)",
+    )
+    add(
+        "--json",
+        action="store_true",
+        help="print the result as JSON at the end, and the lines of the rounds to standard error",
     )
     add_access_options(parser)
     return parser

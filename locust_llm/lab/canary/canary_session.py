@@ -70,6 +70,21 @@ class CanaryPlan(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class CanaryResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The output of ``locust-llm canary --json`` at its end."""
+
+    file: str
+    """The path of canary.jsonl, which has a line for each round."""
+    rounds: int
+    """The number of rounds that were sent."""
+    failed: int
+    """The number of rounds without an answer."""
+    load: BackgroundLoad | None
+    """The load of other clients over all rounds. null: no round had enough gaps."""
+    summary: str
+    """The result in words."""
+
+
 class CanarySession(Collector):
     """Keeps all rounds of a session, and exports them to Prometheus."""
 
@@ -201,6 +216,16 @@ class CanarySession(Collector):
         return (
             f"{head}{prompts}.\nTTFT {format_duration(background.ttft_s)} (median); "
             f"{self.describe_others(background, self.rounds)}."
+        )
+
+    @property
+    def result(self) -> CanaryResult:
+        return CanaryResult(
+            file=str(self._folder / FILE),
+            rounds=len(self.rounds),
+            failed=self.failed,
+            load=estimate_background_load(self.rounds, self.rounds),
+            summary=self.summary(),
         )
 
     def collect(self) -> Iterator[Metric]:

@@ -4,11 +4,13 @@ from support import unpatched_locust  # noqa: F401  before anything of Locust
 
 # isort: split
 import itertools
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import msgspec
 import pytest
 from msgspec.structs import replace
@@ -24,6 +26,7 @@ from locust_llm.lab.canary.server_counters import found_other_requests
 from locust_llm.records.server_metrics_parser import EngineSample
 from locust_llm.settings.run_options import Settings
 
+SCHEMA = Path(__file__).parents[3] / "docs" / "schemas" / "canary-output.schema.json"
 PLAN = CanaryPlan(
     every_s=20.0, for_s=120.0, window_s=60.0, output_tokens=64, input_tokens=48, token_s=1e-4
 )
@@ -161,6 +164,19 @@ def test_who_held_the_stream_up(rounds: list[CanaryRound], text: str, tmp_path: 
         session.add(one)
     assert text in re.sub(r" \([\d,]+%? to [\d,]+%?\)", "", said[-1])  # without the intervals
     assert "prompts of 60 tokens by the server's count" in session.summary()
+
+
+def test_the_result_fits_its_schema(tmp_path: Path) -> None:
+    """Six rounds, of which two fail; each of the others loses 0.5 of 1 s."""
+    session, _ = of(tmp_path)
+    clock = Clock()
+    session.run(clock.rounds(1.0, "stalls", "stalls", "down"), clock.wait, clock.now)
+    value = json.loads(msgspec.json.encode(session.result))
+    jsonschema.validate(value, json.loads(SCHEMA.read_text("utf-8")))
+    assert (value["rounds"], value["failed"]) == (6, 2)
+    assert value["load"]["rounds"] == 4
+    assert value["load"]["lost"] == pytest.approx(0.5)
+    assert value["file"] == str(tmp_path / FILE)
 
 
 def test_a_round_without_a_usual_gap_names_the_reason(tmp_path: Path) -> None:
