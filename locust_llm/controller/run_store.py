@@ -136,7 +136,8 @@ class RunStore:
         """Refused attempts that another one followed."""
         self._first = FirstRequests()
         self._key = has_key(headers)
-        self._silence = SilenceDetector()
+        self._silence = dict[str, SilenceDetector]()
+        """One for each arm of a comparison, else one."""
         self._out_of_memory = ""
         """The message of the first failure about memory."""
         self.poller: MetricsPoller | None = None
@@ -181,7 +182,8 @@ class RunStore:
         self.totals.add(record)
         if all_failed := self._first.add(record):
             self.add_note(f"WARNING: {self._why(all_failed)}")
-        if news := self._silence.add(record, self.profiling_at):
+        silence = self._silence.setdefault(record.arm, SilenceDetector(record.arm))
+        if news := silence.add(record, self.profiling_at):
             log_note(news)
         if record.failed and not self._out_of_memory and advise_on_memory(record.error, None):
             self._out_of_memory = record.error

@@ -87,9 +87,13 @@ class FirstRequests:
 
 class SilenceDetector:
     """Reports a server that answered and no longer does, without a status for its refusals, and its
-    return: a line each."""
+    return: a line each. A comparison has a detector for each server: one that answers says nothing
+    of the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, arm: str = "") -> None:
+        """``arm`` names the server in a comparison."""
+        self._server = arm or "server"
+        self._nothing_answers = f"the {arm} answers nothing" if arm else "nothing answers"
         self._answered_at: float | None = None
         """When anything was last answered, in Unix seconds. None: nothing was yet."""
         self._unanswered = 0
@@ -106,7 +110,8 @@ class SilenceDetector:
             was_reported, self._reported = self._reported, False
             self._answered_at = max(ended, self._answered_at or ended)
             self._unanswered = 0
-            return f"The server answers again, after {silent_s:.1f} s." if was_reported else ""
+            again = f"The {self._server} answers again, after {silent_s:.1f} s."
+            return again if was_reported else ""
         if (
             self._answered_at is None
             or self._reported
@@ -120,7 +125,7 @@ class SilenceDetector:
         self._reported = True
         since_s = max(0.0, self._answered_at - began_at)
         return (
-            f"WARNING: nothing answers from {since_s:.1f} s on: {record.outcome}: "
+            f"WARNING: {self._nothing_answers} from {since_s:.1f} s on: {record.outcome}: "
             f"{record.error[:NAME_CHARS]}"
         )
 

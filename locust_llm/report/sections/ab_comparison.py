@@ -32,6 +32,7 @@ from locust_llm.report.compare.forest_plot import Difference
 from locust_llm.report.compare.metric_differences import possible_ends
 from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBlock, format_flags
 from locust_llm.report.measurement_window import RateWindow, Span
+from locust_llm.report.outages import MIN_REQUESTS, select_unanswered_since
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.slo_evidence.censoring import (
     IN_WINDOW,
@@ -121,7 +122,7 @@ class PairedComparison(msgspec.Struct, frozen=True, kw_only=True):
     chance: float | None = None
     """How often equal arms would show so large a difference in some value: the p of the verdict."""
     warning: str = ""
-    """The arms did not get the same load."""
+    """The arms did not get the same load, or one of them answered no more."""
     aa: bool = False
     """Both arms are the base."""
     isolated: str = ""
@@ -433,7 +434,11 @@ def compare_arms(
         or ("" if deltas else "there is no figure that both arms have in enough pairs")
     )
     decided = DIFFERENT if seen is not None and seen <= CHANCE else SAME
-    warnings = (_uneven(pairs) if run.settings.open_loop else "", stands * _within_error(blame))
+    warnings = (
+        _describe_silent_arms(everything, run),
+        _uneven(pairs) if run.settings.open_loop else "",
+        stands * _within_error(blame),
+    )
     return PairedComparison(
         limits_differ=run.settings.changes.prefill_concurrency
         not in (None, run.settings.prefill_concurrency),
@@ -712,6 +717,33 @@ def _absent(values: Floats) -> str:
     return ""
 
 
+def _explain_infinitely_worse(values: Floats) -> str:
+    """Why no tolerance holds: the candidate's value lands on a failure, and the base's does not, in
+    most pairs. Empty: it does not, or there are too few pairs."""
+    known = values[has_both_blocks(values)]
+    worse = int((np.isfinite(known[:, 0]) & np.isinf(known[:, 1])).sum())
+    if len(known) < LEAST or worse <= len(known) / 2:
+        return ""
+    return f"it lands on a failure at the candidate alone in {worse} of {len(known)} pairs"
+
+
+def _describe_silent_arms(everything: RequestSelection, run: Run) -> str:
+    """``the candidate answered nothing from 26.1 s on``, where several requests came after its last
+    answer. Empty: both arms answered to the end."""
+    texts = list[str]()
+    for arm in (BASE, CANDIDATE):
+        part = everything.only(everything.requests["arm"] == arm)
+        has_answer = ~np.isnan(part["status"]) | ~np.isnan(part["last_chunk_at"])
+        answered = part.where(has_answer)
+        if not answered.size:
+            continue
+        last = answered["last_chunk_at"]
+        since = float(np.where(np.isnan(last), answered["closed_at"], last).max())
+        if select_unanswered_since(part, since).size >= MIN_REQUESTS:
+            texts.append(f"the {arm} answered nothing from {since - run.profiling_at:.1f} s on")
+    return "; ".join(texts)
+
+
 def _describe_pairs_left_out(values: Floats) -> str:
     """The pairs that lack a value. Empty: there are none."""
     used = int(has_both_blocks(values).sum())
@@ -805,6 +837,8 @@ def _judged(
     """``blame`` is the reason for no decision where an error reaches the limit."""
     rule = replace(rule, op="<=" if rule.less_is_better else ">=")
     values = compute_pair_values(rule, pairs)
+    if why := _explain_infinitely_worse(values):
+        return replace(result, status=FAIL, observed=math.inf, count=len(pairs), reason=why)
     if why := _absent(values):
         return replace(result, status=RULE_INCONCLUSIVE, count=len(pairs), reason=why)
     left_out = _describe_pairs_left_out(values)

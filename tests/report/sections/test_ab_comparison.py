@@ -443,6 +443,36 @@ def test_a_percentile_that_lands_on_a_failure_is_compared_in_no_way() -> None:
     assert the(summary, "Failures (%)").pairs[0] == (0.0, 100.0)
 
 
+@pytest.mark.parametrize(("dead", "status"), [(6, "FAIL"), (5, "INCONCLUSIVE")])
+def test_a_candidate_that_dies_breaks_a_rule_in_most_pairs(dead: int, status: str) -> None:
+    """Of ten pairs the candidate answers the first 4, or 5. Its last answer is the sixth request of
+    its block, sent 5 s after the block's begin; the last chunk comes 140 ms, or 120 ms, later: 0.04
+    s after the first token, which takes as long as the base's."""
+    run, records = a_comparison((1.0,) * 10, slo=("ttft p50 within 50% of base",))
+    last_pair = 10 - dead
+    gone = [
+        replace(
+            failed("refused", sent_at=record.sent_at),
+            arm=record.arm, pair=record.pair, phase=record.phase,
+        )
+        if record.arm == CANDIDATE and record.pair > last_pair
+        else record
+        for record in records
+    ]  # fmt: skip
+    summary = summarised(run, gone)
+    (result,) = summary.slos
+    assert result.status == status
+    reasons = {
+        "FAIL": "it lands on a failure at the candidate alone in 6 of 10 pairs",
+        "INCONCLUSIVE": "it lands on a failure in 5 of 20 blocks",
+    }
+    assert result.reason == reasons[status]
+    last_s = 10 * (2 * last_pair + 1) + 5 + (BASES[last_pair - 1] + 40) / 1000
+    assert summary.paired is not None
+    assert f"the candidate answered nothing from {last_s:.1f} s on" in summary.paired.warning
+    assert "the base" not in summary.paired.warning
+
+
 def test_failures_of_one_arm_come_first_in_the_sentence_and_in_the_table() -> None:
     """One of the four requests of each block of the candidate fails: 25 % against 0 %."""
     run, records = a_comparison((1.5, 1.52) * 5)
