@@ -79,7 +79,7 @@ def _unknown(word: str) -> str:
     here = next((here for here, names in OF_OTHERS.items() if word in names), "")
     near = difflib.get_close_matches(word, COMMANDS, n=1)
     if here:
-        return f"unknown command {word!r}: it is {here} here"
+        return f"unknown command {word!r}: use {here}"
     meant = f": did you mean {near[0]}?" if near else ""
     return f"unknown command {word!r}{meant}"
 

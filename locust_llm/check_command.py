@@ -211,7 +211,7 @@ def check_server(
     )
     if proxy := list_passed_proxies(settings):
         yield CheckFinding(
-            NOTE, "proxy", proxy, "what it and the way to it take is in every latency"
+            NOTE, "proxy", proxy, "every latency includes the proxy and the path to it"
         )
     yield from _model(discovery)
     yield from _slots(discovery, settings.users or 1)
@@ -242,7 +242,7 @@ def _model(discovery: Discovery) -> Iterator[CheckFinding]:
         yield CheckFinding(
             NOTE,
             "simulated",
-            "this is the simulator: its figures hold for no real GPU, model or server",
+            "this is the simulator: its results do not predict a real GPU, model or server",
         )
 
 
@@ -304,9 +304,9 @@ def _answers(checker: Checker, prompt_tokens: float) -> Iterator[CheckFinding]:
         return
     if not record.streamed or record.ttft_s is None:
         yield CheckFinding(
-            PROBLEM, "streams", "no: the answer came in one piece",
-            "no Time to First Token, and the prefill gate holds slots to the end; does a proxy "
-                "buffer the stream?",
+            PROBLEM, "streams", "no: the response came in one piece",
+            "no Time to First Token, and requests occupy a prefill slot until their end. Check "
+            "whether a proxy buffers the stream",
         )  # fmt: skip
         return
     yield CheckFinding(
@@ -345,7 +345,7 @@ def _network(record: Record, settings: Settings) -> Iterator[CheckFinding]:
         far = record.rtt_us > FAR_RTT_US
         advice = (
             "TTFT includes it: run the load generator closer to the server, or report it with the "
-            "figures"
+            "results"
             if far
             else ""
         )
@@ -362,7 +362,7 @@ def _network(record: Record, settings: Settings) -> Iterator[CheckFinding]:
             NOTE,
             "TLS",
             "not verified (--insecure)",
-            "anyone on the network path can read and change everything, the key too",
+            "anyone on the network path can read and change everything, including the API key",
         )
     else:
         yield CheckFinding(FINE, "TLS", "the certificate was verified")
@@ -378,8 +378,8 @@ def _usage(record: Record) -> CheckFinding:
         )
     return CheckFinding(
         NOTE, "usage", "the server counts no tokens",
-        "a chunk counts as a token, which is wrong where it holds several; --tokenizer counts the "
-            "prompts",
+        "each chunk counts as one token, which is wrong if a chunk holds several; --tokenizer "
+        "counts the prompts",
     )  # fmt: skip
 
 
@@ -399,7 +399,7 @@ def _stream(asked: list[CheckedRequest]) -> Iterator[CheckFinding]:
             "buffering",
             "none seen"
             if came.answers
-            else "not known: the answers were too short, or were read late",
+            else "unknown: the responses were too short or were read late",
         )
     if came.tokens_a_chunk is not None:
         many = came.tokens_a_chunk > TOKENS_A_CHUNK
@@ -418,7 +418,8 @@ def _stream(asked: list[CheckedRequest]) -> Iterator[CheckFinding]:
     yield CheckFinding(
         NOTE if early else FINE, "early events",
         f"one without content {early_s * 1e3:.0f} ms before the first token" if early else "none before the first token",
-        "TTFT here is to the first content; tools that count the first event report less" if early else "",
+        "TTFT here ends at the first content; tools that count the first event report a shorter "
+        "TTFT" if early else "",
     )  # fmt: skip
 
 
@@ -428,7 +429,7 @@ def _cache(first: Record, again: Record) -> CheckFinding:
     sooner = again.ttft_s is not None and again.ttft_s < MAX_CACHED_RATIO * ttft_s
     if not cached and not sooner:
         return CheckFinding(
-            FINE, "prefix cache", "no sign of one: the same prompt took as long the second time"
+            FINE, "prefix cache", "no sign of one: the same prompt took the same time again"
         )
     tokens = f"{cached} of {again.input_tokens} tokens cached, " if cached else ""
     times = f"TTFT {ttft_s * 1e3:.0f} ms, then {(again.ttft_s or 0) * 1e3:.0f} ms"
@@ -450,7 +451,7 @@ def _length(checker: Checker) -> CheckFinding:
         return CheckFinding(
             FINE,
             "ignore_eos",
-            f"not taken, nor needed for {LENGTH_TOKENS} tokens, which all came without",
+            f"refused, but not needed: all {LENGTH_TOKENS} tokens arrived without it",
         )
     reason = f" ({checker.failed})" if checker.failed else ""
     return CheckFinding(
@@ -483,7 +484,7 @@ def _check_longer_output(checker: Checker, kept: Record) -> CheckFinding:
         NOTE,
         "ignore_eos",
         f"works for {LENGTH_TOKENS} tokens; of {tokens} asked for {about}{came:.0f} came",
-        "the server seems to cap outputs: ask for fewer tokens (--output-tokens-mean)",
+        "the server seems to cap outputs: request fewer tokens (--output-tokens-mean)",
     )
 
 
@@ -531,7 +532,10 @@ def run_check(words: list[str]) -> int:
         except (OSError, ValueError) as error:
             refusal = str(error)
         if split_replica_urls(options.host or ""):
-            refusal = "check asks one address at a time; a run asks each of several before its load"
+            refusal = (
+                "check takes one address at a time; a run checks all of its addresses before the "
+                "load"
+            )
     if refusal:
         return fail(refusal)
     found = []
@@ -549,26 +553,31 @@ def _parser() -> argparse.ArgumentParser:
     s = Settings()
     parser = argparse.ArgumentParser(
         prog="locust-llm check",
-        description="Check a server before a run, in ten seconds: key, model, path, context, "
-        "stream, usage, cache, limits.",
+        description=(
+            "Check a server before a run, in ten seconds: API key, model, path, context length, "
+            "streaming, token counts, prefix cache and limits."
+        ),
         epilog="example: locust-llm check https://llm.example.com --model llama --api-key-file "
         "key.txt",
     )
     add = parser.add_argument
     add_host_option(parser)
-    add("--model", help="by default the server's first")
+    add("--model", help="model to request (default: the server's first)")
     add(
         "--no-model-check",
         dest="model_check",
         action="store_false",
-        help="the model may be one that the server does not list",
+        help="accept a model that the server does not list",
     )
     add(
         "-u",
         "--users",
         type=int,
         default=1,
-        help="for the open files and ports of this machine (default: %(default)s)",
+        help=(
+            "number of users of the planned run, to check the open files and ports of this "
+            "machine (default: %(default)s)"
+        ),
     )
     for flag, mean in (
         ("--synthetic-input-tokens-mean", s.synthetic_input_tokens_mean),
@@ -581,12 +590,21 @@ def _parser() -> argparse.ArgumentParser:
             metavar="TOKENS",
             help="for the model's context (default: %(default)g)",
         )
-    add("--endpoint-type", choices=tuple(PROTOCOLS), default="chat", help="(default: %(default)s)")
-    add("--endpoint", metavar="PATH", help="by default the path of --endpoint-type")
+    add(
+        "--endpoint-type",
+        choices=tuple(PROTOCOLS),
+        default="chat",
+        help="API of the server (default: %(default)s)",
+    )
+    add(
+        "--endpoint",
+        metavar="PATH",
+        help="path of the endpoint (default: the path of --endpoint-type)",
+    )
     add(
         "--max-tokens-field",
         default="max_tokens",
-        help="of the request, limits the answer (default: %(default)s)",
+        help="request field that limits the output length (default: %(default)s)",
     )
     add("--json", action="store_true", help="print the findings as JSON")
     add_access_options(parser)

@@ -122,7 +122,7 @@ def describe_further_interrupt(*, requests_open: bool) -> str:
         return (
             "The run is already ending; press Ctrl-C again to cut the requests that are still open"
         )
-    return "The report is being made; press Ctrl-C again to give it up"
+    return "locust-llm is writing the report; press Ctrl-C again to skip it"
 
 
 class LaunchOptions(NamedTuple):

@@ -290,7 +290,7 @@ def _lines(result: SelftestResult) -> Iterator[str]:
     server = (
         ""
         if result.server_cpu_us is None
-        else f"; the truth server took {result.server_cpu_us:.1f} µs"
+        else f"; the reference server used {result.server_cpu_us:.1f} µs"
     )
     yield f"{result.cpu_us:.1f} µs of CPU a chunk{server}"
     yield f"{format_machine(result.machine)}; load average before {format_number(result.machine.load)}"
@@ -347,20 +347,36 @@ def run_selftest(words: list[str]) -> int:
     """Run the self-test. Returns 0 where the client verdict is OK."""
     parser = argparse.ArgumentParser(
         prog="locust-llm selftest",
-        description="Stream from a server of our own whose send times are known: how far are "
-        "reported times from true ones "
-        "on this machine, now?",
+        description=(
+            "Measure the timing error of the load generator on this machine. It streams from a "
+            "local reference server with known send times, and compares reported with true times."
+        ),
     )
     parser.add_argument(
-        "--streams", type=int, default=200, metavar="N", help="at a time (default: 200)"
+        "--streams",
+        type=int,
+        default=200,
+        metavar="N",
+        help="number of concurrent streams (default: 200)",
     )
     parser.add_argument(
-        "--itl", type=_seconds, default=0.02, metavar="TIME", help="between chunks (default: 20ms)"
+        "--itl",
+        type=_seconds,
+        default=0.02,
+        metavar="TIME",
+        help="time between two chunks of a stream (default: 20ms)",
     )
     parser.add_argument(
-        "-t", "--run-time", type=_seconds, default=10.0, metavar="TIME", help="(default: 10s)"
+        "-t",
+        "--run-time",
+        type=_seconds,
+        default=10.0,
+        metavar="TIME",
+        help="duration of the test (default: 10s)",
     )
-    parser.add_argument("--tls", action="store_true", help="over TLS; takes the openssl command")
+    parser.add_argument(
+        "--tls", action="store_true", help="stream over TLS. Needs the openssl command"
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args(words)
     if not (
@@ -375,9 +391,9 @@ def run_selftest(words: list[str]) -> int:
         return fail(str(error), ExitStatus.BROKEN)
     except (OSError, subprocess.CalledProcessError) as error:
         what = (
-            "the openssl command makes no certificate"
+            "the openssl command cannot create a TLS certificate"
             if options.tls
-            else "there can be no truth server"
+            else "the reference server cannot start"
         )
         return fail(f"{what}: {error}")
     write_console(
@@ -390,5 +406,5 @@ def _seconds(text: str) -> float:
     """``20ms``, ``0.02``, ``10s``, ``2m``, ``1h``."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"a time such as 20ms or 10s, got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a time such as 20ms or 10s, got {text!r}")
     return float(match[1]) * {"ms": 0.001, "m": 60.0, "h": 3600.0}.get(match[2], 1.0)

@@ -226,7 +226,7 @@ class LLMUser(HttpUser):
         """Raises StopUser and ends the run where only some of the requests may be sent."""
         if self.sender.settings.isolate:
             self.sender.failure = (
-                f"--isolate takes tasks that call session(), and {type(self).__name__} calls {what}"
+                f"--isolate needs tasks that call session(), but {type(self).__name__} calls {what}"
             )
             raise StopUser
 

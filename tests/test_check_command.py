@@ -102,7 +102,7 @@ def test_a_server_that_streams(server: TinyServer) -> None:
     assert said["reachable"] == CheckFinding(FINE, "reachable", f"{server.url} (tiny)")
     assert said["model"].found == "tiny"
     assert said["models"] == CheckFinding(
-        NOTE, "models", "no --model given: tiny taken, the first of tiny, other"
+        NOTE, "models", "no --model given: using tiny, the first of tiny, other"
     )
     assert said["streams"].level == FINE
     assert said["usage"].found == "yes: 800 tokens in, 32 out, by the server's count"
@@ -118,7 +118,7 @@ def test_a_server_that_streams(server: TinyServer) -> None:
 def test_a_server_that_does_not(server: TinyServer) -> None:
     server.chat = answers(streams=False)
     said = found(server)
-    assert (said["streams"].level, "prefill gate" in said["streams"].advice) == (PROBLEM, True)
+    assert (said["streams"].level, "prefill slot" in said["streams"].advice) == (PROBLEM, True)
     assert "prefix cache" not in said
 
 
@@ -179,7 +179,7 @@ def test_a_first_request_that_is_refused_is_the_end_and_shows_no_key(server: Tin
     said = found(server, {"Authorization": f"Bearer {KEY}"})
     assert said["first answer"].level == PROBLEM
     assert said["first answer"].found == "http_status: HTTP 401: unknown key Bearer ***"
-    assert said["first answer"].advice.startswith("the key is refused: ")
+    assert said["first answer"].advice.startswith("the server refused the API key: ")
     assert "streams" not in said
 
 
@@ -187,7 +187,7 @@ def test_what_a_run_would_be_refused_for_is_a_problem(server: TinyServer) -> Non
     """By the same questions."""
     said = found(server, endpoint="/v1/chat/completionz")
     assert (said["first answer"].level, said["first answer"].advice) == (
-        PROBLEM, "the server has no /v1/chat/completionz: is --endpoint right, or --endpoint-type?",
+        PROBLEM, "the server has no /v1/chat/completionz: check --endpoint and --endpoint-type",
     )  # fmt: skip
     server.models = (200, {"data": [{"id": "tiny", "max_model_len": 4096}]})
     assert found(server)["context"].found == "4,096 tokens"
@@ -198,7 +198,7 @@ def test_what_a_run_would_be_refused_for_is_a_problem(server: TinyServer) -> Non
         True,
     )
     server.chat = lambda asked: (200, "<html>welcome</html>")
-    assert found(server)["first answer"].advice.startswith("that is a web page, and no API")
+    assert found(server)["first answer"].advice.startswith("this is a web page, not an API")
 
 
 def test_a_server_that_is_too_slow_for_all_questions_is_asked_no_longer(server: TinyServer) -> None:
@@ -280,7 +280,7 @@ def test_the_address_stands_alone_or_behind_host(
         assert f"reachable        {server.url}" in capsys.readouterr().out
     for words, why in (
         ([], "the server's address is missing, such as localhost:8000"),
-        ([plain, "--host", "localhost:1"], "two addresses are given: name one server"),
+        ([plain, "--host", "localhost:1"], "two addresses are given: use one"),
     ):
         assert run_check(words) == 5
         assert capsys.readouterr().err == f"locust-llm: error: {why}\n"
@@ -304,8 +304,8 @@ def test_the_command_and_its_exit_status(
     assert "PROBLEM streams" in capsys.readouterr().out
     assert run_check(["--host", server.url, "--api-key", KEY]) == 5
     assert capsys.readouterr().err == (
-        "locust-llm: error: there is no --api-key: it is --api-key-file, or OPENAI_API_KEY in the "
-        "environment, here\n"
+        "locust-llm: error: unknown option --api-key: use --api-key-file, or OPENAI_API_KEY in the "
+        "environment\n"
     )
     assert run_check(["http://user:password@localhost"]) == 5
     assert "must not hold a user and a password" in capsys.readouterr().err
@@ -335,8 +335,8 @@ def test_a_server_without_a_list_of_models(server: TinyServer) -> None:
     model = found(server)["models"]
     assert (model.level, model.found) == (
         NOTE,
-        "the server has no list of models (HTTP 404 for /v1/models): --model NAME gives requests a "
-        "model",
+        "the server does not list its models (HTTP 404 for /v1/models): use --model NAME to set "
+        "the model",
     )
 
 

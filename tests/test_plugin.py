@@ -34,7 +34,7 @@ def test_a_further_ctrl_c_is_described_by_what_is_open() -> None:
     """Somebody who follows the sentence must not lose a report."""
     assert "cut the requests" in describe_further_interrupt(requests_open=True)
     line = describe_further_interrupt(requests_open=False)
-    assert line == "The report is being made; press Ctrl-C again to give it up"
+    assert line == "locust-llm is writing the report; press Ctrl-C again to skip it"
 
 
 def test_that_line_alone_is_left_out() -> None:

@@ -61,4 +61,4 @@ def test_few_streams_leave_no_verdict_but_invalid() -> None:
     tally = SelftestTally()
     found = _result(1, False, 1.0, 0.1, 0.1, tally, Machine(cpu="x"))
     assert found.verdict.level == "INVALID"
-    assert "too few sentinel streams" in format_selftest(found)
+    assert "too few reference streams" in format_selftest(found)

@@ -118,7 +118,7 @@ class KeyCommand:
         try:
             self._renew(old)
         except KeyFailed as error:
-            logger.warning(f"{error}: requests go on with the key that there was")
+            logger.warning(f"{error}: requests continue with the old key")
 
     def _renew(self, old: str) -> None:
         """Replace ``old``, unless another greenlet has done so. Raises KeyFailed."""
@@ -132,18 +132,16 @@ class KeyCommand:
                 self._ran_at = self._clock()
             key = text.strip()
             if not key:
-                raise KeyFailed(f"{FLAG} printed nothing, and it should print the key")
+                raise KeyFailed(f"{FLAG} printed nothing: it must print the API key")
             if not HEADER_VALUE.fullmatch(key):
                 raise KeyFailed(
-                    f"{FLAG} printed more than one line of text, and it should print the key alone"
+                    f"{FLAG} printed more than one line: it must print only the API key"
                 )
             self._key, self._got_at = key, self._ran_at
             self.keys.add(key)
         if old:
             logger.info(
-                "a new API key is in force"
-                if key != old
-                else f"{FLAG} printed the key that there was"
+                "a new API key is in use" if key != old else f"{FLAG} printed the old key again"
             )
 
 
@@ -177,7 +175,7 @@ def capture_program_output(words: Sequence[str], limit_s: float = LIMIT_S) -> st
             limit.close()
         if status is None:
             raise KeyFailed(
-                f"{FLAG} printed more than {MAX_BYTES >> 10} kB, and it should print the key alone"
+                f"{FLAG} printed more than {MAX_BYTES >> 10} kB: it must print only the API key"
             )
         text = str(data, "utf-8", "replace")
         if status:

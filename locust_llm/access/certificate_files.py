@@ -33,18 +33,16 @@ def use_certificates(options: Namespace | None) -> None:
     own = find_client_certificate()
     if not os.path.exists(ca):
         raise ValueError(
-            f"there is no file {ca} (of --ca-cert, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or "
-            f"SSL_CERT_FILE)"
+            f"the file {ca} does not exist (from --ca-cert, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or "
+            "SSL_CERT_FILE)"
         )
     if own is None and os.environ.get(CLIENT_KEY):
-        raise ValueError(
-            "--client-key is of the certificate that --client-cert names: give that too"
-        )
+        raise ValueError("--client-key needs the certificate of this key: add --client-cert")
     try:
         _require_small(ca)
         make_tls_context(ca, None)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{ca} holds no certificates to trust: {_why(error)}") from None
+        raise ValueError(f"{ca} contains no certificates to trust: {_why(error)}") from None
     if own is None:
         return
     try:
@@ -53,8 +51,8 @@ def use_certificates(options: Namespace | None) -> None:
         make_tls_context(ca, own)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"--client-cert and --client-key: {_why(error)}; both are PEM files, and the key is "
-            f"not encrypted"
+            f"--client-cert and --client-key: {_why(error)}; both must be PEM files, and the key "
+            "must not be encrypted"
         ) from None
 
 

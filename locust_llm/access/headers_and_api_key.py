@@ -113,7 +113,7 @@ def find_key_command(options: Namespace) -> KeyCommand | None:
     if not text:
         return None
     if options.api_key_file:
-        raise ValueError(f"{FLAG} and --api-key-file exclude each other: give one of them")
+        raise ValueError(f"{FLAG} and --api-key-file exclude each other: use one of them")
     return get_key_command(text, lifetime_s)
 
 

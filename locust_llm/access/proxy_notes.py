@@ -24,6 +24,6 @@ def note_different_proxy(worker: str, proxy: str | None, control: str) -> str:
     if proxy is None or proxy == control:
         return ""
     return (
-        f"{worker} sent through {proxy or DIRECT}, and the server was asked through "
-        f"{control or DIRECT} before the run"
+        f"{worker} sent its requests through {proxy or DIRECT}, but the check before the run went "
+        f"through {control or DIRECT}"
     )

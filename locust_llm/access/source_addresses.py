@@ -49,7 +49,7 @@ def parse_source_addresses(texts: Iterable[str]) -> tuple[str, ...]:
             f"--source-ip takes addresses and networks, such as 10.0.0.2,10.0.0.8/29: {error}"
         ) from None
     if len(addresses) > MOST:
-        raise ValueError(f"--source-ip takes at most {MOST} addresses, and these are more")
+        raise ValueError(f"--source-ip takes at most {MOST} addresses")
     return tuple(dict.fromkeys(addresses))
 
 
@@ -57,7 +57,7 @@ def _hosts(part: str) -> Iterator[str]:
     """The hosts of a network, without its network and broadcast addresses. Raises ValueError."""
     for address in ip_network(part).hosts() if "/" in part else (ip_address(part),):
         if address.is_unspecified or address.is_multicast:
-            raise ValueError(f"{address} is no address that a connection can leave from")
+            raise ValueError(f"{address} is not a valid source address")
         yield str(address)
 
 
@@ -67,8 +67,8 @@ def _try_out(address: str) -> None:
             bind_source_address(sock, address)
     except OSError as error:
         raise ValueError(
-            f"--source-ip {address} is no address of this machine ({error.strerror}): 'ip address' "
-            "lists its addresses, and 'ip address add' adds one (as root)"
+            f"--source-ip {address} is not an address of this machine ({error.strerror}). 'ip "
+            "address' lists them, and 'ip address add' adds one (as root)"
         ) from None
 
 
@@ -134,5 +134,5 @@ def _no_way(family: int, source: str, address: tuple[object, ...]) -> str:
             bind_source_address(sock, source)
             sock.connect(address)
     except OSError as error:
-        return f"--source-ip {source} does not lead to {address[0]}: {error.strerror}"
+        return f"--source-ip {source} cannot reach {address[0]}: {error.strerror}"
     return ""

@@ -30,7 +30,7 @@ class Answer(Record, frozen=True, kw_only=True, dict=True):
         """
         deltas: Sequence[Delta | TextChoice] | None = self.__dict__.get("deltas", ())
         if deltas is None:
-            raise ValueError("the answer was not kept: leave out keep_text=False")
+            raise ValueError("the text of the response was not kept: leave out keep_text=False")
         return {**join_deltas(deltas), **self.__dict__.get("more", {})}
 
     @property

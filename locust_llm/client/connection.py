@@ -147,7 +147,7 @@ class Connection:
             reply = b""
             while not proxy.opened(reply):
                 if not (data := sock.recv(READ_BYTES)):
-                    raise ProxyFailed("closed the connection without an answer to CONNECT")
+                    raise ProxyFailed("closed the connection without a response to CONNECT")
                 reply += data
                 yield_to_event_loop()
             self._reached = True
@@ -177,14 +177,14 @@ class Connection:
             data = self._socket.recv(READ_BYTES)
             received += len(data)
             if received > MAX_HANDSHAKE_BYTES:
-                raise ssl.SSLError(ssl.SSL_ERROR_SSL, "the server's handshake has no end")
+                raise ssl.SSLError(ssl.SSL_ERROR_SSL, "the server's TLS handshake does not end")
             if not data:
                 raise ssl.SSLError(
-                    ssl.SSL_ERROR_EOF, "the server closed the connection during the handshake"
+                    ssl.SSL_ERROR_EOF, "the server closed the connection during the TLS handshake"
                 )
             # a page, of one that took the handshake for HTTP 0.9
             if data.startswith((b"HTTP/", b"<")):
-                raise ssl.SSLError(ssl.SSL_ERROR_SSL, "it speaks plain HTTP: use http://")
+                raise ssl.SSLError(ssl.SSL_ERROR_SSL, "the server speaks plain HTTP: use http://")
 
     def alive(self) -> bool:
         """The server has not closed the connection, as far as this machine knows. Never blocks."""

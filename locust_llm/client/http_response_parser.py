@@ -41,7 +41,7 @@ class HTTPResponseParser(HTTPResponse):
     def _on_message_begin(self) -> None:
         # whatever follows is no part of this answer, and the connection cannot be used again
         if self.complete:
-            raise HTTPParseError("bytes after the end of the answer")
+            raise HTTPParseError("bytes after the end of the response")
         super()._on_message_begin()
 
     @property

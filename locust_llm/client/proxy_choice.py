@@ -42,14 +42,16 @@ def _proxy(url: str) -> Proxy | None:
         host = parts.hostname or ""
         port = parts.port or PORT
     except ValueError:
-        return Proxy("", 0, mistake="its URL in the environment is none")
+        return Proxy("", 0, mistake="its URL in the environment is not valid")
     login = ""
     if parts.username is not None:
         login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
     if parts.scheme != "http":
-        return Proxy(host, port, login, f"is one for {parts.scheme}, and only http:// can be used")
+        return Proxy(
+            host, port, login, f"is a proxy for {parts.scheme}, but only http:// is supported"
+        )
     if not host:
-        return Proxy("", 0, mistake="its URL in the environment names no host")
+        return Proxy("", 0, mistake="its URL in the environment has no host")
     return Proxy(host, port, login)
 
 

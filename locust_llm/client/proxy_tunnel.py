@@ -66,16 +66,16 @@ class Proxy(msgspec.Struct, frozen=True):
         """Whether ``data``, all that has come so far, opens the tunnel. False: more must come.
         Raises ProxyFailed."""
         if len(data) > MAX_REPLY_BYTES:
-            raise ProxyFailed("answered with headers without end")
+            raise ProxyFailed("sent endless headers")
         while True:
             if not data.startswith(_BEGINS[: len(data)]):
-                raise ProxyFailed(f"answered what is no HTTP: {self._quoted(data)}")
+                raise ProxyFailed(f"did not answer with HTTP: {self._quoted(data)}")
             end = _END.search(data)
             if end is None:
                 return False
             status = _STATUS.match(data)
             if status is None:
-                raise ProxyFailed(f"answered what is no HTTP: {self._quoted(data)}")
+                raise ProxyFailed(f"did not answer with HTTP: {self._quoted(data)}")
             code = int(status[1])
             head = data[: end.end()]
             data = data[end.end() :]
@@ -84,7 +84,7 @@ class Proxy(msgspec.Struct, frozen=True):
         if code >= 300:
             raise ProxyFailed(self._refusal(code, status[2] or b"", head))
         if data:
-            raise ProxyFailed("sent bytes of its own into the tunnel")
+            raise ProxyFailed("sent its own bytes into the tunnel")
         return True
 
     def _refusal(self, code: int, reason: bytes, head: bytes) -> str:
@@ -96,17 +96,18 @@ class Proxy(msgspec.Struct, frozen=True):
             schemes = [scheme.decode("ascii").lower() for scheme in _SCHEMES.findall(head)]
             if schemes and "basic" not in schemes:
                 todo = (
-                    f"it takes {sanitise_text(', '.join(schemes), most=NAME_BYTES)}, and only "
-                    f"Basic can be sent"
+                    f"it takes {sanitise_text(', '.join(schemes), most=NAME_BYTES)}, but only "
+                    "Basic is supported"
                 )
             elif self.login:
-                todo = "it refuses the user and the password of its URL"
+                todo = "it refuses the user name and password in its URL"
             else:
                 todo = (
-                    "it wants a user and a password: http://USER:PASSWORD@HOST:PORT in HTTPS_PROXY"
+                    "it requires a user name and password: set HTTPS_PROXY to "
+                    "http://USER:PASSWORD@HOST:PORT"
                 )
         elif code >= 500:
-            todo = "it has no connection to the server"
+            todo = "it cannot connect to the server"
         return f"answered CONNECT with {answer}{f'; {todo}' if todo else ''}"
 
     def _quoted(self, data: bytes) -> str:
@@ -114,9 +115,8 @@ class Proxy(msgspec.Struct, frozen=True):
 
 
 _NOT_ALLOWED: Final = (
-    "it allows no tunnel to this host, or to this port (ConnectPort of tinyproxy, SSL_ports of "
-    "squid); NO_PROXY names hosts "
-    "to reach without it"
+    "it does not allow a tunnel to this host or port (ConnectPort in tinyproxy, SSL_ports in "
+    "squid). NO_PROXY lists hosts to reach without the proxy"
 )
 
 

@@ -104,7 +104,8 @@ def exchange_request(
     """
     if user_connection.busy:
         raise RuntimeError(
-            "this user waits for an answer already: one request at a time, and more users for more"
+            "this user is still waiting for a response: a user sends one request at a time; use "
+            "more users to send more"
         )
     user_connection.busy = True
     try:

@@ -65,9 +65,9 @@ SPOILT: Final = ("malformed", TOO_LARGE, TOO_LONG)
 change it."""
 CHUNK_SIZE: Final = re.compile(rb"0*[1-9a-fA-F][0-9a-fA-F]{0,5}")
 CUT_SHORT: Final = (
-    "the server closed the connection without a close_notify of TLS, so the end may be missing"
+    "the server closed the connection without a TLS close_notify, so the end may be missing"
 )
-NO_END: Final = "complete by its [DONE], though its HTTP message has no end"
+NO_END: Final = "complete by its [DONE], although the HTTP message does not end"
 
 
 class Response:
@@ -194,7 +194,7 @@ class Response:
             if not self.frame.complete:
                 self.failure = (
                     "closed",
-                    "the server closed the connection before the answer was complete",
+                    "the server closed the connection before the response was complete",
                 )
         self.over = True
 
@@ -223,7 +223,7 @@ class Response:
         except Exception as error:
             self.failure = (
                 "malformed",
-                f"the answer could not be read: {describe_exception(error)}",
+                f"the response could not be read: {describe_exception(error)}",
             )
             return self.failure
 
@@ -308,12 +308,15 @@ class Response:
         elif not self.answer.last and (line := self._events.no_stream):
             return (
                 "malformed",
-                f"no event stream, though its Content-Type says so: {error_line(line)}",
+                f"not an event stream, despite its Content-Type: {error_line(line)}",
             )
         elif self._events.unseparated and not self.answer.finished:
-            return "malformed", "no blank line between its events, so the time of each is not known"
+            return (
+                "malformed",
+                "no blank lines between the events, so the time of each event is unknown",
+            )
         elif self._events.unterminated and not self.answer.finished:
-            return "truncated", "the last event has no end"
+            return "truncated", "the last event is incomplete"
         outcome, message = self.answer.outcome()
         if self._cut and outcome in (OK, "malformed") and not self._ended_in_itself(outcome):
             return "truncated", CUT_SHORT
@@ -327,7 +330,9 @@ class Response:
 
     @property
     def _compressed(self) -> str:
-        return f"Content-Encoding {', '.join(self._codings)}, although none was asked for"
+        return (
+            f"Content-Encoding {', '.join(self._codings)}, although the request did not ask for any"
+        )
 
     def _take_unterminated(self) -> None:
         """Drop what no blank line ended, unless it is an error, or whole JSON."""

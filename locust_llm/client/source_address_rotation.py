@@ -67,7 +67,7 @@ def connect_socket(host: str, port: int, sources: SourceAddresses | None) -> Any
     OSError."""
     if sources is None:
         return gevent.socket.create_connection((host, port))
-    failed = OSError(errno.EAFNOSUPPORT, f"no address of --source-ip leads to {host}")
+    failed = OSError(errno.EAFNOSUPPORT, f"no address of --source-ip can reach {host}")
     for family, kind, protocol, _, address in gevent.socket.getaddrinfo(
         host, port, 0, socket.SOCK_STREAM
     ):

@@ -17,7 +17,7 @@ MAX_WITHOUT_DATA: Final = 1 << 18
 MAX_ANSWERS: Final = 65_536
 """The TLS layer's own answers may have so many bytes, as nobody sends them while an answer
 comes."""
-ENDLESS: Final = "the server sends TLS records without data, and without end"
+ENDLESS: Final = "the server keeps sending TLS records without data"
 HEADER_BYTES: Final = 5
 """A TLS record begins with so many bytes."""
 HANDSHAKE: Final = 22
@@ -94,7 +94,7 @@ class TLSLayer:
             self.failure = f"{type(error).__name__}: {error.reason or error}"
         self._without_data = 0 if plain else self._without_data + len(data)
         if self._outgoing.pending > MAX_ANSWERS:
-            self.failure = "the server asks for answers of the TLS layer without end"
+            self.failure = "the server keeps sending TLS requests that need a reply"
         elif self._without_data > MAX_WITHOUT_DATA:
             self.failure = self.failure or ENDLESS
         return plain

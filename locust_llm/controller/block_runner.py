@@ -56,7 +56,7 @@ class BlockRunner(StageRunner):
 
     def next(self) -> bool:
         if self.number == len(self._whole.blocks):
-            self.end = "all pairs are done"
+            self.end = "all pairs are complete"
             return False
         self.number += 1
         self.value = float(self.number)
@@ -115,7 +115,7 @@ class BlockRunner(StageRunner):
             return
         needed_s = REQUESTS_A_BLOCK * means_s[slower] * self._whole.block_duration / counted_s
         logger.warning(
-            f"A request of the {slower} takes {format_duration(means_s[slower])}, and a block counts "
-            f"for {format_duration(counted_s)}: many blocks may have no request. "
-            f"--block-duration {math.ceil(needed_s)} is long enough."
+            f"A request of the {slower} takes {format_duration(means_s[slower])}, but only "
+            f"{format_duration(counted_s)} of a block count, so many blocks may have no request. "
+            f"Use --block-duration {math.ceil(needed_s)}."
         )

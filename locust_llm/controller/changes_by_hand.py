@@ -30,9 +30,7 @@ class ChangesByHand:
             or self._phases.allocator.paused
             or self._phases.plan.phase in (BETWEEN, OVER)
         ):
-            raise ValueError(
-                "no requests are being sent right now: the prefill limit cannot be changed"
-            )
+            raise ValueError("no requests are being sent now: the prefill limit cannot be changed")
         if self.sets_limits:
             raise ValueError("this run sets the prefill limit itself, block by block")
         runner = self._context.runner
@@ -67,9 +65,9 @@ class ChangesByHand:
         sentence."""
         before, asked = self.rate, self._settings.request_rate
         if before is None or asked is None:
-            raise ValueError("this run has no steady request rate that can be changed")
+            raise ValueError("this run has no constant request rate to change")
         if self._shutdown.begun or self._store.draining or self._phases.plan.phase != PROFILING:
-            raise ValueError("the request rate can be changed in the profiling phase alone")
+            raise ValueError("the request rate can be changed in the profiling phase only")
         for mistake in validate_settings(
             msgspec.structs.replace(self._settings, request_rate=per_s)
         ):

@@ -80,7 +80,7 @@ class GateLimit:
         self.stop()
         from_, to = ("no gate" if value is None else str(value) for value in (before, limit))
         over = "" if ramp_s is None else f" over {ramp_s:g} s"
-        done = f"prefill limit turned by hand from {from_} to {to}{over}"
+        done = f"prefill limit changed by hand from {from_} to {to}{over}"
         self._store.add_note(
             f"{done}, {self._store.since_start()}, in {label_phase(self._plan.phase)}"
         )

@@ -65,7 +65,7 @@ def receive_from_workers(
         except ValueError:
             name = sanitise_text(worker, most=NAME_BYTES)
             logger.error(
-                f"a message of worker {name} is damaged, or of another version, and was ignored"
+                f"a message of worker {name} is damaged or has another version and was ignored"
             )
             return
         current = control()
@@ -135,8 +135,7 @@ def _expect_hello(environment: Environment, runner: Any, worker: str, greeted: s
         if worker in greeted or worker not in runner.clients:
             return
     logger.error(
-        f"worker {sanitise_text(worker, most=NAME_BYTES)} is refused: it has not introduced itself "
-        f"within {HELLO_S:g} s; "
-        "a worker needs the locustfile of the master, with users of locust_llm"
+        f"worker {sanitise_text(worker, most=NAME_BYTES)} is refused: no handshake within "
+        f"{HELLO_S:g} s. A worker needs the master's locustfile, with users of locust_llm"
     )
     runner.server.send_to_client(LocustMessage("quit", None, worker))

@@ -224,7 +224,7 @@ class PhaseRunner:
                 until = (
                     ""
                     if len(s.looks) == 1
-                    else f", until every rule is decided but at most {s.longest_s:g} s"
+                    else f", until every SLO is decided, but at most {s.longest_s:g} s"
                 )
                 logger.info(f"Profiling for {s.run_time_s:g} s{until}")
                 self._job(self._watch_time, after_s=lead_s)
@@ -308,12 +308,12 @@ class PhaseRunner:
                 self._shutdown.begin()
                 return
             why = (
-                "the records could not be looked at"
+                "the records could not be judged"
                 if rules is None
                 else "; ".join(map(str, undecided))
             )
             logger.info(
-                f"INCONCLUSIVE after {looked_s:.0f} s, the next look is at {looks[number]:.0f} s: {why}"
+                f"INCONCLUSIVE after {looked_s:.0f} s, judged again at {looks[number]:.0f} s: {why}"
             )
 
     def _deal_out(self, dues: Iterator[DueArrival], phase: str) -> None:
@@ -346,7 +346,7 @@ class PhaseRunner:
             self.stages.end = (
                 self.stages.end or f"{ENDED[TIME_UP]} after {self._settings.longest_s:g} s"
             )
-        logger.info(f"Time is up after {self._settings.longest_s:g} s")
+        logger.info(f"Time limit reached after {self._settings.longest_s:g} s")
         self._shutdown.begin()
 
     def _job(self, run: Callable[..., object], *args: Any, after_s: float = 0.0) -> None:
@@ -359,12 +359,12 @@ class PhaseRunner:
             self.limit.stop()
         self._kill_jobs()
         if self.limit_sweep is not None and phase == PROFILING:
-            logger.info(f"The comparison of prefill limits is over: {self._sweep_end()}")
+            logger.info(f"Comparison of prefill limits finished: {self._sweep_end()}")
         if self.stages is not None and self.allocator.closed_at is not None:
             self.stages.stop(self.allocator.closed_at)
         if phase == WARMUP and not self._shutdown.begun:
-            on = ", and the load goes on" if goes_on else ""
-            logger.info(f"Warmup is over, profiling begins{on}")
+            on = ", and the load continues" if goes_on else ""
+            logger.info(f"Warmup finished, profiling starts{on}")
             self._store.profiling_at = self._time.now()
 
     def _kill_jobs(self) -> None:
@@ -442,7 +442,7 @@ class PhaseRunner:
             self._store.add_gap(f"{stages}: its files could not be written: {error}")
             return False
         if not more:
-            logger.info(f"The stages are over: {stages.end}")
+            logger.info(f"Sweep finished: {stages.end}")
             self.plan.end()
             return False
         logger.info(capitalise_sentence(str(stages)))

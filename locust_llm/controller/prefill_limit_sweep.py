@@ -202,7 +202,7 @@ class LimitSweep:
             assert self._began_at is not None
             left_s = (self._began_at + self._longest_s - begins_at) / count
             if left_s - beside_s < (1 - SPREAD) * least_s:
-                self.end = f"there was no time for another round within {self._longest_s:g} s"
+                self.end = f"no time was left for another round within {self._longest_s:g} s"
                 return False
             share_s = self._longest_s / count / WANTED_ROUNDS
             mean_s = min(max(share_s - beside_s, least_s), most_s)

@@ -107,7 +107,7 @@ class GroupTotals:
             self._ttft[labels] = count + 1, seconds + record.ttft_s
 
     def families(self) -> Iterator[MetricFamily]:
-        of = "of requests that are over, by model, tenant and name"
+        of = "of finished requests, by model, tenant and name"
         requests = CounterMetricFamily(
             f"{PREFIX}group_requests", f"Number {of}", labels=(*GROUP_LABELS, "outcome")
         )
@@ -115,7 +115,7 @@ class GroupTotals:
             requests.add_metric(outcome_labels, count)
         yield requests
         tokens = CounterMetricFamily(
-            f"{PREFIX}group_output_tokens", f"Tokens of the answers {of}", labels=GROUP_LABELS
+            f"{PREFIX}group_output_tokens", f"Output tokens {of}", labels=GROUP_LABELS
         )
         for labels, count in self._output_tokens.items():
             tokens.add_metric(labels, count)
@@ -164,19 +164,19 @@ class RunTotals:
     def families(self) -> Iterator[MetricFamily]:
         requests = CounterMetricFamily(
             f"{PREFIX}requests",
-            "Requests that are over, by what became of them",
+            "Finished requests, by outcome",
             labels=("phase", "outcome"),
         )
         for labels, count in self._requests.items():
             requests.add_metric(labels, count)
         yield requests
         for name, counts, text in (
-            ("chunks", self._chunks, "Events with content in them, of requests that are over"),
-            ("input_tokens", self._input_tokens, "Tokens of the prompts of requests that are over"),
+            ("chunks", self._chunks, "Chunks with content, of finished requests"),
+            ("input_tokens", self._input_tokens, "Input tokens of finished requests"),
             (
                 "output_tokens",
                 self._output_tokens,
-                "Tokens of the answers of requests that are over",
+                "Output tokens of finished requests",
             ),
         ):
             counter = CounterMetricFamily(PREFIX + name, text, labels=("phase",))
@@ -238,19 +238,19 @@ def build_gauges(
 ) -> Iterator[MetricFamily]:
     """The run at this moment. A run that is ``over`` has no gauges, as its last values would look
     like a run that goes on. ``limit`` is the prefill gate's; ``info`` describes the run."""
-    yield InfoMetricFamily(f"{PREFIX}run", "What this run is; always 1", dict(info))
+    yield InfoMetricFamily(f"{PREFIX}run", "Labels that describe the run; always 1", dict(info))
     if over:
         return
     client = stats.client()
     for name, text, value in (
-        ("users", "Users of Locust; 0 after the stop, while the last requests go on", users),
+        ("users", "Users of Locust; 0 after the stop, while the last requests finish", users),
         ("workers", "Processes that send requests", workers),
         ("prefill_gate_limit", "Limit on requests that wait for their first token", limit),
-        ("prefill_gate_waiting", "Requests that wait at the prefill gate", stats.waiting),
-        ("requests_in_prefill", "Requests that were sent and have no token yet", stats.used),
+        ("prefill_gate_waiting", "Requests that wait for a prefill slot", stats.waiting),
+        ("requests_in_prefill", "Requests that were sent and have no first token yet", stats.used),
         ("requests_decoding", "Requests with a first token, not complete", stats.decoding),
-        ("output_tokens_per_second", f"Estimate over the last {RATE_S:g} seconds, with answers "
-            f"that are still on",
+        ("output_tokens_per_second",
+            f"Estimate over the last {RATE_S:g} seconds, including open requests",
          stats.tokens_per_s()),
         ("client_level", f"The load generator: "
             f"{', '.join(f'{i} {level}' for i, level in enumerate(LEVELS))}",

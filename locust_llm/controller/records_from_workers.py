@@ -58,7 +58,7 @@ class RecordsFromWorkers:
             records = self._workers.take(worker, batch)
         except ValueError as error:
             logger.error(
-                f"{len(batch.packed)} records of worker {worker} are damaged, and were ignored: "
+                f"{len(batch.packed)} records of worker {worker} are damaged and were ignored: "
                 f"{error}"
             )
             return

@@ -80,7 +80,7 @@ def make_reports(folder: Path) -> ReportOutcome:
                 return ReportOutcome(result, missing)
         if _given_up or isinstance(late.value, str):
             return _unmade(
-                folder, late.value if isinstance(late.value, str) else "No reports were made", ""
+                folder, late.value if isinstance(late.value, str) else "No reports were created", ""
             )
         reason = err.strip() or unreadable or f"exit status {status}"
         # there are no records, or no folder: another time would find none either
@@ -100,10 +100,13 @@ def locate_records(folder: Path) -> str:
     try:
         size = (folder / RECORDS).stat().st_size
     except OSError as error:
-        return f"and its records are not there: {folder / RECORDS}: {error.strerror}"
+        return f"and its records are missing: {folder / RECORDS}: {error.strerror}"
     if not size:
         return f"and there are no records: {folder / RECORDS} is empty"
-    return f"the records are safe: locust-llm report {shlex.quote(str(folder))}"
+    return (
+        "the records are saved: create the reports with locust-llm report "
+        f"{shlex.quote(str(folder))}"
+    )
 
 
 def _patience_s(folder: Path) -> float:
@@ -120,7 +123,9 @@ def _attend(process: "subprocess.Popen[str]", patience_s: float) -> str:
     while (taken := time.monotonic() - began) < patience_s:
         gevent.sleep(min(PROGRESS_S, patience_s - taken))
         if time.monotonic() - began < patience_s:
-            logger.info(f"Making the reports for {taken + PROGRESS_S:.0f} s now; Ctrl-C stops them")
+            logger.info(
+                f"Writing the reports ({taken + PROGRESS_S:.0f} s so far); Ctrl-C skips them"
+            )
     process.kill()
     return f"The reports were stopped after {patience_s:.0f} s"
 

@@ -282,7 +282,7 @@ class Controller:
             return  # its users are stopped next, by Locust
         for worker in self.shutdown.wait(self.settings.stop_timeout_s + DRAIN_MARGIN_S):
             if worker in self._workers.active():
-                self.losses.lose(worker, "did not hand over its last records in time")
+                self.losses.lose(worker, "did not deliver its last records in time")
         while self.losses.leaving:
             self._time.sleep(ACCOUNT_S)
         for note in self._workers.remarks():
@@ -294,8 +294,8 @@ class Controller:
         if not most_s:
             return ""
         return (
-            f"The run ends: it waits at most {most_s:g} s for open requests; press Ctrl-C again "
-            f"to cut them"
+            f"The run ends: waiting up to {most_s:g} s for open requests; press Ctrl-C again to "
+            "cut them off"
         )
 
     def cut_open(self) -> None:

@@ -191,14 +191,9 @@ class RunStore:
             log_note(news)
         if self.settings.streaming and not record.streamed and record.outcome == OK:
             self.add_note(
-                "WARNING: the server answered a streaming request with one JSON body: such answers "
-                "have no time to first "
-                "token"
-                + (
-                    ", and their slots of the prefill gate are free only at their end"
-                    if gated
-                    else ""
-                )
+                "WARNING: the server answered a streaming request with one JSON body: such "
+                "responses have no time to first token"
+                + (", and they occupy a prefill slot until their end" if gated else "")
             )
         return True
 
@@ -235,8 +230,8 @@ class RunStore:
         """Flush each second, and at the end. What the disk does not take stays in memory."""
         if not self._file.flush():
             self.add_note(
-                f"WARNING: records could not be written at once: {self._file.error}; they were "
-                f"kept in memory meanwhile"
+                f"WARNING: records could not be written immediately: {self._file.error}; they were "
+                "kept in memory until then"
             )
 
     # -- the end -----------------------------------------------------------------------------------
@@ -296,8 +291,8 @@ class RunStore:
         if self.unchecked_answers:
             count = format_count(self.unchecked_answers, "answer")
             yield (
-                f"WARNING: {count} could not be checked in time: whether they fit their schemas is "
-                f"not known, and they count neither way"
+                f"WARNING: {count} could not be checked against their schemas in time, so they "
+                "count as neither valid nor invalid"
             )
 
     def _servers_own(self, stages: Sequence[Stage]) -> Iterator[str]:
@@ -322,12 +317,11 @@ class RunStore:
             if self._file.restore():
                 self.add_gap(
                     f"the report folder {self.folder} was deleted during the run: the records were "
-                    f"restored, "
-                    "other files in it are lost"
+                    "restored, but its other files are lost"
                 )
         except OSError as error:
             self.add_gap(
-                f"the records were deleted during the run, and could not be restored: {error}"
+                f"the records were deleted during the run and could not be restored: {error}"
             )
         counts = self.run_progress.counts
         if not counts.total() and self.lost:

@@ -73,7 +73,7 @@ REQUESTS_A_BLOCK: Final = 2.0
 TIME_USED: Final = "its time was used"
 LEFT_SHARE: Final = 0.05
 """With less of its time left, the time of a search was used."""
-NARROW: Final = "its interval cannot get narrower"
+NARROW: Final = "its interval cannot become narrower"
 TOO_SLOW: Final = "the load generator was too slow at the lowest level"
 
 
@@ -344,7 +344,7 @@ class StageRunner:
         why = ENDED.get(stage.why, stage.why)
         if self._whole.find_max:
             why = self.describe_capacity() or "capacity unknown so far"
-        came_to = "its reports are made at the end" if later else str(result)
+        came_to = "its reports follow at the end" if later else str(result)
         logger.info(f"{capitalise_sentence(str(self))}: {came_to} ({why})")
 
     def _makes_reports_at_end(self) -> bool:

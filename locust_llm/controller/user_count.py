@@ -83,6 +83,6 @@ class UserPool:
             self.exhausted = True
             busy = f"all {self._max_users} users are busy and arrivals wait"
             self._store.add_note(
-                f"WARNING: {busy}: a server that keeps up needs more of them (--max-users), and no "
-                f"number helps an overloaded one"
+                f"WARNING: {busy}. If the server keeps up with the load, raise --max-users. More "
+                "users do not help an overloaded server"
             )

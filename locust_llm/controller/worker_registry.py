@@ -177,13 +177,13 @@ class WorkerRegistry:
         """The remarks at the end: what came after all, and how well the timelines agree, where
         there are several clocks."""
         if self.late:
-            yield (f"{format_count(self.late, 'record')} of lost workers came after all")
+            yield (f"{format_count(self.late, 'record')} of lost workers arrived after all")
         if errors_s := self._clock_errors_s:
             yield (
-                f"the times of {format_count(len(errors_s), 'worker')} with a clock of another "
-                f"machine are on the master's to "
-                f"within {format_duration(max(errors_s.values()))}; no duration is made of the "
-                f"clocks of two machines"
+                f"the times of {format_count(len(errors_s), 'worker')} on other machines are "
+                "aligned with the master's clock to within "
+                f"{format_duration(max(errors_s.values()))}. No duration combines the clocks of "
+                "two machines"
             )
 
     # -- who is lost -------------------------------------------------------------------------------

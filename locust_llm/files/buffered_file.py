@@ -97,11 +97,10 @@ def explain_unwritten_lines(spool: BufferedFile) -> str:
         rest = shlex.quote(str(spool.rescue()))
     except OSError as error:
         return (
-            f"{lines} records could not be written ({spool.error}), nor elsewhere "
-            f"({error.strerror}): they are lost"
+            f"{lines} records are lost: they could not be written ({spool.error}), not even to "
+            f"another place ({error.strerror})"
         )
     return (
-        f"{lines} records could not be written ({spool.error}); they are in {rest}. When there is "
-        f"room: "
-        f"cat {rest} >> {shlex.quote(str(spool.path))} && locust-llm report {folder}"
+        f"{lines} records could not be written ({spool.error}); they are in {rest}. After freeing "
+        f"disk space: cat {rest} >> {shlex.quote(str(spool.path))} && locust-llm report {folder}"
     )

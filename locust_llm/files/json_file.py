@@ -51,7 +51,7 @@ def decode_readable_fields(
     except RecursionError:
         raise ValueError("JSON nested too deeply") from None
     if not isinstance(fields_read, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     unread: list[tuple[str, str]] = []
     return _struct(fields_read, kind, "", instead, unread), unread
 

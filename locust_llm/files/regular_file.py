@@ -59,7 +59,7 @@ def open_regular(path: Path | str) -> BinaryIO:
         if not status.st_size and os.pread(file, 1, 0):  # such as /proc/self/pagemap, of 256 GB
             raise OSError(
                 errno.EINVAL,
-                f"{Path(path).name} is a view of the kernel, and a regular file is needed",
+                f"{Path(path).name} is a kernel file: use a regular file",
                 str(path),
             )
         if status.st_size > MAX_HOLE_BYTES and _hole_bytes(file, status.st_size) > max(
@@ -67,7 +67,7 @@ def open_regular(path: Path | str) -> BinaryIO:
         ):
             raise OSError(
                 errno.EINVAL,
-                f"{Path(path).name} is a sparse file: most of it was never written",
+                f"{Path(path).name} is a sparse file: most of it is empty",
                 str(path),
             )
         return open(file, "rb")
@@ -95,7 +95,7 @@ def decode_utf8(data: bytes) -> str:
     else."""
     for mark, name in UTF_MARKS:
         if data.startswith(mark):
-            raise ValueError(f"is {name} text, and UTF-8 is needed")
+            raise ValueError(f"is {name} text: convert it to UTF-8")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as wrong:
@@ -144,9 +144,7 @@ def _require_regular(mode: int, path: Path | str) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if kind := irregular_kind(mode):
-        raise OSError(
-            errno.EINVAL, f"{Path(path).name} is {kind}, and a regular file is needed", str(path)
-        )
+        raise OSError(errno.EINVAL, f"{Path(path).name} is {kind}: use a regular file", str(path))
 
 
 def _hole_bytes(file: int, size: int) -> int:

@@ -45,7 +45,7 @@ def _read(path: str, file: int, until: float, most_bytes: int) -> bytes:
     while True:
         left_s = until - time.monotonic()
         if left_s <= 0 or not ready.poll(left_s * 1e3):
-            raise OSError(errno.ETIMEDOUT, "a pipe whose end has not come in time", path)
+            raise OSError(errno.ETIMEDOUT, "a pipe that did not end in time", path)
         if not (block := os.read(file, 1 << 16)):
             return data
         data += block
@@ -62,4 +62,4 @@ def explain_irregular_file(path: str) -> str:
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # which the system itself refuses to read
         return ""
     kind = "a pipe" if stat.S_ISFIFO(mode) else "no regular file"
-    return f"{kind}, and a regular file is needed, as it is read more than once"
+    return f"{kind}: use a regular file, because it is read more than once"

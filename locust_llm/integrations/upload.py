@@ -29,28 +29,29 @@ def explain_upload_refusal(url: str) -> str:
     """Why nothing can be copied there, before anything is sent. Empty: it may be possible."""
     scheme, address, rest = url.partition("://")
     if not address or not rest.strip("/"):
-        return f"--upload takes a URL such as s3://bucket/prefix, got {url!r}"
+        return f"--upload needs a URL such as s3://bucket/prefix, got {url!r}"
     if names := find_secret_fields(url):
         return (
-            f"--upload takes no key in the URL ({names[0]}): the store's client reads it from "
-            f"the environment"
+            f"--upload must not contain a key in the URL ({names[0]}): the storage client reads "
+            "keys from the environment"
         )
     if "@" in rest.partition("/")[0]:
         return (
-            "--upload takes no user or password in the URL: the store's client reads them from "
-            "the environment"
+            "--upload must not contain a user name or password in the URL: the storage client "
+            "reads them from the environment"
         )
     missing = "fsspec" if find_spec("fsspec") is None else ""
     if not missing:
         from fsspec.registry import known_implementations
 
         if scheme not in known_implementations:
-            return f"--upload {url}: fsspec knows no {scheme}://"
+            return f"--upload {url}: fsspec does not support {scheme}://"
         # not imported: it would weigh on the run
         package = known_implementations[scheme]["class"].partition(".")[0]
         missing = package if find_spec(package) is None else ""
     return (
-        f"--upload {url} needs {missing}: pip install 'locust-llm[upload]' has what S3 needs"
+        f"--upload {url} needs {missing}: pip install 'locust-llm[upload]' installs the packages "
+        "for S3"
         if missing
         else ""
     )
@@ -94,7 +95,7 @@ def list_files_below(folder: Path) -> Iterator[Path]:
 def explain_unreadable_folder(folder: Path) -> str:
     """Why a folder cannot be copied. Empty: it can."""
     if not folder.is_dir():
-        return f"there is no folder {folder}"
+        return f"the folder {folder} does not exist"
     try:
         deque(list_files_below(folder), maxlen=0)
     except OSError as error:

@@ -13,7 +13,7 @@ def run_upload(words: list[str]) -> int:
     """Run ``locust-llm upload DIR URL`` and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="locust-llm upload",
-        description="Copy the folder of a run to a store, such as s3://bucket/prefix.",
+        description="Copy a run folder to object storage, such as s3://bucket/prefix.",
     )
     parser.add_argument("folder", metavar="DIR", type=Path)
     parser.add_argument("url", metavar="URL")

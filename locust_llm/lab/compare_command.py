@@ -15,18 +15,18 @@ from .history import select_runs
 from .interop import side_by_side
 
 WEATHER: Final = """\
-These runs came one after the other: what changed between them on the server, the machine or the network looks like a
-difference between the runs, and is in no interval. locust-llm ab runs both in turn, in short blocks, and cancels it."""
+These runs were made one after the other. A change of the server, the machine or the network in between looks like a
+difference between the runs, and no interval covers it. locust-llm ab avoids this by alternating short blocks."""
 
 COMPARED: Final = """\
-Compare runs with the first one: differences and their intervals. Where one is the result of another tool (AIPerf,
-vllm bench, guidellm, ...), all of them in one table."""
+Compare runs with the first one (the base): differences with their intervals. If a result comes from another tool
+(AIPerf, vllm bench, guidellm, ...), all results are shown in one table."""
 CHOSEN: Final = """\
 instead of folders:
-  --last N     the last N runs of the same workload come first, the oldest of them as the base
-  --runs DIR   where these are (default: reports)
+  --last N     compare the last N runs of the same workload; the oldest of them is the base
+  --runs DIR   folder that contains these runs (default: reports)
   --label KEY=VALUE, --model M, --host H, --commit C
-               which they are, as locust-llm history takes them: --last 5 --label branch=main"""
+               select the runs, as in locust-llm history: --last 5 --label branch=main"""
 
 
 def run_compare(words: list[str]) -> int:
@@ -50,23 +50,27 @@ def _compare_parser() -> argparse.ArgumentParser:
         "base",
         type=Path,
         metavar="BASE",
-        help="folder of the run that the others are compared with",
+        help="run folder of the base, which the others are compared with",
     )
-    parser.add_argument("runs", type=Path, metavar="DIR", nargs="+", help="folder of another run")
+    parser.add_argument(
+        "runs", type=Path, metavar="DIR", nargs="+", help="run folder to compare with the base"
+    )
     parser.add_argument(
         "--html",
         type=Path,
         metavar="FILE",
-        help="also write a page with all of them beside each other there",
+        help="also write the comparison as an HTML page",
     )
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables there")
+    parser.add_argument(
+        "--markdown", type=Path, metavar="FILE", help="also write the comparison as Markdown"
+    )
     parser.add_argument(
         "--json",
         type=Path,
         metavar="FILE",
         help="also write the values to this file; - prints them in place of the tables",
     )
-    parser.add_argument("--verbose", action="store_true", help="print all figures")
+    parser.add_argument("--verbose", action="store_true", help="print all metrics")
     return parser
 
 

@@ -13,7 +13,7 @@ def run_ab_test(words: list[str]) -> int:
     given = {word.partition("=")[0] for word in words}
     arms = given & {"--candidate", "--candidate-set", "--aa", "-h", "--help", "--help-all"}
     if not arms and not any(os.environ.get(f"LOCUST_LLM_CANDIDATE{more}") for more in ("", "_SET")):
-        return fail("ab takes --candidate URL, --candidate-set KEY=VALUE, or --aa")
+        return fail("ab needs --candidate URL, --candidate-set KEY=VALUE or --aa")
     return start_locust("ab", ["--headless", *replace_base_by_host(words)], LOCUSTFILES / "run.py")
 
 

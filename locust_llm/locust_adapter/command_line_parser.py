@@ -182,7 +182,12 @@ def add_access_options(parser: ArgumentParser) -> None:
             **how,
         )
     parser.add_argument(
-        "--insecure", action="store_true", help="do not verify the server's TLS certificate"
+        "--insecure",
+        action="store_true",
+        help=(
+            "Do not verify the server's TLS certificate. Anyone on the network path can then read "
+            "everything, including the API key"
+        ),
     )
 
 
@@ -220,8 +225,8 @@ def accept_auto_processes(parser: ArgumentParser) -> None:
         if "--processes" in action.option_strings:
             action.type, action.metavar = _read_process_count, "N|auto"
             action.help = (
-                f"{action.help} auto: one for each core that this process may use but "
-                f"one, and at least one."
+                f"{action.help} auto starts one process fewer than there are usable cores, and at "
+                "least one."
             )
 
 
@@ -233,7 +238,7 @@ def _read_process_count(text: str) -> int | None:
         return int(read_number(int, text)) if text.strip() else None
     except ValueError:
         refuse_run(
-            f"--processes takes a whole number or {AUTO}, got {truncate_quoted_text(text)!r}"
+            f"--processes must be a whole number or {AUTO}, got {truncate_quoted_text(text)!r}"
         )
 
 
@@ -258,7 +263,7 @@ def make_number_type(kind: type, flag: str, unit: str = "") -> Callable[[str], A
             return read_number(kind, text.strip().removesuffix(unit))
         except ValueError:
             refuse_run(
-                f"{flag} takes {'a whole number' if kind is int else 'a number'}, got "
+                f"{flag} must be {'a whole number' if kind is int else 'a number'}, got "
                 f"{truncate_quoted_text(text)!r}"
             )
 
@@ -270,7 +275,7 @@ def _percentiles(text: str) -> str:
         [read_number(float, part) for part in text.split(",")]
     except ValueError:
         refuse_run(
-            f"--percentiles takes numbers with commas between, such as 50,90,95,99, got "
+            "--percentiles must be numbers separated by commas, such as 50,90,95,99, got "
             f"{truncate_quoted_text(text)!r}"
         )
     return text
@@ -290,7 +295,7 @@ def fill_in_form(options: Namespace, form: Mapping[str, str]) -> None:
         if (text := form.get(option.dest)) is None:
             continue
         if not option.in_form:
-            refuse_run(f"{option.flag} can be given on the command line only")
+            refuse_run(f"{option.flag} works on the command line only")
         if option.kind is bool:
             setattr(options, option.dest, _truth(text))
         elif not option.repeated:
@@ -363,14 +368,14 @@ def misplaced_hosts(words: Sequence[str], names: Iterable[str]) -> Iterator[str]
     addresses = [name for name in names if is_address(name)]
     if len(set(map(_written, (*find_host_words(words), *addresses)))) > 1:
         yield (
-            "more than one address is given: name one server, or the replicas of one with commas "
-            "between"
+            "more than one address is given: use one server, or the replicas of one, separated by "
+            "commas"
         )
     for name in names:
         if not name.isidentifier() and name not in addresses:
             # there may be a password in it
             name = "ADDRESS" if "@" in name else truncate_quoted_text(name)
-            yield f"{name!r} is no user class: did you mean --host {name}?"
+            yield f"{name!r} is not a user class: did you mean --host {name}?"
 
 
 def _written(host: str) -> str:
@@ -409,9 +414,8 @@ def check_options(options: Namespace, **known: Any) -> Settings:
         refuse_run(name_mistake_origin(mistake, options))
     if options.arrival_pattern and not _has_arrivals(settings):
         refuse_run(
-            f"--arrival-pattern {options.arrival_pattern} has no arrivals to apply to: give "
-            f"--request-rate too, or leave it "
-            "out (without a rate, each user sends when it has its last answer)"
+            f"--arrival-pattern {options.arrival_pattern} needs --request-rate. Without a rate, "
+            "each user sends its next request after its last response"
         )
     try:
         look_through_inputs(settings)
@@ -439,12 +443,15 @@ def _check_headers(options: Namespace) -> None:
         name, colon, value = header.partition(":")
         if not colon:
             # not shown: it may be the secret itself
-            refuse_run("--header takes NAME: VALUE, got one without a colon")
+            refuse_run("--header must be NAME: VALUE, got one without a colon")
         if not HEADER_NAME.fullmatch(name.strip()):
-            refuse_run(f"--header takes NAME: VALUE, and {name.strip()!r} is no name of a header")
+            refuse_run(
+                f"--header must be NAME: VALUE, and {name.strip()!r} is not a valid name of a "
+                "header"
+            )
         if not HEADER_VALUE.fullmatch(value):
             refuse_run(
-                f"--header {name.strip()}: its value has characters that no header can carry"
+                f"--header {name.strip()}: its value has characters that a header must not contain"
             )
     try:
         parse_tenant_headers(read_given_tenant_headers(options))
@@ -463,7 +470,7 @@ def _make_settings(options: Namespace, known: Mapping[str, Any]) -> Settings:
     except OverflowError:
         refuse_run("-t or --stop-timeout is too large")
     except ValueError as error:
-        refuse_run(f"--host {options.host!r} is no URL: {error}")
+        refuse_run(f"--host {options.host!r} is not a valid URL: {error}")
 
 
 def _check_protocol(settings: Settings) -> None:
@@ -477,7 +484,7 @@ def _check_protocol(settings: Settings) -> None:
         )
     if not PROTOCOLS[settings.endpoint_type].streams and _is_given("--streaming"):
         refuse_run(
-            f"--endpoint-type {settings.endpoint_type} answers in one piece: leave out --streaming"
+            f"--endpoint-type {settings.endpoint_type} does not stream: leave out --streaming"
         )
     for kind in settings.media.kinds:
         if not_taken := explain_refused_media(settings.endpoint_type, kind):
@@ -488,9 +495,9 @@ def _check_companions(options: Namespace, settings: Settings) -> None:
     """Refuse options that need another one, a folder, or a value within bounds, and that are no
     settings of the run."""
     if settings.api_key_lifetime is not None and not options.api_key_command:
-        refuse_run("--api-key-lifetime is of the key that --api-key-command prints: give that too")
+        refuse_run("--api-key-lifetime needs --api-key-command")
     if options.web_datasets and not os.path.isdir(options.web_datasets):
-        refuse_run(f"--web-datasets {options.web_datasets}: there is no such folder")
+        refuse_run(f"--web-datasets {options.web_datasets}: the folder does not exist")
     rate = options.spawn_rate
     if rate is not None and not 0 < rate <= USERS.most:
         refuse_run(f"-r must be above 0 and at most {USERS.most}, got {rate:g}")
@@ -550,7 +557,7 @@ def look_through_inputs(settings: Settings) -> DatasetSummary | None:
     )
     if not settings.generates and dataset.turns > dataset.sessions:
         raise ValueError(
-            f"{settings.input_file} has {dataset.turns} turns in {dataset.sessions} sessions: "
+            f"{settings.input_file} has {dataset.turns} turns in {dataset.sessions} sessions, but "
             f"{settings.endpoint_type} has no conversation"
         )
     for kind, count in ((IMAGE, dataset.images), (AUDIO, dataset.sounds)):
@@ -578,7 +585,7 @@ def _look_at_base(entry: RuleEntry) -> None:
         return
     text = entry.text
     if not (Path(base) / RECORDS).is_file():
-        raise ValueError(f"SLO {text!r}: {base} holds no run: there is no {RECORDS} in it")
+        raise ValueError(f"SLO {text!r}: {base} is not a run folder: it contains no {RECORDS}")
     try:
         read_run(Path(base))
     except (OSError, ValueError) as error:

@@ -48,10 +48,10 @@ def describe_other_requests(stats: locust.stats.RequestStats, ours: Collection[s
     first = max(errors, key=lambda error: error.occurrences, default=None)
     why = "" if first is None else f" (most often {first.method} {first.name}: {first.error})"
     sentence = (
-        f"Beside the LLM requests (self.client): {format_count(count, 'request')}{p95}, "
+        f"Other requests than LLM requests (self.client): {format_count(count, 'request')}{p95}, "
         f"{failed} failed{why}"
     )
-    return f"{truncate_text(clean_line(sentence), MAX_LINE)}; --verbose has Locust's tables"
+    return f"{truncate_text(clean_line(sentence), MAX_LINE)}; --verbose prints Locust's tables"
 
 
 def describe_count_difference(counts: Counter[str], profiled: int) -> str:
@@ -70,7 +70,8 @@ def describe_count_difference(counts: Counter[str], profiled: int) -> str:
     if not parts:
         return ""
     return (
-        f"Locust's own files (--csv, --html) also count {' and '.join(parts)}. The report does not."
+        f"Locust's own files (--csv, --html) also include {' and '.join(parts)}. The report leaves "
+        "them out."
     )
 
 

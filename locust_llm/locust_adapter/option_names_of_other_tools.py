@@ -56,7 +56,7 @@ PEER_NAMES_BY_OPTION: Final = {
     "--trajectory-start": ("trajectory-start-min-ratio", "trajectory-start-max-ratio"),
     "--stage-duration": ("slice-duration",),
     "--warmup-request-count": ("num-warmups", "warmup-requests", "warmup", "num-warmup-requests"),
-    "--api-key-file, or OPENAI_API_KEY in the environment,": ("api-key", "token", "openai-api-key"),
+    "--api-key-file, or OPENAI_API_KEY in the environment": ("api-key", "token", "openai-api-key"),
     "--report-dir": ("result-dir", "results-dir", "output-dir", "output-path", "artifact-dir",
         "output-artifact-dir",
                      "output", "out"),
@@ -178,9 +178,9 @@ def unknown_options(words: Sequence[str], known: Collection[str]) -> str:
             wrong[name] = meant
     if len(wrong) == 1:
         ((name, meant),) = wrong.items()
-        return f"{name} {meant}" if name in known else f"there is no {name}: {meant}"
+        return f"{name} {meant}" if name in known else f"unknown option {name}: {meant}"
     listed = "; ".join(f"{name}: {meant}" for name, meant in wrong.items())
-    return f"{len(wrong)} options are not as they are here: {listed}" if wrong else ""
+    return f"{len(wrong)} options are unknown: {listed}" if wrong else ""
 
 
 OPTIONS_WITH_LISTS: Final = ("--concurrency", "--max-concurrency")

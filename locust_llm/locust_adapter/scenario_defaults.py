@@ -127,9 +127,9 @@ def refuse_lengths_without_effect(options: Namespace) -> None:
     for option in SETTING_OPTIONS:
         if option.field in LENGTHS and getattr(options, option.dest) != parser_default(option):
             refuse_run(
-                f"{option.flag} has no effect beside the lengths of scenario {options.scenario}: "
-                f"give others in their form, "
-                f"--seq-dist {shlex.quote(given['seq_dist'])}, or --seq-dist '' for none"
+                f"{option.flag} has no effect because scenario {options.scenario} sets a mix of "
+                f"lengths. Change the mix, --seq-dist {shlex.quote(given['seq_dist'])}, or remove "
+                "it with --seq-dist ''"
             )
 
 
@@ -194,12 +194,13 @@ def _option(scenario: Scenario, key: str) -> Option:
     place = scenario.place(key)
     if isinstance(scenario.values[key], dict):
         refuse_run(
-            f"{place}: a scenario has no tables but [{_PUBLISHED}]: write its options one by one"
+            f"{place}: the only table of a scenario is [{_PUBLISHED}]: write options as single "
+            "lines"
         )
     if key in RUN_OPTIONS:
-        refuse_run(f"{place}: is of a run, not of its workload: give it on the command line")
+        refuse_run(f"{place}: belongs to a run, not to a workload: use it on the command line")
     if here := OPTION_BY_PEER_NAME.get(f"--{key}"):
-        refuse_run(f"{place}: there is no such option: it is {here.removeprefix('--')} here")
+        refuse_run(f"{place}: unknown option: use {here.removeprefix('--')}")
     near = difflib.get_close_matches(key, SCENARIO_OPTIONS, n=1)
     refuse_run(f"{place}: there is no such option{f': did you mean {near[0]}?' if near else ''}")
 
@@ -215,7 +216,7 @@ def _value(scenario: Scenario, key: str, option: Option) -> Any:
         refuse_run(f"{place}: takes true or false, got {truncate_quoted_text(str(value))}")
     elif option.kind in (int, float) and not (_number(value) and option.kind(value) == value):
         refuse_run(
-            f"{place}: takes {'a whole number' if option.kind is int else 'a number'}, got "
+            f"{place}: must be {'a whole number' if option.kind is int else 'a number'}, got "
             f"{truncate_quoted_text(repr(value))}"
         )
     elif option.kind is str and not _text(value):

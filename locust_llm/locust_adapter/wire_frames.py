@@ -158,13 +158,13 @@ def find_frame_mistake(message: Any, kinds: dict[str, Any], sender: str | None =
     ``sender`` is known by its connection; None: the master. The user's own types may have any data.
     """
     if not isinstance(message.type, str):
-        return "has a type that is no text"
+        return "has a type that is not text"
     if sender is not None and message.node_id != sender:
-        return "names another worker as its sender"
+        return "gives another worker as its sender"
     if sender is not None and not (sender.isprintable() and 0 < len(sender) <= NAME_LENGTH):
-        return "has a name that is none of Locust's"
+        return "has an unknown name"
     if message.type == "client_ready" and isinstance(message.data, int) and message.data != -1:
-        return "has a version that is none"
+        return "has an invalid version"
     kind = kinds.get(message.type, Any)
     if kind is Any:
         return ""
@@ -255,7 +255,7 @@ def _has_room() -> bool:
     global _lines
     _lines += 1
     if _lines == MAX_LINES:
-        logger.error(f"{MAX_LINES} messages were ignored: further ones are, without a line")
+        logger.error(f"{MAX_LINES} messages were ignored; further ones are ignored silently")
     return _lines < MAX_LINES
 
 
@@ -273,7 +273,7 @@ def _guard(handle: Callable[..., None], *args: Any) -> None:
         handle(*args)
     except Exception:
         locust.log.unhandled_greenlet_exception = True
-        logger.exception("a message was not handled")
+        logger.exception("a message could not be handled")
 
 
 def _harmless(record: logging.LogRecord) -> bool:

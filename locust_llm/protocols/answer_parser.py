@@ -570,7 +570,7 @@ class Completion:
         if not self.finished and self.words is not None and not self.content:
             return "malformed", f"no JSON: {self.words}"
         if not self.finished:
-            return "truncated", "the answer ended without a finish_reason"
+            return "truncated", "the response ended without a finish_reason"
         if not self.closing and (unfinished := len(self._expected - self.finished)):
             # LiteLLM passes on one finish_reason for all choices, with the usage behind it
             return (
@@ -584,7 +584,7 @@ class Completion:
         but its end was counted, if anything was."""
         tokens, reason = self.output_tokens, self.finish_reason
         if tokens is None:
-            return "empty", f"no content, and no count of tokens (finish_reason {reason})"
+            return "empty", f"no content and no token count (finish_reason {reason})"
         if reason != "content_filter" and tokens <= self.choices:
             return OK, f"no content: the model ended at once (finish_reason {reason})"
         hidden = (

@@ -184,7 +184,7 @@ class ChoicesProtocol(Protocol[CompletionChunk[Any]]):
             and message.choices is None
             and answer.complaint is None
         ):
-            answer.malformed = "JSON that is no chat completion: " + error_line(body)
+            answer.malformed = "JSON that is not a chat completion: " + error_line(body)
         for choice in message.choices or ():
             if choice.error is not None and is_error(choice.error):
                 answer.fail(choice.error, body)

@@ -39,7 +39,7 @@ def coerce_json(kind: Any, value: Any) -> Any:
             whole = value[0] if isinstance(value, list) and len(value) == 1 else value
             if isinstance(whole, dict):
                 return _filled(option, whole)
-    raise ValueError("JSON of another type")
+    raise ValueError("JSON of an unexpected type")
 
 
 def _filled(kind: Any, values: dict[str, Any]) -> Any:

@@ -186,7 +186,7 @@ class MessagesProtocol(Protocol[MessagesEvent]):
         elif (
             message.content is None and not answer.look_for_error(body) and answer.complaint is None
         ):
-            answer.malformed = "JSON that is no message: " + error_line(body)
+            answer.malformed = "JSON that is not a message: " + error_line(body)
         if not answer.content:
             _blocks(answer, message.content)
         if reason := read_finish_reason(message.stop_reason):

@@ -218,7 +218,7 @@ class ResponsesProtocol(Protocol[ResponsesEvent]):
             return
         if response.output is None and not is_error(response.error):
             if not answer.look_for_error(body) and answer.complaint is None:
-                answer.malformed = "JSON that is no response: " + error_line(body)
+                answer.malformed = "JSON that is not a response: " + error_line(body)
             return
         for index, item in enumerate(response.output or ()):
             _add_whole_item(answer, index, item)

@@ -108,8 +108,8 @@ class Buffering:
 
     def _retraction(self) -> str:
         return (
-            f"{TAKEN_BACK}: {self.ways.total()} of {self.answers} answers so far were held "
-            f"back, which stalls explain."
+            f"{TAKEN_BACK}: {self.ways.total()} of {self.answers} responses so far were delayed, "
+            "and stalls explain this."
         )
 
     @property
@@ -135,33 +135,28 @@ class Buffering:
         """What TTFT and gaps need as a remark, by all answers so far."""
         if self._alarm_s is not None and not self.way:
             yield self._retraction()
-        of = f"{self.ways[self.way]} of {self.answers} answers examined" if self.way else ""
+        of = f"{self.ways[self.way]} of {self.answers} responses examined" if self.way else ""
         if self.way == WHOLE:
             yield (
-                f"WARNING: BUFFERED STREAM: {of} came whole, every chunk within a millisecond, "
-                f"after up to "
-                f"{self._longest_us / 1e6:.1f} s. The server or something on the way collects "
-                f"them, often a proxy (nginx: "
-                "proxy_buffering off, or the header X-Accel-Buffering: no; compression does it "
-                "too). Time to First Token "
-                "and all gaps are the buffer's, not the server's."
+                f"WARNING: BUFFERED STREAM: {of} arrived complete, all chunks within a "
+                f"millisecond, after up to {self._longest_us / 1e6:.1f} s. The server or a proxy "
+                "buffers them (nginx: set proxy_buffering off, or the header X-Accel-Buffering: "
+                "no; compression also buffers). Time to First Token and all gaps describe the "
+                "buffer, not the server."
             )
         elif self.way == DELAYED:
             yield (
-                f"WARNING: BUFFERED STREAM: the chunks of {of} came in steps of 40 ms: the server "
-                f"waits for delayed "
-                "acknowledgements before it sends the next (Nagle's algorithm). Set TCP_NODELAY in "
-                "the server, or in the "
-                "proxy before it. Gaps are TCP's, not the model's."
+                f"WARNING: BUFFERED STREAM: the chunks of {of} arrived in steps of 40 ms: the "
+                "server waits for delayed acknowledgements before it sends the next chunk "
+                "(Nagle's algorithm). Set TCP_NODELAY in the server or its proxy. Gaps describe "
+                "TCP, not the model."
             )
         elif self.way == LUMPS:
             yield (
-                f"WARNING: BUFFERED STREAM: the chunks of {of} came together, {LUMP:g} or more at "
-                f"a time on average: a "
-                "buffer lets them go when it is full (a proxy, compression, a server that writes "
-                "several tokens at a time). "
-                "Gaps and Longest Stall are the buffer's; Inter Token Latency, a mean, is "
-                "nearly right."
+                f"WARNING: BUFFERED STREAM: the chunks of {of} arrived in groups of {LUMP:g} or "
+                "more on average. A buffer releases them when it is full (a proxy, compression, "
+                "or a server that writes several tokens at a time). Gaps and Longest Stall "
+                "describe the buffer; Inter Token Latency, a mean, is nearly right."
             )
 
 

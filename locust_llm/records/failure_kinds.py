@@ -144,15 +144,13 @@ def describe_retries(retried: int, resent: int = 0) -> Iterator[str]:
     if retried:
         attempts = "1 attempt was" if retried == 1 else f"{retried} attempts were"
         yield (
-            f"{attempts} refused (HTTP 429, 503; 401 of an expired key) and tried again. They "
-            f"count in no figure but TTFT "
-            "from Due, which spans all attempts of a request; a request whose last attempt was "
-            "refused is a failure."
+            f"{attempts} refused (HTTP 429 or 503, or 401 for an expired key) and retried. They "
+            "count only in TTFT from Due, which covers all attempts of a request. A request whose "
+            "last attempt was refused is a failure."
         )
     if resent:
         requests = "1 request was" if resent == 1 else f"{resent} requests were"
         yield (
-            f"{requests} sent again at once on a new connection, because the server closed the "
-            f"kept-alive one before it "
-            "read them. Their times begin at the second send."
+            f"{requests} sent again immediately on a new connection, because the server closed the "
+            "kept-alive connection before it read them. Their times start at the second send."
         )

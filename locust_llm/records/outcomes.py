@@ -21,37 +21,43 @@ TOO_LONG: Final = "too_long"
 CLIENT_ERROR: Final = "client_error"
 UNNAMED: Final = "unnamed"
 FAILURES: Final = {
-    "http_status": "the server answered with a status of 400 or above, or a redirect (none is "
-    "followed)",
+    "http_status": (
+        "the server answered with an HTTP status of 400 or above, or with a redirect (redirects "
+        "are not followed)"
+    ),
     "rate_limited": "HTTP 429",
     "unavailable": "HTTP 503",
-    "stream_error": "an error in an answer that began with HTTP 200 (an object, a text, an event "
-    "named error), or a "
-    "finish_reason of an abort",
-    "truncated": "the answer ended without a finish_reason; of several choices not each has one, "
-    "and nothing came after",
-    "malformed": "bytes that are no HTTP, no event stream, or no JSON where it was promised",
-    "empty": "a finished answer without content, though the server counted more than the one token "
-    "that ends a choice, "
-    "or counted none",
-    TOO_LARGE: "more bytes than --max-response-bytes, or more than 262,144 chunks: the connection "
-    "was closed",
-    TOO_LONG: "more than eight chunks per token of max_tokens and 4,096 more: the connection was "
-    "closed",
-    "timeout": "not finished within the request timeout",
-    "first_token_timeout": "no first token within the first-token timeout",
-    "gap_timeout": "no bytes for the length of the gap timeout, in the middle of the answer",
+    "stream_error": (
+        "an error in a response that began with HTTP 200 (an object, a text, an event named "
+        "error), or a finish_reason that means an abort"
+    ),
+    "truncated": "the response ended without a finish_reason, or without one for each of several choices",
+    "malformed": "bytes that are not valid HTTP, or not the promised event stream or JSON",
+    "empty": (
+        "a finished response without content, although the server counted more tokens than the "
+        "one that ends a choice, or counted none"
+    ),
+    TOO_LARGE: (
+        "more bytes than --max-response-bytes, or more than 262,144 chunks; the load generator "
+        "closed the connection"
+    ),
+    TOO_LONG: (
+        "more chunks than eight per token of max_tokens plus 4,096; the load generator closed the "
+        "connection"
+    ),
+    "timeout": "not finished within --request-timeout",
+    "first_token_timeout": "no first token within --first-token-timeout",
+    "gap_timeout": "no bytes for the time of --gap-timeout, in the middle of the response",
     "refused": "the connection was refused",
-    "unreachable": "no route to the server's address, or the server's network reports that it is "
-    "down",
-    "no_socket": "this machine has no open file or no port left for a connection",
+    "unreachable": "no route to the server's address, or its network is down",
+    "no_socket": "this machine has no file descriptor or port left for a connection",
     "connect_timeout": "no connection within the connect timeout",
     "dns": "the host's name could not be resolved",
     "tls": "the TLS handshake failed",
-    "proxy": "the proxy refused the tunnel, or gave none: nothing reached the server",
+    "proxy": "the proxy refused the tunnel or did not create one: nothing reached the server",
     "reset": "the connection was reset",
-    "closed": "the connection was closed before the answer was complete",
+    "closed": "the connection was closed before the response was complete",
     "send_failed": "the request could not be written",
     CLIENT_ERROR: "the load generator itself failed, not the server; the run ends with exit status 2",
-    UNNAMED: "of an imported result: the load tester that made it says no more",
+    UNNAMED: "unknown (an imported result whose load tester gives no reason)",
 }

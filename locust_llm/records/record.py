@@ -308,7 +308,7 @@ def unpack_record(packed: bytes) -> Record:
     if (
         length > MAX_FIELDS_BYTES or len(packed) - at > 2 * MOST_CHUNKS * stamps.itemsize
     ):  # the last read may bring more
-        raise ValueError("more chunks than an answer may have")
+        raise ValueError("more chunks than a response may have")
     try:
         record = _unpack_fields(packed[_HEAD.size : at])
     except RecursionError:

@@ -35,7 +35,7 @@ NO_RECORD: Final = "no record"
 BUFFERED: Final = "WARNING: BUFFERED STREAM"
 """The note of a run whose streams came in lumps begins so."""
 
-DECIDED: Final = "Every rule was decided after "
+DECIDED: Final = "Every SLO was decided after "
 """The note of a run that ended at a look at its rules begins so."""
 
 Unix = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
@@ -92,11 +92,11 @@ mean response time of the phase before; over a tenth of the time, or over half o
 load goes on, as one response takes longer; over a second, as no response time is known.
 """
 _START_REASONS: Final = {
-    BY_RESPONSE_TIME: ", one response time of a request alone, as measured before the load",
+    BY_RESPONSE_TIME: ", the response time of a single request, measured before the load",
     BY_EARLIER_PHASE: ", the mean response time of the phase before",
-    BY_RUN_TIME: ", a tenth of the time, as one response takes longer",
-    BY_WARMUP: ", half of the warmup, as one response takes longer",
-    UNMEASURED: ", as no response time is known from before the load",
+    BY_RUN_TIME: ", a tenth of the time, because one response takes longer",
+    BY_WARMUP: ", half of the warmup, because one response takes longer",
+    UNMEASURED: ", because no response time was measured before the load",
 }
 
 
@@ -131,15 +131,15 @@ class UserStart(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         if self.by == BY_RATE and not self.over_s:
-            return f"All {self.users} users started at once, as -r {self.rate_per_s:g} asks."
+            return f"All {self.users} users started at once (-r {self.rate_per_s:g})."
         if self.by == BY_RATE:
             return f"{self.users} users started over {self.over_s:.3g} s (-r {self.rate_per_s:g})."
         took_s = self.over_s if self.took_s is None else self.took_s
         if took_s <= SLOW_START * self.over_s:
             return f"{self.users} users started over {self.over_s:.3g} s{_START_REASONS[self.by]}."
         return (
-            f"{self.users} users started over {took_s:.3g} s: the next one when no request awaited "
-            f"its first token. {self.over_s:.3g} s were planned{_START_REASONS[self.by]}."
+            f"{self.users} users started over {took_s:.3g} s, each when no request awaited its "
+            f"first token. {self.over_s:.3g} s were planned{_START_REASONS[self.by]}."
         )
 
 

@@ -205,21 +205,21 @@ def diagnose_server(
     full = f"up to {summary.kv_used[1]:.0%} full" if summary.kv_used is not None else "full"
     if summary.preemptions:
         limit = (
-            f" The prefill limit of {prefill_limit} does not bound decoding requests: lower it and "
-            f"the number of users (-u)."
+            f" The prefill limit of {prefill_limit} does not limit decoding requests: lower it and "
+            "the number of users (-u)."
             if prefill_limit
             else " Try fewer users (-u), --prefill-concurrency, shorter outputs or a larger KV "
             "cache."
         )
         yield (
             f"WARNING: the {whose} preempted {format_count(summary.preemptions, 'request')}: its "
-            f"KV cache was {full}, and preempted "
-            f"requests are computed again, which shows as stalls.{limit}"
+            f"KV cache was {full}. Preempted requests are computed again, which causes "
+            f"stalls.{limit}"
         )
     elif summary.kv_used is not None and summary.kv_used[1] >= FULL_SHARE:
         yield (
-            f"The {whose}'s KV cache was {full}: with a little more load it preempts requests or "
-            f"lets them wait."
+            f"The {whose}'s KV cache was {full}. With slightly more load it would preempt requests "
+            "or let them wait."
         )
 
 
@@ -255,7 +255,7 @@ def _levels(summary: EngineSummary, whose: str) -> Iterator[str]:
         f"while the load was on"
     )
     remarks = (
-        ["Running and waiting count requests in its scheduler alone."]
+        ["Running and waiting count only the requests in its scheduler."]
         if summary.running is not None
         else []
     )

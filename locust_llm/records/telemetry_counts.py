@@ -50,7 +50,11 @@ class TelemetryCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         missing = [
             f"{format_count(count, thing)} {how}"
             for count, thing, how in (
-                (self.dropped, "span", "dropped (the queue was full, or the end was over)"),
+                (
+                    self.dropped,
+                    "span",
+                    "dropped (the queue was full, or the time at the end was over)",
+                ),
                 (self.refused, "span", "not taken"),
                 (self.logs_lost, "log record", "not taken"),
                 (self.metrics_lost, "process", "without its last metrics"),
@@ -62,7 +66,6 @@ class TelemetryCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
             return ""
         first = f"; the first mistake: {self.mistake}" if self.mistake else ""
         return (
-            f"WARNING: OpenTelemetry lacks a part of this run: {', '.join(missing)}; the collector "
-            f"took the spans of "
-            f"{self.spans:,} of {self.sampled:,} requests{first}"
+            f"WARNING: OpenTelemetry data of this run is incomplete: {', '.join(missing)}; the "
+            f"collector received the spans of {self.spans:,} of {self.sampled:,} requests{first}"
         )

@@ -135,7 +135,7 @@ class TimingDifferences:
         ttft = compute_error_bounds(self.ttft)
         gap = compute_error_bounds(self.gap)
         if ttft is None or gap is None:
-            return MeasurementAccuracy(missing="too few sentinel streams ended in this time")
+            return MeasurementAccuracy(missing="too few reference streams ended in this time")
         return MeasurementAccuracy(
             streams=self.streams, chunks=self.chunks, merged=self.merged, ttft=ttft, gap=gap,
             server_cpu_s=server_cpu_s

@@ -13,8 +13,8 @@ from . import write_report_files
 from .pull_request_comment import make_comment_body
 
 NO_POST: Final = (
-    "comment --post was removed: print the comment, and let gh or glab post it, as "
-    "docs/how-to/ci.md has it"
+    "comment --post was removed: print the comment and post it with gh or glab, as in "
+    "docs/how-to/ci.md"
 )
 
 
@@ -22,19 +22,22 @@ def run_comment_command(words: list[str]) -> int:
     """Run ``locust-llm comment DIR`` and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="locust-llm comment",
-        description="Print what a run came to as Markdown, for a comment on a pull request or "
-        "merge request. It begins with "
-        "a mark by which the next run finds it.",
+        description=(
+            "Print the result of a run as Markdown, for a comment on a pull request or merge "
+            "request. The comment begins with a hidden marker, so that the next run can update it."
+        ),
     )
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument(
         "--base",
         type=Path,
         metavar="DIR",
-        help="folder of the run to compare with; there may be none yet",
+        help="run folder to compare with. It may not exist yet",
     )
     parser.add_argument(
-        "--name", default="", help="of this load test, where a pull request has comments of several"
+        "--name",
+        default="",
+        help="name of this load test, if a pull request has comments from several",
     )
     if "--post" in words:
         return fail(NO_POST)

@@ -213,7 +213,8 @@ def format_ending(summary: Summary, run: Run, folder: Path | str, width: int = W
 def _last(folder: Path | str, width: int) -> list[str]:
     """The lines on where the rest is."""
     return _wrapped(
-        f"Report: {folder}/report.html; all tables and notes: summary.md beside it, or --verbose",
+        f"Report: {folder}/report.html; all tables and notes: summary.md in the same folder, or "
+        "--verbose",
         width,
     )
 
@@ -371,7 +372,7 @@ def _explain_fewer_cancelled(summary: Summary, run: Run) -> str:
     if 100 * c.cancelled >= FEWER * asked_percent * c.requests:
         return ""
     return (
-        f" ({asked_percent:g}% were asked for, and answers that end within "
+        f" ({asked_percent:g}% were asked for, and responses that end within "
         f"{run.settings.request_cancellation_delay:g} s are not cancelled)"
     )
 
@@ -571,9 +572,9 @@ def format_comparison_ending(compared: Comparison, width: int) -> str:
     """The differences for ``locust-llm compare``, in as many lines."""
     of_failures = f" {OF_FAILURES}" if may_have_failures(compared) else ""
     last = _wrapped(
-        "These runs came one after the other: what changed in between looks like a difference "
-            "between them, and locust-llm ab "
-        f"cancels it.{of_failures} All figures: --verbose, --markdown FILE.", width,
+        "These runs were made one after the other, so a change in between looks like a "
+        f"difference. locust-llm ab avoids this.{of_failures} All metrics: --verbose, --markdown "
+        "FILE.", width,
     )  # fmt: skip
     room = LINES - len(last) - 1
     if len(compared.runs) == 1:
@@ -670,7 +671,7 @@ def _describe_unseen_changes(known: int) -> str:
     """``no difference to be seen in 13 figures``: they may differ by less than their intervals."""
     if not known:
         return "no interval is known"
-    return f"no difference to be seen in {format_count(known, 'figure')}"
+    return f"no significant difference in {format_count(known, 'figure')}"
 
 
 def _pair(comparison: Comparison, pair: RunPair, width: int, room: int) -> list[str]:
@@ -690,7 +691,7 @@ def _pair(comparison: Comparison, pair: RunPair, width: int, room: int) -> list[
     unknown = sum(line.low is None for _, line in rows)
     result = _describe_unseen_changes(len(rows) - unknown)
     if changes:
-        result = f"{len(changes)} of {len(rows)} figures differ"
+        result = f"{len(changes)} of {len(rows)} metrics differ"
     if unknown:
         result += f", {unknown} cannot be compared"
     if changes:

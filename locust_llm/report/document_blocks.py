@@ -30,7 +30,7 @@ CORRELATED: Final = 0.75
 """The effective sample size of independent requests is estimated above this share of their
 number."""
 SCARCE_NOTE: Final = (
-    "* too few values for this percentile (10 for p90, 100 for p99: 100 / (100 - p))"
+    "* too few values for this percentile (p90 needs 10, p99 needs 100: 100 / (100 - p))"
 )
 
 INEXACT: Final = "~"

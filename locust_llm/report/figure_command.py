@@ -16,21 +16,27 @@ def run_figure_command(words: list[str]) -> int:
     """Draw a timeline of a run."""
     parser = argparse.ArgumentParser(
         prog="locust-llm figure",
-        description="Draw a timeline of a run: a line for each request, a dot for each chunk, "
-        "around the longest stall.",
+        description=(
+            "Draw a timeline of a run around its longest stall, with a line for each request and "
+            "a dot for each chunk."
+        ),
     )
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument(
         "-o", "--output", type=Path, action="append", metavar="FILE",
-        help="ends in .svg or .png; may be given twice (default: DIR/timeline.svg)",
+        help="file to write, .svg or .png; may be repeated (default: DIR/timeline.svg)",
     )  # fmt: skip
     parser.add_argument(
-        "--from", type=float, dest="start", metavar="S", help="seconds after the start of the run"
+        "--from",
+        type=float,
+        dest="start",
+        metavar="S",
+        help="first second to show, from the start of the run",
     )
     parser.add_argument("--to", type=float, dest="end", metavar="S")
     parser.add_argument(
         "--requests", type=int, default=MAX_ROWS, metavar="N",
-        help=f"most requests shown, 1 to {drawing.MAX_ROWS} (default: {MAX_ROWS})",
+        help=f"maximum number of requests to show, 1 to {drawing.MAX_ROWS} (default: {MAX_ROWS})",
     )  # fmt: skip
     parser.add_argument("--title", default="", metavar="T")
     options = parser.parse_args(words)

@@ -328,7 +328,7 @@ def _broken_by_silence(rule: Rule, found: ObservedValue, seen: Evaluation) -> st
         return ""
     from_s = since - seen.run.profiling_at
     requests = format_count(silent.size, "request")
-    return f"nothing answered from {from_s:.1f} s on: {requests} had no answer at all"
+    return f"nothing answered from {from_s:.1f} s on: {requests} had no response at all"
 
 
 def _without(these: RequestSelection, part: RequestSelection) -> RequestSelection:
@@ -495,7 +495,7 @@ def _explain_open_rule(
     if found.note and (found.ends == (None, None) or few):
         return found.note, None
     if found.cancelled and not seen.main.outcome(*COUNTED).size:
-        return "a longer run tells no more: every request was cancelled on purpose", None
+        return "a longer run does not help: every request was cancelled on purpose", None
     if (
         found.value is not None
         and rule.holds(found.value)
@@ -514,19 +514,19 @@ def _explain_open_rule(
         else estimate_longer_s(rule, found, seen.time.seconds)
     )
     note = found.note
-    more = burst or "a longer run may tell"
+    more = burst or "a longer run may decide it"
     if rule.base:  # the interval of the base does not narrow with this run
-        more = "a longer run and a longer base may tell"
+        more = "a longer run and a longer base may decide it"
     if longer is not None:
         roughly = "" if is_pure_share(rule, found) else "roughly "
-        more = f"{roughly}{format_duration_rounded_up(longer)} more may tell"
+        more = f"{roughly}{format_duration_rounded_up(longer)} more may decide it"
     if found.never_sent:  # no request is open that a longer run or grace period would close
-        more = "a run that sends all arrivals may tell"
+        more = "a run that sends all arrivals may decide it"
         note = f"what was due and never sent is open: {format_count(found.never_sent, 'arrival')}"
     if found.undecided:
-        more = "a longer grace period (-s) may tell"
+        more = "a longer grace period (-s) may decide it"
         if seen.run.cut_at is not None:
-            more = "a run whose open requests nobody cuts (Ctrl-C) may tell"
+            more = "a run without a second Ctrl-C may decide it"
     if seen.silent_from:  # more time of a server that answers nothing adds no figure of it
         more, longer = "nothing answered at the end of the run", None
     if rule.percentile is not None and found.ends is not None and None in found.ends:
@@ -689,7 +689,7 @@ def _judge_searched(rule: Rule, sweep: SweepSummary) -> SloResult | None:
     status, reason = INCONCLUSIVE, f"capacity {found.format_interval(sweep.unit)}"
     if found.low is not None:
         interval = "" if found.is_open else " (95% interval)"
-        reason = f"{reason}{interval}; the figure is at {describe_levels(sweep.axis, at)}"
+        reason = f"{reason}{interval}; the value is at {describe_levels(sweep.axis, at)}"
         if at in unbroken:
             status = PASS
         else:
@@ -755,7 +755,7 @@ def _at_partners(rule: Rule, sweep: SweepSummary) -> SloResult:
         (level, result) for level in sweep.levels if (result := _result(level, rule)) is not None
     ]
     if not held:
-        return _open(rule, f"{rule.base} has none of the stages that were measured")
+        return _open(rule, f"{rule.base} has none of the measured stages")
     level, worst = max(held, key=_rank_of_stage)
     alone = [
         format_plain_number(level.value)

@@ -425,7 +425,7 @@ def format_delivery_line(summary: "Summary") -> str | None:
     if delivery.cause == GATE and summary.limits is not None:
         return None  # a sweep of prefill limits has some that are too low on purpose
     if delivery.cause == GATE:
-        why = f"the prefill gate. {_by_gate(delivery)}"
+        why = f"the prefill limit. {_by_gate(delivery)}"
     elif delivery.cause == SERVER and delivery.overload is not None:
         why = (
             f"the server. It fell behind before all {delivery.users} users were busy, "
@@ -470,7 +470,7 @@ def format_delivery_line(summary: "Summary") -> str | None:
     if delivery.never_started and delivery.cause != CLIENT:
         where.append(f"{delivery.never_started} found no free user")
     if delivery.prefill_limit is not None:
-        where.append(f"{delivery.at_gate} waited at the gate when the run ended")
+        where.append(f"{delivery.at_gate} waited for a prefill slot when the run ended")
     unsent = f"{delivery.due - delivery.sent} of {delivery.due} arrivals were not sent"
     unsent = ": ".join(filter(None, (unsent, ", ".join(where))))
     return f"NOT DELIVERED: {delivery.share:.1%} of the scheduled requests were sent. Cause: {why}. {unsent}."
@@ -505,8 +505,8 @@ def _by_gate(delivery: Delivery) -> str:
     waited = format_duration(delivery.gate_wait_s or 0.0)
     busy = format_duration(delivery.busy_s or 0.0)
     return (
-        f"The limit was {limit}. A user was busy with a request for {busy} on average, {waited} "
-        f"of it at the gate"
+        f"The limit was {limit}. A user was busy with a request for {busy} on average, {waited} of "
+        "it for a prefill slot"
     )
 
 
@@ -594,8 +594,8 @@ def format_backlog_line(summary: "Summary") -> str | None:
         return None
     return (
         f"BACKLOG: {d.in_flight:,} of the {d.due:,} requests that were due were in flight at the "
-        f"stop, and a server that keeps up has about {usual:,}. It may fall behind: a longer run "
-        "(-t) tells."
+        f"stop, and a server that keeps up has about {usual:,}. It may fall behind: use a longer "
+        "run (-t) to find out."
     )
 
 
@@ -614,7 +614,7 @@ def describe_undelivered(delivery: Delivery | None) -> str | None:
     if delivery is None or not delivery.cause or delivery.overload is not None:
         return None
     offered, completed = _rates(delivery)
-    why = {GATE: "the prefill gate", CLIENT: "the load generator", USERS: "too few users"}.get(
+    why = {GATE: "the prefill limit", CLIENT: "the load generator", USERS: "too few users"}.get(
         delivery.cause, ""
     )
     return (
@@ -650,7 +650,9 @@ def describe_completed(delivery: Delivery) -> str:
         which = "The other one"
     flight = f"{rate}. {which} {'was' if d.in_flight == 1 else 'were'} in flight at the stop"
     if left_out < d.in_flight:
-        flight += f". {left_out:,} of these are left out, as any server that keeps up has so many"
+        flight += (
+            f". {left_out:,} of these are left out, because any server that keeps up has as many"
+        )
     else:
         flight += ", as in any server that keeps up"
     if d.completed_share is None:

@@ -71,7 +71,7 @@ def describe_requests_without_answer(outages: Sequence[Outage]) -> str:
     parts = list[str]()
     unanswered = sum(outage.unanswered for outage in outages if not outage.in_flight)
     if unanswered:
-        parts.append(f"{format_count(unanswered, 'request')} had no answer at all")
+        parts.append(f"{format_count(unanswered, 'request')} had no response at all")
     standing = [outage for outage in outages if outage.in_flight]
     if standing:
         least = min(outage.in_flight for outage in standing)

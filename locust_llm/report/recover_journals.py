@@ -20,7 +20,7 @@ from locust_llm.records.record import Record
 from locust_llm.records.run_facts import RECORDS, Run, read_run, write_run
 from locust_llm.text.format import format_count
 
-KILLED: Final = "the run has no end, as its load generator was killed"
+KILLED: Final = "the run has no end, because its load generator was killed"
 
 
 def add_journaled(folder: Path) -> None:
@@ -106,6 +106,6 @@ def _notes(run: Run, added: int) -> tuple[str, ...]:
         return run.notes
     return (
         *run.notes,
-        f"{format_count(added, 'record')} that had not reached the master were found in its "
-        f"workers' journals",
+        f"{format_count(added, 'record')} that had not reached the master were found in the "
+        "journals of its workers",
     )

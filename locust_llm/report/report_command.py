@@ -37,30 +37,33 @@ from .render import text_report as tables
 
 def _report_options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="locust-llm report", description="Make the reports of a run again from its records."
+        prog="locust-llm report",
+        description="Create the reports of a run again from its request records.",
     )
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument(
         "--stages",
         action="store_true",
-        help="make the reports of all stages again, also where they are up to date",
+        help="also recreate the reports of all stages that are up to date",
     )
     parser.add_argument(
-        "--spans", type=Path, metavar="FILE", help="join the server's spans in this OTLP/JSON file"
+        "--spans", type=Path, metavar="FILE", help="add the server's spans from this OTLP/JSON file"
     )
     parser.add_argument(
         "--records", type=Path, action="append", default=[], metavar="FILE",
-        help="add the records of a worker that could not deliver them to the master; what is there "
-            "already is left out",
+        help=(
+            "add the records of a worker that could not deliver them to the master, without "
+            "duplicates"
+        ),
     )  # fmt: skip
     parser.add_argument(
         "--blame", action="append", default=[], metavar="WHAT",
-        help="explain the slow requests of this metric too, named as in a rule: 'ttft{model=a} "
-            "p95'; may be repeated",
+        help=(
+            "also explain the slow requests of this metric, such as 'ttft{model=a} p95'; may be "
+            "repeated"
+        ),
     )  # fmt: skip
-    parser.add_argument(
-        "--json", action="store_true", help="print the result as JSON, with the tables as text"
-    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--verbose", action="store_true", help="print all tables")
     return parser
 

@@ -21,7 +21,7 @@ from locust_llm.records.server_metrics_history import (
 
 OF_RECORDS: Final = re.compile(
     rf"WARNING: BUFFERED STREAM|{TAKEN_BACK}|"
-    r"\d+ attempts? (was|were) refused \(HTTP|\d+ requests? (was|were) sent again at once"
+    r"\d+ attempts? (was|were) refused \(HTTP|\d+ requests? (was|were) sent again (at once|immediately)"
 )
 """These notes begin so in every version."""
 OF_SERVER: Final = re.compile(

@@ -62,14 +62,12 @@ SHORT_TITLES: Final = ("base", "this run")
 """The titles of the columns of two runs."""
 HEAD: Final = ("difference", "%", "95% interval", "")
 NOTES: Final = (
-    "Difference: this run minus the base. 95% interval: made of the intervals of both runs, each as wide "
-    "as its own requests' correlation makes it. It may exceed the base's figure, as the base's true "
-    "figure may lie above or below. No difference to be seen: the interval holds 0. Of 20 figures of two "
-    "equal runs, one is better or "
-    "worse by chance. No interval covers what changes between runs (a restart of the server, other "
-    "programs on the "
-    "machine): "
-    "repeat both runs before you trust a small difference.",
+    "Difference: this run minus the base. The 95% interval combines the intervals of both runs, "
+    "which include the correlation between requests. It may exceed the value of the base, whose "
+    "true value is uncertain too. No significant difference: the interval contains 0. With two "
+    "equal runs, about one metric of 20 is called better or worse at random. No interval covers "
+    "changes between the runs, such as a restart of the server or other programs on the machine. "
+    "Repeat both runs before you trust a small difference.",
 )
 OF_FAILURES: Final = (
     "Percentiles count each failure as +infinity, as SLO rules do; averages and rates are of "
@@ -98,7 +96,7 @@ class ComparisonLine(msgspec.Struct, frozen=True, kw_only=True):
     """Cut requests, which count at their best, leave the value open: a latency is a lower bound, a
     rate an upper one."""
     word: str
-    """better, worse, hardly better or hardly worse (by less than 1 %), no difference to be seen,
+    """better, worse, hardly better or hardly worse (by less than 1 %), no significant difference,
     too few to tell, or - for nothing to compare."""
     note: str = ""
 
@@ -186,7 +184,9 @@ def may_have_failures(compared: Comparison) -> bool:
 def make_pair_blocks(pair: RunPair, names: tuple[str, str]) -> Iterator[Block]:
     """The warnings and values of one run, under these titles of the two columns."""
     if pair.other_work:
-        yield TextBlock(f"Not compared, as this was other work: {pair.other_work}.", loud=True)
+        yield TextBlock(
+            f"Not compared, because the workload differs: {pair.other_work}.", loud=True
+        )
     yield from (TextBlock(f"WARNING: {warning}", loud=True) for warning in pair.warnings)
     if pair.lines:
         yield TableBlock(
@@ -229,8 +229,10 @@ def _pair(base: LoadedRun, run: LoadedRun) -> RunPair:
             folder=str(run.folder),
             warnings=warnings,
             lines=(),
-            other_work=f"{names} swept {find_sweep_axis(swept[-1].seen.run)}, and has no figure of "
-            f"all stages together",
+            other_work=(
+                f"{names} swept {find_sweep_axis(swept[-1].seen.run)}, so it has no metrics of all "
+                "stages together"
+            ),
         )
     lines = tuple(_lines(base, run))
     other = _turned_limit(base, run) or _other_work(base, run) or _cache_warmed(base, run)
@@ -280,7 +282,9 @@ def list_differences(pair: RunPair) -> list[Difference]:
 def _turned_limit(base: LoadedRun, run: LoadedRun) -> str:
     """The sentence that one of the two runs changed its prefill limit. Empty: both or none did."""
     turned = [str(side.folder) for side in (base, run) if side.seen.run.limit_blocks]
-    return f"{turned[0]} compares prefill limits, and mixes them" if len(turned) == 1 else ""
+    return (
+        f"{turned[0]} compares prefill limits, so its metrics mix them" if len(turned) == 1 else ""
+    )
 
 
 def _other_work(base: LoadedRun, run: LoadedRun) -> str:
@@ -300,8 +304,8 @@ def _cache_warmed(base: LoadedRun, run: LoadedRun) -> str:
     if before is None or after is None or abs(after - before) <= MAX_CACHED_DIFFERENCE:
         return ""
     return (
-        f"{before:.0%} of the input tokens were cached in the base, {after:.0%} here, as both "
-        f"runs sent the same words"
+        f"{before:.0%} of the input tokens were cached in the base and {after:.0%} here, because "
+        "both runs sent the same words"
     )
 
 
@@ -424,14 +428,17 @@ def _problems(side: LoadedRun) -> tuple[str, ...]:
     failed, count = side.seen.main.outcome(*FAILURES).size, side.seen.main.size
     open_ = side.seen.main.outcome(CUT).size
     level = side.seen.verdict.level if side.seen.verdict is not None else ""
-    distorted = "the load generator distorted its figures, so a difference may come from there"
+    distorted = "the load generator distorted its metrics, so a difference may be caused by it"
     return (
         *([f"{side.folder} is INVALID: {distorted}."] if level == INVALID else []),
         *(f"{side.folder}: {note}." for note in side.notes),
         *([] if count else [f"{side.folder}: no requests."]),
         *([f"{side.folder}: {failed} of {count} requests failed."] if failed else []),
         *(
-            [f"{side.folder}: {open_} of {count} requests were cut, and count with their age."]
+            [
+                f"{side.folder}: {open_} of {count} requests were unfinished and count with their "
+                "age."
+            ]
             if open_
             else []
         ),

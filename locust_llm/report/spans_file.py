@@ -48,7 +48,9 @@ def join_spans_file(folder: Path, file: Path, run: str) -> SpanCounts:
     """Write the folder's spans.jsonl anew, unless none of the spans belongs to this run. ``run`` is
     ``Run.trace``. Raises SpansRefused."""
     if not run:
-        raise SpansRefused("its requests had no traceparent, so no span can be joined to them")
+        raise SpansRefused(
+            "its requests had no traceparent header, so no span can be joined to them"
+        )
     join = SpanJoin(most_open=2**62)
     lines: list[bytes] = []
     try:

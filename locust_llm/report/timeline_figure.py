@@ -79,7 +79,7 @@ def convert_svg_to_png(svg: str) -> bytes:
     )
     if render(svg_string=blank) == render(svg_string=text):
         raise ValueError(
-            "PNG needs a font, and this machine has none: install one (fonts-dejavu-core), or "
+            "PNG needs a font, but this machine has none: install one (fonts-dejavu-core) or "
             "write SVG"
         )
     return bytes(render(svg_string=svg, zoom=PNG_SCALE))

@@ -114,7 +114,7 @@ def describe_limit(asked: int | None, ramp_s: float | None, series: StepSeries |
         return ", ".join(
             [_limit(first), *(f"{_limit(value)} from {at:.1f} s on" for at, value in later)]
         )
-    without = f", without a gate for {series.without_s:.1f} s" if series.without_s else ""
+    without = f", without a limit for {series.without_s:.1f} s" if series.without_s else ""
     return (
         f"{series.least} to {series.most} ({format_brief(series.mean, digits=2)} on average, "
         f"{series.changes} changes{without})"

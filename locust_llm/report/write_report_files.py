@@ -228,9 +228,7 @@ def _write(
         prefix_cache=reuse,
         sections=_find_sections(ReportMaterial(run, columns, records, history), unmade),
     )
-    power = _made(
-        "the energy of a token", unmade, lambda: measure_run_energy(summary, run, history)
-    )
+    power = _made("the energy per token", unmade, lambda: measure_run_energy(summary, run, history))
     summary = replaced(
         summary,
         waterfall=add_server_histograms(summary.waterfall, history, run),
@@ -291,7 +289,7 @@ def _make_files(
     try:
         shown = find_scene(columns, run, RecordFile(folder / RECORDS).since)
     except Exception as error:
-        unmade.append(f"there is no timeline: {describe_failure(error)}")
+        unmade.append(f"the timeline could not be drawn: {describe_failure(error)}")
     make(
         TIMELINE_FILE,
         lambda: (
@@ -388,7 +386,7 @@ def _summary(
         )
         summary = replaced(summary, waterfall=parts)
     by_rules = _made(
-        "whether it is valid by published rules", unmade, lambda: check_validity(summary, run)
+        "the check against published rules", unmade, lambda: check_validity(summary, run)
     )
     return replaced(summary, validity=by_rules), levels
 
@@ -481,7 +479,7 @@ def _run(folder: Path, requests: pd.DataFrame) -> tuple[Run, bool]:
         except (OSError, ValueError):
             why = f"run.json cannot be read ({error})"
     return replaced(
-        unknown, unread=(f"{why}: settings, server and limits of this run are unknown",)
+        unknown, unread=(f"{why}: the settings, server and limits of this run are unknown",)
     ), True
 
 

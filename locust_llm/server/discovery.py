@@ -67,9 +67,8 @@ WAITING_AFTER_S: Final = 3.0
 """After so long a wait for an answer the console has a line about it."""
 LINE_BYTES: Final = 2_000
 INSECURE: Final = (
-    "WARNING: the server's TLS certificate was not verified (--insecure): anybody in between could "
-    "read and change "
-    "everything, the key too"
+    "WARNING: the server's TLS certificate was not verified (--insecure): anyone on the network "
+    "path could read and change everything, including the API key"
 )
 Ask = Callable[..., FetchedResponse]
 """Sends method, path, body (``data``) and ``timeout_s``; returns the response. Raises
@@ -86,7 +85,7 @@ class _Models(msgspec.Struct):
     data: list[_Model]
 
 
-WAIT_ADVICE: Final = " (--wait-for-model-timeout waits for it)"
+WAIT_ADVICE: Final = " (to wait for it, use --wait-for-model-timeout)"
 """The end of a run's refusal. Commands without that option leave it out."""
 
 
@@ -231,7 +230,7 @@ def _survey(
     header = sanitise_text(answer.server, secrets, most=NAME_BYTES)
     model, notes = _choose(settings, answer, secrets, key=key)
     if not has_jsonschema() and find_response_schema(collect_extra_inputs(settings)) is not None:
-        notes.append(f"answers are not held against their schema, as {MISSING}")
+        notes.append(f"responses are not checked against their schema, because {MISSING}")
     if settings.insecure and settings.host.startswith("https:"):
         notes.append(INSECURE)
     props = cache(partial(_props, ask))
@@ -314,7 +313,7 @@ def _models(
             return answer
         if clock() >= until:
             raise DiscoveryFailed(
-                f"cannot reach {settings.host}: {reason}; is the server up?{WAIT_ADVICE}"
+                f"cannot reach {settings.host}: {reason}. Is the server running?{WAIT_ADVICE}"
             )
         if not waited:
             waited = (
@@ -336,29 +335,30 @@ def _choose(
         why = explain_refused_request(answer.status, status_message(answer.body), settings, key=key)
         if settings.model_check:
             raise DiscoveryFailed(why)
-        return first, [f"the models were not listed: {why}"]
+        return first, [f"the list of models is not available: {why}"]
     for name in asked:
         if sanitise_text(name, most=NAME_BYTES) != name:
             raise DiscoveryFailed(
-                f"{flag} {name!r} is no name that can be shown: it has other characters than text, "
-                f"or is too long"
+                f"{flag} {name!r} is not a valid name: it contains control characters or is too "
+                "long"
             )
     models = decode_response(answer.body, _Models) if answer.status == 200 else None
     names = [model.id for model in models.data] if models is not None else []
     if not names:
         status = answer.status
-        todo = f"{flag} was not checked" if asked else "--model NAME gives requests a model"
-        return first, [f"the server has no list of models (HTTP {status} for /v1/models): {todo}"]
+        todo = f"{flag} was not checked" if asked else "use --model NAME to set the model"
+        return first, [
+            f"the server does not list its models (HTTP {status} for /v1/models): {todo}"
+        ]
     if first is None:
         showable = [name for name in names if is_fit_to_show(name, secrets)]
         if not showable:
             raise DiscoveryFailed(
-                f"no name of a model that the server lists can be shown (they hold control "
-                f"characters or a secret, end in "
-                f"*, or are longer than {NAME_BYTES} bytes): give --model"
+                "no listed model has a usable name (each contains control characters or a secret, "
+                f"ends in *, or is longer than {NAME_BYTES} bytes): use --model"
             )
         chosen = (
-            f"no --model given: {showable[0]} taken, the first of {list_some_names(names, secrets)}"
+            f"no --model given: using {showable[0]}, the first of {list_some_names(names, secrets)}"
         )
         return showable[0], [chosen] if len(names) > 1 else []
     known = [] if models is None else models.data
@@ -374,8 +374,8 @@ def _choose(
         f"{list_some_names(names, secrets)}"
     )
     if settings.model_check:
-        raise DiscoveryFailed(f"{flag}: {listed}; --no-model-check sends it all the same")
-    given = "was sent as it was given" if len(missing) == 1 else "were sent as they were given"
+        raise DiscoveryFailed(f"{flag}: {listed}; to send it anyway, use --no-model-check")
+    given = "was sent unchanged" if len(missing) == 1 else "were sent unchanged"
     return first, [f"{listed}: {', '.join(missing)} {given} (--no-model-check)"]
 
 
@@ -449,7 +449,9 @@ def _find_longest(probes: ProbeRequests, discovery: Discovery) -> Discovery:
     why = message if median == longest else probes.refuses_length(median)
     if why and not (settings.input_file or settings.has_own_code):
         raise DiscoveryFailed(explain_too_long_answers(settings, median, why))
-    note = f"WARNING: {explain_too_long_answers(settings, longest, message)}; requests for so many will fail"
+    note = (
+        f"WARNING: {explain_too_long_answers(settings, longest, message)}; such requests will fail"
+    )
     return msgspec.structs.replace(discovery, notes=(*discovery.notes, note))
 
 
@@ -474,7 +476,9 @@ def _keep_length(probes: ProbeRequests, discovery: Discovery) -> Discovery:
             if not way and answer.status >= 500:
                 answer = probes.send(QUESTION, tokens, **fields)
         except FetchFailed as error:  # the next one would take as long
-            note = f"it is not known whether outputs can be kept at their length: {error}"
+            note = (
+                f"the run could not check whether the server keeps outputs at their length: {error}"
+            )
             return msgspec.structs.replace(
                 discovery, probes=tuple(asked), notes=(*discovery.notes, note)
             )

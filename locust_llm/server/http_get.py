@@ -83,7 +83,7 @@ def fetch(
     except Timeout as error:
         if error is not limit:
             raise
-        raise FetchFailed("timeout", f"no whole answer within {timeout_s:g} s") from error
+        raise FetchFailed("timeout", f"no complete response within {timeout_s:g} s") from error
     finally:
         limit.close()
         if line is None or not connection_kept:
@@ -129,14 +129,14 @@ def _prepared(
     except requests.RequestException as error:
         raise FetchFailed("no_url", str(error)) from error
     if not (prepared.url or "").startswith(("http://", "https://")):
-        raise FetchFailed("no_url", "it begins with neither http:// nor https://")
+        raise FetchFailed("no_url", "it must begin with http:// or https://")
     try:
         return format_request_head(prepared) + b"\r\n" + data, make_target(
             prepared.url or "", verify, None
         )
     except OSError as error:  # of the certificates to trust
         raise FetchFailed(
-            "tls", f"the certificates to trust cannot be read: {error.strerror or error}"
+            "tls", f"the trusted certificates cannot be read: {error.strerror or error}"
         ) from error
 
 
@@ -164,11 +164,11 @@ def _answer(
             ):
                 break
             raise FetchFailed(
-                "closed", "the server closed the connection before the answer was complete"
+                "closed", "the server closed the connection before the response was complete"
             )
         received += len(data)
         if received > max_bytes:
-            raise FetchFailed("too_large", f"the answer has more than {max_bytes >> 20} MB")
+            raise FetchFailed("too_large", f"the response has more than {max_bytes >> 20} MB")
         try:
             frame.feed(data)
         except (HTTPParseError, ValueError) as error:
@@ -180,7 +180,7 @@ def _answer(
                 body += piece
             frame.pieces.clear()
         if received > MAX_HEADER_BYTES and not frame.has_headers:
-            raise FetchFailed("malformed", "no HTTP: headers without end")
+            raise FetchFailed("malformed", "not HTTP: endless headers")
     content = bytes(body)
     if applied := parse_codings(str(frame.get("content-encoding", ""))):
         failed = frame.get_code() >= 400
@@ -189,7 +189,8 @@ def _answer(
         )
         if error_body is None:
             raise FetchFailed(
-                "malformed", f"Content-Encoding {', '.join(applied)}, although none was asked for"
+                "malformed",
+                f"Content-Encoding {', '.join(applied)}, although the request did not ask for any",
             )
         content = error_body
     return FetchedResponse(frame.get_code(), str(frame.get("server", "")), content)

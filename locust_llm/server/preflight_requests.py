@@ -107,7 +107,7 @@ class ProbeRequests:
             if form.without and settings.per_chunk_usage:
                 return (
                     f"the server refuses stream_options ({message}), which --per-chunk-usage "
-                    f"needs: leave that out"
+                    "needs: leave out --per-chunk-usage"
                 )
             self.form = form
             self.notes = [*form.notes(settings, message)]
@@ -226,12 +226,12 @@ class ProbeRequests:
         why = explain_refused_request(
             answer.status, message[:MESSAGE_CHARS], self.settings, key=self._key
         )
-        return why + (f" It answers --endpoint-type {', '.join(others)}" if others else "")
+        return why + (f" It accepts --endpoint-type {', '.join(others)}" if others else "")
 
     def unanswered(self, error: FetchFailed) -> str:
         """Why a request was not answered."""
         return (
-            f"a first request to {join_server_url(self.settings.host, self.settings.endpoint)} "
+            f"the first request to {join_server_url(self.settings.host, self.settings.endpoint)} "
             f"failed: {error}"
         )
 

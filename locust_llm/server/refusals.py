@@ -55,7 +55,7 @@ DRAWS: Final = 1_000
 BUSY: Final = (429, 503)
 PAGE_CHARS: Final = 80
 """The characters of a web page in a line."""
-LOGIN: Final = "if each user logs in: --no-model-check --no-probe"
+LOGIN: Final = "if each user logs in, use --no-model-check --no-probe"
 MEAN_INPUT: Final = Settings().synthetic_input_tokens_mean
 
 
@@ -74,14 +74,14 @@ def advise_on_error(status: int | None, message: str, settings: Settings, *, key
     "No connected db".
     """
     if PAGE.search(message):
-        return "that is a web page, and no API: is --host right, with its port?"
+        return "this is a web page, not an API: check --host and its port"
     if status in (401, 403) or "No connected db" in message:
         if key:
             return (
-                "the key is refused: is it the one for this server (OPENAI_API_KEY, "
-                "--api-key-file, --header)?"
+                "the server refused the API key: check that it is the key for this server "
+                "(OPENAI_API_KEY, --api-key-file, --header)"
             )
-        return f"it wants a key: set OPENAI_API_KEY or give --api-key-file ({LOGIN})"
+        return f"the server requires an API key: set OPENAI_API_KEY or use --api-key-file ({LOGIN})"
     if status in (400, 422) and (
         named := [
             name for name in _extras(settings) if re.search(rf"\b{re.escape(name)}\b", message)
@@ -91,37 +91,36 @@ def advise_on_error(status: int | None, message: str, settings: Settings, *, key
     if status in (400, 413, 422) and TOO_LONG.search(message):
         if settings.scenario:
             return (
-                f"a prompt and its answer of scenario {settings.scenario} are too long for the "
+                f"a prompt and its output in scenario {settings.scenario} are too long for the "
                 f"model{_shorter(settings)}"
             )
         return (
-            "a prompt and its answer are too long for the model: shorten "
-            "--synthetic-input-tokens-mean "
-            f"({settings.synthetic_input_tokens_mean:g}) or --output-tokens-mean "
-            f"({settings.output_tokens_mean:g})"
+            "a prompt and its output are too long for the model: reduce "
+            f"--synthetic-input-tokens-mean ({settings.synthetic_input_tokens_mean:g}) or "
+            f"--output-tokens-mean ({settings.output_tokens_mean:g})"
         )
     if status in (400, 413, 422) and ANSWER_TOO_LONG.search(message):
-        return f"the answers are too long for the server: {_shorter_answers(settings)}"
+        return f"the outputs are too long for the server: {_shorter_answers(settings)}"
     if status in (400, 404, 422) and (
         NO_MODEL.search(message) or any(_quotes(message, name) for name in settings.models)
     ):
         flag = "--model-mix" if settings.model_mix else "--model"
-        return f"is {flag} right? With --no-model-check it may be one that the server does not list"
+        return f"check {flag}. --no-model-check allows models that the server does not list"
     if status in (400, 404) and settings.responses_state == "server" and NO_ANSWER.search(message):
-        return f"the server does not have the answer that the turn goes on from: {KEEPS}"
+        return f"the server no longer has the response that this turn continues: {KEEPS}"
     if status in (404, 405):
         if before := urlsplit(settings.host).path:
             return (
-                f"the server has no {before}{settings.endpoint}: --host takes the address up to /v1, "
-                f"so is {before} right in it?"
+                f"the server has no {before}{settings.endpoint}: --host must end at /v1 or before "
+                f"it, so check {before}"
             )
-        return f"the server has no {settings.endpoint}: is --endpoint right, or --endpoint-type?"
+        return f"the server has no {settings.endpoint}: check --endpoint and --endpoint-type"
     if status in BUSY:
-        return "the server is busy: try again when it is not"
+        return "the server is busy: try again later"
     if status == 500 and not key and message in ("", "Internal Server Error"):
         return (
-            "no key was given, and LiteLLM for one answers so without: set OPENAI_API_KEY or "
-            "give --api-key-file"
+            "no API key was given, and LiteLLM, for example, then answers like this: set "
+            "OPENAI_API_KEY or use --api-key-file"
         )
     return ""
 
@@ -139,13 +138,15 @@ def explain_refused_request(status: int, message: str, settings: Settings, *, ke
     advice = advise_on_error(status, message, settings, key=key)
     if status in (401, 403):
         what = (
-            f"refuses the key (HTTP {status}: {message})" if key else f"wants a key (HTTP {status})"
+            f"refuses the API key (HTTP {status}: {message})"
+            if key
+            else f"requires an API key (HTTP {status})"
         )
         return f"{settings.host} {what}: {advice.partition(': ')[2]}"
     quoted = f", {strip_web_page(message).rstrip('.')}" if message else ""
     return (
-        f"a first request to {settings.endpoint} failed: HTTP {status}{quoted}; "
-        f"{advice or '--no-probe sends none'}"
+        f"the first request to {settings.endpoint} failed: HTTP {status}{quoted}; "
+        f"{advice or 'to skip it, use --no-probe'}"
     )
 
 
@@ -156,19 +157,19 @@ def explain_permanent_failure(settings: Settings, error: FetchFailed, *, over: b
         proxy = resolve_proxy(settings.host)
         why = ""
         if "CERTIFICATE_REQUIRED" in str(error):
-            why = "; it asks for a certificate of this client: --client-cert, --client-key"
+            why = "; the server requires a client certificate: use --client-cert and --client-key"
         elif proxy is not None and "CERTIFICATE_VERIFY_FAILED" in str(error):
             why = (
-                f"; the proxy {proxy.name} may have put a certificate of its own there: see "
-                f"--ca-cert"
+                f"; the proxy {proxy.name} may have replaced the certificate with its own: see "
+                "--ca-cert"
             )
         return f"TLS with {settings.host} failed: {error}{why}"
     if error.outcome == "no_url":
-        return f"--host {settings.host!r} is no URL: {error}"
+        return f"--host {settings.host!r} is not a valid URL: {error}"
     if error.outcome in ("too_large", "malformed"):
         return (
-            f"{join_server_url(settings.host, '/v1/models')} gave no readable answer: {error}; is "
-            f"--host right?"
+            f"{join_server_url(settings.host, '/v1/models')} did not give a readable response: "
+            f"{error}. Check --host"
         )
     return f"{settings.host} was not asked: {error}" if error.outcome == "proxy" and over else ""
 
@@ -316,7 +317,7 @@ def explain_too_long_prompts(
     if fail > 0.5:
         what = (
             f"prompts of {_mean(prompts)} tokens"
-            + f" with answers of {_mean(answers)}" * context.whole
+            + f" with outputs of {_mean(answers)}" * context.whole
         )
         own = settings.has_own_code and not (
             settings.seq_dist or settings.synthetic_input_tokens_mean != MEAN_INPUT
@@ -329,21 +330,25 @@ def explain_too_long_prompts(
         which = "first requests of a session" if settings.user_context_prompt_length else "requests"
         yield (
             False,
-            f"{_of_scenario(settings)}{fail:.0%} of the {which} are longer than {limit}, and will fail",
+            f"{_of_scenario(settings)}{fail:.0%} of the {which} are longer than {limit} and will "
+            "fail",
         )
     elif tight:
         yield (
             False,
             (
-                f"{tight:.0%} of the requests come within {TEMPLATE_TOKENS} tokens of {limit}: the "
-                f"chat template adds some, "
-                "often 10 to 40, which are not counted here, so these may fail"
+                f"{tight:.0%} of the requests come within {TEMPLATE_TOKENS} tokens of {limit}. The "
+                "chat template adds tokens that are not counted here, often 10 to 40, so these "
+                "requests may fail"
             ),
         )
     elif end:
-        yield False, f"{end:.0%} of the answers reach the end of {limit}, and will be shorter"
+        yield False, f"{end:.0%} of the outputs reach the end of {limit} and will be shorter"
     elif (turns := settings.session_turns_mean) > 1 and _grown(settings, turns) > context.tokens:
-        yield False, f"sessions of {turns:g} turns grow beyond {limit}: their last turns will fail"
+        yield (
+            False,
+            f"sessions of {turns:g} turns grow beyond {limit}, and their last turns will fail",
+        )
 
 
 def explain_too_long_dataset(dataset: DatasetSummary, context: int | None) -> str:
@@ -363,8 +368,8 @@ def explain_outgrown_context(dataset: DatasetSummary, context: int | None) -> st
         return ""
     return (
         f"{dataset.path}, line {dataset.longest_row}: a session grows to {dataset.longest:,} "
-        f"tokens with its answer, beyond "
-        f"the model's context of {context:,} tokens (/v1/models): such turns will fail"
+        f"tokens with its output, beyond the model's context of {context:,} tokens (/v1/models): "
+        "such turns will fail"
     )
 
 
@@ -381,7 +386,7 @@ def list_answer_lengths(settings: Settings) -> list[int]:
 def explain_too_long_answers(settings: Settings, tokens: int, message: str) -> str:
     """The sentence for a server that refuses answers of so many tokens."""
     return (
-        f"the server refuses answers of {tokens:,} tokens ({message.rstrip('.')}): "
+        f"the server refuses outputs of {tokens:,} tokens ({message.rstrip('.')}): "
         f"{_shorter_answers(settings)}"
     )
 
@@ -389,9 +394,9 @@ def explain_too_long_answers(settings: Settings, tokens: int, message: str) -> s
 def _shorter_answers(settings: Settings) -> str:
     """What to change for shorter answers."""
     if settings.seq_dist:
-        return "shorten the answers of --seq-dist"
+        return "reduce the output lengths of --seq-dist"
     if settings.scenario:
-        return f"give a lower --output-tokens-mean beside --scenario {settings.scenario}"
+        return f"use a lower --output-tokens-mean together with --scenario {settings.scenario}"
     spread = " or --output-tokens-stddev" * bool(settings.output_tokens_stddev)
     return f"lower --output-tokens-mean ({settings.output_tokens_mean:g}){spread}"
 
@@ -406,7 +411,7 @@ def _shorter(settings: Settings) -> str:
         return ""
     lengths = ("shared_system_prompt_length", "user_context_prompt_length", "seq_dist")
     given = [f"--{name.replace('_', '-')}" for name in lengths if getattr(settings, name)]
-    return f": give a shorter {' or '.join(given or ['--synthetic-input-tokens-mean'])} beside it"
+    return f": also use a shorter {' or '.join(given or ['--synthetic-input-tokens-mean'])}"
 
 
 def _grown(settings: Settings, turns: float) -> float:
@@ -451,8 +456,8 @@ def _mean(lengths: Sequence[int]) -> str:
 NO_ANSWER: Final = re.compile(r"response\b.*not found|previous[ _]response", re.IGNORECASE)
 """The answer that a request would go on from is missing."""
 KEEPS: Final = (
-    "vLLM keeps answers with VLLM_ENABLE_RESPONSES_API_STORE=1; --responses-state "
-    "client needs no state"
+    "vLLM keeps responses if VLLM_ENABLE_RESPONSES_API_STORE=1; --responses-state client needs no "
+    "state"
 )
 
 
@@ -474,7 +479,7 @@ def explain_forgotten_responses(
         try:
             answer = ask("POST", settings.endpoint, body, timeout_s=PROBE_TIMEOUT_S)
         except FetchFailed as error:
-            return f"a turn was not answered: {error}"
+            return f"a turn got no response: {error}"
         if answer.status != 200:
             return (
                 f"a turn was answered with HTTP {answer.status}, "
@@ -483,7 +488,7 @@ def explain_forgotten_responses(
         completion = Completion(own)
         completion.whole(answer.body)
         if completion.response_id is None and not more:
-            return f"its answers have no id; {KEEPS}"
+            return f"its responses have no id; {KEEPS}"
         if 0 < (completion.input_tokens or 0) <= before:
             return (
                 f"the server ignores previous_response_id: both turns had {before} input "

@@ -45,15 +45,14 @@ class RequestForm(msgspec.Struct, frozen=True):
             why = f" ({message.rstrip('.')})" if _is_named(change, settings, message) else ""
             if change.without and self.without:
                 yield (
-                    f"the server refuses stream_options{why}: requests leave it out, and where an "
-                    f"answer has no usage, "
-                    "each chunk counts as a token"
+                    f"the server refuses stream_options{why}: requests leave it out, and if a "
+                    "response has no usage, each chunk counts as one token"
                 )
             if change.max_tokens_field and self.max_tokens_field:
                 yield (
-                    f"the server refuses {find_length_field(settings)}{why}: requests have "
-                    f"{self.max_tokens_field} in its "
-                    f"place, as with --max-tokens-field {self.max_tokens_field}"
+                    f"the server refuses {find_length_field(settings)}{why}: requests use "
+                    f"{self.max_tokens_field} instead, as with --max-tokens-field "
+                    f"{self.max_tokens_field}"
                 )
 
 

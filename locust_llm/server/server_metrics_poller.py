@@ -97,7 +97,7 @@ class MetricsPoller:
                 gevent.sleep(EVERY_S)
         except FetchFailed as error:
             what = page.source or f"the {self.whose}'s /metrics"
-            self._add_note(f"WARNING: {what} are not read any more: {error}")
+            self._add_note(f"WARNING: {what} are no longer read: {error}")
 
     def _poll_own(self) -> None:
         for page in self._named:
@@ -108,7 +108,7 @@ class MetricsPoller:
         try:
             path_found = next((path for path in PATHS if self._look(own, path)), "")
         except FetchFailed as error:
-            self._add_note(f"WARNING: the {self.whose}'s /metrics are not read any more: {error}")
+            self._add_note(f"WARNING: the {self.whose}'s /metrics are no longer read: {error}")
             return
         if path_found:
             own.path = path_found
@@ -132,7 +132,7 @@ class MetricsPoller:
             )
             if answer.status == 200:
                 samples = read_engine_samples(_pieces(answer.body), at, page.source)
-                failure = "" if samples else "no metric that is known"
+                failure = "" if samples else "no known metric"
             else:
                 failure = f"HTTP {answer.status}"
         except FetchFailed as error:
@@ -141,8 +141,7 @@ class MetricsPoller:
         # a mistake in its address shows at once
         if failure and page.source and not page.looked.is_set():
             logger.warning(
-                f"The metrics of {page.source} cannot be read: {failure}; they are asked for again "
-                f"each second"
+                f"The metrics of {page.source} cannot be read: {failure}; retrying every second"
             )
         if failure and (page.path or page.source):
             samples = [EngineSample(at=at, engine="", source=page.source, failure=failure)]
@@ -169,7 +168,7 @@ class MetricsPoller:
         except OSError as error:
             self._unwritable = True
             self._add_note(
-                f"WARNING: the {self.whose}'s metrics are not kept: {error.strerror or error}."
+                f"WARNING: the {self.whose}'s metrics are not stored: {error.strerror or error}."
             )
 
     def remarks(

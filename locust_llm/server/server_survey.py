@@ -20,7 +20,7 @@ def survey_servers(settings: Settings, options: Namespace | None, *, here: bool)
     on this machine. Raises Refused."""
     headers = read_run_headers(options)
     if "," in (getattr(options, "candidate", None) or ""):
-        refuse_run("two arms have one address each: give one --candidate")
+        refuse_run("base and candidate have one address each: use one --candidate")
     discovery = prepare_run(settings, headers, here=here)
     if not settings.compares or settings.same_server:
         return discovery
@@ -41,8 +41,8 @@ def survey_servers(settings: Settings, options: Namespace | None, *, here: bool)
         and abs(b - a) > MAX_COUNT_DIFFERENCE * a
     ):
         notes.append(
-            f"the arms count tokens differently: {a:.3f} tokens a word at the base, {b:.3f} at the "
-            f"candidate"
+            f"base and candidate count tokens differently: {a:.3f} tokens per word at the base, "
+            f"{b:.3f} at the candidate"
         )
     return msgspec.structs.replace(discovery, candidate=other, notes=(*discovery.notes, *notes))
 

@@ -149,8 +149,8 @@ def calibrate_tokenizer(
             tuple(probes),
             (
                 *notes,
-                f"WARNING: prompt lengths could not be measured: {error}; "
-                "--tokenizer FOLDER makes exact prompts",
+                f"WARNING: prompt lengths could not be measured: {error}; use --tokenizer FOLDER "
+                "for exact prompts",
             ),
         )
     if corpus is not None:

@@ -103,8 +103,8 @@ def parse_candidate_changes(texts: Iterable[str]) -> CandidateChanges:
         if text.startswith("header:"):
             if not (header := _HEADER.fullmatch(text)):
                 raise ValueError(
-                    f"--candidate-set {truncate_quoted_text(name)}: a header is header:NAME=VALUE, "
-                    f"of one line"
+                    f"--candidate-set {truncate_quoted_text(name)}: write a header as "
+                    "header:NAME=VALUE, on one line"
                 )
             changes.headers[header[1]] = header[2].strip()
         elif name == "model" and value:
@@ -119,8 +119,8 @@ def parse_candidate_changes(texts: Iterable[str]) -> CandidateChanges:
         elif field := _BODY.fullmatch(text):
             if field[1] in _OWN:
                 raise ValueError(
-                    f"--candidate-set cannot set {field[1]!r} of the body, which the run sets "
-                    f"itself"
+                    f"--candidate-set cannot set {field[1]!r} of the request body, because the run "
+                    "sets it itself"
                 )
             changes.body[field[1]] = _json(field[2])
         else:

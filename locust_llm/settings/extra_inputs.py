@@ -81,7 +81,7 @@ def _value(text: str, at: int) -> tuple[Any, int]:
             _, end = JSONDecoder().raw_decode(text, at)
             if end < len(text) and text[end] not in " \t\r\n,":
                 raise ValueError(
-                    f"--extra-inputs takes {EXTRAS}, got {text[end:][:80]!r} behind a value"
+                    f"--extra-inputs takes {EXTRAS}, got {text[end:][:80]!r} after a value"
                 )
             return msgspec.json.decode(text[at:end]), end
         except (JSONDecodeError, msgspec.DecodeError, RecursionError) as error:
@@ -111,7 +111,7 @@ def collect_extra_inputs(settings: Settings) -> dict[str, Any]:
     if settings.tools:
         if "tools" in inputs:
             raise ValueError(
-                "--tools and tools in --extra-inputs exclude each other: give one of them"
+                "--tools and tools in --extra-inputs exclude each other: use one of them"
             )
         inputs["tools"] = answer_schema.read_tools_file(settings.tools)
     return inputs

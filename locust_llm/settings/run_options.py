@@ -60,7 +60,7 @@ OUTPUT_TOKENS: Final = 128.0
 """The default mean lengths."""
 LENGTH_SHARE: Final = 0.1
 """Their standard deviation, as users whose requests are all equal go on in step."""
-UNASKED_STDDEV: Final = "10% of the default mean, else 0"
+UNASKED_STDDEV: Final = "10% of the default mean; 0 if a mean is given"
 START_SHARE: Final = 0.1
 """A run, a stage or a block spends at most this share of its time on the start of its users."""
 WARMUP_START_SHARE: Final = 0.5
@@ -1114,8 +1114,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "sweep",
-            "Measure by which the best prefill limit is chosen: good requests per second, p95 of "
-            "TTFT from due of short prompts, p95 of the longest stall, or output tokens per second",
+            "Measure of the best prefill limit. It is good requests/s, p95 of TTFT from due of "
+            "short prompts, p95 of the longest stall, or output tokens/s",
             "ttft",
             choices=tuple(OBJECTIVES),
             otherwise="goodput with rules on latencies, else ttft",

@@ -26,11 +26,11 @@ class ListedScenario(msgspec.Struct, frozen=True, kw_only=True):
 def run_scenario_command(words: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="locust-llm scenario",
-        description="Workloads for --scenario: without arguments a list of them.",
+        description="List the preset workloads (scenarios) that run --scenario accepts.",
     )
     parser.add_argument("--json", action="store_true", help="print the list as JSON")
     show = parser.add_subparsers().add_parser(
-        "show", help="print the file of one: scenario show NAME > mine.toml"
+        "show", help="print the file of a scenario, to edit it: scenario show NAME > mine.toml"
     )
     show.add_argument("name", metavar="NAME")
     options = parser.parse_args(words)

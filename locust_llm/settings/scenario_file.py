@@ -50,7 +50,7 @@ def read_packaged_scenario(name: str) -> str:
         near = difflib.get_close_matches(name, list_scenario_names(), n=1)
         raise ValueError(
             f"there is no scenario {name!r}{f': did you mean {near[0]}?' if near else ''} "
-            "(locust-llm scenario lists them; a file of your own ends in .toml)"
+            "(locust-llm scenario lists them; the name of your own file must end in .toml)"
         )
     return (FOLDER / f"{name}.toml").read_text(encoding="utf-8")
 

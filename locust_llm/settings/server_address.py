@@ -26,7 +26,7 @@ def add_host_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "address", nargs="?", metavar="HOST", help="the server, such as localhost:8000"
     )
-    parser.add_argument("-H", "--host", metavar="HOST", help="the same, as run has it")
+    parser.add_argument("-H", "--host", metavar="HOST", help="the server, as in locust-llm run")
 
 
 def choose_given_host(address: str | None, host: str | None) -> str:
@@ -34,7 +34,7 @@ def choose_given_host(address: str | None, host: str | None) -> str:
     if not address and not host:
         raise ValueError("the server's address is missing, such as localhost:8000")
     if address and host and normalise_base_url(address) != normalise_base_url(host):
-        raise ValueError("two addresses are given: name one server")
+        raise ValueError("two addresses are given: use one")
     return address or host or ""
 
 
@@ -103,7 +103,7 @@ def parse_metrics_port(text: str) -> tuple[str, int]:
 def explain_unopened_port(text: str, error: OSError, flag: str = "--metrics-port") -> str:
     """Why the port cannot be opened, and what to do."""
     used = (
-        "another program has it, give another port"
+        "another program uses it: choose another port"
         if error.errno == errno.EADDRINUSE
         else error.strerror or error
     )

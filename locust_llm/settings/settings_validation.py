@@ -83,7 +83,7 @@ def validate_settings(settings: Settings) -> Iterator[str]:
     if not has_jsonschema() and any(
         rule.metric == SCHEMA_VALID for rule in settings.rules.readable
     ):
-        yield f"a rule on {SCHEMA_VALID} cannot be judged: {MISSING}"
+        yield f"an SLO on {SCHEMA_VALID} cannot be judged: {MISSING}"
     try:
         parse_labels(settings.label)
         parse_token_deadlines(settings.token_deadline)
@@ -99,32 +99,29 @@ def validate_settings(settings: Settings) -> Iterator[str]:
 def _routers(settings: Settings) -> Iterator[str]:
     """Check replicas and the headers by which requests find them."""
     if settings.hosts and settings.compares:
-        yield "two arms have one address each: give one --host (--base) and one --candidate"
+        yield "base and candidate have one address each: use one --host (--base) and one --candidate"
     flags = {
         "--session-header": settings.session_header, "--echo-header": settings.echo_header,
         "--backend-header": settings.backend_header,
     }  # fmt: skip
     for flag, name in flags.items():
         if name is not None and not HEADER_NAME.fullmatch(name):
-            yield f"{flag} takes the name of a header, and {name!r} is none"
+            yield f"{flag} takes the name of a header, and {name!r} is not a valid one"
         elif name is not None and flag != "--backend-header" and name.lower() in _FRAMING:
-            yield f"{flag} {name}: requests have that header of their own"
+            yield f"{flag} {name}: the load generator sets this header itself"
     if settings.backend_header and (
         settings.backend_header.lower() == (settings.echo_header or "").lower()
         or is_secret(settings.backend_header)
     ):
         yield (
-            f"--backend-header {settings.backend_header} may hold a secret, and backends are written "
-            f"down: give another header"
+            f"--backend-header {settings.backend_header} may hold a secret, and its values are "
+            "written to reports: use another header"
         )
 
 
 def _metrics_urls(settings: Settings) -> Iterator[str]:
     if settings.metrics_url and not settings.server_metrics:
-        yield (
-            "--metrics-url names what to read, and --no-server-metrics reads nothing: leave one "
-            "of them out"
-        )
+        yield ("--metrics-url and --no-server-metrics exclude each other: leave one of them out")
     if len(settings.metrics_url) > MAX_METRICS_URLS:
         yield (
             f"--metrics-url can be given {MAX_METRICS_URLS} times at most, got {len(settings.metrics_url)}"
@@ -133,10 +130,10 @@ def _metrics_urls(settings: Settings) -> Iterator[str]:
         try:
             parts = urlsplit(url)
         except ValueError as error:
-            yield f"--metrics-url {url!r} is no URL: {error}"
+            yield f"--metrics-url {url!r} is not a valid URL: {error}"
             continue
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            yield f"--metrics-url {url!r} is no URL: it takes http://HOST:PORT/metrics"
+            yield f"--metrics-url {url!r} is not a metrics URL: write http://HOST:PORT/metrics"
         if "@" in parts.netloc or find_secret_fields(url):
             yield "--metrics-url must not hold a key or a password, as reports show it"
 
@@ -161,13 +158,14 @@ def _limits(settings: Settings) -> Iterator[str]:
                 f"the {most_users} users ({'-u' if settings.users is not None else '--max-users'})"
             )
             yield (
-                f"{flag} {limit} is above {users}: at most {most_users} requests can run at a time"
+                f"{flag} {limit} is above {users}: at most {most_users} requests can run at the "
+                "same time"
             )
         if limit is not None and not settings.streaming and settings.generates:
-            yield f"{flag} needs --streaming: without a stream there is no time of the first token"
+            yield f"{flag} needs --streaming: without a stream there is no time to first token"
         # which the warmup uses then
         if ramp_s is not None and limit is None and settings.prefill_concurrency is None:
-            yield f"{ramp_flag} has nothing to ramp: give {flag} too"
+            yield f"{ramp_flag} has nothing to ramp: add {flag}"
 
 
 def _contradictions(settings: Settings) -> Iterator[str]:
@@ -184,8 +182,8 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         )
     if settings.responses_state == "server" and settings.candidate:
         yield (
-            "--responses-state server and --candidate exclude each other: one server does not "
-            "have the other's answers"
+            "--responses-state server and --candidate exclude each other: each server keeps only "
+            "its own responses"
         )
 
 
@@ -210,12 +208,15 @@ def _requests(settings: Settings) -> Iterator[str]:
     if settings.model and settings.model_mix:
         yield "--model and --model-mix exclude each other: give one of them"
     if settings.per_chunk_usage and settings.endpoint_type in (*POOLING, "responses", "messages"):
-        yield f"--per-chunk-usage is of chat and completions: {settings.endpoint_type} has no such count"
+        yield (
+            f"--per-chunk-usage works with chat and completions only: {settings.endpoint_type} has "
+            "no such count"
+        )
     elif settings.per_chunk_usage and not settings.streaming:
-        yield "--per-chunk-usage needs --streaming: an answer in one piece has no chunks"
+        yield "--per-chunk-usage needs --streaming: a response without streaming has no chunks"
     if settings.otlp_receiver and not settings.traceparent:
         yield (
-            "--otlp-receiver joins spans to requests by their traceparent: leave out "
+            "--otlp-receiver needs the traceparent header to join spans to requests: leave out "
             "--no-traceparent"
         )
     if settings.request_cancellation_delay and settings.request_cancellation_rate is None:
@@ -230,7 +231,8 @@ def _arrivals(settings: Settings) -> Iterator[str]:
         yield "--fixed-schedule needs a trace (--input-file)"
     if settings.fixed_schedule and settings.dataset_sampling_strategy != "sequential":
         yield (
-            "--fixed-schedule follows the times of its trace: leave out --dataset-sampling-strategy"
+            "--fixed-schedule follows the timestamps of the trace: leave out "
+            "--dataset-sampling-strategy"
         )
     start, end = settings.fixed_schedule_start_offset, settings.fixed_schedule_end_offset
     if start is not None and end is not None and end <= start:
@@ -241,7 +243,7 @@ def _arrivals(settings: Settings) -> Iterator[str]:
     if settings.arrival_smoothness is not None and settings.arrival_pattern != "gamma":
         yield f"--arrival-smoothness needs --arrival-pattern gamma, got {settings.arrival_pattern}"
     if settings.request_rate_ramp_duration is not None and not settings.request_rate:
-        yield "--request-rate-ramp-duration has nothing to ramp: give --request-rate too"
+        yield "--request-rate-ramp-duration has nothing to ramp: add --request-rate"
 
 
 def _prompt_parts(settings: Settings) -> Iterator[str]:
@@ -262,12 +264,9 @@ def _warmup(settings: Settings) -> Iterator[str]:
         ("--warmup-request-rate", settings.warmup_request_rate),
     ):
         if given and not settings.warms_up:
-            yield (
-                f"{flag} has nothing to apply to: give --warmup-request-count or "
-                f"--warmup-duration too"
-            )
+            yield (f"{flag} needs a warmup: add --warmup-request-count or --warmup-duration")
     if settings.warmup_concurrency and settings.users is None:
-        yield "--warmup-concurrency needs the number of users after it (-u)"
+        yield "--warmup-concurrency needs the number of users after the warmup (-u)"
 
 
 def _dataset(settings: Settings) -> Iterator[str]:
@@ -289,8 +288,8 @@ def _dataset(settings: Settings) -> Iterator[str]:
             yield f"--trajectory-start {settings.trajectory_start}: {error}"
         if settings.fixed_schedule:
             yield (
-                "--trajectory-start and --fixed-schedule exclude each other: a trace's times are "
-                "of its beginnings"
+                "--trajectory-start and --fixed-schedule exclude each other: the timestamps of a "
+                "trace mark the starts of sessions"
             )
 
 
@@ -303,7 +302,10 @@ def find_rules_that_cannot_pass(settings: Settings) -> Iterator[str]:
     if settings.slo_mode != slo.POINT:
         for rule in settings.rules.readable:
             if rule.is_at_edge:
-                yield f"{rule} cannot pass: no number of requests shows exactly that; {slo.AT_EDGE}"
+                yield (
+                    f"{rule} cannot pass: no number of requests can prove exactly this limit; "
+                    f"{slo.AT_EDGE}"
+                )
     yield from _too_few_requests(settings)
 
 
@@ -324,8 +326,9 @@ def _too_few_requests(settings: Settings) -> Iterator[str]:
             and most < (least := count_needed_values(rule.percentile))
         ):
             yield (
-                f"{asked} for {rule}: an interval of {rule.stat} within the run's values takes {least} independent requests. "
-                "With fewer, an end of it is extrapolated"
+                f"{asked} may be too few for {rule}: an interval of {rule.stat} within the "
+                f"measured values needs {least} independent requests. With fewer requests, one end "
+                "of it is extrapolated"
             )
 
 
@@ -334,24 +337,21 @@ def _until_decided(settings: Settings) -> Iterator[str]:
     if settings.until_decided_s is None:
         return
     if settings.run_time_s is None:
-        yield (
-            "--until-decided needs -t: how long the run is before its rules are looked at for "
-            "the first time"
-        )
+        yield ("--until-decided needs -t, the time at which the SLOs are judged for the first time")
     elif settings.until_decided_s <= settings.run_time_s:
         yield (
-            f"--until-decided {settings.until_decided_s:g} must be longer than -t {settings.run_time_s:g}: it "
-            f"is the most in all"
+            f"--until-decided ({settings.until_decided_s:g} s) must exceed -t "
+            f"({settings.run_time_s:g} s): it is the maximum total time"
         )
     if not settings.rules.entries:
-        yield "--until-decided needs a rule (--slo)"
+        yield "--until-decided needs an SLO (--slo)"
     others = {
         "--sweep": settings.sweep, "--repeats": settings.repeats > 1, "--request-count": settings.request_count,
         "--num-sessions": settings.num_sessions, "--fixed-schedule": settings.fixed_schedule,
     }  # fmt: skip
     for flag, given in others.items():
         if given:
-            yield f"--until-decided and {flag} exclude each other: leave {flag} out"
+            yield f"--until-decided and {flag} exclude each other: leave out {flag}"
 
 
 def _stages(settings: Settings) -> Iterator[str]:
@@ -364,22 +364,25 @@ def _stages(settings: Settings) -> Iterator[str]:
         yield str(error)
         return
     if settings.find_max and not settings.sweep:
-        yield ("--find-max needs --sweep: it searches in the range of its values")
+        yield ("--find-max needs --sweep: it searches the range of the sweep")
     if settings.find_max and not settings.rules.entries:
-        yield "--find-max needs a rule (--slo): it searches for the highest load within the rules"
+        yield "--find-max needs an SLO (--slo): it searches for the highest load that meets the SLOs"
     if settings.gpu_hour is not None and settings.gpus is None:
         yield "--gpu-hour needs the number of GPUs (--gpus)"
     if stages is None:
         return
     if settings.sweep and settings.repeats > 1:
-        yield "--sweep and --repeats exclude each other: run the whole sweep again, and compare"
+        yield (
+            "--sweep and --repeats exclude each other: run the sweep several times and compare "
+            "the runs"
+        )
     elif settings.repeats > 1 and not (
         settings.request_count
         or settings.num_sessions
         or settings.run_time_s
         or settings.fixed_schedule
     ):
-        yield "--repeats needs an end of each repeat: give -t, --request-count or --num-sessions"
+        yield "--repeats needs a length of each repeat: add -t, --request-count or --num-sessions"
     excluded: dict[str, list[tuple[str, object]]] = {
         CONCURRENCY: [("-u", settings.users), ("a request rate", settings.open_loop)],
         RATE: [
@@ -414,7 +417,7 @@ def _limit_sweep(settings: Settings) -> Iterator[str]:
     if not settings.sweeps(PREFILL):
         if settings.objective is not None:
             yield (
-                "--objective belongs to a comparison of prefill limits: give --sweep "
+                "--objective needs a comparison of prefill limits: add --sweep "
                 "prefill-concurrency=1..8"
             )
         return
@@ -438,19 +441,19 @@ def _limit_sweep(settings: Settings) -> Iterator[str]:
             return
     if settings.chosen_objective == GOODPUT and not slo.define_good_request(settings.rules)[0]:
         yield (
-            "--objective goodput needs a limit on a latency: give --goodput or a rule such as "
+            "--objective goodput needs a limit on a latency: add --goodput or an SLO such as "
             "--slo 'ttft p95 < 1s'"
         )
     for rule in settings.rules.readable:
         if rule.kind == ABORT:
             yield (
-                f"SLO {str(rule)!r}: limits are compared in one load, which no limit may end: "
-                f"leave out abort:"
+                f"SLO {str(rule)!r}: a comparison of prefill limits cannot abort under one limit: "
+                "leave out abort:"
             )
         if rule.staged:
             yield (
-                f"SLO {str(rule)!r}: rules are held against the best limit, and name none: leave "
-                f"out the braces"
+                f"SLO {str(rule)!r}: SLOs are judged at the best prefill limit: leave out the "
+                "braces"
             )
     highest = msgspec.structs.replace(
         settings, sweep=None, objective=None, prefill_concurrency=limits[-1]
@@ -463,7 +466,7 @@ def _limit_sweep(settings: Settings) -> Iterator[str]:
 def _tenants(settings: Settings) -> Iterator[str]:
     """Check the tenant mix, and that all other options name its tenants."""
     if settings.isolate and not settings.tenant_mix:
-        yield "--isolate needs --tenant-mix: the others whose load is beside this tenant's"
+        yield "--isolate needs --tenant-mix with the load of the other tenants"
     try:
         mix = parse_tenant_weights(settings.tenant_mix) if settings.tenant_mix else {}
         named = {
@@ -491,8 +494,8 @@ def _tenants(settings: Settings) -> Iterator[str]:
             )
     if settings.tenant_priority and settings.endpoint_type not in ("chat", "completions"):
         yield (
-            f"--tenant-priority is a field of vLLM's chat and completions: {settings.endpoint_type} has "
-            f"none"
+            "--tenant-priority works with vLLM's chat and completions only: "
+            f"{settings.endpoint_type} has no priority field"
         )
     share = mix.get(settings.isolate or "", 0.0) / sum(mix.values()) if mix else 0.0
     if settings.isolate and len(mix) < 2:
@@ -504,13 +507,13 @@ def _tenants(settings: Settings) -> Iterator[str]:
         and not 1 <= (own := round(settings.users * share)) < settings.users
     ):
         yield (
-            f"--isolate {settings.isolate}: {own} of {settings.users} users (-u) are its own, and both need "
-            f"one at least"
+            f"--isolate {settings.isolate}: it has {own} of {settings.users} users (-u), and both "
+            "sides need at least one"
         )
     elif settings.isolate and 0 < share < LEAST_SHARE:
         yield (
-            f"--isolate {settings.isolate}: it has {share:.2%} of the load, too little to compare: "
-            f"{LEAST_SHARE:.0%} at least"
+            f"--isolate {settings.isolate}: it has {share:.2%} of the load, too little to compare "
+            f"(at least {LEAST_SHARE:.0%})"
         )
 
 
@@ -519,12 +522,12 @@ def check_dataset_tenants(settings: Settings, named: Sequence[str]) -> str:
     if settings.tenant_mix and (
         others := [name for name in named if name not in parse_tenant_weights(settings.tenant_mix)]
     ):
-        return f"its rows name the tenant {others[0]}, which is not in --tenant-mix: add it there"
+        return f"its rows name the tenant {others[0]}, which is missing in --tenant-mix"
     if settings.isolate and named and (settings.isolate not in named or not settings.open_loop):
         why = (
-            "a rate is needed"
+            "a request rate is required"
             if settings.isolate in named
-            else f"none of them is of {settings.isolate}"
+            else f"no row names {settings.isolate}"
         )
         return f"its rows name their tenants, and with --isolate {settings.isolate} {why}"
     return ""
@@ -534,25 +537,25 @@ def _arms(settings: Settings) -> Iterator[str]:
     """Check base and candidate in pairs of blocks."""
     if not settings.compares:
         if settings.washout is not None:
-            yield "--washout belongs to locust-llm ab"
+            yield "--washout is an option of locust-llm ab only"
         return
-    name = "--isolate" if settings.isolate else "two arms"
+    name = "--isolate" if settings.isolate else "locust-llm ab"
     if settings.isolate and (settings.candidate or settings.candidate_set or settings.aa):
         yield (
-            "--isolate and locust-llm ab exclude each other: its arms are the tenant alone and "
-            "beside the others"
+            "--isolate and locust-llm ab exclude each other: --isolate compares the tenant alone "
+            "and with the others"
         )
     elif settings.tenant_mix and not settings.isolate:
         yield (
-            "two arms and --tenant-mix exclude each other: compare the arms without tenants, or "
-            "give --isolate to a run"
+            "locust-llm ab and --tenant-mix exclude each other: leave out --tenant-mix, or use "
+            "run --isolate"
         )
     if settings.aa and (settings.candidate or settings.candidate_set):
-        yield "--aa compares the base with itself: leave --candidate and --candidate-set out"
+        yield "--aa compares the base with itself: leave out --candidate and --candidate-set"
     if settings.candidate == settings.host and not (settings.candidate_set or settings.same_server):
         yield (
-            "the candidate is the base: to see how often equal ones are called different, give "
-            "--aa in its place"
+            "the candidate is the same server as the base: use --aa to measure the false-positive "
+            "rate"
         )
     contradicting = (
         ("--sweep", settings.sweep), ("--repeats", settings.repeats > 1), ("--find-max", settings.find_max),
@@ -568,19 +571,18 @@ def _arms(settings: Settings) -> Iterator[str]:
     )  # fmt: skip
     for flag, given in contradicting:
         if given:
-            yield f"{name} and {flag} exclude each other: leave {flag} out"
+            yield f"{name} and {flag} exclude each other: leave out {flag}"
     if settings.washout_s >= settings.block_duration:
         yield (
-            f"--washout {settings.washout_s:g} leaves nothing of a block of {settings.block_duration:g} s "
-            f"(--block-duration)"
+            f"--washout {settings.washout_s:g} must be shorter than a block "
+            f"({settings.block_duration:g} s, --block-duration)"
         )
     if settings.pairs < LEAST:
         takes = 2 * (LEAST + 1) * settings.block_duration
         yield (
-            f"-t has room for {max(0, settings.pairs)} pairs of blocks of {settings.block_duration:g} s beside "
-            f"the first, which is not "
-            f"counted, and {LEAST} are needed: -t {math.ceil(takes)}s, or a shorter "
-            f"--block-duration"
+            f"-t allows {max(0, settings.pairs)} pairs of blocks of {settings.block_duration:g} s "
+            f"besides the first, which is not counted, and {LEAST} are needed: use -t "
+            f"{math.ceil(takes)}s or a shorter --block-duration"
         )
     if limit := settings.changes.prefill_concurrency:
         yield from (
@@ -594,14 +596,17 @@ def _paired_rules(settings: Settings) -> Iterator[str]:
     """Find rules that a comparison of two arms cannot judge."""
     for rule in settings.rules.readable:
         if rule.kind == ABORT:
-            yield f"SLO {str(rule)!r}: arms are compared when the run is over: leave out abort:"
+            yield (
+                f"SLO {str(rule)!r}: base and candidate are compared after the run: leave out "
+                "abort:"
+            )
         if rule.base and rule.base != BASE:
             yield (
-                f"SLO {str(rule)!r}: with two arms the only other run is the base: write 'within "
-                f"... of {BASE}'"
+                f"SLO {str(rule)!r}: an A/B test can only compare with its base: write 'within ... "
+                f"of {BASE}'"
             )
         if rule.base == BASE and (rule.metric in OF_SCHEDULE or BY_WORD[rule.metric].tag == POOLED):
-            yield f"SLO {str(rule)!r}: {rule.metric} is not compared in pairs"
+            yield f"SLO {str(rule)!r}: {rule.metric} is not compared in an A/B test"
 
 
 def _prompts(settings: Settings) -> Iterator[str]:
@@ -618,12 +623,12 @@ def _pooling(settings: Settings) -> Iterator[str]:
     if settings.generates:
         if settings.batch_size_text != usual.batch_size_text:
             yield (
-                f"--batch-size-text is of --endpoint-type embeddings or rerank, and "
-                f"{settings.endpoint_type} has one prompt"
+                "--batch-size-text works with --endpoint-type embeddings or rerank only: "
+                f"{settings.endpoint_type} has one prompt per request"
             )
         return
     if settings.streaming:
-        yield f"{kind} answers in one piece: leave out --streaming"
+        yield f"{kind} does not stream: leave out --streaming"
     for flag, given in (
         ("--output-tokens-mean", settings.output_tokens_mean != usual.output_tokens_mean),
         ("--output-tokens-stddev", settings.output_tokens_stddev),
@@ -642,8 +647,8 @@ def _pooling(settings: Settings) -> Iterator[str]:
             yield f"{kind} has no conversation: leave out {flag}"
     if settings.input_file and settings.batch_size_text > 1:
         yield (
-            "--batch-size-text is of synthetic inputs: with --input-file each message of a row "
-            "is an input"
+            "--batch-size-text works with synthetic prompts only: with --input-file each message "
+            "of a row is an input"
         )
     used = list[tuple[str, str]]()
     for rule in settings.rules.readable:
@@ -653,7 +658,8 @@ def _pooling(settings: Settings) -> Iterator[str]:
     for what, metric in dict.fromkeys(used):
         if instead := BY_WORD[metric].instead:
             yield (
-                f"{what}: {settings.endpoint_type} has no {metric}, as nothing is generated: use {instead}"
+                f"{what}: {settings.endpoint_type} generates no tokens and has no {metric}: use "
+                f"{instead}"
             )
 
 
@@ -677,7 +683,7 @@ def _media(settings: Settings) -> Iterator[str]:
                     if kind == "image"
                     else "--audio-length-mean"
                 )
-                yield f"--{name.replace('_', '-')} has nothing to apply to: give {first} too"
+                yield f"--{name.replace('_', '-')} has no effect alone: add {first}"
     try:
         kinds = settings.media.kinds
     except ValueError as error:
@@ -687,18 +693,18 @@ def _media(settings: Settings) -> Iterator[str]:
     samples = settings.audio_length_mean * max(settings.media.rates) * 1000
     if pixels > MAX_PIXELS:
         yield (
-            f"pictures of {pixels / 1e6:.0f} megapixels are too large: at most "
-            f"{MAX_PIXELS / 1e6:.0f} are made"
+            f"images of {pixels / 1e6:.0f} megapixels are too large: the maximum is "
+            f"{MAX_PIXELS / 1e6:.0f}"
         )
     if samples > MAX_SAMPLES:
         yield (
-            f"sounds of {samples / 1e6:.0f} million samples are too long: at most "
-            f"{MAX_SAMPLES / 1e6:.0f} are made"
+            f"audio clips of {samples / 1e6:.0f} million samples are too long: the maximum is "
+            f"{MAX_SAMPLES / 1e6:.0f}"
         )
     if kinds and settings.input_file:
         yield (
-            "--image-... and --audio-... are of synthetic prompts: with --input-file a row names "
-            "its own (image, audio)"
+            "--image-... and --audio-... work with synthetic prompts only: with --input-file each "
+            "row has its own image and audio"
         )
 
 
@@ -713,24 +719,24 @@ def _prefix_cache(settings: Settings) -> Iterator[str]:
         }
         for other, tokens in of_it.items():
             if tokens:
-                yield f"{other} has nothing to apply to: give {flag} too"
+                yield f"{other} has no effect alone: add {flag}"
         return
     if not settings.prefix_cache_hit_rate and settings.working_set:
-        yield f"{flag} 0 repeats nothing: leave out --working-set"
+        yield f"{flag} 0 repeats no tokens: leave out --working-set"
     for other, given, why in (
-        ("--input-file", settings.input_file, "the prompts of a file are what they are"),
+        ("--input-file", settings.input_file, "the prompts of a file cannot be changed"),
         (
             "--shared-system-prompt-length",
             settings.shared_system_prompt_length,
-            "it would add to the share",
+            "it would raise the hit rate",
         ),
-        ("--num-prefix-prompts", settings.num_prefix_prompts, "they would add to the share"),
+        ("--num-prefix-prompts", settings.num_prefix_prompts, "they would raise the hit rate"),
         (
             "--session-turns-mean",
             settings.session_turns_mean > 1 or settings.session_turns_stddev,
-            "each turn repeats those before it",
+            "each turn repeats the turns before it",
         ),
-        ("--model-mix", settings.model_mix, "each model has a cache of its own"),
+        ("--model-mix", settings.model_mix, "each model has its own cache"),
         (
             f"--endpoint-type {settings.endpoint_type}",
             not settings.generates,
@@ -739,15 +745,15 @@ def _prefix_cache(settings: Settings) -> Iterator[str]:
         (
             "--image-... and --audio-...",
             settings.image_width_mean or settings.audio_length_mean,
-            "their tokens are not counted here",
+            "their tokens are not counted",
         ),
         (
             "--warmup-duration",
             settings.warmup_duration,
-            "it may end before every prefix was sent; --warmup-request-count adds",
+            "a warmup by time may end before every prefix was sent; use --warmup-request-count",
         ),
         ("--sweep input-tokens", settings.sweeps(INPUT), "its stages need other prefixes"),
-        ("two arms", settings.compares, "the two may have one cache or two"),
+        ("locust-llm ab", settings.compares, "base and candidate may share one cache or have two"),
     ):
         if given:
             yield f"{flag} and {other} exclude each other: {why}"

@@ -78,7 +78,8 @@ def parse_sweep(text: str) -> Sweep:
         raise ValueError(f"--sweep {text[:200]!r}: {axis} takes whole numbers")
     if len(values_read) > MAX_STAGES:
         raise ValueError(
-            f"--sweep {text[:200]!r}: {len(values_read)} stages, and at most {MAX_STAGES} are possible"
+            f"--sweep {text[:200]!r}: {len(values_read)} stages are too many: the maximum is "
+            f"{MAX_STAGES}"
         )
     return Sweep(axis, tuple(values_read))
 
@@ -96,7 +97,7 @@ def _values(part: str) -> Iterator[float]:
     match = re.fullmatch(rf"{number}(?:\.\.{number}(?:\+{number})?)?", part)
     if not match:
         raise ValueError(
-            f"{part!r} is not a value: write 4, or 1..64 (by doubling), or 8..64+8 (in steps of 8)"
+            f"{part!r} is not a valid value: write 4, 1..64 (doubling) or 8..64+8 (steps of 8)"
         )
     low = float(match[1])
     high = low if match[2] is None else float(match[2])
@@ -104,7 +105,7 @@ def _values(part: str) -> Iterator[float]:
     if math.inf in (low, high, step):
         raise ValueError(f"{truncate_quoted_text(part)!r} is too large")
     if not 0 < low <= high or step == 0:
-        raise ValueError(f"{part!r} does not rise from a value above 0")
+        raise ValueError(f"{part!r} must rise and start above 0")
     at, count = low, 0
     while at < high and count <= MAX_STAGES:
         yield at
@@ -279,7 +280,7 @@ def parse_duration_range(text: str) -> tuple[float, float]:
         at_least_s = at_most_s = 0.0
     if not 0 < at_least_s <= at_most_s <= SECONDS:
         raise ValueError(
-            f"--stage-duration {truncate_quoted_text(text)!r}: write 10..120, seconds at least and "
-            f"at most, or one number"
+            f"--stage-duration {truncate_quoted_text(text)!r}: write 10..120 (minimum and maximum "
+            "seconds) or one number"
         )
     return at_least_s, at_most_s

@@ -349,7 +349,7 @@ async def _serve(options: argparse.Namespace) -> int:
 def explain_port_error(host: str, port: int, error: OSError) -> str:
     """Explains why the simulator cannot listen there, and what to do."""
     if error.errno == errno.EADDRINUSE:
-        return f"--port {port} cannot be opened: another program has it, give another port"
+        return f"--port {port} cannot be opened: another program uses it: choose another port"
     if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
         return f"--host {host} is not an address of this machine"
     return f"--port {port} cannot be opened: {os.strerror(error.errno) if error.errno else error}"

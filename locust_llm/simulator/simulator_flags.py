@@ -24,7 +24,7 @@ def add_simulator_arguments(parser: argparse.ArgumentParser) -> None:
     _add_engine(engine)
     _add_steps(engine)
     _add_waiting(engine)
-    _add_front(parser.add_argument_group("how answers look and fail"))
+    _add_front(parser.add_argument_group("form and faults of responses"))
     _add_times(parser.add_argument_group("reports of its own times"))
 
 
@@ -41,13 +41,13 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--port",
-        "0 takes a free one (default: %(default)s)",
+        "port to listen on; 0 chooses a free one (default: %(default)s)",
         type=_number(int, least=0, most=65535),
         default=8000,
     )
     add(
         "--served-model-name",
-        "names it goes by; answers carry the first (default: --model)",
+        "names of the model; responses contain the first one (default: --model)",
         metavar="NAME",
         nargs="+",
     )
@@ -56,43 +56,50 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
         "context length (default: the model's, or what the KV cache holds)",
         type=count,
     )
-    add("--api-key", "refuse requests without it", metavar="KEY")
-    add("--ssl-certfile", "speak TLS with this certificate", metavar="FILE")
-    add("--ssl-keyfile", "its key (default: in the same file)", metavar="FILE")
-    add("--ssl-ca-certs", "refuse clients without a certificate of one of these", metavar="FILE")
+    add("--api-key", "API key that requests must have", metavar="KEY")
+    add("--ssl-certfile", "TLS certificate of the server (PEM)", metavar="FILE")
+    add(
+        "--ssl-keyfile",
+        "private key of the certificate (default: in the same file)",
+        metavar="FILE",
+    )
+    add(
+        "--ssl-ca-certs",
+        "certificate authorities: clients must have a certificate from one of them",
+        metavar="FILE",
+    )
     add(
         "--max-num-queued-reqs",
-        "503 above this number of open requests (default: no limit)",
+        "answer 503 above this number of open requests (default: no limit)",
         type=any_count,
     )
     add(
         "--max-num-queued-tokens",
-        "503 while this many prompt tokens wait or prefill (default: no limit)",
+        "answer 503 while this many prompt tokens wait or prefill (default: no limit)",
         type=any_count,
     )
     add(
         "--replicas",
-        "engines behind the address, each with a KV cache of its own (default: 1)",
+        "number of engines behind the address, each with its own KV cache (default: 1)",
         type=count,
         default=1,
     )
     add(
         "--route",
-        "engine for a request: the next one, the one of its session, the one "
-        "with most of its prompt cached, or the one of its token, which the "
-        "last answer carried (default: %(default)s)",
+        "routing of requests to engines: in turn, by session, by the longest cached prefix, or by "
+        "a token from the last response (default: %(default)s)",
         choices=ROUTES,
         default=ROUTES[0],
         metavar=None,
     )
     add(
         "--route-header",
-        "the session, or the token (default: X-Session-ID, x-session-token)",
+        "header with the session or the token (default: X-Session-ID, x-session-token)",
         metavar="NAME",
     )
     add(
         "--idle-close",
-        "close a connection idle for this time (default: never)",
+        "close idle connections after this time (default: never)",
         type=positive,
         metavar="SECONDS",
     )
@@ -104,7 +111,7 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--truth",
-        "full: GET /truth has the times of every chunk (default: %(default)s)",
+        "content of GET /truth; full includes the times of every chunk (default: %(default)s)",
         choices=("summary", "full"),
         default="summary",
         metavar=None,
@@ -116,14 +123,14 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
     count = _number(int, least=1)
     add(
         "--model",
-        "model whose times are simulated (default: %(default)s)",
+        "model to simulate (default: %(default)s)",
         choices=MODELS,
         default="llama-3.1-8b",
         metavar=None,
     )
     add(
         "--gpu",
-        "GPU that it runs on (default: %(default)s)",
+        "GPU to simulate (default: %(default)s)",
         choices=GPUS,
         default="h100",
         metavar=None,
@@ -144,12 +151,12 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
     add("--max-num-seqs", "sequences running at a time (default: vLLM's on this GPU)", type=count)
     add(
         "--max-num-active-seqs",
-        "a lower limit of it, as in vLLM (default: none)",
+        "lower limit on running sequences, as in vLLM (default: none)",
         type=count,
     )
     add(
         "--enable-chunked-prefill",
-        "vLLM's flag for the policy (default: as the policy is)",
+        "the flag of vLLM that selects the policy (default: set by --policy)",
         action=argparse.BooleanOptionalAction,
     )
     add(
@@ -166,9 +173,9 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--long-prefill-token-threshold",
-        "most prompt tokens of one sequence in a step while there are others; "
-        "with partial prefills, longer prompts are long (default: 0, no limit; "
-        "with partial prefills 4%% of the context)",
+        "maximum prompt tokens of one sequence per step if others are waiting; with partial "
+        "prefills, the length from which a prompt is long (default: 0, no limit; with partial "
+        "prefills 4%% of the context)",
         type=_number(int, least=0),
         default=0,
     )
@@ -183,7 +190,12 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
         type=count,
         default=1,
     )
-    add("--max-long-partial-prefills", "long ones among them (default: 1)", type=count, default=1)
+    add(
+        "--max-long-partial-prefills",
+        "long prompts computed at a time (default: 1)",
+        type=count,
+        default=1,
+    )
     add(
         "--kv-tokens",
         "tokens the KV cache holds (default: what the GPU's memory leaves)",
@@ -191,8 +203,8 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--watermark",
-        "share of the KV blocks that stay free when a request is admitted "
-        "beside others (default: 0)",
+        "share of the KV blocks to keep free when a request is admitted while others run "
+        "(default: 0)",
         type=_number(float, least=0, below=1),
         default=0.0,
         metavar="X",
@@ -242,19 +254,19 @@ def _add_steps(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--ttft-ms",
-        "with --itl-ms: no batching, each first token after this",
+        "with --itl-ms: fixed time to first token, without batching",
         type=not_negative,
         metavar="MS",
     )
     add(
         "--itl-ms",
-        "with --ttft-ms: no batching, each further token after this",
+        "with --ttft-ms: fixed time between tokens, without batching",
         type=not_negative,
         metavar="MS",
     )
     add(
         "--jitter-ms",
-        "draw both evenly from this much around them",
+        "random variation of --ttft-ms and --itl-ms (uniform)",
         type=not_negative,
         default=0.0,
         metavar="MS",
@@ -265,8 +277,8 @@ def _add_waiting(group: argparse._ArgumentGroup) -> None:
     add = _adder(group)
     add(
         "--scheduling-policy",
-        "next waiting request: the first arrival, the lowest priority of the "
-        "body, or the tenant with the least service (default: %(default)s)",
+        "which waiting request is next: the first arrival, the lowest priority in the body, or "
+        "the tenant with the least service (default: %(default)s)",
         choices=QUEUES,
         default=QUEUES[0],
         metavar=None,
@@ -284,7 +296,7 @@ def _add_front(group: argparse._ArgumentGroup) -> None:
     add = _adder(group)
     add(
         "--like",
-        "behave like this server (default: %(default)s)",
+        "server to imitate (default: %(default)s)",
         choices=LIKE,
         default="vllm",
         metavar=None,
@@ -297,18 +309,18 @@ def _add_front(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--stream-interval",
-        "tokens a chunk: vLLM's name for tokens_per_chunk",
+        "tokens per chunk (vLLM's name for tokens_per_chunk)",
         type=_number(int, least=1),
     )
     add(
         "--faults",
-        "faults of a share of the requests, such as cut=5",
+        "faults to inject into some requests, such as cut=5",
         default="",
         metavar="LIST",
     )
     add(
         "--fault-rate",
-        "share of faulty requests (default: 0)",
+        "share of requests with a fault (default: 0)",
         type=_number(float, least=0, most=1),
         default=0.0,
         metavar="X",
@@ -333,7 +345,7 @@ def _add_times(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--clock-offset",
-        "lead of the clock in its spans (default: 0)",
+        "offset of the clock in the spans (default: 0)",
         type=_number(float),
         default=0.0,
         metavar="SECONDS",

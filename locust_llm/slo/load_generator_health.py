@@ -46,7 +46,7 @@ MERGED: Final = "merged chunks"
 SENT_TOGETHER: Final = "chunks sent together"
 """The server, or a proxy, sent several chunks together: the read was prompt. It is not the load
 generator's doing."""
-SENTINELS: Final = "stamps (sentinel streams)"
+SENTINELS: Final = "timestamps (reference streams)"
 LATE_SEND: Final = "late sends"
 LATE_PERMIT: Final = "late permits"
 """A permit of the prefill limit was on its way between several processes."""
@@ -276,7 +276,7 @@ def _describe_cause(cause: str, figures_of_cause: Sequence[FigureError]) -> str:
         key=lambda figure: figure.own / abs(figure.value) if figure.value else float("inf"),
     )
     more = len(figures_of_cause) - 1
-    others = f", and {more} more figure{'s' * (more > 1)}" if more else ""
+    others = f", and {more} more value{'s' * (more > 1)}" if more else ""
     return f"{cause}: {format_figure_error(worst)}{others}"
 
 
@@ -326,7 +326,7 @@ CPU_WAIT_ADVICE: Final = (
     "(--processes) would only wait too."
 )
 SENTINEL_ADVICE: Final = (
-    "Run longer, or on a quieter machine: more sentinel streams give closer bounds."
+    "Run longer, or on a quieter machine: more reference streams give tighter bounds."
 )
 
 

@@ -82,7 +82,7 @@ POOLED: Final = "inter_chunk_latency"
 """Its values are the gaps of all requests, not one for each request."""
 LATENCY: Final = Metric(
     "Request Latency", "request_latency", "ms", "latency_s", 1e3,
-    "last chunk - send; without a stream: end of the answer - send", word="request_latency",
+    "last chunk - send; without a stream: end of the response - send", word="request_latency",
     adjusted=True, buckets=REQUEST_BUCKETS,
 )  # fmt: skip
 TTFT: Final = Metric(
@@ -104,17 +104,17 @@ LONGEST_STALL: Final = Metric(
 )  # fmt: skip
 GATE_WAIT: Final = Metric(
     "Gate Wait", "prefill_gate_wait", "ms", "gate_wait_s", 1e3,
-    "admission by the prefill gate - request for a slot",
+    "grant of a prefill slot - request for it",
     word="gate_wait", waits=True, buckets=FIRST_TOKEN_BUCKETS,
 )  # fmt: skip
 LATE: Final = Metric(
     "Schedule Delay", "schedule_delay", "ms", "late_s", 1e3,
-    "send - due time; what coordinated omission hides",
+    "send - due time; the wait that coordinated omission hides",
     word="late", waits=True, spoken="schedule delay",
 )  # fmt: skip
 TTFT_FROM_DUE: Final = Metric(
     "TTFT from Due", "time_to_first_token_from_due", "ms", "ttft_from_due_s", 1e3,
-    "first chunk - due time: what a user would have waited",
+    "first chunk - due time; the wait of a real user",
     word="ttft_from_due", adjusted=True, instead="request_latency", spoken="TTFT from due",
 )  # fmt: skip
 LATENCIES: Final = (
@@ -125,8 +125,8 @@ LATENCIES: Final = (
            instead="request_latency", spoken="TTFO"),
     ITL,
     Metric("Inter Chunk Latency", POOLED, "ms", "", 1e3,
-           "every gap between neighbouring chunks, pooled over all requests; gaps beside merged "
-               "chunks are left out",
+           "every gap between neighbouring chunks, pooled over all requests; gaps next to merged "
+           "chunks are left out",
            word="icl", instead="request_latency", short="ICL"),
     LONGEST_STALL,
     GATE_WAIT,
@@ -137,8 +137,8 @@ LATENCIES: Final = (
                "kernel's own time; the lookup "
            "of a name, a proxy and TLS are timed here", word="connect_time", waits=True),
     Metric("TCP Round Trip", "tcp_round_trip", "ms", "rtt_us", 1e-3,
-           "the kernel's shortest round trip of the connection until the end of the answer: was it "
-               "the network?",
+           "shortest round trip of the connection (kernel) until the end of the response; shows "
+           "delays of the network",
            word="rtt", spoken="round trip"),
     Metric("Read Lag", "read_lag", "ms", "read_lag_us", 1e-3,
            "longest time from the newest byte of a read to that read (its older bytes may have "
@@ -156,11 +156,11 @@ FELT: Final = (
            "share of token deadlines that were met (--token-deadline): Etalon's fluidity index",
            word="fluidity", felt=True, instead="request_latency"),
     Metric("Quality of Experience", "qoe", "%", "qoe", 1e2,
-           "area under what was read at --reading-pace, as a share of a reader's who gets all in "
-               "time: Andes' QoE",
+           "reading progress at --reading-pace, as a share of the progress without any delay (QoE "
+           "of Andes)",
            word="qoe", felt=True, instead="request_latency"),
     Metric("Reading Stall", "reading_stall", "ms", "reading_stall_s", 1e3,
-           "how long a reader at --reading-pace waits for text after the first token",
+           "how long a user who reads at --reading-pace waits for text after the first token",
            word="reading_stall", felt=True, instead="request_latency"),
 )  # fmt: skip
 """The readability metrics: report/fluidity_and_qoe.py."""
@@ -171,7 +171,7 @@ LENGTHS: Final = (
         "texts of embeddings, documents of rerank",
            optional=True),
     Metric("Images per Request", "num_images", "images", "images", 1.0,
-        "pictures, of earlier turns too",
+        "images, also of earlier turns",
            optional=True),
     Metric("Image Pixels per Request", "image_pixels", "megapixels", "image_pixels", 1e-6,
         "of all of them", optional=True),
@@ -179,7 +179,7 @@ LENGTHS: Final = (
         "of their files, before base64",
            optional=True),
     Metric("Audio per Request", "audio_duration", "s", "audio_s", 1.0,
-        "how long the sounds are, together", optional=True),
+        "total length of the audio clips", optional=True),
     Metric("Output Tokens per Request", "output_sequence_length", "tokens", "output_tokens", 1.0,
            "as the server counted, with reasoning; else one per chunk, and the report notes the "
                "estimate", instead=""),
@@ -199,28 +199,29 @@ METRICS: Final = (*LATENCIES, PER_USER, *FELT, *LENGTHS)
 """All numbers of a request, in the order of the tables."""
 CANCELLED_METRICS: Final = (
     Metric("Time to First Token", "time_to_first_token", "ms", "ttft_s", 1e3,
-        "of those that had one"),
+        "of the requests that had one"),
     Metric("Time until the Cancel", "time_until_cancel", "ms", "", 1e3, "close - send"),
     Metric("Output Tokens until then", "output_sequence_length", "tokens", "output_tokens", 1.0,
-        "of those that had any"),
+        "of the requests that had any"),
 )  # fmt: skip
 """The rows of requests that were cancelled on purpose."""
 INTERFERENCE_DEFINITIONS: Final = {
     "Awaiting First Token": "sent, without a chunk, error or end yet: seen from the load "
         "generator, so the server's queue "
                             "counts; only requests of this run, with the warmup",
-    "Disturbed Gaps": "gaps of Inter Chunk Latency while another request awaits its first token, "
-        "by the mean number "
-                      "over the gap, rounded half up, so a short overlap does not count",
-    "Slower": "mean of disturbed gaps / mean of undisturbed gaps at as many decoding streams "
-        "(within 9%, at least 30 "
-              "gaps), or at the next larger number that has them; only where 90% of the disturbed "
-                  "gaps have such; the "
-              "length of contexts is not controlled",
-    "Decode Time lost to Prefill": "the excess of all gaps that a prefill touched over those that "
-        "none did, summed, over "
-                                   "the sum of all gaps; only where 90% of them have such to "
-                                       "compare with",
+    "Disturbed Gaps": (
+        "gaps of Inter Chunk Latency while another request awaits its first token; the number is "
+        "the rounded mean over the gap, so a short overlap does not count"
+    ),
+    "Slower": (
+        "mean of disturbed gaps / mean of undisturbed gaps with as many decoding streams (within "
+        "9%, at least 30 gaps) or the next larger number; only if 90% of the disturbed gaps can "
+        "be compared; context lengths are not controlled"
+    ),
+    "Decode Time lost to Prefill": (
+        "total excess of disturbed gaps over undisturbed gaps / total time of all gaps; only if "
+        "90% of the gaps can be compared"
+    ),
     "Ahead": "requests that await their first token when a request is sent, and their input "
         "tokens, whole prompts",
 }  # fmt: skip
@@ -349,12 +350,12 @@ MEASURES: Final = (
     RuleMeasure(ERROR_RATE, "request_error_rate", SHARE, short="Failures (%)", against="failed",
         means="failed / (failed + successful)"),
     RuleMeasure(SCHEMA_VALID, SCHEMA_VALID, SHARE, flag="schema_valid",
-        means="share of the answers held against a schema that fit it; a failure is none of them",
+        means="share of the responses that match their schema; failures are not checked",
         against="without a valid answer", spoken="share of valid answers"),
     RuleMeasure("delivered", "delivered", SHARE, spoken="share delivered",
         means="sent / due, of the arrivals that a schedule had for the profiling phase"),
     RuleMeasure("completed", "completed", SHARE, spoken="share completed",
-        means="answered without a failure by the stop / due, of the same arrivals"),
+        means="completed without a failure by the stop / due, of the same arrivals"),
 )  # fmt: skip
 OF_SCHEDULE: Final = ("delivered", "completed")
 """The measures of an open loop's schedule."""

@@ -354,7 +354,7 @@ def _rule(text: str) -> Rule:
         base = ""
     if base and stat.lower() in ("min", "max"):
         raise_selector_error(
-            f"the {stat} of two runs differs by chance, however long they are: use p99, for example"
+            f"the {stat} of two runs differs at random, however long they are: use p99, for example"
         )
     if given and measure.word not in GIVEN:
         raise_selector_error(
@@ -842,9 +842,7 @@ def _too_early(entry: RuleEntry) -> str:
     if rule.base:
         return _named(entry.text, "runs are compared after their end: leave out abort:")
     if rule.felt:
-        return _named(
-            entry.text, "what a reader feels is worked out after the end: leave out abort:"
-        )
+        return _named(entry.text, "reading metrics are computed after the run: leave out abort:")
     what = f"{rule.metric} {rule.stat}".strip()
     why = (
         f"{what} can still meet the limit until the end of the run: leave out abort:, the rule "

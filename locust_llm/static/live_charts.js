@@ -33,7 +33,7 @@ const liveCharts = (() => {
     { title: () => "In flight", note: () => `mean of ${RATE_S} s`, size: 1.2, unit: "", whole: true, series: () => [
       { name: history.streams ? "prefill" : "sent", hue: "prefill", kind: "stack", values: mean(USED_S) },
       ...(history.streams ? [{ name: "decoding", hue: "decode", kind: "stack", values: mean(DECODING_S) }] : []),
-      { name: "at the gate", hue: "wait", kind: "stack", values: mean(WAITING_S) },
+      { name: "waiting for a slot", hue: "wait", kind: "stack", values: mean(WAITING_S) },
       { name: "limit", hue: "limit", kind: "steps", values: column((point) => point[LIMIT]) },
     ] },
     { title: () => "Output tokens per second", note: () => `last ${RATE_S} s`, size: 0.9, unit: "", measure: () => "output_tokens_per_s",

@@ -76,7 +76,7 @@ def check_host_name(asked: Mapping[str, str | None], allowed: Collection[str]) -
     if name and name in _own_names():
         return ""
     shown = host[:MAX_HEADER_CHARS]
-    return f"{shown!r} is not a known name of this machine; add it with --web-allowed-host"
+    return f"{shown!r} is not a known name of this machine: add it with --web-allowed-host"
 
 
 def check_page_origin(

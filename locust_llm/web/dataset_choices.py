@@ -30,7 +30,7 @@ MAX_VISITED: Final = 5000
 """The most entries of folders, as the page waits for the list."""
 NOT_SEARCHED: Final = ("node_modules", "site-packages", "__pycache__")
 GIVEN, FILE, UPLOAD = "given", "file:", "upload:"
-NO_SUCH: Final = "there is no such dataset any more: choose one again"
+NO_SUCH: Final = "the dataset no longer exists: choose another"
 _NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -51,7 +51,9 @@ class Datasets:
     def choices(self) -> list[tuple[str, str]]:
         """(choice, name) of each dataset."""
         given = (
-            [(GIVEN, f"{os.path.basename(self.given)}, of the command line")] if self.given else []
+            [(GIVEN, f"{os.path.basename(self.given)}, from the command line")]
+            if self.given
+            else []
         )
         uploaded = (
             [(UPLOAD + self._token, f"{self._uploaded.name}, uploaded")] if self._token else []
@@ -127,8 +129,8 @@ class Datasets:
 
 def describe_size_limit() -> str:
     return (
-        f"a dataset of at most {MAX_UPLOAD_BYTES >> 20} MB can be uploaded: larger ones are "
-        f"given by --input-file"
+        f"a dataset of at most {MAX_UPLOAD_BYTES >> 20} MB can be uploaded: use --input-file for "
+        "larger ones"
     )
 
 

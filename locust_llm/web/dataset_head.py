@@ -45,7 +45,7 @@ def _explain_known_file(path: Path, _changed_ns: int, _size: int) -> str:
     try:
         text = head[:HEAD_BYTES].decode("utf-8-sig", "ignore" if cut else "strict").strip()
     except UnicodeDecodeError:
-        return "it is no text in UTF-8"
+        return "it is not UTF-8 text"
     if not text:
         return "it is empty"
     if text[0] in "{[":
@@ -66,7 +66,7 @@ def _explain_json(text: str, *, cut: bool) -> str:
     if text[0] == "[":
         begin = len(text) - len(text[1:].lstrip())
         if text[begin : begin + 1] != "{":
-            return "its first row is no JSON object"
+            return "its first row is not a JSON object"
     try:
         row, end = json.JSONDecoder().raw_decode(text, begin)
     except (ValueError, RecursionError):

@@ -59,11 +59,10 @@ def look_at_dataset(settings: Settings, *, limited: bool) -> None:
         child.wait()
     if not output and child.returncode in OUT_OF_TIME:
         refuse_run(
-            f"{settings.input_file}: to look through it takes over {MAX_CPU_S} s, so it can be given by "
-            f"--input-file only"
+            f"{settings.input_file}: reading it takes more than {MAX_CPU_S} s, so use --input-file"
         )
     if not output:
-        refuse_run(f"{settings.input_file}: to look through it failed (status {child.returncode})")
+        refuse_run(f"{settings.input_file}: reading it failed (status {child.returncode})")
     answer = msgspec.json.decode(output, type=DatasetFindings)
     if answer.summary is None:
         raise ValueError(answer.wrong)

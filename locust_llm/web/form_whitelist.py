@@ -71,14 +71,16 @@ class Whitelist:
         """The fields of a form, which may all be set. ``only_shown``: more fields, of a request that
         sets nothing. Raises Refused."""
         if request.args:
-            refuse_run("a run takes its fields from a form, none from the address")
+            refuse_run("the form of a run must send its fields in the body, not in the address")
         if request.mimetype not in FORM_TYPES and (request.mimetype or request.get_data()):
             refuse_run(
-                f"a run takes its fields from a form ({FORM_TYPES[0]}), got "
+                f"a run must be started by a form ({FORM_TYPES[0]}), got "
                 f"{_quoted(request.mimetype or 'no type')}"
             )
         if request.files:
-            refuse_run(f"the form of a run has no files, got {_quoted(next(iter(request.files)))}")
+            refuse_run(
+                f"the form of a run takes no files, got {_quoted(next(iter(request.files)))}"
+            )
         form = MultiDict(
             (self._name(name), value) for name, value in request.form.items(multi=True)
         )
@@ -124,13 +126,13 @@ class Whitelist:
         flag = name.strip().lower().strip("-").replace("-", "_")
         if flag in list_secret_flags():
             refuse_run(
-                f"--{flag.replace('_', '-')} is secret: no page can set it, only the command line "
-                f"or the environment"
+                f"--{flag.replace('_', '-')} is secret: set it on the command line or in the "
+                "environment, not on a page"
             )
         if self._shows(flag):
             refuse_run(f"the form of a run has no field {_quoted(name)}: did you mean {flag}?")
         if flag in vars(self._options):
-            refuse_run(f"--{flag.replace('_', '-')} can be given on the command line only")
+            refuse_run(f"--{flag.replace('_', '-')} works on the command line only")
         refuse_run(f"the form of a run has no field {_quoted(name)}")
 
     def _check_values(self, name: str, values: list[str]) -> None:
@@ -140,8 +142,7 @@ class Whitelist:
         )
         if len(values) > 1 and not several:
             refuse_run(
-                f"the form of a run has the field {_quoted(name)} {len(values)} times: once is "
-                f"enough"
+                f"the form of a run has the field {_quoted(name)} {len(values)} times: send it once"
             )
         if any(len(value) > MAX_TEXT_CHARS for value in values):
             refuse_run(
@@ -162,7 +163,7 @@ class Whitelist:
         try:
             edit = msgspec.json.decode(body, type=UserEdit)
         except (msgspec.DecodeError, RecursionError, ValueError) as wrong:
-            refuse_run(f"a change of a user class takes a JSON object with {USER_ROUTE}: {wrong}")
+            refuse_run(f"a change of a user class must be a JSON object with {USER_ROUTE}: {wrong}")
         _check_known(
             "user_class_name",
             [edit.user_class_name],
@@ -219,7 +220,7 @@ def _check_own(name: str, values: list[str], field: Mapping[str, Any], now: Any)
     choices."""
     flag = f"--{name.replace('_', '-')}"
     if type(now) not in TAKEN_KINDS:
-        refuse_run(f"{flag} can be given on the command line only")
+        refuse_run(f"{flag} works on the command line only")
     several = isinstance(now, list)
     if several and len(values) == 1:
         values = values[0].split(",") if values[0] else []
@@ -231,7 +232,9 @@ def _check_own(name: str, values: list[str], field: Mapping[str, Any], now: Any)
             try:
                 int(value)
             except ValueError:
-                refuse_run(f"{flag} takes whole numbers with commas between, got {_quoted(value)}")
+                refuse_run(
+                    f"{flag} must be whole numbers separated by commas, got {_quoted(value)}"
+                )
 
 
 def _quoted(text: str) -> str:

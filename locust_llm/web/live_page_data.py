@@ -179,7 +179,7 @@ class RunView:
         """Change the gate of the present run. Returns a sentence. Raises ValueError of one
         sentence."""
         if self.control is None or self.live is None:
-            raise ValueError("no run is active: start one first")
+            raise ValueError("no run is active: start a run first")
         before = self.control.limit
         done = self.control.by_hand.change_limit(limit, ramp_s)
         self.live.gated = self.live.gated or limit is not None
@@ -212,7 +212,7 @@ class RunView:
         """Change the request rate of the present run. Returns a sentence. Raises ValueError of one
         sentence."""
         if self.control is None or self.live is None:
-            raise ValueError("no run is active: start one first")
+            raise ValueError("no run is active: start a run first")
         before = self.control.by_hand.rate
         done = self.control.by_hand.change_rate(per_s)
         self._changed_rate = per_s
@@ -289,7 +289,9 @@ class RunView:
         if control is None:
             if self._ended is None and not self.starting:
                 return [
-                    Alert(RUN_ENDS, BAD, "The report could not be made: the log has the reason")
+                    Alert(
+                        RUN_ENDS, BAD, "The report could not be created: see the log for the reason"
+                    )
                 ]
             return []
         now = live.seconds

@@ -140,14 +140,17 @@ def fill_options(options: Namespace, form: Mapping[str, str]) -> Namespace:
     refuse_lengths_without_effect(options)
     for rule in read_given_rules(options):
         if rule not in known and _names_a_folder(rule, has_arms=has_arms(options)):
-            refuse_run(f"SLO {rule!r}: a rule with another run is allowed on the command line only")
+            refuse_run(
+                f"SLO {rule!r}: an SLO that compares with another run works on the command line "
+                "only"
+            )
     for name, text in form.items():  # of a locustfile's own flags
         kind = type(getattr(options, name, None))
         if name not in (*OWN_FIELDS, "spawn_rate") and kind in (int, float):
             flag = f"--{name.replace('_', '-')}"
             if (value := make_number_type(kind, flag)(text.strip())) is None:
                 refuse_run(
-                    f"{flag} takes {'a whole number' if kind is int else 'a number'}, got nothing"
+                    f"{flag} must be {'a whole number' if kind is int else 'a number'}, got nothing"
                 )
             setattr(options, name, value)
     if "host" in form:
@@ -168,7 +171,7 @@ def list_scenario_choices(options: Namespace) -> list[tuple[str, str]]:
     """(value, text) of each scenario that the form offers."""
     choices = [("", "none")]
     if file := _find_own_scenario(options):
-        choices.append((GIVEN_SCENARIO, f"{Path(file).name}, of the command line"))
+        choices.append((GIVEN_SCENARIO, f"{Path(file).name}, from the command line"))
     for name in list_scenario_names():
         choices.append((name, f"{name}: {read_scenario(name).about['description']}"))
     return choices
@@ -209,12 +212,12 @@ def read_form_settings(
     settings = check_form_options(options, runner, from_locusts_page=from_locusts_page)
     if settings.compares:
         if settings.isolate:
-            refuse_run("--isolate is of the command line only: locust-llm run --headless")
-        refuse_run("a run of two arms begins on the command line only: locust-llm ab")
+            refuse_run("--isolate works on the command line only: use locust-llm run --headless")
+        refuse_run("an A/B test starts on the command line only: use locust-llm ab")
     if settings.hosts:
         refuse_run(
-            "a run of several addresses begins on the command line only: locust-llm run --headless "
-            "--host A,B"
+            "a run with several addresses starts on the command line only: use locust-llm run "
+            "--headless --host A,B"
         )
     return settings
 
@@ -309,7 +312,7 @@ def _count(text: str) -> Any:
     if not text:
         return None
     if not (text.isascii() and text.isdigit()):
-        refuse_run(f"-u takes a whole number, got {text!r}")
+        refuse_run(f"-u must be a whole number, got {text!r}")
     return make_number_type(int, "-u")(text)
 
 
@@ -317,4 +320,4 @@ def _seconds(text: str) -> int | None:
     try:
         return (int(parse_timespan(text)) if text else 0) or None
     except (ValueError, OverflowError):
-        refuse_run(f"-t takes a time such as 20, 20s, 3m, 2h or 1h20m, got {text!r}")
+        refuse_run(f"-t must be a time such as 20, 20s, 3m, 2h or 1h20m, got {text!r}")

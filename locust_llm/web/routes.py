@@ -102,9 +102,8 @@ SANDBOX: Final = "sandbox allow-scripts allow-popups allow-downloads"
 INLINE: Final = (".html", ".md", ".svg")
 """A browser shows these files, and saves all others."""
 OPEN_TO_ALL: Final = (
-    "The web page is open to the whole network (0.0.0.0), without a login: --web-host 127.0.0.1 "
-    "keeps it to "
-    "this machine, --web-login asks for one"
+    "The web page is open to the whole network (0.0.0.0) without a login. Use --web-host "
+    "127.0.0.1 to restrict it to this machine, or --web-login to require a login"
 )
 TAB: Final = {"title": "LLM", "key": "llm"}
 COLUMNS: Final = (
@@ -113,7 +112,10 @@ COLUMNS: Final = (
     ("count", "whole run, count"),
     *((f"whole{p}", f"p{p}") for p in PERCENTILES),
 )
-PAGE_LINK: Final = {"href": "./llm", "title": "LLM live page: charts and the prefill gate"}
+PAGE_LINK: Final = {
+    "href": "./llm",
+    "title": "LLM live page: charts and the prefill concurrency limit",
+}
 """The link stands on Locust's tab of downloads, the only place of its page with links of an
 extension."""
 CORNER_LINK: Final = (
@@ -227,7 +229,7 @@ def _asset(name: str) -> flask.Response:
     return (
         _sent(_static(name), ASSETS[name])
         if name in ASSETS
-        else _text("there is no such file", 404)
+        else _text("the file does not exist", 404)
     )
 
 
@@ -287,7 +289,7 @@ def _upload(view: RunView, datasets: Datasets) -> flask.Response:
             if not (block := flask.request.stream.read(BLOCK_BYTES)):
                 return
             yield block
-        raise RunRefused("a run is on: upload the file after its end")
+        raise RunRefused("a run is active: upload the file after its end")
 
     name = flask.request.args.get("name", "")
     try:
@@ -298,7 +300,9 @@ def _upload(view: RunView, datasets: Datasets) -> flask.Response:
             return _text(str(no), 413)
         return _json({"done": False, "message": str(no)}, 422)
     except OSError as error:
-        return _json({"done": False, "message": f"the file cannot be kept: {error.strerror}"}, 507)
+        return _json(
+            {"done": False, "message": f"the file cannot be stored: {error.strerror}"}, 507
+        )
     return _json({"done": True, "choice": choice, "name": sanitise_file_name(name)})
 
 
@@ -325,12 +329,12 @@ def _gate(view: RunView) -> flask.Response:
             *GATE_FIELDS
         }:
             raise ValueError(
-                f"the gate has the fields limit and ramp_s, and no "
+                "the request must have the fields limit and ramp_s only, not "
                 f"{truncate_quoted_text(repr(min(map(str, others))))}"
             )
         done = view.change_limit(
-            _number(int, "the limit takes a whole number", limit),
-            _number(float, "the ramp takes seconds", ramp_s),
+            _number(int, "the limit must be a whole number", limit),
+            _number(float, "the ramp must be a number of seconds", ramp_s),
         )
     except ValueError as no:
         return _json({"done": False, "message": str(no)}, 422)
@@ -341,10 +345,12 @@ def _rate(view: RunView) -> flask.Response:
     """Set the request rate to ``rate`` requests per second."""
     try:
         per_s = _number(
-            float, "the rate takes requests per second", flask.request.form.get("rate", "").strip()
+            float,
+            "the rate must be a number of requests per second",
+            flask.request.form.get("rate", "").strip(),
         )
         if per_s is None or per_s <= 0:
-            raise ValueError("the rate is above 0 requests per second")
+            raise ValueError("the rate must be above 0 requests per second")
         done = view.change_rate(per_s)
     except ValueError as no:
         return _json({"done": False, "message": str(no)}, 422)
@@ -366,10 +372,11 @@ def _page_of_runs(view: RunView, name: str) -> flask.Response:
     """A page of all past runs. A thread makes it, and not during a run, which it would disturb."""
     if (reports := view.archive.reports) is None or not reports.is_dir():
         return _text(
-            f"there is no folder of runs: with --report-dir, locust-llm {name} DIR shows them", 404
+            f"this page has no folder of runs because of --report-dir: use locust-llm {name} DIR",
+            404,
         )
     if view.control is not None or view.starting:
-        return _text(f"a run is on: its end brings back the {name}", 409)
+        return _text(f"a run is active: the {name} is available after its end", 409)
     make_page = load_page(name)  # here: locks of an import belong to greenlets, not to that thread
     made: str = gevent.get_hub().threadpool.apply(make_page, (reports,))
     answer = _sent(made.encode(), "text/html")
@@ -383,9 +390,9 @@ def _compare(view: RunView) -> flask.Response:
     folders = [view.archive.folder(name) for name in flask.request.args.getlist("run")]
     known = [folder for folder in folders if folder is not None]
     if len(known) < MIN_COMPARED or len(known) < len(folders) or len(known) > MAX_COMPARED:
-        return _text(f"a comparison is of {MIN_COMPARED} to {MAX_COMPARED} runs of the list", 404)
+        return _text(f"a comparison needs {MIN_COMPARED} to {MAX_COMPARED} runs of the list", 404)
     if view.control is not None or view.starting:
-        return _text("a run is on: compare after its end", 409)
+        return _text("a run is active: compare after its end", 409)
     with TemporaryDirectory() as scratch:
         page = Path(scratch) / "compare.html"
         words = ["compare", *map(str, known), "--html", str(page)]
@@ -402,7 +409,7 @@ def _compare(view: RunView) -> flask.Response:
 def _file(archive: Archive, run: str, path: str) -> flask.Response:
     content = archive.file(run, path)
     if content is None:
-        return _text("there is no such file of a run", 404)
+        return _text("the run has no such file", 404)
     kind = "text/plain" if content.suffix == ".md" else None
     name = f"{run}-{path.replace('/', '-')}"
     answer = flask.send_file(

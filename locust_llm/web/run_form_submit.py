@@ -48,7 +48,7 @@ MAX_ENDING_S: Final = 120.0
 MAX_WORKERS_S: Final = 3.0
 """A run waits so long for workers that are connecting."""
 NO_WORKERS: Final = (
-    "no worker has connected: start one with --worker (on another machine also with --master-host)"
+    "no worker is connected: start one with --worker (on another machine, also with --master-host)"
 )
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
@@ -105,7 +105,7 @@ class RunFormView:
     def _start(self, runner: Any, form: MultiDict[str, str]) -> Any:
         view = self._view
         if view.starting:
-            refuse_run("a run is starting: the server is being checked")
+            refuse_run("a run is starting: locust-llm is checking the server")
         view.starting, view.refusal = True, ""
         try:
             _wait(lambda: view.control is not None, MAX_ENDING_S, "the last run has not ended yet")
@@ -177,7 +177,8 @@ class RunFormView:
         if fixed := [name for name in list_changed_flags(before, after) if name != LIMIT_FIELD]:
             flags = " and ".join(f"--{name.replace('_', '-')}" for name in fixed)
             refuse_run(
-                f"{flags} cannot change during a run: only --prefill-concurrency and the users can"
+                f"{flags} cannot change during a run: only --prefill-concurrency and the number of "
+                "users can"
             )
         if "host" in form and normalise_base_url(form["host"].strip()) != control.settings.host:
             refuse_run(f"--host cannot change during a run: it is {control.settings.host}")
@@ -205,7 +206,7 @@ class RunFormView:
                 if not answer.get_json()["success"]:
                     return answer
             else:
-                message = "The number of users is unchanged: it follows from the load"
+                message = "The number of users is unchanged: the load sets it"
         self._view.settled()
         return flask.jsonify(
             {"success": True, "message": message, "host": self._view.environment.host}
@@ -226,9 +227,9 @@ class RunFormView:
             and list_secret_names(self._options)
         ):
             refuse_run(
-                "the API key and headers go to the server of the command line only, as others can "
-                "reach this page: "
-                f"start Locust with --host {host}, or with --web-host 127.0.0.1 or --web-login"
+                "the API key and headers go only to the server of the command line, because "
+                f"others can reach this page. Start Locust with --host {host}, --web-host "
+                "127.0.0.1 or --web-login"
             )
 
 

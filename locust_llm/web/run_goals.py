@@ -61,7 +61,7 @@ _RISING_LOAD: Final = {
 _WITHOUT_STAGES: Final = {"sweep": "Give the loads to try, such as 1..64."}
 GOALS: Final = (
     RunGoal(
-        "look", "A first look", "How fast are answers under one load?",
+        "look", "A first look", "How fast are responses under one load?",
         (*WORKLOAD_FIELDS, "run_time", *GATE_FIELDS, *RULE_FIELDS, *SERVER_FIELDS), _ONE_LOAD,
         has_load=True,
     ),

@@ -61,7 +61,7 @@ def limit_bodies(app: App, is_upload: Callable[[str], bool], most_upload_bytes: 
 
         if length is None or _has_no_end(environ, length):
             return _refused(
-                closing, most, "400 Bad Request", "the length of the body is none that HTTP knows"
+                closing, most, "400 Bad Request", "the length of the body is not valid in HTTP"
             )
         if length > most:
             return _refused(closing, most)
@@ -73,7 +73,9 @@ def limit_bodies(app: App, is_upload: Callable[[str], bool], most_upload_bytes: 
         try:
             body = _body(stream, most + 1)
         except OSError:
-            return _refused(closing, most, "400 Bad Request", "the body of the request has no end")
+            return _refused(
+                closing, most, "400 Bad Request", "the body of the request is incomplete"
+            )
         if len(body) > most:
             return _refused(closing, most)
         environ["wsgi.input"] = io.BytesIO(body)

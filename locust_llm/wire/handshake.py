@@ -44,8 +44,8 @@ def explain_worker_refusal(worker: str, theirs: Hello, ours: Hello) -> str:
         or set(worker) & set("/\\")
     ):
         return (
-            "its name is none of Locust's: files are named after workers, so it may be no path, "
-            "nor begin with a dot"
+            "its name is not valid: it must not contain a path or begin with a dot, because files "
+            "are named after workers"
         )
     if theirs.version != ours.version:
         return f"its locust-llm is {theirs.version}, the master's is {ours.version}"
@@ -53,14 +53,13 @@ def explain_worker_refusal(worker: str, theirs: Hello, ours: Hello) -> str:
         return f"its locustfile is {theirs.locustfile}, the master's is {ours.locustfile}"
     if lacking := sorted(set(ours.secrets) - set(theirs.secrets)):
         return (
-            f"it has no {' and no '.join(lacking)}, which the master has: secrets do not travel, "
-            f"so start the worker with "
-            f"{_ways(lacking)} too"
+            f"it has no {' and no '.join(lacking)}, but the master has: secrets are not sent over "
+            f"the network, so start the worker with {_ways(lacking)} too"
         )
     if strange := sorted(set(theirs.secrets) - set(ours.secrets)):
         return (
-            f"it has {' and '.join(strange)}, which the master has not: take it away, or start "
-            f"the master with it too"
+            f"it has {' and '.join(strange)}, but the master does not: remove it, or start the "
+            "master with it too"
         )
     return ""
 

@@ -44,7 +44,7 @@ def make_variant_targets(
     if settings.same_server:
         return {BASE: base, CANDIDATE: base._replace(name=CANDIDATE)}
     if (other := discovery.candidate) is None:
-        raise ValueError("the candidate was not asked before the run, and gets no key")
+        raise ValueError("the candidate was not checked before the run, so it gets no API key")
     own = settings.changes
     return {
         BASE: base,

@@ -48,10 +48,13 @@ class KeptResponses:
         self.id = stream.answer.response_id if record.outcome == OK and stream is not None else None
         self._calls = stream is not None and bool(stream.answer.calls)
         if record.outcome == OK and self.id is None:
-            _say(sender.epoch, f"an answer has no id, {WHOLE}")
+            _say(sender.epoch, f"a response has no id, {WHOLE}")
         if record.failed and record.status in LOST and self._from is not None:
             self._lost = self._from
-            _say(sender.epoch, f"the server has no answer {self._from}, {WHOLE}: {record.error}")
+            _say(
+                sender.epoch,
+                f"the server no longer has the response {self._from}, {WHOLE}: {record.error}",
+            )
 
     def mark(self, sender: WorkerContext) -> dict[str, str]:
         """The field of the last answer's message for the next turn.
@@ -60,7 +63,7 @@ class KeptResponses:
         """
         if self.id is None or not self._calls:
             return mark_response_id(self.id)
-        _say(sender.epoch, f"an answer calls a tool that no turn answers, {WHOLE}")
+        _say(sender.epoch, f"a response calls a tool without a result in any later turn, {WHOLE}")
         return {}
 
 

@@ -64,8 +64,8 @@ class RecordOutbox:
             write(*what)
         except OSError as error:
             logger.warning(
-                f"this worker keeps no more copies of records on disk, so some are lost if it "
-                f"dies: {error}"
+                "this worker can no longer copy records to disk, so some are lost if it dies: "
+                f"{error}"
             )
             self.journal = None
 

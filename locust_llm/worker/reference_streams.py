@@ -82,7 +82,7 @@ class ReferenceStreams:
         """Begin a run. ``wanted`` is the setting ``selftest``."""
         self._stop()
         if wanted == OFF:
-            self._renew("it was switched off (--selftest off)")
+            self._renew("it was disabled (--selftest off)")
         elif run_time_s is not None and run_time_s < LEAST_S:
             self._renew(f"the run is shorter than {LEAST_S:g} s")
         else:
@@ -117,7 +117,7 @@ class ReferenceStreams:
         try:
             self._server = TruthServer(GAP_S, SPREAD)
         except (OSError, NotImplementedError) as error:
-            self._missing = f"the truth server could not be started: {error}"
+            self._missing = f"the reference server could not start: {error}"
             return
         request = make_reference_request(Target("127.0.0.1", self._server.port), CHUNKS)
         self._greenlets += [gevent.spawn(self._streams, request) for _ in range(STREAMS)]
@@ -142,9 +142,9 @@ class ReferenceStreams:
                 else:
                     failures += 1
                     gevent.sleep(0.1)
-            self._missing = f"the sentinel streams failed ({record.outcome}: {record.error})"
+            self._missing = f"the reference streams failed ({record.outcome}: {record.error})"
         except Exception as error:  # whatever it is, it must not reach the run
-            self._missing = f"the sentinel streams failed ({type(error).__name__}: {error})"
+            self._missing = f"the reference streams failed ({type(error).__name__}: {error})"
         finally:
             self._lines.remove(line)
             self._reads += 0 if line.stream is None else len(line.stream.stamps)

@@ -68,9 +68,10 @@ class Affinity:
                 self._session(session).token = token
         elif not self._has_reported and stream.status == 200:
             self._has_reported = True
-            why = "can be sent back" if token else "is in the answer"
+            why = "can be sent back" if token else "is in the response"
             logger.warning(
-                f"no {self._echo_header} that {why}: its session goes on as before (--echo-header)"
+                f"no {self._echo_header} that {why}: its session continues unchanged "
+                "(--echo-header)"
             )
 
     def secrets(self, stream: Response | None) -> dict[str, str]:

@@ -361,8 +361,7 @@ class WorkerContext:
             self._strayed = self.epoch
             logger.warning(
                 f"{whose} has the host {normalise_base_url(host)}, which is ignored: the requests "
-                f"of this run go to "
-                f"{self.address}, the address that was checked at its start"
+                f"of this run go to {self.address}, the address that was checked at the start"
             )
 
     def await_first_chunk(self, request_id: str, due_at: float | None) -> None:
@@ -623,7 +622,7 @@ def _begin(
     except Exception as error:
         if isinstance(runner, LocalRunner):  # then this is a call of the controller's
             raise
-        logger.exception("this worker cannot begin")
+        logger.exception("this worker cannot start")
         sender.send(BeginFailed(f"{type(error).__name__}: {error}"), epoch)
 
 

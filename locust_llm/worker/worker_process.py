@@ -128,8 +128,7 @@ class _Worker:
         except OSError as error:
             self.outbox.begin(None)
             logger.warning(
-                f"this worker keeps no copies of records on disk, so some are lost if it dies: "
-                f"{error}"
+                f"this worker cannot copy records to disk, so some are lost if it dies: {error}"
             )
         self._telemetry.begin(order)
 
@@ -198,7 +197,7 @@ class _Worker:
             self._drain(DELIVER_S)
             self._runner._send_stats()
         except Exception:  # of a greenlet nobody waits for: it would be lost in the hub
-            logger.exception("the drain of this worker failed")
+            logger.exception("this worker could not finish its open requests")
         finally:
             sender.send(sender.status(at=time.monotonic()))
             ended = sender.ended(self.outbox.made)
@@ -247,7 +246,7 @@ class _Worker:
             add_records(path, self.outbox.undelivered())
         except OSError as error:
             logger.error(
-                f"{count} could not be delivered, nor be written to {path}: {error.strerror}"
+                f"{count} could be neither delivered nor written to {path}: {error.strerror}"
             )
             return False
         logger.error(

@@ -21,9 +21,7 @@ from typing import Any, Final, NamedTuple
 from .images_and_audio import AUDIO, IMAGE, EncodedMedium, MediaFacts
 from .length_distributions import normal_length
 
-MISSING: Final = (
-    "pictures as JPEG need Pillow: pip install 'locust-llm[images]', or --image-format png"
-)
+MISSING: Final = "JPEG images need Pillow: pip install 'locust-llm[images]', or --image-format png"
 MADE: Final = 16
 """So many sizes are drawn before the load, where they differ."""
 MAX_SIDE: Final = 16_384

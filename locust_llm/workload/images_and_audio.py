@@ -284,7 +284,7 @@ def _opened(folder: str, ref: str) -> io.BufferedReader:
     except ValueError:  # a NUL
         raise MediaError("that is no path") from None
     if os.path.commonpath((home, path)) != home:
-        raise MediaError("it lies outside of the dataset's folder, and no file is read from there")
+        raise MediaError("it is outside the folder of the dataset, and no file is read from there")
     try:
         # not followed if it has become a link since; a pipe does not block
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -334,7 +334,7 @@ def read_media_facts(head: bytes, size: int) -> MediaFacts:
     else:
         return _sound(head, size)
     if not width or not height:
-        raise MediaError(f"a broken picture: {kind} without a width and a height")
+        raise MediaError(f"a broken image: {kind} without a width and a height")
     return MediaFacts(f"image/{kind}", width * height, None, width, height)
 
 
@@ -377,11 +377,11 @@ def _sound(head: bytes, size: int) -> MediaFacts:
                 rate = sound.getframerate()
                 seconds = min(sound.getnframes(), size // frame) / rate
         except (wave.Error, EOFError, ArithmeticError, RuntimeError) as error:
-            raise MediaError(f"a broken sound: {str(error) or 'wav that is cut off'}") from None
+            raise MediaError(f"broken audio: {str(error) or 'wav that is cut off'}") from None
         return MediaFacts("audio/wav", None, seconds)
     if head.startswith(b"ID3") or (len(head) > 1 and head[0] == 0xFF and head[1] & 0xE6 == 0xE2):
         return MediaFacts("audio/mp3")
     for magic, kind in ((b"fLaC", "flac"), (b"OggS", "ogg")):
         if head.startswith(magic):
             return MediaFacts(f"audio/{kind}")
-    raise MediaError("neither a picture (PNG, JPEG, GIF, WebP) nor a sound (WAV, MP3, FLAC, Ogg)")
+    raise MediaError("neither an image (PNG, JPEG, GIF, WebP) nor audio (WAV, MP3, FLAC, Ogg)")

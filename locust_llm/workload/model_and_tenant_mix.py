@@ -128,7 +128,7 @@ def parse_tenant_headers(texts: Iterable[str]) -> dict[str, dict[str, str]]:
         value = match[3].strip()
         if name.lower() in _FRAMING:
             raise ValueError(
-                f"--tenant-header {tenant}:{name}: requests have that header of their own"
+                f"--tenant-header {tenant}:{name}: the load generator sets this header itself"
             )
         own = headers.setdefault(tenant, {})
         if name.lower() in map(str.lower, own):

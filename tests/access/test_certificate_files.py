@@ -50,14 +50,14 @@ def test_files_that_are_none(certificate: Path, tmp_path: Path) -> None:
         "-----END ENCRYPTED PRIVATE KEY-----\n"
     )
     for given, said in (
-        ({"ca_cert": tmp_path / "none"}, "there is no file .*none"),
-        ({"ca_cert": text}, "text holds no certificates to trust"),
-        ({"client_key": text}, "--client-key is of the certificate"),
+        ({"ca_cert": tmp_path / "none"}, "the file .*none does not exist"),
+        ({"ca_cert": text}, "text contains no certificates to trust"),
+        ({"client_key": text}, "--client-key needs the certificate"),
         ({"client_cert": text, "client_key": ""}, "--client-cert and --client-key: .*PEM"),
         ({"client_cert": tmp_path / "none", "client_key": ""}, "No such file"),
         (
             {"client_cert": certificate, "client_key": encrypted},
-            "PEM files, and the key is not encrypted",
+            "PEM files, and the key must not be encrypted",
         ),
     ):
         for name in (CA_CERT, CLIENT_CERT, CLIENT_KEY):

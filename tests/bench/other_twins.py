@@ -269,7 +269,7 @@ def main() -> None:
         for one in pool.map(study, *zip(*known, strict=True)):
             results.append(one)
             held = [answer.holds for answer in one.answers]
-            trust = "" if one.trusted else ", not good for figures"
+            trust = "" if one.trusted else ", not good for absolute values"
             print(f"- {one.name}: holds {sum(held)} of {len(held)}{trust}", flush=True)
     every = list(chain.from_iterable(one.answers for one in results if one.trusted))
     for kind in kinds:

@@ -89,10 +89,10 @@ def test_which_proxy_the_environment_names(
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("socks5://p:1080", "p:1080 is one for socks5, and only http:// can be used"),
-        ("https://p", "p:80 is one for https, and only http:// can be used"),
-        ("http://p:port", "its URL in the environment is none"),
-        ("http://:3128", "its URL in the environment names no host"),
+        ("socks5://p:1080", "p:1080 is a proxy for socks5, but only http:// is supported"),
+        ("https://p", "p:80 is a proxy for https, but only http:// is supported"),
+        ("http://p:port", "its URL in the environment is not valid"),
+        ("http://:3128", "its URL in the environment has no host"),
     ],
 )
 def test_a_proxy_that_cannot_be_used_is_a_failure_of_its_own(
@@ -134,7 +134,7 @@ def test_a_tunnel_is_open_at_the_last_byte_of_the_head_and_no_sooner(
     head = end.join([f"HTTP/1.1 {status} {reason}", *lines, "", ""]).encode("latin-1")
     reply = (b"HTTP/1.1 100 Continue\r\n\r\n" if interim else b"") + head
     assert [size for size in range(len(reply) + 1) if PLAIN.opened(reply[:size])] == [len(reply)]
-    with pytest.raises(ProxyFailed, match="bytes of its own into the tunnel"):
+    with pytest.raises(ProxyFailed, match="its own bytes into the tunnel"):
         PLAIN.opened(reply + b"x")
 
 
@@ -172,25 +172,25 @@ def test_no_refusal_shows_the_login(status: int, quoted: str, reason: str) -> No
         (
             PLAIN,
             "407 Who\r\nProxy-Authenticate: Basic realm=x",
-            "HTTP 407 Who; it wants a user and a password",
+            "HTTP 407 Who; it requires a user name and password",
         ),
         (
             WITH_LOGIN,
             "407 Who\r\nProxy-Authenticate: Basic realm=x",
-            "it refuses the user and the password",
+            "it refuses the user name and password",
         ),
-        (WITH_LOGIN, "401 Unauthorized", "it refuses the user and the password"),
+        (WITH_LOGIN, "401 Unauthorized", "it refuses the user name and password"),
         (
             PLAIN,
             "407 Who\r\nProxy-Authenticate: Negotiate\r\nproxy-authenticate: NTLM",
-            "takes negotiate, ntlm, and only",
+            "takes negotiate, ntlm, but only",
         ),
         (
             PLAIN,
             "403 Filtered",
-            "HTTP 403 Filtered; it allows no tunnel to this host, or to this port",
+            "HTTP 403 Filtered; it does not allow a tunnel to this host or port",
         ),
-        (PLAIN, "502 Bad Gateway", "HTTP 502 Bad Gateway; it has no connection to the server"),
+        (PLAIN, "502 Bad Gateway", "HTTP 502 Bad Gateway; it cannot connect to the server"),
         (PLAIN, "302 Found", "answered CONNECT with HTTP 302 Found"),
     ],
 )
@@ -201,9 +201,9 @@ def test_a_refusal_says_what_to_do(proxy: Proxy, reply: str, said: str) -> None:
 
 def test_headers_without_end_are_given_up() -> None:
     begun = b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * (MAX_REPLY_BYTES // 6)
-    with pytest.raises(ProxyFailed, match="headers without end"):
+    with pytest.raises(ProxyFailed, match="endless headers"):
         PLAIN.opened(begun)
-    with pytest.raises(ProxyFailed, match="headers without end"):
+    with pytest.raises(ProxyFailed, match="endless headers"):
         PLAIN.opened(b"HTTP/1.1 100 Go on\r\n\r\n" * MAX_REPLY_BYTES)
 
 
@@ -279,8 +279,8 @@ def test_through_the_tunnel_answers_come_as_they_are(
     ("replies", "said"),
     [
         ([b"HTTP/1.1 407 Who are you\r\n\r\n"], "answered CONNECT with HTTP 407 Who are you"),
-        ([b"SSH-2.0-OpenSSH\r\n"], "no HTTP: 'SSH-2.0-OpenSSH'"),
-        ([b"HTTP/1.1 2"], "closed the connection without an answer to CONNECT"),
+        ([b"SSH-2.0-OpenSSH\r\n"], "did not answer with HTTP: 'SSH-2.0-OpenSSH'"),
+        ([b"HTTP/1.1 2"], "closed the connection without a response to CONNECT"),
         ([], "gave no connection within 0.2 s"),
     ],
 )
@@ -310,7 +310,7 @@ def test_nobody_is_there() -> None:
 
 
 @pytest.mark.parametrize("name", [
-    "headers, a line at a time", "headers without end", "interim answers without end",
+    "headers, a line at a time", "endless headers", "interim answers without end",
     "one header without end",
     "interim answers, one at a time", "the first line, a byte at a time", "blank lines",
 ])  # fmt: skip

@@ -301,7 +301,7 @@ def test_a_done_without_a_finish_reason_is_no_more_than_it_was() -> None:
         head(Transfer_Encoding="chunked"), chunked(event(delta(content="a")) + event("[DONE]"))
     )
     stream.decode_pending(2 * S)
-    assert stream.finish() == ("truncated", "the answer ended without a finish_reason")
+    assert stream.finish() == ("truncated", "the response ended without a finish_reason")
 
 
 def test_a_stream_without_done_is_never_over_by_itself() -> None:

@@ -127,7 +127,7 @@ def test_a_coding_that_changes_no_byte_is_none(coding: str) -> None:
 def test_a_compressed_stream_is_refused_by_name(coding: str) -> None:
     got = outcome(typed("text/event-stream", Content_Encoding=coding), b"\x1f\x8b\x08")
     assert got[0] == "malformed"
-    assert "although none was asked for" in got[1]
+    assert "although the request did not ask for any" in got[1]
 
 
 def raw_deflate(data: bytes) -> bytes:

@@ -284,7 +284,7 @@ def test_warmup_then_profiling_then_the_end(begun: Any, caplog: pytest.LogCaptur
         message for message in caplog.messages if "oncurrency" in message or "Warmup" in message
     ] == [
         "Warmup prefill concurrency limited to 2 (session concurrency: 30)",
-        "Warmup is over, profiling begins",
+        "Warmup finished, profiling starts",
         "Prefill concurrency limited to 5 (session concurrency: 30)",
     ]
     facts = control.facts()
@@ -600,9 +600,9 @@ def test_the_drain_waits_for_those_that_are_there(begun: Any) -> None:
 
 def test_who_stops_a_run_reads_what_it_waits_for(begun: Any) -> None:
     line = begun(Master("a"), stop_timeout_s=12.5).open_line()
-    assert (
-        line
-        == "The run ends: it waits at most 12.5 s for open requests; press Ctrl-C again to cut them"
+    assert line == (
+        "The run ends: waiting up to 12.5 s for open requests; press Ctrl-C again to cut them "
+        "off off"
     )
 
 
@@ -956,7 +956,7 @@ def test_without_rules_the_exit_status_is_locusts(begun: Any) -> None:
     assert exit_status_of(begun(Master("a"))) is None
 
 
-# -- turned by hand --------------------------------------------------------------------------------
+# -- changed by hand --------------------------------------------------------------------------------
 
 
 def limits_of(control: Controller) -> list[int | None]:
@@ -965,13 +965,13 @@ def limits_of(control: Controller) -> list[int | None]:
 
 def test_the_gate_is_turned_at_once_and_it_is_said(begun: Any) -> None:
     control = begun(Master("a", "b"), prefill_concurrency=4)
-    assert control.by_hand.change_limit(9) == "prefill limit turned by hand from 4 to 9"
-    assert control.by_hand.change_limit(None) == "prefill limit turned by hand from 9 to no gate"
+    assert control.by_hand.change_limit(9) == "prefill limit changed by hand from 4 to 9"
+    assert control.by_hand.change_limit(None) == "prefill limit changed by hand from 9 to no gate"
     control.by_hand.change_limit(2)
     assert (control.limit, limits_of(control)) == (2, [4, 9, None, 2])
     notes = [note for note in control.facts().notes if "by hand" in note]
     assert len(notes) == 3
-    assert notes[0].startswith("prefill limit turned by hand from 4 to 9, ")
+    assert notes[0].startswith("prefill limit changed by hand from 4 to 9, ")
     assert "s after the start, in profiling" in notes[0]
 
 
@@ -1034,7 +1034,7 @@ def test_a_gate_that_is_not_there_to_be_turned(begun: Any) -> None:
         control.by_hand.change_limit(3)
     ending = begun(Master("a"), prefill_concurrency=3)
     ending.shutdown.begin()
-    with pytest.raises(ValueError, match="right now"):
+    with pytest.raises(ValueError, match="sent now"):
         ending.by_hand.change_limit(2)
 
 
@@ -1062,7 +1062,7 @@ def test_the_rate_of_a_steady_schedule_is_changed_by_hand(begun: Any) -> None:
     assert control.by_hand.rate == 15
     closed = begun(Master("a"), users=4)
     assert closed.by_hand.rate is None
-    with pytest.raises(ValueError, match="no steady request rate"):
+    with pytest.raises(ValueError, match="no constant request rate"):
         closed.by_hand.change_rate(5.0)
 
 
@@ -1216,7 +1216,7 @@ def test_a_look_takes_no_time_from_the_end(
     assert runner.ended == ["quit"]
     decided = look_s < 1
     assert decided == any(
-        note.startswith("Every rule was decided") for note in control.facts().notes
+        note.startswith("Every SLO was decided") for note in control.facts().notes
     )
     kept = DecidedRule(rule=rule, status="PASS", interval="190ms to 210ms", after_s=15.0)
     assert control.facts().decided_rules == (kept,) * decided
@@ -1336,13 +1336,12 @@ def test_the_form_that_processes_learn_is_noted_once(begun: Any) -> None:
             FormLearnt("", RequestForm(("x",) * number, "y" * number), "z\n" * 9999)
         )
     notes = [note for note in control.facts().notes if "refuses" in note]
-    leave = "requests leave it out, and where an answer has no usage, each chunk counts as a token"
+    leave = "requests leave it out, and if a response has no usage, each chunk counts as one token"
     assert notes[:3] == [
         f"the server refuses stream_options (HTTP 400: no stream_options): {leave}",
         f"candidate: the server refuses stream_options (HTTP 400: no stream_options): {leave}",
         "the server refuses max_tokens (HTTP 400: no max_tokens): requests have "
-        "max_completion_tokens in its place, as with "
-        "--max-tokens-field max_completion_tokens",
+        "max_completion_tokens instead, as with --max-tokens-field max_completion_tokens",
     ]
     assert len(notes) < 20
     assert all(len(note) < 5_000 and note.isprintable() for note in notes)
@@ -1353,4 +1352,4 @@ def test_answers_that_were_not_checked_are_noted(begun: Any) -> None:
     control.losses.on_ended("a", Ended(unchecked_answers=2))
     control.losses.on_ended("b", Ended(unchecked_answers=1))
     (note,) = [note for note in control.facts().notes if "schemas" in note]
-    assert note.startswith("WARNING: 3 answers could not be checked in time")
+    assert note.startswith("WARNING: 3 answers could not be checked against their schemas in time")

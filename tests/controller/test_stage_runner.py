@@ -289,8 +289,8 @@ def test_blocks_as_short_as_a_request_are_warned_of_after_the_first_pair(
         one.close(facts, report=True)
     found = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     expected = (
-        "A request of the candidate takes 4.1 s, and a block counts for 8 s: many blocks may have "
-        "no request. --block-duration 11 is long enough."
+        "A request of the candidate takes 4.1 s, but only 8 s of a block count, so many blocks "
+        "may have no request. Use --block-duration 11."
     )
     assert found == [expected] * warns
 
@@ -305,7 +305,7 @@ def test_blocks_come_in_their_order_and_count_behind_the_washout(
         counted.append([one.add_record(sent(at + late)).phase for late in (0.0, 1.9, 2.0, 9.9)])
         one.stop(at + 10.2)
         one.close(facts, report=True)
-    assert one.end == "all pairs are done"
+    assert one.end == "all pairs are complete"
     one.close(facts, report=False)  # the run is over: the last block was closed before
     asked = one.settings.blocks
     assert [(stage.pair, stage.arm) for stage in one.finished] == [

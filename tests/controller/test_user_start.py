@@ -37,9 +37,9 @@ def took(seconds: float, **other: Any) -> Record:
 def test_users_start_over_one_response_time() -> None:
     start = plan(2.125, run_time_s=60)
     assert start == UserStart(users=32, over_s=2.125, by="response_time")
-    assert (
-        str(start) == "32 users started over 2.12 s, one response time of a request alone, as "
-        "measured before the load."
+    assert str(start) == (
+        "32 users started over 2.12 s, the response time of a single request, measured before "
+        "the load."
     )
 
 
@@ -48,7 +48,7 @@ def test_over_at_most_a_tenth_of_the_run() -> None:
     assert start == UserStart(users=32, over_s=6.0, by="run_time")
     assert (
         str(start)
-        == "32 users started over 6 s, a tenth of the time, as one response takes longer."
+        == "32 users started over 6 s, a tenth of the time, because one response takes longer."
     )
     assert plan(6.0, cut=True, run_time_s=60) == start
     assert plan(9.0).over_s == 9.0  # without -t nothing bounds it
@@ -67,14 +67,14 @@ def test_over_at_most_half_of_a_warmup_whose_load_goes_on() -> None:
     assert plan(9.0, **own).over_s == 9.0
     start = plan(20.0, **own)
     assert (start.over_s, start.by) == (15.0, "warmup")
-    assert str(start).endswith("over 15 s, half of the warmup, as one response takes longer.")
+    assert str(start).endswith("over 15 s, half of the warmup, because one response takes longer.")
     assert plan(15.0, cut=True, **own) == start
 
 
 def test_without_a_measurement_over_a_second() -> None:
     start = plan(None, run_time_s=60)
     assert start == UserStart(users=32, over_s=1.0, by="unmeasured")
-    assert "as no response time is known from before the load" in str(start)
+    assert "because no response time was measured before the load" in str(start)
     assert plan(None, run_time_s=5) == UserStart(users=32, over_s=0.5, by="unmeasured")
 
 
@@ -99,7 +99,7 @@ def test_a_rate_that_was_asked_for_is_locusts(users: int, rate: float, over_s: f
 
 
 def test_the_report_names_a_start_at_once() -> None:
-    assert str(plan(spawn_rate=32.0)) == "All 32 users started at once, as -r 32 asks."
+    assert str(plan(spawn_rate=32.0)) == "All 32 users started at once (-r 32 asks."
     assert str(plan(spawn_rate=4.0)) == "32 users started over 7 s (-r 4)."
 
 
@@ -133,8 +133,8 @@ def test_a_start_that_took_longer_is_described_as_it_was() -> None:
     assert planned.describe_plan().startswith("32 users start over at least 2 s, ")
     assert str(replace(planned, took_s=2.4)) == str(planned)
     assert str(replace(planned, took_s=5.5)) == (
-        "32 users started over 5.5 s: the next one when no request awaited its first token. "
-        "2 s were planned, one response time of a request alone, as measured before the load."
+        "32 users started over 5.5 s, each when no request awaited its first token. 2 s were "
+        "planned, the response time of a single request, measured before the load."
     )
 
 

@@ -104,7 +104,7 @@ def test_records_of_a_lost_worker_that_come_after_all_are_none_that_are_lost(
         False,
         False,
     ]
-    assert [*master.workers.remarks()] == ["4 records of lost workers came after all"]
+    assert [*master.workers.remarks()] == ["4 records of lost workers arrived after all"]
 
 
 def test_the_journal_of_a_dead_worker_is_read_and_removed(tmp_path: Path) -> None:
@@ -139,8 +139,8 @@ def test_how_well_the_clocks_agree_is_said_where_there_are_several(tmp_path: Pat
     master.workers.drop("c")  # its records are there
     (remark,) = master.workers.remarks()
     assert remark.startswith(
-        "the times of 2 workers with a clock of another machine are on the master's to within 1.2 "
-        "ms; "
+        "the times of 2 workers on other machines are aligned with the master's clock to within "
+        "1.2 ms; "
     )
 
 

@@ -114,10 +114,10 @@ def test_one_server_with_a_cache_and_a_secret_of_the_candidate(tmp_path: Path) -
 def test_what_cannot_be_is_refused_before_any_load(tmp_path: Path) -> None:
     with start_simulator() as url:
         for words, said in (
-            ((), "ab takes --candidate URL"),
+            ((), "ab needs --candidate URL"),
             (("--candidate", "localhost:1"), "the candidate: cannot reach http://localhost:1"),
             (("--aa", "-t", "60s"), "10 are needed"),
-            (("--candidate-set", "header:X Y=sesame"), "a header is header:NAME=VALUE"),
+            (("--candidate-set", "header:X Y=sesame"), "write a header as header:NAME=VALUE"),
         ):
             done = ab(tmp_path / "r", "--base", url, *words)
             assert done.returncode == 5

@@ -654,7 +654,7 @@ def test_a_worker_whose_clock_is_wrong_is_on_the_masters_timeline(
         assert abs(said - rows[record.id]["arrived_at"]) < 30  # and not 1,000 s
     (note,) = [note for note in its.run["notes"] if "clock of another machine" in note]
     assert note.startswith(
-        "the times of 1 worker with a clock of another machine are on the master's to within "
+        "the times of 1 worker on other machines are aligned with the master's clock to within "
     )
     assert sorted(health["clock_error_s"] > 0 for health in its.run["health"]) == [False, True]
     due = sorted(record.due_at + record.clock_offset_s for record in got)
@@ -706,7 +706,7 @@ def test_workers_that_do_not_belong_are_refused_by_name_and_the_run_goes_on(
     assert "is refused: its locust-llm is 9.9.9, the master's is " in said
     assert "is refused: its locustfile is mixed.py (" in said
     assert "the master's is chat.py (" in said
-    assert "has not introduced itself" in said
+    assert "no handshake within" in said
     assert "the master refuses this worker: its locust-llm is 9.9.9" in its.log("worker1")
     assert len(its.records()) == len(server.rows())
     assert len({record.worker for record in its.records()}) == 1

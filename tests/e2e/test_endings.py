@@ -138,7 +138,7 @@ def test_so_does_one_that_loses_them_in_its_drain(server: Server, tmp_path: Path
     with command(
         tmp_path, *run_words(server, "--processes", "2", "-u", "2", "-t", "3", *long)
     ) as its:
-        its.until(lambda: "Time is up" in its.text)
+        its.until(lambda: "Time limit reached" in its.text)
         for child in its.children():
             child.kill()
         assert its.ends(LOST_S) == ExitStatus.INCOMPLETE, its.text
@@ -387,7 +387,9 @@ def test_a_second_one_hurries(server: Server, tmp_path: Path, mode: str, number:
         time.sleep(1.5)
         assert its.process.poll() is None
         assert (
-            its.text.count("waits at most 200 s for open requests; press Ctrl-C again to cut them")
+            its.text.count(
+                "waiting up to 200 s for open requests; press Ctrl-C again to cut them off"
+            )
             == 1
         )
         its.process.send_signal(number)
@@ -494,8 +496,8 @@ def reporting(its: Command) -> bool:
 PHASES: Final[dict[str, Callable[[Command, Server], object]]] = {
     "import": lambda its, server: time.sleep(0.3),
     "warmup": lambda its, server: its.until(lambda: server.truth()["engine"]["running"] > 0),
-    "profiling": lambda its, server: its.until(lambda: "profiling begins" in its.text),
-    "grace": lambda its, server: its.until(lambda: "Time is up" in its.text),
+    "profiling": lambda its, server: its.until(lambda: "profiling starts" in its.text),
+    "grace": lambda its, server: its.until(lambda: "Time limit reached" in its.text),
     "report": lambda its, server: its.until(lambda: reporting(its)),
 }
 """How to wait for it in a run with a warmup of two seconds and a profiling of two, whose answers

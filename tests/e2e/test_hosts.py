@@ -260,7 +260,7 @@ def test_a_network_that_is_parted_for_twenty_seconds_costs_no_record(tmp_path: P
         assert site.run["records_lost"] == 0, site.logs()
         notes = " ".join(site.run["notes"])
         assert "was lost" in notes
-        assert "of lost workers came after all" in notes
+        assert "of lost workers arrived after all" in notes
         assert site.most_prefilling <= 4
         site.check_axis(got, tightest_s=0.12)
 

@@ -38,4 +38,7 @@ def test_the_others_prompts_are_seen(tmp_path: Path) -> None:
     ttft = next(figure for figure in found.figures if figure.label == "TTFT p50 (ms)")
     assert ttft.low_percent is not None
     assert ttft.low_percent > 10
-    assert "Isolation: gold beside the others against alone" in (folder / "summary.md").read_text()
+    assert (
+        "Isolation: gold with the others, compared with alone"
+        in (folder / "summary.md").read_text()
+    )

@@ -165,10 +165,10 @@ def test_steering_moves_nothing_goes_away_and_can_be_undone(
     page.locator("#limit").fill("2")
     page.get_by_role("button", name="Set", exact=True).click()
     output = page.locator("#answer output")
-    output.get_by_text("prefill limit turned by hand from 4 to 2").wait_for()
+    output.get_by_text("prefill limit changed by hand from 4 to 2").wait_for()
     assert page.evaluate(TOPS)[1:] == before[1:]  # the first one has a mark more above its plot
     page.get_by_role("button", name="Undo").click()
-    output.get_by_text("prefill limit turned by hand from 2 to 4").wait_for()
+    output.get_by_text("prefill limit changed by hand from 2 to 4").wait_for()
     until(lambda: run.web.status()["limit"] == 4, 5)
     page.locator("#limit").fill("0")
     page.locator("#limit").press("Enter")

@@ -605,7 +605,7 @@ def test_users_that_two_processes_cannot_share_evenly_have_all_their_turns(
         (("--max-users", "2"), "too few users"),
         pytest.param(("-u", "2"), "too few users", marks=pytest.mark.full),
         pytest.param(
-            ("-u", "30", "--prefill-concurrency", "1"), "the prefill gate", marks=pytest.mark.full
+            ("-u", "30", "--prefill-concurrency", "1"), "the prefill limit", marks=pytest.mark.full
         ),
     ],
 )
@@ -629,8 +629,8 @@ def test_what_was_not_delivered_is_said_with_its_cause(
     assert any(f"Cause: {some}" in said for some in causes)
     if "--max-users" in words:
         assert (
-            "all 2 users are busy and arrivals wait: a server that keeps up needs more"
-            in done.stderr
+            "all 2 users are busy and arrivals wait. If the server keeps up with the load, raise "
+            "--max-users" in done.stderr
         )
         assert {record.user for record in got} == {1, 2}
 
@@ -660,7 +660,7 @@ REFUSED: Final = (
     ("--fixed-schedule", "--fixed-schedule needs a trace (--input-file)"),
     (
         "--fixed-schedule --input-file timeless.jsonl --dataset-sampling-strategy shuffle",
-        "--fixed-schedule follows the times of its trace",
+        "--fixed-schedule follows the timestamps of the trace",
     ),
     (
         "--fixed-schedule --input-file odd.jsonl --fixed-schedule-start-offset 5 "
@@ -682,8 +682,8 @@ REFUSED: Final = (
     ("--request-cancellation-delay 1",
         "--request-cancellation-delay needs --request-cancellation-rate"),
     ("--num-prefix-prompts 3", "--num-prefix-prompts and --prefix-prompt-length need each other"),
-    ("--warmup-concurrency 2 -u 2", "--warmup-concurrency has nothing to apply to"),
-    ("--warmup-request-rate 2", "--warmup-request-rate has nothing to apply to"),
+    ("--warmup-concurrency 2 -u 2", "--warmup-concurrency needs a warmup"),
+    ("--warmup-request-rate 2", "--warmup-request-rate needs a warmup"),
     ("--warmup-request-count 2 --warmup-concurrency 2 --request-rate 5",
         "--warmup-concurrency needs the number of users"),
     ("--custom-dataset-type openai", "--custom-dataset-type needs --input-file"),

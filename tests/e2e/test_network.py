@@ -177,10 +177,10 @@ def test_through_a_real_proxy_with_tls_and_a_client_certificate(
         (
             files,
             {"HTTPS_PROXY": f"http://ada:no{PASSWORD}@127.0.0.1:{tinyproxy}"},
-            "it refuses the user and the password",
+            "it refuses the user name and password",
         ),
         (files[:2], way, "PROBLEM reachable"),  # without a certificate of its own
-        (files[2:], way, "may have put a certificate of its own there: see --ca-cert"),
+        (files[2:], way, "may have replaced the certificate with its own: see --ca-cert"),
     ):
         refused = locust_llm(tmp_path, "check", host, *words, **more)
         assert refused.returncode != 0

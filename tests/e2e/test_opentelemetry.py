@@ -200,6 +200,6 @@ def test_a_collector_that_does_not_answer_holds_up_no_request(tmp_path: Path) ->
     )
     assert counts.dropped
     assert (
-        f"WARNING: OpenTelemetry lacks a part of this run: {counts.dropped} spans dropped"
+        f"WARNING: OpenTelemetry data of this run is incomplete: {counts.dropped} spans dropped"
         in " ".join(said.split())
     )

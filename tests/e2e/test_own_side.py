@@ -123,7 +123,9 @@ def test_a_second_sigint_cuts_what_is_open_and_still_reports(
     status, out, err = ended(process)
     assert status == ExitStatus.INCOMPLETE, err  # none of them was answered
     assert "Traceback" not in err
-    assert "None of 4 requests succeeded: all were cut when the run ended" in " ".join(out.split())
+    assert "None of 4 requests succeeded: all were unfinished when the run ended" in " ".join(
+        out.split()
+    )
     assert (
         "4 requests were still running when a second signal (Ctrl-C) came, "
         in (tmp_path / "r" / "summary.md").read_text()
@@ -155,7 +157,7 @@ def test_a_run_that_is_killed_can_be_reported_all_the_same(url: str, tmp_path: P
     words = " ".join(done.stdout.split())  # however wide the terminal is
     assert "the run did not end cleanly" in (folder / "summary.md").read_text()
     lost = f"1 line of profile_export.jsonl could not be read (line {whole + 1}:"
-    assert f"INCOMPLETE: the run has no end, as its load generator was killed; {lost}" in words
+    assert f"INCOMPLETE: the run has no end, because its load generator was killed; {lost}" in words
     assert (
         f"{whole} succeeded" in done.stdout
         or f"{whole} requests" in done.stdout
@@ -189,9 +191,9 @@ def test_a_full_disk_costs_no_record(url: str, tmp_path: Path) -> None:
     assert "Traceback" not in err, err
     assert 0 < len(lines(folder)) < 32
     (told,) = [
-        line.partition("When there is room: ")[2]
+        line.partition("After freeing disk space: ")[2]
         for line in err.splitlines()
-        if "When there is room" in line
+        if "After freeing disk space" in line
     ]
     rest = Path(told.split()[1])
     assert told.endswith(f"locust-llm report {folder}")
@@ -278,7 +280,10 @@ def test_a_reporter_that_dies_again_leaves_the_command(
     Reporters(monkeypatch, answer, answer)
     result, missing = reporter.make_reports(folder)
     assert result is None
-    assert f"The report failed; the records are safe: locust-llm report '{folder}'" in missing
+    assert (
+        "The report failed; the records are saved: create the reports with locust-llm report "
+        f"'{folder}'"
+    ) in missing
     assert missing in caplog.text
     assert reason in caplog.text
 
@@ -313,7 +318,8 @@ def test_who_does_not_wait_for_the_reports_is_left_the_command(
     assert reporter.make_reports(folder).result is None
     assert reporters.killed == 1
     assert (
-        f"No reports were made; the records are safe: locust-llm report '{folder}'" in caplog.text
+        "No reports were created; the records are saved: create the reports with locust-llm "
+        f"report '{folder}'" in caplog.text
     )
 
 
@@ -328,4 +334,4 @@ def test_a_reporter_that_hangs_is_ended(folder: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(reporter, "PATIENCE_S", 0.2)
     with gevent.Timeout(20):
         missing = reporter.make_reports(folder).missing
-    assert "The reports were stopped after 0 s; the records are safe" in missing
+    assert "The reports were stopped after 0 s; the records are saved" in missing

@@ -79,29 +79,29 @@ def locust(*words: str, **environment: str) -> Ended:
     [
         pytest.param(
             "--processes 2 --prefill-concurrency x",
-            "--prefill-concurrency takes a whole number, got 'x'",
+            "--prefill-concurrency must be a whole number, got 'x'",
             marks=pytest.mark.full,
         ),
         pytest.param(
             "--processes 2 -u 2 --prefill-concurrency 3",
-            "--prefill-concurrency 3 is above the 2 users (-u): at most 2 requests can run at a "
-            "time",
+            "--prefill-concurrency 3 is above the 2 users (-u): at most 2 requests can run at the "
+            "same time",
             marks=pytest.mark.full,
         ),
         (
             "--host {url} --processes 2 --model mine",
-            "--model: the server has no model 'mine'; it has: tiny, other; --no-model-check sends it all "
-            "the same",
+            "--model: the server has no model 'mine'; it has: tiny, other; to send it anyway, use "
+            "--no-model-check",
         ),
         pytest.param(
             "--host {url} --report-dir file/run",
-            "the report folder cannot be written: file/run: Not a directory (--report-dir names "
-            "another)",
+            "the report folder cannot be written: file/run: Not a directory (use --report-dir to "
+            "choose another folder)",
             marks=pytest.mark.full,
         ),
         pytest.param(
             "--host {url} --header " + SECRET,
-            "--header takes NAME: VALUE, got one without a colon",
+            "--header must be NAME: VALUE, got one without a colon",
             marks=pytest.mark.full,
         ),
     ],
@@ -165,7 +165,7 @@ def test_a_run_sends_the_key_and_the_headers_and_writes_them_nowhere(
     assert len(chats) == 6
     for one in server.asked:
         assert (one.headers["authorization"], one.headers["x-key"]) == (f"Bearer {KEY}", SECRET)
-    note = "the server has no list of models (HTTP 404 for /v1/models): --model was not checked"
+    note = "the server does not list its models (HTTP 404 for /v1/models): --model was not checked"
     assert note in ended.err
     written = {path.name: path.read_text() for path in Path("run").rglob("*") if path.is_file()}
     assert {"run.json", "profile_export.jsonl", "summary.md", "report.html"} <= set(written)

@@ -92,7 +92,7 @@ def test_what_has_one_address_refuses_two(tmp_path: Path) -> None:
         "X-Session-Token",
     )
     assert (
-        "--backend-header X-Session-Token may hold a secret, and backends are written down"
+        "--backend-header X-Session-Token may hold a secret, and its values are written to reports"
         in done.stderr
     )
     done = run(two, tmp_path / "r")

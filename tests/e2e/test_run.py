@@ -198,7 +198,7 @@ def test_what_outlasts_the_grace_period_is_cut_and_no_failure(
     assert all(len(record.chunk_us) > 100 for record in got)  # what came until then is kept
     said = done.stdout + done.stderr
     assert (
-        said.count("one of 3 requests succeeded: all were cut when the run ended"),
+        said.count("one of 3 requests succeeded: all were unfinished when the run ended"),
         said.count("INCOMPLETE"),
     ) == (
         1,

@@ -76,7 +76,7 @@ def test_the_server_sees_each_address_and_the_run_says_so(seeing: Seeing, tmp_pa
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--source-ip", "192.0.2.1"), "--source-ip 192.0.2.1 is no address of this machine"),
+        (("--source-ip", "192.0.2.1"), "--source-ip 192.0.2.1 is not an address of this machine"),
         (("--source-ip", "::1"), "--source-ip has no IPv4 address, as 127.0.0.1 has"),
     ],
 )
@@ -151,8 +151,8 @@ def test_more_users_than_one_address_has_ports(space: tuple[str, ...], tmp_path:
         )
         assert refused.returncode == ExitStatus.REFUSED
         assert (
-            "80 users (-u) need as many ports towards the server, and this machine has 50 (40000 "
-            "to 40049)" in refused.stderr
+            "80 users (-u) need as many ports to the server, but this machine has 50 (40000 to "
+            "40049)" in refused.stderr
         )
         assert "2 addresses of this machine (--source-ip)" in refused.stderr
         done = subprocess.run(

@@ -27,7 +27,7 @@ def turn(web: Web, live: Any, limit: int | None, ramp: str = "") -> None:
             live.get_by_label("Ramp, seconds").fill(ramp)
             live.get_by_role("button", name="Set", exact=True).click()
     assert answer.value.ok
-    live.locator("#answer").get_by_text("prefill limit turned by hand").wait_for()
+    live.locator("#answer").get_by_text("prefill limit changed by hand").wait_for()
 
 
 def the_gate_follows(web: Web, live: Any) -> None:
@@ -77,7 +77,8 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., W
     assert not page.locator('[name="prefill_concurrency_ramp_duration"]').is_visible()
     start(page, prefill_concurrency="25")
     page.get_by_text(
-        "--prefill-concurrency 25 is above the 24 users (-u): at most 24 requests can run at a time"
+        "--prefill-concurrency 25 is above the 24 users (-u): at most 24 requests can run at the "
+        "same time"
     ).wait_for()
     assert page.evaluate("document.activeElement.name") == "prefill_concurrency"
     assert page.locator('[name="prefill_concurrency_ramp_duration"]').is_visible()
@@ -89,9 +90,9 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., W
     locust.picture(tab, "tab")
     tab.get_by_role("tab", name="Download Data").click()
     assert (
-        tab.get_by_role("link", name="LLM live page: charts and the prefill gate").get_attribute(
-            "href"
-        )
+        tab.get_by_role(
+            "link", name="LLM live page: charts and the prefill concurrency limit"
+        ).get_attribute("href")
         == "./llm"
     )
     tab.get_by_role("button", name="Edit", exact=True).click()
@@ -148,7 +149,7 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., W
     assert int(count.replace(",", "")) == len(ok)
     said = json.loads((locust.folder / "run" / "run.json").read_text())["run"]
     assert [change["limit"] for change in said["limits"]] == [4, 9, 2, None, 3]
-    assert sum("turned by hand" in note for note in said["notes"]) == 4
+    assert sum("changed by hand" in note for note in said["notes"]) == 4
     assert alone.locator("#headline").inner_text()
     report = locust.context.request.get(
         alone.get_by_role("link", name="Report", exact=True).evaluate("link => link.href")

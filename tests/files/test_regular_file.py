@@ -23,13 +23,13 @@ def a_sparse_file(path: Path) -> None:
 
 
 IRREGULAR: dict[str, tuple[Callable[[Path], object], str]] = {
-    "pipe": (os.mkfifo, "file is a pipe, and a regular file is needed"),
+    "pipe": (os.mkfifo, "file is a pipe: use a regular file"),
     "device": (lambda path: path.symlink_to("/dev/zero"),
-        "file is a device, and a regular file is needed"),
-    "socket": (a_socket, "file is a socket, and a regular file is needed"),
+        "file is a device: use a regular file"),
+    "socket": (a_socket, "file is a socket: use a regular file"),
     "folder": (Path.mkdir, "Is a directory"),
     "loop": (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
-    "sparse": (a_sparse_file, "file is a sparse file: most of it was never written"),
+    "sparse": (a_sparse_file, "file is a sparse file: most of it is empty"),
     "nothing": (lambda path: None, "No such file or directory"),
 }  # fmt: skip
 

@@ -34,7 +34,7 @@ def test_a_mark_is_no_part_of_the_text(file: Path, text: str, mark: bool) -> Non
 )
 def test_another_encoding_is_named(file: Path, text: str, encoding: str) -> None:
     file.write_bytes(text.encode(encoding, "replace"))
-    with pytest.raises(OSError, match=f"is {encoding.upper()} text, and UTF-8 is needed"):
+    with pytest.raises(OSError, match=f"is {encoding.upper()} text: convert it to UTF-8"):
         read_small_text(str(file))
 
 

@@ -112,10 +112,10 @@ def test_a_bucket_that_is_not_there_changes_no_status_and_the_folder_can_be_copi
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("bucket/prefix", "--upload takes a URL such as s3://bucket/prefix, got 'bucket/prefix'"),
-        ("s3://", "--upload takes a URL such as"),
-        ("s3://key:secret@bucket", "--upload takes no user or password in the URL"),
-        ("nothing://bucket", "--upload nothing://bucket: fsspec knows no nothing://"),
+        ("bucket/prefix", "--upload needs a URL such as s3://bucket/prefix, got 'bucket/prefix'"),
+        ("s3://", "--upload needs a URL such as"),
+        ("s3://key:secret@bucket", "--upload must not contain a user name or password in the URL"),
+        ("nothing://bucket", "--upload nothing://bucket: fsspec does not support nothing://"),
         ("s3://bucket", ""),
     ],
 )

@@ -54,17 +54,21 @@ def asked(*words: str) -> Settings:
 REFUSED: Final = [
     (
         ["--otlp-receiver", "--no-traceparent"],
-        "--otlp-receiver joins spans to requests by their traceparent: leave out --no-traceparent",
+        "--otlp-receiver needs the traceparent header to join spans to requests: leave out "
+        "--no-traceparent",
     ),
-    (["--prefill-concurrency", "three"], "--prefill-concurrency takes a whole number, got 'three'"),
-    (["--prefill-concurrency", "2.5"], "--prefill-concurrency takes a whole number, got '2.5'"),
-    (["--output-tokens-mean", "many"], "--output-tokens-mean takes a number, got 'many'"),
-    (["--output-tokens-mean", "nan"], "--output-tokens-mean takes a number, got 'nan'"),
-    (["--request-timeout", "inf"], "--request-timeout takes a number, got 'inf'"),
-    (["--request-count", "1e3"], "--request-count takes a whole number, got '1e3'"),
+    (
+        ["--prefill-concurrency", "three"],
+        "--prefill-concurrency must be a whole number, got 'three'",
+    ),
+    (["--prefill-concurrency", "2.5"], "--prefill-concurrency must be a whole number, got '2.5'"),
+    (["--output-tokens-mean", "many"], "--output-tokens-mean must be a number, got 'many'"),
+    (["--output-tokens-mean", "nan"], "--output-tokens-mean must be a number, got 'nan'"),
+    (["--request-timeout", "inf"], "--request-timeout must be a number, got 'inf'"),
+    (["--request-count", "1e3"], "--request-count must be a whole number, got '1e3'"),
     (
         ["--percentiles", "50,p90"],
-        "--percentiles takes numbers with commas between, such as 50,90,95,99, got '50,p90'",
+        "--percentiles must be numbers separated by commas, such as 50,90,95,99, got '50,p90'",
     ),
     (
         ["--endpoint", f"/v1/chat/completions?api-key={SECRET}"],
@@ -86,18 +90,17 @@ REFUSED: Final = [
     ),
     (
         ["--endpoint-type", "embeddings", "--slo", "ttft p95 < 500ms"],
-        "SLO 'ttft p95 < 500ms': embeddings has no ttft, as nothing is generated: use "
+        "SLO 'ttft p95 < 500ms': embeddings generates no tokens and has no ttft: use "
         "request_latency",
     ),
     (
         ["--endpoint-type", "embeddings", "--slo", "output_tokens_per_s > 5"],
-        "SLO 'output_tokens_per_s > 5/s': embeddings has no output_tokens_per_s, as nothing is "
-        "generated: "
-        "use input_tokens_per_s",
+        "SLO 'output_tokens_per_s > 5/s': embeddings generates no tokens and has no "
+        "output_tokens_per_s: use input_tokens_per_s",
     ),
     (
         ["--endpoint-type", "rerank", "--goodput", "time_to_first_token:300"],
-        "--goodput: rerank has no ttft, as nothing is generated: use request_latency",
+        "--goodput: rerank generates no tokens and has no ttft: use request_latency",
     ),
     (
         ["--endpoint-type", "rerank", "--output-tokens-mean", "9"],
@@ -109,11 +112,11 @@ REFUSED: Final = [
     ),
     (
         ["--endpoint-type", "messages", "--per-chunk-usage"],
-        "--per-chunk-usage is of chat and completions: messages has no such count",
+        "--per-chunk-usage works with chat and completions only: messages has no such count",
     ),
     (
         ["--no-streaming", "--per-chunk-usage"],
-        "--per-chunk-usage needs --streaming: an answer in one piece has no chunks",
+        "--per-chunk-usage needs --streaming: a response without streaming has no chunks",
     ),
     (
         ["--endpoint-type", "embeddings", "--session-turns-mean", "2"],
@@ -121,11 +124,12 @@ REFUSED: Final = [
     ),
     (
         ["--endpoint-type", "embeddings", "--prefill-concurrency-ramp-duration", "9"],
-        "--prefill-concurrency-ramp-duration has nothing to ramp: give --prefill-concurrency too",
+        "--prefill-concurrency-ramp-duration has nothing to ramp: add --prefill-concurrency",
     ),
     (
         ["--batch-size-text", "8"],
-        "--batch-size-text is of --endpoint-type embeddings or rerank, and chat has one prompt",
+        "--batch-size-text works with --endpoint-type embeddings or rerank only: chat has one "
+        "prompt per request",
     ),
     (["--max-retries", "-1"], "--max-retries must be at least 0, got -1"),
     (
@@ -142,34 +146,38 @@ REFUSED: Final = [
         ["--max-tokens-field", "n"],
         "--max-tokens-field must be one of max_tokens, max_completion_tokens, got 'n'",
     ),
-    (["--header", f"X-Key={SECRET}"], "--header takes NAME: VALUE, got one without a colon"),
-    (["--header", f": {SECRET}"], "--header takes NAME: VALUE, and '' is no name of a header"),
+    (["--header", f"X-Key={SECRET}"], "--header must be NAME: VALUE, got one without a colon"),
+    (
+        ["--header", f": {SECRET}"],
+        "--header must be NAME: VALUE, and '' is not a valid name of a header",
+    ),
     (
         ["--header", f"X Key: {SECRET}"],
-        "--header takes NAME: VALUE, and 'X Key' is no name of a header",
+        "--header must be NAME: VALUE, and 'X Key' is not a valid name of a header",
     ),
     (
         ["--header", f"X-Key: {SECRET}\u20ac"],
-        "--header X-Key: its value has characters that no header can carry",
+        "--header X-Key: its value has characters that a header must not contain",
     ),
     (
         ["--header", f"X-Key: {SECRET}\r\nX: y"],
-        "--header X-Key: its value has characters that no header can carry",
+        "--header X-Key: its value has characters that a header must not contain",
     ),
-    (["--host", "http://[::1"], "--host 'http://[::1' is no URL: Invalid IPv6 URL"),
+    (["--host", "http://[::1"], "--host 'http://[::1' is not a valid URL: Invalid IPv6 URL"),
     (["-u", "2", "--prefill-concurrency", "0"], "--prefill-concurrency must be at least 1, got 0"),
     (
         ["-u", "2", "--prefill-concurrency", "3"],
-        "--prefill-concurrency 3 is above the 2 users (-u): at most 2 requests can run at a time",
+        "--prefill-concurrency 3 is above the 2 users (-u): at most 2 requests can run at the "
+        "same time",
     ),
     (
         ["--prefill-concurrency", "3"],
-        "--prefill-concurrency 3 is above the 1 users (-u): at most 1 requests can run at a time",
+        "--prefill-concurrency 3 is above the 1 users (-u): at most 1 requests can run at the "
+        "same time",
     ),
     (
         ["-u", "3", "--prefill-concurrency", "3", "--no-streaming"],
-        "--prefill-concurrency needs --streaming: without a stream there is no time of the first "
-        "token",
+        "--prefill-concurrency needs --streaming: without a stream there is no time to first token",
     ),
     (
         ["--prefill-concurrency-ramp-duration", "0"],
@@ -182,9 +190,8 @@ REFUSED: Final = [
     *(
         (
             ["--arrival-pattern", "poisson", *load],
-            "--arrival-pattern poisson has no arrivals to apply to: give --request-rate too, or "
-            "leave it out (without a "
-            "rate, each user sends when it has its last answer)",
+            "--arrival-pattern poisson needs --request-rate. Without a rate, each user sends its "
+            "next request after its last response",
         )
         for load in (
             ["-u", "4"],
@@ -245,7 +252,7 @@ def test_embeddings_have_no_stream_and_the_gate_all_the_same(
     )
     assert asked("--endpoint-type", "rerank", "--batch-size-text", "8").texts == 9  # with the query
     monkeypatch.setattr("sys.argv", ["locust", "--streaming"])
-    with pytest.raises(RunRefused, match="embeddings answers in one piece: leave out --streaming"):
+    with pytest.raises(RunRefused, match="embeddings does not stream: leave out --streaming"):
         asked(*words)
 
 
@@ -440,7 +447,7 @@ def test_a_key_that_no_header_can_carry(
 def test_a_run_needs_a_host(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = "--host is missing: the server's address, such as --host localhost:8000"
+    expected = "--host is missing: add the server's address, such as --host localhost:8000"
 
     class WithoutHost:
         """In the place of Locust's users and ours: those of other tests have a host."""
@@ -454,26 +461,24 @@ def test_a_run_needs_a_host(
 def test_a_report_folder_below_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert refused_before_load(capsys, "--report-dir", "file/run") == (
-        "the report folder cannot be written: file/run: Not a directory (--report-dir names "
-        "another)"
+        "the report folder cannot be written: file/run: Not a directory (use --report-dir to "
+        "choose another folder)"
     )
 
 
 def test_spans_that_could_not_come(capsys: pytest.CaptureFixture[str]) -> None:
     said = refused_before_load(capsys, "--otlp-receiver", "203.0.113.1:4318")
     assert said == (
-        "--otlp-receiver cannot listen on 203.0.113.1:4318: Cannot assign requested address; it "
-        "takes an address of this "
-        "machine"
+        "--otlp-receiver cannot listen on 203.0.113.1:4318: Cannot assign requested address; use "
+        "an address of this machine"
     )
 
 
 def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str], server: TinyServer) -> None:
     line = refused_before_load(capsys, "--host", server.url, "--model", "mine")
-    assert (
-        line
-        == "--model: the server has no model 'mine'; it has: tiny, other; --no-model-check sends it all the "
-        "same"
+    assert line == (
+        "--model: the server has no model 'mine'; it has: tiny, other; to send it anyway, use "
+        "--no-model-check"
     )
     assert server.paths() == ["/v1/models"]
 

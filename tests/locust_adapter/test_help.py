@@ -114,12 +114,12 @@ def test_what_other_tools_call_an_option_is_named_here() -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--workers", "30"], "there is no --workers: it is --processes here"),
-        (["--rps=100"], "there is no --rps: it is --request-rate here"),
-        (["--ui", "none"], "there is no --ui: it has no equivalent here"),
+        (["--workers", "30"], "unknown option --workers: use --processes"),
+        (["--rps=100"], "unknown option --rps: use --request-rate"),
+        (["--ui", "none"], "unknown option --ui: it has no equivalent"),
         (
             ["--concurrency", "1,2"],
-            "--concurrency takes one number: several are --sweep concurrency=1,2,4 here",
+            "--concurrency takes one number: for several, use --sweep concurrency=1,2,4",
         ),
         (
             [
@@ -134,40 +134,38 @@ def test_what_other_tools_call_an_option_is_named_here() -> None:
                 "info",
                 "--ui=x",
             ],
-            "4 options are not as they are here: --ui: it has no equivalent here; --workers-max: "
-            "it has no equivalent "
-            "here; --goodputt: did you mean --goodput?; --log-level: it is --loglevel here",
+            "4 options are unknown: --ui: it has no equivalent; --workers-max: it has no "
+            "equivalent; --goodputt: did you mean --goodput?; --log-level: use --loglevel",
         ),
         (
             ["--url", "a:1", "--url=b:1"],
-            "more than one address is given: name one server, or the replicas of one with commas "
-            "between",
+            "more than one address is given: use one server, or the replicas of one, separated by "
+            "commas",
         ),
-        (["--max-tokens", "7"], "there is no --max-tokens: it is --output-tokens-mean here"),
+        (["--max-tokens", "7"], "unknown option --max-tokens: use --output-tokens-mean"),
         (
             ["--api-key", "sk-1"],
-            "there is no --api-key: it is --api-key-file, or OPENAI_API_KEY in the environment, "
-            "here",
+            "unknown option --api-key: use --api-key-file, or OPENAI_API_KEY in the environment",
         ),
         (
             ["--prefil-concurrency", "3"],
-            "there is no --prefil-concurrency: did you mean --prefill-concurrency?",
+            "unknown option --prefil-concurrency: did you mean --prefill-concurrency?",
         ),
-        (["--qqqqqqqq"], "there is no --qqqqqqqq: --help-all shows every option"),
-        (["--request-rat", "5"], "there is no --request-rat: did you mean --request-rate?"),
-        (["--prefil=2"], "there is no --prefil: did you mean --prefill-concurrency?"),
+        (["--qqqqqqqq"], "unknown option --qqqqqqqq: --help-all shows every option"),
+        (["--request-rat", "5"], "unknown option --request-rat: did you mean --request-rate?"),
+        (["--prefil=2"], "unknown option --prefil: did you mean --prefill-concurrency?"),
         (
             ["--host", "a:1", "--host=b:1"],
-            "more than one address is given: name one server, or the replicas of one with commas "
-            "between",
+            "more than one address is given: use one server, or the replicas of one, separated by "
+            "commas",
         ),
         (
             ["a:1", "--host", "b:1"],
-            "more than one address is given: name one server, or the replicas of one with commas "
-            "between",
+            "more than one address is given: use one server, or the replicas of one, separated by "
+            "commas",
         ),
-        (["me:secret@x"], "'ADDRESS' is no user class: did you mean --host ADDRESS?"),
-        (["some/folder"], "'some/folder' is no user class: did you mean --host some/folder?"),
+        (["me:secret@x"], "'ADDRESS' is not a user class: did you mean --host ADDRESS?"),
+        (["some/folder"], "'some/folder' is not a user class: did you mean --host some/folder?"),
     ],
 )
 def test_a_wrong_word_is_refused_with_what_was_meant(
@@ -275,7 +273,7 @@ def test_the_lists_of_names_do_not_overlap() -> None:
     ("word", "line"),
     [
         ("rnu", "unknown command 'rnu': did you mean run?"),
-        ("bench", "unknown command 'bench': it is run here"),
+        ("bench", "unknown command 'bench': use run"),
         ("qqqq", "unknown command 'qqqq'"),
         (
             "--url=http://key@x",

@@ -105,7 +105,7 @@ def test_the_csv_has_what_came_after_its_last_turn(
 def test_what_locust_counts_otherwise(counts: dict[str, int], profiled: int, text: str) -> None:
     found = describe_count_difference(Counter(counts), profiled)
     assert found == (
-        f"Locust's own files (--csv, --html) also count {text}. The report does not."
+        f"Locust's own files (--csv, --html) also include {text}. The report leaves them out."
         if text
         else ""
     )
@@ -125,9 +125,8 @@ def test_what_is_not_ours_is_one_line() -> None:
     stats.log_request("POST", "/login", 1000.0, 0)
     stats.log_error("POST", "/login", "no\x1b[31m such user")
     assert describe_other_requests(stats, ours) == (
-        "Beside the LLM requests (self.client): 20 requests, p95 59.5 ms, 1 failed (most often "
-        "POST /login: no\ufffd[31m "
-        "such user); --verbose has Locust's tables"
+        "Other requests than LLM requests (self.client): 20 requests, p95 59.5 ms, 1 failed (most "
+        "often POST /login: no\ufffd[31m such user); --verbose prints Locust's tables"
     )
 
 

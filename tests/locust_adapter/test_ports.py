@@ -17,7 +17,7 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.locust_adapter.ports import refuse_taken_ports
 from locust_llm.settings.run_refusal import RunRefused
 
-HAS = "another program has it, give another port"
+HAS = "another program uses it: choose another port"
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def test_locusts_own_numbers_stay(word: str, processes: int | None) -> None:
 def test_what_is_neither(word: str) -> None:
     with pytest.raises(
         RunRefused,
-        match=rf"^--processes takes a whole number or auto, got '{word.replace('+', '.')}'$",
+        match=rf"^--processes must be a whole number or auto, got '{word.replace('+', '.')}'$",
     ):
         fresh().parse(["--processes", word])
 

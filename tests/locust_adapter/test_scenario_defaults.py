@@ -218,19 +218,23 @@ OWN: Final = [
         "output-token-mean = 3",
         "line 2, output-token-mean: there is no such option: did you mean output-tokens-mean?",
     ),
-    ("isl = 3", "line 2, isl: there is no such option: it is synthetic-input-tokens-mean here"),
+    ("isl = 3", "line 2, isl: unknown option: use synthetic-input-tokens-mean"),
     ("zzz = 3", "line 2, zzz: there is no such option"),
-    ("users = 3", "line 2, users: is of a run, not of its workload: give it on the command line"),
+    ("users = 3", "line 2, users: belongs to a run, not to a workload: use it on the command line"),
     (
         "[prompts]\nx = 1",
-        "line 2, prompts: a scenario has no tables but [published]: write its options one by one",
+        "line 2, prompts: the only table of a scenario is [published]: write options as single "
+        "lines",
     ),
-    ('session-turns-mean = "4"', "line 2, session-turns-mean: takes a number, got '4'"),
-    ("session-turns-mean = true", "line 2, session-turns-mean: takes a number, got True"),
-    ("session-turns-mean = nan", "line 2, session-turns-mean: takes a number, got nan"),
-    (f"session-turns-mean = 1{'0' * 400}", "line 2, session-turns-mean: takes a number, got 1000"),
+    ('session-turns-mean = "4"', "line 2, session-turns-mean: must be a number, got '4'"),
+    ("session-turns-mean = true", "line 2, session-turns-mean: must be a number, got True"),
+    ("session-turns-mean = nan", "line 2, session-turns-mean: must be a number, got nan"),
+    (
+        f"session-turns-mean = 1{'0' * 400}",
+        "line 2, session-turns-mean: must be a number, got 1000",
+    ),
     ("session-turns-mean = 0.5", "line 2, session-turns-mean: must be at least 1, got 0.5"),
-    ("request-count = 1.5", "line 2, request-count: takes a whole number, got 1.5"),
+    ("request-count = 1.5", "line 2, request-count: must be a whole number, got 1.5"),
     ('streaming = "yes"', "line 2, streaming: takes true or false, got yes"),
     ('model = ""', "line 2, model: takes a text, got an empty one"),
     ('slo = "ttft p95 < 1s"', "line 2, slo: takes a list of texts, got ttft p95 < 1s"),
@@ -265,7 +269,9 @@ def test_a_mistake_in_a_file_is_named_with_its_line(line: str, why: str) -> None
 
 def test_what_is_no_scenario_is_refused(refused: Callable[..., str]) -> None:
     Path("mine.toml").write_text("users = 3")
-    assert refused("--scenario", "mine.toml").startswith("mine.toml, line 1, users: is of a run, ")
+    assert refused("--scenario", "mine.toml").startswith(
+        "mine.toml, line 1, users: belongs to a run,"
+    )
     assert refused("--scenario", "none.toml") == "--scenario none.toml: No such file or directory"
     assert refused("--scenario", "resoning").startswith(
         "--scenario: there is no scenario 'resoning': did you mean reasoning?"
@@ -274,9 +280,9 @@ def test_what_is_no_scenario_is_refused(refused: Callable[..., str]) -> None:
 
 def test_a_flag_that_the_scenario_makes_useless_is_refused(refused: Callable[..., str]) -> None:
     assert refused("--scenario", "reasoning", "--output-tokens-mean", "100") == (
-        "--output-tokens-mean has no effect beside the lengths of scenario reasoning: give others "
-        "in their form, "
-        "--seq-dist 'lognormal:1000|800,lognormal:8000|6500:100', or --seq-dist '' for none"
+        "--output-tokens-mean has no effect because scenario reasoning sets a mix of lengths. "
+        "Change the mix, --seq-dist 'lognormal:1000|800,lognormal:8000|6500:100', or remove it "
+        "with --seq-dist ''"
     )
     assert refused("--scenario", "reasoning", "--sweep", "input-tokens=100,200").endswith(
         " and --seq-dist exclude each other: leave out --seq-dist (--seq-dist: of scenario "
@@ -298,8 +304,8 @@ def test_a_scenario_that_the_model_has_no_room_for_is_refused_by_name() -> None:
     assert refuses
     assert line.startswith("--scenario code-generation: prompts of 1")
     assert line.endswith(
-        "do not fit into the model's context of 32,768 tokens (/v1/models): give a shorter "
-        "--shared-system-prompt-length or --user-context-prompt-length or --seq-dist beside it"
+        "do not fit into the model's context of 32,768 tokens (/v1/models): also use a shorter "
+        "--shared-system-prompt-length or --user-context-prompt-length or --seq-dist"
     )
     ((refuses, line),) = fits(262_144, "code-generation")
     share = line.removeprefix("--scenario code-generation: ").partition("%")
@@ -316,7 +322,7 @@ def test_a_scenario_that_the_model_has_no_room_for_is_refused_by_name() -> None:
         400, "maximum context length is 4096", asked("--scenario", "1k8k"), key=False
     )
     assert of_server == (
-        "a prompt and its answer of scenario 1k8k are too long for the model: give a shorter "
+        "a prompt and its output in scenario 1k8k are too long for the model: give a shorter "
         "--seq-dist beside it"
     )
 

@@ -82,19 +82,18 @@ def test_a_process_says_for_what_it_has_a_value(monkeypatch: pytest.MonkeyPatch)
         (("Authorization", "X-Api-Key"), ""),
         (
             ("X-Api-Key",),
-            "it has no Authorization, which the master has: secrets do not travel, so start the "
-            "worker with "
-            "OPENAI_API_KEY in its environment (or --api-key-file, or --header) too",
+            "it has no Authorization, but the master has: secrets are not sent over the network, "
+            "so start the worker with OPENAI_API_KEY in its environment (or --api-key-file, or "
+            "--header) too",
         ),
         (
             ("Authorization",),
-            "it has no X-Api-Key, which the master has: secrets do not travel, so start the worker "
-            "with "
-            "--header 'X-Api-Key: ...' (or LOCUST_LLM_HEADERS) too",
+            "it has no X-Api-Key, but the master has: secrets are not sent over the network, so "
+            "start the worker with --header 'X-Api-Key: ...' (or LOCUST_LLM_HEADERS) too",
         ),
         (
             ("Authorization", "X-Api-Key", "X-Tenant"),
-            "it has X-Tenant, which the master has not: take it away, or start the master with it too",
+            "it has X-Tenant, but the master does not: remove it, or start the master with it too",
         ),
     ],
 )

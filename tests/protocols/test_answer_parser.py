@@ -222,7 +222,7 @@ def test_an_end_at_once_is_ok_and_says_so_and_tokens_without_content_are_a_failu
     assert answer(delta(finish="content_filter"), counted(0)).outcome()[0] == "empty"
     assert answer(STOP).outcome() == (
         "empty",
-        "no content, and no count of tokens (finish_reason stop)",
+        "no content and no token count (finish_reason stop)",
     )
     both = [delta(0, "stop"), delta(1, "stop")]
     assert answer(*both, counted(2)).outcome() == (OK, AT_ONCE)  # each choice has its end

@@ -83,20 +83,20 @@ def test_what_was_read_late_is_no_proxys_doing() -> None:
 def test_the_remark_names_the_likely_cause() -> None:
     assert list(seen([STEADY] * 20).remarks()) == []
     (said,) = seen([BURST] * 20).remarks()
-    assert "20 of 20 answers" in said
+    assert "20 of 20 responses" in said
     assert "after up to 2.0 s" in said
     assert "proxy_buffering" in said
     (said,) = seen([QUANTA] * 20).remarks()
     assert "TCP_NODELAY" in said
     (said,) = seen([FULL] * 20).remarks()
-    assert "4 or more at a time" in said
+    assert "arrived in groups of 4 or more" in said
 
 
 def test_the_alarm_waits_for_ten_seconds_of_evidence() -> None:
     ((at, line),) = over_time([BURST] * 200)
     assert (
         at,
-        line.startswith("WARNING: BUFFERED STREAM: 41 of 41 answers examined came whole"),
+        line.startswith("WARNING: BUFFERED STREAM: 41 of 41 responses examined arrived complete"),
     ) == (
         10.0,
         True,

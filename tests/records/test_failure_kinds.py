@@ -103,10 +103,10 @@ def test_a_server_that_falls_silent_and_comes_back_has_a_line_each() -> None:
     ]
     lines = [silence.add(record, start) for record in records]
     assert [line for line in lines if line] == [
-        "WARNING: nothing answers from 6.0 s on: refused: no",
-        "The server answers again, after 4.0 s.",
+        "WARNING: no response since 6.0 s after the start: refused: no",
+        "The server responds again, after 4.0 s.",
     ]  # fmt: skip
-    assert lines.index("WARNING: nothing answers from 6.0 s on: refused: no") == 3
+    assert lines.index("WARNING: no response since 6.0 s after the start: refused: no") == 3
 
 
 def test_a_line_names_the_server_of_its_arm() -> None:
@@ -129,9 +129,9 @@ def test_the_last_answer_is_the_last_chunk_as_in_the_report() -> None:
         a_failure("refused", closed_at=at, sent_at=None, error="no") for at in (13.0, 13.5, 14.0)
     ]
     lines = [silence.add(record, UNIX + 6.0) for record in (broken_off, *refusals)]
-    assert lines == ["", "", "", "WARNING: nothing answers from 5.5 s on: refused: no"]
+    assert lines == ["", "", "", "WARNING: no response since 5.5 s after the start: refused: no"]
     again = answered(500.0, sent_at=15.0)  # its first token comes at 15.5 s, 4 s after that chunk
-    assert silence.add(again, UNIX + 6.0) == "The server answers again, after 4.0 s."
+    assert silence.add(again, UNIX + 6.0) == "The server responds again, after 4.0 s."
 
 
 def test_errors_with_a_status_and_a_server_that_never_answered_are_no_silence() -> None:
@@ -146,5 +146,5 @@ def test_attempts_are_told_where_there_were_any() -> None:
     assert list(describe_retries(0)) == []
     assert next(describe_retries(1)).startswith("1 attempt was refused")
     assert next(describe_retries(20)).startswith("20 attempts were refused")
-    assert next(iter(describe_retries(0, 3))).startswith("3 requests were sent again at once")
+    assert next(iter(describe_retries(0, 3))).startswith("3 requests were sent again immediately")
     assert len(list(describe_retries(1, 1))) == 2

@@ -231,11 +231,9 @@ def of(**more: object) -> EngineSummary:
 def test_the_figures_and_nothing_that_is_not_known() -> None:
     (levels, *_) = diagnose_server(of())
     assert levels == (
-        "The server's own metrics (vLLM, means of 9 readings, one a second while the load "
-        "was on): running 3.0 (at most "
-        "8), waiting 0.0 (at most 0), KV cache 30% (at most 50%), preemptions 0. Running and "
-        "waiting count "
-        "requests in its scheduler alone."
+        "The server's own metrics (vLLM, means of 9 readings, one a second while the load was "
+        "on): running 3.0 (at most 8), waiting 0.0 (at most 0), KV cache 30% (at most 50%), "
+        "preemptions 0. Running and waiting count only the requests in its scheduler."
     )
     assert "scheduler" not in next(iter(diagnose_server(of(running=None))))
     assert list(diagnose_server(None)) == []
@@ -265,9 +263,9 @@ def test_preemptions_despite_a_limit() -> None:
     full = of(preemptions=3, kv_used=(0.8, 0.99))
     said = " ".join(diagnose_server(full, 4))
     assert "WARNING: the server preempted 3 requests: its KV cache was up to 99% full" in said
-    assert "The prefill limit of 4 does not bound decoding requests" in said
+    assert "The prefill limit of 4 does not limit decoding requests" in said
     assert "--prefill-concurrency" in " ".join(diagnose_server(full))
-    assert "a little more load" in " ".join(diagnose_server(of(kv_used=(0.8, 0.97))))
+    assert "slightly more load" in " ".join(diagnose_server(of(kv_used=(0.8, 0.97))))
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_figures_stand_below_each_other() -> None:
     assert "*" in lines[4]
     assert (
         lines.count(
-            "* too few values for this percentile (10 for p90, 100 for p99: 100 / (100 - p))"
+            "* too few values for this percentile (p90 needs 10, p99 needs 100: 100 / (100 - p))"
         )
         == 1
     )
@@ -167,8 +167,8 @@ def test_where_all_requests_are_cancelled_rules_have_their_lines_and_no_longer_r
     text = " ".join(" ".join(said(*given_up, slo=("ttft p95 < 1s",))).split())
     assert "None of 40 requests succeeded: 40 were cancelled on purpose" in text
     assert "INCONCLUSIVE ttft p95 < 1s: 95% interval at least" in text
-    assert "a longer run tells no more: every request was cancelled on purpose" in text
-    assert "may tell" not in text
+    assert "a longer run does not help: every request was cancelled on purpose" in text
+    assert "may decide" not in text
     assert "Exit status 4; use --inconclusive warn to end with 0." in text
 
 
@@ -188,7 +188,7 @@ FAR: Final = "itl{input=7} p50 < 1s"
     [
         ((FAR,), {}, "1 rule is INCONCLUSIVE. Exit status 4; use --inconclusive warn to end with 0."),
         ((NEAR, FAR), {}, "2 rules are INCONCLUSIVE. Exit status 4; use"),
-        ((NEAR,), {}, "holds the limit 105ms. Exit status 0; use --inconclusive fail to fail."),
+        ((NEAR,), {}, "contains the limit 105ms. Exit status 0; use --inconclusive fail to fail."),
         ((NEAR,), {}, "WARNING: 1 rule is INCONCLUSIVE: its 95% interval (8"),
         ((NEAR, "ttft p50 < 101ms"), {}, "WARNING: 2 rules are INCONCLUSIVE: their 95% intervals"),
         ((NEAR,), {"inconclusive": "fail"}, "1 rule is INCONCLUSIVE. Exit status 4; use"),
@@ -288,9 +288,7 @@ def test_fewer_cancellations_than_asked_are_explained() -> None:
     """One of ten is cancelled where 30 % were asked for; with three of ten nothing is to say."""
     run = a_run(request_cancellation_rate=30.0, request_cancellation_delay=0.6)
     ok = [answered(5, 10, sent_at=10.0 + i) for i in range(9)]
-    why = (
-        "1 of 10 requests was cancelled on purpose (30% were asked for, and answers that end within"
-    )
+    why = "1 of 10 requests was cancelled on purpose (30% were asked for, and responses that end within"
     assert why in " ".join(" ".join(said(*ok, failed("cancelled"), run=run)).split())
     as_asked = said(*ok[:7], *[failed("cancelled")] * 3, run=run)
     assert "were asked for" not in " ".join(" ".join(as_asked).split())
@@ -350,8 +348,8 @@ def test_no_kind_of_failure_falls_off_a_full_console() -> None:
 def test_nothing_but_failures_are_told_with_their_reason() -> None:
     """Once, with what to do about it, and nothing about figures that are not there."""
     note = (
-        "WARNING: each of the first 10 requests failed: 10 x http_status: HTTP 404: no path (is "
-        "--endpoint right?)"
+        "WARNING: each of the first 10 requests failed: 10 x http_status: HTTP 404: no path "
+        "(check --endpoint)"
     )
     run = replace(a_run(slo=("ttft p95 < 1s",)), notes=(note,), client_live=ClientVerdict("OK"))
     records = [failed("http_status", status=404, error="HTTP 404: no path")] * 12
@@ -360,14 +358,14 @@ def test_nothing_but_failures_are_told_with_their_reason() -> None:
     )
     lines = format_ending(summary, run, "reports/a").splitlines()
     assert (
-        lines[0]
-        == "SLO FAIL: None of 12 requests succeeded: HTTP 404: no path (is --endpoint right?)."
+        lines[0] == "SLO FAIL: None of 12 requests succeeded: HTTP 404: no path (check --endpoint)."
     )
     assert lines[1:] == [
         "  FAIL ttft p95 < 1s: p95 lands on one of 12 failed requests",
         "From 12 requests without an answer in 1 s, 12 failed, client verdict DEGRADED.",
         "",
-        "Report: reports/a/report.html; all tables and notes: summary.md beside it, or --verbose",
+        "Report: reports/a/report.html; all tables and notes: summary.md in the same folder, or "
+        "--verbose",
     ]
     page = [
         one
@@ -415,7 +413,7 @@ def test_a_run_that_was_stopped_says_so() -> None:
     )
     text = " ".join(said(*spread(199), failed("cut"), run=run, width=120))
     assert (
-        "stopped after 6.9 of 60 s, and 2 s later a second signal (Ctrl-C) cut what was open."
+        "stopped after 6.9 of 60 s, and 2 s later a second signal (Ctrl-C) ended the open requests."
         in text
     )
 

@@ -232,7 +232,7 @@ def test_facts_that_cannot_be_used_do_not_hide_the_records(
     [
         (drawing, "draw_timeline_svg", "timeline.svg could not be made",
             ("report.html", "summary.md", "junit.xml")),
-        (report, "find_scene", "there is no timeline", ("report.html", "summary.md", "junit.xml")),
+        (report, "find_scene", "the timeline could not be drawn", ("report.html", "summary.md", "junit.xml")),
         (report.junit, "export_junit_xml", "junit.xml could not be made",
             ("report.html", "timeline.svg")),
         (report.aiperf_export, "export_summary_csv", "profile_export_aiperf.csv could not be made",
@@ -314,7 +314,7 @@ def test_a_hundred_thousand_percentiles(tmp_path: Path) -> None:
         "report", "--verbose", fill(tmp_path, [answered(5, 9), answered(6, 9)], run)
     )
     assert status == ExitStatus.OK
-    assert "The tables show 50 of the 99999 percentiles" in said
+    assert "The tables show 50 of the 99999 requested percentiles" in said
 
 
 # -- little in them --------------------------------------------------------------------------------
@@ -395,7 +395,7 @@ def test_what_is_lost_of_a_stage_is_said(tmp_path: Path) -> None:
     (tmp_path / "stages" / "3" / RUN).write_bytes(b'{"run": {"schema": 9')
     status, said, _ = called("report", "--verbose", tmp_path)
     assert status == ExitStatus.INCOMPLETE
-    assert said.startswith("INCOMPLETE: stages, or parts of them, are missing.")
+    assert said.startswith("INCOMPLETE: stages or parts of stages are missing.")
     words = " ".join(said.split())  # however wide the terminal is
     assert (
         "stage 2 (concurrency 2): 1 line of profile_export.jsonl could not be read (line 40: it "

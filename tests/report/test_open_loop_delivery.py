@@ -331,9 +331,8 @@ def test_all_that_were_in_flight_at_the_stop_are_named() -> None:
     records = [answered(500 if at < 7.5 else 5000, sent_at=at) for at in due]
     assert describe_completed(delivered(records, open_for(10, 40))) == (
         "78.9%: 3.00/s in the 10 s to the stop, 30 of 40 that were due. The other 10 were in "
-        "flight at the stop. 2 of "
-        "these are left out, as any server that keeps up has so many: the share is of the "
-        "remaining 38"
+        "flight at the stop. 2 of these are left out, because any server that keeps up has as "
+        "many: the share is of the remaining 38"
     )
 
 
@@ -375,7 +374,7 @@ def test_more_in_flight_than_a_server_that_keeps_up_has(later_s: float, in_fligh
         return
     assert line == (
         "BACKLOG: 16 of the 40 requests that were due were in flight at the stop, and a server "
-        "that keeps up has about 4. It may fall behind: a longer run (-t) tells."
+        "that keeps up has about 4. It may fall behind: use a longer run (-t) to find out."
     )
     text = " ".join(format_ending(summary, open_for(20.0, 40), "reports/by-hand").split())
     assert line in text
@@ -652,11 +651,11 @@ def test_what_waited_at_the_gate_when_the_run_ended_was_held_by_the_gate() -> No
     said = format_delivery_line(summary)
     assert said is not None
     assert (
-        "Cause: the prefill gate. The limit was 1, and requests came faster at the end than it "
+        "Cause: the prefill limit. The limit was 1, and requests came faster at the end than it "
         "lets them in." in said
     )
     assert said.endswith(
-        "10 of 63 arrivals were not sent: 10 waited at the gate when the run ended."
+        "10 of 63 arrivals were not sent: 10 waited for a prefill slot when the run ended."
     )
 
 
@@ -675,8 +674,8 @@ def test_users_that_wait_at_the_gate_are_not_too_few() -> None:
     )
     assert said is not None
     assert (
-        "The limit was 1. A user was busy with a request for 11 s on average, 10 s of it at the "
-        "gate." in said
+        "The limit was 1. A user was busy with a request for 11 s on average, 10 s of it for a "
+        "prefill slot." in said
     )
 
 

@@ -66,5 +66,5 @@ def test_others_are_a_warning(cancelled: bool) -> None:
         for remark in select_top_remarks(summary, run)
         if "other clients used the server" in remark
     )
-    assert "20.0 of the 22.0 requests in it were not of this run" in warning
-    assert ("given up here" in warning) == cancelled
+    assert "20.0 of the 22.0 requests in it were not from this run" in warning
+    assert ("this run gave up" in warning) == cancelled

@@ -46,12 +46,11 @@ def test_a_server_that_dies_answers_nothing_from_then_on() -> None:
     )
     summary = summarise_run(collect_columns(records), a_run())
     assert format_outage_line(summary) == (
-        "NO ANSWER: nothing answered from 19.1 s on: 10 requests had no answer at all. Rates are "
-        "over 19 s; without these "
-        "9.91 s they are 2.2 output tokens/s and 1.1 requests/s."
+        "NO ANSWER: nothing answered from 19.1 s on: 10 requests had no response at all. Rates "
+        "are over 19 s; without these 9.91 s they are 2.2 output tokens/s and 1.1 requests/s."
     )
     assert make_headline(summary, a_run()).endswith(
-        "; nothing answered from 19.1 s on, and rates count that time; 10 of 20 requests failed"
+        "; nothing answered from 19.1 s on, and rates include that time; 10 of 20 requests failed"
     )
 
 
@@ -65,7 +64,7 @@ def test_no_longer_run_is_advised_where_nothing_answers_at_its_end() -> None:
     assert "longer" not in make_headline(dead, run)
     late = summarise_run(collect_columns([*refused(10, 20), *each_second(20, 30)]), run)
     assert late.slos[0].status == INCONCLUSIVE
-    assert late.slos[0].reason.endswith(" more may tell")
+    assert late.slos[0].reason.endswith(" more may decide it")
     assert "longer" in make_headline(late, run)
 
 
@@ -85,7 +84,7 @@ def test_a_server_that_stays_dead_breaks_what_its_failures_break() -> None:
     assert [(slo.rule, slo.status, slo.longer_s) for slo in broken] == [
         (rule, FAIL, None) for rule in rules
     ]
-    silence = "nothing answered from 39.1 s on: 9 requests had no answer at all"
+    silence = "nothing answered from 39.1 s on: 9 requests had no response at all"
     assert broken[0].reason == silence
     assert broken[2].reason == f"p95 lands on one of 9 failed requests; {silence}"
     assert (kept.status, kept.low is not None) == (INCONCLUSIVE, True)  # 23 % are within 25 %
@@ -134,7 +133,7 @@ def test_a_dead_server_is_asked_for_no_more_requests() -> None:
         )
 
     assert few(each_second(10, 30)).endswith("send more (--request-count).")
-    assert few([*each_second(10, 20), *refused(20, 30)]).endswith("p95 takes 20 requests.")
+    assert few([*each_second(10, 20), *refused(20, 30)]).endswith("p95 needs 20 requests.")
 
 
 def test_a_restart_and_a_late_start() -> None:
@@ -204,7 +203,7 @@ def test_a_server_that_stands_still_for_a_while_is_named() -> None:
         "Rates are over 29.1 s; without these 6.05 s they are 36.4 output tokens/s and 1.21 "
         "requests/s."
     )
-    assert "; no token came from 20.0 to 26.0 s, and rates count that time" in make_headline(
+    assert "; no token came from 20.0 to 26.0 s, and rates include that time" in make_headline(
         summary, a_run()
     )
 
@@ -295,7 +294,7 @@ def test_a_sweep_names_the_time_without_an_answer_and_no_rates() -> None:
     sweep = summarise_sweep(run, [])
     summary = summarise_run(collect_columns(records), run, sweep=sweep)
     assert format_outage_line(summary) == (
-        "NO ANSWER: nothing answered from 19.1 s on: 10 requests had no answer at all."
+        "NO ANSWER: nothing answered from 19.1 s on: 10 requests had no response at all."
     )
     assert make_headline(summary, run).endswith("; nothing answered from 19.1 s on")
     waves = [msgspec.structs.replace(record, phase="warmup") for record in each_second(20, 30)]

@@ -34,7 +34,7 @@ RULES = (
     "error_rate within 1pp of base", "requests_per_s within 5% of base",
     "itl p90 within 5% of base",
 )  # fmt: skip
-SAME = "no difference to be seen"
+SAME = "no significant difference"
 
 
 def wrong_in(cells: tuple[str, ...], *, less_is_better: bool) -> Iterator[str]:
@@ -137,7 +137,7 @@ def test_statements_of_two_random_arms(seed: int) -> None:
     assert wrong == []
     said = make_headline(summary, run)
     called = re.findall(r"is [\d.,]+\S* (?:better|worse) than base", said)
-    if "No difference between base and candidate" in said:
+    if "No significant difference between base and candidate" in said:
         assert not called
         assert summary.paired.different == 0
     for rule in map(run.settings.rules.by_text.get, (one.rule for one in summary.slos)):

@@ -65,7 +65,7 @@ def test_what_the_workers_kept_is_added_once(
         found = read_run(tmp_path)
         assert (found.records_lost, found.unread) == (2, (KILLED,))  # of nine seven have a record
         assert [note for note in found.notes if "journals" in note] == [
-            "9 records that had not reached the master were found in its workers' journals"
+            "9 records that had not reached the master were found in the journals of its workers"
         ]
     said = capsys.readouterr().out
     assert said.count("INCOMPLETE: the run has no end") == 2

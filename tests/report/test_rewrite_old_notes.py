@@ -21,7 +21,9 @@ def test_old_notes_get_the_words_and_counts_of_the_records() -> None:
     records = [WHOLE] * 4 + [failed(RETRIED)] * 3 + [answered(10, 20, resent=1)]
     first, buffered, retried, resent, last = renew_notes(replace(a_run(), notes=OLD), records).notes
     assert (first, last) == (OLD[0], OLD[3])
-    assert buffered.startswith("WARNING: BUFFERED STREAM: 4 of 4 answers examined came whole")
+    assert buffered.startswith(
+        "WARNING: BUFFERED STREAM: 4 of 4 responses examined arrived complete"
+    )
     assert retried.startswith("3 attempts were refused (HTTP 429, 503;")
     assert resent.startswith("1 request was sent again at once")
 
@@ -59,8 +61,9 @@ def test_old_notes_on_the_servers_metrics_are_made_anew() -> None:
     renewed = renew_notes(replace(run, notes=old), [], history).notes
     assert renewed == (
         "the host is slow",
-        "The server's own metrics (vLLM, means of 2 readings, one a second while the load "
-        "was on): running 3.0 (at most 4). Running and waiting count requests in its scheduler alone.",
+        "The server's own metrics (vLLM, means of 2 readings, one a second while the load was "
+        "on): running 3.0 (at most 4). Running and waiting count only the requests in its "
+        "scheduler.",
         "WARNING: 1 reading of the metrics of the server failed, the first with HTTP 500.",
     )
     # without the readings the words of the older version are all that there is

@@ -89,7 +89,7 @@ def test_the_main_figures_of_two_equal_runs(found: Comparison) -> None:
         "Throughput (requests/s)",
         "Output (tokens/s)", "Failures (%)",
     ]  # fmt: skip
-    assert set(words(pair.lines).values()) == {"no difference to be seen"}
+    assert set(words(pair.lines).values()) == {"no significant difference"}
     assert pair.warnings == ()
 
 
@@ -100,7 +100,7 @@ def test_a_slower_run_with_a_gate(found: Comparison) -> None:
         word[f"{name} (ms)"]
         for name in ("TTFT p50", "TTFT p95", "ITL p50", "ITL p99", "Request Latency p50")
     } == {"worse"}
-    assert word["Throughput (requests/s)"] == "no difference to be seen"
+    assert word["Throughput (requests/s)"] == "no significant difference"
     assert word["Gate Wait p50 (ms)"] == "-"  # the base has none
     assert "TTFT from Due p99 (ms)" in word
     assert pair.warnings == ("different prefill limit: none in the base; 1 here.",)
@@ -188,8 +188,8 @@ def test_sweeps_stage_by_stage(tmp_path: Path) -> None:
     (pair,) = compare_folders([base, run]).runs
     assert (pair.axis, pair.lines) == ("concurrency", ())
     assert [(stage.value, stage.lines[0].word, stage.lines[1].word) for stage in pair.stages] == [
-        (2, "no difference to be seen", "no difference to be seen"),
-        (4, "worse", "no difference to be seen"),
+        (2, "no significant difference", "no significant difference"),
+        (4, "worse", "no significant difference"),
     ]
     assert [alone.partition(" ")[0] for alone in pair.alone] == ["1", "8"]
     text = render_comparison_console(compare_folders([base, run]))
@@ -227,7 +227,7 @@ def test_prefill_limits_limit_by_limit(tmp_path: Path) -> None:
     (pair,) = compare_folders([base, run]).runs
     assert (pair.axis, pair.lines) == ("prefill-concurrency", ())
     assert [(stage.value, stage.lines[0].word) for stage in pair.stages] == [
-        (None, "no difference to be seen"), (1, "worse"),
+        (None, "no significant difference"), (1, "worse"),
     ]  # fmt: skip
     assert pair.alone == (f"2 only in {base}", f"4 only in {run}")
     text = render_comparison_console(compare_folders([base, run]))
@@ -281,8 +281,8 @@ def test_the_console_ends_with_what_differs(found: Comparison, tmp_path: Path, w
     for pair, beginning, word in (
         (
             found.runs[0],
-            "same against base: no difference to be seen in 13 figures. ",
-            "no difference to be seen",
+            "same against base: no significant difference in 13 figures. ",
+            "no significant difference",
         ),
         (found.runs[1], "slow against base: ", "  worse"),
     ):

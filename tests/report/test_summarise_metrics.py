@@ -357,7 +357,7 @@ def test_what_is_missing_is_said() -> None:
     of_gate = " ".join(
         notes.make_remarks(summarise_run(collect_columns([answered(1)]), gated), gated)
     )
-    assert "2 requests were waiting at the gate when the run ended and never sent" in of_gate
+    assert "2 requests were waiting for a prefill slot when the run ended and never sent" in of_gate
     assert "answered in one piece" in " ".join(notes.make_remarks(summary, a_run()))
 
 

@@ -99,8 +99,9 @@ def test_conditions_are_what_was_in_force() -> None:
     conditions = summarise_run(collect_columns([answered(1)]), run).conditions
     assert (conditions.users, conditions.prefill_limit) == (2, 1)
     assert format_users(conditions) == "2 to 6 users (4 on average)"
-    assert "The gate allowed 1 to 3 awaiting their first token at a time" in make_loop_remark(
-        conditions
+    assert (
+        "The prefill limit allowed 1 to 3 awaiting their first token at a time"
+        in make_loop_remark(conditions)
     )
     assert conditions.limit_in_force is not None
     assert conditions.limit_in_force.mean == pytest.approx(1 * 0.4 + 3 * 0.6)
@@ -118,6 +119,7 @@ def test_a_limit_set_on_the_live_page_did_not_hold_from_the_start() -> None:
     assert describe_limit(None, None, found) == "no gate, 1 from 20.0 s on, no gate from 50.0 s on"
     assert found is not None
     assert found.without_s == 70
-    assert "The gate allowed 1 awaiting their first token at a time, but for 70.0 s without" in (
-        make_loop_remark(conditions)
+    assert (
+        "The prefill limit allowed 1 awaiting their first token at a time, but for 70.0 s without"
+        in (make_loop_remark(conditions))
     )

@@ -343,7 +343,7 @@ def test_a_sweep_without_rules_has_no_status(tmp_path: Path) -> None:
     assert summary.slo_status is None
     assert summary.sweep is not None
     assert [level.sound for level in summary.sweep.levels] == [True, False]
-    assert "No rule is given" in (tmp_path / "summary.md").read_text()
+    assert "No SLO is given" in (tmp_path / "summary.md").read_text()
 
 
 def test_repeats_have_their_spread_behind_the_pooled_tables(tmp_path: Path) -> None:

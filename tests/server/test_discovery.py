@@ -22,9 +22,10 @@ from locust_llm.workload.synthetic_prompts import Prompts
 
 CHAT = "/v1/chat/completions"
 NO_LIST_AND_NO_NAME = (
-    "the server has no list of models (HTTP {} for /v1/models): --model NAME gives requests a model"
+    "the server does not list its models (HTTP {} for /v1/models): use --model NAME to set the "
+    "model"
 )
-NO_LIST = "the server has no list of models (HTTP {} for /v1/models): --model was not checked"
+NO_LIST = "the server does not list its models (HTTP {} for /v1/models): --model was not checked"
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_without_a_model_the_first_is_taken_and_said(server: TinyServer) -> None
     found = ask(server)
     assert (found.model, found.notes) == (
         "tiny",
-        ("no --model given: tiny taken, the first of tiny, other",),
+        ("no --model given: using tiny, the first of tiny, other",),
     )
     server.models = (200, {"data": [{"id": "only"}]})
     assert ask(server) == Discovery(model="only", server="tiny")
@@ -63,8 +64,8 @@ def test_a_model_that_is_not_there_is_refused_with_those_that_are(server: TinySe
     with pytest.raises(DiscoveryFailed) as failed:
         ask(server, model="Other")
     line = (
-        "--model: the server has no model 'Other'; it has: tiny, other; --no-model-check sends it "
-        "all the same"
+        "--model: the server has no model 'Other'; it has: tiny, other; to send it anyway, use "
+        "--no-model-check"
     )
     assert str(failed.value) == line
 
@@ -75,11 +76,9 @@ def test_of_a_mix_the_first_is_asked_and_all_must_be_there(server: TinyServer) -
     missing = "the server has no model 'a:1' and no 'org/b'; it has: tiny, other"
     with pytest.raises(DiscoveryFailed) as failed:
         ask(server, model_mix="a:1=1,tiny=1,org/b=1")
-    assert str(failed.value) == f"--model-mix: {missing}; --no-model-check sends it all the same"
+    assert str(failed.value) == f"--model-mix: {missing}; to send it anyway, use --no-model-check"
     found = ask(server, model_mix="a:1=1,tiny=1,org/b=1", model_check=False)
-    assert found.notes == (
-        f"{missing}: a:1, org/b were sent as they were given (--no-model-check)",
-    )
+    assert found.notes == (f"{missing}: a:1, org/b were sent unchanged (--no-model-check)",)
     server.models = (
         200,
         {"data": [{"id": "long", "max_model_len": 9_000}, {"id": "short", "max_model_len": 4_000}]},
@@ -93,7 +92,8 @@ def test_a_server_that_wants_a_key_says_how_to_give_one(server: TinyServer, stat
     with pytest.raises(DiscoveryFailed) as failed:
         ask(server)
     expected = (
-        f"{server.url} wants a key (HTTP {status}): set OPENAI_API_KEY or give --api-key-file ("
+        f"{server.url} requires an API key (HTTP {status}): set OPENAI_API_KEY or use "
+        "--api-key-file ("
     )
     assert str(failed.value).startswith(expected)
 
@@ -205,14 +205,15 @@ def test_it_gives_up_when_the_time_is_over() -> None:
         line = str(failed.value)
         assert line.startswith(f"cannot reach {server.url}: ")
         assert line.endswith(
-            "Connection refused; is the server up? (--wait-for-model-timeout waits for it)"
+            "Connection refused. Is the server running? (to wait for it, use "
+            "--wait-for-model-timeout)"
         )
 
 
 def test_a_tls_server_that_is_none(server: TinyServer) -> None:
     with pytest.raises(
         DiscoveryFailed,
-        match=r"^TLS with https://127.0.0.1:\d+ failed: it speaks plain HTTP: use http://",
+        match=r"^TLS with https://127.0.0.1:\d+ failed: the server speaks plain HTTP: use http://",
     ) as failed:
         discover_server(Settings(host=server.url.replace("http:", "https:")), {})
     assert "object at 0x" not in str(failed.value)
@@ -264,7 +265,7 @@ def test_a_key_that_the_server_quotes_is_not_shown(server: TinyServer) -> None:
     "host", ["ftp://localhost", "http://localhost:99999", "http://", "http://a b"]
 )
 def test_what_is_no_url(host: str) -> None:
-    with pytest.raises(DiscoveryFailed, match=f"^--host '{host}' is no URL: "):
+    with pytest.raises(DiscoveryFailed, match=f"^--host '{host}' is not a valid URL: "):
         discover_server(Settings(host=host), {})
 
 
@@ -330,16 +331,16 @@ def test_counts_that_make_no_sense_leave_an_estimate(server: TinyServer) -> None
     found = ask(server, probe=True, model="tiny")
     assert (found.lengths, len(of_prompts(found))) == (PromptLengthModel(), 11)
     assert found.notes[0].startswith(
-        "WARNING: prompt lengths could not be measured: the server counted 7 tokens for "
-        "prompts of 1 and 7 for prompts of 1,000 words; --tokenizer FOLDER makes exact prompts"
+        "WARNING: prompt lengths could not be measured: the server counted 7 tokens for prompts "
+        "of 1 and 7 for prompts of 1,000 words; use --tokenizer FOLDER for exact prompts"
     )
 
 
 @pytest.mark.parametrize(
     ("status", "hint"),
     [
-        (400, "--no-probe sends none"),
-        (404, "the server has no /v1/chat/completions: is --endpoint right, or --endpoint-type?"),
+        (400, "to skip it, use --no-probe"),
+        (404, "the server has no /v1/chat/completions: check --endpoint and --endpoint-type"),
     ],
 )
 def test_a_server_that_refuses_the_first_request_would_refuse_all(
@@ -349,8 +350,8 @@ def test_a_server_that_refuses_the_first_request_would_refuse_all(
     with pytest.raises(DiscoveryFailed) as failed:
         ask(server, probe=True)
     assert str(failed.value) == (
-        f"a first request to /v1/chat/completions failed: HTTP {status}, no room for this prompt; "
-        f"{hint}"
+        f"the first request to /v1/chat/completions failed: HTTP {status}, no room for this "
+        f"prompt; {hint}"
     )
 
 
@@ -474,6 +475,6 @@ def test_embeddings_are_asked_once_and_have_no_length_to_keep(server: TinyServer
     assert (found.length_way, {probe.kind for probe in found.probes}) == ((), {"chat"})
     server.chat = lambda asked: (404, {"detail": "Not Found"})
     with pytest.raises(
-        DiscoveryFailed, match=r"the server has no .*: is --endpoint right, or --endpoint-type"
+        DiscoveryFailed, match=r"the server has no .*: check --endpoint and --endpoint-type"
     ):
         ask(server, probe=True, endpoint_type="embeddings", streaming=False)

@@ -92,9 +92,9 @@ def test_what_never_ends_is_one_line_or_a_note(server: Hostile, path: str, name:
         assert [probe.kind for probe in found.probes[:4]] == ["chat"] * 4
     else:
         begins = (
-            ("cannot reach", f"{server.url}/v1/models gave no readable answer")
+            ("cannot reach", f"{server.url}/v1/models did not give a readable response")
             if "models" in path
-            else ("a first request to",)
+            else ("the first request to",)
         )
         assert said.startswith(begins)
     assert server.sent_bytes < 40 << 20
@@ -135,9 +135,7 @@ def test_what_is_of_no_type_that_it_should_have_is_not_taken(server: Hostile, na
     server.whole("/v1/models", body)
     found, said = ask(server, probe=False)
     model = {"many": "m", "names without end": "n"}.get(name)
-    refused = (
-        "no name of a model that the server lists can be shown" if name == "half a pair" else ""
-    )
+    refused = "no listed model has a usable name" if name == "half a pair" else ""
     assert (said.partition(" (")[0], found and found.model) == (refused, model)
     server.whole("/v1/models", b'{"data":[{"id":"tiny"}]}')
     server.whole("/tokenize", body)
@@ -147,7 +145,7 @@ def test_what_is_of_no_type_that_it_should_have_is_not_taken(server: Hostile, na
     server.whole("/v1/chat/completions", body)
     found, said = ask(server)
     if name == "no JSON":
-        assert said.endswith("that is a web page, and no API: is --host right, with its port?")
+        assert said.endswith("this is a web page, not an API: check --host and its port")
         return
     assert found is not None
     assert not found.lengths.measured
@@ -180,15 +178,15 @@ def test_a_model_whose_name_cannot_be_shown_is_not_taken(server: Hostile, name: 
     found, _ = ask(server, probe=False)
     assert found is not None
     assert found.model == "good"
-    assert found.notes[0].startswith("no --model given: good taken, the first of ")
+    assert found.notes[0].startswith("no --model given: using good, the first of ")
     server.whole("/v1/models", msgspec.json.encode({"data": [{"id": name}]}))
     _, said = ask(server, probe=False)
-    assert said.startswith("no name of a model that the server lists can be shown")
+    assert said.startswith("no listed model has a usable name")
 
 
 def test_a_model_that_was_asked_for_must_be_one_that_can_be_shown(server: Hostile) -> None:
     _, said = ask(server, probe=False, model="a\x1b[31m")
-    assert said.startswith("--model 'a\\x1b[31m' is no name that can be shown")
+    assert said.startswith("--model 'a\\x1b[31m' is not a valid name")
 
 
 def test_the_name_of_a_server_is_shown_without_the_key_and_cut(server: Hostile) -> None:
@@ -279,7 +277,7 @@ def test_a_page_of_figures_without_end_holds_nobody(
     meter.close()
     assert (meter.history.by_name, turns > 9) == ({}, True)
     assert all(
-        note.startswith("WARNING: the server's /metrics are not read any more: ") for note in notes
+        note.startswith("WARNING: the server's /metrics are no longer read: ") for note in notes
     )
     assert len(notes) == (outcomes == "too_large") or "|" in outcomes
     assert server.sent_bytes < 40 << 20
@@ -301,9 +299,9 @@ def test_a_page_that_grows_too_large_is_noted_once_and_asked_for_no_more(
     meter.close()
     samples = meter.history.by_name["server"]
     assert [sample.running for sample in samples] == [2.0, 2.0, None]
-    assert samples[-1].failure == "too_large: the answer has more than 4 MB"
+    assert samples[-1].failure == "too_large: the response has more than 4 MB"
     assert notes == [
-        "WARNING: the server's /metrics are not read any more: the answer has more than 4 MB"
+        "WARNING: the server's /metrics are no longer read: the response has more than 4 MB"
     ]
     assert len(server.asked) == 3
 

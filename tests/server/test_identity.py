@@ -137,7 +137,7 @@ def test_pages_of_another_kind(page: str) -> None:
 
 def test_a_page_that_does_not_come_ends_the_questions() -> None:
     def get(path: str) -> bytes | None:
-        raise FetchFailed("timeout", "no whole answer within 2 s")
+        raise FetchFailed("timeout", "no complete response within 2 s")
 
     assert identify_server(get, "uvicorn", b"not JSON") is None
 

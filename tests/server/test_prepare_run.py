@@ -51,8 +51,7 @@ def test_a_host_that_is_set_later_is_not_followed(
     (line,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert line.getMessage() == (
         "the user class Kind has the host http://elsewhere:1, which is ignored: the requests of "
-        "this run go to "
-        "http://home:8000, the address that was checked at its start"
+        "this run go to http://home:8000, the address that was checked at the start"
     )
 
 

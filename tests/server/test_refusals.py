@@ -24,9 +24,9 @@ from locust_llm.settings.run_options import Settings
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 KEY = {"Authorization": "Bearer sk-0123456789"}
-NOT_FOUND = "the server has no /v1/chat/completions: is --endpoint right, or --endpoint-type?"
-REFUSED = "the key is refused: "
-WANTED = "it wants a key: "
+NOT_FOUND = "the server has no /v1/chat/completions: check --endpoint and --endpoint-type"
+REFUSED = "the server refused the API key: "
+WANTED = "the server requires an API key: "
 
 
 def captured(name: str) -> tuple[int, str]:
@@ -43,12 +43,16 @@ def captured(name: str) -> tuple[int, str]:
         ("vllm_no_key", False, WANTED),
         ("vllm_no_key", True, REFUSED),
         ("llamacpp_no_key", True, REFUSED),
-        ("litellm_no_key", False, "no key was given, and LiteLLM for one answers so without: "),
+        (
+            "litellm_no_key",
+            False,
+            "no API key was given, and LiteLLM, for example, then answers like this: ",
+        ),
         ("litellm_wrong_key", True, REFUSED),
-        ("vllm_too_long", False, "a prompt and its answer are too long for the model: "),
-        ("llamacpp_too_long", False, "a prompt and its answer are too long for the model: "),
-        ("vllm_unknown_model", False, "is --model right? "),
-        ("transformers_400", False, "is --model right? "),
+        ("vllm_too_long", False, "a prompt and its output are too long for the model: "),
+        ("llamacpp_too_long", False, "a prompt and its output are too long for the model: "),
+        ("vllm_unknown_model", False, "check --model. "),
+        ("transformers_400", False, "check --model. "),
         ("vllm_busy", False, "the server is busy"),
         ("litellm_backend_down", True, ""),
         ("transformers_500", True, ""),
@@ -79,7 +83,7 @@ def test_an_error_of_a_model_that_is_there_does_not_doubt_it() -> None:
 def test_a_web_page_is_no_api() -> None:
     page = f"<!DOCTYPE html><html><title>nginx</title>{'x' * 500}</html>"
     line = explain_refused_request(404, page, Settings(host="http://h"), key=False)
-    assert line.endswith("…; that is a web page, and no API: is --host right, with its port?")
+    assert line.endswith("…; this is a web page, not an API: check --host and its port")
     assert len(line) < 250
     assert explain_missing_completion(page.encode()) == page
     assert explain_missing_completion(b'{"error": {"message": "no"}}') == "no"
@@ -110,34 +114,32 @@ def failed(
 def test_a_path_is_tried_where_lengths_are_counted_without_it() -> None:
     """vLLM has /tokenize, so that nothing else would ask for a completion."""
     assert failed(endpoint="/v1/chat/completionz") == (
-        "a first request to /v1/chat/completionz failed: HTTP 404, no route /v1/chat/completionz; "
-        "the server has no "
-        "/v1/chat/completionz: is --endpoint right, or --endpoint-type? It answers --endpoint-type "
-        "chat"
+        "the first request to /v1/chat/completionz failed: HTTP 404, no route "
+        "/v1/chat/completionz; the server has no /v1/chat/completionz: check --endpoint and "
+        "--endpoint-type It accepts --endpoint-type chat"
     )
     line = failed(path="/v1/chat/completions")
     assert (
-        "the server has no /v1/chat/completions/v1/chat/completions: --host takes the address up "
-        "to /v1" in line
+        "the server has no /v1/chat/completions/v1/chat/completions: --host must end at /v1 or "
+        "before it" in line
     )
     line = failed(endpoint="/nope", extra_inputs="ignore_eos:true")
     assert "the server has no /nope" in line
     line = failed(endpoint_type="messages", endpoint="/v1/messages")
-    assert line.endswith("is --endpoint right, or --endpoint-type? It answers --endpoint-type chat")
+    assert line.endswith("check --endpoint and --endpoint-type It accepts --endpoint-type chat")
 
 
 def test_a_key_is_wanted_or_refused() -> None:
     unauthorized = {"models": (401, {"error": "Unauthorized"})}
     assert failed(server=unauthorized).startswith(
-        "HOST wants a key (HTTP 401): set OPENAI_API_KEY or give --api-key-file"
+        "HOST requires an API key (HTTP 401): set OPENAI_API_KEY or use --api-key-file"
     )
     assert failed(KEY, server=unauthorized) == (
-        "HOST refuses the key (HTTP 401: Unauthorized): is it the one for this server "
-        "(OPENAI_API_KEY, --api-key-file, "
-        "--header)?"
+        "HOST refuses the API key (HTTP 401: Unauthorized): check that it is the key for this "
+        "server (OPENAI_API_KEY, --api-key-file, --header)"
     )
     litellm = {"models": (500, ""), "chat": lambda asked: (500, "Internal Server Error")}
-    assert "no key was given, and LiteLLM" in failed(server=litellm)
+    assert "no API key was given, and LiteLLM" in failed(server=litellm)
 
 
 def test_a_field_that_the_server_refuses_would_be_refused_each_time() -> None:
@@ -181,18 +183,18 @@ def test_aliases_and_wildcards_are_in_the_list(model: str) -> None:
 
 def test_a_model_that_is_not_listed_is_sent_where_that_was_asked() -> None:
     assert failed(server=LISTED, model="big") == (
-        "--model: the server has no model 'big'; it has: tiny, openai/*; --no-model-check sends it all the "
-        "same"
+        "--model: the server has no model 'big'; it has: tiny, openai/*; to send it anyway, use "
+        "--no-model-check"
     )
     found = taken("big", model_check=False)
     assert (found.model, found.notes) == (
         "big",
         (
-            "the server has no model 'big'; it has: tiny, openai/*: big was sent as it was given "
+            "the server has no model 'big'; it has: tiny, openai/*: big was sent unchanged "
             "(--no-model-check)",
         ),
     )
-    assert taken(None).notes == ("no --model given: tiny taken, the first of tiny, openai/*",)
+    assert taken(None).notes == ("no --model given: using tiny, the first of tiny, openai/*",)
 
 
 def test_a_locustfile_that_logs_in_by_itself_can_begin() -> None:
@@ -202,7 +204,7 @@ def test_a_locustfile_that_logs_in_by_itself_can_begin() -> None:
             Settings(host=made.url, model="tiny", probe=False, model_check=False), {}
         )
     assert found.model == "tiny"
-    assert "wants a key" in found.notes[0]
+    assert "requires an API key" in found.notes[0]
 
 
 # -- the context -----------------------------------------------------------------------------------
@@ -242,7 +244,7 @@ def test_prompts_that_do_not_fit_are_refused() -> None:
     assert fits(8192, synthetic_input_tokens_mean=8000.0, output_tokens_mean=200.0) == [
         (
             True,
-            "prompts of 8000 tokens with answers of 200 do not fit into the model's context of "
+            "prompts of 8000 tokens with outputs of 200 do not fit into the model's context of "
             "8,192 tokens (/v1/models)",
         )
     ]
@@ -251,7 +253,7 @@ def test_prompts_that_do_not_fit_are_refused() -> None:
     ) == [
         (
             False,
-            "100% of the answers reach the end of the model's context of 8,192 tokens, and will be "
+            "100% of the outputs reach the end of the model's context of 8,192 tokens and will be "
             "shorter",
         )
     ]
@@ -266,7 +268,7 @@ def test_some_that_do_not_fit_are_a_warning() -> None:
     share = int(line.partition("%")[0])
     assert 15 <= share <= 25  # a fifth, of 1,000 draws
     ((refuses, line),) = fits(1000, synthetic_input_tokens_mean=900.0, output_tokens_mean=80.0)
-    assert (refuses, line.partition(":")[0]) == (
+    assert (refuses, line.partition(".")[0]) == (
         False, "100% of the requests come within 40 tokens of the model's context of 1,000 tokens"
     )  # fmt: skip
     without = {
@@ -294,7 +296,7 @@ def test_a_locustfile_may_have_prompts_of_its_own() -> None:
 def test_a_run_is_refused_by_the_list_alone() -> None:
     listed = {"models": (200, {"data": [{"id": "tiny", "max_model_len": 600}]})}
     assert failed(server=listed, probe=False) == (
-        "prompts of 550 tokens with answers of 128 do not fit into the model's context of 600 "
+        "prompts of 550 tokens with outputs of 128 do not fit into the model's context of 600 "
         "tokens (/v1/models)"
     )
 

@@ -94,7 +94,7 @@ def test_stream_options_are_left_out_where_they_are_refused(
     assert found.form == NO_OPTIONS
     (note,) = (note for note in found.notes if "refuses" in note)
     assert note.endswith(
-        "requests leave it out, and where an answer has no usage, each chunk counts as a token"
+        "requests leave it out, and if a response has no usage, each chunk counts as one token"
     )
     assert found.lengths.measured  # by answers in one piece, which have their usage
 
@@ -107,7 +107,7 @@ def test_the_other_length_field_is_taken(server: TinyServer, who: str, streaming
     assert found.form == OTHER_LENGTH
     (note,) = (note for note in found.notes if "refuses" in note)
     assert note.endswith(
-        "requests have max_completion_tokens in its place, as with --max-tokens-field "
+        "requests have max_completion_tokens instead, as with --max-tokens-field "
         "max_completion_tokens"
     )
     assert "max_tokens" not in server.asked[-1].body
@@ -184,7 +184,9 @@ def test_what_would_change_the_measurement_is_for_the_user(
 
 def test_what_the_user_has_asked_for_is_not_left_out(server: TinyServer) -> None:
     takes(server, lambda body: "no stream_options" if "stream_options" in body else None)
-    with pytest.raises(DiscoveryFailed, match="which --per-chunk-usage needs: leave that out"):
+    with pytest.raises(
+        DiscoveryFailed, match="which --per-chunk-usage needs: leave out --per-chunk-usage"
+    ):
         ask(server, per_chunk_usage=True)
 
 
@@ -203,7 +205,7 @@ def test_a_server_that_refuses_everything_is_refused_with_its_own_message(
     server: TinyServer, status: int
 ) -> None:
     server.chat = lambda asked: (status, {"error": {"message": "the weights are gone"}})
-    with pytest.raises(DiscoveryFailed, match=r"the weights are gone|busy|wants a key"):
+    with pytest.raises(DiscoveryFailed, match=r"the weights are gone|busy|requires an API key"):
         ask(server)
     assert len(server.asked) < 14
 
@@ -262,10 +264,8 @@ def test_answers_that_are_too_long_are_refused_before_the_load(
     with pytest.raises(DiscoveryFailed) as failed:
         ask(server, output_tokens_mean=5000, streaming=streaming)
     message = LIMITS[who].format(asked=5000).rstrip(".")
-    assert (
-        str(failed.value)
-        == f"the server refuses answers of 5,000 tokens ({message}): lower --output-tokens-mean "
-        f"(5000)"
+    assert str(failed.value) == (
+        f"the server refuses outputs of 5,000 tokens ({message}): lower --output-tokens-mean (5000)"
     )
     assert [asked.body["max_tokens"] for asked in server.asked[1:]] == [16, 5000]
 
@@ -278,7 +278,7 @@ def test_answers_as_long_as_the_server_allows_are_not(server: TinyServer) -> Non
 @pytest.mark.parametrize(("settings", "change"), [
     ({"output_tokens_mean": 5000, "output_tokens_stddev": 50},
      "lower --output-tokens-mean (5000) or --output-tokens-stddev"),
-    ({"seq_dist": "100,5000:100"}, "shorten the answers of --seq-dist"),
+    ({"seq_dist": "100,5000:100"}, "reduce the output lengths of --seq-dist"),
 ])  # fmt: skip
 def test_the_option_to_change_is_named(
     server: TinyServer, settings: dict[str, Any], change: str
@@ -299,10 +299,10 @@ def test_where_only_some_are_too_long_or_it_is_not_known_the_run_begins_with_a_w
     takes_4096(server, "Groq")
     (note,) = [note for note in ask(server, **settings).notes if "refuses" in note]
     assert note.startswith(
-        "WARNING: the server refuses answers of 5,000 tokens (`max_tokens` must be less than or "
+        "WARNING: the server refuses outputs of 5,000 tokens (`max_tokens` must be less than or "
         "equal to"
     )
-    assert note.endswith("; requests for so many will fail")
+    assert note.endswith("; such requests will fail")
 
 
 @pytest.mark.parametrize("who", [who for who in LIMITS if who != "no reason"])

@@ -78,8 +78,8 @@ def test_where_the_file_cannot_be_made_the_figures_are_kept_in_memory(
         while len(server.asked) < 4:
             gevent.sleep(0.01)
     meter.close()
-    why = "server_metrics.jsonl is a pipe, and a regular file is needed"
-    assert notes == [f"WARNING: the server's metrics are not kept: {why}."]
+    why = "server_metrics.jsonl is a pipe: use a regular file"
+    assert notes == [f"WARNING: the server's metrics are not stored: {why}."]
     assert len(meter.history.by_name["server"]) >= 3
 
 

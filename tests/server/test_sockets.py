@@ -39,9 +39,8 @@ def test_there_is_enough(
 
 def test_too_few_files() -> None:
     assert explain_shortage(985, 1, 1024, PORTS) == (
-        "with -u 985 a process needs 1025 open files, and the system lets it have 1024: ulimit -Hn "
-        "1025 (as root; of a "
-        "container: --ulimit nofile=1025), --processes 2, or at most 984 users"
+        "with -u 985 a process needs 1025 open files, but the system allows 1024: ulimit -Hn 1025 "
+        "(as root; for a container: --ulimit nofile=1025), --processes 2, or at most 984 users"
     )
     said = explain_shortage(1969, 2, 1024, PORTS)  # one of the two has 925
     assert said is not None
@@ -56,11 +55,10 @@ def test_too_few_ports() -> None:
     """However many processes: they share them."""
     for processes in (1, 8):
         assert explain_shortage(28_233, processes, 100_000, PORTS) == (
-            "28233 users (-u) need as many ports towards the server, and this machine has 28232 "
-            "(32768 to 60999): sysctl -w "
-            "net.ipv4.ip_local_port_range='1024 65535' (as root), 2 addresses of this machine "
-            "(--source-ip), workers on "
-            "more machines (--master, --worker), or at most 28232 users"
+            "28233 users (-u) need as many ports to the server, but this machine has 28232 (32768 "
+            "to 60999): sysctl -w net.ipv4.ip_local_port_range='1024 65535' (as root), 2 source "
+            "addresses of this machine (--source-ip), or workers on more machines (--master, "
+            "--worker), or at most 28232 users"
         )
     beyond = explain_shortage(64_513, 8, 100_000, WIDEST_PORTS)
     assert beyond is not None
@@ -88,8 +86,8 @@ def test_a_user_has_a_connection_to_each_of_several_addresses() -> None:
     assert explain_shortage(492, 1, 1024, PORTS, addresses=2) is None
     said = explain_shortage(493, 1, 1024, PORTS, addresses=2) or ""
     assert said.startswith(
-        "with -u 493 and 2 addresses a process needs 1026 open files, and the system lets it have "
-        "1024: ulimit -Hn 1026 "
+        "with -u 493 and 2 addresses a process needs 1026 open files, but the system allows 1024: "
+        "ulimit -Hn 1026 "
     )
     assert said.endswith("--processes 2, or at most 492 users")
     assert explain_shortage(493, 2, 1024, PORTS, addresses=2) is None
@@ -99,11 +97,9 @@ def test_a_user_has_a_connection_to_each_of_several_addresses() -> None:
 def test_ports_are_those_of_each_source_address() -> None:
     assert explain_shortage(3 * 28_232, 8, 100_000, PORTS, 3) is None
     assert (explain_shortage(3 * 28_232 + 1, 8, 100_000, PORTS, 3) or "").startswith(
-        "84697 users (-u) need as many ports towards the server, and this machine has 84696 (32768 "
-        "to 60999 at each of 3 "
-        "addresses): sysctl -w net.ipv4.ip_local_port_range='1024 65535' (as root), 4 addresses of "
-        "this machine "
-        "(--source-ip), "
+        "84697 users (-u) need as many ports to the server, but this machine has 84696 (32768 to "
+        "60999 at each of 3 addresses): sysctl -w net.ipv4.ip_local_port_range='1024 65535' (as "
+        "root), 4 addresses of this machine (--source-ip), "
     )
 
 

@@ -135,18 +135,18 @@ def test_the_prefill_limit_of_a_block_is_that_of_its_arm() -> None:
     ("settings", "said"),
     [
         ({"candidate": "http://b", "aa": True}, "--aa compares the base with itself"),
-        ({"candidate": "http://a"}, "the candidate is the base"),
+        ({"candidate": "http://a"}, "the candidate is the same server as the base"),
         ({"aa": True, "run_time_s": 120.0},
-            "-t has room for 3 pairs of blocks of 15 s beside the first, which is not "
-         "counted, and 10 are needed: -t 330s, or a shorter --block-duration"),
-        ({"aa": True, "washout": 20.0}, "--washout 20 leaves nothing of a block of 15 s"),
-        ({"aa": True, "request_count": 5}, "two arms and --request-count exclude each other"),
-        ({"aa": True, "sweep": "concurrency=1,2"}, "two arms and --sweep exclude each other"),
+            "-t allows 3 pairs of blocks of 15 s besides the first, which is not counted, and 10 "
+            "are needed: use -t 330s or a shorter --block-duration"),
+        ({"aa": True, "washout": 20.0}, "--washout 20 must be shorter than a block (15 s"),
+        ({"aa": True, "request_count": 5}, "locust-llm ab and --request-count exclude each other"),
+        ({"aa": True, "sweep": "concurrency=1,2"}, "locust-llm ab and --sweep exclude each other"),
         ({"aa": True, "slo": ("abort: error_rate < 50%",)}, "leave out abort:"),
         ({"aa": True, "slo": ("ttft p95 within 5% of reports/x",)},
-            "the only other run is the base"),
-        ({"aa": True, "slo": ("icl p99 within 5% of base",)}, "icl is not compared in pairs"),
-        ({"washout": 2.0}, "--washout belongs to locust-llm ab"),
+            "can only compare with its base"),
+        ({"aa": True, "slo": ("icl p99 within 5% of base",)}, "icl is not compared in an A/B test"),
+        ({"washout": 2.0}, "--washout is an option of locust-llm ab only"),
     ],
 )  # fmt: skip
 def test_runs_of_two_arms_that_cannot_be(settings: dict[str, object], said: str) -> None:

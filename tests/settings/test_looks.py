@@ -54,7 +54,7 @@ def test_what_has_too_few_requests_for_an_interval_is_reported_before_the_run() 
 
     (line,) = few(request_count=300)
     assert line.startswith("--request-count 300 for ttft p99 < 1s: ")
-    assert "an interval of p99 within the run's values takes 368" in line
+    assert "an interval of p99 within the measured values needs 368" in line
     assert few(request_count=368) == []
     (line,) = few(request_rate=5.0, run_time_s=60.0)
     assert line.startswith("5 requests/s for 60 s")
@@ -69,7 +69,9 @@ def test_a_rule_that_no_run_passes_is_named_before_it() -> None:
 
     for rule in ("error_rate <= 0%", "attainment >= 100% given ttft < 1s"):
         (line,) = lines(rule)
-        assert line.startswith(f"{rule} cannot pass: no number of requests shows exactly that")
+        assert line.startswith(
+            f"{rule} cannot pass: no number of requests can prove exactly this limit"
+        )
         assert lines(rule, slo_mode="point") == []
     assert lines("error_rate <= 0.1%") == lines("delivered >= 100%", request_rate=5.0) == []
     assert lines("fluidity p50 >= 100%") == []

@@ -12,7 +12,7 @@ from locust_llm.settings.server_address import (
 )
 from locust_llm.settings.settings_validation import validate_settings
 
-NEEDS_STREAMING = "needs --streaming: without a stream there is no time of the first token"
+NEEDS_STREAMING = "needs --streaming: without a stream there is no time to first token"
 
 MISTAKES = [
     (
@@ -24,22 +24,25 @@ MISTAKES = [
     ),
     (
         {"hosts": ("http://a", "http://b"), "aa": True, "run_time_s": 600.0, "users": 1},
-        ["two arms have one address each: give one --host (--base) and one --candidate"],
+        ["base and candidate have one address each: use one --host (--base) and one --candidate"],
     ),
-    ({"session_header": "X Y"}, ["--session-header takes the name of a header, and 'X Y' is none"]),
-    ({"echo_header": "Host"}, ["--echo-header Host: requests have that header of their own"]),
+    (
+        {"session_header": "X Y"},
+        ["--session-header takes the name of a header, and 'X Y' is not a valid one"],
+    ),
+    ({"echo_header": "Host"}, ["--echo-header Host: the load generator sets this header itself"]),
     (
         {"backend_header": "Set-Cookie"},
         [
-            "--backend-header Set-Cookie may hold a secret, and backends are written down: give "
-            "another header"
+            "--backend-header Set-Cookie may hold a secret, and its values are written to "
+            "reports: use another header"
         ],
     ),
     (
         {"echo_header": "x-route", "backend_header": "X-Route"},
         [
-            "--backend-header X-Route may hold a secret, and backends are written down: give "
-            "another header"
+            "--backend-header X-Route may hold a secret, and its values are written to reports: "
+            "use another header"
         ],
     ),
     (
@@ -68,25 +71,27 @@ MISTAKES = [
         {"sweep": "prefill-concurrency=1..64", "users": 32},
         [
             "--sweep prefill-concurrency=64: --prefill-concurrency 64 is above the 32 users (-u): "
-            "at most 32 requests can "
-            "run at a time"
+            "at most 32 requests can run at the same time"
         ],
     ),
     (
         {"sweep": "concurrency=1,2", "repeats": 2},
-        ["--sweep and --repeats exclude each other: run the whole sweep again, and compare"],
+        [
+            "--sweep and --repeats exclude each other: run the sweep several times and compare "
+            "the runs"
+        ],
     ),
     (
         {"repeats": 2},
-        ["--repeats needs an end of each repeat: give -t, --request-count or --num-sessions"],
+        ["--repeats needs a length of each repeat: add -t, --request-count or --num-sessions"],
     ),
     (
         {"find_max": True, "slo": ("ttft p99 < 5s",)},
-        ["--find-max needs --sweep: it searches in the range of its values"],
+        ["--find-max needs --sweep: it searches the range of the sweep"],
     ),
     (
         {"find_max": True, "sweep": "concurrency=1,2"},
-        ["--find-max needs a rule (--slo): it searches for the highest load within the rules"],
+        ["--find-max needs an SLO (--slo): it searches for the highest load that meets the SLOs"],
     ),
     (
         {"find_max": True, "sweep": "prefill-concurrency=1,2", "slo": ("ttft p99 < 5s",)},
@@ -94,37 +99,37 @@ MISTAKES = [
     ),
     (
         {"stage_duration": "9..3"},
-        ["--stage-duration '9..3': write 10..120, seconds at least and at most, or one number"],
+        ["--stage-duration '9..3': write 10..120 (minimum and maximum seconds) or one number"],
     ),
     ({"gpu_hour": 2.0}, ["--gpu-hour needs the number of GPUs (--gpus)"]),
     ({"user_centric_rate": 5.0, "users": 5, "processes": 2}, []),
     (
         {"working_set": 9},
-        ["--working-set has nothing to apply to: give --prefix-cache-hit-rate too"],
+        ["--working-set has no effect alone: add --prefix-cache-hit-rate"],
     ),
     (
         {"prefix_cache_hit_rate": 0.0, "working_set": 9},
-        ["--prefix-cache-hit-rate 0 repeats nothing: leave out --working-set"],
+        ["--prefix-cache-hit-rate 0 repeats no tokens: leave out --working-set"],
     ),
     (
         {"prefix_cache_hit_rate": 80.0, "shared_system_prompt_length": 10},
         [
             "--prefix-cache-hit-rate and --shared-system-prompt-length exclude each other: it "
-            "would add to the share"
+            "would raise the hit rate"
         ],
     ),
     (
         {"prefix_cache_hit_rate": 80.0, "num_prefix_prompts": 1, "prefix_prompt_length": 10},
         [
-            "--prefix-cache-hit-rate and --num-prefix-prompts exclude each other: they would add "
-            "to the share"
+            "--prefix-cache-hit-rate and --num-prefix-prompts exclude each other: they would "
+            "raise the hit rate"
         ],
     ),
     (
         {"prefix_cache_hit_rate": 80.0, "input_file": "x"},
         [
             "--prefix-cache-hit-rate and --input-file exclude each other: the prompts of a file "
-            "are what they are"
+            "cannot be changed"
         ],
     ),
     (
@@ -163,8 +168,8 @@ MISTAKES = [
     (
         {"trajectory_start": "0.2", "input_file": "x", "fixed_schedule": True},
         [
-            "--trajectory-start and --fixed-schedule exclude each other: a trace's times are of "
-            "its beginnings"
+            "--trajectory-start and --fixed-schedule exclude each other: the timestamps of a "
+            "trace mark the starts of sessions"
         ],
     ),
     (
@@ -181,15 +186,15 @@ MISTAKES = [
     (
         {"prefill_concurrency": 31, "users": 30},
         [
-            "--prefill-concurrency 31 is above the 30 users (-u): at most 30 requests can run at a "
-            "time"
+            "--prefill-concurrency 31 is above the 30 users (-u): at most 30 requests can run at "
+            "the same time"
         ],
     ),
     (
         {"prefill_concurrency": 3, "warmup_prefill_concurrency": 31, "users": 30},
         [
             "--warmup-prefill-concurrency 31 is above the 30 users (-u): at most 30 requests can "
-            "run at a time"
+            "run at the same time"
         ],
     ),
     ({"prefill_concurrency": 2, "processes": 3}, []),
@@ -200,13 +205,13 @@ MISTAKES = [
     ),
     (
         {"prefill_concurrency_ramp_duration": 30.0},
-        ["--prefill-concurrency-ramp-duration has nothing to ramp: give --prefill-concurrency too"],
+        ["--prefill-concurrency-ramp-duration has nothing to ramp: add --prefill-concurrency"],
     ),
     (
         {"warmup_prefill_concurrency_ramp_duration": 30.0},
         [
-            "--warmup-prefill-concurrency-ramp-duration has nothing to ramp: give "
-            "--warmup-prefill-concurrency too"
+            "--warmup-prefill-concurrency-ramp-duration has nothing to ramp: add "
+            "--warmup-prefill-concurrency"
         ],
     ),
     (
@@ -244,14 +249,14 @@ MISTAKES = [
     ),
     (
         {"metrics_url": ("ftp://replica/metrics",)},
-        ["--metrics-url 'ftp://replica/metrics' is no URL: it takes http://HOST:PORT/metrics"],
+        [
+            "--metrics-url 'ftp://replica/metrics' is not a metrics URL: write "
+            "http://HOST:PORT/metrics"
+        ],
     ),
     (
         {"metrics_url": ("http://replica/metrics",), "server_metrics": False},
-        [
-            "--metrics-url names what to read, and --no-server-metrics reads nothing: leave one of "
-            "them out"
-        ],
+        ["--metrics-url and --no-server-metrics exclude each other: leave one of them out"],
     ),
     ({"percentiles": (50.0, 0.0)}, ["--percentiles must be above 0 and at most 99.9, got 0"]),
     ({"percentiles": (99.95,)}, ["--percentiles must be above 0 and at most 99.9, got 99.95"]),
@@ -261,8 +266,8 @@ MISTAKES = [
         {"prefill_concurrency": 9, "users": 4, "streaming": False, "output_tokens_mean": 0.0},
         [
             "--output-tokens-mean must be at least 1, got 0",
-            "--prefill-concurrency 9 is above the 4 users (-u): at most 4 requests can run at a "
-            "time",
+            "--prefill-concurrency 9 is above the 4 users (-u): at most 4 requests can run at the "
+            "same time",
             f"--prefill-concurrency {NEEDS_STREAMING}",
         ],
     ),

@@ -41,14 +41,14 @@ def test_what_a_sweep_says(text: str, axis: str, values: tuple[float, ...]) -> N
     [
         ("users=1,2", "concurrency, request-rate, prefill-concurrency, input-tokens"),
         ("concurrency", "write AXIS=VALUES"),
-        ("concurrency=", "is not a value"),
-        ("concurrency=1..", "is not a value"),
-        ("concurrency=8..1", "does not rise"),
-        ("concurrency=0..4", "does not rise"),
-        ("concurrency=1..4+0", "does not rise"),
+        ("concurrency=", "is not a valid value"),
+        ("concurrency=1..", "is not a valid value"),
+        ("concurrency=8..1", "must rise"),
+        ("concurrency=0..4", "must rise"),
+        ("concurrency=1..4+0", "must rise"),
         ("concurrency=1.5", "whole numbers"),
-        ("concurrency=1..1000+1", "at most 100"),
-        ("request-rate=-1", "is not a value"),
+        ("concurrency=1..1000+1", "maximum is 100"),
+        ("request-rate=-1", "is not a valid value"),
     ],
 )
 def test_what_is_no_sweep_says_what_to_write(text: str, says: str) -> None:

@@ -171,7 +171,9 @@ def test_an_address_that_cannot_be_had_is_one_line_and_status_5(capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["--port", str(port)]) == 5
-    line = f"simulator: --port {port} cannot be opened: another program has it, give another port\n"
+    line = (
+        f"simulator: --port {port} cannot be opened: another program uses it: choose another port\n"
+    )
     assert capsys.readouterr().err == line
     for host in ("192.0.2.1", "no.such.host.invalid"):
         assert main(["--port", "0", "--host", host]) == 5

@@ -126,7 +126,7 @@ def test_the_worst_figure_decides_and_each_cause_has_a_sentence() -> None:
     assert verdict.level == INVALID
     assert verdict.reasons == (
         "late permits: ttft_from_due p50 200 ms may be off by up to 50.0 ms",
-        "merged chunks: ttft p99 200 ms may be off by up to 60.0 ms, and 1 more figure",
+        "merged chunks: ttft p99 200 ms may be off by up to 60.0 ms, and 1 more value",
     )
     assert verdict.signals == {LATE_PERMIT: INVALID, MERGED: DEGRADED}
 

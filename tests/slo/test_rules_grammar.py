@@ -168,8 +168,8 @@ def test_limits_are_in_seconds_shares_and_numbers_a_second(text: str, limit: flo
             "5% of a share is ambiguous: write 5pp, in percentage points"),
         ("requests_per_s within 5 of base",
             "the limit of requests_per_s has no unit: there are %, /s, as 5%"),
-        ("ttft max within 5% of base", "the max of two runs differs by chance, however long they "
-            "are: use p99"),
+        ("ttft max within 5% of base",
+            "the max of two runs differs at random, however long they are: use p99"),
         ("ttft within 5% of base", "ttft needs a statistic"),
         ("ttft p95 within 5% of base given itl < 1s", "ttft has no conditions"),
     ],

@@ -89,7 +89,7 @@ ENDLESS: Final[dict[str, tuple[Callable[[], Iterable[bytes]], str]]] = {
         lambda: _after(PLAIN + b"Content-Length: 9999999999999\r\n\r\n", forever(BLOCK)),
         "too_large",
     ),
-    "headers without end": (lambda: _after(PLAIN, forever(b"X-More: y\r\n" * 5_000)), "malformed"),
+    "endless headers": (lambda: _after(PLAIN, forever(b"X-More: y\r\n" * 5_000)), "malformed"),
     "one header without end": (lambda: _after(PLAIN + b"X-More: ", forever(BLOCK)), "malformed"),
     "interim answers without end": (lambda: forever(b"HTTP/1.1 100 Continue\r\n\r\n" * 2_000),
         "malformed|too_large"),

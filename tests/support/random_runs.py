@@ -724,12 +724,12 @@ def queue_or_prefill_has_one_answer_and_it_is_the_servers(report: Report) -> Ite
 def what_could_split_the_servers_time_is_not_there(report: Report) -> Iterator[str]:
     for where, said in report.texts.items():
         plain = " ".join(said.split())
-        if "would split it" in plain and "Queue or prefill?" in plain:
+        if "would separate them" in plain and "Queue or prefill?" in plain:
             yield f"{where}: the server's time is split, and is not"
         if "A metrics page or tracing" in plain and report.made.samples:
             yield f"{where}: asks for a metrics page that was read"
         if (
-            "would split it" in plain
+            "would separate them" in plain
             and report.made.answered
             and report.made.told == len(report.made.answered)
         ):
@@ -774,11 +774,11 @@ def rules_have_one_result(report: Report) -> Iterator[str]:
 def the_gates_use_goes_with_its_waits(report: Report) -> Iterator[str]:
     """Checks conditions and breakdown: without waits at the gate, it has no part."""
     for where in ("--verbose", "summary.md"):
-        nobody = "no request waited at the gate" in report.texts[where]
+        nobody = "no request waited for a prefill slot" in report.texts[where]
         all_parts = chain.from_iterable(breakdown.parts for breakdown in _breakdowns(report))
         parts = [part for part in all_parts if part.name == "gate" and part.slow_ms > 0.5]
         if nobody and parts:
-            yield f"{where}: no request waited at the gate, and it has {parts[0].slow_ms} ms"
+            yield f"{where}: no request waited for a prefill slot, and it has {parts[0].slow_ms} ms"
 
 
 @check

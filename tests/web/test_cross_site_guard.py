@@ -164,7 +164,7 @@ def test_every_route_is_behind_it_and_the_refusal_says_what_to_do(
     for _ in range(3):
         strange = page.client.get("/deep/", headers={"Host": "evil.example.com:8089"})
         assert strange.text == (
-            "403: 'evil.example.com:8089' is not a known name of this machine; add it with "
+            "403: 'evil.example.com:8089' is not a known name of this machine: add it with "
             "--web-allowed-host\n"
         )
     assert page.client.get("/deep/", headers={"Host": "load.example.com"}).status_code == 200

@@ -48,7 +48,7 @@ def server() -> Iterator[TinyServer]:
 
 def test_what_is_offered_is_below_the_folder_and_no_link(datasets: Datasets, folder: Path) -> None:
     assert datasets.choices() == [
-        (GIVEN, "given.jsonl, of the command line"),
+        (GIVEN, "given.jsonl, from the command line"),
         *((f"file:{name}", name) for name in ("a.jsonl", "b/c.CSV", "b/d/deep.json.gz")),
     ]
     assert datasets.path("file:b/c.CSV") == str(folder / "b/c.CSV")
@@ -224,6 +224,6 @@ def test_an_upload_is_refused_where_it_is_too_large_or_a_run_is_on(
     answer = page.client.post("/llm/datasets?name=x", data=ROW)
     assert (answer.status_code, answer.get_json()["message"]) == (
         422,
-        "a run is on: upload the file after its end",
+        "a run is active: upload the file after its end",
     )
     assert page.client.get("/llm/datasets?name=x").status_code == 405

@@ -111,30 +111,28 @@ def test_what_the_page_shows_can_be_set(page: RealPage, server: TinyServer) -> N
 
 
 ELSEWHERE: Final = {
-    "html_file": "--html-file can be given on the command line only",
-    "json_file": "--json-file can be given on the command line only",
-    "processes": "--processes can be given on the command line only",
-    "exit_code_on_error": "--exit-code-on-error can be given on the command line only",
-    "HTML-FILE": "--html-file can be given on the command line only",
-    "--html-file": "--html-file can be given on the command line only",
-    "insecure": "--insecure can be given on the command line only",
-    "api_key_file": "--api-key-file can be given on the command line only",
-    "api_key_command": "--api-key-command can be given on the command line only",
-    "header": "--header can be given on the command line only",
-    "ca_cert": "--ca-cert can be given on the command line only",
-    "metrics_url": "--metrics-url can be given on the command line only",
+    "html_file": "--html-file works on the command line only",
+    "json_file": "--json-file works on the command line only",
+    "processes": "--processes works on the command line only",
+    "exit_code_on_error": "--exit-code-on-error works on the command line only",
+    "HTML-FILE": "--html-file works on the command line only",
+    "--html-file": "--html-file works on the command line only",
+    "insecure": "--insecure works on the command line only",
+    "api_key_file": "--api-key-file works on the command line only",
+    "api_key_command": "--api-key-command works on the command line only",
+    "header": "--header works on the command line only",
+    "ca_cert": "--ca-cert works on the command line only",
+    "metrics_url": "--metrics-url works on the command line only",
     "llm_rules": "the form of a run has no field 'llm_rules'",
-    "inner": "--inner can be given on the command line only",
-    "num_users": "--num-users can be given on the command line only",
-    "profile": "--profile can be given on the command line only",
-    "user_classes": "--user-classes can be given on the command line only",
-    "my_secret": "--my-secret is secret: no page can set it, only the command line or the "
-    "environment",
-    "MY-SECRET": "--my-secret is secret: no page can set it, only the command line or the "
-    "environment",
+    "inner": "--inner works on the command line only",
+    "num_users": "--num-users works on the command line only",
+    "profile": "--profile works on the command line only",
+    "user_classes": "--user-classes works on the command line only",
+    "my_secret": "--my-secret is secret: set it on the command line or in the environment, not on a page",
+    "MY-SECRET": "--my-secret is secret: set it on the command line or in the environment, not on a page",
     "llm_secrets": "the form of a run has no field 'llm_secrets'",
     "shape_class": "the form of a run has no field 'shape_class'",
-    "input_file": "--input-file can be given on the command line only",
+    "input_file": "--input-file works on the command line only",
     "Output-Tokens-Mean": "the form of a run has no field 'Output-Tokens-Mean': did you mean "
     "output_tokens_mean?",
     "x" * 99: f"the form of a run has no field {'x' * 60 + '...'!r}",
@@ -164,20 +162,21 @@ def test_no_secret_flag_is_in_a_page(page: RealPage) -> None:
 
 WRONG: Final[list[tuple[dict[str, Any], str]]] = [
     ({"query_string": {"html_file": "x"}, "data": BASE},
-        "a run takes its fields from a form, none from the address"),
-    ({"json": BASE}, "a run takes its fields from a form (application/x-www-form-urlencoded), got "
+        "the form of a run must send its fields in the body, not in the address"),
+    ({"json": BASE},
+        "a run must be started by a form (application/x-www-form-urlencoded), got "
         "'application/json'"),
     ({"data": b"user_count=1", "content_type": "text/plain"},
-     "a run takes its fields from a form (application/x-www-form-urlencoded), got 'text/plain'"),
+     "a run must be started by a form (application/x-www-form-urlencoded), got 'text/plain'"),
     ({"data": {**BASE, "model": ["a", "b"]}},
-        "the form of a run has the field 'model' 2 times: once is enough"),
+        "the form of a run has the field 'model' 2 times: send it once"),
     ({"data": {**BASE, "user_count": ["1", "50"]}},
-        "the form of a run has the field 'user_count' 2 times: once is enough"),
+        "the form of a run has the field 'user_count' 2 times: send it once"),
     ({"data": {**BASE, "slo": "x" * 32769}},
         "the field 'slo' is too long: at most 32,768 characters"),
     ({"data": {**BASE, "colour": "green"}}, "--colour must be one of red, blue, got 'green'"),
-    ({"data": {**BASE, "rounds": "many"}}, "--rounds takes a whole number, got 'many'"),
-    ({"data": {**BASE, "spawn_rate": "fast"}}, "-r takes a number, got 'fast'"),
+    ({"data": {**BASE, "rounds": "many"}}, "--rounds must be a whole number, got 'many'"),
+    ({"data": {**BASE, "spawn_rate": "fast"}}, "-r must be a number, got 'fast'"),
     ({"data": {**BASE, "spawn_rate": "-1"}}, "-r must be above 0 and at most 1000000, got -1"),
 ]  # fmt: skip
 
@@ -198,7 +197,7 @@ def test_a_form_with_a_file_is_none(page: RealPage) -> None:
     answer = page.post(
         data={**BASE, "model": (io.BytesIO(b"x"), "m")}, content_type="multipart/form-data"
     )
-    assert answer.get_json()["message"] == "the form of a run has no files, got 'model'"
+    assert answer.get_json()["message"] == "the form of a run takes no files, got 'model'"
 
 
 # -- the class picker ------------------------------------------------------------------------------
@@ -226,7 +225,7 @@ def test_the_class_picker_picks_what_there_is(picker: RealPage) -> None:
     for more, why in (
         ({"user_classes": ["Ann", "Eve"]}, "user_classes: there is no 'Eve'; there is Ann, Bob"),
         ({"shape_class": "Flat"}, "shape_class: there is no 'Flat'; there is Default, Steep"),
-        ({"html_file": "x"}, "--html-file can be given on the command line only"),
+        ({"html_file": "x"}, "--html-file works on the command line only"),
     ):
         assert picker.post(data={**BASE, **more}).get_json()["message"] == why
     assert picker.post(data={**BASE, "user_classes": ["Bob"], "shape_class": "Default"}).get_json()[
@@ -246,8 +245,8 @@ BAD_EDITS: Final = [
     ('{"user_class_name": "Ann", "fixed_count": -1}',
         "the fixed count of a user class must be at least 0, got -1"),
     ('{"user_class_name": "Ann", "tasks": ["exec"]}', "tasks: there is no 'exec'; there is ask"),
-    ("[" * 100_000, "a change of a user class takes a JSON object with"),
-    ("\xff", "a change of a user class takes a JSON object with"),
+    ("[" * 100_000, "a change of a user class must be a JSON object with"),
+    ("\xff", "a change of a user class must be a JSON object with"),
 ]  # fmt: skip
 
 
@@ -273,7 +272,7 @@ def test_no_user_class_takes_the_key_elsewhere(
     picker.swarm._open = True
     edit = {"user_class_name": "Ann", "host": "http://elsewhere:1"}
     answer = picker.client.post("/user", data=json.dumps(edit))
-    assert (answer.status_code, "go to the server of the command line only" in answer.text) == (
+    assert (answer.status_code, "go only to the server of the command line" in answer.text) == (
         422,
         True,
     )

@@ -256,34 +256,35 @@ def test_workers_that_are_there_are_counted() -> None:
 
 
 WRONG = [
-    ({"prefill_concurrency": "three"}, "--prefill-concurrency takes a whole number, got 'three'"),
+    ({"prefill_concurrency": "three"}, "--prefill-concurrency must be a whole number, got 'three'"),
     ({"request_rate": "-1"}, "--request-rate must be above 0, got -1"),
-    ({"output_tokens_mean": "nan"}, "--output-tokens-mean takes a number, got 'nan'"),
-    ({"percentiles": "50,p90"}, "--percentiles takes numbers with commas between, such as "
-        "50,90,95,99, got '50,p90'"),
+    ({"output_tokens_mean": "nan"}, "--output-tokens-mean must be a number, got 'nan'"),
+    ({"percentiles": "50,p90"},
+        "--percentiles must be numbers separated by commas, such as 50,90,95,99, got '50,p90'"),
     ({"user_count": "2", "prefill_concurrency": "3"},
-     "--prefill-concurrency 3 is above the 2 users (-u): at most 2 requests can run at a time"),
+     "--prefill-concurrency 3 is above the 2 users (-u): at most 2 requests can run at the same "
+     "time"),
     ({"user_count": "0"}, "-u must be at least 1, got 0"),
-    ({"user_count": "2.5"}, "-u takes a whole number, got '2.5'"),
-    ({"run_time": "soon"}, "-t takes a time such as 20, 20s, 3m, 2h or 1h20m, got 'soon'"),
+    ({"user_count": "2.5"}, "-u must be a whole number, got '2.5'"),
+    ({"run_time": "soon"}, "-t must be a time such as 20, 20s, 3m, 2h or 1h20m, got 'soon'"),
     ({"endpoint_type": "embeddings", "slo": "ttft p95 < 1s"},
-     "SLO 'ttft p95 < 1s': embeddings has no ttft, as nothing is generated: use request_latency"),
+     "SLO 'ttft p95 < 1s': embeddings generates no tokens and has no ttft: use request_latency"),
     ({"endpoint_type": "rerank", "prefill_concurrency_ramp_duration": "5"},
-     "--prefill-concurrency-ramp-duration has nothing to ramp: give --prefill-concurrency too"),
+     "--prefill-concurrency-ramp-duration has nothing to ramp: add --prefill-concurrency"),
     ({"endpoint_type": "messages", "per_chunk_usage": "true"},
-     "--per-chunk-usage is of chat and completions: messages has no such count"),
+     "--per-chunk-usage works with chat and completions only: messages has no such count"),
     ({"extra_inputs": '{"guided_json": {"type": "nope"}}'},
      "--extra-inputs guided_json: is no schema: 'nope' is not valid under any of the given schemas "
          "(at $.type)"),
-    ({"tools": "tools.json"}, "--tools can be given on the command line only"),
-    ({"host": "http://[::1"}, "--host 'http://[::1' is no URL: Invalid IPv6 URL"),
+    ({"tools": "tools.json"}, "--tools works on the command line only"),
+    ({"host": "http://[::1"}, "--host 'http://[::1' is not a valid URL: Invalid IPv6 URL"),
     ({"arrival_pattern": "often"}, "--arrival-pattern must be one of constant, poisson, gamma, got "
         "'often'"),
-    ({"api_key_file": "/etc/passwd"}, "--api-key-file can be given on the command line only"),
-    ({"header": "X: y"}, "--header can be given on the command line only"),
-    ({"slo_file": "/etc/passwd"}, "--slo-file can be given on the command line only"),
-    ({"report_dir": "/tmp"}, "--report-dir can be given on the command line only"),
-    ({"input_file": ""}, "--input-file can be given on the command line only"),
+    ({"api_key_file": "/etc/passwd"}, "--api-key-file works on the command line only"),
+    ({"header": "X: y"}, "--header works on the command line only"),
+    ({"slo_file": "/etc/passwd"}, "--slo-file works on the command line only"),
+    ({"report_dir": "/tmp"}, "--report-dir works on the command line only"),
+    ({"input_file": ""}, "--input-file works on the command line only"),
 ]  # fmt: skip
 
 
@@ -323,9 +324,9 @@ def test_a_locustfiles_own_number_is_one() -> None:
     assert (said.rounds, said.share, said.word, said.really) == (4, 0.25, "x", True)
     assert given.rounds == 3
     for form, line in (
-        ({"rounds": "2.5"}, "--rounds takes a whole number, got '2.5'"),
-        ({"rounds": ""}, "--rounds takes a whole number, got nothing"),
-        ({"share": "nan"}, "--share takes a number, got 'nan'"),
+        ({"rounds": "2.5"}, "--rounds must be a whole number, got '2.5'"),
+        ({"rounds": ""}, "--rounds must be a whole number, got nothing"),
+        ({"share": "nan"}, "--share must be a number, got 'nan'"),
     ):
         with pytest.raises(RunRefused) as refused:
             fill_options(given, form)
@@ -349,7 +350,7 @@ def test_a_wrong_rule_is_refused() -> None:
 
 def test_a_rule_that_names_a_folder_is_the_command_lines() -> None:
     with pytest.raises(
-        RunRefused, match="a rule with another run is allowed on the command line only"
+        RunRefused, match="an SLO that compares with another run works on the command line only"
     ):
         of({"slo": "ttft p95 within 5% of /etc"})
     given = options("--slo", "ttft p95 within 5% of reports/base")

@@ -253,17 +253,17 @@ def test_users_of_the_warmup_begin(pages: Callable[..., Page], server: TinyServe
 @pytest.mark.parametrize(
     ("form", "line"),
     [
-        ({"prefill_concurrency": "x"}, "--prefill-concurrency takes a whole number, got 'x'"),
+        ({"prefill_concurrency": "x"}, "--prefill-concurrency must be a whole number, got 'x'"),
         ({"prefill_concurrency": "3"}, "--prefill-concurrency 3 is above the 2 users"),
         ({"slo": "ttft < 5"}, "ttft"),
         (
             {"model": "mine"},
-            "--model: the server has no model 'mine'; it has: tiny, other; --no-model-check sends it all "
-            "the same",
+            "--model: the server has no model 'mine'; it has: tiny, other; to send it anyway, use "
+            "--no-model-check",
         ),
         ({"host": "http://127.0.0.1:1"}, "cannot reach http://127.0.0.1:1: "),
         ({"host": ""}, "--host is missing"),
-        ({"api_key_file": "/etc/passwd"}, "--api-key-file can be given on the command line only"),
+        ({"api_key_file": "/etc/passwd"}, "--api-key-file works on the command line only"),
     ],
 )
 def test_a_run_that_cannot_be_is_refused_in_the_form(
@@ -319,7 +319,7 @@ def test_an_error_at_the_start_is_a_refusal_in_the_form(
 def test_only_one_run_is_about_to_start(pages: Callable[..., Page]) -> None:
     page = pages()
     page.view.starting = True
-    assert page.start()["message"] == "a run is starting: the server is being checked"
+    assert page.start()["message"] == "a run is starting: locust-llm is checking the server"
     assert page.view.starting
     assert page.live()["state"] == "starting"
 
@@ -453,7 +453,7 @@ def test_the_form_of_changes_changes_the_users(on: tuple[Page, Any]) -> None:
     run.change_users = lambda users: False
     assert (
         page.start({"user_count": "15"})["message"]
-        == "The number of users is unchanged: it follows from the load"
+        == "The number of users is unchanged: the load sets it"
     )
     assert len(page.asked) == 1
 
@@ -504,7 +504,8 @@ def test_nothing_else_changes_while_a_run_is_on(on: tuple[Page, Any]) -> None:
         {"user_count": "12", "prefill_concurrency": "6", "model": "x", "slo": "ttft p95 < 1s"}
     )
     assert answer["message"] == (
-        "--model and --slo cannot change during a run: only --prefill-concurrency and the users can"
+        "--model and --slo cannot change during a run: only --prefill-concurrency and the number "
+        "of users can"
     )
     assert (run.turned, run.users, page.asked) == ([], [], [])
     # Locust closes its form all the same
@@ -517,9 +518,19 @@ def test_nothing_else_changes_while_a_run_is_on(on: tuple[Page, Any]) -> None:
         ({"limit": "7"}, 200, "turned", [(7, None)]),
         ({"limit": " 2 ", "ramp_s": "2.5"}, 200, "turned", [(2, 2.5)]),
         ({"limit": ""}, 200, "turned", [(None, None)]),
-        ({"limit": "many"}, 422, "the limit takes a whole number, got 'many'", []),
-        ({"limit": "3", "ramp_s": "nan"}, 422, "the ramp takes seconds, got 'nan'", []),
-        ({"limit": "3", "ramp_s": "inf"}, 422, "the ramp takes seconds, got 'inf'", []),
+        ({"limit": "many"}, 422, "the limit must be a whole number, got 'many'", []),
+        (
+            {"limit": "3", "ramp_s": "nan"},
+            422,
+            "the ramp must be a number of seconds, got 'nan'",
+            [],
+        ),
+        (
+            {"limit": "3", "ramp_s": "inf"},
+            422,
+            "the ramp must be a number of seconds, got 'inf'",
+            [],
+        ),
         ({"limit": "99"}, 422, "99 is too many", []),
     ],
 )
@@ -565,7 +576,7 @@ def test_it_is_turned_by_post_and_during_a_run_only(pages: Callable[..., Page]) 
     assert page.client.get("/llm/gate?limit=7").status_code == 405
     answer = page.client.post("/llm/gate", data={"limit": "7"})
     assert (answer.status_code, answer.get_json()["message"]) == (
-        422, "no run is active: start one first",
+        422, "no run is active: start a run first",
     )  # fmt: skip
 
 
@@ -706,7 +717,7 @@ def test_the_rate_of_a_schedule_is_changed_from_the_page(
 def test_a_report_that_could_not_be_made_is_an_alert(on: tuple[Page, Any]) -> None:
     page, _ = on
     page.view.ends()
-    assert page.live()["alerts"][0]["text"].startswith("The report could not be made")
+    assert page.live()["alerts"][0]["text"].startswith("The report could not be created")
 
 
 @pytest.mark.parametrize(
@@ -935,6 +946,6 @@ def test_the_gate_has_no_other_field(how: dict[str, Any], on: tuple[Page, Any]) 
     answer = page.client.post("/llm/gate", **how)
     assert (answer.status_code, answer.get_json()["message"]) == (
         422,
-        "the gate has the fields limit and ramp_s, and no 'html_file'",
+        "the request must have the fields limit and ramp_s only, not 'html_file'",
     )
     assert run.turned == []

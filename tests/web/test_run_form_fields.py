@@ -150,8 +150,7 @@ def test_the_command_of_each_goal_starts_the_run_that_the_form_asks_for(
     if not goal.starts_here:
         refused = page.start({**goal.values, **typed, "host": "http://h:1"})
         assert refused["message"] in [
-            f"--{name.replace('_', '-')} can be given on the command line only"
-            for name in ARM_FIELDS
+            f"--{name.replace('_', '-')} works on the command line only" for name in ARM_FIELDS
         ]
         assert page.asked == []
 
@@ -159,12 +158,13 @@ def test_the_command_of_each_goal_starts_the_run_that_the_form_asks_for(
 def test_what_no_run_can_have_is_no_command(pages: Callable[..., Page]) -> None:
     page = pages("--host", "http://h:1")
     for form, why in (
-        ({"sweep": "concurrency=1..4", "find_max": "true"}, "--find-max needs a rule"),
+        ({"sweep": "concurrency=1..4", "find_max": "true"}, "--find-max needs an SLO"),
         ({"slo": "ttff p95 < 1s"}, "SLO 'ttff p95 < 1s': unknown metric ttff"),
-        ({"slo": "ttft p95 within 5% of base"}, "a rule with another run is allowed on the command"),
+        ({"slo": "ttft p95 within 5% of base"},
+            "an SLO that compares with another run works on the command"),
         ({"candidate_set": "header:X-Key=s3cret"}, "--candidate-set header:... may be a secret"),
-        ({"candidate": "http://h:1"}, "the candidate is the base"),
-        ({"api_key_file": "/x"}, "--api-key-file can be given on the command line only"),
+        ({"candidate": "http://h:1"}, "the candidate is the same server as the base"),
+        ({"api_key_file": "/x"}, "--api-key-file works on the command line only"),
     ):  # fmt: skip
         answer = page.client.post("/llm/command", data=form).get_json()
         assert not answer["success"]
@@ -433,7 +433,7 @@ def test_the_page_shows_the_command_line(pages: Callable[..., Page]) -> None:
         ],
     }
     refused = page.client.post("/llm/command", data={"run_time": "soon"}).get_json()
-    assert refused["message"].startswith("-t takes a time")
+    assert refused["message"].startswith("-t must be a time")
     assert page.view.refusal == ""
 
 
@@ -461,7 +461,7 @@ def test_a_workload_fills_in_its_fields_and_leaves_what_somebody_gave(
     assert (other.session_turns_mean, other.shared_system_prompt_length) == (4, 77)
     none = fill_options(other, {"scenario": ""})
     assert build_settings(none) == build_settings(page.options)
-    with pytest.raises(RunRefused, match="--output-tokens-mean has no effect beside the lengths"):
+    with pytest.raises(RunRefused, match="--output-tokens-mean has no effect because scenario"):
         fill_options(page.options, {"scenario": "rag", "output_tokens_mean": "64"})
     with pytest.raises(RunRefused, match=r"there is no scenario 'mine\.toml' in the list"):
         fill_options(page.options, {"scenario": "mine.toml"})
@@ -474,7 +474,7 @@ def test_a_workload_of_the_command_line_can_be_chosen_again(
     own.write_text('description = "mine"\noutput-tokens-mean = 9\n')
     page = pages("--host", "http://h", "--scenario", str(own))
     text = page.client.get("/llm/new").text
-    assert '<option value="given" selected>own.toml, of the command line</option>' in text
+    assert '<option value="given" selected>own.toml, from the command line</option>' in text
     assert str(tmp_path) not in text
     other = fill_options(page.options, {"scenario": "rag"})
     assert (other.output_tokens_mean, other.scenario) == (None, "rag")

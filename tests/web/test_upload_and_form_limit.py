@@ -89,7 +89,7 @@ def test_a_body_within_the_limit_comes_whole_also_in_chunks(port: int, got: list
         ("Transfer-Encoding: chunked", [*chunks(1 << 16, 5)], "/", REFUSED),
         ("Transfer-Encoding: chunked", [*chunks(1, MAX_FORM_BYTES + 1)], "/", REFUSED),
         (f"Content-Length: {(1 << 20) + 1}", [b"x" * 9], "/up", REFUSED.replace("256 kB", "1 MB")),
-        ("Content-Length: 100", [b"x" * 9], "/", "400: the body of the request has no end\n"),
+        ("Content-Length: 100", [b"x" * 9], "/", "400: the body of the request is incomplete\n"),
     ],
 )
 def test_a_longer_one_is_refused_in_a_line(

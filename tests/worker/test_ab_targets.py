@@ -72,7 +72,7 @@ def test_a_candidate_with_a_model_of_its_own_has_no_mix() -> None:
 
 
 def test_a_candidate_that_was_not_asked_gets_no_request() -> None:
-    with pytest.raises(ValueError, match="was not asked before the run"):
+    with pytest.raises(ValueError, match="was not checked before the run"):
         make_variant_targets(Settings(host="http://a", candidate="http://b"), Discovery(), {})
 
 

@@ -56,8 +56,8 @@ def test_what_falls_back_to_the_whole_conversation_says_so_once(
             kept.ended(answered(1), said("r2", calls=True), of_run(-2))
             assert kept.mark(of_run(-2)) == {}
     assert [record.message.partition(",")[0] for record in caplog.records] == [
-        "the server has no answer r1", "an answer has no id",
-        "an answer calls a tool that no turn answers"
+        "the server no longer has the response r1", "a response has no id",
+        "a response calls a tool without a result in any later turn"
     ]  # fmt: skip
     kept.asked(TURN, SERVER)  # a failure of another kind loses nothing
     other = KeptResponses()
@@ -92,7 +92,7 @@ def response(input_tokens: int, id_: str | None = "r1") -> tuple[int, dict[str, 
         "the server ignores previous_response_id: both turns had 9 input tokens; "),
     ((response(9), (404, {"error": {"message": "Response with id 'r1' not found."}})),
      "a turn was answered with HTTP 404, Response with id 'r1' not found; "),
-    ((response(9, None),), "its answers have no id; "),
+    ((response(9, None),), "its responses have no id; "),
 ])  # fmt: skip
 def test_whether_the_server_keeps_answers_is_asked_before_the_load(answers: Any, why: str) -> None:
     server = Server(*answers)
@@ -120,5 +120,5 @@ def test_refusals() -> None:
     assert found[1].startswith("--responses-state server and --candidate exclude each other")
     todo = advise_on_error(404, "HTTP 404: Response with id 'r1' not found.", SERVER, key=False)
     assert todo.startswith(
-        "the server does not have the answer that the turn goes on from: vLLM keeps"
+        "the server no longer has the response that this turn continues: vLLM keeps"
     )

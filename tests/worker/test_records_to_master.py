@@ -143,7 +143,7 @@ def test_a_record_of_more_chunks_than_an_answer_may_have_is_none() -> None:
         msgspec.structs.replace(most, chunk_us=(*most.chunk_us, 1)),
         msgspec.structs.replace(record(0), merged=((2**31, 2**31),) * 2_000_000),
     ):
-        with pytest.raises(ValueError, match="more chunks than an answer may have"):
+        with pytest.raises(ValueError, match="more chunks than a response may have"):
             unpack_record(pack_record(longer))
 
 

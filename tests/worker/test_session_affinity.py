@@ -73,7 +73,8 @@ def test_what_an_answer_brings_goes_back_in_its_session_alone(
     assert affinity.side(None, "x").headers[TOKEN] == "pod-8"  # none of these can take its place
     (line,) = caplog.messages  # once a run, and without its value
     assert (
-        line == f"no {TOKEN} that is in the answer: its session goes on as before (--echo-header)"
+        line
+        == f"no {TOKEN} that is in the response: its session continues unchanged (--echo-header)"
     )
 
 

@@ -126,7 +126,7 @@ def test_values_are_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             {"tenant_priority": "gold=1", "endpoint_type": "responses"},
-            "--tenant-priority is a field of vLLM's",
+            "--tenant-priority works with vLLM's",
         ),
         ({"tenant_weight": "silver=1"}, "--tenant-weight: there is no tenant silver"),
         ({"tenant_weight": "gold=x"}, "--tenant-weight: the weight of 'gold'"),
@@ -134,7 +134,7 @@ def test_values_are_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"isolate": "silver", "request_rate": 5.0}, "--isolate: there is no tenant silver"),
         ({"isolate": "gold", "tenant_mix": None}, "--isolate needs --tenant-mix"),
         ({"isolate": "gold", "tenant_mix": "gold=1"}, "--isolate needs a second tenant"),
-        ({"isolate": "gold", "users": 2}, "0 of 2 users (-u) are its own"),
+        ({"isolate": "gold", "users": 2}, "it has 0 of 2 users (-u)"),
         (
             {"isolate": "gold", "request_rate": 5.0, "tenant_mix": "gold=1,free=999"},
             "too little to compare",
@@ -147,7 +147,7 @@ def test_values_are_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
             {"isolate": "gold", "users": 10, "request_count": 5},
             "--isolate and --request-count exclude each other",
         ),
-        ({"users": 10, "aa": True}, "two arms and --tenant-mix exclude each other"),
+        ({"users": 10, "aa": True}, "locust-llm ab and --tenant-mix exclude each other"),
     ],
 )
 def test_what_cannot_be(fields: dict[str, object], why: str) -> None:
@@ -174,7 +174,7 @@ def test_rows_name_their_tenants(tmp_path: Path) -> None:
     }
     assert look_through_inputs(settings(**asked)) is not None
     for more, why in (
-        ({"tenant_mix": "gold=1,pro=2"}, "the tenant free, which is not in"),
+        ({"tenant_mix": "gold=1,pro=2"}, "the tenant free, which is missing in"),
         ({"isolate": "gold"}, "a rate"),
     ):
         with pytest.raises(ValueError, match=why):

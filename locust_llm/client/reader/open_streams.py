@@ -59,7 +59,7 @@ milliseconds. A full one takes a quarter of a second with 10,000 users."""
 SWEEP_S: Final = 0.5
 """The interval between checks for streams that have been quiet for long. With 10,000 streams a
 check takes 5 ms."""
-DIED: Final = "the thread that reads the answers died"
+DIED: Final = "the thread that reads the responses ended unexpectedly"
 BEHIND_NS: Final = 3_000_000
 """Above this lag, greenlets give way to the thread."""
 PATIENCE_NS: Final = 4_000_000
@@ -341,7 +341,7 @@ class OpenStreams:
             work(reading, *args)
         except Exception as error:
             reading.stream.give_up(
-                "malformed", f"the answer could not be read: {describe_exception(error)}"
+                "malformed", f"the response could not be read: {describe_exception(error)}"
             )
             self._finish(reading)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 kind: "type[NativeReader | PythonReader]" = native_reader.Reader or PythonReader
 """The class of the thread that reads."""
-NO_READER: Final = "the reader of the answers cannot start"
+NO_READER: Final = "the reader of the responses cannot start"
 _reader: OpenStreams | None = None
 _unmade = ""
 """Why there is no reader."""

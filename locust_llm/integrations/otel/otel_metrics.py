@@ -52,10 +52,10 @@ FIRST_CHUNK: Final = "gen_ai.client.operation.time_to_first_chunk"
 OUTPUT_CHUNK: Final = "gen_ai.client.operation.time_per_output_chunk"
 USAGE: Final = "gen_ai.client.token.usage"
 METRICS: Final = {
-    DURATION: ("s", SECONDS, "From the send of a request to the end of its answer"),
+    DURATION: ("s", SECONDS, "From the send of a request to the end of its response"),
     FIRST_CHUNK: ("s", SECONDS, "From the send of a request to its first chunk"),
     OUTPUT_CHUNK: ("s", SECONDS, "From each chunk to the next"),
-    USAGE: ("{token}", TOKENS, "Tokens of prompts and of answers, as the server counted them"),
+    USAGE: ("{token}", TOKENS, "Input and output tokens, as the server counted them"),
 }  # fmt: skip
 """For each name: (unit, upper bounds of the buckets, description)."""
 

@@ -52,7 +52,7 @@ def validate_otel(settings: Settings, options: Namespace) -> Iterator[str]:
     if options.otel and (why := find_exporter_mistake(os.environ)):
         yield why
     if settings.otel_sample < 1 and not options.otel:
-        yield "--otel-sample is a share of the spans that --otel sends: give --otel too"
+        yield "--otel-sample needs --otel"
 
 
 def keep_loop_free(options: Namespace) -> None:
@@ -194,7 +194,7 @@ class ExporterPipe:
             counts = msgspec.json.decode(answer, type=TelemetryCounts)
         except ValueError:
             counts = TelemetryCounts(
-                mistake="the exporting process ended before it could say what it had sent"
+                mistake="the exporting process ended before it reported what it had sent"
             )
         return msgspec.structs.replace(counts, lost=self._put - counts.requests)
 

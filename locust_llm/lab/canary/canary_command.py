@@ -132,7 +132,7 @@ class Canary:
                 ),
             )
         if not record.chunk_us:
-            return CanaryRound(at=at, error="the answer came in one piece: there are no gaps")
+            return CanaryRound(at=at, error="the response came in one piece: there are no gaps")
         measured_round = measure_round(at, [us / 1e6 for us in record.chunk_us])
         return replace(measured_round, input_tokens=record.input_tokens, others=self._others)
 
@@ -198,8 +198,8 @@ def run_canary(words: list[str]) -> int:
         refusal = next(validate_settings(settings), "")
         if split_replica_urls(options.host):
             refusal = (
-                "canary watches one address at a time: a router behind it, or each replica "
-                "by a canary of its own"
+                "canary watches one address at a time: a router, or each replica with its own "
+                "canary"
             )
         discovery = (
             None
@@ -280,7 +280,7 @@ def _read_plan(options: argparse.Namespace) -> CanaryPlan:
     token_s = None if options.token_price is None else options.token_price / 1e6
     if options.probe is not None:
         if token_s is not None:
-            raise ValueError("--token-price and --probe exclude each other: give one of them")
+            raise ValueError("--token-price and --probe exclude each other: use one of them")
         token_s = prefill_cost_per_token_s(options.probe)
     if token_s is not None and not token_s > 0:
         raise ValueError(f"--token-price must be above 0, got {options.token_price:g}")
@@ -306,8 +306,10 @@ def _build_settings(options: argparse.Namespace) -> Settings:
 def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="locust-llm canary",
-        description="Watch a shared server: one short stream a few times a minute, whose "
-        "gaps show the prefill load of other clients now.",
+        description=(
+            "Watch a shared server with a few short requests per minute. Gaps in their streams "
+            "show the prefill load that other clients cause."
+        ),
         epilog="example: locust-llm canary localhost:8000 --for 8h",
     )
     add = parser.add_argument
@@ -317,7 +319,7 @@ def _make_parser() -> argparse.ArgumentParser:
         type=parse_canary_duration,
         default=20.0,
         metavar="TIME",
-        help="from one stream to the next (default: 20s)",
+        help="time between two requests (default: 20s)",
     )
     add(
         "--for",
@@ -325,57 +327,61 @@ def _make_parser() -> argparse.ArgumentParser:
         type=parse_canary_duration,
         default=3600.0,
         metavar="TIME",
-        help="how long to watch (default: 1h)",
+        help="total time to watch (default: 1h)",
     )
     add(
         "--window",
         type=parse_canary_duration,
         default=300.0,
         metavar="TIME",
-        help="stretch of time that a line sums up (default: 5m)",
+        help="interval that each printed line summarises (default: 5m)",
     )
     add(
         "--output-tokens",
         type=_parse_tokens,
         default=64,
         metavar="N",
-        help="length of a stream (default: %(default)s)",
+        help="output tokens of each request (default: %(default)s)",
     )
     add(
         "--token-price",
         type=float,
         metavar="US",
-        help="microseconds of prefill a prompt token: gives the load in tokens/s",
+        help="prefill time per prompt token in microseconds, to show the load in tokens/s",
     )
     add(
         "--probe",
         type=Path,
         metavar="DIR",
-        help="take that price from this folder of locust-llm probe",
+        help="run folder of locust-llm probe, to take the prefill time per token from",
     )
     add(
         "--report-dir",
         type=Path,
         metavar="DIR",
-        help="where canary.jsonl goes (default: reports/canary-<time>)",
+        help="folder for canary.jsonl (default: reports/canary-<time>)",
     )
     add(
         "--metrics-port",
         metavar="[ADDR:]PORT",
-        help="serve metrics for Prometheus there (default address: 127.0.0.1)",
+        help="serve Prometheus metrics at this port (default address: 127.0.0.1)",
     )
-    add("--model", help="model to ask for (default: the server's first)")
+    add("--model", help="model to request (default: the server's first)")
     add(
         "--endpoint-type",
         choices=STREAMS,
         default="chat",
         help="API of the server (default: %(default)s)",
     )
-    add("--endpoint", metavar="PATH", help="path of the URL (default: the path of --endpoint-type)")
+    add(
+        "--endpoint",
+        metavar="PATH",
+        help="path of the endpoint (default: the path of --endpoint-type)",
+    )
     add(
         "--max-tokens-field",
         default="max_tokens",
-        help="field of the body that limits the answer (default: %(default)s)",
+        help="request field that limits the output length (default: %(default)s)",
     )
     add(
         "--json",

@@ -64,9 +64,9 @@ class CanaryPlan(msgspec.Struct, frozen=True, kw_only=True):
         requests = math.ceil(self.for_s / self.every_s)
         hourly = f" ({an_hour:,} an hour)" if requests > an_hour else ""
         return (
-            f"at most {format_count(requests, 'request')}{hourly}, one at a time, each with a text of "
-            f"about {self.input_tokens} tokens, "
-            f"to which the server adds its template, and an answer of {self.output_tokens}"
+            f"at most {format_count(requests, 'request')}{hourly}, one at a time, each with about "
+            f"{self.input_tokens} input tokens (plus the server's template) and "
+            f"{self.output_tokens} output tokens"
         )
 
 
@@ -203,7 +203,7 @@ class CanarySession(Collector):
     def summary(self) -> str:
         """Describes all rounds."""
         head = (
-            f"{format_count(len(self.rounds), 'round')}, {self.failed} without an answer, in "
+            f"{format_count(len(self.rounds), 'round')}, {self.failed} without a response, in "
             f"{self._folder / FILE}"
         )
         counts = [sample.input_tokens for sample in self.rounds if sample.input_tokens is not None]
@@ -248,10 +248,12 @@ class CanarySession(Collector):
                 background.lost),
             ("prefill_share_low", "Lower end of its 95% interval", background.low),
             ("prefill_share_high", "Upper end of its 95% interval", background.high),
-            ("others_present", "1: the server counted requests of others beside the last canary",
+            ("others_present",
+                "1: the server counted requests of other clients during the last canary request",
                 others),
             ("stalls_per_second", "Stalls by prefills of others or by noise", background.stalls_per_s),
-            ("prompt_tokens_per_second", "Prompt tokens of others, by the price of a token",
+            ("prompt_tokens_per_second",
+                "Prompt tokens of other clients, estimated by the prefill time per token",
                 tokens[0]),
             ("prompt_tokens_per_second_low", "Lower end of its 95% interval", tokens[1]),
             ("prompt_tokens_per_second_high", "Upper end of its 95% interval", tokens[2]),

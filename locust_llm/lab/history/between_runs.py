@@ -76,9 +76,8 @@ def describe_run_spread(spread: RunSpread, pair: RunPair) -> str:
         return ""
     if not spread.reach:
         return (
-            f"How much runs of this server differ from one another is not known: that takes "
-            f"{LEAST - 1} more of this workload in the folder of the base, beside those compared. "
-            f"Run both again, or use locust-llm ab."
+            f"The variation between runs of this server is unknown: it needs {LEAST - 1} more runs "
+            "of this workload in the folder of the base. Run both again, or use locust-llm ab."
         )
     differing = [line for line in pair.lines if line.word.split()[-1] in ("better", "worse")]
     within = [line.label for line in differing if _is_within(line, spread)]
@@ -89,7 +88,9 @@ def describe_run_spread(spread: RunSpread, pair: RunPair) -> str:
     )
     text = f"Two {spread.source} differ by up to {shown} (95%, from {spread.runs})."
     if within:
-        text += f" No larger than that: {', '.join(within)}. Run both again, or use locust-llm ab."
+        text += (
+            f" Within this variation: {', '.join(within)}. Run both again, or use locust-llm ab."
+        )
     return text
 
 

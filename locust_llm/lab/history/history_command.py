@@ -123,8 +123,10 @@ def run_history(words: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="locust-llm history",
-        description="The runs below a folder, workload by workload: their key figures, and where "
-        "these changed for good.",
+        description=(
+            "List the runs in a folder by workload, with their key metrics, and mark lasting "
+            "changes."
+        ),
     )
     parser.add_argument(
         "folder",
@@ -132,29 +134,31 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         default=Path("reports"),
         metavar="DIR",
-        help="folder of runs (default: reports)",
+        help="folder that contains the runs (default: reports)",
     )
     add_run_filter_arguments(parser)
     parser.add_argument(
         "--metric",
         metavar="F",
-        help=f"draw one figure over the runs: {', '.join(figure.name for figure in KEY_FIGURES)}",
+        help=f"plot one metric over the runs: {', '.join(figure.name for figure in KEY_FIGURES)}",
     )
     parser.add_argument(
         "--last", type=int, metavar="N",
-        help=f"show the last N runs of each workload (default: {LAST}, with --html and --json "
-            f"all); changes are of all runs",
+        help=(
+            f"show the last N runs of each workload (default: {LAST}, with --html and --json all). "
+            "Changes are computed from all runs"
+        ),
     )  # fmt: skip
     parser.add_argument(
         "--least",
         type=float,
         default=LEAST * 100,
         metavar="P",
-        help="least change that is marked, in %% (default: 2)",
+        help="smallest change to mark, in %% (default: 2)",
     )
     parser.add_argument("--json", action="store_true", help="print runs and changes as JSON")
     parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="write a page with plots, in one file"
+        "--html", type=Path, metavar="FILE", help="write an HTML page with plots, in one file"
     )
     return parser
 

@@ -110,7 +110,7 @@ INVALID: Final = "INVALID"
 DID_NOT_END: Final = "did not end"
 NOT_ENDED: Final = f"it {DID_NOT_END}"
 STILL_RUNNING: Final = "still running"
-SEE_REPORT: Final = "its report has the figures of each"
+SEE_REPORT: Final = "its report has the metrics of each"
 MAX_TEXT: Final = 300
 MAX_FIGURE: Final = 1e12
 """No run has a metric beyond this value, in seconds or per second."""
@@ -238,7 +238,7 @@ def _load(folder: Path) -> tuple[Figures | None, str]:
     except (OSError, UnknownFormat) as error:
         return None, f"no figures: {getattr(error, 'strerror', None) or error}"[:MAX_TEXT]
     if len(loads) != 1:
-        return None, f"no figures: its file holds {len(loads)} loads"
+        return None, f"no metrics: its file has {len(loads)} loads"
     load = loads[0]
     texts = {"tool": load.tool, "model": load.model, "version": load.version}
     return replace(load, **{name: _utf8(text) for name, text in texts.items()}), ""
@@ -353,7 +353,7 @@ def _several_loads(run: _Run) -> str:
     describe no single load."""
     settings = run.settings
     if any(settings.get(name) for name in ("candidate", "candidate_set", "aa", "isolate")):
-        return "two arms"
+        return "an A/B test"
     if run.limit_blocks:
         return "several prefill limits"
     if settings.get("sweep") and len(run.stages) > 1:

@@ -36,18 +36,22 @@ def add_run_filter_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options that every command with a choice of runs takes."""
     parser.add_argument(
         "--label", action="append", default=[], type=_label, metavar="KEY=VALUE",
-        help="runs with this label, * for any letters; branch, commit, model, host and tool are "
-            "labels of every run; "
-        "may be repeated",
+        help=(
+            "select runs with this label; * matches any text; may be repeated. branch, commit, "
+            "model, host and tool are labels of every run"
+        ),
     )  # fmt: skip
     parser.add_argument(
-        "--model", default="", metavar="M", help="runs of models with this text in their name"
+        "--model", default="", metavar="M", help="select runs whose model name contains this text"
     )
     parser.add_argument(
-        "--host", default="", metavar="H", help="runs of servers with this text in their address"
+        "--host",
+        default="",
+        metavar="H",
+        help="select runs whose server address contains this text",
     )
     parser.add_argument(
-        "--commit", default="", metavar="C", help="runs of commits that begin with this text"
+        "--commit", default="", metavar="C", help="select runs whose commit begins with this text"
     )
 
 

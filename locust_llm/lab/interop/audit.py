@@ -111,8 +111,8 @@ def check_token_counts(figures: Figures) -> Iterator[Finding]:
     theirs = figures.server_output_tokens
     if ours is not None and theirs is not None:
         words = (
-            f"{ours:.4g} tokens an answer by the tool's tokenizer, {theirs:.4g} by the "
-            f"server's usage"
+            f"{ours:.4g} tokens per response by the tool's tokenizer, {theirs:.4g} by the server's "
+            "usage"
         )
         agree = abs(ours - theirs) <= OFF * max(ours, theirs)
         if not agree:
@@ -154,7 +154,7 @@ def check_decode_time(figures: Figures) -> Iterator[Finding]:
         verdict = AuditOutcome.HOLDS
     if known is None and verdict is not AuditOutcome.HOLDS:
         words += (
-            f": the answers had {1 + decode_s / each.avg:.0f} tokens, or these are not of one run"
+            f": the responses had {1 + decode_s / each.avg:.0f} tokens, or these are not of one run"
         )
     yield Finding("latency", verdict, words)
 
@@ -186,8 +186,7 @@ def check_littles_law(figures: Figures) -> Iterator[Finding]:
     ):
         words += (
             ". A closed loop keeps them all: the load generator was the limit, the load had "
-            "pauses, or the server gave no "
-            "answer for a time"
+            "pauses, or the server did not respond for a time"
         )
         finding = Finding(finding.rule, AuditOutcome.DOUBTFUL, words)
     yield finding
@@ -342,7 +341,7 @@ def check_numbers(figures: Figures) -> Iterator[Finding]:
     wrong = [f"{name} = {value:g}" for name, value in values if not isfinite(value) or value < 0]
     if values:
         words = (
-            ", ".join(wrong[:3]) if wrong else f"{len(values)} figures are numbers and not below 0"
+            ", ".join(wrong[:3]) if wrong else f"{len(values)} values are numbers and not below 0"
         )
         yield Finding("numbers", AuditOutcome.IMPOSSIBLE if wrong else AuditOutcome.HOLDS, words)
 
@@ -458,9 +457,7 @@ def check_merged_chunks(figures: Figures) -> Iterator[Finding]:
     middle = figures.itl.percentiles.get(50.0)
     avg = figures.itl.avg
     if middle is not None and avg:
-        words = (
-            f"ITL p50 {format_seconds_or_ms(middle)} beside a mean of {format_seconds_or_ms(avg)}"
-        )
+        words = f"ITL p50 {format_seconds_or_ms(middle)} with a mean of {format_seconds_or_ms(avg)}"
         together = middle < 0.05 * avg
         yield Finding(
             "chunks apart",

@@ -18,7 +18,7 @@ OUTCOME: Final = {
     AuditOutcome.DOUBTFUL: "can be true, with doubts",
     AuditOutcome.HOLDS: "holds together",
 }
-NOTHING_CHECKED: Final = "not checked: it has no two figures that depend on each other"
+NOTHING_CHECKED: Final = "not checked: it has no two values that depend on each other"
 
 
 class AuditedLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,18 +39,22 @@ def run_audit(words: list[str]) -> int:
     readable, 6 if some are not."""
     parser = argparse.ArgumentParser(
         prog="locust-llm audit",
-        description="Report which figures of a load test's result cannot be true together, "
-        "whichever tool wrote it.",
+        description=(
+            "Find numbers in the result of a load test that contradict each other. Works with the "
+            "results of all supported tools."
+        ),
     )
     parser.add_argument(
         "files",
         type=Path,
         nargs="+",
         metavar="FILE",
-        help="a result as JSON or as text, or a run folder",
+        help="result file (JSON or text), or a run folder",
     )
-    parser.add_argument("--strict", action="store_true", help="end with 4 if figures are doubtful")
-    parser.add_argument("--verbose", action="store_true", help="also show checks that hold")
+    parser.add_argument(
+        "--strict", action="store_true", help="exit with status 4 if a number is doubtful"
+    )
+    parser.add_argument("--verbose", action="store_true", help="also show the checks that pass")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     options = parser.parse_args(words)
     statuses = list[int]()

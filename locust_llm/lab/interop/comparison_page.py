@@ -38,10 +38,9 @@ td small { display: block; color: var(--muted); } td small.pass { color: var(--o
 @media (max-width: 40rem) { .numbers tbody th { min-width: 5.5rem; } td small { white-space: normal; min-width: 6.5rem; } }
 """
 TESTERS: Final = (
-    "Several load testers measured these runs. All figures are made by the same definitions, but "
-    "each tool takes its stamps "
-    "in its own way and needs its own share of the machine: a difference may come from the tool, "
-    "not from the server."
+    "Several load testers measured these runs. All metrics have the same definitions here. But "
+    "each tool takes its own timestamps and uses the machine differently, so a difference may "
+    "come from the tool instead of the server."
 )
 CLASSES: Final = {"better": "pass", "worse": "loud"}
 

@@ -63,26 +63,31 @@ def _name_failed_file(error: Exception, folder: Path, out: Path) -> Path:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="locust-llm export",
-        description="Write a run in the format of another tool. Data without a place in "
-        "the format is left out. (AIPerf's files are in each run folder "
-        "anyway.)",
+        description=(
+            "Export a run to the format of another tool. Data that the format cannot hold is left "
+            "out. (Every run folder already contains AIPerf's files.)"
+        ),
     )
     parser.add_argument(
-        "folder", type=Path, metavar="DIR", help="the folder of a run, or of one stage of a sweep"
+        "folder", type=Path, metavar="DIR", help="run folder, or the folder of one stage of a sweep"
     )
     formats = list_export_formats()
     parser.add_argument("--format", choices=[*formats], required=True)
     names = ", ".join(each.file for each in formats.values())
-    parser.add_argument("--out", type=Path, metavar="FILE", help=f"default: in the folder, {names}")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help=f"file to write (default, in the run folder: {names})",
+    )
     parser.add_argument(
         "--detailed",
         action="store_true",
-        help="vllm-bench: lists with a value for each request too",
+        help="vllm-bench: also write one value per request",
     )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE",
-        help="vllm-bench, pytorch: a field that the run does not know, such as hw=h200; may be "
-            "repeated",
+        help="vllm-bench, pytorch: additional field, such as hw=h200; may be repeated",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the path and format as JSON")
     return parser

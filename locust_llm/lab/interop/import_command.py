@@ -42,18 +42,26 @@ def run_import(words: list[str]) -> int:
     """Returns 5 if nothing can be imported, 6 if some requests cannot."""
     parser = argparse.ArgumentParser(
         prog="locust-llm import",
-        description="Make a run folder of another load tester's result, if it contains its requests: "
-        "report, compare and "
-        f"audit then work on it. Takes {read_foreign_results.name_importable_tools()}.",
+        description=(
+            "Convert the result of another load tester to a run folder, so that report, compare "
+            "and audit can read it. The result must contain its requests. Supported: "
+            f"{read_foreign_results.name_importable_tools()}."
+        ),
     )
     parser.add_argument(
-        "file", type=Path, metavar="FILE", help="the file with the requests, or its folder"
+        "file", type=Path, metavar="FILE", help="file with the requests, or its folder"
     )
     parser.add_argument(
-        "--report-dir", default="", metavar="DIR", help="default: reports/<date>-<model>"
+        "--report-dir",
+        default="",
+        metavar="DIR",
+        help="folder to write to (default: reports/<date>-<model>)",
     )
     parser.add_argument(
-        "--load", type=int, metavar="N", help="which of several loads of a file, from 1"
+        "--load",
+        type=int,
+        metavar="N",
+        help="number of the load to import, if the file has several (from 1)",
     )
     parser.add_argument("--json", action="store_true", help="print the folder and notes as JSON")
     options = parser.parse_args(words)
@@ -154,8 +162,8 @@ def _make_notes(imported_run: ImportedRun, source: Path, lost: int) -> list[str]
     """Lists the origin of the run, its missing data and unreadable requests."""
     own = any(record.tokens_from == "tokenizer" for record in imported_run.records)
     notes = [
-        f"Imported from {source.name}: {imported_run.title} measured this, by its clock; the figures are "
-        f"made from its requests, as for a run of ours.",
+        f"Imported from {source.name}: {imported_run.title} measured this with its own clock. The "
+        "metrics are computed from its requests, as for a run of locust-llm.",
         *(f"{imported_run.title} does not keep {what}." for what in imported_run.lacks),
     ]
     if own:

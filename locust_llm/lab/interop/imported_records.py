@@ -19,8 +19,8 @@ MAX_S: Final = 1e7
 OFF_S: Final = 1e-3
 """The sum of the gaps may differ from the latency by this time. Tools round, and some stamp the end
 after the last chunk."""
-NO_DUE: Final = "when requests were due: no Schedule Delay, no TTFT from Due"
-NO_GATE: Final = "waits at a gate, read lags, merged chunks: no client verdict"
+NO_DUE: Final = "due times of requests: no Schedule Delay, no TTFT from Due"
+NO_GATE: Final = "waits for a prefill slot, read lags, merged chunks: no client verdict"
 NO_GAPS: Final = (
     "the chunks between the first and the last: no Inter Chunk Latency, no stalls, "
     "two dots in the timeline"

@@ -27,7 +27,7 @@ from .tool_registry import READ, load_formats
 
 MAX_FILES: Final = 50
 """At most this many files of a folder are tried."""
-FIGURES_ELSEWHERE: Final = "locust-llm compare and locust-llm audit take the figures of such a file"
+FIGURES_ELSEWHERE: Final = "locust-llm compare and locust-llm audit can read its summary"
 
 
 class UnknownFormat(ValueError):
@@ -78,8 +78,8 @@ def read_figures(path: Path) -> list[Figures]:
     for reader in _requests_readers():
         if reader.file and reader.file == path.name:
             raise UnknownFormat(
-                f"it has requests, no figures: take {reader.figures_file} beside it, or the folder "
-                f"that import makes of it"
+                f"it has requests but no summary: use {reader.figures_file} in the same folder, or "
+                "import it first"
             )
     raw = read_result_file(path)
     try:
@@ -193,7 +193,7 @@ def _explain_missing_requests(path: Path) -> str:
         tool = read_figures(path)[0].title
     except (OSError, UnknownFormat) as error:
         return f"{error}; import takes {name_importable_tools()}"
-    return f"it has the figures of {tool}, and no requests; {FIGURES_ELSEWHERE}"
+    return f"it has a summary of {tool}, but no requests; {FIGURES_ELSEWHERE}"
 
 
 def _require_records(loads: list[ImportedRun]) -> list[ImportedRun]:

@@ -46,7 +46,7 @@ def compare_results(words: Sequence[str]) -> int:
             replace_file(
                 options.html,
                 render_page(
-                    "side_by_side.html", OWN, title="Results beside each other", found=table
+                    "side_by_side.html", OWN, title="Results side by side", found=table
                 ).encode(),
             )
         if options.json:
@@ -189,9 +189,9 @@ def number_equal_titles(titles: Sequence[str]) -> list[str]:
 
 
 NO_INTERVALS: Final = (
-    "Differences are from the first column. They have no intervals, as these files have no "
-    "records: what differs by less "
-    "than two runs of one tool do is no difference."
+    "Differences are relative to the first column. They have no intervals, because these files "
+    "have no request records. A difference smaller than between two runs of one tool means "
+    "nothing."
 )
 
 

@@ -44,7 +44,7 @@ def build_vllm_bench_result(
     settings = run.settings
     if settings.endpoint_type not in BACKENDS:
         raise NotExported(
-            f"vllm bench has no figures of the endpoint type {settings.endpoint_type}"
+            f"vllm bench has no metrics for the endpoint type {settings.endpoint_type}"
         )
     completed = len(measured_run.ok)
     backend = BACKENDS[settings.endpoint_type]

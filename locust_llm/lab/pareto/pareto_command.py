@@ -44,7 +44,7 @@ def load_pareto_curves(
             raise ValueError(f"{folder} holds no run: it has no {RECORDS}")
         summary, run = summarised(folder)
         if summary.examination is not None or summary.paired is not None:
-            raise ValueError(f"{folder} is a probe or a comparison of two arms: it has no curve")
+            raise ValueError(f"{folder} is a probe or an A/B test: it has no curve")
         if summary.sweep is not None and summary.swept:
             joules = measure_stage_energies(summary.sweep, run, read_history(folder))
             curves.append(
@@ -142,28 +142,40 @@ def run_pareto_command(words: list[str]) -> int:
     """Draws throughput per GPU over throughput per user, of sweeps and runs."""
     parser = argparse.ArgumentParser(
         prog="locust-llm pareto",
-        description="Tokens/s per GPU against tokens/s per user, as step functions: a curve for "
-        "each sweep, and one of all "
-        "runs of a single load.",
+        description=(
+            "Compare tokens/s per GPU with tokens/s per user (Pareto curve), as a table and a "
+            "figure. Each sweep has a curve, and all runs at a single load share one."
+        ),
     )
     parser.add_argument(
-        "folders", type=Path, metavar="DIR", nargs="+", help="folder of a sweep, or of a run"
+        "folders",
+        type=Path,
+        metavar="DIR",
+        nargs="+",
+        help="run folder of a sweep or of a single load",
     )
     parser.add_argument("-o", "--output", type=Path, action="append", default=[], metavar="FILE",
-                        help="draw it: a name that ends in .svg or .png; may be given twice")  # fmt: skip
+                        help="file for the figure, .svg or .png; may be repeated")  # fmt: skip
     parser.add_argument(
-        "--gpus", type=int, metavar="N", help="GPUs of each server (default: --gpus of the runs)"
+        "--gpus",
+        type=int,
+        metavar="N",
+        help="number of GPUs of each server (default: --gpus of the runs)",
     )
     parser.add_argument(
         "--percentile", type=float, default=50.0, metavar="P",
-        help="percentile of TPOT; a user's tokens/s are 1000 / TPOT; MLPerf "
-"Endpoints: 90 (default: 50)",
+        help=(
+            "percentile of TPOT from which the tokens/s per user follow (1000 / TPOT in ms). "
+            "MLPerf Endpoints uses 90 (default: 50)"
+        ),
     )  # fmt: skip
     parser.add_argument(
         "--json", type=Path, metavar="FILE",
         help="also write the values to this file; - prints them in place of the tables",
     )  # fmt: skip
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables there")
+    parser.add_argument(
+        "--markdown", type=Path, metavar="FILE", help="also write the tables as Markdown"
+    )
     parser.add_argument("--title", default="", metavar="T")
     options = parser.parse_args(words)
     try:

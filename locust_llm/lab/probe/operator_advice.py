@@ -90,9 +90,8 @@ def _advise_prefill_first(
             yield Advice(
                 "A prefill limit does not shorten stalls: the stalls of prompts sent together do "
                 "not add up.",
-                f"The longest gap beside two prompts of {_median_tokens(pairs):,.0f} tokens sent together "
-                f"was {format_duration(two_s)}, "
-                f"beside one {format_duration(one_s)}.",
+                f"The longest gap during two prompts of {_median_tokens(pairs):,.0f} tokens sent "
+                f"together was {format_duration(two_s)}, during one {format_duration(one_s)}.",
             )
     if measurements.quiet_s is not None:
         yield from _advise_chunk_size(
@@ -128,7 +127,7 @@ def _advise_limit_by_slots(measurements: ProbeMeasurements, slots: int) -> Itera
         one_s = median(stall.usual_s for stall in single)
         two_s = median(stall.usual_s for stall in pairs)
         gaps = (
-            f" Gaps beside two prompts are {format_duration(two_s)}, beside one "
+            f" Gaps during two prompts are {format_duration(two_s)}, during one "
             f"{format_duration(one_s)}: a limit hardly changes them."
         )
     if slots > 1 and measurements.bursts:
@@ -145,9 +144,8 @@ def _advise_limit_by_slots(measurements: ProbeMeasurements, slots: int) -> Itera
     elif slots == 1 and (cost := _describe_serial_burst(measurements)):
         yield Advice(
             "A prefill limit of 2 costs no throughput (--prefill-concurrency 2: one prompt is "
-            "computed, the next "
-            "is ready); the "
-            "wait at the gate replaces the wait in the server.",
+            "computed, the next is ready); the wait for a prefill slot replaces the wait in the "
+            "server.",
             f"{cost[0].upper()}{cost[1:]}.{gaps}",
         )
 
@@ -162,7 +160,8 @@ def _advise_disaggregated(
     yield Advice(
         "A prefill limit changes TTFT and not ITL: choose it by TTFT, one prompt for each prefill "
         "instance.",
-        f"Beside a prompt of {tokens:,.0f} tokens the decoders kept {pace:.0%} of their pace{cost}.",
+        f"During a prompt of {tokens:,.0f} tokens the decoders kept {pace:.0%} of their "
+        f"speed{cost}.",
     )
     yield from _advise_users(measurements)
 
@@ -194,9 +193,8 @@ def _advise_unknown(
     stall_s = median(stall.longest_s for stall in stalls)
     if stall_s > 2 * measurements.quiet_s:
         yield Advice(
-            f"Expect gaps of {format_duration(stall_s)} beside prompts of {_median_tokens(stalls):,.0f} "
-            f"tokens, whatever the "
-            "scheduler.",
+            f"Expect gaps of {format_duration(stall_s)} during prompts of "
+            f"{_median_tokens(stalls):,.0f} tokens, whatever the scheduler.",
             f"That was the longest gap of a decoder "
             f"({format_duration(min(stall.longest_s for stall in stalls))} to "
             f"{format_duration(max(stall.longest_s for stall in stalls))}); "
@@ -232,9 +230,8 @@ def _advise_users(measurements: ProbeMeasurements) -> Iterator[Advice]:
     users = 1 + EXAMPLE_OUTPUT_TOKENS * quiet_s / alone_s
     yield Advice(
         f"Above about {format_brief(users, digits=2)} users with prompts of "
-        f"{EXAMPLE_INPUT_TOKENS:,} and answers of "
-        f"{EXAMPLE_OUTPUT_TOKENS} tokens, prompts "
-        "wait for each other's prefill: more concurrency adds TTFT, not throughput.",
+        f"{EXAMPLE_INPUT_TOKENS:,} and outputs of {EXAMPLE_OUTPUT_TOKENS} tokens, prompts wait for "
+        "each other's prefill: more concurrency adds TTFT, not throughput.",
         f"Such a prompt takes {format_duration(alone_s)}, and prompts are computed one by one; "
         f"{EXAMPLE_OUTPUT_TOKENS} gaps of "
         f"{format_duration(quiet_s)} are {format_duration(EXAMPLE_OUTPUT_TOKENS * quiet_s)}. A "
@@ -336,13 +333,11 @@ def _advise_chunk_size(
         )
     yield Advice(
         f"{wanted} chunks of about {size:,} tokens (vLLM: --max-num-batched-tokens {size}, or for "
-        f"long prompts alone "
-        f"--long-prefill-token-threshold {size}): about "
-        f"{format_duration(quiet_s + size * a_token_s)} beside a prompt, and "
+        f"long prompts alone --long-prefill-token-threshold {size}): about "
+        f"{format_duration(quiet_s + size * a_token_s)} during a prompt, and "
         f"{format_duration(tokens * (quiet_s / size + a_token_s))} for one of {tokens:,.0f} tokens.",
-        f"With steps of about {step:,.0f} tokens the gaps beside a prompt are "
-        f"{format_duration(gap_s)}, without one "
-        f"{format_duration(quiet_s)}. {beyond}",
+        f"With steps of about {step:,.0f} tokens the gaps during a prompt are "
+        f"{format_duration(gap_s)}, without one {format_duration(quiet_s)}. {beyond}",
     )
 
 

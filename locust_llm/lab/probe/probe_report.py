@@ -66,10 +66,9 @@ def plot_probe_by_length(measurements: ProbeMeasurements) -> Iterator[Plot]:
         )  # fmt: skip
         yield Plot(
             "Longest gap of the decoders by prompt length",
-            "Each ring is a prompt beside decoders, or two sent together: the longest gap of the "
-            "median decoder until the "
-            "first token. It grows with the prompt where a prompt is one step, and hardly with a "
-            "token budget per step.",
+            "Each ring is a prompt sent while decoders run, or two sent together. The value is "
+            "the longest gap of the median decoder until the first token. It grows with the "
+            "prompt if a prompt is one step, and hardly with a token budget per step.",
             label=f"the longest gap was {format_duration(worst)}",
             x=_make_tokens_axis([stall.asked_tokens for stall in measurements.stalls]),
             y=PlotAxis(label="longest gap", unit="ms", low=0.0),
@@ -123,7 +122,7 @@ def _make_tokens_axis(values: list[int]) -> PlotAxis:
 # -- the report of an interference probe -----------------------------------------------------------
 # Every value is the median over the rounds of the probe, with the range in brackets.
 
-BESIDE_HEADING: Final = "Prompts beside decoders"
+BESIDE_HEADING: Final = "Prompts while decoders run"
 MAX_SPREAD: Final = 1.3
 """A budget with a larger ratio of upper to lower end appears as a range without a middle value."""
 MIN_STEPS: Final = 4
@@ -290,14 +289,11 @@ def _describe_stall_table(measurements: ProbeMeasurements) -> str:
     few = {stall.decoders for stall in measurements.stalls}
     decoders = f"{min(few)} to {max(few)}" if len(few) > 1 else f"{max(few)}"
     return (
-        f"Beside {decoders} decoders. alone: TTFT of the prompt alone, twice that for two; TTFT: "
-        f"to the first token of the "
-        "prompt (of two, the later); longest gap: of the median decoder in that time; steps: gaps "
-        "in which the prompt was "
-        "computed; pace: of the decoders, in % of before; tokens: of the median decoder in that "
-        "time. In brackets: "
-        "lowest and "
-        f"highest round.{quiet}"
+        f"While {decoders} decoders run. alone: TTFT of the prompt alone, twice this value for "
+        "two; TTFT: to the first token of the prompt (of the later one of two); longest gap, "
+        "tokens: of the median decoder until then; steps: gaps in which the prompt was computed; "
+        "pace: speed of the decoders, in % of before. In brackets: lowest and highest "
+        f"round.{quiet}"
     )
 
 
@@ -370,7 +366,7 @@ def _describe_agreement(measurements: ProbeMeasurements) -> Iterator[str]:
     largest = []
     for what, figures in (
         ("TTFT alone", [cost.ttft_s for cost in measurements.costs]),
-        ("TTFT beside decoders", ttfts_beside),
+        ("TTFT while decoders run", ttfts_beside),
         ("longest gaps", longest_gaps),
         ("gaps without a prompt", [[stall.quiet_s for stall in measurements.stalls]]),
     ):

@@ -71,7 +71,7 @@ class ProbeExamination(ProbeFindings, frozen=True, kw_only=True):
             yield (
                 "Longest gap, median",
                 format_duration(longest),
-                f"beside a prompt of {measurements.longest:,} tokens",
+                f"during a prompt of {measurements.longest:,} tokens",
             )
         if measurements.quiet_s is not None:
             yield "Gap without prompts", format_duration(measurements.quiet_s), "mean"

@@ -162,7 +162,7 @@ def _list_obstacles(measurements: ProbeMeasurements, client: str | None) -> Iter
         yield f"{measurements.failed} of {measurements.requests} requests failed"
     if not measurements.stalls or not measurements.costs or measurements.quiet_s is None:
         yield (
-            "no prompt could be measured beside decoders: the server's answers or its context "
+            "no prompt could be measured while decoders run: the server's outputs or its context "
             "are too short"
         )
         return
@@ -212,15 +212,12 @@ def _list_obstacles(measurements: ProbeMeasurements, client: str | None) -> Iter
     uneven = [stall for stall in measurements.of("stall") if stall.uneven > MAX_UNEVEN]
     if len(uneven) * 3 > len(measurements.of("stall")):
         yield (
-            f"the decoders were disturbed unevenly beside {len(uneven)} of {len(measurements.of('stall'))} "
-            f"prompts: several servers "
-            "behind one address? Probe one of them"
+            f"the decoders were disturbed unevenly during {len(uneven)} of "
+            f"{len(measurements.of('stall'))} prompts: several servers behind one address? Probe "
+            "one of them"
         )
     if _too_few(measurements):
-        yield (
-            "not every round has prompts of all three lengths beside requests that were decoding "
-            "then"
-        )
+        yield ("not every round has prompts of all three lengths while requests were decoding")
 
 
 def _too_few(measurements: ProbeMeasurements) -> bool:
@@ -263,9 +260,8 @@ def _diagnose_round(measurements: ProbeMeasurements, turn: int) -> tuple[str, st
             for stall, alone_s in zip(stalls, alone, strict=True)
         ):
             return DISAGGREGATED, (
-                f"beside a prompt of {tokens} the decoders kept {large.pace:.0%} of their pace, "
-                f"and the prompt took {took} "
-                f"({format_duration(alone[-1])} alone)"
+                f"during a prompt of {tokens} the decoders kept {large.pace:.0%} of their pace, "
+                f"and the prompt took {took} ({format_duration(alone[-1])} alone)"
             )
         return (
             CANNOT_TELL,
@@ -321,9 +317,9 @@ def _diagnose_after_decoders(stalls: list[DecoderStall], alone: list[float]) -> 
         )
     most_ended = max(stall.ended for stall in stalls)
     return CANNOT_TELL, (
-        f"{most_ended} of {large.decoders} decoders had ended before a prompt had its first token, but "
-        f"not all of them as with a "
-        "static batch: it may have waited for a free slot; try fewer --decoders"
+        f"{most_ended} of {large.decoders} decoders had ended before a prompt had its first token, "
+        "but not all as with a static batch. The prompt may have waited for a free slot: try "
+        "fewer --decoders"
     )
 
 
@@ -380,9 +376,8 @@ def _count_slots(measurements: ProbeMeasurements, step_tokens: float) -> tuple[i
         and all(queued.waited < MAX_PASSED_SHARE for queued in measurements.behind)
     ):
         return 0, (
-            "long prompts are computed one by one, but no short request waited for one: partial "
-            "prefills with one slot for "
-            "long prompts, priorities, or another order"
+            "long prompts are computed one by one, but no short request waited for one. Possible: "
+            "partial prefills with one slot for long prompts, priorities, or another order"
         )
     if slots == 1 and True in paired:
         return 0, "two long prompts had their first tokens together, a burst of equal ones did not"
@@ -462,15 +457,14 @@ def _list_other_measurements(measurements: ProbeMeasurements, name: str) -> Iter
         paused := sum(stall.doubtful > 0 for stall in measurements.of("stall"))
     ):
         yield (
-            f"beside {paused} of {len(measurements.of('stall'))} prompts the decoders had a gap that may be a "
-            f"step, or a pause of the "
-            "server or its machine: the range allows for both"
+            f"during {paused} of {len(measurements.of('stall'))} prompts the decoders had a gap "
+            "that may be a step or a pause of the server. The range allows for both"
         )
     if name == PREFILL_FIRST:
         yield f"a budget of more than {measurements.longest:,} tokens per step would look the same"
         if pairs := measurements.of("pair"):
             got = median(pair.meanwhile for pair in pairs)
             yield (
-                f"beside two prompts sent together the decoders got "
+                "during two prompts sent together the decoders got "
                 f"{format_count(round(got), 'token')}"
             )

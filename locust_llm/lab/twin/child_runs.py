@@ -32,7 +32,7 @@ _PROBE: Final = re.compile(r"probe, (.*)")
 def add_server_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options with the names and texts of ``run``, which checks the values."""
     parser.add_argument("-H", "--host", help="such as localhost:8000")
-    group = parser.add_argument_group("Server", "As of locust-llm run.")
+    group = parser.add_argument_group("Server", "The same options as in locust-llm run.")
     for option in SERVER:
         settings: dict[str, Any] = {"metavar": option.unit.upper() or "VALUE", "default": None}
         if option.kind is bool:

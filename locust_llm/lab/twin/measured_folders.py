@@ -112,9 +112,7 @@ def read_measured_server(paths: Sequence[Path]) -> MeasuredServer:
     others = [folder for folder in folders if not folder.is_probe]
     given = ", ".join(str(folder.path) for folder in folders)
     if not probes:
-        raise ValueError(
-            f"none of these is a probe: {given}. Make one: locust-llm probe --host URL"
-        )
+        raise ValueError(f"none of these is a probe: {given}. Run one: locust-llm probe --host URL")
     if len(probes) > 1:
         raise ValueError(
             f"a twin is of one probe, and here are {len(probes)}: "
@@ -122,9 +120,8 @@ def read_measured_server(paths: Sequence[Path]) -> MeasuredServer:
         )
     if not others:
         raise ValueError(
-            f"{given} is a probe, and there is no sweep beside it. Make one: locust-llm run "
-            f"--headless --sweep "
-            "concurrency=1..64 --host URL"
+            f"{given} is a probe, but there is no sweep. Run one: locust-llm run --headless "
+            "--sweep concurrency=1..64 --host URL"
         )
     _require_same_server(folders)
     found = [read_folder_loads(folder) for folder in others]
@@ -201,10 +198,10 @@ def read_folder_loads(folder: Folder) -> Loads:
     for wrong, why in (
         (settings.compares, "it compares two servers"),
         (settings.prefill_concurrency or axis == PREFILL,
-            "a gate held its requests back (--prefill-concurrency)"),
+            "a prefill limit held its requests back (--prefill-concurrency)"),
         (settings.hosts, "it has several replicas"),
         (settings.model_mix, "it asks for several models"),
-        (not settings.streaming or not settings.generates, "its answers were not streamed"),
+        (not settings.streaming or not settings.generates, "its responses were not streamed"),
         (settings.request_rate_series or settings.fixed_schedule or settings.user_centric_rate or
          settings.request_rate_ramp_duration, "its rate changes"),
     ):  # fmt: skip
@@ -304,7 +301,7 @@ def stage_of_part(part: LoadRecords) -> tuple[ObservedStage | None, list[str]]:
     failed = sum(map(_failed, sent))
     cut = sum(record.outcome in (CUT, CANCELLED) for record in sent)
     notes = (
-        [f"{part.name}: {cut:,} of {len(sent):,} answers were cut"]
+        [f"{part.name}: {cut:,} of {len(sent):,} responses were unfinished"]
         if cut > MAX_CUT_SHARE * len(sent)
         else []
     )

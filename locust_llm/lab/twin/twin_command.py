@@ -140,7 +140,7 @@ def run_fit(words: list[str]) -> int:
             _measure(options, folders)
         elif not folders:
             raise TwinRefused(
-                "twin fit takes --host URL, or folders of a probe and of a sweep: twin fit "
+                "twin fit needs --host URL, or the folders of a probe and a sweep: twin fit "
                 "reports/a reports/b"
             )
         return _fitted(options, folders)
@@ -202,13 +202,13 @@ def _go_on(folders: Sequence[Path]) -> None:
     """Explains the state after a stopped run, and how to continue."""
     if len(folders) > 1:
         _tell(
-            f"Stopped. What was measured stays; this goes on: locust-llm twin fit "
+            "Stopped. The measurements are kept. To continue: locust-llm twin fit "
             f"{shlex.join(map(str, folders))}"
         )
     elif folders:
         _tell(
-            f"Stopped. The probe stays in {folders[0]}, but a part of one names no scheduler: "
-            f"begin with a new one"
+            f"Stopped. The unfinished probe is in {folders[0]}, but it cannot identify the "
+            "scheduler: start a new one"
         )
 
 
@@ -231,7 +231,7 @@ def _measure(options: argparse.Namespace, folders: list[Path]) -> None:
             for name in TO_PROBE
             if getattr(options, name) is not None
         ]
-        _tell(f"The probe, some minutes: {folder}")
+        _tell(f"Running the probe, which takes some minutes: {folder}")
         folders.insert(0, folder)
         _child(["probe", *words, *more, f"--report-dir={folder}"], env, folder, folders)
         said = Folder(folder).diagnosis()
@@ -257,7 +257,7 @@ def _child(words: Sequence[str], env: dict[str, str], folder: Path, folders: lis
             folders.remove(folder)
     if folder not in folders:
         raise TwinRefused(
-            f"the {folder.name} has no requests, exit status {status}: {log} has its log"
+            f"the {folder.name} has no requests (exit status {status}): see its log {log}"
         )
 
 
@@ -327,9 +327,12 @@ def _fit_parser() -> argparse.ArgumentParser:
     parser = _TwinParser(
         prog="locust-llm twin fit", allow_abbrev=False,
         usage="locust-llm twin fit (--host URL | DIR DIR...) [options]",
-        description="Fits a model to a server: its scheduler, the cost of a step, and the errors of "
-            "the model. --host makes a probe and a sweep, five to ten minutes together; folders give "
-            "a probe and a sweep that exist. With both, the command makes what is missing.",
+        description=(
+            "Fit a performance model (a digital twin) to a server: its scheduler, the time of a "
+            "step, and the errors of the model. With --host, the command runs a probe and a "
+            "sweep, which take five to ten minutes. With folders, it uses an existing probe and "
+            "sweep. With both, it runs only what is missing."
+        ),
         epilog="example: locust-llm twin fit --host localhost:8000",
     )  # fmt: skip
     add_fit_arguments(parser)
@@ -344,21 +347,23 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
         "folders",
         nargs="*",
         metavar="DIR",
-        help="of a probe, and of a sweep or runs of one load each",
+        help="run folder of a probe, a sweep, or a run at one load",
     )
     add(
         "--out",
         type=Path,
         metavar="FILE",
-        help="where the twin goes (default: twin.toml beside the runs)",
+        help="file to write the twin to (default: twin.toml in the folder of the runs)",
     )
-    _add_run_arguments(parser, SWEEP_S, "of the sweep, at most (default: 6m)", "twin")
+    _add_run_arguments(
+        parser, SWEEP_S, "maximum duration of the sweep, such as 90s or 6m (default: 6m)", "twin"
+    )
     add(
         "--most-users",
         type=_whole,
         default=MOST_USERS,
         metavar="N",
-        help="of the sweep (default: %(default)s)",
+        help="highest number of users in the sweep (default: %(default)s)",
     )
     for name, value in LENGTHS.items():
         add(
@@ -382,7 +387,7 @@ def _add_run_arguments(
     )
     parser.add_argument(
         "--report-dir", type=Path, metavar="DIR",
-        help=f"where runs go (default: reports/{name}-<time>)",
+        help=f"folder for the runs (default: reports/{name}-<time>)",
     )  # fmt: skip
 
 
@@ -414,7 +419,7 @@ def run_drift(words: list[str]) -> int:
     if not stages and options.json:
         print_json(twin_drift.DriftResult(other_server=tuple(names), notes=tuple(found.notes)))
     elif not stages:
-        undecided = f"INCONCLUSIVE: no load of {folder.path} can be held against the twin."
+        undecided = f"INCONCLUSIVE: no load of {folder.path} can be compared with the twin."
         print_safely("\n".join([*names, undecided, *notes]) + "\n")
     if not stages:
         return ExitStatus.RULE_FAILED if names else ExitStatus.INCONCLUSIVE
@@ -433,7 +438,9 @@ def _measure_loads(options: argparse.Namespace, twin: Twin, users: Sequence[int]
     and OSError."""
     options.host = options.host or twin.origin.host
     if not options.host:
-        raise TwinRefused("twin drift takes --host URL: the twin does not name its server")
+        raise TwinRefused(
+            "twin drift needs --host URL: the twin file does not contain the server's address"
+        )
     folder = make_session_folder(
         options.report_dir or Path("reports") / time.strftime("drift-%Y%m%d-%H%M%S")
     )
@@ -454,7 +461,7 @@ def _measure_loads(options: argparse.Namespace, twin: Twin, users: Sequence[int]
     log = folder.with_name(f"{folder.name}.log")
     status = run_locust_llm(words, make_environment(options, os.environ), log, _tell)
     if not (folder / "profile_export.jsonl").exists():
-        raise TwinRefused(f"the run has no requests, exit status {status}: {log} has its log")
+        raise TwinRefused(f"the run has no requests (exit status {status}): see its log {log}")
     return folder
 
 
@@ -462,9 +469,11 @@ def _drift_parser() -> argparse.ArgumentParser:
     parser = _TwinParser(
         prog="locust-llm twin drift", allow_abbrev=False,
         usage="locust-llm twin drift TWIN [DIR] [options]",
-        description="Is a server still the one that a twin was fitted to? Three loads of its "
-            "sweep, a minute together, are "
-        "held against the twin. Exit status 0: it is; 3: it has drifted; 4: INCONCLUSIVE.",
+        description=(
+            "Check whether a server still behaves as its twin predicts. The command repeats three "
+            "loads of the twin's sweep, one minute in total, and compares them with the twin. "
+            "Exit status 0: no drift; 3: the server has drifted; 4: INCONCLUSIVE."
+        ),
         epilog="example: locust-llm twin drift twin.toml --host localhost:8000",
     )  # fmt: skip
     add_drift_arguments(parser)
@@ -475,14 +484,14 @@ def _drift_parser() -> argparse.ArgumentParser:
 def add_drift_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds its own options. Options of the server are added separately."""
     add = parser.add_argument
-    add("twin", type=Path, metavar="TWIN", help="of locust-llm twin fit")
+    add("twin", type=Path, metavar="TWIN", help="file or folder written by locust-llm twin fit")
     add(
         "folder",
         nargs="?",
         metavar="DIR",
-        help="a run of such loads that is there (default: one is made)",
+        help="folder of an existing run at these loads (default: the command runs them)",
     )
-    _add_run_arguments(parser, MINUTE_S, "of the run (default: 1m)", "drift")
+    _add_run_arguments(parser, MINUTE_S, "duration of the run (default: 1m)", "drift")
     add("--json", action="store_true", help="print the result as JSON")
 
 
@@ -494,9 +503,9 @@ DRAWN: Final = 4000
 """A prediction draws from this many requests, so their mean length is known to 1%."""
 SEED: Final = 30_000
 OPTIONS: Final = {
-    "--synthetic-input-tokens-mean": "mean length of the prompts, in tokens (default: the twin's)",
+    "--synthetic-input-tokens-mean": "mean input length in tokens (default: as in the twin)",
     "--synthetic-input-tokens-stddev": "its standard deviation (default: 0)",
-    "--output-tokens-mean": "mean length of the answers, in tokens (default: the twin's)",
+    "--output-tokens-mean": "mean output length in tokens (default: as in the twin)",
     "--output-tokens-stddev": "its standard deviation (default: 0)",
 }
 MOST: Final = 10**7
@@ -510,7 +519,7 @@ class PredictedWorkload(NamedTuple):
     def __str__(self) -> str:
         prompts = [tokens for tokens, _ in self.lengths]
         answers = [tokens for _, tokens in self.lengths]
-        return f"prompts of {_said(prompts)} tokens, answers of {_said(answers)}"
+        return f"{_said(prompts)} input tokens, {_said(answers)} output tokens"
 
 
 def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
@@ -519,7 +528,7 @@ def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seq-dist",
         metavar="MIX",
-        help="lengths and their shares, as run has it: 64|10,32|8:70;1024,512:30",
+        help="mix of lengths instead of the means, as in run: 64|10,32|8:70;1024,512:30",
     )
 
 
@@ -542,8 +551,8 @@ def choose_workload(options: argparse.Namespace, twin: Twin) -> PredictedWorkloa
     if options.seq_dist:
         if any(one is not None for one in given):
             raise ValueError(
-                "--seq-dist takes the place of --synthetic-input-tokens-mean and "
-                "--output-tokens-mean"
+                "--seq-dist replaces --synthetic-input-tokens-mean and --output-tokens-mean: "
+                "leave them out"
             )
         sizes = parse_length_mix(options.seq_dist)
         return PredictedWorkload(
@@ -553,7 +562,7 @@ def choose_workload(options: argparse.Namespace, twin: Twin) -> PredictedWorkloa
         return PredictedWorkload(twin.lengths, tuple(_nearest(twin.lengths)))
     if None in given and not twin.lengths:
         raise ValueError(
-            "this twin has no lengths: give --synthetic-input-tokens-mean and --output-tokens-mean"
+            "this twin has no lengths: add --synthetic-input-tokens-mean and --output-tokens-mean"
         )
     drawn: list[Length | None] = [
         None if mean is None else normal_length(mean, stddev or 0.0)
@@ -638,7 +647,7 @@ def make_twin_parser(name: str, description: str, epilog: str) -> argparse.Argum
 
 def add_twin_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "twin", type=Path, metavar="TWIN", help="twin.toml, or a folder that has one"
+        "twin", type=Path, metavar="TWIN", help="twin.toml, or a folder that contains it"
     )
 
 
@@ -646,27 +655,35 @@ def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
     add_twin_argument(parser)
     parser.add_argument(
         "--load", action="append", metavar="AXIS=VALUES",
-        help="concurrency=1..128 or request-rate=0.5..8; may be repeated (default: the concurrency "
-            "that was measured)",
+        help=(
+            "loads to predict: concurrency=1..128 or request-rate=0.5..8; may be repeated "
+            "(default: the measured concurrency)"
+        ),
     )  # fmt: skip
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUES",
-        help=f"may be repeated; {', '.join(whatif_grid.KEYS)}, the last one of the load generator's gate",
+        help=(
+            "values of a setting to predict; may be repeated. Keys: "
+            f"{', '.join(whatif_grid.KEYS)}. All but prefill-concurrency are settings of the server"
+        ),
     )  # fmt: skip
     add_rules(parser)
     add_workload_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="print every answer as JSON")
+    parser.add_argument("--json", action="store_true", help="print all predictions as JSON")
     parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="also write a page with a plot of the frontier"
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="also write an HTML page with a plot of the best combinations",
     )
 
 
 def add_rules(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slo", action="append", default=[], metavar="RULE",
-        help=f"may be repeated; of {PREDICTED}: 'ttft p95 < 1s'",
+        help=f"SLO to judge, such as 'ttft p95 < 1s'; may be repeated. Metrics: {PREDICTED}",
     )  # fmt: skip
-    parser.add_argument("--slo-preset", metavar="NAME", help="rules by name, as run has them: chat")
+    parser.add_argument("--slo-preset", metavar="NAME", help="named set of SLOs, as in run: chat")
 
 
 def parse_rules(options: argparse.Namespace) -> tuple[Rule, ...]:
@@ -688,7 +705,7 @@ def _predict(options: argparse.Namespace) -> whatif_text.WhatIfReport:
         raise ValueError(why)
     at = at or _measured_loads(twin.ranges.users)
     if not at:
-        raise ValueError("this twin was fitted at request rates: give --load request-rate=VALUES")
+        raise ValueError("this twin was fitted at request rates: add --load request-rate=VALUES")
     fitted = twin.model.settings
     cases, left_out = whatif_grid.drop_impossible(
         whatif_grid.make_grid(at, choices, fitted), fitted, sent.lengths
@@ -731,15 +748,15 @@ def _status(report: whatif_text.WhatIfReport) -> int:
 COMMANDS: Final[dict[str, tuple[Callable[[list[str]], int], str]]] = {
     "fit": (
         run_fit,
-        "probe and sweep a server, and fit a twin to it; or to the folders of a probe and a sweep",
+        "fit a twin to a server, by a probe and a sweep that it runs or that exist",
     ),
     "predict": (
         run_predict,
-        "ask a twin what if: loads and settings in virtual time, each answer with its interval",
+        "predict latency and throughput at other loads and settings, each with an interval",
     ),
     "drift": (
         run_drift,
-        "one minute on the server: is it still the one that was fitted, and what has moved",
+        "run for one minute, and report whether the server has changed since the fit, and in what",
     ),
 }
 """Each command has its function and description."""

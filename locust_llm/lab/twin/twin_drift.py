@@ -147,7 +147,7 @@ def _noise(model: ServerModel) -> Iterator[ServerChange]:
     )
     yield ServerChange(
         "neighbour",
-        "steps are slower in bursts, as beside a noisy neighbour",
+        "steps are slower in bursts, as with a noisy neighbour",
         model,
         slowed=SLOWED,
         both_ways=False,
@@ -535,20 +535,19 @@ def format_drift_lines(
     sure = f"false alarms: {FALSE_ALARM:.0%} of all checks"
     if not found.drifted:
         yield (
-            f"The same server, as far as a minute shows: off by {max(0.0, found.largest):.1f} "
-            f"standard errors at most, "
-            f"and above {found.bound:.1f} it would have drifted ({sure})."
+            f"No drift found in one minute: off by at most {max(0.0, found.largest):.1f} standard "
+            f"errors. The limit is {found.bound:.1f} ({sure})."
         )
         return
     yield (
-        f"DRIFTED: off by {found.largest:.1f} standard errors, and {found.bound:.1f} is the "
-        f"bound ({sure})."
+        f"DRIFTED: off by {found.largest:.1f} standard errors. The limit is {found.bound:.1f} "
+        f"({sure})."
     )
     if found.named:
         yield f"What moved: {format_shift(found.named[0])}."
-        yield from (f"It may as well be: {format_shift(shift)}." for shift in found.named[1:])
+        yield from (f"Alternative explanation: {format_shift(shift)}." for shift in found.named[1:])
     else:
-        yield "What moved is none of the twin's parameters."
+        yield "The change matches none of the twin's parameters."
     yield ""
     yield format_trait_table(known, stages)
 

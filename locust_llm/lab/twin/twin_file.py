@@ -20,23 +20,26 @@ MOST_BYTES: Final = 10_000_000
 BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 ABOUT: Final = {
     "trust": "How far it was off on loads that were kept out of the fit.",
-    "trust.errors": "By figure, what the uncertainty of the fit does not explain; predictions "
-    "carry it.",
+    "trust.errors": (
+        "Error per metric that the uncertainty of the fit does not explain; predictions include it."
+    ),
     "origin": "Of what server, when, and from what.",
     "ranges": "What was measured. A prediction outside of it is marked as an extrapolation.",
     "model.settings": "The scheduler, by the names of vLLM's flags. What is not here was not seen.",
-    "model.cost": "Seconds of a step: fixed + token x (tokens above free_tokens) + stream x "
-    "sequences + context x tokens"
-    " read + pair x pairs of a prompt's new token and one before it + own_pair x pairs of two "
-    "new tokens; and"
-    " admission for each request, before a step.",
+    "model.cost": (
+        "Seconds of a step, as a sum: fixed; token x (tokens above free_tokens); stream x "
+        "sequences; context x tokens read; pair x pairs of a prompt's new token and one before "
+        "it; own_pair x pairs of two new tokens; admission for each request before a step."
+    ),
     "model.front": "Before the scheduler has a request: seconds, and seconds for each token of its "
     "prompt.",
     "model.noise": "What makes equal steps unequal at the client.",
     "intervals": "95% of each parameter that was fitted.",
     "unknown": "What could not be identified, and what is assumed.",
-    "reference": "How loads of the sweep were beside the twin's replay of them, as logarithms: "
-    "what drift is held against.",
+    "reference": (
+        "Loads of the sweep compared with the twin's replay, as logarithms: the reference for "
+        "drift."
+    ),
     "checks": "What was kept out of the fit, and what the twin predicts of it (95%: low to high). "
     "Seconds, or tokens a second.",
 }

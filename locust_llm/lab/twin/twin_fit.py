@@ -66,7 +66,7 @@ def fit_twin(
     server. Raises ValueError if no twin is possible."""
     if not stages:
         raise ValueError(
-            "a twin needs a sweep beside the probe: some loads, from one user to as many as the "
+            "a twin needs a sweep in addition to the probe, from one user to as many as the "
             "server may have"
         )
     used, out = held_out(stages)
@@ -150,9 +150,9 @@ def _unknown(settings: SchedulerSettings, measured: Ranges) -> Iterator[tuple[st
         else f"up to {measured.rate[1]:g} requests/s"
     )
     if settings.max_num_seqs is None:
-        yield "max_num_seqs", f"no limit was seen {most}: none is assumed"
+        yield "max_num_seqs", f"no limit was observed {most}, so none is assumed"
     if settings.kv_tokens is None:
-        yield "kv_tokens", f"no limit was seen {most}: none is assumed"
+        yield "kv_tokens", f"no limit was observed {most}, so none is assumed"
     if settings.policy in ("static", "prefill-first", "mixed"):
         yield (
             "max_num_batched_tokens",
@@ -242,7 +242,7 @@ def judge_trust(
     reason = (
         f"on loads that were kept out of the fit, {worst} was off by {typical[worst]:.0%} "
         f"(median), "
-        f"all figures by {error:.0%}"
+        f"all metrics by {error:.0%}"
     )
     if error <= MAX_ERROR and typical[worst] <= MAX_SHAPE_ERROR:
         verdict = FIGURES
@@ -375,9 +375,7 @@ def _lines(twin: Twin, diagnosis: Diagnosis) -> Iterator[str]:
     yield from (f"Note: {note}." for note in origin.notes)
     if twin.checks:
         yield ""
-        yield (
-            "Loads that were kept out of the fit, as the twin predicts them and as they were measured:"
-        )
+        yield ("Held-out loads, predicted by the twin and measured:")
         yield format_check_table(twin.checks)
 
 
@@ -448,7 +446,7 @@ def describe_costs(twin: Twin) -> Iterator[str]:
     )
     if twin.model.cost.admission_s:
         yield line(
-            "Each request holds up all others, when it is taken, by",
+            "Each admitted request delays all others by",
             lambda model: model.cost.admission_s,
         )
     yield line("Before the scheduler has a request", lambda model: model.front.request_s)

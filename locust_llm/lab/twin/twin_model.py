@@ -134,8 +134,8 @@ FIGURES: Final = "figures"
 SHAPE: Final = "shape"
 NOT_TO_BE_USED: Final = "not to be used"
 VERDICTS: Final = {
-    FIGURES: "good for figures",
-    SHAPE: "good for shape, not for figures",
+    FIGURES: "good for absolute values",
+    SHAPE: "good for relative changes only",
     NOT_TO_BE_USED: "not to be used",
 }
 

@@ -15,7 +15,7 @@ from .plot_data import Plot, PlotAxis, PlotSeries, round_values
 
 MEDIAN: Final = 50.0
 LINES: Final = (
-    ("TTFT from due p50, with the wait at the gate", TTFT_FROM_DUE.tag, "wait"),
+    ("TTFT from due p50, including the wait for a prefill slot", TTFT_FROM_DUE.tag, "wait"),
     ("TTFT p50, from the send", TTFT.tag, "p50"),
 )
 """(name, metric, colour): what lies between the two is the wait at the gate."""
@@ -52,9 +52,11 @@ def plot_ramp_by_limit(breakdowns: Sequence[RequestBreakdown]) -> Iterator[Plot]
     )
     yield Plot(
         title="Time to first token by prefill limit",
-        caption="Medians of the requests that were admitted under each limit. A server that "
-        "computes one prompt at a time answers no sooner with a higher limit: requests only wait "
-        "in the server and not at the gate.",
+        caption=(
+            "Medians of the requests admitted under each limit. A server that computes one prompt "
+            "at a time does not answer sooner with a higher limit. Requests then wait in the "
+            "server instead of before it."
+        ),
         label=f"{series[-1].name}: {each}",
         x=PlotAxis(
             label="prefill limit",

@@ -97,8 +97,10 @@ def plot_backlog(requests: pd.DataFrame, run: Run) -> Iterator[Plot]:
     most = float(before_end.max(initial=0.0))
     yield Plot(
         title="Offered, completed and in flight",
-        caption="Requests that were due so far, and that were answered so far. In flight: due and "
-        "not ended yet. Where it grows all the time, more is offered than the server can answer.",
+        caption=(
+            "Requests due and completed so far. In flight: due but not finished. If it keeps "
+            "growing, the load is higher than the server can handle."
+        ),
         label=f"{int(offered[-1]):,} requests offered, {int(completed[-1]):,} completed, at most "
         f"{int(most):,} in flight",
         x=time.axis,
@@ -210,11 +212,11 @@ def _latency(
         drawn, caption = _of_arms(requests[shown], at[shown], ms[shown], run)
     else:
         drawn, made_of = make_percentile_lines(at[shown], ms[shown])
-        caption = f"Each dot is a request, drawn at its send.{made_of}"
+        caption = f"Each dot is a request, drawn at its send time.{made_of}"
     failures, lost = _failures(requests, time)
     cut = int((requests["outcome"] == CUT).sum())
     if cut and column != "itl_s":
-        lost += f" Rings: of {format_count(cut, 'request')} cut by the end, those without a value."
+        lost += f" Rings: of {format_count(cut, 'request')} unfinished at the end, without a value."
     highest = float(ms[shown].max())
     base = choose_log_base(ms[shown])
     p50, p99 = np.percentile(ms[shown], (50, 99)).tolist()
@@ -261,15 +263,15 @@ def _of_arms(
         else f"{drawn:,} of {len(at):,} shown, the slowest among them"
     )
     return [*dots, *lines], (
-        f"Each dot is a request of one arm ({which}), drawn at its send. A line joins the medians "
-        f"of one arm's blocks."
+        f"Each dot is a request of one variant ({which}), drawn at its send time. A line joins the "
+        "medians of its blocks."
     )
 
 
 def _list_arms(requests: pd.DataFrame, run: Run) -> Iterator[tuple[str, str, str, Bools]]:
     """(arm, its name in the charts, its colour, which requests are its own) of each arm with
     requests."""
-    names = ("alone", "beside the others") if run.settings.isolate else (BASE, CANDIDATE)
+    names = ("alone", "with the others") if run.settings.isolate else (BASE, CANDIDATE)
     for arm, name, hue in zip((BASE, CANDIDATE), names, ("p50", "p95"), strict=True):
         of_arm = (requests["arm"] == arm).to_numpy(np.bool_)
         if of_arm.any():
@@ -311,7 +313,7 @@ def _throughput(
     edges = choose_round_edges(time.low, time.high, int((ok | failed).sum()))
     width = np.diff(edges)
     each = f"Each step is {np.median(width):g} s"
-    of_arms = " Each arm has a line of its own." if run.arms else ""
+    of_arms = " Base and candidate have separate lines." if run.arms else ""
     first, last, closed = (
         requests[name].to_numpy(np.float64) - time.origin
         for name in ("first_chunk_at", "last_chunk_at", "closed_at")
@@ -359,7 +361,7 @@ def _throughput(
         series.append(make_steps("failed", "fail", edges, lost))
     yield Plot(
         title="Requests per second",
-        caption=f"{each}; a request counts when it ended.{of_arms}",
+        caption=f"{each}; a request counts when it ends.{of_arms}",
         label=f"Requests finished per second over time: at most "
         f"{format_brief(done.max(), digits=3)}"
         + (

@@ -139,9 +139,10 @@ def plot_spectrum(
     base = choose_log_base(y)
     yield Plot(
         title=title,
-        caption="The value at each percentile, with the tail stretched on the right; each line "
-            "ends at the highest "
-        "value." + (" The dashed line counts every failure as infinite." if failed else "") + (LOG_NOTE if base else ""),
+        caption=(
+            "The value at each percentile. The tail on the right is stretched; each line ends at "
+            "the highest value."
+        ) + (" The dashed line counts every failure as infinite." if failed else "") + (LOG_NOTE if base else ""),
         label=f"{title}: {'; '.join(figures)}" + (f"; {failed:.2%} of the requests failed" if failed else ""),
         x=PlotAxis(label="percentile", log=10, low=1.0, high=most,
             ticks=tuple(t for t in TICKS if t[0] <= most)),
@@ -192,8 +193,10 @@ def _by_length(
     )
     yield Plot(
         title=f"{name} by input length",
-        caption=f"Each dot is a request. The line is the median of requests of about one length (at "
-            f"least {MIN_REQUESTS})." + (LOG_NOTE if base else ""),
+        caption=(
+            "Each dot is a request. The line is the median of requests of similar length (at "
+            f"least {MIN_REQUESTS})."
+        ) + (LOG_NOTE if base else ""),
         label=f"{brief} by input length, {different[0]:,.0f} to {different[-1]:,.0f} tokens: "
             f"median "
         f"{format_duration(ends[0] / 1e3)} of the shortest, {format_duration(ends[1] / 1e3)} of "
@@ -243,7 +246,7 @@ def _lengths(requests: pd.DataFrame, ok: Mask) -> Iterator[Plot]:
         different = np.unique(asked)
         if len(different) > 1:  # else a spike that would make the rest small
             series.append(_outline("asked for", "p95", asked, edges))
-        each = f" Every request asked for {different[0]:g}." if len(different) == 1 else ""
+        each = f" Every request had a limit of {different[0]:g}." if len(different) == 1 else ""
         yield Plot(
             title=f"{title} length",
             caption=f"Requests in each of {BINS} "

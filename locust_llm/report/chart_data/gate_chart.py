@@ -31,7 +31,7 @@ def plot_gate_over_time(
     if gated:
         series.append(make_steps("limit", "limit", edges, limit))
     yield Plot(
-        title=what + ", and the gate's limit" * gated,
+        title=what + ", and the prefill limit" * gated,
         caption=f"{each}. {what}: sent, before the {until}.",
         label=f"Requests {what.lower()} over time: at most {format_brief(used.max(), digits=3)} on "
         f"average over a step" + (f", limit at most {np.nanmax(limit):g}" if gated else ""),
@@ -46,14 +46,14 @@ def plot_gate_over_time(
     decodes = bool(decoding.max() > 0)  # not where whole answers come at once, of embeddings too
     others = [make_steps("decoding", "decode", edges, decoding)] * decodes
     if gated:
-        others.append(make_steps("waiting at the gate", "wait", edges, waiting, "area"))
+        others.append(make_steps("waiting for a prefill slot", "wait", edges, waiting, "area"))
     if not others:
         return
     shown = ["Decoding"] * decodes + [
-        "waiting at the gate" if decodes else "Waiting at the gate"
+        "waiting for a prefill slot" if decodes else "Waiting for a prefill slot"
     ] * gated
     most = f"decoding over time: at most {format_brief(decoding.max(), digits=3)}; " * decodes
-    most += f"waiting at the gate at most {format_brief(waiting.max(), digits=3)}; " * gated
+    most += f"waiting for a prefill slot at most {format_brief(waiting.max(), digits=3)}; " * gated
     yield Plot(
         title=", and ".join(shown),
         caption=f"{each}.{' Decoding: between the first token and the end.' * decodes}",

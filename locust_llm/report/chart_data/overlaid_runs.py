@@ -74,7 +74,10 @@ def _plot_over_time(title: str, lines: list[PlotSeries]) -> Plot:
     base = choose_log_base(values)
     return Plot(
         title=f"{title} over time",
-        caption=f"Medians of {REQUESTS_PER_POINT} requests and more, each run from its own start."
+        caption=(
+            f"Medians of at least {REQUESTS_PER_POINT} requests. Each run starts at its own start "
+            "time."
+        )
         + (LOG_NOTE if base else ""),
         label=f"{title} over time of {', '.join(line.name for line in lines)}",
         x=PlotAxis(label="time since the start", unit="s", low=0.0),

@@ -47,8 +47,8 @@ def plot_server_metrics(history: EngineHistory, time: TimeAxis) -> Iterator[Plot
         if number == 0:
             if bars:
                 text += (
-                    f" Bars above the plot: readings that failed "
-                    f"({sum(history.failures.values()):,} in all)."
+                    f" Bars above the plot: failed readings ({sum(history.failures.values()):,} in "
+                    "all)."
                 )
             if history.unread:
                 text += f" {format_count(history.unread, 'line')} of the file could not be read."

@@ -140,7 +140,8 @@ def find_scene(
         between = f"between second {span[0]:g} and {span[1]:g}"
         if count:
             raise ValueError(
-                f"{count:,} requests were in flight {between}; at most {MAX_RECORDS:,} can be read"
+                f"{count:,} requests were in flight {between}, but at most {MAX_RECORDS:,} can be "
+                "read"
             )
         first, last = (float(at) - run.started_at for at in (began.min(), closed.max()))
         raise ValueError(
@@ -189,16 +190,16 @@ def _caption(scene: TimelineScene) -> str:
     start = window.start - scene.started_at
     which = (
         f"{'all ' if count > 1 else ''}{count:,} {'request' if count == 1 else 'requests'} that "
-        f"{'was' if count == 1 else 'were'} in flight at some time in it"
+        f"{'was' if count == 1 else 'were'} in flight in this interval"
     )
     if shown < count:
         waited = (
-            f"; first the ones that awaited their first token longest during the stall (at most "
-            f"{MAX_PREFILL_ROWS})"
+            "; requests that waited longest for their first token during the stall come first (at "
+            f"most {MAX_PREFILL_ROWS})"
         )
         longest = waited if window.stall else ""
         which = (
-            f"{shown:,} of the {count:,} requests that were in flight at some time in it, a "
+            f"{shown:,} of the {count:,} requests that were in flight in this interval, a "
             f"sample{longest}"
         )
     stalls = f" Red: a gap above {format_duration(scene.slow / 1e3)}." if scene.slow else ""

@@ -352,7 +352,7 @@ class TimelinePlot:
         cut_off = sorted(ends - {"", "failed"})
         dots = f'stroke="{hue["decode"]}" stroke-width="7" stroke-linecap="round"'
         if any(self.wait(row, line) for row, line in enumerate(self.rows)):
-            yield f'<rect {bar} x="0" fill="{hue["wait"]}"/>', "waiting at the gate"
+            yield f'<rect {bar} x="0" fill="{hue["wait"]}"/>', "waiting for a prefill slot"
         streams = any(line.first is not None for line in self.rows)
         yield (
             f'<rect {bar} x="0" fill="{hue["prefill"]}"/>',

@@ -347,10 +347,10 @@ def load_run(folder: Path) -> LoadedRun:
     run = facts.run
     if run.schema != SCHEMA:
         notes.append(
-            f"{RUN} has schema {run.schema}, and this version knows {SCHEMA}: it may be misread"
+            f"{RUN} has schema {run.schema}, but this version supports {SCHEMA}: it may be misread"
         )
     if known and run.stopping_at is None:
-        notes.append("the run did not end cleanly: requests that were still running are missing")
+        notes.append("the run did not end cleanly, so requests that were still running are missing")
     notes += run.unread
     if run.records_lost:
         notes.append(run.lost_in_words)

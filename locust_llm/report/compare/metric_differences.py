@@ -27,7 +27,7 @@ from locust_llm.text.format import count_distinguishing_digits, format_brief
 
 BETTER: Final = "better"
 WORSE: Final = "worse"
-SAME: Final = "no difference to be seen"
+SAME: Final = "no significant difference"
 FEW: Final = "too few to tell"
 HARDLY: Final = 0.01
 """A certain difference below this share of the base's value is called hardly one."""
@@ -189,8 +189,10 @@ def measure_worsening(rule: Rule, base: Evaluation, here: Evaluation) -> Observe
     if rule.unit == "%" and math.isinf(metric_change.ratio) and not base_is:
         return ObservedValue(
             None,
-            note=f"it is 0 in {rule.base}, and there is no percentage of 0: give the tolerance in "
-            f"another unit",
+            note=(
+                f"it is 0 in {rule.base}, and a percentage of 0 has no meaning: use another unit "
+                "for the tolerance"
+            ),
         )
     value, reach, nothing = (
         (metric_change.ratio, metric_change.ratio_ends, 1.0)
@@ -249,7 +251,7 @@ def _cut(old: ObservedValue, new: ObservedValue) -> str:
         if observed.worst is not None
     ]
     return (
-        f"requests were cut ({', '.join(sides)}), and count at their best and at their worst"
+        f"requests were unfinished ({', '.join(sides)}) and count with their best and worst case"
         if sides
         else ""
     )

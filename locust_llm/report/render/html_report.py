@@ -371,8 +371,10 @@ def _draw_differences(paired: PairedComparison) -> Iterator[BarDrawing]:
     """What the run is about: how far the arms are apart, and how sure that is."""
     if differences := list_paired_differences(paired):
         yield BarDrawing(
-            "Candidate against base" if not paired.isolated else "Beside the others against alone",
-            "The difference of each figure in % of the base with its 95% interval. The scale is of "
+            "Candidate against base"
+            if not paired.isolated
+            else "With the others, compared with alone",
+            "Difference of each metric in % of the base, with its 95% interval. The scale shows "
             "ratios.",
             describe_forest(differences),
             draw_forest(differences),
@@ -510,11 +512,11 @@ def _measurements(process: ProcessEvidence) -> Iterator[tuple[str, float | None,
     """(name, value, its factor, the unit then)."""
     yield "merged chunks", process.merged_share, 100, "%"
     yield "send after admission p99", process.send_lag_p99_ms, 1, " ms"
-    yield "wait for a free permit p99", process.permit_lag_p99_ms, 1, " ms"
+    yield "wait for a free slot p99", process.permit_lag_p99_ms, 1, " ms"
     yield "read lag p99", process.read_lag_p99_ms, 1, " ms"
     yield "event loop lag p99", process.loop_lag_p99_ms, 1, " ms"
-    yield "TTFT error of sentinel streams p99", process.ttft_off_ms, 1, " ms"
-    yield "gap error of sentinel streams p99", process.gap_off_ms, 1, " ms"
+    yield "TTFT error of reference streams p99", process.ttft_off_ms, 1, " ms"
+    yield "gap error of reference streams p99", process.gap_off_ms, 1, " ms"
     yield "CPU (of a core)", process.cpu_share, 100, "%"
     yield "time without a free core", process.cpu_wait_share, 100, "%"
     yield "server under test (cores)", process.server_cores, 1, ""

@@ -186,7 +186,7 @@ def describe_sample(sample: RequestSample) -> str:
     which = "the slowest and all failed ones" if all(one == 1 for one in failed) else "the slowest"
     return (
         f"This page holds {len(sample.ids):,} of {sample.total:,} requests: {which}, and a "
-        f"stratified sample of the others; filtered figures are estimates from it."
+        "stratified sample of the others. Filtered values are estimates from this sample."
     )
 
 

@@ -81,16 +81,18 @@ def make_verdict(summary: Summary, run: Run) -> Verdict:
     if delivery is not None and delivery.overload is not None:
         return Verdict("Overloaded:", _describe_late_answers(delivery), "loud")
     if summary.client is not None and summary.client.level == INVALID and not summary.slo_status:
-        return Verdict("Do not use:", "the load generator was too inexact.", "loud")
+        return Verdict("Do not use:", "the load generator was too inaccurate.", "loud")
     if run.stream_was_buffered:
         return Verdict("Do not use:", "the streams were buffered on the way.", "loud")
     if summary.slo_status:
         return _judge(summary, run)
     if describe_undelivered(summary.delivery) is not None:
-        return Verdict("Not delivered:", "less was sent than planned.", "open")
+        return Verdict("Not delivered:", "fewer requests were sent than planned.", "open")
     if has_lost_many(conditions):
         lost = _count_unanswered(summary)
-        return Verdict("Many lost:", f"{lost:,} of {conditions.requests:,} had no answer.", "loud")
+        return Verdict(
+            "Many lost:", f"{lost:,} of {conditions.requests:,} had no response.", "loud"
+        )
     return Verdict("", _describe_figures(summary))
 
 
@@ -231,7 +233,7 @@ def _judge(summary: Summary, run: Run) -> Verdict:
         return Verdict("Passed:", f"{which}.", "pass")
     open_ones = [result for result in deciding if result.status == INCONCLUSIVE]
     if not open_ones:
-        return Verdict("Not decided:", "no rule could be judged.", "open")
+        return Verdict("Not decided:", "no SLO could be judged.", "open")
     return Verdict("Not decided:", _describe_open(open_ones, rules), "open")
 
 

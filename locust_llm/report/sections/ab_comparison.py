@@ -62,7 +62,7 @@ from locust_llm.text.format import ComparedTexts, format_comparison, format_coun
 
 Bools = NDArray[np.bool_]
 DIFFERENT: Final = "DIFFERENT"
-SAME: Final = "NO DIFFERENCE TO BE SEEN"
+SAME: Final = "NO SIGNIFICANT DIFFERENCE"
 INCONCLUSIVE: Final = "INCONCLUSIVE"
 """The verdicts over all values together."""
 HOLDS: Final = "HOLDS"
@@ -94,7 +94,7 @@ class PairedFigure(msgspec.Struct, frozen=True, kw_only=True):
     high_percent: float | None = None
     """The ends of the same interval in percent of the base's value. None: the base is 0."""
     word: str = "-"
-    """better, worse, no difference to be seen, not concluded, or - for nothing to compare."""
+    """better, worse, no significant difference, not concluded, or - for nothing to compare."""
     note: str = ""
     pairs: tuple[tuple[float, float], ...] = ()
     """(base, candidate) of each pair that has the value in both blocks."""
@@ -116,7 +116,7 @@ class PairedComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: int = 1
     verdict: str
-    """DIFFERENT, NO DIFFERENCE TO BE SEEN or INCONCLUSIVE."""
+    """DIFFERENT, NO SIGNIFICANT DIFFERENCE or INCONCLUSIVE."""
     reason: str = ""
     """Why the verdict is inconclusive."""
     chance: float | None = None
@@ -179,7 +179,7 @@ FAILURE_RATE: Final = "error_rate"
 FROM_DUE: Final = "ttft_from_due"
 WITHOUT_WAIT: Final = ("ttft", "request_latency")
 """The times that count from the send."""
-LONGER_BLOCKS: Final = "longer blocks (--block-duration) have more requests"
+LONGER_BLOCKS: Final = "use longer blocks (--block-duration) for more requests per block"
 FEW: Final = 20
 """With so few requests in a block, its values are of little use."""
 
@@ -341,7 +341,7 @@ ISOLATED: Final = (
 """The latencies that show whether a tenant is isolated."""
 BETTER: Final = "better"
 WORSE: Final = "worse"
-EQUAL: Final = "no difference to be seen"
+EQUAL: Final = "no significant difference"
 UNSURE: Final = "not concluded"
 
 
@@ -431,7 +431,7 @@ def compare_arms(
     reason = (
         few
         or ("" if stands else blame)
-        or ("" if deltas else "there is no figure that both arms have in enough pairs")
+        or ("" if deltas else "no metric is known at both base and candidate in enough pairs")
     )
     decided = DIFFERENT if seen is not None and seen <= CHANCE else SAME
     warnings = (
@@ -478,12 +478,12 @@ def _too_few(count: int, run: Run) -> str:
         return ""
     ended = len(_find_ended_pairs(run))
     if ended == count:
-        return f"too few pairs: {count} came to their end, and {LEAST} are needed"
+        return f"too few pairs: {count} were completed, and {LEAST} are needed"
     whose = f" of {run.settings.isolate}" if run.settings.isolate else ""
     return (
-        f"too few pairs: {ended} came to their end, {ended - count} of them with a block without a "
-        f"request{whose}, and {LEAST} with requests are needed: longer blocks (--block-duration) "
-        f"have more requests"
+        f"too few pairs: {ended} were completed, {ended - count} of them with a block without a "
+        f"request{whose}, and {LEAST} with requests are needed. Use longer blocks "
+        "(--block-duration) for more requests per block"
     )
 
 
@@ -493,14 +493,15 @@ def _blame(verdict: ClientVerdict | None) -> str:
     if verdict is None or verdict.level == OK:
         return ""
     why = f"the client verdict is {verdict.level}: {'; '.join(verdict.reasons)}"
-    return f"{why}; arms are compared where it is OK{f': {verdict.advice}' * bool(verdict.advice)}".rstrip(
-        "."
-    )
+    return (
+        f"{why}; base and candidate are compared only if it is "
+        f"OK{f': {verdict.advice}' * bool(verdict.advice)}"
+    ).rstrip(".")
 
 
 def _within_error(blame: str) -> str:
     return (
-        f"{blame.partition(':')[0]}: differences within its error are not concluded"
+        f"{blame.partition(':')[0]}: differences within this error allow no conclusion"
         if blame
         else ""
     )
@@ -601,9 +602,9 @@ def _uneven(pairs: Sequence[PairRequests]) -> str:
     if sizes[fewer] >= MIN_ARRIVALS_RATIO * sizes[more]:
         return ""
     return (
-        f"the {fewer} got {sizes[fewer]} of the {sizes[more]} requests that the {more} got: "
-        f"arrivals found no free user "
-        "until their block was over, and those that would have waited longest are in no latency"
+        f"the {fewer} got {sizes[fewer]} of the {sizes[more]} requests that the {more} got. "
+        "Arrivals found no free user before their block ended, so the requests with the longest "
+        "waits are missing in every latency"
     )
 
 
@@ -708,12 +709,14 @@ def has_both_blocks(values: Floats) -> Bools:
 def _absent(values: Floats) -> str:
     """Why there is nothing to compare."""
     if len(values) < 2:
-        return "there are no two pairs"
+        return "fewer than two pairs"
     known = values[has_both_blocks(values)]
     if len(known) < min(LEAST, len(values)):
         return f"{_count_empty_blocks(values)}, and {LEAST} pairs need one in both: {LONGER_BLOCKS}"
     if np.isinf(known).any():
-        return f"it lands on a failure in {int(np.isinf(known).sum())} of {known.size} blocks"
+        return (
+            f"it falls on a failed request in {int(np.isinf(known).sum())} of {known.size} blocks"
+        )
     return ""
 
 
@@ -754,7 +757,7 @@ def _describe_pairs_left_out(values: Floats) -> str:
 
 def _count_empty_blocks(values: Floats) -> str:
     empty = int((~has_both_blocks(values)).sum())
-    return f"in {format_count(empty, 'pair')} a block has no request that counts for it"
+    return f"in {format_count(empty, 'pair')} a block has no request with a value"
 
 
 def _select_reach(
@@ -848,8 +851,8 @@ def _judged(
     arms = compute_arm_difference(values, relative=relative)
     if rule.unit == "%" and arms.ratio is None:
         why = (
-            "it is 0 at the base, and there is no percentage of 0: give the tolerance in another "
-            "unit"
+            "it is 0 at the base, and a percentage of 0 has no meaning: use another unit for the "
+            "tolerance"
         )
         return replace(result, status=RULE_INCONCLUSIVE, count=len(values), reason=why)
     value, low, high = _worse(rule, arms)
@@ -864,7 +867,7 @@ def _judged(
     stands = len({*held, *(end <= rule.limit for end in furthest)}) == len(held)
     if len(held) > 1 or not stands:
         status = RULE_INCONCLUSIVE
-        reason = "its 95% interval crosses the limit, more pairs may tell"
+        reason = "its 95% interval contains the limit; more pairs may decide it"
     else:
         status = PASS if held.pop() else FAIL
         reason = ""
@@ -902,14 +905,12 @@ HEAD: Final = ("Metric", "base", "candidate", "difference", "%", "95% interval",
 FIRST: Final = 5
 """The sentence names so many different values."""
 NOTE: Final = (
-    "Base and candidate: the mean over the blocks of what a block came to (geometric, where the "
-    "interval is one of a "
-    "percentage). Difference: from base to candidate, averaged over the pairs; 95% interval: "
-    "Student's t over the pairs, cut where it would take the candidate below 0 or a share above "
-    "100%. "
-    "No difference to be seen: 0 lies inside. Percentiles count each failure as +infinity; "
-    "averages and rates are of "
-    "successful requests. Of 20 figures of two equal arms one is called better or worse by chance."
+    "Base and candidate: mean of the values of all blocks (the geometric mean if the interval is "
+    "a percentage). Difference: from base to candidate, averaged over the pairs. 95% interval: "
+    "Student's t over the pairs, limited so that no value falls below 0 and no share exceeds "
+    "100%. No significant difference: the interval contains 0. Percentiles count each failure as "
+    "+infinity; averages and rates use successful requests only. If base and candidate are equal, "
+    "about one metric of 20 is called better or worse at random."
 )
 
 
@@ -921,14 +922,20 @@ def describe_paired_verdict(comparison: PairedComparison) -> str:
     if comparison.verdict == INCONCLUSIVE:
         return f"{name} {comparison.verdict}: {comparison.reason}."
     together = (
-        f"all figures together: p {comparison.chance:.2g}" if comparison.chance is not None else ""
+        f"all metrics together: p {comparison.chance:.2g}" if comparison.chance is not None else ""
     )
     verdict = f"{name} {comparison.verdict} ({format_count(comparison.pairs, 'pair')}; {together})."
-    called = f"{comparison.different} of {comparison.known} figures are called different"
+    called = f"{comparison.different} of {comparison.known} metrics are called different"
     if comparison.aa:
-        return f"{verdict} {called}, where {0.05 * comparison.known:.2g} are expected of equal arms (5%)."
+        return (
+            f"{verdict} {called}, where {0.05 * comparison.known:.2g} are expected if base and "
+            "candidate are equal (5%)."
+        )
     if comparison.verdict != DIFFERENT:
-        return f"{verdict} {called}; of equal arms {0.05 * comparison.known:.2g} would be."
+        return (
+            f"{verdict} {called}; if base and candidate were equal, {0.05 * comparison.known:.2g} "
+            "would be."
+        )
     named = list(map(format_paired_difference, comparison.list_main_differences(FIRST)))
     rest = comparison.different - len(named)
     more = f"; and {rest} more" if rest else ""
@@ -948,9 +955,9 @@ def describe_isolation(comparison: PairedComparison) -> str:
         if (figure.metric, figure.stat) in ISOLATED and figure.percent is not None
     ]
     return (
-        f"{who} ({format_count(comparison.pairs, 'pair')}; at most {ISOLATION_ROOM:g}% longer beside "
-        f"the others is isolated). Beside "
-        f"them, against alone: {'; '.join(named) or 'no latency is known in enough blocks'}."
+        f"{who} ({format_count(comparison.pairs, 'pair')}; at most {ISOLATION_ROOM:g}% longer with "
+        "the others counts as isolated). With the others, compared with alone: "
+        f"{'; '.join(named) or 'no latency is known in enough blocks'}."
     )
 
 
@@ -968,7 +975,7 @@ def make_paired_head(comparison: PairedComparison) -> tuple[str, ...]:
 def make_paired_table(comparison: PairedComparison) -> Iterator[Block]:
     """The table of each value of both arms."""
     if comparison.isolated:
-        yield Heading(f"Isolation: {comparison.isolated} beside the others against alone")
+        yield Heading(f"Isolation: {comparison.isolated} with the others, compared with alone")
     else:
         yield Heading(
             "A/A: base against itself" if comparison.aa else "A/B: candidate against base"
@@ -982,14 +989,15 @@ def make_paired_table(comparison: PairedComparison) -> Iterator[Block]:
         if figure.pairs and figure.low is figure.high is None
     ]:
         yield TextBlock(
-            f"{', '.join(unbounded)}: without an interval, as both blocks of each pair have the same."
+            f"{', '.join(unbounded)}: without an interval, because both blocks of each pair have "
+            "the same value."
         )
     for note in dict.fromkeys(figure.note for figure in comparison.figures if figure.note):
         labels = ", ".join(figure.label for figure in comparison.figures if figure.note == note)
         few = any(figure.few for figure in comparison.figures if figure.note == note)
         yield TextBlock(f"{'* ' * few}{labels}: {note}.")
     yield from map(TextBlock, describe_pairs_left_out(comparison.figures))
-    alone = f"Base and candidate: {comparison.isolated} alone, and beside the others. "
+    alone = f"Base and candidate: {comparison.isolated} alone, and with the others. "
     yield TextBlock(alone * bool(comparison.isolated) + NOTE)
 
 
@@ -1023,8 +1031,8 @@ def describe_arms(run: Run) -> Iterator[tuple[str, str]]:
     lengths = f" of {min(ended_s):.3g} to {max(ended_s):.3g} s" if ended_s else ""
     yield (
         "pairs",
-        f"{done} of {settings.pairs}, of two blocks{lengths} in random order; in no figure: the first "
-        f"pair, and the first {settings.washout_s:g} s of each block (washout)",
+        f"{done} of {settings.pairs}, of two blocks{lengths} in random order. Not counted: the "
+        f"first pair, and the first {settings.washout_s:g} s of each block (washout)",
     )
 
 

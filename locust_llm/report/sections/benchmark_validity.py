@@ -82,7 +82,7 @@ def find_uncovered_regions(points: Sequence[int]) -> list[ConcurrencyRegion]:
     left empty has the concurrency at its boundary (section 5.4). Raises ValueError as
     ``divide_into_regions``, and without points."""
     if not points:
-        raise ValueError("there is no point")
+        raise ValueError("no point was measured")
     uncovered = []
     for region in divide_into_regions(min(points), max(points))[:-1]:
         asked = ConcurrencyRegion(region.name, min(region.low, region.high), region.high)
@@ -291,7 +291,7 @@ def _dataset(points: Sequence[PublishedPoint], run: Run) -> PublishedCheck:
             "dataset", False, "synthetic prompts", "the benchmark's dataset (--input-file)"
         )
     if sessions is None:
-        return _check("dataset", False, "a dataset of unknown size", "one pass of it")
+        return _check("dataset", False, "a dataset of unknown size", "one pass over it")
     return _each(
         "dataset",
         points,
@@ -345,7 +345,7 @@ def _of_curve(
             "plateau",
             _is_flat([point.tokens_per_s for point in points]),
             f"throughput still rose by {MIN_GAIN:.0%} or more at one of the last two points",
-            "to go on until throughput is flat",
+            "to continue until throughput is flat",
         )
 
 
@@ -390,19 +390,19 @@ def make_validity_table(validity: Validity) -> Iterator[Block]:
         yield TextBlock(f"{line.replace('not valid', 'NOT VALID', 1)}.", loud=True)
     else:
         yield TextBlock(
-            f"Valid by the rules of {validity.rules} that are checked here, as a {what}."
+            f"Valid as a {what} by the rules of {validity.rules} that locust-llm checks."
         )
     if validity.note:
         yield TextBlock(validity.note)
     if rows := tuple(map(_cells, validity.checks)):
         yield TableBlock(("Rule", "Found", "Result"), rows, numbers=False)
     if not validity.curve:
-        yield TextBlock("One point: what the rules ask of a whole curve is checked of a sweep.")
+        yield TextBlock("A single load: rules about a whole curve are checked for a sweep only.")
     if validity.unchecked:
         yield TextBlock(f"Not checked here: {'; '.join(validity.unchecked)}.")
     yield TextBlock(
-        "Published rules say whether a result may stand beside others. They change no verdict of "
-        "the SLO."
+        "Published rules decide whether a result is comparable with published ones. They do not "
+        "change the SLO verdict."
     )
 
 

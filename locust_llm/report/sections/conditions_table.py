@@ -76,9 +76,10 @@ def make_conditions_rows(summary: Summary, run: Run) -> Iterator[tuple[str, str]
         "by stage" if axis == PREFILL else limit or ("not known" if run.imported else "none"),
     )
     if gate is not None and not summary.swept:
-        wait = (f"; {gate.utilisation:.1%} of the limit used in the {gate.waited_s:.1f} s when "
-            f"requests waited at the gate") \
-            if gate.utilisation is not None else "; no request waited at the gate"  # fmt: skip
+        wait = (
+            f"; {gate.utilisation:.1%} of the limit used in the {gate.waited_s:.1f} s when "
+            "requests waited for a prefill slot") \
+            if gate.utilisation is not None else "; no request waited for a prefill slot"  # fmt: skip
         streams = run.settings.generates and run.settings.streaming
         where = "awaiting first token" if streams else "in flight"
         yield where, f"{gate.mean_used:.2f} on average, at most {gate.max_used}{wait}"
@@ -94,7 +95,7 @@ def make_conditions_rows(summary: Summary, run: Run) -> Iterator[tuple[str, str]
         yield "good requests", _good(run.settings.rules)
     between = ", without the pauses between repeats" if axis == REPEAT else ""
     span = (
-        ", while the load was on"
+        ", during the load"
         if find_measured_span(run) or run.warmup_went_on
         else f", first send to last end{between}"
     )
@@ -213,7 +214,7 @@ def _server(c: Conditions, run: Run) -> Iterator[tuple[str, str]]:
         ("backend", s.backend_header),
     )
     if headers := "; ".join(f"{what} {name}" for what, name in names if name):
-        yield "headers of the router", headers
+        yield "routing headers", headers
     if run.server_flags:
         yield "server flags", format_flags(run.server_flags)
 
@@ -275,7 +276,7 @@ def _stage(stage: Stage, steady: SteadyState | None) -> str:
 
 def _load(c: Conditions, run: Run) -> str:
     if not c.loop:
-        return "the file does not say"
+        return "not in the file"
     if run.imported and c.loop == "open":
         return f"open loop, {c.arrivals}"
     if c.loop == "closed":
@@ -297,7 +298,7 @@ def _load(c: Conditions, run: Run) -> str:
 
 def _verdict(summary: Summary) -> str:
     if summary.sweep is not None and summary.staged:
-        return describe_client_verdicts(summary.sweep) or f"{OK} in each stage with answers"
+        return describe_client_verdicts(summary.sweep) or f"{OK} in each stage with responses"
     if summary.client is None:
         return "not judged"
     return (

@@ -42,11 +42,11 @@ from .notes import FIRST_FAILED
 STATS: Final = {"avg": "mean", "min": "least", "max": "greatest"}
 OPEN: Final = f"{INCONCLUSIVE}: "
 """A knee that no stage may find has a text that begins so."""
-TOO_INEXACT: Final = "The load generator was too inexact to measure this server"
-PARTLY_INEXACT: Final = "The load generator was too inexact for some of these figures"
+TOO_INEXACT: Final = "The load generator was too inaccurate to measure this server"
+PARTLY_INEXACT: Final = "The load generator was too inaccurate for some of these metrics"
 """The warning where the main values are fine."""
 BUFFERED_STREAMS: Final = (
-    "The streams were buffered on the way, and these figures describe the buffer"
+    "The streams were buffered on the way, so these metrics describe the buffer"
 )
 ALL_THE_SAME: Final = {PASS: "the rules hold", FAIL: "a rule is broken"}
 """The text where no error of the load generator can have changed the result
@@ -116,15 +116,15 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
         trouble = f"Not delivered: {less}"
     elif conditions.cut > conditions.requests / 2:
         trouble = (
-            f"{conditions.cut:,} of {conditions.requests:,} requests were cut by the end: too much load, or "
-            f"too short a run"
+            f"{conditions.cut:,} of {conditions.requests:,} requests were unfinished at the end: "
+            "the load is too high or the run too short"
         )
     invalid = summary.client is not None and summary.client.level == INVALID
     load = "" if trouble or (invalid and not _of_ramp(summary)) else _load(conditions, run, summary)
     if trouble:
         yield trouble
     if not rules and ((trouble and conditions.cut) or has_lost_many(conditions)):
-        load = f"{load}{', ' * bool(load)}of the {conditions.succeeded:,} that were answered"
+        load = f"{load}{', ' * bool(load)}of the {conditions.succeeded:,} completed requests"
     if invalid or run.stream_was_buffered:
         why = PARTLY_INEXACT if list_fine_metrics(summary.figure_errors) else TOO_INEXACT
         why = BUFFERED_STREAMS if run.stream_was_buffered else why
@@ -137,7 +137,7 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
     yield f"{load} {first}".strip()
     yield from others
     if summary.outages:
-        yield f"{describe_outages(summary.outages)}, and rates count that time"
+        yield f"{describe_outages(summary.outages)}, and rates include that time"
     if conditions.failed:
         yield f"{conditions.failed:,} of {conditions.succeeded + conditions.failed:,} requests failed"
 
@@ -165,9 +165,9 @@ def _reasons(summary: Summary, run: Run) -> Iterator[str]:
         yield f"{rest} others failed"
     if conditions.cut:
         yield (
-            "all were cut when the run ended"
+            "all were unfinished when the run ended"
             if conditions.cut == conditions.requests
-            else f"{conditions.cut} were cut when the run ended"
+            else f"{conditions.cut} were unfinished when the run ended"
         )
     if conditions.cancelled:
         yield f"{conditions.cancelled} were cancelled on purpose"
@@ -294,7 +294,7 @@ def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:
         tolerance = f"{side} {format_plain_number(rule.number)}{rule.unit}"
         if result.low is not None and result.high is not None and result.low <= 0 <= result.high:
             return (
-                f"{what}: no difference from {rule.base} to be seen (95% interval "
+                f"{what}: no significant difference from {rule.base} (95% interval "
                 f"{format_interval(result)}), {tolerance}"
             )
         side = "worse" if (result.observed or 0) > 0 else "better"
@@ -455,7 +455,7 @@ def _slower(found: PairedComparison) -> str:
     )
     if one is None or one.percent is None:
         return ""
-    return f": TTFT p95 {1 + one.percent / 100:.3g} times as long beside the others"
+    return f": TTFT p95 {1 + one.percent / 100:.3g} times as long with the others"
 
 
 def _arms(found: PairedComparison) -> str:
@@ -466,21 +466,21 @@ def _arms(found: PairedComparison) -> str:
     if found.aa:
         expected = f"{0.05 * found.known:.2g} expected"
         return (
-            f"Base against itself: {found.different} of {found.known} figures called different, "
+            f"Base against itself: {found.different} of {found.known} metrics called different, "
             f"{expected}"
         )
     if found.verdict != DIFFERENT and found.different:
         by_chance = (
-            f"{found.different} of {found.known} figures differ, {0.05 * found.known:.2g} "
-            f"would by chance"
+            f"{found.different} of {found.known} metrics differ, {0.05 * found.known:.2g} would at "
+            "random"
         )
         return (
-            f"Base and candidate may differ by chance alone in "
-            f"{format_count(found.pairs, 'pair')} ({by_chance})"
+            f"Base and candidate may differ at random only, in {format_count(found.pairs, 'pair')} "
+            f"({by_chance})"
         )
     if found.verdict != DIFFERENT:
         return (
-            f"No difference between base and candidate to be seen in "
+            "No significant difference between base and candidate in "
             f"{format_count(found.pairs, 'pair')}"
         )
     named = list(map(format_paired_difference, found.list_main_differences(MAX_DIFFERENCES)))

@@ -586,10 +586,8 @@ def make_interference_blocks(
         slope = interference.slope if client == FINE else None
         yield TextBlock(
             "ahead: other requests that awaited their first token when a request was sent; tokens "
-            "ahead: median of their "
-            "summed input tokens; own tokens: median input tokens of the requests."
-            f"{'' if slope is None else f' {_slope(slope)}'}"
-            f"{_describe_standstill_requests(interference)}"
+            "ahead: median sum of their input tokens; own tokens: median input tokens of the "
+            f"requests.{'' if slope is None else f' {_slope(slope)}'}{_describe_standstill_requests(interference)}"
         )
 
 
@@ -625,40 +623,36 @@ def _compared(interference: PrefillInterference, disturbed: DisturbedGaps) -> st
     if disturbed.slowdown is None or disturbed.mean_ms is None or disturbed.usual_ms is None:
         if interference.hidden_share is not None:
             return (
-                f"What prefills cost the others is not reported: {interference.hidden_share:.0%} of the "
-                f"time before first "
-                "tokens lies beside gaps that count as undisturbed, as less than half of each such "
-                "gap has a prefill beside it, and gaps vary too much by themselves to separate what "
-                "that adds."
+                "The effect of prefills on other requests is not reported. "
+                f"{interference.hidden_share:.0%} of the time before first tokens overlaps gaps "
+                "that count as undisturbed, because a prefill covers less than half of each such "
+                "gap. The gaps vary too much to separate its effect."
             )
         if not calm:
             return (
-                "No gap was undisturbed, so there is nothing to compare with: another request "
-                "always awaited its first "
-                "token."
+                "No gap was undisturbed, so there is nothing to compare with: at any time another "
+                "request awaited its first token."
             )
         if disturbed.gaps < MIN_COMPARED:
             return (
-                f"{format_count(disturbed.gaps, 'disturbed gap')}: too few to compare (it takes "
-                f"{MIN_COMPARED})."
+                f"{format_count(disturbed.gaps, 'disturbed gap')}: too few to compare "
+                f"({MIN_COMPARED} are needed)."
             )
         if disturbed.mean_ms is not None:
             return (
-                f"What prefills cost the others is not reported: only "
-                f"{disturbed.compared_share:.0%} of the disturbed gaps, "
-                f"by number or by time, have a comparison ({MIN_COMPARED} undisturbed ones at as "
-                f"many streams or more). It "
-                f"takes {MIN_COMPARED_SHARE:.0%}: with less the figure was off by more than 10% on "
-                f"most simulated servers."
+                "The effect of prefills on other requests is not reported. Only "
+                f"{disturbed.compared_share:.0%} of the disturbed gaps, by number or by time, can "
+                f"be compared ({MIN_COMPARED} undisturbed gaps with at least as many streams). At "
+                f"least {MIN_COMPARED_SHARE:.0%} are needed: with fewer, the value was off by more "
+                "than 10% on most simulated servers."
             )
         return (
-            f"{format_count(calm, 'undisturbed gap')}: too few to compare with, or at fewer "
-            f"decoding streams (it takes "
-            f"{MIN_COMPARED})."
+            f"{format_count(calm, 'undisturbed gap')}: too few to compare with, or with fewer "
+            f"decoding streams ({MIN_COMPARED} are needed)."
         )
     times = (
         f"({format_duration(disturbed.mean_ms / 1e3)} against "
-        f"{format_duration(disturbed.usual_ms / 1e3)} at as many streams or more)"
+        f"{format_duration(disturbed.usual_ms / 1e3)} with at least as many streams)"
     )
     if (
         abs(disturbed.slowdown - 1) < MIN_DIFFERENCE
@@ -688,9 +682,8 @@ def _uncompared(interference: PrefillInterference, disturbed: DisturbedGaps) -> 
     if disturbed.slowdown is None or left < MIN_DIFFERENCE:
         return ""
     return (
-        f" Left out: {left:.0%} of the disturbed gaps, by number or by time, which have fewer than "
-        f"{MIN_COMPARED} "
-        "undisturbed ones at as many streams or more."
+        f" Left out: {left:.0%} of the disturbed gaps, by number or by time, with fewer than "
+        f"{MIN_COMPARED} undisturbed gaps to compare with."
     )
 
 
@@ -714,12 +707,10 @@ def _legend(interference: PrefillInterference) -> str:
         which = f"{interference.requests} of {interference.of_requests} requests"
         sample = f" A sample: the gaps of {which}, evenly over the run."
     return (
-        "awaiting: other requests that awaited their first token during the gap; streams: requests "
-        "that decoded then; ITL: "
-        "one value per request, the mean of its gaps in this row; slower: mean gap / mean "
-        "undisturbed gap at as many "
-        "streams or more, - "
-        f"where under {MIN_COMPARED_SHARE:.0%} of the gaps have such; * too few values.{sample}"
+        "awaiting: other requests that awaited their first token during the gap; streams: "
+        "requests that decoded at that time; ITL: mean of the gaps of a request in this row; "
+        "slower: mean gap / mean undisturbed gap with at least as many streams, - if under "
+        f"{MIN_COMPARED_SHARE:.0%} of the gaps can be compared; * too few values.{sample}"
     )
 
 

@@ -1091,7 +1091,7 @@ def _list_explained_rules(
 def parse_explained_metric(text: str) -> Rule:
     """The rule with the metric, selectors and percentile to explain: ``ttft{model=a} p95``. Raises
     ValueError."""
-    no_parts = f"{text}: only percentiles of {', '.join(PARTS_OF)} have parts"
+    no_parts = f"{text}: only percentiles of {', '.join(PARTS_OF)} have a breakdown"
     try:
         rule = parse_rule(f"{text} < 1s")
     except ValueError as error:

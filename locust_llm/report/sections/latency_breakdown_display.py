@@ -68,34 +68,46 @@ FAR_BEYOND: Final = 3.0
 MORE: Final = 1.1
 """A server that counted more than this many times the run's requests served others too."""
 COUNTS_DIFFER: Final = (
-    "The means here are of {}. Where the server counted more (a warmup, other clients, each of "
-    "several choices) or fewer, "
-    "its mean is of other requests, and no difference is shown."
+    "The means here are of {}. If the server counted more requests (a warmup, other clients, "
+    "several choices) or fewer, its mean covers other requests, so no difference is shown."
 )
 NAMES_OF_MEANS: Final = {"ttft": "TTFT"}
 RULES: Final = {
-    USER: "All users were busy when these requests were due: more users (-u) send them in time, if "
-    "requests then take no longer.",
-    LATE: "The load generator sent late: too little CPU.",
-    RETRIES: "Earlier attempts were refused; --max-retries decides how long one goes on.",
-    GATE: "With a higher prefill limit more requests wait in the server instead: a sweep of the limit "
-    "shows which sum is smaller.",
-    PERMIT: "Permits of the prefill limit were free, and late on their way between the processes: "
-    "use fewer processes "
-    "(--processes), or a machine with more CPU.",
-    CONNECT: "Each connection is opened anew: keep them open, or look at the network and at this "
-    "machine's CPU.",
-    NETWORK: "Look at the network, a proxy, the tokenizer and the HTTP server.",
-    HANDOVER: "The engine was in the middle of a step, or the server's processes had no CPU: a "
-    "smaller token budget makes "
-    "steps shorter.",
-    QUEUE: "A lower prefill limit moves a part of this to the gate: a sweep of the limit shows which "
-    "sum is smaller. Less load or more servers make it shorter.",
-    PREFILL: "The prefill holds other requests' prefills in the same steps: shorter prompts, a "
-    "prefix cache or fewer "
-    "prompts at a time make it shorter.",
-    CLIENT: "First chunks were read together with later ones, and may have come sooner: this "
-    "machine's CPU is short, or they were sent together.",
+    USER: (
+        "All users were busy when these requests were due: more users (-u) send them in time, "
+        "unless requests then take longer."
+    ),
+    LATE: "The load generator sent late because it had too little CPU.",
+    RETRIES: "Earlier attempts were refused; --max-retries limits the attempts.",
+    GATE: (
+        "With a higher prefill limit, more requests wait in the server instead: a sweep of the "
+        "limit shows which total is smaller."
+    ),
+    PERMIT: (
+        "Prefill slots were free, but the permits arrived late from another process: use fewer "
+        "processes (--processes) or a machine with more CPU."
+    ),
+    CONNECT: (
+        "Each request opens a new connection: keep connections open, or check the network and "
+        "this machine's CPU."
+    ),
+    NETWORK: "Check the network, a proxy, the tokenizer and the HTTP server.",
+    HANDOVER: (
+        "The engine was in the middle of a step, or the server's processes had no CPU. A smaller "
+        "token budget makes steps shorter."
+    ),
+    QUEUE: (
+        "A lower prefill limit moves a part of this wait to the client: a sweep of the limit "
+        "shows which total is smaller. Less load or more servers shorten it."
+    ),
+    PREFILL: (
+        "The prefill shares its steps with prefills of other requests. Shorter prompts, a prefix "
+        "cache or fewer prompts at a time shorten it."
+    ),
+    CLIENT: (
+        "First chunks were read together with later ones and may have arrived earlier: this "
+        "machine's CPU was busy, or the server sent them together."
+    ),
 }
 """The advice for the part that grew most over typical requests."""
 SECOND: Final = 0.5
@@ -167,13 +179,13 @@ def describe_server_time(attribution: LatencyAttribution) -> str:
     )
     known = "A metrics page or tracing"
     if attribution.own_means:
-        known = "The metrics page does not split it: tracing"
+        known = "The metrics page does not separate them: tracing"
     if split := sum(_count_histogram_requests(own, "prefill") for own in attribution.own_means):
         known = f"The metrics page splits it for {split:,} of {attribution.requests:,} requests only: tracing"
     return (
         f"From the send to the first token: {format_duration(server.server_ms / 1e3)} {where}, on "
-        f"average. {known} "
-        f"(--otlp-receiver) would split it.{_describe_standstill_in_means(attribution)}"
+        f"average. {known} (--otlp-receiver) would separate "
+        f"them.{_describe_standstill_in_means(attribution)}"
     )
 
 
@@ -199,10 +211,10 @@ def _describe_unsplit_time(server: ServerTime) -> str:
         return ""
     share = 1 - split_ms / whole_ms
     return (
-        f" {format_count(server.unsplit_of, 'first token')} came within the time of these "
-        f"readings, after {_format_ms(server.unsplit_ms)} on average. A server counts queue and prefill "
-        f"only when a request ends, and many servers not at all of cancelled or cut ones, so "
-        f"{share:.0%} of that time is not split."
+        f" {format_count(server.unsplit_of, 'first token')} arrived within the time of these "
+        f"readings, after {_format_ms(server.unsplit_ms)} on average. A server counts queue and "
+        "prefill only when a request ends, and many servers never count cancelled requests. So "
+        f"{share:.0%} of that time cannot be separated."
     )
 
 
@@ -219,7 +231,10 @@ def _divide_first_token(attribution: LatencyAttribution, whole: str) -> str:
         whole_ms = server.server_ms
         whole = "to a first token here"
         share *= server.ttft_ms / whole_ms
-        rest += f", {_format_ms(outside_ms)} outside of its clock (its socket and front end, or the way)"
+        rest += (
+            f", {_format_ms(outside_ms)} outside its measurement (its socket and front end, or the "
+            "network)"
+        )
         if outside_ms > share * whole_ms:
             name = "neither"
             share = outside_ms / whole_ms
@@ -257,7 +272,7 @@ def _beyond_means(attribution: LatencyAttribution) -> str:
         return ""
     return (
         f" The requests at {name_breakdown(slow)} were {format_duration(slow_ms / 1e3)} in the "
-        f"server, {slow_ms / mean_ms:.0f} times the mean: means do not explain them."
+        f"server, {slow_ms / mean_ms:.0f} times the mean, so means do not explain them."
     )
 
 
@@ -289,13 +304,13 @@ def _make_histogram_blocks(
         yield TextBlock(COUNTS_DIFFER.format(format_count(attribution.requests, "request")))
     if count < attribution.requests / MORE:
         yield TextBlock(
-            "A server counts the requests that it served, most of their times when they end: "
-            "these are fewer than the requests here."
+            "A server counts most times when a request ends. It counted fewer requests than there "
+            "are here."
         )
     elif count < attribution.requests:
         yield TextBlock(
-            "No reading of its metrics counted the rest: they ended before the first reading, "
-            "after the last, or just before a restart."
+            "No reading of its metrics includes the rest: they ended before the first reading, "
+            "after the last one, or just before a restart."
         )
 
 
@@ -355,7 +370,7 @@ def _advise(breakdown: LatencyBreakdown, attribution: LatencyAttribution) -> Ite
     largest one. Another part that grew by half as much is named, too."""
     stood_still_ms = breakdown.stood_still_ms or 0.0
     if stood_still_ms >= MIN_NAMED * sum(part.slow_ms for part in breakdown.parts):
-        yield f"{format_duration(stood_still_ms / 1e3)} of it the server stood still."
+        yield f"{format_duration(stood_still_ms / 1e3)} of it is a standstill of the server."
     if stood_still_ms > sum(map(_growth_ms, breakdown.parts)) / 2:
         return  # what makes a part shorter does not end a standstill
     grown = sorted(breakdown.parts, key=_growth_ms, reverse=True)
@@ -396,9 +411,8 @@ def _advise_on_part(
         and round_trip_ms < MIN_NAMED * part.slow_ms
     ):
         return (
-            f"The network's round trip is {format_duration(round_trip_ms / 1e3)} at most: look at "
-            f"the tokenizer, the HTTP server or a proxy before "
-            "the server."
+            f"The network's round trip is {format_duration(round_trip_ms / 1e3)} at most: check "
+            "the tokenizer, the HTTP server or a proxy in front of the server."
         )
     return RULES.get(part.name, "")
 
@@ -446,7 +460,10 @@ def _summarise_breakdown(breakdown: LatencyBreakdown, attribution: LatencyAttrib
     stood_still = (breakdown.stood_still_ms or 0.0) / whole_ms
     if stood_still >= MIN_NAMED:
         parts += f"; {stood_still:.0%} of it the server stood still"
-    return f"{name_breakdown(breakdown)}: {parts}{'; the way through the proxy is in it' * proxy}."
+    return (
+        f"{name_breakdown(breakdown)}: "
+        f"{parts}{'; this includes the path through the proxy' * proxy}."
+    )
 
 
 def has_unknown_route(attribution: LatencyAttribution) -> bool:
@@ -484,22 +501,22 @@ def _describe_sources(attribution: LatencyAttribution) -> Iterator[str]:
         few = (
             ""
             if attribution.server.basis == REQUESTS
-            else ", too few, or too little, to split the time in the server"
+            else ", too few to separate the time in the server"
         )
         yield f"The server reported its own times for {sources} of {attribution.requests:,}{few}."
     else:
-        yield "The server reported nothing of single requests."
+        yield "The server did not report times of single requests."
     if has_unknown_route(attribution):
         yield (
-            f"The way through the proxy ({attribution.proxy}) is not known: it is part of the time in "
-            f"the server here."
+            f"The time on the path through the proxy ({attribution.proxy}) is unknown: it counts "
+            "as time in the server here."
         )
     if attribution.server_clock is not None:
         yield _describe_server_clock(attribution.server_clock)
     if attribution.impossible:
         yield (
-            f"For {format_count(attribution.impossible, 'request')} it reported more time than there "
-            f"was: left out."
+            f"For {format_count(attribution.impossible, 'request')} the server reported more time "
+            "than had passed; they are left out."
         )
     yield from (f"Left out: {why}." for why in attribution.left_out)
 
@@ -568,9 +585,10 @@ def _draw_breakdown(breakdown: LatencyBreakdown, reported: Collection[str]) -> B
     )
     return BarDrawing(
         title=clean_line(name_breakdown(breakdown)),
-        caption=f"Mean of the {format_count(breakdown.slow, 'request')} at or above the percentile "
-        f"(their times are in the keys) and of "
-        f"the {breakdown.typical:,} around the median.",
+        caption=(
+            f"Mean of the {format_count(breakdown.slow, 'request')} at or above the percentile "
+            f"(values in the legend) and of the {breakdown.typical:,} around the median."
+        ),
         label=label,
         drawn=_draw_keys(
             _find_drawn_parts([slow, typical], longest),
@@ -598,8 +616,7 @@ def _draw_groups(breakdown: LatencyBreakdown, reported: Collection[str]) -> BarD
     )
     return BarDrawing(
         title=f"{clean_line(name_breakdown_metric(breakdown))} by group",
-        caption="Mean of the slow requests of each group; where groups are small, above a lower "
-        "percentile.",
+        caption="Mean of the slow requests of each group. Small groups use a lower percentile.",
         label=label,
         drawn=_draw_keys(
             _find_drawn_parts((group.parts for group in breakdown.groups), longest), reported

@@ -69,12 +69,13 @@ SHORT_NAMES: Final = {
 }  # fmt: skip
 """The columns of a breakdown."""
 NEAREST_RANK: Final = (
-    "With failures a percentile is the nearest rank, as nothing lies between a value and infinity."
+    "With failures, a percentile is the nearest rank, because no value lies between a number and "
+    "infinity."
 )
 FAILURE: Final = "a failure"
 ON_A_FAILURE: Final = " fall on a failed request"
 FALLS_ON_A_FAILURE: Final = " falls on a failed request"
-NOTHING: Final = "No request succeeded: there are no latencies, no rates, and no tables of them."
+NOTHING: Final = "No request succeeded, so there are no latencies and no rates."
 
 
 def make_main_tables(summary: Summary, run: Run) -> Iterator[Block]:
@@ -92,7 +93,7 @@ def make_main_tables(summary: Summary, run: Run) -> Iterator[Block]:
     if fewest and any(has_too_few_values(fewest, p) for p in chosen):
         yield TextBlock(SCARCE_NOTE)
     if any(row.inexact for row in summary.rows):
-        yield TextBlock(f"{INEXACT_NOTE} by the load generator's doing: see Measurement error.")
+        yield TextBlock(f"{INEXACT_NOTE} because of the load generator: see Measurement error.")
     yield from _count_failed_waits(summary)
     yield from _describe_effective_sizes(summary.rows)
     if summary.adjusted:
@@ -195,9 +196,9 @@ def make_detail_tables(summary: Summary, run: Run) -> Iterator[Block]:
         yield Heading("What a reader feels", folded=True)
         yield _metrics(summary.reading, [LOW, *(p for p in chosen if p != LOW)])
         yield TextBlock(
-            f"More Fluidity and Quality of Experience is better. Token deadlines: "
-            f"{settings.token_deadline} (the first, then "
-            f"each); reading pace: {settings.reading_pace:g} tokens/s."
+            "Higher Fluidity and Quality of Experience are better. Token deadlines: "
+            f"{settings.token_deadline} (the first, then each); reading pace: "
+            f"{settings.reading_pace:g} tokens/s."
         )
     if summary.cancelled:
         cancelled = format_count(summary.conditions.cancelled, "request")
@@ -210,7 +211,7 @@ def make_detail_tables(summary: Summary, run: Run) -> Iterator[Block]:
         which = "First and last wave" if waves else "Warmup"
         count = format_count(summary.counts.warmup, "request")
         # the server's counters know of no warmup
-        absent = "in no latency above" if waves else "in no figure but the server's own"
+        absent = "in no latency above" if waves else "only in metrics of the server"
         yield Heading(f"{which} ({count}, {absent})", folded=True)
         yield _metrics([row for row in summary.warmup if row.tag in WARMUP_TAGS], chosen)
 
@@ -236,7 +237,7 @@ def _name_adjusted(conditions: Conditions) -> str:
     """The title of the table of all requests: what it has beside the successful ones."""
     beside = ["every failure as +infinity"] * bool(conditions.failed)
     beside += ["cut requests with their age (≥: at least)"] * bool(conditions.cut)
-    beside += ["cancelled requests with what they had"] * bool(conditions.cancelled)
+    beside += ["cancelled requests with the values they had"] * bool(conditions.cancelled)
     return f"Latencies with {'; '.join(beside)}"
 
 
@@ -265,7 +266,7 @@ def _describe_effective_sizes(rows: Sequence[Row]) -> Iterator[Block]:
         for name, row in known.items()
     )
     yield TextBlock(
-        f"Requests that wait together are not independent: the effective sample size is {sizes}."
+        f"Requests that wait together are correlated: the effective sample size is {sizes}."
     )
 
 
@@ -304,19 +305,17 @@ def _measurement_errors(summary: Summary) -> Iterator[Block]:
     rows = (_measurement_error(figure_error) for figure_error in summary.figure_errors)
     yield TableBlock(head, tuple(rows), numbers=False)
     yield TextBlock(
-        f"A figure is fine that may be off by at most {FINE_SHARE:.0%} of itself, or "
-        f"{FINE_MS:g} ms. The client verdict follows from TTFT, ITL, Request Latency and "
-        f"the rates."
+        f"A metric is accurate enough if its error is at most {FINE_SHARE:.0%} of the value or "
+        f"{FINE_MS:g} ms. The client verdict is based on TTFT, ITL, Request Latency and the rates."
     )
     if others := describe_other_programs(summary.evidence):
         yield TextBlock(f"{capitalise_sentence(others)}.")
     if summary.sentinels:
         yield TextBlock(
-            f"Stamps: by {summary.sentinels} chunks of sentinel streams, whose send times are "
-            f"known."
+            f"Stamps: by {summary.sentinels} chunks of reference streams with known send times."
         )
     elif summary.uncertified:
-        yield TextBlock(f"Errors of the stamps are in none of them: {summary.uncertified}.")
+        yield TextBlock(f"They do not include the error of the timestamps: {summary.uncertified}.")
 
 
 def _measurement_error(figure_error: FigureError) -> tuple[str, ...]:
@@ -325,7 +324,7 @@ def _measurement_error(figure_error: FigureError) -> tuple[str, ...]:
         f"{format_number(number, 3)} {figure_error.unit}"
         for number in (figure_error.value, figure_error.most)
     )
-    fine = "" if figure_error.level == OK else "more than is fine"
+    fine = "" if figure_error.level == OK else "too inaccurate"
     return (
         figure_error.label,
         value,
@@ -344,11 +343,11 @@ def _breakdowns(breakdowns: Sequence[RequestBreakdown]) -> Iterator[Block]:
         tags: set[str] = set()
         for breakdown in breakdowns:
             tags.update(row.tag for row in breakdown.groups[0].rows)
-        wait = "; wait: Gate Wait, with failed requests" if GATE_WAIT.tag in tags else ""
+        wait = "; wait: Gate Wait, including failed requests" if GATE_WAIT.tag in tags else ""
         due = "; from due: TTFT from Due" if TTFT_FROM_DUE.tag in tags else ""
         alone = (
-            "; by a ramp's limit or rate, ITL and stall (Longest Stall) are of answers that began "
-            "and ended under it before the load stopped"
+            "; by a ramp's limit or rate, ITL and stall (Longest Stall) are of responses that "
+            "began and ended under it before the load stopped"
         )
         of_ramp = any(breakdown.of_ramp for breakdown in breakdowns)
         due += alone if ITL.tag in tags and of_ramp else ""

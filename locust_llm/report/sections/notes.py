@@ -43,8 +43,8 @@ from locust_llm.slo.rules import CLOSE, FAIL, INCONCLUSIVE, PASS, PASSES, POINT,
 from locust_llm.text.format import capitalise_sentence, format_brief, format_count, format_duration
 
 SIMULATED: Final = (
-    "SIMULATED: these figures come from a simulator. They say nothing about a real "
-    "GPU, model or server."
+    "SIMULATED: these results come from a simulator. They do not predict the performance of a "
+    "real GPU, model or server."
 )
 MAX_LENGTH_DEVIATION: Final = 0.05
 """Share; a mean length further from the one asked for gets a warning."""
@@ -65,7 +65,8 @@ NOTHING_RECORDED: Final = "no request was recorded in the profiling phase"
 MAX_MISSING: Final = 5
 """Missing things that the first line of a report names."""
 ESTIMATED: Final = (
-    ", with the first chunk as one token. --per-chunk-usage asks the server (vLLM) for the count."
+    ", with the first chunk as one token. --per-chunk-usage requests the count from the server "
+    "(vLLM)."
 )
 OLD_MEANS: Final = re.compile(
     r"(?:, (?:prefix cache \d+% of prompt tokens|(?:TTFT|queue|prefill) [\d.,]+ m?s))+\.$"
@@ -73,8 +74,8 @@ OLD_MEANS: Final = re.compile(
 """Of the server's counters and histograms, in the notes of older runs: the report has them by
 itself."""
 MAYBE_WARM: Final = re.compile(
-    r"(--random-seed \d+ sends the same words in each run), so the server's prefix cache may be "
-    r"warm.*"
+    r"(--random-seed \d+ sends the same words in each run), so (?:the server's prefix cache may be "
+    r"warm|an earlier run may have filled).*"
 )
 """Of a note from before the load."""
 LATE_MS: Final = 5.0
@@ -130,7 +131,9 @@ def _of_decision(note: str, summary: Summary) -> str:
         return note
     rules = ", ".join(result.rule for result in summary.inconclusive)
     are = "are" if len(summary.inconclusive) > 1 else "is"
-    return f"{note} With the requests that ended after the look, {rules} {are} INCONCLUSIVE again."
+    return (
+        f"{note} With the requests that ended after the decision, {rules} {are} INCONCLUSIVE again."
+    )
 
 
 def _of_cache(note: str, summary: Summary) -> str:
@@ -189,7 +192,7 @@ def list_missing_parts(summary: Summary, run: Run) -> tuple[str, ...]:
             f"read ({first})"
         )
     if summary.sweep is not None and summary.sweep.missing:
-        missing.append("stages, or parts of them, are missing")
+        missing.append("stages or parts of stages are missing")
     return (*missing, *summary.unmade)
 
 
@@ -210,7 +213,7 @@ def format_stopped_line(summary: Summary, run: Run) -> str | None:
     if not run.stopped_early:
         return None
     after = _cut_after(run) if summary.conditions.cut else None
-    cut = "" if after is None else f", and {after} a second signal (Ctrl-C) cut what was open"
+    cut = "" if after is None else f", and {after} a second signal (Ctrl-C) ended the open requests"
     return f"STOPPED EARLY: the run was stopped {run.stopped_early}{cut}."
 
 
@@ -247,9 +250,9 @@ def format_verdict_line(summary: Summary, run: Run) -> str | None:
         return f"CLIENT {summary.client.level}: {reasons}. {advice}"
     fine = ", ".join(list_fine_metrics(summary.figure_errors))
     if summary.client.level == INVALID:
-        effect = f"do not use these figures{f' but for {fine}' if fine else ''}"
+        effect = f"do not use these metrics{f', except {fine}' if fine else ''}"
     else:
-        effect = f"some of these figures may be off{f', but not {fine}' if fine else ''}"
+        effect = f"some of these metrics may be inaccurate{f', but not {fine}' if fine else ''}"
     if summary.examination is None:
         advice = _for_locustfile(summary.client.advice, run)
     else:
@@ -282,13 +285,13 @@ def _stand(summary: Summary, run: Run) -> Iterator[str]:
             if decided == 1
             else (f"{decided} decided rules stand", "them")
         )
-        yield f"The {which} all the same: no such error can have turned {them}"
+        yield f"The {which}: such an error cannot have changed {them}"
     called = 0 if summary.paired is None else summary.paired.different
     if called and summary.paired is not None and summary.paired.verdict == DIFFERENT:
         one = called == 1
         yield (
-            f"The {'difference that is' if one else f'{called} differences that are'} called better "
-            f"or worse stand{'s' * one} all the same: no such error can have turned "
+            f"The {'difference that is' if one else f'{called} differences that are'} called "
+            f"better or worse stand{'s' * one}: such an error cannot have changed "
             f"{'it' if one else 'them'}"
         )
 
@@ -327,7 +330,10 @@ def format_policy_lines(summary: Summary, run: Run) -> Iterator[str]:
     if summary.slo_status == INCONCLUSIVE and whole and not invalid:
         yield _describe_inconclusive_status(summary, s.inconclusive)
     if s.slo_mode == POINT and summary.slos:
-        yield "Rules are judged by point estimates, whatever their intervals (--slo-mode point)."
+        yield (
+            "SLOs are judged by the measured value alone, without their intervals (--slo-mode "
+            "point)."
+        )
 
 
 def _describe_inconclusive_status(summary: Summary, policy: str) -> str:
@@ -341,10 +347,10 @@ def _describe_inconclusive_status(summary: Summary, policy: str) -> str:
         counted = "counts" if len(rules) == 1 else "count"
         effect = f", and {counted} as passed" if policy == PASSES else ""
         return f"{'WARNING: ' * (policy == WARNS)}{which}{effect} (--inconclusive {policy}). Exit status 0."
-    why = "their 95% intervals hold their limits"
+    why = "their 95% intervals contain their limits"
     if len(rules) == 1:
         limit = format_brief(rules[0].limit or 0.0, rules[0].unit)
-        why = f"its 95% interval ({format_interval(rules[0])}) holds the limit {limit}"
+        why = f"its 95% interval ({format_interval(rules[0])}) contains the limit {limit}"
     return f"WARNING: {which}: {why}. Exit status 0; use --inconclusive fail to fail."
 
 
@@ -356,23 +362,24 @@ def make_loop_remark(conditions: Conditions, *, generates: bool = True, by_arm: 
     gated = limit is not None
     if conditions.loop == "open" and not generates:
         return (
-            "Open loop: requests followed a schedule, however slow the server was. Request Latency "
-            "starts at the send; "
-            "what a request waited before, for a free user or at the gate, is Schedule Delay."
+            "Open loop: requests followed a schedule, however slow the server was. Request "
+            "Latency starts at the send. Schedule Delay is the wait before it, for a free user or "
+            "a prefill slot."
         )
     if conditions.loop == "open":
-        gate = f" and at the gate (limit {limit})" if gated else ""
+        gate = f" and a prefill slot (limit {limit})" if gated else ""
         return (
             "Open loop: requests followed a schedule, however slow the server was. Time to First "
-            "Token starts at the send; "
-            f"TTFT from Due starts when the request was due, so it includes the wait for a free "
-            f"user{gate}."
+            "Token starts at the send. TTFT from Due starts when the request was due, so it "
+            f"includes the wait for a free user{gate}."
         )
-    allowed = f"The gate allowed {limit} {'awaiting their first token ' * generates}at a time"
+    allowed = (
+        f"The prefill limit allowed {limit} {'awaiting their first token ' * generates}at a time"
+    )
     if conditions.limit_in_force is not None and conditions.limit_in_force.without_s:
-        allowed += f", but for {conditions.limit_in_force.without_s:.1f} s without a gate"
+        allowed += f", except for {conditions.limit_in_force.without_s:.1f} s without a limit"
     if by_arm:
-        allowed = f"The prefill limits of the arms differ ({by_arm})"
+        allowed = f"Base and candidate have different prefill limits ({by_arm})"
     gate = (
         f" {allowed}; Gate Wait is "
         + (
@@ -384,12 +391,10 @@ def make_loop_remark(conditions: Conditions, *, generates: bool = True, by_arm: 
         else ""
     )
     return (
-        "Closed loop: a user sends its next request only after the last answer, so a slow server "
-        "gets fewer requests, and "
-        f"latencies are lower than under steady arrivals (coordinated omission).{gate} For steady "
-        f"arrivals, give a rate "
-        f"(--request-rate) in place of the number of users "
-        f"(-u){' and of the prefill limit' * gated}."
+        "Closed loop: a user sends its next request only after its last response. A slow server "
+        "therefore gets fewer requests, and latencies are lower than under steady arrivals "
+        f"(coordinated omission).{gate} For steady arrivals, use a rate (--request-rate) instead "
+        f"of the number of users (-u){' and of the prefill limit' * gated}."
     )
 
 
@@ -411,33 +416,35 @@ def _others(summary: Summary) -> Iterator[str]:
     given_up = bool(summary.conditions.cancelled) or any(
         failure.outcome.endswith("timeout") for failure in summary.failures
     )
-    gone_on = " Some may be requests that were given up here." if given_up else ""
+    gone_on = " Some of them may be requests that this run gave up." if given_up else ""
     yield (
         f"WARNING: other clients used the server: {load.others:.1f} of the {load.in_server:.1f} "
-        f"requests in it were not of this run (means, by its own metrics). Its latencies are under "
-        f"both loads.{gone_on}"
+        "requests in it were not from this run (means of its metrics). The latencies reflect both "
+        f"loads.{gone_on}"
     )
 
 
 def _went_on(in_flight: int, run: Run) -> Iterator[str]:
     """Of a warmup whose load went on."""
     yield (
-        f"The load went on from the warmup. {format_count(in_flight, 'request')} in flight when "
+        f"The load of the warmup continued. {format_count(in_flight, 'request')} in flight when "
         f"profiling began {'is' if in_flight == 1 else 'are'} left out."
     )
     start = next((start for start in run.starts if start.phase == WARMUP), None)
     took_s = 0.0 if start is None else start.took_s
     if took_s is None or took_s > (run.settings.warmup_duration or 0.0):
-        yield "WARNING: the warmup was over before all users had started."
+        yield "WARNING: the warmup ended before all users had started."
 
 
 def _missing(summary: Summary, run: Run) -> Iterator[str]:
     """What is not in the figures."""
     conditions, counts = summary.conditions, summary.counts
     if not conditions.requests:
-        yield "No request was recorded in the profiling phase: there is nothing to report."
+        yield "No request was recorded in the profiling phase, so there is nothing to report."
     if run.stopping_at is None:
-        yield "WARNING: the run did not end cleanly: requests that were still running are missing."
+        yield (
+            "WARNING: the run did not end cleanly, so requests that were still running are missing."
+        )
     if conditions.cut and counts.cut_ages_s is not None:
         low, high = counts.cut_ages_s
         ages = f"{low:.1f} to {high:.1f} s" if f"{low:.1f}" != f"{high:.1f}" else f"{low:.1f} s"
@@ -445,9 +452,8 @@ def _missing(summary: Summary, run: Run) -> Iterator[str]:
             counts.cut_without_chunk
         )
         yield (
-            f"{_requests(conditions.cut)} still running when {_why_cut(run)}, and cut at an age of "
-            f"{ages}{none}: in no "
-            "latency above. SLO rules count each with its age, at its best and at its worst."
+            f"{_requests(conditions.cut)} unfinished when {_why_cut(run)}, at an age of "
+            f"{ages}{none}: in no latency above. SLOs count each with its best and worst case."
         )
     if conditions.cancelled:
         yield (
@@ -455,7 +461,7 @@ def _missing(summary: Summary, run: Run) -> Iterator[str]:
         )
     if counts.turned_away:
         gated = conditions.prefill_limit is not None or conditions.limit_in_force is not None
-        where = "waiting at the gate" if gated else "due"
+        where = "waiting for a prefill slot" if gated else "due"
         yield f"{_requests(counts.turned_away)} {where} when the run ended and never sent."
     if counts.broken_lines:
         which = "; ".join(summary.unread)
@@ -467,13 +473,17 @@ def _missing(summary: Summary, run: Run) -> Iterator[str]:
     yield from (f"WARNING: {what}." for what in summary.unmade)
     if (asked := len(set(run.settings.percentiles))) > (shown := len(run.settings.columns)):
         yield (
-            f"The tables show {shown} of the {asked} percentiles asked for: the first ones "
-            f"between 0 and 99.9."
+            f"The tables show {shown} of the {asked} requested percentiles: the first ones between "
+            "0 and 99.9."
         )
     if counts.not_streamed and run.settings.generates:
-        slots = ", and the slot was held to the end" if conditions.prefill_limit is not None else ""
+        slots = (
+            ", and each occupied its prefill slot to the end"
+            if conditions.prefill_limit is not None
+            else ""
+        )
         yield (
-            f"{_requests(counts.not_streamed)} answered in one piece, not as a stream: no Time "
+            f"{_requests(counts.not_streamed)} answered in one piece instead of a stream: no Time "
             f"to First Token{slots}."
         )
 
@@ -495,9 +505,9 @@ def _lengths(conditions: Conditions) -> Iterator[str]:
         if abs(deviation) > MAX_LENGTH_DEVIATION:
             side = "more" if deviation > 0 else "fewer"
             yield (
-                f"WARNING: answers had {format_brief(chunks)} chunks on average, "
-                f"{abs(deviation):.1%} {side} than the {format_brief(asked)} tokens asked for. The "
-                f"server counted no tokens: chunks hold several, or answers had another length."
+                f"WARNING: responses had {format_brief(chunks)} chunks on average, "
+                f"{abs(deviation):.1%} {side} than the {format_brief(asked)} requested tokens. The "
+                "server counted no tokens: chunks hold several, or responses had another length."
             )
 
 
@@ -508,12 +518,10 @@ def _unrealistic(summary: Summary, run: Run) -> Iterator[str]:
     if g is not None and g.high < MIN_PREFILL_MS_PER_1K:
         yield (
             f"WARNING: TTFT does not grow with the prompt: {g.short_ttft_ms:.1f} ms up to "
-            f"{g.short_tokens:,.0f} tokens, "
-            f"{g.long_ttft_ms:.1f} ms from {g.long_tokens:,.0f} tokens, {g.ms_per_1k:.2f} ms for "
-            f"each 1,000 tokens (95% "
-            f"interval {g.low:.2f} to {g.high:.2f}). A stub or a cache answers like this: the test "
-            f"measures no model, which "
-            "must read the whole prompt."
+            f"{g.short_tokens:,.0f} tokens, {g.long_ttft_ms:.1f} ms from {g.long_tokens:,.0f} "
+            f"tokens, {g.ms_per_1k:.2f} ms for each 1,000 tokens (95% interval {g.low:.2f} to "
+            f"{g.high:.2f}). A stub or a cache behaves like this. The test does not measure a "
+            "model, which must read the whole prompt."
         )
     if c.cached_share is not None and c.cached_share > MIN_CACHED_SHARE:
         turns = c.turns_per_session is not None
@@ -523,24 +531,23 @@ def _unrealistic(summary: Summary, run: Run) -> Iterator[str]:
         why = " and ".join(["growing conversations"] * turns + ["shared prefixes"] * shared)
         cached = f"{c.cached_share:.0%} of the input tokens came from the server's prefix cache"
         if why:
-            yield f"{cached}, because of {why}: TTFT holds for such a load."
+            yield f"{cached}, because of {why}: TTFT is valid for such a load."
         elif s.input_file:  # a trace's hash ids, and a system prompt in each row, ask for it
             yield (
-                f"{cached}: rows of the dataset begin alike, or the server kept them from an "
-                f"earlier run. TTFT holds for such a load."
+                f"{cached}: rows of the dataset begin alike, or the server cached them in an "
+                "earlier run. TTFT is valid for such a load."
             )
         else:
             yield (
-                f"WARNING: {cached}, though no shared prefix was asked for: prompts repeat, and "
-                f"TTFT is lower than with new prompts."
+                f"WARNING: {cached}, although no shared prefix was requested: prompts repeat, and "
+                "TTFT is lower than with new prompts."
             )
     sent = c.sessions or c.requests
     if run.dataset_sessions and sent > run.dataset_sessions:
         yield (
             f"WARNING: {sent} sessions came from a dataset of {run.dataset_sessions}: each prompt "
-            f"was sent "
-            f"{sent / run.dataset_sessions:.1f} times, and a prefix cache saves the prefill of a "
-            f"repeat."
+            f"was sent {sent / run.dataset_sessions:.1f} times, and a prefix cache avoids the "
+            "prefill of a repeat."
         )
 
 
@@ -559,9 +566,9 @@ def _read_as_open(summary: Summary, run: Run) -> Iterator[str]:
             "these users" if summary.conditions.users is None else format_users(summary.conditions)
         )
         yield (
-            f"In a closed loop a rule about {' and '.join(sorted(metrics))} holds for {users} that "
-            f"wait for their answers; "
-            "whether the server keeps up with arrivals takes an open loop (--request-rate)."
+            f"In a closed loop, an SLO on {' and '.join(sorted(metrics))} applies to {users} that "
+            "wait for their responses. To test whether the server keeps up with arrivals, use an "
+            "open loop (--request-rate)."
         )
 
 
@@ -579,8 +586,7 @@ def _too_few(summary: Summary, run: Run) -> Iterator[str]:
         verb = "rest" if above else "rests"
         yield (
             f"WARNING: p{p:g}{above} of {format_count(count, 'request')} {verb} on the slowest "
-            f"{one_or_two}: p{p:g} takes "
-            f"{math.ceil(100 / (100 - p) - 1e-6)} requests.{advice}"
+            f"{one_or_two}: p{p:g} needs {math.ceil(100 / (100 - p) - 1e-6)} requests.{advice}"
         )
 
 
@@ -597,9 +603,8 @@ def _tokens(counts: RunCounts, succeeded: int) -> Iterator[str]:
             estimated = f"; of {counts.tokens_from_chunks} each chunk counts as one"
         unknown = f"; of {counts.tokens_unknown} they are unknown" if counts.tokens_unknown else ""
         yield (
-            f"WARNING: the server counted {some}{estimated}{unknown}. Token "
-            "rates and Inter Token Latency are only as good as that; gaps are between chunks, "
-            "whatever these hold."
+            f"WARNING: the server counted {some}{estimated}{unknown}. Token rates and Inter Token "
+            "Latency are only as accurate as these counts. Gaps are times between chunks."
         )
 
 
@@ -612,9 +617,9 @@ def _rejected(counts: RunCounts) -> Iterator[str]:
         for name, (requests, value) in sorted(counts.rejected_counts.items())
     )
     yield (
-        f"WARNING: the server's usage contradicts its answers, and these counts were not taken: "
-        f"{', '.join(each)}. Output "
-        "tokens were then taken from total_tokens, reasoning included, or counted as one per chunk."
+        "WARNING: the server's usage contradicts its responses, so these counts were not used: "
+        f"{', '.join(each)}. Output tokens were computed from total_tokens (with reasoning) or "
+        "counted as one per chunk."
     )
 
 
@@ -640,12 +645,10 @@ def _chunks(counts: RunCounts, succeeded: int) -> Iterator[str]:
     known = counts.chunks_counted == succeeded
     yield (
         f"A chunk held {tokens:.2f} tokens on average "
-        f"({'counted' if known else 'all tokens over all chunks, not counted'} "
-        "with each chunk; speculative decoding, an interval of the server's, or a server too busy "
-        "to write each token "
-        "by itself): Inter Chunk Latency and Longest Stall are between chunks; Inter Token Latency "
-        "is per token"
-        f"{'.' if known else ESTIMATED}"
+        f"({'counted' if known else 'all tokens over all chunks, not counted'} with each chunk). "
+        "Reasons: speculative decoding, a stream interval of the server, or a busy server. Inter "
+        "Chunk Latency and Longest Stall are times between chunks; Inter Token Latency is per "
+        f"token{'.' if known else ESTIMATED}"
     )
 
 
@@ -654,8 +657,8 @@ def format_speculation(of: Speculation) -> str:
     where = f"{of.engine}, {of.source}" if of.source else of.engine
     if of.drafted is None:
         return (
-            f"Speculative decoding ({where}): {of.share:.1%} of the draft tokens were accepted, "
-            f"by the server's own rate."
+            f"Speculative decoding ({where}): {of.share:.1%} of the draft tokens were accepted, as "
+            "reported by the server."
         )
     steps = (
         ""
@@ -673,23 +676,22 @@ def format_speculation(of: Speculation) -> str:
 def _clock(summary: Summary) -> Iterator[str]:
     counts = summary.counts
     others = "another chunk, " if counts.merged_chunks else ""
-    with_what = f"{others}usage, the end of the answer"
+    with_what = f"{others}usage, the end of the response"
     if counts.chunks and counts.merged_chunks / counts.chunks >= MIN_MERGED_SHARE:
         yield (
-            f"{counts.merged_chunks / counts.chunks:.1%} of the chunks are merged (read together "
-            f"with others): the gaps "
-            "beside them are not in Inter Chunk Latency, and Longest Stall may be too long."
+            f"{counts.merged_chunks / counts.chunks:.1%} of the chunks were read together with "
+            "others: their gaps are not in Inter Chunk Latency, and Longest Stall may be too long."
         )
     elif counts.gaps_left_out:
         yield (
-            f"{counts.gaps_left_out} gaps are not in Inter Chunk Latency: a chunk beside them was "
-            f"read together with something else ({with_what}), so its stamp may be late."
+            f"{counts.gaps_left_out} gaps are not in Inter Chunk Latency: a chunk at one end was "
+            f"read together with other data ({with_what}), so its timestamp may be late."
         )
     if counts.ttft_upper_bounds:
         yield (
             f"The first chunk of {format_count(counts.ttft_upper_bounds, 'request')} was read "
-            f"together with others, so it may have "
-            "come sooner: Time to First Token is an upper bound there."
+            "together with others, so it may have arrived earlier: Time to First Token is an "
+            "upper bound there."
         )
     if counts.retransmits:
         yield (
@@ -700,8 +702,8 @@ def _clock(summary: Summary) -> Iterator[str]:
         yield "Percentiles of Inter Chunk Latency are rounded to three significant digits."
     if summary.conditions.clock not in ("", "kernel", "tool"):
         yield (
-            f"Stamps: {summary.conditions.clock} (thread: the reader's own clock, where the "
-            f"kernel gave none)."
+            f"Stamps: {summary.conditions.clock} (thread: the clock of the reader, if the kernel "
+            "gave no timestamp)."
         )
 
 
@@ -710,8 +712,7 @@ def _busy(summary: Summary) -> Iterator[str]:
         if e.cpu_share is not None and e.cpu_share > FULL_CORE:
             yield (
                 f"WARNING: the load generator ({e.worker}) used {e.cpu_share:.0%} of a core, so it "
-                f"may be what limits "
-                f"throughput, not the server. {advise_on_processes([e])}"
+                f"may limit throughput instead of the server. {advise_on_processes([e])}"
             )
 
 

@@ -342,7 +342,7 @@ def describe_answer(
     open_ = [one.limit for one in doubtful if not one.is_likely_worse]
     within = f"within {TOLERANCE:.0%}"
     if len(good) == len(regrets):
-        return f"All prefill limits are as good as no limit ({within}): a limit is not needed."
+        return f"All prefill limits are as good as no limit ({within}), so no limit is needed."
     parts = []
     if len(good) == 1:
         parts.append(f"{name_limits(good)} is the best ({within})")
@@ -361,7 +361,7 @@ def describe_answer(
     advised = [one.limit for one in regrets if one.limit is None and not one.is_worse]
     text = f"{capitalise_sentence('; '.join(parts))}."
     if advised and not (without is not None and without[1] > 1.0):
-        text += " A limit is not known to help."
+        text += " There is no evidence that a limit helps."
     if doubtful and not good:
         text += _describe_need(regrets, seconds)
     return text
@@ -392,7 +392,7 @@ def _describe_too_few(
         requests = "requests with short prompts" if objective == SHORT_TTFT else "requests"
         where = "without a limit" if fewest.limit is None else f"at limit {fewest.limit}"
         missing = (
-            f"a p95 takes {LEAST_VALUES} {requests} at each limit, and {where} there were "
+            f"a p95 needs {LEAST_VALUES} {requests} at each limit, but {where} there were "
             f"{fewest.values} in {format_count(fewest.rounds, 'round')}"
         )
         factor = LEAST_VALUES / max(fewest.values, 1)
@@ -436,15 +436,17 @@ def _describe_need(regrets: Sequence[LimitRegret], seconds: float) -> str:
         default=None,
     )
     if best is None or not math.isfinite(best.surely_high):
-        return " A longer run may tell."
+        return " A longer run may decide it."
     name = "Having no limit" if best.limit is None else f"Limit {best.limit}"
     reach = f"{best.high:.0%}" if best.high >= 0.01 else f"{best.high:.1%}"
     looks = f" {name} looks best, and is at most {reach} worse than the best one (95%)."
     factor = (math.log1p(best.surely_high) / math.log1p(TOLERANCE)) ** 2
     more_s = seconds * (factor - 1)
     if more_s > LONGEST_S:
-        return f"{looks} More than {format_minutes(LONGEST_S / 60)} more would be needed to tell."
-    return f"{looks} About {format_minutes(more_s / 60)} more would tell."
+        return (
+            f"{looks} More than {format_minutes(LONGEST_S / 60)} more would be needed to decide it."
+        )
+    return f"{looks} About {format_minutes(more_s / 60)} more would decide it."
 
 
 def format_minutes(minutes: float) -> str:
@@ -502,9 +504,9 @@ def make_limit_blocks(found: LimitComparison) -> Iterator[Block]:
         yield TextBlock(SCARCE_NOTE)
     if any(row.prompts == SHORT for row in found.lengths):
         yield TextBlock(
-            f"Short: prompts of at most {found.longest_short:,} tokens, half of all requests or "
-            f"more. TTFT from due and gate wait are of all requests that count, a failure being "
-            f"+infinity."
+            f"Short: prompts of at most {found.longest_short:,} tokens, at least half of all "
+            "requests. TTFT from due and gate wait include all requests that count; a failure "
+            "counts as +infinity."
         )
 
 
@@ -575,25 +577,24 @@ def describe_method(found: LimitComparison) -> str:
     same = (
         "with the same arrivals and lengths"
         if found.same_arrivals
-        else "whose requests follow from the answers, so only the time is the same"
+        else "in a closed loop, where only the time of the blocks is the same"
     )
     left_open = sum(row.left_open for row in found.rows)
     text = (
-        f"Regret: by how much a limit is worse than the best one. Each of the "
-        f"{format_count(found.rounds, 'round')} has a block at each limit, in random order, {same}; "
-        f"blocks last {low:.1f} to {high:.1f} s. "
-        f"{format_count(found.left_out, 'request')} in flight at a change of the limit count in no "
-        f"block"
+        "Regret: how much worse a limit is than the best one. Each of the "
+        f"{format_count(found.rounds, 'round')} has a block at each limit, in random order, "
+        f"{same}; blocks last {low:.1f} to {high:.1f} s. {format_count(found.left_out, 'request')} "
+        "in flight at a change of the limit are not counted"
     )
     if left_open:
         text += (
-            f"; {left_open} that were due long before count with what they had waited, and in no "
-            f"stall"
+            f"; {left_open} that were due long before count with their wait so far, but not in "
+            "stalls"
         )
     return (
-        f"{text}. Best, as good ({TOLERANCE:.0%}) and worse hold for all limits together in 95% of "
-        f"the runs, at whatever look a run ends; likely worse: by the interval of that limit alone; not "
-        f"distinguished: neither is known."
+        f"{text}. Best, as good ({TOLERANCE:.0%}) and worse are right for all limits together in "
+        "95% of runs, whenever a run ends. Likely worse: by the interval of that limit alone. Not "
+        "distinguished: not decided."
     )
 
 
@@ -634,7 +635,10 @@ def plot_limits(found: LimitComparison) -> Iterator[Plot]:
     if lines:
         yield Plot(
             title="TTFT from due by limit",
-            caption="p95 of all requests that count at a limit, their wait at the gate included.",
+            caption=(
+                "p95 of all requests that count at a limit, including their wait for a prefill "
+                "slot."
+            ),
             label="; ".join(map(_describe_least_value, lines)),
             x=axis,
             y=PlotAxis(label="TTFT from due", unit="ms", low=0.0),

@@ -23,7 +23,7 @@ BLOCK: Final = 16
 _HEAD: Final = -1
 """The line of the blocks that all requests begin with."""
 BY_USAGE: Final = "by usage (answered requests)"
-BY_METRICS: Final = "by the server's metrics (all requests, readings of the profiling phase)"
+BY_METRICS: Final = "by the server's metrics (all requests, profiling phase)"
 """The bases of the server's two shares."""
 MAX_OFF: Final = 0.02
 """Two of the three shares that differ by more get a warning."""
@@ -244,9 +244,9 @@ def describe_prefix_cache(of: PrefixCache) -> str:
         f" over {of.prefixes} prefixes of together {of.working_set:,} tokens" if of.prefixes else ""
     )
     return (
-        f"asked for {of.asked:.1%}{sets}; implied {_percent(of.implied)} (blocks of {of.block} "
-        f"tokens, a cache of {room}); "
-        f"delivered {_percent(of.delivered)} {BY_USAGE}, {_percent(of.by_metrics)} {BY_METRICS}"
+        f"target {of.asked:.1%}{sets}; theoretical {_percent(of.implied)} (blocks of {of.block} "
+        f"tokens, a cache of {room}); observed {_percent(of.delivered)} {BY_USAGE}, "
+        f"{_percent(of.by_metrics)} {BY_METRICS}"
     )
 
 
@@ -264,30 +264,30 @@ def make_cache_remarks(of: PrefixCache | None) -> Iterator[str]:
     observed = of.delivered if of.delivered is not None else of.by_metrics
     if of.delivered is None:
         why = "vLLM does with --enable-prompt-tokens-details"
-        yield f"The server does not say in usage how many tokens of a prompt were cached ({why})."
+        yield f"The server does not report cached tokens in usage ({why})."
     if of.implied is not None and abs(of.implied - of.asked) > MAX_OFF:
         full = of.capacity is not None and of.working_set > of.capacity
         why = (
             f"the working set of {of.working_set:,} tokens does not fit into the cache of "
                 f"{of.capacity:,}" if full
-            else "its own text takes a part of each prompt, or of the cache, and only whole blocks "
-                "repeat"
+            else (
+                "text that is not shared takes part of each prompt or of the cache, and only "
+                "whole blocks repeat"
+            )
         )  # fmt: skip
         yield (
-            f"WARNING: {of.asked:.1%} of the input tokens were to come from the prefix cache, and "
-            f"these prompts imply "
-            f"{of.implied:.1%}: {why}."
+            f"WARNING: {of.asked:.1%} of the input tokens should come from the prefix cache, but "
+            f"these prompts allow {of.implied:.1%}: {why}."
         )
     if observed is not None and of.implied is not None and abs(observed - of.implied) > MAX_OFF:
         yield (
-            f"WARNING: the prompts imply that {of.implied:.1%} of the input tokens come from the "
-            f"prefix cache, and "
-            f"the server delivered {observed:.1%}: "
+            f"WARNING: the prompts allow that {of.implied:.1%} of the input tokens come from the "
+            f"prefix cache, but the observed hit rate is {observed:.1%}: "
             + (
-                "its cache is off, smaller than the working set, has other blocks, or a router "
-                "sent them elsewhere."
+                "its cache is off, is smaller than the working set or has other block sizes, or a "
+                "router sent the requests to other replicas."
                 if observed < of.implied
-                else "it finds more than the prefixes that were made to repeat."
+                else "it finds more than the prefixes that repeat on purpose."
             )
         )
 

@@ -53,8 +53,8 @@ def make_rules_table(summary: Summary, run: Run) -> Iterator[Block]:
     yield TableBlock(head, tuple(map(cells, summary.slos)), label=RULE_WIDTH)
     if summary.paired is not None:
         yield TextBlock(
-            "Count: pairs, of a rule against the base; of any other rule requests of the candidate "
-            "alone."
+            "Count: pairs for an SLO that compares with the base; for other SLOs, requests of the "
+            "candidate."
         )
     reasons = dict.fromkeys(
         (result.status, result.reason) for result in summary.slos if result.reason
@@ -96,5 +96,10 @@ def _describe_unseen(summary: Summary) -> Iterator[str]:
     ]
     slowest = min(wandering, key=lambda result: result.effective or 0.0, default=None)
     if slowest is not None and (slowest.count or 0) >= SHORT:
-        some = f"{slowest.count:,} requests say as much as {slowest.effective:.0f} independent ones"
-        yield f"{slowest.rule}: its values vary slowly, so {some}. No run shows a phase longer than itself."
+        some = (
+            f"{slowest.count:,} requests have an effective sample size of {slowest.effective:.0f}"
+        )
+        yield (
+            f"{slowest.rule}: its values vary slowly, so {some}. No run can show a phase longer "
+            "than itself."
+        )

@@ -258,7 +258,8 @@ def make_sessions_blocks(summary: SessionsSummary) -> Iterator[Block]:
     yield TableBlock(("Sessions", "Value"), tuple(_rows(summary)), numbers=False)
     if summary.unsent:
         yield TextBlock(
-            f"{format_count(summary.unsent, 'turn')} never sent: a turn that they wait for failed.",
+            f"{format_count(summary.unsent, 'turn')} never sent, because a turn that they depend "
+            "on failed.",
             loud=True,
         )
     tables = [_groups("depth", summary.by_depth)]
@@ -278,7 +279,7 @@ def _rows(sessions: SessionsSummary) -> Iterator[tuple[str, str]]:
     yield "turns", f"{sessions.turns:,}, {sessions.turns_mean:.1f} in a session"
     yield (
         "deepest, widest",
-        f"{format_count(sessions.depth, 'turn')} one after the other; {sessions.width:,} side by side",
+        f"{format_count(sessions.depth, 'turn')} in sequence; {sessions.width:,} in parallel",
     )
     if sessions.latency_s is not None:
         latencies = zip(sessions.latency_s, (50, 90, 99), strict=True)
@@ -291,9 +292,9 @@ def _rows(sessions: SessionsSummary) -> Iterator[tuple[str, str]]:
             f"p50 {p50}, p90 {p90}, p99 {p99}, from the first send to the last end",
         )
     if sessions.model_share is not None:
-        yield "with the model", f"{sessions.model_share:.1%} of that time a request was under way"
+        yield "with the model", f"{sessions.model_share:.1%} of that time a request was in flight"
     if sessions.tool_s is not None:
-        yield "in tools", f"{format_duration(sessions.tool_s)} in a session, over all its branches"
+        yield "in tools", f"{format_duration(sessions.tool_s)} per session, over all branches"
 
 
 def _groups(by: str, groups: Sequence[TurnGroup]) -> TableBlock:
@@ -325,8 +326,10 @@ def make_session_timeline(records: Sequence[Record], started_at: float) -> Timel
     title = f"{format_count(len(records), 'turn')} in {format_duration(length_s)}"
     return Timeline(
         title=title,
-        caption=f"The session of median latency; a line a turn, in the order in which they were "
-        f"sent. Between them are tools, think times, and waits for arrivals.{rest}",
+        caption=(
+            "The session with the median latency. Each line is a turn, in the order of sending. "
+            f"Between turns are tools, think times and waits for arrivals.{rest}"
+        ),
         label=f"Timeline of one session: {title}",
         start=round(start - started_at, 4),
         length=round(length_s * 1e3, 1),
@@ -366,7 +369,7 @@ def _draw(sessions: SessionsSummary, material: ReportMaterial) -> Iterator[Timel
 
 SESSIONS: Final = ReportSection(
     name="sessions",
-    subject="the figures of whole sessions",
+    subject="the metrics of whole sessions",
     finding=SessionsSummary,
     find=_find,
     make_blocks=make_sessions_blocks,

@@ -416,11 +416,10 @@ def _percentiles(values: Sequence[float], percentiles: Sequence[float]) -> Itera
 NAME: Final = 40
 """The characters of a name."""
 NOTE: Final = (
-    "Service: weighted tokens, an input token is 1 and an output token 2 (VTC, Sheng et al., OSDI "
-    "2024), of failed and cut "
-    "requests too; demand: the same of what was asked for. Waiting: share of the time under load "
-    "through which a request "
-    "of the tenant had been sent and had no token."
+    "Service: weighted tokens, 1 per input token and 2 per output token (VTC, Sheng et al., OSDI "
+    "2024), including failed and unfinished requests. Demand: the same for the requested tokens. "
+    "Waiting: share of the time under load in which the tenant had a request without a first "
+    "token."
 )
 
 
@@ -456,9 +455,8 @@ def make_tenant_blocks(summary: TenantsSummary) -> Iterator[Block]:
     if summary.under_load_s is not None:
         yield TextBlock(
             f"tokens/s: input and output tokens over the {format_duration(summary.under_load_s)} "
-            f"with a request in flight. Total "
-            "Token Throughput is over the whole run, and of answered requests, so these need not "
-            "sum to it."
+            "with a request in flight. Total Token Throughput covers the whole run and successful "
+            "requests only, so the sum may differ."
         )
     yield TextBlock(NOTE)
 
@@ -469,13 +467,13 @@ def describe_fairness(tenants: TenantsSummary, *, weighted: bool = False) -> str
     if tenants.jain is None:
         if len(tenants.backlogged) > 1:
             return (
-                f"No Jain's index: {names} were backlogged, but in no step of {_step(tenants)} did "
-                f"all of them wait from its start to its end."
+                f"No Jain's index: {names} were backlogged, but all of them never waited "
+                f"throughout a step of {_step(tenants)}."
             )
         sentence = f"only {names} was" if names else "no tenant was"
         return (
-            f"No Jain's index: {sentence} backlogged (waiting through half of the time), so the "
-            f"server had no choice to make."
+            f"No Jain's index: {sentence} backlogged (waiting half of the time or more), so the "
+            "server had no choice between tenants."
         )
     rows = [row for row in tenants.rows if row.contended_share is not None]
     got = ", ".join(f"{truncate_text(row.name, NAME)} {row.contended_share:.1%}" for row in rows)
@@ -532,9 +530,10 @@ def plot_tenant_service(summary: TenantsSummary, time: TimeAxis) -> Iterator[Plo
     ]
     yield Plot(
         title="Service received",
-        caption=f"Weighted tokens (input 1, output 2) since the start.{left} While tenants wait, "
-        f"lines as steep as their "
-        "weights are a fair server's.",
+        caption=(
+            f"Weighted tokens (input 1, output 2) since the start.{left} On a fair server, the "
+            "lines of waiting tenants rise in proportion to their weights."
+        ),
         label="Service by tenant: "
         + ", ".join(f"{row.name} {format_brief(row.service, digits=3)}" for row in shown),
         x=time.axis,
@@ -545,9 +544,10 @@ def plot_tenant_service(summary: TenantsSummary, time: TimeAxis) -> Iterator[Plo
     if summary.gap:
         yield Plot(
             title="Service gap",
-            caption="The largest difference of two tenants' service / weight, since both have been "
-            "waiting; it begins anew "
-            "where one of them has no request waiting.",
+            caption=(
+                "Largest difference between two tenants in service / weight while both wait. It "
+                "restarts when one of them has no waiting request."
+            ),
             label=f"Service gap over time: at most {format_brief(summary.gap, digits=3)} weighted "
             f"tokens",
             x=time.axis,

@@ -73,7 +73,7 @@ def describe_decided_rest(rule: Rule, found: ObservedValue, seen: Evaluation) ->
         return ""
     until_s = max(1, math.ceil(started_at - float(seen.main["asked_at"].min())))
     later = (
-        f"the requests sent after the first {until_s} s, when the load had started, keep the limit"
+        f"the requests sent after the first {until_s} s, after the load had started, meet the limit"
     )
     rest = found.settled
     if BY_WORD[rule.metric].units is not RATE:

@@ -54,7 +54,7 @@ def parse_content_length(text: str | None) -> int:
     if text is None:
         raise ExportRefused(411, "Content-Length is missing")
     if not (text.isascii() and text.isdigit()):
-        raise ExportRefused(400, "Content-Length is no number")
+        raise ExportRefused(400, "Content-Length is not a number")
     if len(text) > 12 or int(text) > MAX_BYTES:
         raise ExportRefused(
             413, f"more than {MAX_BYTES >> 20} MB: let the exporter send fewer spans at a time"
@@ -88,7 +88,7 @@ def _unpacked(body: bytes) -> bytes:
     if len(data) > MAX_BYTES:
         raise ExportRefused(413, f"more than {MAX_BYTES >> 20} MB when unpacked")
     if not unpack.eof:
-        raise ExportRefused(400, "no gzip: it ends in the middle")
+        raise ExportRefused(400, "not valid gzip: it is incomplete")
     return data
 
 

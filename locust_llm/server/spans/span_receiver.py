@@ -122,7 +122,9 @@ class SpanReceiver:
             try:
                 self._file = make()
             except OSError as error:
-                self._failure = f"WARNING: spans.jsonl could not be made: {error.strerror or error}"
+                self._failure = (
+                    f"WARNING: spans.jsonl could not be written: {error.strerror or error}"
+                )
         if self._file is not None:
             self._file.write(msgspec.json.encode(joined))
 
@@ -146,7 +148,7 @@ class SpanReceiver:
                 f"Waiting up to {self._wait_s:g} s for the spans of "
                 f"{format_count(self._join.missing, 'request')}"
             )
-            logger.info(f"{wait}{'' if self.counts.joined else ': none has come so far'}")
+            logger.info(f"{wait}{'' if self.counts.joined else ': none has arrived so far'}")
         while (
             self._join.missing and monotonic() < ended + self._wait_s and not self._reader.ready()
         ):
@@ -155,7 +157,7 @@ class SpanReceiver:
         if self._reader.ready():
             status = self._process.poll()
             self._failure = (
-                f"WARNING: the receiver of spans ended before the run did (exit status {status})"
+                f"WARNING: the receiver of spans ended before the run (exit status {status})"
             )
         self.close()
         yield from filter(None, (self._failure, describe_span_counts(self.counts, self.address)))
@@ -194,7 +196,7 @@ def parse_receiver_address(address: str) -> tuple[str, int]:
     try:
         return parts.hostname, PORT if parts.port is None else parts.port
     except ValueError:
-        raise ValueError(f"--otlp-receiver {address}: there is no such port") from None
+        raise ValueError(f"--otlp-receiver {address}: the port is not valid") from None
 
 
 def try_span_receiver(address: str) -> None:
@@ -223,14 +225,14 @@ def _why(error: OSError) -> str:
     match error.errno:
         case errno.EADDRINUSE:
             then = (
-                "; end what listens there, a collector perhaps, or name another port here and "
-                "in the server's "
+                "; stop the program that listens there (perhaps a collector), or choose another "
+                "port here and in the server's "
             )
             then += "--otlp-traces-endpoint"
         case errno.EACCES:
             then = "; ports below 1024 need root"
         case _:
-            then = "; it takes an address of this machine"
+            then = "; use an address of this machine"
     return f"{what or error}{then}"
 
 
@@ -238,7 +240,7 @@ def describe_span_counts(counts: SpanCounts, address: str) -> str:
     """What the report must mention. Empty: each request has its span and nothing was wrong."""
     if counts.requests and not counts.joined:
         came = (
-            f"{counts.received:,} spans came, none of them with times of a request"
+            f"{counts.received:,} spans arrived, but none has the times of a request"
             if counts.received
             else "none came"
         )

@@ -90,15 +90,13 @@ class SpanExportHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.close_connection = True
         self._answer(
-            refuse_export(
-                404 if self.path != PATH else 405, f"spans are sent to {PATH} by POST", ""
-            )
+            refuse_export(404 if self.path != PATH else 405, f"send spans to {PATH} by POST", "")
         )
 
     def _body(self, length: int) -> bytes:
         body = self.rfile.read(length)
         if len(body) < length:
-            raise ExportRefused(400, "the body ends in the middle")
+            raise ExportRefused(400, "the body is incomplete")
         return body
 
     def _answer(self, answer: ExportResponse) -> None:
@@ -162,7 +160,7 @@ class SpanExportServer(ThreadingMixIn, TCPServer):
         for began, connection in list(self._under_way.values()):
             if began < late:
                 self.tell(
-                    SortedSpans(counts={"refused": 1}, mistake="an export took too long to come")
+                    SortedSpans(counts={"refused": 1}, mistake="an export took too long to arrive")
                 )
                 _cut(connection)
 

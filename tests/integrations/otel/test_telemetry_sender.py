@@ -197,10 +197,9 @@ def test_what_a_collector_does_not_take_is_counted(monkeypatch: pytest.MonkeyPat
     ) == (1, 1, 1, 1, 1)
     assert counts.mistake == "RuntimeError: no way"
     assert counts.remark == (
-        "WARNING: OpenTelemetry lacks a part of this run: 1 span not taken, 1 log record not "
-        "taken, 1 process without its "
-        "last metrics; the collector took the spans of 0 of 1 requests; the first mistake: "
-        "RuntimeError: no way"
+        "WARNING: OpenTelemetry data of this run is incomplete: 1 span not taken, 1 log record "
+        "not taken, 1 process without its last metrics; the collector received the spans of 0 of "
+        "1 requests; the first mistake: RuntimeError: no way"
     )
     both = counts + TelemetryCounts(requests=2, sampled=2, spans=2, mistake="later")
     assert (both.requests, both.spans, both.mistake) == (3, 2, "RuntimeError: no way")
@@ -259,7 +258,7 @@ def test_what_the_variables_ask_for(
 
 
 def test_a_share_needs_something_to_share() -> None:
-    refused = ["--otel-sample is a share of the spans that --otel sends: give --otel too"]
+    refused = ["--otel-sample needs --otel"]
     assert [*validate_otel(Settings(otel_sample=0.5), Namespace(otel=False))] == refused
     assert [*validate_otel(Settings(otel_sample=0.5), Namespace(otel=True))] == []
     assert Settings(otel_sample=0.5).traced_share == 0.5

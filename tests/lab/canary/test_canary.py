@@ -76,9 +76,7 @@ def test_a_session_in_virtual_time(tmp_path: Path) -> None:
     clock = Clock()
     assert session.run(clock.rounds(1.0, "calm", "stalls"), clock.wait, clock.now) == ExitStatus.OK
     assert [one.at for one in session.rounds] == [100, 120, 140, 160, 180, 200]
-    assert PLAN.promise.startswith(
-        "at most 6 requests, one at a time, each with a text of about 48 tokens, "
-    )
+    assert PLAN.promise.startswith("at most 6 requests, one at a time, each with about 48 tokens, ")
     assert "no stall in 500 ms watched; usual" in said[0]
     # of the last three: 2 x 0.5 of 2.5 s; so 4 stalls, and 40 % / 100 us tokens a second
     assert said[5].endswith(
@@ -280,7 +278,7 @@ def test_what_it_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
             (["--host", "127.0.0.1:1"], "cannot reach"),
             (["127.0.0.1:1"], "cannot reach"),
             ([], "the server's address is missing, such as localhost:8000"),
-            (["127.0.0.1:1", "--host", "127.0.0.1:2"], "two addresses are given: name one server"),
+            (["127.0.0.1:1", "--host", "127.0.0.1:2"], "two addresses are given: use one"),
             (["--host", "a:1,b:2"], "one address at a time"),
             (["--host", server.url, "--token-prize", "3"], "--token-price"),
             (["--host", server.url, "--token-price", "0"], "above 0"),

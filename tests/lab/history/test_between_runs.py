@@ -58,9 +58,8 @@ def test_fewer_than_four_say_nothing(tmp_path: Path) -> None:
     assert (found.runs, found.reach) == (3, {})
     text = describe_run_spread(found, a_pair(a_line(110.0, "worse")))
     assert text == (
-        "How much runs of this server differ from one another is not known: that takes 3 more of "
-        "this workload in the folder of the base, beside those compared. Run both again, or use "
-        "locust-llm ab."
+        "The variation between runs of this server is unknown: it needs 3 more runs of this "
+        "workload in the folder of the base. Run both again, or use locust-llm ab."
     )
     assert measure_run_spread(tmp_path / "nothing", []).reach == {}
 
@@ -81,7 +80,7 @@ def test_repeats_stand_in_for_runs(tmp_path: Path) -> None:
         (109.0, "worse", False),
         (94.0, "hardly better", True),
         (92.0, "better", False),
-        (101.0, "no difference to be seen", False),
+        (101.0, "no significant difference", False),
     ],
 )
 def test_a_difference_no_larger_than_that_of_like_runs_is_named(

@@ -90,13 +90,13 @@ def test_arms_and_stages_are_not_mixed_into_one_row(tmp_path: Path) -> None:
     assert (ab.figures, ab.plus_minus, ab.note) == (
         {},
         {},
-        "two arms: its report has the figures of each",
+        "two arms: its report has the metrics of each",
     )
-    assert (sweep.figures, sweep.note) == ({}, "2 stages: its report has the figures of each")
+    assert (sweep.figures, sweep.note) == ({}, "2 stages: its report has the metrics of each")
     assert one.figures
     assert one.note == ""
     assert limits.figures == {}
-    assert limits.note == "several prefill limits: its report has the figures of each"
+    assert limits.note == "several prefill limits: its report has the metrics of each"
 
 
 def test_an_imported_run_is_of_its_tool(tmp_path: Path) -> None:

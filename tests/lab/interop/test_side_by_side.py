@@ -81,7 +81,7 @@ def test_the_table() -> None:
     )
     assert "They have no intervals" in said
     assert (
-        "one: doubtful: token counts: 90 tokens an answer by the tool's tokenizer, 64 by the "
+        "one: doubtful: token counts: 90 tokens per response by the tool's tokenizer, 64 by the "
         "server's usage" in said
     )
 

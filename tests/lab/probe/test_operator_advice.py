@@ -52,7 +52,7 @@ def test_a_chunk_size_for_a_gap_is_in_proportion_to_tokens() -> None:
     said = about(derive_advice(symptoms(), FIVE_HUNDRED, 0.020), "chunks")
     assert "chunks of about 250 tokens (vLLM: --max-num-batched-tokens 250" in said.what
     assert "about 20 ms beside a prompt, and 640 ms for one of 8,000 tokens" in said.what
-    assert "500 tokens the gaps beside a prompt are 30 ms, without one 10 ms" in said.why
+    assert "500 tokens the gaps during a prompt are 30 ms, without one 10 ms" in said.why
 
 
 def test_without_a_wanted_gap_it_says_what_half_would_be() -> None:
@@ -133,7 +133,7 @@ def test_static_the_batch_is_waited_for() -> None:
 def test_without_a_name_only_what_the_figures_say() -> None:
     said = derive_advice(symptoms(), Diagnosis(CANNOT_TELL, missing=("rounds do not agree",)))
     assert [one.what for one in said] == [
-        "Expect gaps of 33 ms beside prompts of 8,000 tokens, whatever the scheduler."
+        "Expect gaps of 33 ms during prompts of 8,000 tokens, whatever the scheduler."
     ]
     assert not any("limit" in one.what or "chunk" in one.what for one in said)
 

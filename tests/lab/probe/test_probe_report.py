@@ -99,7 +99,7 @@ def test_prompts_beside_decoders_with_their_spread() -> None:
         stall(1, 8000), stall(2, 8000, ttft_s=0.5, steps=17.0, longest_s=0.035),
         stall(1, 4000, "pair")
     )  # fmt: skip
-    assert tables(symptoms(stalls=stalls))["Prompts beside decoders"].rows == (
+    assert tables(symptoms(stalls=stalls))["Prompts while decoders run"].rows == (
         ("one of 8,000", "400", "490 (480 to 500)", "34 (33 to 35)", "16 (16 to 17)", "33", "16"),
         ("two of 4,000", "400", "480", "33", "16", "33", "16"),
     )
@@ -120,7 +120,7 @@ def test_how_far_the_rounds_agree() -> None:
     rounds."""
     stalls = (stall(1, 8000, longest_s=0.030), stall(2, 8000, longest_s=0.036))
     said = texts(symptoms(stalls=stalls))
-    assert "median: TTFT alone 0%, TTFT beside decoders 0%, longest gaps 9%" in said
+    assert "median: TTFT alone 0%, TTFT while decoders run 0%, longest gaps 9%" in said
 
 
 def test_what_else_was_seen() -> None:
@@ -207,7 +207,7 @@ def test_the_report_begins_with_the_scheduler_and_leaves_out_what_a_mix_says(fol
     assert text.index("Scheduler: chunked, a step takes about 5") < text.index("Conditions")
     assert (
         text.index("Prompts alone")
-        < text.index("Prompts beside decoders")
+        < text.index("Prompts while decoders run")
         < text.index("Advice")
         < text.index("Notes")
     )
@@ -226,7 +226,7 @@ def test_the_report_begins_with_the_scheduler_and_leaves_out_what_a_mix_says(fol
 def test_the_page_shows_it_with_plots(folder: Path) -> None:
     page = (folder / "report.html").read_text()
     assert "<h1>Interference probe by-hand</h1>" in page
-    for heading in ("Prompts beside decoders", "By prompt length", "Timeline", "Advice"):
+    for heading in ("Prompts while decoders run", "By prompt length", "Timeline", "Advice"):
         assert f">{heading}</h2>" in page
     assert "Over time" not in page.partition("<script")[0]
 

@@ -78,7 +78,7 @@ def test_a_probe_that_cannot_tell_says_why(
     loads = swept_folder(tmp_path / "b", sweep(Server(budget=1024), (1, 2), QUIET))
     assert command(["fit", str(probe), str(loads)]) == ExitStatus.INCONCLUSIVE
     out = capsys.readouterr().out
-    assert "The probe cannot identify the scheduler of the server, so there is no twin: " in out
+    assert "The probe could not identify the scheduler of the server, so there is no twin: " in out
     assert "locust-llm twin fit --host URL" in out
     assert command(["fit", str(probe), str(loads), "--json"]) == ExitStatus.INCONCLUSIVE
     found = json.loads(capsys.readouterr().out)
@@ -215,7 +215,7 @@ def test_the_report_has_the_verdict_the_settings_and_the_checks() -> None:
         ranges=Ranges(users=(1, 8)), unknown={"kv_tokens": "no limit was seen"}, checks=(check,),
     )  # fmt: skip
     text = format_fit_report(twin, Diagnosis(CHUNKED, reasons=("a prompt took 4 steps",)))
-    assert "good for shape, not for figures.\nWhy: it was off by 20%." in text
+    assert "good for relative changes only.\nWhy: it was off by 20%." in text
     assert "Scheduler: chunked, 512 tokens a step, at most 16 requests at a time." in text
     assert "Because: a prompt took 4 steps." in text
     assert "Not known: kv-tokens: no limit was seen." in text

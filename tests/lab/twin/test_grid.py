@@ -72,7 +72,7 @@ def test_any_text_is_understood_or_refused(text):
         ("max-num-batched-tokens=none", "a server always has a max-num-batched-tokens"),
         ("max-num-seqs=1.5", "takes whole numbers"),
         ("policy=magic", "there is no policy 'magic'"),
-        ("max-num-seqs=0", "does not rise from a value above 0"),
+        ("max-num-seqs=0", "must rise and start above 0"),
         ("max-num-seqs=1..200+1", "more than 100 values"),
     ],
 )

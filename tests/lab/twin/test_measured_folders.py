@@ -172,7 +172,7 @@ def test_too_few_requests_and_cut_answers_are_said(tmp_path: Path) -> None:
     some = [failed("cut", sent_at=9.5 + i, id=f"x{i}", user=i % 2) for i in range(4)]
     cut = read_folder_loads(Folder(write(tmp_path / "d", a_run(), [*closed_loop(2, 10), *some])))
     assert [stage.failed for stage in cut.stages] == [0]
-    assert "4 of 24 answers were cut" in cut.notes[0]
+    assert "4 of 24 responses were unfinished" in cut.notes[0]
 
 
 def test_of_a_sweep_that_was_killed_the_stages_are_read_from_its_records(

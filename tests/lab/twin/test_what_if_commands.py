@@ -105,7 +105,7 @@ def test_a_shape_is_relative_and_decides_no_rule(written, capsys):
     )
     assert status == ExitStatus.INCONCLUSIVE
     out = capsys.readouterr().out
-    assert "good for shape, not for figures" in out
+    assert "good for relative changes only" in out
     assert re.search(r"50 +1 users +2\.00 \[1\.85, 2\.17\]", out)
 
 
@@ -200,8 +200,8 @@ def test_a_plan_as_text(written, capsys):
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("--arrivals", "1/s"), "a plan needs a rule"),
-        (("--arrivals", "nowhere.jsonl", "--slo", "ttft p95 < 1s"), "there is no such file"),
+        (("--arrivals", "1/s"), "a plan needs an SLO"),
+        (("--arrivals", "nowhere.jsonl", "--slo", "ttft p95 < 1s"), "the file does not exist"),
         (("--arrivals", "1/s", "--day", "round", "--slo", "ttft p95 < 1s"), "write flat, diurnal"),
         (
             ("--arrivals", "1/s", "--slo", "ttft p95 < 1s", "--gpu-hour", "-1"),

@@ -42,7 +42,7 @@ def test_a_run_by_hand() -> None:
     assert list(plots) == [
         "Time to first token", "Inter-token latency", "Output tokens per second",
         "Requests per second",
-        "Awaiting first token, and the gate's limit", "Decoding, and waiting at the gate",
+        "Awaiting first token, and the prefill limit", "Decoding, and waiting for a prefill slot",
     ]  # fmt: skip
     assert {p.group for p in plots.values()} == {"time"}
     assert {(p.x.low, p.x.high) for p in plots.values()} == {(0.0, 13.0)}
@@ -65,12 +65,12 @@ def test_a_run_by_hand() -> None:
     assert tokens.y == [0.0] * 5 + [0.75, 1.5, 1.5]
     finished, lost = plots["Requests per second"].series
     assert finished.y == lost.y == [0.0] * 6 + [1.0, 1.0]
-    used, limit = plots["Awaiting first token, and the gate's limit"].series
+    used, limit = plots["Awaiting first token, and the prefill limit"].series
     at = np.array(used.x, np.float64)
     where = [int(np.searchsorted(at, second)) - 1 for second in (5, 10.5, 11.5, 12.5)]
     assert [used.y[i] for i in where] == [0, 1, 0, 1]
     assert [limit.y[i] for i in where] == [1] * 4
-    waiting, decoding = plots["Decoding, and waiting at the gate"].series
+    waiting, decoding = plots["Decoding, and waiting for a prefill slot"].series
     assert [waiting.y[i] for i in where] == [0, 0, 1, 0]
     assert [decoding.y[i] for i in where] == [0, 0, 1, 1]
 
@@ -114,7 +114,7 @@ def test_each_of_two_arms_has_its_own_dots_and_line() -> None:
         of_run, settings=msgspec.structs.replace(run.settings, isolate="gold")
     )
     names = [one.name for one in drawn(isolated, *records)["Time to first token"].series]
-    assert names[:2] == ["alone, request", "beside the others, request"]
+    assert names[:2] == ["alone, request", "with the others, request"]
 
 
 def test_the_rates_of_two_arms_are_two_lines_that_are_never_joined() -> None:
@@ -172,10 +172,10 @@ def test_whole_answers_have_no_prefill() -> None:
     assert list(plots) == [
         "Request latency",
         "Requests per second",
-        "In flight, and the gate's limit",
-        "Waiting at the gate",
+        "In flight, and the prefill limit",
+        "Waiting for a prefill slot",
     ]
-    assert plots["In flight, and the gate's limit"].caption.endswith(
+    assert plots["In flight, and the prefill limit"].caption.endswith(
         "In flight: sent, before the end."
     )
 
@@ -188,7 +188,7 @@ def test_labels_say_the_main_figures() -> None:
     )
     assert "none failed" in plots["Requests per second"].label
     plots = drawn(a_run(), answered(5), failed("cut", sent_at=11.0), failed("cut", sent_at=12.0))
-    assert "of 2 requests cut by the end" in plots["Time to first token"].caption
+    assert "of 2 requests unfinished at the end" in plots["Time to first token"].caption
 
 
 def test_marks_are_phases_changes_of_the_limit_and_the_stop() -> None:

@@ -128,7 +128,7 @@ def test_lengths_where_there_are_several() -> None:
     assert "Output length" not in plots
     delivered = plots["Input length"].series[0]
     assert len(plots["Input length"].series) == 1
-    assert "Every request asked for 25." in plots["Input length"].caption
+    assert "Every request had a limit of 25." in plots["Input length"].caption
     bars = {x: y for x, y in zip(delivered.x, delivered.y, strict=True) if y}
     assert bars == {9.84: 3, 39.36: 1}
     both = drawn(

@@ -50,7 +50,7 @@ def test_a_level_has_a_line_for_each_replica_and_a_hole_where_a_reading_failed()
     strip = running.series[2]
     failures = {x: y for x, y in zip(strip.x, strip.y, strict=True) if y}
     assert (strip.kind, failures) == ("strip", {2.0: 1.0})
-    assert running.caption.endswith("Bars above the plot: readings that failed (1 in all).")
+    assert running.caption.endswith("Bars above the plot: failed readings (1 in all).")
     assert plots["KV cache in use"].series[0].y == [50, 50, None, 50]
     assert plots["KV cache in use"].x.label == "time since the start"
 

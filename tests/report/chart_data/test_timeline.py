@@ -56,7 +56,7 @@ def test_around_the_longest_stall() -> None:
     found = drawn(stream, long, steady(20.0))
     assert found.stall_text == "longest stall 400 ms"
     assert found.title == "2 requests around the longest stall"
-    assert "all 2 requests that were in flight at some time in it" in found.caption
+    assert "all 2 requests that were in flight in this interval" in found.caption
     assert found.stall is not None
     assert found.stall[1] - found.stall[0] == pytest.approx(400, abs=0.2)
     middle = (found.stall[0] + found.stall[1]) / 2
@@ -103,8 +103,8 @@ def test_many_requests_are_sampled_and_it_says_so() -> None:
     found = drawn(*records, stalled, *prefills)
     assert len(found.rows) == MAX_ROWS
     assert (
-        "60 of the 531 requests that were in flight at some time in it, a sample; first the ones that "
-        "awaited their first token longest during the stall" in found.caption
+        "60 of the 531 requests that were in flight in this interval, a sample; requests that "
+        "waited longest for their first token during the stall come first" in found.caption
     )
     assert sum(row.text.startswith("the one") for row in found.rows) == 1
     assert sum(row.tokens == 16_000 for row in found.rows) >= module.MAX_PREFILL_ROWS - 1

@@ -67,7 +67,7 @@ def test_the_legend_names_what_is_there() -> None:
         failed("reset", sent_at=10.0),
         answered(10, sent_at=10.0, outcome="cancelled"),
     ) == [
-        "waiting at the gate", "awaiting first token", "decoding, each chunk a dot",
+        "waiting for a prefill slot", "awaiting first token", "decoding, each chunk a dot",
         "no chunk for over 1 s", "failed",
         "cancelled",
     ]  # fmt: skip

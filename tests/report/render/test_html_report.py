@@ -208,10 +208,10 @@ def test_the_order_of_the_page() -> None:
     assert headings("gate") == [
         "Load test by-hand", "Prefill limits of the ramp", "TTFT and ITL over time", "Failures", "By what", "Timeline",
         "Distributions", "Requests", "Notes", "Rules", "Metrics",
-        "Latencies with every failure as +infinity; cancelled requests with what they had",
+        "Latencies with every failure as +infinity; cancelled requests with the values they had",
         "Conditions", "Measurement error", "What a reader feels",
         "Cancelled on purpose (13 requests, in the first table only in waits)",
-        "Warmup (19 requests, in no figure but the server&#39;s own)", "Client health",
+        "Warmup (19 requests, only in metrics of the server)", "Client health",
         "Definitions",
     ]  # fmt: skip
     sweep = headings("sweep")

@@ -279,7 +279,7 @@ def test_markdown_says_the_same() -> None:
 def test_nothing_recorded_is_a_report_too() -> None:
     text = shown()
     assert "nothing to report" in text
-    assert "No request succeeded: there are no latencies" in text
+    assert "No request succeeded, so there are no latencies" in text
     assert "Request Latency (ms)" not in text
 
 

@@ -175,12 +175,12 @@ def test_no_failure_in_any_block_bounds_no_difference() -> None:
     assert (failures.base, failures.difference, failures.word) == (
         0.0,
         0.0,
-        "no difference to be seen",
+        "no significant difference",
     )
     assert (failures.low, failures.high) == (None, None)
     table = blocks_text(summary)
     assert "Failures (%)" in table
-    assert "without an interval, as both blocks of each pair have the same" in table
+    assert "without an interval, because both blocks of each pair have the same value" in table
 
 
 def test_a_figure_is_of_the_pairs_that_have_it_in_both_blocks() -> None:
@@ -195,7 +195,7 @@ def test_a_figure_is_of_the_pairs_that_have_it_in_both_blocks() -> None:
     assert figure.base == pytest.approx(math.exp(np.log(BASES).mean()))
     assert (figure.percent, figure.word) == (pytest.approx(100.0), "worse")
     assert len(figure.pairs) == 10
-    why = "from 10 of 12 pairs: in 2 pairs a block has no request that counts for it"
+    why = "from 10 of 12 pairs: in 2 pairs a block has no request with a value"
     assert figure.left_out.startswith(why)
     assert summary.paired is not None
     assert summary.paired.verdict == DIFFERENT
@@ -214,7 +214,7 @@ def test_figures_that_too_few_pairs_have_are_a_line_and_no_rows() -> None:
     ]
     assert all("TTFT" not in row[0] for table in rows for row in table)
     assert "TTFT p50 (ms)" in blocks_text(summary)
-    why = "in 1 pair a block has no request that counts for it, and 10 pairs need one in both"
+    why = "in 1 pair a block has no request with a value, and 10 pairs need one in both"
     assert why in blocks_text(summary)
     assert why in " ".join(format_ending(summary, run, "reports/x", 400).split())
 
@@ -235,7 +235,7 @@ def test_pairs_without_a_request_of_the_tenant_are_not_called_unended() -> None:
     summary = summarised(run, gold)
     assert summary.paired is not None
     assert summary.paired.reason.startswith(
-        "too few pairs: 10 came to their end, 2 of them with a block without a request of gold, and "
+        "too few pairs: 10 were completed, 2 of them with a block without a request of gold, and "
         "10 with requests are needed"
     )
 
@@ -261,7 +261,7 @@ def test_a_candidate_five_percent_slower_is_called_worse() -> None:
     assert figure.percent == pytest.approx(100 * math.expm1(logs.mean()), abs=1e-3)
     assert figure.low_percent == pytest.approx(100 * math.expm1(logs.mean() - reach), abs=1e-2)
     assert figure.word == "worse"
-    assert the(summary, "Failures (%)").word == "no difference to be seen"
+    assert the(summary, "Failures (%)").word == "no significant difference"
 
 
 def test_equal_arms_under_changing_weather_show_no_difference() -> None:
@@ -275,7 +275,7 @@ def test_nothing_is_concluded_from_nine_pairs_or_on_a_bad_machine() -> None:
     summary = summarised(*a_comparison((1.5, 1.51) * 4))
     assert summary.paired is not None
     assert (summary.paired.verdict, summary.paired.different) == (INCONCLUSIVE, 0)
-    assert summary.paired.reason == "too few pairs: 8 came to their end, and 10 are needed"
+    assert summary.paired.reason == "too few pairs: 8 were completed, and 10 are needed"
     assert the(summary, "TTFT p50 (ms)").word == "not concluded"
     run, records = a_comparison((1.5, 1.51) * 5, slo=("ttft p50 within 5% of base",))
     off = ErrorBounds(count=100, p50_ms=60.0, p95_ms=60.0, p99_ms=60.0, max_ms=60.0)
@@ -315,7 +315,7 @@ def test_a_difference_that_a_bad_machine_cannot_have_made_stands() -> None:
 
 @pytest.mark.parametrize(
     ("limit", "word", "status"),
-    [("10s", "no difference to be seen", "PASS"), ("120ms", "not concluded", "INCONCLUSIVE")],
+    [("10s", "no significant difference", "PASS"), ("120ms", "not concluded", "INCONCLUSIVE")],
 )
 def test_an_error_that_carries_no_request_across_a_limit_leaves_goodput_as_it_is(
     limit: str, word: str, status: str
@@ -330,7 +330,7 @@ def test_an_error_that_carries_no_request_across_a_limit_leaves_goodput_as_it_is
     summary = summarised(replace(run, health=(health,)), records)
     assert summary.client is not None
     assert summary.client.level == "INVALID"
-    assert the(summary, "Throughput (requests/s)").word == "no difference to be seen"
+    assert the(summary, "Throughput (requests/s)").word == "no significant difference"
     assert the(summary, "Goodput (requests/s)").word == the(summary, "Attainment (%)").word == word
     assert [one.status for one in summary.slos] == [status]
 
@@ -435,10 +435,10 @@ def test_a_percentile_that_lands_on_a_failure_is_compared_in_no_way() -> None:
         for record in records
     ]
     summary = summarised(run, gone)
-    assert the(summary, "TTFT p50 (ms)").note == "it lands on a failure in 1 of 20 blocks"
+    assert the(summary, "TTFT p50 (ms)").note == "it falls on a failed request in 1 of 20 blocks"
     assert the(summary, "TTFT avg (ms)").note == (
-        "in 1 pair a block has no request that counts for it, and 10 pairs need one in both: "
-        "longer blocks (--block-duration) have more requests"
+        "in 1 pair a block has no request with a value, and 10 pairs need one in both: use longer "
+        "blocks (--block-duration) for more requests per block"
     )
     assert the(summary, "Failures (%)").pairs[0] == (0.0, 100.0)
 
@@ -516,7 +516,7 @@ def test_of_arms_with_other_prefill_limits_the_time_from_due_leads(off_ms: float
     headline, client = make_headline(summary, run), format_verdict_line(summary, run) or ""
     if off_ms == 20.0:
         assert headline.startswith("The candidate differs: TTFT from Due avg (ms) +100")
-        assert "stand all the same: no such error can have turned them" in client
+        assert "stand: such an error cannot have changed them" in client
         rows = format_ending(summary, run, "reports/x", 120).split("Metric", 1)[1].splitlines()
         assert rows[1].startswith("TTFT from Due p50 (ms)")
     else:

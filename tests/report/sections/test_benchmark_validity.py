@@ -148,8 +148,10 @@ def test_a_load_test_goes_on_until_it_is_flat_and_leaves_no_level_out() -> None:
     risen = replace(levels[3], output_tokens_per_s=30.0)
     assert broken(curve(AA, levels[0], levels[2], risen)) == {
         "levels": "no point at 2, the rules ask one",
-        "plateau": "throughput still rose by 5% or more at one of the last two points, the rules "
-        "ask to go on until throughput is flat",
+        "plateau": (
+            "throughput still rose by 5% or more at one of the last two points, the rules ask to "
+            "continue until throughput is flat"
+        ),
     }
     assert broken(curve(AA, replace(levels[0], duration_s=179.0), *levels[1:]))[
         "duration"

@@ -169,7 +169,8 @@ def test_failures_are_in_it() -> None:
         failed("cut"),
     ]
     assert said(*kinds) == (
-        "None of 4 requests succeeded: 2 x after 3 s; 1 x reset; 1 were cut when the run ended"
+        "None of 4 requests succeeded: 2 x after 3 s; 1 x reset; 1 were unfinished when the run "
+        "ended"
     )
     assert said() == "No request was sent"
     assert said(answered(100, phase="warmup"), answered(90, phase="warmup")) == (
@@ -186,9 +187,9 @@ def test_failures_are_in_it() -> None:
         )
         is None
     )
-    cut = "2 of 3 requests were cut by the end: too much load, or too short a run; "
+    cut = "2 of 3 requests were unfinished at the end: the load is too high or the run too short; "
     assert said(answered(100), failed("cut"), failed("cut")) == (
-        f"{cut}of the 1 that were answered p50 of TTFT is 100 ms and p95 100 ms; 1 output tokens/s"
+        f"{cut}of the 1 completed requests p50 of TTFT is 100 ms and p95 100 ms; 1 output tokens/s"
     )
 
 
@@ -200,7 +201,7 @@ def test_overload_is_first() -> None:
     ]
     assert said(*records, request_rate=10.0).startswith("Overloaded: offered 9/s, completed ")
     cut = [failed("cut", sent_at=100.0, due_at=99.9, closed_at=130.0)] * 9
-    assert "until the end; of the 900 that were answered p50 of TTFT from due is " in said(
+    assert "until the end; of the 900 completed requests p50 of TTFT from due is " in said(
         *records, *cut, request_rate=10.0
     )
 
@@ -212,21 +213,21 @@ def test_what_forbids_to_use_the_figures_is_first() -> None:
         client=ClientVerdict(INVALID, ("merged chunks",)),
         figure_errors=(),
     )
-    held = "The load generator was too inexact to measure this server, but the rules hold all the same: "
+    held = (
+        "The load generator was too inaccurate to measure this server, but the rules hold all the "
+        "same: "
+    )
     assert make_headline(summary, run) == f"{held}error rate is 0%, within 5%"
     line = format_verdict_line(summary, run)
     assert line is not None
-    assert (
-        ". Merged chunks. The decided rule stands all the same: no such error can "
-        "have turned it" in line
-    )
+    assert ". Merged chunks. The decided rule stands: such an error cannot have changed it" in line
     summary = replace(summarise_run(collect_columns(spread(199)), a_run()), client=summary.client)
     assert make_headline(summary, a_run()).startswith(
-        "The load generator was too inexact for some of these figures; p50 of TTFT "
+        "The load generator was too inaccurate for some of these metrics; p50 of TTFT "
     )
     summary = replace(summary, figure_errors=())
     assert make_headline(summary, a_run()).startswith(
-        "The load generator was too inexact to measure this server; p50 of TTFT "
+        "The load generator was too inaccurate to measure this server; p50 of TTFT "
     )
     run = a_run(slo=("error_rate > 5%", "ttft p50 < 3s"))
     summary = replace(
@@ -235,13 +236,13 @@ def test_what_forbids_to_use_the_figures_is_first() -> None:
     assert make_headline(summary, run).startswith(
         f"{held.partition(',')[0]}, but a rule is broken all the same: error rate"
     )
-    assert "The 2 decided rules stand all the same: no such error can have turned them" in (
+    assert "The 2 decided rules stand: such an error cannot have changed them" in (
         format_verdict_line(summary, run) or ""
     )
 
 
 def test_a_buffer_on_the_way_is_not_blamed_on_the_load_generator() -> None:
-    run = replace(a_run(), notes=("WARNING: BUFFERED STREAM: 9 of 9 answers came whole",))
+    run = replace(a_run(), notes=("WARNING: BUFFERED STREAM: 9 of 9 answers arrived complete",))
     summary = replace(
         summarise_run(collect_columns(spread(199)), run),
         client=ClientVerdict(INVALID, ("merged chunks 100%",)),
@@ -285,13 +286,15 @@ def of(run: Run, records: list[Record]) -> str:
             "INCONCLUSIVE",
             -7.55,
             42.8,
-            ": no difference from a to be seen (95% interval -7.5% to 42.8%), and the tolerance is 50%",
+            ": no significant difference from a (95% interval -7.5% to 42.8%), and the tolerance "
+            "is 50%",
         ),
         (
             "PASS",
             -7.55,
             42.8,
-            ": no difference from a to be seen (95% interval -7.5% to 42.8%), within the tolerance of 50%",
+            ": no significant difference from a (95% interval -7.5% to 42.8%), within the "
+            "tolerance of 50%",
         ),
         ("FAIL", 70.0, 90.0, " is 80% worse than a, beyond the tolerance of 50%"),
     ],

@@ -93,8 +93,7 @@ def test_a_reader_sees_at_once_where_the_time_went() -> None:
 def test_what_nobody_reports_is_one_part_and_how_to_split_it_is_named() -> None:
     answer = (
         "From the send to the first token: 24 ms in the server, on average. A metrics page or "
-        "tracing (--otlp-receiver) "
-        "would split it."
+        "tracing (--otlp-receiver) would separate them."
     )
     assert (
         summarise_latency_parts(UNKNOWN)
@@ -121,13 +120,13 @@ def test_the_way_through_a_proxy_is_not_taken_for_the_servers() -> None:
     """Where the server reports its own times, it is of the network."""
     through = replace(UNKNOWN, proxy="p:3128")
     assert (
-        "9% the gate; the way through the proxy is in it. From the send"
+        "9% the gate; this includes the path through the proxy. From the send"
         in summarise_latency_parts(through)
     )
     assert "24 ms in the server and on the way through the proxy" in summarise_latency_parts(
         through
     )
-    assert "The way through the proxy (p:3128) is not known" in texts(through)[-1]
+    assert "The time on the path through the proxy (p:3128) is not known" in texts(through)[-1]
     told = replace(SLOW, proxy="p:3128")
     assert "proxy" not in f"{summarise_latency_parts(told)} {texts(told)}"
 
@@ -165,12 +164,12 @@ def test_a_part_has_one_name_in_sentence_table_key_and_tooltip(
     assert all("</i>network and front end" in text for text in drawn)
 
 
-PREFILL_RULE = "The prefill holds other requests' prefills in the same steps: shorter prompts"
+PREFILL_RULE = "The prefill shares its steps with prefills of other requests. Shorter prompts"
 FRONT_END_RULE = (
-    "The network's round trip is 0.01 ms at most: look at the tokenizer, the HTTP "
-    "server or a proxy before the server."
+    "The network's round trip is 0.01 ms at most: check the tokenizer, the HTTP server or a proxy "
+    "in front of the server."
 )
-ANY_RULE = "Look at the network, a proxy, the tokenizer and the HTTP server."
+ANY_RULE = "Check the network, a proxy, the tokenizer and the HTTP server."
 
 
 def advice_of(
@@ -230,8 +229,8 @@ def test_slow_requests_of_a_standstill_have_no_advice_on_prompts() -> None:
         return " ".join(text.split()), summarise_latency_parts(made)
 
     text, line = explain((UNIX + 80.05, UNIX + 85.05))
-    assert "in the server. 5 s of it the server stood still." in text
-    assert "; 98% of it the server stood still." in line
+    assert "in the server. 5 s of it is a standstill of the server." in text
+    assert "; 98% of it is a standstill of the server." in line
     assert (
         "The server stood still while 3 requests awaited the first token: 250 ms of the mean"
         in text
@@ -257,8 +256,8 @@ def test_all_that_grew_is_named_not_the_largest_part_alone() -> None:
 MEANS = {"queue": 50.0, "prefill": 90.0, "decode": 1990.0, "delivery": 10.0, "ttft": 160.0}
 
 FAR = (
-    " The requests at TTFT from Due p99 were 3 s in the server, 125 times the mean: means do not "
-    "explain them."
+    " The requests at TTFT from Due p99 were 3 s in the server, 125 times the mean, so means do "
+    "not explain them."
 )
 """Of UNKNOWN, of which the mean is 24 ms."""
 
@@ -306,7 +305,7 @@ def test_the_servers_own_means_stand_beside_what_it_reports_of_single_requests()
         ("TTFT", "150.0", "160.0", "+10.00", "measured"),
     )  # fmt: skip
     few = with_(replace(SLOW, means_ms=MEANS, requests=60), history)
-    assert any("fewer than the requests here" in text for text in texts(few))
+    assert any("fewer requests than there are here" in text for text in texts(few))
     one_less = with_(replace(SLOW, means_ms=MEANS, requests=51), history)
     (table,) = (one for one in tables_of(one_less) if one.head[0].startswith("Mean"))
     # means of other requests have no difference
@@ -338,7 +337,7 @@ def test_histograms_split_the_servers_time_where_single_requests_do_not() -> Non
         == f"TTFT from Due p99: 91% in the server, 9% the gate. {answer}"
     )
     assert answer in texts(made)
-    assert "would split it" not in str(texts(made))
+    assert "would separate them" not in str(texts(made))
     (mean,) = (mean for mean in made.own_means[0].means if mean.name == "queue")
     assert mean.here_ms is None
     (table,) = (
@@ -355,9 +354,9 @@ def test_a_metrics_page_of_some_requests_splits_these() -> None:
     made = with_(replace(UNKNOWN, means_ms=MEANS), history_of(32, queue=0.01, prefill=0.05))
     assert describe_server_time(made).endswith(
         "The metrics page splits it for 32 of 50 requests only: tracing (--otlp-receiver) would "
-        "split it."
+        "separate them."
     )
-    assert any("these are fewer than the requests here" in text for text in texts(made))
+    assert any("It counted fewer requests than there are here" in text for text in texts(made))
 
 
 def test_each_mean_names_its_own_number_of_requests() -> None:
@@ -384,7 +383,7 @@ def test_each_mean_names_its_own_number_of_requests() -> None:
 @pytest.mark.parametrize(
     ("first", "after_s", "said"),
     [
-        (100, 0.05, "so 10% of that time is not split."),  # 90 x 50 ms of 100 x 50 ms
+        (100, 0.05, "so 10% of that time cannot be separated."),  # 90 x 50 ms of 100 x 50 ms
         (100, 0.045, ""),  # 90 x 50 ms: all of it
         (60, 0.05, ""),  # other clients' first tokens came before
     ],
@@ -405,7 +404,7 @@ def test_what_of_the_time_to_first_tokens_is_not_split(
     text = describe_server_time(with_(replace(UNKNOWN, requests=90, means_ms=MEANS), history))
     assert "means of 90 requests" in text
     assert said in text
-    assert ("is not split" in text) == bool(said)
+    assert ("cannot be separated" in text) == bool(said)
 
 
 def test_first_tokens_of_requests_that_never_ended_are_no_part_of_the_division() -> None:
@@ -424,11 +423,10 @@ def test_first_tokens_of_requests_that_never_ended_are_no_part_of_the_division()
     made = with_(replace(UNKNOWN, requests=47, means_ms=MEANS), history)
     assert describe_server_time(made) == (
         "Queue or prefill? Queue, 75%, by the server's own histograms (vLLM): of 1.17 s of queue "
-        "and prefill 875 ms are queue, 292 ms prefill, means of 47 requests. 223 first tokens came "
-        "within the time of these readings, after 6.04 s on average. A server counts queue and "
-        "prefill only when a request ends, and many servers not at all of cancelled or cut ones, "
-        "so 96% of that time is not split."
-        f"{FAR}"
+        "and prefill 875 ms are queue, 292 ms prefill, means of 47 requests. 223 first tokens "
+        "arrived within the time of these readings, after 6.04 s on average. A server counts "
+        "queue and prefill only when a request ends, and many servers never count cancelled "
+        f"requests. So 96% of that time cannot be separated.{FAR}"
     )
     (table,) = (one for one in tables_of(made) if one.head[0].startswith("Mean"))
     assert table.rows[-1] == ("TTFT", "6040", "223", "160.0", "-", "measured")
@@ -464,14 +462,14 @@ def test_what_no_clock_of_the_server_had_is_neither_queue_nor_prefill() -> None:
     answer = describe_server_time(with_(here, frozen))
     assert answer.startswith(
         "Queue or prefill? Neither, 81%, by the server's own histograms (vLLM): of 348 ms to a "
-        "first token here 3.93 ms are queue, 57.1 ms prefill, 4.97 ms neither, 282 ms outside of "
-        "its clock (its socket and front end, or the way), means of 50 requests."
+        "first token here 3.93 ms are queue, 57.1 ms prefill, 4.97 ms neither, 282 ms outside its "
+        "measurement (its socket and front end, or the network), means of 50 requests."
     )
     # of 55 requests, the warmup among them: 348 - 1.1 x 66 ms for certain
     more = describe_server_time(
         with_(here, history_of(55, queue=0.00393, prefill=0.0571, ttft=0.066))
     )
-    assert "275 ms outside of its clock" in more
+    assert "275 ms outside its measurement" in more
 
 
 def test_each_choice_is_a_request_of_the_server() -> None:

@@ -95,7 +95,7 @@ def test_what_can_be_explained() -> None:
         ("itl p95", "itl p95: only percentiles of"),
         (
             "ttft avg",
-            "ttft avg: only percentiles of ttft_from_due, ttft, request_latency have parts",
+            "ttft avg: only percentiles of ttft_from_due, ttft, request_latency have a breakdown",
         ),
     ):
         with pytest.raises(ValueError, match=why):

@@ -39,9 +39,11 @@ def mixed(
 def test_a_rule_that_was_decided_at_a_look_and_is_open_at_the_end_is_named() -> None:
     """Half of the values are 100 ms and half 300 ms: their mean is 200 ms, which a run cannot tell
     from a limit of 201 ms, and can from one of 1 s."""
-    look = "Every rule was decided after 22 s, at look 2 of at most 5."
+    look = "Every SLO was decided after 22 s, at look 2 of at most 5."
     records = [answered(100 + 200 * (i % 2), 400, sent_at=10.0 + i) for i in range(200)]
-    open_ = "With the requests that ended after the look, ttft avg < 201ms is INCONCLUSIVE again."
+    open_ = (
+        "With the requests that ended after the decision, ttft avg < 201ms is INCONCLUSIVE again."
+    )
     for rules, more in (
         (("ttft avg < 201ms", "ttft avg < 1s"), f" {open_}"),
         (("ttft avg < 1s",), ""),
@@ -54,7 +56,7 @@ def test_a_rule_that_was_decided_at_a_look_and_is_open_at_the_end_is_named() -> 
 
 def test_what_a_look_decided_stays_where_the_figure_at_the_end_agrees() -> None:
     """The mean is 200 ms: within 201 ms as at the look, and beyond 199 ms, against it."""
-    look = "Every rule was decided after 22 s, at look 2 of at most 5."
+    look = "Every SLO was decided after 22 s, at look 2 of at most 5."
     records = [answered(100 + 200 * (i % 2), 400, sent_at=10.0 + i) for i in range(200)]
     rules = ("ttft avg < 201ms", "ttft avg < 199ms")
     decided = tuple(
@@ -81,9 +83,9 @@ def test_a_load_that_went_on_from_the_warmup_is_named_with_what_is_left_out() ->
         *(answered(100, 400, sent_at=11.0 + i) for i in range(9)),
     ]  # fmt: skip
     run = replace(a_run(warmup_duration=2.0), warmup_went_on=True, profiling_at=UNIX + 10.5)
-    told = "The load went on from the warmup. 1 request in flight when profiling began is left out."
+    told = "The load of the warmup continued. 1 request in flight when profiling began is left out."
     assert told in said(records, run)
-    late = "WARNING: the warmup was over before all users had started."
+    late = "WARNING: the warmup ended before all users had started."
     for took_s, warned in ((1.9, False), (2.1, True), (None, True)):
         start = UserStart(phase="warmup", users=2, over_s=1.0, took_s=took_s, by="rate")
         assert (late in said(records, replace(run, starts=(start,)))) == warned
@@ -96,13 +98,13 @@ def test_a_load_that_went_on_from_the_warmup_is_named_with_what_is_left_out() ->
 @pytest.mark.parametrize(
     ("cut_at", "grace_s", "why"),
     [
-        (None, 12.5, "when the grace period of 12.5 s ended, and cut at an age of 5.0 s"),
+        (None, 12.5, "when the grace period of 12.5 s ended, at an age of 5.0 s"),
         (
             UNIX + 102,
             30.0,
-            "when a second signal (Ctrl-C) came, 2 s after the stop, and cut at an age of 5.0 s",
+            "when a second signal (Ctrl-C) came, 2 s after the stop, at an age of 5.0 s",
         ),
-        (None, 0.0, "when the run ended, without a grace period, and cut at an age of 5.0 s"),
+        (None, 0.0, "when the run ended, without a grace period, at an age of 5.0 s"),
     ],
 )
 def test_what_ended_the_wait_for_open_requests_is_named(
@@ -145,8 +147,8 @@ def test_where_it_does_or_nobody_can_tell_nothing_is_said(records: list[Record])
 def test_a_cache_nobody_asked_for_is_warned_of() -> None:
     warm = [answered(5, 10, cached_tokens=60)] * 3
     assert (
-        "WARNING: 60% of the input tokens came from the server's prefix cache, though no shared "
-        "prefix was asked for" in said(warm)
+        "WARNING: 60% of the input tokens came from the server's prefix cache, although no shared "
+        "prefix was requested" in said(warm)
     )
     assert "prefix cache" not in said([answered(5, 10, cached_tokens=50)] * 3)
     assert "prefix cache" not in said([answered(5, 10)] * 3)
@@ -221,13 +223,13 @@ def test_a_dataset_that_began_again_is_warned_of() -> None:
     ],
 )
 def test_a_rule_about_what_arrives_needs_an_open_loop(rule: str) -> None:
-    closed = f"In a closed loop a rule about {rule.split()[0]} holds for 2 users"
+    closed = f"In a closed loop, an SLO on {rule.split()[0]} holds for 2 users"
     assert closed in said([answered(5, 10)] * 20, slo=(rule,))
     assert closed not in said([answered(5, 10)] * 20, slo=(rule,), request_rate=2.0)
 
 
 def test_other_rules_and_texts_that_are_none_say_nothing_of_the_loop() -> None:
-    assert "a rule about" not in said(
+    assert "an SLO on" not in said(
         [answered(5, 10)] * 20, slo=("ttft p50 < 1s", "of another version")
     )
 
@@ -237,7 +239,7 @@ def test_chunks_that_nobody_counted_are_held_against_the_length_asked_for() -> N
     few = [answered(10, 20, asked_output_tokens=40, tokens_from="chunks")] * 4
     text = said(few)
     assert (
-        "WARNING: answers had 2 chunks on average, 95.0% fewer than the 40 tokens asked for."
+        "WARNING: responses had 2 chunks on average, 95.0% fewer than the 40 tokens asked for."
         in text
     )
     assert "WARNING: the server counted no tokens (usage); of 4 each chunk counts as one." in text
@@ -271,7 +273,7 @@ def test_counts_that_were_not_taken_are_named_with_their_number() -> None:
     told = said([zero, zero, left_out, answered(200, 250)])
     assert (
         "input_tokens of 1 request (0), output_tokens of 3 requests (0, for one). Output tokens "
-        "were then" in told
+        "were computed" in told
     )
     assert "contradicts" not in said([answered(200, 250)])
 

@@ -66,14 +66,15 @@ def test_a_limit_whose_own_interval_says_that_it_is_worse() -> None:
 
 def test_all_alike_advises_none() -> None:
     assert answer({None: GOOD, 1: GOOD, 8: GOOD}, None) == (
-        "All prefill limits are as good as no limit (within 3%): a limit is not needed."
+        "All prefill limits are as good as no limit (within 3%), so no limit is needed."
     )
 
 
 def test_no_limit_as_good_as_one_advises_none() -> None:
     text = answer({None: GOOD, 1: BAD, 8: GOOD}, None)
     assert text == (
-        "Limit 8 and no limit are equally good (within 3%). A limit is not known to help."
+        "Limit 8 and no limit are equally good (within 3%). There is no evidence that a limit "
+        "helps."
     )
 
 
@@ -83,7 +84,7 @@ def test_not_told_apart_names_the_time_that_would_tell() -> None:
     assert text.startswith("Limits 2 and 4 are not distinguished; without a limit ")
     assert text.endswith(
         " Limit 2 looks best, and is at most 20% worse than the best one (95%). About 75 min more "
-        "would tell."
+        "would decide it."
     )
 
 
@@ -104,15 +105,16 @@ def test_too_few_requests() -> None:
     ]
     text = describe_answer(regrets, SHORT_TTFT, None, rounds=3, seconds=60.0)
     assert text == (
-        "The prefill limits are not distinguished: a p95 takes 20 requests with short prompts at each "
-        "limit, and at limit 1 there were 14 in 3 rounds. Run for about 3 min or compare fewer limits."
+        "The prefill limits are not distinguished: a p95 needs 20 requests with short prompts at "
+        "each limit, but at limit 1 there were 14 in 3 rounds. Run for about 3 min or compare "
+        "fewer limits."
     )
 
 
 def test_more_time_than_anyone_has_is_named_too() -> None:
     """(ln 2 / ln 1.03)^2 = 550 times 120 s are 18 h."""
     text = answer({None: (0.0, 1.0), 2: (0.0, 1.0)}, (1.04, 0.7, 1.5))
-    assert text.endswith("(95%). More than 8 h more would be needed to tell.")
+    assert text.endswith("(95%). More than 8 h more would be needed to decide it.")
 
 
 def test_no_limit_that_is_about_as_good() -> None:
@@ -216,7 +218,7 @@ def test_limits_of_a_sweep_are_named_in_the_conditions() -> None:
 def test_alike_ones_advise_none() -> None:
     found = compared({None: 1.0, 1: 1.0, 2: 1.0})
     assert (found.best, found.advises) == (None, False)
-    assert "a limit is not needed" in found.answer
+    assert "no limit is needed" in found.answer
 
 
 def test_document_and_chart() -> None:

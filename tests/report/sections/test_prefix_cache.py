@@ -193,7 +193,7 @@ def test_the_share_by_metrics_is_of_the_phase_alone() -> None:
 def test_one_share_of_the_input_stands_under_the_name_and_says_what_it_is_of() -> None:
     assert describe_cached_input(0.8, 0.787) == "80.0% by usage (answered requests)"
     assert describe_cached_input(None, 0.787).startswith(
-        "78.7% by the server's metrics (all requests, readings of the profiling phase)"
+        "78.7% by the server's metrics (all requests, profiling phase)"
     )
     assert describe_cached_input(None, None) == "unknown"
     both = describe_prefix_cache(measure_prefix_cache(records(), 0.787, a_run()))  # type: ignore[arg-type]
@@ -207,14 +207,16 @@ def test_one_share_of_the_input_stands_under_the_name_and_says_what_it_is_of() -
     ("run", "cached", "says"),
     [
         (a_run(), 90, []),  # 75 % of 120
-        (a_run(), 0, ["delivered 0.0%: its cache is off, smaller than the working set"]),
+        (a_run(), 0, [
+            "the observed hit rate is 0.0%: its cache is off, is smaller than the working set"]),
         (a_run(), 112, ["delivered 93.3%: it finds more"]),
         (a_run(), None, ["--enable-prompt-tokens-details"]),
-        (a_run(90.0), 96, ["90.0% of the input tokens were to come", "its own text takes a part"]),
+        (a_run(90.0), 96, ["90.0% of the input tokens should come", "text that is not shared takes part"]),
         (
             a_run(server_flags={"block_size": "16", "num_gpu_blocks": "7"}), 0,
-            ["these prompts imply 0.0%: the working set of 208 tokens does not fit into the cache "
-                "of 112"],
+            [
+                "these prompts allow 0.0%: the working set of 208 tokens does not fit into the "
+                "cache of 112"],
         ),
     ],
 )  # fmt: skip

@@ -159,15 +159,15 @@ def test_why() -> None:
     error_rate = judged("error_rate < 5%", HUNG)
     assert (error_rate.observed, error_rate.worst) == (0, pytest.approx(100 * 16 / 148))
     assert error_rate.reason == (
-        "its 95% interval crosses the limit, a longer grace period (-s) may tell; "
-        "16 of the requests were cut, and 16 of them may be on either side of the limit"
+        "its 95% interval crosses the limit, a longer grace period (-s) may decide it; 16 of the "
+        "requests were cut, and 16 of them may be on either side of the limit"
     )
 
 
 def test_no_longer_grace_period_is_advised_where_somebody_cut_the_requests() -> None:
     run = replace(a_run(slo=("error_rate < 5%",)), cut_at=UNIX + 60.0, stopping_at=UNIX + 58.0)
     reason = summarise_run(collect_columns(HUNG), run, 0, HUNG).slos[0].reason
-    assert "a run whose open requests nobody cuts (Ctrl-C) may tell" in reason
+    assert "a run without a second Ctrl-C may decide it" in reason
     assert "(-s)" not in reason
 
 
@@ -269,8 +269,8 @@ def test_only_arrivals_that_were_never_sent_are_open_where_cut_ones_had_a_first_
     found = summarise_run(collect_columns(sent), run, 0, sent).slos[0]
     assert (found.status, found.longer_s) == (INCONCLUSIVE, None)
     assert found.reason == (
-        "its 95% interval crosses the limit, a run that sends all arrivals may tell; what was due and never sent is open: "
-        "190 arrivals; 100 of the requests were cut"
+        "its 95% interval crosses the limit, a run that sends all arrivals may decide it; what "
+        "was due and never sent is open: 190 arrivals; 100 of the requests were cut"
     )
 
 
@@ -327,8 +327,8 @@ def test_rows_and_remarks_say_what_was_cut() -> None:
     assert survivors in " ".join(shown.split())
     assert survivors in " ".join(format_ending(summary, run, "r").split())
     ended = (
-        "16 requests were still running when the grace period of 30 s ended, and cut at an age "
-        "of 4.0 to 24.0 s"
+        "16 requests were still running when the grace period of 30 s ended, at an age of 4.0 to "
+        "24.0 s"
     )
     assert ended in " ".join(shown.split())
     assert summary.good is not None
@@ -396,7 +396,7 @@ def test_all_requests_stand_beside_the_answered_ones() -> None:
         "p95 of Time to First Token and of Request Latency fall on a failed request."
     )
     assert make_headline(summary, a_run()).startswith(
-        "With 2 users, of the 6 that were answered p50 of TTFT is 600 ms"
+        "With 2 users, of the 6 completed requests p50 of TTFT is 600 ms"
     )
 
 
@@ -409,10 +409,10 @@ def test_two_runs_of_which_one_was_cut() -> None:
         _seen([*fast(180), *(cut(0.01, sent_at=10.0 + i) for i in range(20))]),
     )
     found = measure_change(rule, base, here)
-    assert found.word(rule) == "no difference to be seen"
+    assert found.word(rule) == "no significant difference"
     assert found.ends is not None
     assert found.ends[1] == math.inf
-    assert found.note == "requests were cut (20 here), and count at their best and at their worst"
+    assert found.note == "requests were cut (20 here) and count with their best and worst case"
     hung = _seen([*fast(180), *(cut(9, sent_at=10.0 + i) for i in range(20))])
     assert measure_change(rule, base, hung).word(rule) == "worse"
     rate = parse_rule("attainment > 1% given ttft < 1s")
@@ -421,11 +421,11 @@ def test_two_runs_of_which_one_was_cut() -> None:
         measure_change(parse_rule("error_rate < 1%"), base, hung).word(
             parse_rule("error_rate < 1%")
         )
-        == "no difference to be seen"
+        == "no significant difference"
     )
     assert (
         measure_change(parse_rule("icl p95 < 1s"), base, hung).word(parse_rule("icl p95 < 1s"))
-        == "no difference to be seen"
+        == "no significant difference"
     )
 
 

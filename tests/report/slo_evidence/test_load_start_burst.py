@@ -103,8 +103,8 @@ def test_where_the_start_alone_leaves_a_rule_open_what_came_after_it_is_named() 
     found = judged("ttft p95 < 3s", [*first_wave(), *later()])
     assert (found.status, found.longer_s) == ("INCONCLUSIVE", None)
     assert found.reason == (
-        "its 95% interval crosses the limit; the requests sent after the first 12 s, when the load had "
-        "started, keep the limit: --warmup-duration 15 leaves the start out"
+        "its 95% interval crosses the limit; the requests sent after the first 12 s, after the "
+        "load had started, meet the limit: --warmup-duration 15 leaves the start out"
     )
 
 

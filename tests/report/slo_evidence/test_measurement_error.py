@@ -110,7 +110,7 @@ def test_without_a_certificate_of_each_process_there_is_none() -> None:
     assert not any(row.plus_minus for row in summary.rows)
     assert summary.uncertified == "the run was shorter than 5 s"
     text = " ".join(map(str, build_report_document(summary, run_with(missing))))
-    assert "Errors of the stamps are in none of them: the run was shorter than 5 s." in text
+    assert "They do not include the error of the timestamps: the run was shorter than 5 s." in text
     older = summary_of(run_with(None), *records)
     assert older.uncertified == ""
     assert older.client is not None
@@ -140,7 +140,9 @@ def test_a_run_that_must_have_a_good_one_is_invalid_without(
 def test_the_report_shows_it() -> None:
     summary = summary_of(run_with(CERTIFICATE), answered(100, 120, worker="w0"))
     text = " ".join(map(str, build_report_document(summary, run_with(CERTIFICATE))))
-    assert "'Time to First Token avg', '100 ms', '0.50 ms', '0.5%', '', 'stamps (sentinel" in text
+    assert (
+        "'Time to First Token avg', '100 ms', '0.50 ms', '0.5%', '', 'timestamps (reference" in text
+    )
     without = summary_of(
         run_with(MeasurementAccuracy(missing="that was so")), answered(100, 120, worker="w0")
     )

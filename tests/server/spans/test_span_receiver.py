@@ -127,7 +127,7 @@ def test_a_slow_client_is_cut_and_many_are_turned_away(
             for _ in range(2_000):
                 client.sendall(b"a")
                 time.sleep(0.01)
-    until(lambda: sum(one.mistake == "an export took too long to come" for one in told) >= 2)
+    until(lambda: sum(one.mistake == "an export took too long to arrive" for one in told) >= 2)
     idle = [socket.create_connection(server.server_address[:2]) for _ in range(40)]
     until(lambda: any("connections" in one.mistake for one in told))
     for one in idle:
@@ -175,7 +175,7 @@ def test_what_breaks_or_never_comes_is_said(tmp_path: Path) -> None:
     assert receiver._process is not None
     receiver._process.kill()
     notes = [*receiver.finish(time.monotonic)]
-    assert notes[0] == "WARNING: the receiver of spans ended before the run did (exit status -9)"
+    assert notes[0] == "WARNING: the receiver of spans ended before the run (exit status -9)"
     assert notes[1].startswith(
         "WARNING: no request has a span (none came): the server needs --otlp-traces-endpoint "
     )
@@ -186,7 +186,7 @@ def test_what_breaks_or_never_comes_is_said(tmp_path: Path) -> None:
     hurried.request("b", ok=True)
     hurried.take(msgspec.json.encode(SortedSpans(counts={"received": 3, "other_traces": 3})))
     hurried.hurry()
-    assert "(3 spans came, none of them with times of a request)" in next(
+    assert "(3 spans arrived, but none has the times of a request)" in next(
         hurried.finish(lambda: 0.0)
     )
 

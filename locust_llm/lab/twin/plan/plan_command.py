@@ -15,10 +15,10 @@ from locust_llm.text.format import print_json
 from . import plan_text, replica_plan
 
 DESCRIPTION: Final = """\
-The fewest replicas that hold an SLO with one of them lost, what they cost, and when to add and to remove one, by a twin."""
+Find the fewest replicas that meet an SLO when one is lost, by a twin; with their cost, and when to add or remove one."""
 EPILOG: Final = """\
-Requests are spread evenly over the replicas. A twin whose error on loads kept out of its fit is above 10% gives the
-shape of a load, and no number of replicas.
+The plan assumes that requests are spread evenly over the replicas. If the twin's error on held-out loads is above 10%,
+the plan shows how latency grows with load, but no number of replicas.
 
   locust-llm plan twin.toml --arrivals 120000/day --day diurnal --slo 'ttft p95 < 1s' --gpu-hour 2.5
 """
@@ -47,11 +47,16 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     twin_command.add_twin_argument(parser)
     parser.add_argument(
         "--arrivals", required=True, metavar="WHAT",
-        help="1.4/s, 5000/h, 120000/day, or a trace with times, in a format of --input-file; its "
-            "lengths count too",
+        help=(
+            "request rate such as 1.4/s, 5000/h or 120000/day, or a trace in a format of "
+            "--input-file. The plan uses the lengths of a trace too"
+        ),
     )  # fmt: skip
     parser.add_argument(
-        "--day", default=FLAT, metavar="SHAPE", help=f"of a rate: {SHAPES} (default: {FLAT})"
+        "--day",
+        default=FLAT,
+        metavar="SHAPE",
+        help=f"how the rate changes over the day: {SHAPES} (default: {FLAT})",
     )
     twin_command.add_rules(parser)
     twin_command.add_workload_arguments(parser)
@@ -59,7 +64,7 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
         "--gpu-hour",
         type=float,
         metavar="PRICE",
-        help="price of a GPU for one hour; without it the plan has no costs",
+        help="price of one GPU for one hour. Without it the plan shows no costs",
     )
     parser.add_argument("--gpus-per-replica", type=int, default=1, metavar="N", help="(default: 1)")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
@@ -69,7 +74,7 @@ def _plan(options: argparse.Namespace) -> replica_plan.CapacityPlan:
     """Plans and prints. Raises ValueError."""
     rules = twin_command.parse_rules(options)
     if not any(rule.decides for rule in rules):
-        raise ValueError("a plan needs a rule that the replicas are to hold: --slo 'ttft p95 < 1s'")
+        raise ValueError("a plan needs an SLO that the replicas must meet: --slo 'ttft p95 < 1s'")
     if options.gpus_per_replica < 1:
         raise ValueError(f"--gpus-per-replica must be at least 1, got {options.gpus_per_replica}")
     if options.gpu_hour is not None and not 0 < options.gpu_hour < 1e6:

@@ -33,11 +33,9 @@ COLUMNS: Final = 4
 BAR: Final = 30
 """The busiest hour has a bar of this many characters."""
 ASSUMED: Final = (
-    "Requests are spread evenly over the replicas, and come to each by chance (Poisson): a router "
-    "that looks at the load "
-    "does a little better, one that keeps sessions or prefixes together worse. The time that a new "
-    "replica takes to start "
-    "is not in the thresholds."
+    "Requests are spread evenly over the replicas and arrive at random (Poisson). A router that "
+    "balances by load does slightly better, one that keeps sessions or prefixes together worse. "
+    "The thresholds do not include the start time of a new replica."
 )
 
 
@@ -153,7 +151,7 @@ def plan_headline(plan: CapacityPlan) -> str:
             "is not (below)."
         )
     less = (
-        f" By the middle of the answers instead of their 95% intervals it would be "
+        " By the middle of the predictions instead of their 95% intervals, it would be "
         f"{middle.replicas}."
         if middle is not None and middle.replicas != found.replicas
         else ""
@@ -236,9 +234,8 @@ def _shape(plan: CapacityPlan) -> Iterator[Block]:
             cells.append(format_predicted(name, times, True) if times else "-")
         rows.append(tuple(cells))
     yield TextBlock(
-        f"Each figure as times what it is at {SHARES[0]:.0%} of the rate at which a replica falls "
-        f"behind, by the rate as a "
-        "share of that one:"
+        f"Each value relative to {SHARES[0]:.0%} of the rate at which a replica falls behind, by "
+        "share of this rate:"
     )
     yield TableBlock(("Load", *(figure_title(name, True) for name in figures)), tuple(rows))
 

@@ -36,7 +36,7 @@ WINDOW_S: Final = 300.0
 """The busiest window of a trace with this length is its peak."""
 SWING, PEAK_HOUR = 0.8, 15
 FLAT, DIURNAL = "flat", "diurnal"
-SHAPES: Final = f"{FLAT}, {DIURNAL}, or 24 numbers with commas, one for each hour"
+SHAPES: Final = f"{FLAT}, {DIURNAL}, or 24 comma-separated numbers, one per hour"
 KEPT: Final = 400
 """This many lengths of a trace are kept, evenly over it."""
 _RATE: Final = re.compile(r"(\d+(?:\.\d+)?(?:[eE][+-]?\d{1,2})?)\s*/\s*(s|min|h|day)")
@@ -307,8 +307,8 @@ def only_shape(twin: Twin) -> str:
     if trust.verdict != FIGURES:
         why = "; ".join(trust.reasons) or "its file gives no reason"
         return (
-            f"This twin is good for shape, not for figures ({why}), so no number of replicas is "
-            f"given."
+            f"This twin is good for relative changes only ({why}), so no number of replicas is "
+            "given."
         )
     if trust.error is None or trust.error > MAX_ERROR:
         said = "was not measured" if trust.error is None else f"is {trust.error:.0%}"

@@ -78,14 +78,13 @@ def select_shown_rows(report: WhatIfReport) -> Sequence[WhatIfRow]:
 def whatif_headline(report: WhatIfReport) -> str:
     if report.shape:
         return (
-            "This twin is good for shape, not for figures: each figure is given as times what it "
-            "is with the fitted "
-            "settings at the same load, and no rule is judged."
+            "This twin is good for relative changes only. Each value is relative to the fitted "
+            "settings at the same load, and no SLO is judged."
         )
     if not report.rules:
         return (
-            "No rule was given (--slo), so no what-if is the best; the top rows have the "
-            "most throughput for their TTFT."
+            "No SLO was given (--slo), so no what-if is the best. The top rows have the highest "
+            "throughput for their TTFT."
         )
     first = best_what_if(report.rows)
     if first is None:
@@ -194,8 +193,8 @@ def whatif_notes(report: WhatIfReport) -> Iterator[str]:
         )
     if any(row.case.what_if.prefill_limit < float("inf") for row in rows):
         yield (
-            "TTFT from due begins before the wait at the load generator's gate; TTFT at the "
-            "send, as run reports it."
+            "TTFT from due starts before the wait for a prefill slot of the load generator. TTFT "
+            "starts at the send, as in run."
         )
     if len(report.rows) > len(rows):
         yield f"The top {len(rows)} of {len(report.rows):,} what-ifs; --json has all of them."
@@ -239,7 +238,7 @@ def decision_blocks(report: WhatIfReport) -> Iterator[Block]:
     found = report.rival
     if found is None:
         return
-    yield Heading("Which run to do next")
+    yield Heading("Suggested next run")
     yield TextBlock(explain_rival(found))
     for server, line in make_run_commands(found, report.words):
         yield TextBlock(f"server {server}: {line}")

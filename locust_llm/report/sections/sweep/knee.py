@@ -75,9 +75,9 @@ def describe_capacity(
     which the server died."""
     unit, lowest, highest = AXES[axis], capacity.levels[0], capacity.levels[-1]
     value, low, high = capacity.value, capacity.low, capacity.high
-    rule = f" The rule {capacity.rule} sets it."
+    rule = f" The rule {capacity.rule} determines it."
     if value is None:
-        text = f"Capacity: below {format_load(lowest, unit)}, the lowest that was asked for"
+        text = f"Capacity: below {format_load(lowest, unit)}, the lowest requested"
         sure = "" if high is None else f" (95% interval: at most {format_load(high)})"
         text = f"{text}{sure}.{rule}{_describe_contradiction(axis, capacity)}"
         return Knee(rule=SLO, value=None, high=lowest, text=text)
@@ -101,7 +101,7 @@ def describe_capacity(
     parts.append(rule.strip())
     if capacity.reaches_top and capacity.measured_to < highest:
         if capacity.chance_of(capacity.measured_to) < HALF:
-            above = "higher stages break the rule, but not for certain: a longer -t tells more"
+            above = "higher stages fail the SLO, but not with certainty: use a longer -t"
         parts.append(f"{capitalise_sentence(above)}.")
     if (ends := capacity.predict_interval(2)) is not None and ends != (low, high):
         least, most = map(format_load, ends)
@@ -116,20 +116,20 @@ def _describe_contradiction(axis: str, capacity: CapacityEstimate) -> str:
         return ""
     broken, held = (format_load(level, AXES[axis]) for level in capacity.contradiction)
     if broken == held:
-        return f" Stages contradict each other: at {held} one holds the rules and one breaks them."
-    return f" Stages contradict each other: one at {broken} breaks the rules, one at {held} holds."
+        return f" Stages contradict each other: at {held}, one passes the SLOs and one fails them."
+    return f" Stages contradict each other: one at {broken} fails the SLOs, one at {held} passes."
 
 
 def _describe_unmeasured(axis: str, capacity: CapacityEstimate, run_time_s: float | None) -> str:
     """Why nothing is claimed of higher loads."""
     if capacity.measured_to >= capacity.levels[-1]:
-        return "no higher load was asked for"
+        return "no higher load was requested"
     what = "rate" if axis == RATE else "load"
     if run_time_s is None:
         return f"no higher {what} was decided"
     return (
-        f"no higher {what} was decided in {run_time_s:g} s: a longer -t, or a sweep that begins "
-        f"higher, tells more"
+        f"no higher {what} was decided in {run_time_s:g} s: use a longer -t, or a sweep that "
+        "starts higher"
     )
 
 
@@ -242,8 +242,8 @@ def explain_unsound(axis: str, level: LoadLevel) -> str:
     voided = [result.rule for result in level.slos if result.voided]
     if voided and not level.distorted:
         return (
-            f"at {describe_levels(axis, level)} the load generator's error reaches the limit of "
-            f"{', '.join(voided)}"
+            f"at {describe_levels(axis, level)} the error of the load generator reaches the limit "
+            f"of {', '.join(voided)}"
         )
     reasons = f" ({'; '.join(level.client_reasons)})" if level.client_reasons else ""
     return f"at {describe_levels(axis, level)} the client verdict is {level.client}{reasons}"
@@ -335,14 +335,15 @@ def describe_neighbours(
         notes.append("" if passing.died else "no higher stage was run")
     elif _is_blamed(beyond) and status_of(beyond) not in (PASS, FAIL):
         notes.append(
-            f"at {format_plain_number(beyond.value)} the load generator was too slow: the highest "
-            f"may lie above"
+            f"at {format_plain_number(beyond.value)} the load generator was too slow: the true "
+            "maximum may be higher"
         )
     elif status_of(beyond) == FAIL:
         notes.append(f"broken at {format_plain_number(beyond.value)}")
     else:
         notes.append(
-            f"INCONCLUSIVE at {format_plain_number(beyond.value)}, so the highest may lie above"
+            f"INCONCLUSIVE at {format_plain_number(beyond.value)}, so the true maximum may be "
+            "higher"
         )
     if passing.died:
         notes.append(f"the server died at {format_plain_number(passing.died[0].value)}")
@@ -353,7 +354,8 @@ def describe_neighbours(
         notes.append(f"broken at {describe_levels(axis, *passing.before)} below")
     if passing.again:
         notes.append(
-            f"held again at {describe_levels(axis, *passing.again)} above: longer stages may decide"
+            f"passed again at {describe_levels(axis, *passing.again)} above: longer stages may "
+            "decide"
         )
     return "; ".join(filter(None, notes))
 
@@ -388,7 +390,7 @@ def find_slo_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
         if dead := list_dead_stages(levels):
             text = f"INCONCLUSIVE: no stage was judged; {explain_unused(axis, dead[0])}."
             return Knee(rule=SLO, value=None, text=text)
-        return Knee(rule=SLO, value=None, text="No rule is given (--slo).")
+        return Knee(rule=SLO, value=None, text="No SLO is given (--slo).")
     passing = find_passing_stages(
         levels, status_of, distorted_too=True
     )  # a rule that the error of the client can turn is INCONCLUSIVE there
@@ -405,7 +407,7 @@ def find_slo_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
     lowest = next(level for level in levels if status_of(level))
     if status_of(lowest) == FAIL:
         text = (
-            f"No stage is within the SLO: it is broken at {describe_levels(axis, lowest)}, the "
+            f"No stage is within the SLO: it fails at {describe_levels(axis, lowest)}, the "
             f"lowest.{_because(lowest)}"
         )
         return Knee(rule=SLO, value=None, high=lowest.value, text=text)
@@ -413,7 +415,7 @@ def find_slo_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
     notes += (
         [] if passing.broken is None else [f"broken at {format_plain_number(passing.broken.value)}"]
     )
-    longer = ", and longer stages may tell" * _is_time_missing(levels)
+    longer = ", and longer stages may decide it" * _is_time_missing(levels)
     text = (
         f"INCONCLUSIVE: no stage is known to be within the SLO{longer}; "
         f"{'; '.join(notes)}.{_because(lowest)}"
@@ -451,7 +453,7 @@ def find_asymptotic_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
         return Knee(rule=ASYMPTOTIC, value=None, text=_too_few("A knee", different, of="level"))
     latency = known[0][0].latencies.get("request_latency")
     if latency is None or latency.avg is None:
-        return Knee(rule=ASYMPTOTIC, value=None, text="There is no request latency.")
+        return Knee(rule=ASYMPTOTIC, value=None, text="No request latency is known.")
     lowest = known[0][0]
     best, most = max(known, key=lambda pair: pair[1])
     alone_s = latency.avg / 1e3
@@ -466,21 +468,19 @@ def find_asymptotic_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
     if rate_error is not None and error_s is not None and alone_s:
         reach = NORMAL_REACH * value * math.hypot(rate_error / most, error_s / alone_s)
     notes = [
-        f"with fewer than {_fitted(value, reach)} requests in flight the server has capacity left, "
-        f"with more they wait: "
-        f"{_known(most, rate_error)} requests/s, the highest (at {describe_levels(axis, best)}), x "
-        f"{_known(alone_s, error_s)} s per "
-        f"request at {describe_levels(axis, lowest)}"
+        f"below {_fitted(value, reach)} requests in flight the server has spare capacity, above it "
+        f"requests wait: {_known(most, rate_error)} requests/s, the highest (at "
+        f"{describe_levels(axis, best)}), x {_known(alone_s, error_s)} s per request at "
+        f"{describe_levels(axis, lowest)}"
     ]
     if lowest.value > 1:
         notes.append(
-            f"the lowest stage has {format_plain_number(lowest.value)} users and not 1, so its "
-            f"latency may include waiting, and the knee "
-            "may lie below"
+            f"the lowest stage has {format_plain_number(lowest.value)} users instead of 1, so its "
+            "latency may include waiting, and the knee may be lower"
         )
     rising = _rising(known)
     if rising:
-        notes.append("throughput still rose at the highest stage, so the knee may lie above")
+        notes.append("throughput still rose at the highest stage, so the knee may be higher")
     return Knee(
         rule=ASYMPTOTIC,
         value=value,
@@ -561,14 +561,13 @@ def find_scalability_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
     if fallen:
         text = (
             f"throughput falls from {_known(most, best.requests_per_s_error)}/s at "
-            f"{format_plain_number(best.value)} to "
-            f"{_known(least, last.requests_per_s_error)}/s at {format_plain_number(last.value)}, "
-            f"but where it peaks the fit cannot tell"
+            f"{format_plain_number(best.value)} to {_known(least, last.requests_per_s_error)}/s at "
+            f"{format_plain_number(last.value)}, but the fit cannot locate the peak"
         )
         return Knee(rule=USL, value=None, text=f"{fit}: {text}.")
     level = f"levels off at {_known(most, best.requests_per_s_error)}/s"
     course = f"still rises at {describe_levels(axis, last)}" if _rising(known) else level
-    text = f"{fit}: throughput {course}, no peak within what was measured."
+    text = f"{fit}: throughput {course}, no peak within the measured range."
     return Knee(rule=USL, value=None, low=float(n[-1]), text=text)
 
 
@@ -621,16 +620,17 @@ def find_saturation_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
     if passing.highest is None:
         lowest = next((level for level in longest if level.sound), None)
         if lowest is None:
-            return Knee(rule=SATURATION, value=None, text="There is no count of due requests.")
+            return Knee(rule=SATURATION, value=None, text="The number of due requests is unknown.")
         if status_of(lowest) == INCONCLUSIVE:
             text = (
-                f"Whether the server keeps up is open: stages at {describe_levels(axis, lowest)} "
-                f"answered {_answered_by_visits(sound[lowest.value])}."
+                "It is not decided whether the server keeps up: stages at "
+                f"{describe_levels(axis, lowest)} answered "
+                f"{_answered_by_visits(sound[lowest.value])}."
             )
             return Knee(rule=SATURATION, value=None, text=text)
         text = (
-            f"The server keeps up with no rate: at {describe_levels(axis, lowest)} it answered "
-            f"{_answered(lowest)}."
+            f"The server keeps up with none of the rates: at {describe_levels(axis, lowest)} it "
+            f"answered {_answered(lowest)}."
         )
         return Knee(rule=SATURATION, value=None, high=lowest.value, text=text)
     value = passing.highest.value
@@ -657,14 +657,15 @@ def _answered_by_visits(visits: Sequence[LoadLevel]) -> str:
 
 def _answered(level: LoadLevel) -> str:
     chance = (
-        ", the rest may be in flight by chance"
+        ", the rest may happen to be in flight"
         if level.kept_up and (level.delivered or 0.0) < MIN_ANSWERED_SHARE
         else ""
     )
     share = level.delivered or 0.0
     if round(share, 3) > 1:
         return (
-            f"more requests than were due ({share:.1%}), as some were due before the measured time"
+            f"more requests than were due ({share:.1%}), because some were due before the measured "
+            "time"
         )
     return f"{share:.1%} of the due requests{chance}"
 
@@ -678,9 +679,8 @@ def find_best_limit(axis: str, levels: Sequence[LoadLevel]) -> Knee:
     ]
     if not known:
         text = (
-            "It takes a definition of a good request (--goodput, or a rule with --slo): the best "
-            "limit has the "
-            "best goodput."
+            "The best limit has the best goodput, so it needs a definition of a good request "
+            "(--goodput or --slo)."
         )
         return Knee(rule=BEST, value=None, text=text)
     if len(known) < MIN_COMPARED:
@@ -704,7 +704,7 @@ def find_best_limit(axis: str, levels: Sequence[LoadLevel]) -> Knee:
         f"{describe_levels(axis, best)}"
     )
     if others:
-        text += f"; the interval overlaps with the one at {describe_levels(axis, *others)}"
+        text += f"; its interval overlaps with the interval at {describe_levels(axis, *others)}"
     values = [level.value for level in (best, *others)]
     return Knee(rule=BEST, value=best.value, low=min(values), high=max(values), text=f"{text}.")
 
@@ -734,7 +734,7 @@ def _count_different(known: Sequence[tuple[LoadLevel, float]]) -> int:
 
 def _too_few(what: str, count: int, *, least: int = MIN_COMPARED, of: str = "stage") -> str:
     """Why there is no knee: only ``count`` valid stages have a throughput, or a goodput."""
-    return f"{what} takes {least} valid {of}s, and there {'is' if count == 1 else 'are'} {count}."
+    return f"{what} needs {least} valid {of}s, but there {'is' if count == 1 else 'are'} {count}."
 
 
 def _sentence(text: str) -> str:

@@ -147,8 +147,10 @@ def _throughput_against_latency(
     intervals = any(high is not None for high in highs)
     yield Plot(
         title=f"Throughput against {name}",
-        caption=f"A point for each stage, with its {sweep.axis}: to the right the server makes "
-        "more, downwards it answers sooner."
+        caption=(
+            f"One point per stage, labelled with its {sweep.axis}. Right: more throughput. Down: "
+            "shorter time to first token."
+        )
         + " Vertical bars: 95% intervals." * intervals + (LOG_NOTE if base else ""),
         label="; ".join(
             f"{level.value:g}: {x:,.0f} {unit}, {format_duration(y / 1e3)}, {name_result(level)}"
@@ -419,7 +421,7 @@ def _throughput(sweep: SweepSummary, x: PlotAxis, knees: tuple[PlotMark, ...]) -
     most = max(y for y in curve.y if y is not None)
     yield Plot(
         title="Throughput",
-        caption="Of successful requests. Where it is flat, more load only adds waiting.",
+        caption="Successful requests. Where the curve is flat, more load only adds waiting.",
         label=f"{unit}: at most {most:,.0f}",
         x=x,
         y=PlotAxis(label=unit, unit="/s"),
@@ -443,9 +445,10 @@ def _good(sweep: SweepSummary, x: PlotAxis, knees: tuple[PlotMark, ...]) -> Iter
         best = max(measured, key=lambda level: level.goodput_per_s or 0.0)
         yield Plot(
             title="Goodput",
-            caption=f"Good requests per second, with their 95% interval{_conditions(sweep)}, and "
-            f"all successful ones. "
-            "Where they diverge, answers are too slow.",
+            caption=(
+                f"Good requests per second, with their 95% interval{_conditions(sweep)}, and all "
+                "successful requests. Where they diverge, responses are too slow."
+            ),
             label=f"goodput: best {format_brief(best.goodput_per_s, digits=3)} per second at "
             f"{best.value:g}",
             x=x,
@@ -462,7 +465,7 @@ def _good(sweep: SweepSummary, x: PlotAxis, knees: tuple[PlotMark, ...]) -> Iter
         )
         yield Plot(
             title="Attainment",
-            caption=f"The share of good requests{_conditions(sweep)}; a failed one is not good.",
+            caption=f"Share of good requests{_conditions(sweep)}. A failed request is not good.",
             label=f"attainment: {figures}",
             x=x,
             y=PlotAxis(label="attainment", unit="%", low=0.0, high=100.0),
@@ -522,11 +525,11 @@ def _pareto(sweep: SweepSummary, rules: Sequence[Rule]) -> Iterator[Plot]:
     ]
     yield Plot(
         title="Throughput of the server against throughput per user",
-        caption=f"A point for each stage, with its {sweep.axis}. To the right users get tokens "
-        f"faster (median), upwards the "
-        "server makes more. The steps join the best stages: up to the pace of each the server made "
-        "that much. "
-        "locust-llm pareto draws it per GPU, and several runs.",
+        caption=(
+            f"One point per stage, labelled with its {sweep.axis}. Right: users get tokens faster "
+            "(median). Up: the server has more throughput. The steps join the best stages. "
+            "locust-llm pareto draws this chart per GPU and for several runs."
+        ),
         label="; ".join(
             f"{level.value:g}: {y:,.0f} tokens/s, {format_brief(x, digits=3)} per user"
             for level, x, y in points

@@ -132,8 +132,8 @@ def describe_latency_slope(sound: Sequence[LoadLevel]) -> Iterator[str]:
         )
     elif steepness < MAX_FLAT:
         what = (
-            f"flat (below {MAX_FLAT:g}): the prompts are short for this server, which has "
-            f"capacity left"
+            f"flat (below {MAX_FLAT:g}): the prompts are short for this server, which has spare "
+            "capacity"
         )
     else:
         what = f"moderate ({MAX_FLAT:g} to {MIN_STEEP:g})"
@@ -171,7 +171,7 @@ def _change(before: float, after: float) -> str:
     """``stays at 98% of what it was there``."""
     share = after / before
     what = "rises to" if share > 1 / MIN_KEPT else "stays at"
-    return f"{what} {share:.0%} of what it was there"
+    return f"{what} {share:.0%} of of the value there"
 
 
 def _gateway(level: LoadLevel, where: str) -> Iterator[str]:

@@ -83,8 +83,8 @@ def make_sweep_warnings(sweep: SweepSummary, whole: str | None) -> Iterator[Bloc
         reasons = _explain_loads(sweep.axis, distorted)
         yield TextBlock(
             f"CLIENT: the load generator distorted {len(distorted)} of {len(sweep.levels)} stages. "
-            f"Only rules that its "
-            f"error cannot reach are decided there, and nothing else uses them: {reasons}.",
+            "Only SLOs that its error cannot affect are decided there, and these stages are not "
+            f"used otherwise: {reasons}.",
             loud=True,
         )
     limited = [
@@ -98,8 +98,8 @@ def make_sweep_warnings(sweep: SweepSummary, whole: str | None) -> Iterator[Bloc
     if limited and not sweep.repeats:
         reasons = _explain_loads(sweep.axis, limited)
         yield TextBlock(
-            f"CLIENT: some figures of {len(limited)} of {len(sweep.levels)} stages may be off, "
-            f"which turns no rule: {reasons}.",
+            f"CLIENT: some metrics of {len(limited)} of {len(sweep.levels)} stages may be "
+            f"inaccurate, but no SLO result is affected: {reasons}.",
             loud=True,
         )
     worse = [
@@ -275,9 +275,8 @@ def _legend(sweep: SweepSummary) -> str:
         notes.append(INEXACT_NOTE)
     if any(level.slowdown is not None for level in sweep.levels):
         notes.append(
-            "slower: mean gap while another request awaits its first token / mean gap without; "
-            "lost: share of the decode "
-            "time lost to prefill; - where too few gaps have a comparison"
+            "slower: mean gap while another request awaits its first token / mean gap otherwise; "
+            "lost: share of the decode time lost to prefill; - if too few gaps can be compared"
         )
     if sweep.axis == RATE:
         notes.append(
@@ -286,8 +285,8 @@ def _legend(sweep: SweepSummary) -> str:
         )
     if sweep.conditions:
         notes.append(
-            f"good: share with {sweep.conditions} of the requests that ended in the measured time; "
-            f"goodput: those per second"
+            "good: share of the requests that ended in the measured time and meet "
+            f"{sweep.conditions}; goodput: good requests per second"
         )
     if not sweep.repeats:
         notes.append(f"the sweep ended: {sweep.ended or 'the run did not end cleanly'}")
@@ -301,7 +300,7 @@ def _legend(sweep: SweepSummary) -> str:
             f"not stationary (off Little's law by {MAX_RESIDUAL:.0%} or more): "
             f"{describe_levels(sweep.axis, *unsteady)}"
         )
-    return "; ".join(notes) + ". The tables of each stage are in stages/<number>/summary.md."
+    return "; ".join(notes) + ". Each stage has its own tables in stages/<number>/summary.md."
 
 
 def _spread(rows: Sequence[Row]) -> TableBlock:

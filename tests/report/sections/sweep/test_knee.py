@@ -50,9 +50,9 @@ def test_each_axis_has_its_rules(axis: str) -> None:
             "up to concurrency 2; broken at 4. ttft p50 < 1s: FAIL at 4."),
         (["PASS", "PASS"], 2, None, "up to concurrency 2; no higher stage was run."),
         (["PASS", "INCONCLUSIVE"], 1, None,
-            "INCONCLUSIVE at 2, so the highest may lie above. ttft p50 < 1s: INC"),
+            "INCONCLUSIVE at 2, so the true maximum may be higher. ttft p50 < 1s: INC"),
         (["PASS", "INCONCLUSIVE", "FAIL"], 1, 4,
-            "INCONCLUSIVE at 2, so the highest may lie above; broken at 4. ttft"),
+            "INCONCLUSIVE at 2, so the true maximum may be higher; broken at 4. ttft"),
         (["PASS", "INCONCLUSIVE", "PASS", "FAIL"], 4, 8,
             "to concurrency 4; broken at 8; INCONCLUSIVE at concurrency 2 too."),
         (["INCONCLUSIVE", "INCONCLUSIVE", "PASS", "FAIL"], 4, 8,
@@ -60,21 +60,20 @@ def test_each_axis_has_its_rules(axis: str) -> None:
         (["PASS", "PASS?", "FAIL"], 2, 4,
             "up to concurrency 2; broken at 4. ttft p50 < 1s: FAIL at 4."),
         (["PASS", "INCONCLUSIVE?", "FAIL"], 1, 4,
-            "at 2 the load generator was too slow: the highest may lie above; broken "
-            "at 4."),
+            "at 2 the load generator was too slow: the true maximum may be higher; broken at 4."),
         (["PASS", "PASS", "INCONCLUSIVE?"], 2, None, "at 4 the load generator was too slow"),
         (["INCONCLUSIVE", "PASS?", "PASS", "FAIL"], 4, 8,
             "; broken at 8; INCONCLUSIVE at concurrency 1 too."),
         (["FAIL", "PASS", "PASS", "FAIL"], 4, 8,
             "up to concurrency 4; broken at 8; broken at concurrency 1 below."),
         (["PASS", "FAIL", "PASS", "PASS"], 1, 2,
-            "broken at 2; held again at concurrency 4 and 8 above"),
-        (["FAIL", "FAIL"], None, 1, "it is broken at concurrency 1, the lowest. ttft p50 < 1s: "
-            "FAIL at 1."),
+            "broken at 2; passed again at concurrency 4 and 8 above"),
+        (["FAIL", "FAIL"], None, 1,
+            "it fails at concurrency 1, the lowest. ttft p50 < 1s: FAIL at 1."),
         (["INCONCLUSIVE", "FAIL"], None, 2,
             "be within the SLO; INCONCLUSIVE at concurrency 1; broken at 2. ttft p50 < 1s: I"),
-        (["FAIL?", "FAIL"], None, 1, "it is broken at concurrency 1, the lowest. ttft p50 < 1s: "
-            "FAIL at 1."),
+        (["FAIL?", "FAIL"], None, 1,
+            "it fails at concurrency 1, the lowest. ttft p50 < 1s: FAIL at 1."),
     ],
 )  # fmt: skip
 def test_the_highest_stage_within_the_slo(
@@ -89,7 +88,7 @@ def test_the_highest_stage_within_the_slo(
 def test_without_rules_there_is_no_stage_within_them() -> None:
     found = knee("SLO", CONCURRENCY, a_level(1), a_level(2))
     assert found.value is None
-    assert "No rule is given" in found.text
+    assert "No SLO is given" in found.text
 
 
 def test_a_stage_that_the_rules_are_not_about_bounds_nothing() -> None:
@@ -145,7 +144,7 @@ def test_the_asymptotic_knee_is_where_both_bounds_meet() -> None:
     assert found.value == pytest.approx(8)
     assert (found.low, found.high) == (None, None)
     assert found.text.startswith(
-        "With fewer than 8 requests in flight the server has capacity left, with more they wait: "
+        "Below 8 requests in flight the server has spare capacity, above it requests wait: "
     )
     assert found.text.endswith(
         ": 10 requests/s, the highest (at concurrency 8), x 0.8 s per request at concurrency 1."
@@ -155,7 +154,7 @@ def test_the_asymptotic_knee_is_where_both_bounds_meet() -> None:
 def test_a_lowest_stage_that_waits_already_is_said() -> None:
     found = knee("asymptotic", CONCURRENCY, *saturating(16, 32, 64))
     assert found.value == pytest.approx(16)
-    assert "the lowest stage has 16 users and not 1" in found.text.lower()
+    assert "the lowest stage has 16 users instead of 1" in found.text.lower()
 
 
 def test_where_throughput_still_rises_the_knee_may_lie_above() -> None:
@@ -172,18 +171,18 @@ def test_one_valid_stage_has_no_knee() -> None:
     found = knee("asymptotic", CONCURRENCY, first, *burnt)
     assert (found.value, found.low) == (None, None)
     assert (
-        found.text == "A knee takes 2 valid levels, and there is 1. Left out: concurrency 2 and 4."
+        found.text == "A knee needs 2 valid levels, but there is 1. Left out: concurrency 2 and 4."
     )
-    assert knee("USL", CONCURRENCY, first).text == "A fit takes 5 valid levels, and there is 1."
+    assert knee("USL", CONCURRENCY, first).text == "A fit needs 5 valid levels, but there is 1."
 
 
 def test_no_throughput_no_knee() -> None:
     for rule in ("asymptotic", "USL"):
         found = knee(rule, CONCURRENCY, a_level(1, None), a_level(2, None))
         assert found.value is None
-        assert found.text.startswith(("A knee takes", "A fit takes"))
+        assert found.text.startswith(("A knee needs", "A fit needs"))
     found = knee("asymptotic", CONCURRENCY, a_level(1, latencies={}), a_level(2, latencies={}))
-    assert (found.value, found.text) == (None, "There is no request latency.")
+    assert (found.value, found.text) == (None, "No request latency is known.")
 
 
 def by_law(*users: int, lam: float = 2.0, sigma: float, kappa: float) -> list[LoadLevel]:
@@ -203,11 +202,11 @@ def test_a_peak_beyond_the_highest_stage_is_none() -> None:
     near = knee("USL", CONCURRENCY, *by_law(1, 2, 3, 4, 5, sigma=0.19, kappa=0.01))
     assert (near.value, near.low) == (None, 5)
     assert near.text.endswith(
-        "throughput still rises at concurrency 5, no peak within what was measured."
+        "throughput still rises at concurrency 5, no peak within the measured range."
     )
     flat = knee("USL", CONCURRENCY, *by_law(1, 2, 4, 6, 8, 9, 10, sigma=0.19, kappa=0.01))
     assert flat.value is None
-    assert flat.text.endswith("throughput levels off at 5.56/s, no peak within what was measured.")
+    assert flat.text.endswith("throughput levels off at 5.56/s, no peak within the measured range.")
 
 
 def test_a_fall_that_may_be_chance_is_no_peak() -> None:
@@ -243,14 +242,14 @@ def test_visits_to_one_level_are_no_knee() -> None:
     """Four of one user: nothing shows what a second one does."""
     visits = saturating(1) * 4
     assert knee("asymptotic", CONCURRENCY, *visits).text == (
-        "A knee takes 2 valid levels, and there is 1."
+        "A knee needs 2 valid levels, but there is 1."
     )
-    assert knee("USL", CONCURRENCY, *visits).text == "A fit takes 5 valid levels, and there is 1."
+    assert knee("USL", CONCURRENCY, *visits).text == "A fit needs 5 valid levels, but there is 1."
 
 
 def test_five_stages_make_a_fit() -> None:
     found = knee("USL", CONCURRENCY, *by_law(1, 2, 4, 8, sigma=0.1, kappa=0.01))
-    assert (found.value, found.text) == (None, "A fit takes 5 valid levels, and there are 4.")
+    assert (found.value, found.text) == (None, "A fit needs 5 valid levels, but there are 4.")
 
 
 # -- other axes ------------------------------------------------------------------------------------
@@ -263,20 +262,19 @@ def test_the_rate_that_the_server_keeps_up_with() -> None:
     assert (found.value, found.low, found.high) == (4, 4, 8)
     assert found.text == (
         "The server keeps up to request-rate 4: it answered 90.0% of the due requests, the rest "
-        "may be in flight by "
-        "chance; at 8 94.0% of the due requests."
+        "may happen to be in flight; at 8 94.0% of the due requests."
     )
     assert knee("saturation", RATE, stages[0]).high is None
     more = knee("saturation", RATE, a_level(2, delivered=1.03, kept_up=True))
     assert (
-        "it answered more requests than were due (103.0%), as some were due before the measured "
-        "time; " in more.text
+        "it answered more requests than were due (103.0%), because some were due before the "
+        "measured time; " in more.text
     )
     assert "no higher stage was run" in knee("saturation", RATE, stages[0]).text
     none = knee("saturation", RATE, *stages[2:])
     assert (none.value, none.high) == (None, 8)
-    assert "keeps up with no rate: at request-rate 8 it answered 94.0%" in none.text
-    assert "no count" in knee("saturation", RATE, a_level(2)).text
+    assert "keeps up with none of the rates: at request-rate 8 it answered 94.0%" in none.text
+    assert "due requests is unknown" in knee("saturation", RATE, a_level(2)).text
 
 
 def test_the_best_limit_and_those_that_are_as_good() -> None:
@@ -296,13 +294,13 @@ def test_the_best_limit_and_those_that_are_as_good() -> None:
     )
     alike = limits((1, 2, 3), (4, 5, 6), (3, 4.9, 7), (3, 4, 4.1))
     assert (alike.value, alike.low, alike.high) == (2, 2, 8)
-    assert "the interval overlaps with the one at prefill-concurrency 4 and 8" in alike.text
+    assert "its interval overlaps with the interval at prefill-concurrency 4 and 8" in alike.text
     unknown = limits((None, 2, None), (4, 5, 6))
     assert (unknown.value, unknown.low) == (2, 1)
-    assert "takes a definition" in limits((None, None, None)).text
+    assert "needs a definition" in limits((None, None, None)).text
     assert limits((0, 0, 0), (0, 0, 0)).text == "No request was good under any limit."
     only = limits((4, 5, 6))
-    assert (only.value, only.text) == (None, "A comparison takes 2 valid limits, and there is 1.")
+    assert (only.value, only.text) == (None, "A comparison needs 2 valid limits, but there is 1.")
 
 
 # -- the load generator ----------------------------------------------------------------------------
@@ -353,8 +351,9 @@ def test_a_stage_with_too_few_requests_is_open_for_that_whatever_the_client_did(
     ]
     slo = find_knees(CONCURRENCY, few)[0]
     assert slo.text == (
-        "INCONCLUSIVE: no stage is known to be within the SLO, and longer stages may tell; "
-        "INCONCLUSIVE at concurrency 1 and 2. ttft p50 < 1s: INCONCLUSIVE at 1, too few samples: 3."
+        "INCONCLUSIVE: no stage is known to be within the SLO, and longer stages may decide it; "
+        "INCONCLUSIVE at concurrency 1 and 2. ttft p50 < 1s: INCONCLUSIVE at 1, too few samples: "
+        "3."
     )
     between = find_knees(CONCURRENCY, [*levels("PASS"), few[1]])[0]
     assert between.text.startswith("Within the SLO up to concurrency 1; INCONCLUSIVE at 2, so the")

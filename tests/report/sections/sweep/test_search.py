@@ -46,19 +46,24 @@ def estimate(*chances: float, rule: str = "ttft p95 < 1s") -> CapacityEstimate:
 @pytest.mark.parametrize(
     ("chances", "text", "ends"),
     [
-        ((1, 1, 1, 0.4, 0), "Capacity: 3 users (95% interval 3 to 4). Safe: 2 users. The rule "
-            "ttft p95 < 1s sets it.", (3, 3, 4)),
-        ((1, 0), "Capacity: 1 user (no other level is in the 95% interval). The rule ttft p95 < 1s sets it.",
+        ((1, 1, 1, 0.4, 0),
+            "Capacity: 3 users (95% interval 3 to 4). Safe: 2 users. The rule ttft p95 < 1s "
+            "determines it.", (3, 3, 4)),
+        ((1, 0),
+            "Capacity: 1 user (no other level is in the 95% interval). The rule ttft p95 < 1s "
+            "determines it.",
             (1, 1, 1)),
-        ((0.9, 0.6, 0), "Capacity: 2 users (95% interval: at most 2). The rule ttft p95 < 1s "
-            "sets it.", (2, None, 2)),
-        ((1,), "Capacity: at least 32 users; no higher load was asked for.", (32, 32, None)),
-        ((1, 1, 1, 0.3), "Capacity: 3 users (95% interval 3 to 32 or more). Safe: 2 users. "
-            "The rule ttft p95 < 1s sets it.", (3, 3, 32)),
-        ((0.3, 0), "Capacity: below 1 user, the lowest that was asked for (95% interval: at "
-            "most 1). The rule ttft p95 < 1s sets it.", (None, None, 1)),
-        ((0,), "Capacity: below 1 user, the lowest that was asked for. The rule ttft p95 < 1s "
-            "sets it.", (None, None, 1)),
+        ((0.9, 0.6, 0),
+            "Capacity: 2 users (95% interval: at most 2). The rule ttft p95 < 1s determines it.", (2, None, 2)),
+        ((1,), "Capacity: at least 32 users; no higher load was requested.", (32, 32, None)),
+        ((1, 1, 1, 0.3),
+            "Capacity: 3 users (95% interval 3 to 32 or more). Safe: 2 users. The rule ttft p95 < "
+            "1s determines it.", (3, 3, 32)),
+        ((0.3, 0),
+            "Capacity: below 1 user, the lowest requested (95% interval: at most 1). The rule "
+            "ttft p95 < 1s determines it.", (None, None, 1)),
+        ((0,),
+            "Capacity: below 1 user, the lowest requested. The rule ttft p95 < 1s determines it.", (None, None, 1)),
     ],
 )  # fmt: skip
 def test_a_capacity_in_words(
@@ -84,19 +89,19 @@ def test_a_search_whose_time_is_up_claims_no_more_than_its_highest_stage() -> No
     found = replace(estimate(1, 1, 1, 1, 0.5), measured_to=4.0)
     knee = describe_capacity("request-rate", found, 100.0)
     assert knee.text == (
-        "Capacity: at least 4 requests/s; no higher rate was decided in 100 s: a longer -t, or a "
-        "sweep that begins higher, tells more."
+        "Capacity: at least 4 requests/s; no higher rate was decided in 100 s: use a longer -t, "
+        "or a sweep that starts higher."
     )
     assert (knee.value, knee.low, knee.high) == (4, 4, None)
     unsure = replace(estimate(1, 1, 0.9, 0.6, 0.5), measured_to=4.0)
     assert describe_capacity("concurrency", unsure).text == (
         "Capacity: 4 users (95% interval 2 to 4 or more). Safe: 2 users. The rule ttft p95 < 1s "
-        "sets it. No higher load was decided."
+        "determines it. No higher load was decided."
     )
     doubtful = replace(estimate(1, 0.9, 0.6, 0.1), measured_to=4.0)
     assert describe_capacity("concurrency", doubtful, 100.0).text == (
         "Capacity: 3 users (95% interval 1 to 4 or more). Safe: 1 user. The rule ttft p95 < 1s "
-        "sets it. Higher stages break the rule, but not for certain: a longer -t tells more."
+        "determines it. Higher stages fail the SLO, but not with certainty: use a longer -t."
     )
 
 
@@ -129,8 +134,8 @@ def test_a_rule_passes_where_it_holds_at_the_lowest_level_for_certain() -> None:
     assert (found.status, found.observed) == (PASS, 4)
     assert found.reason.startswith("capacity 4 to ")
     assert found.reason.endswith(
-        "users (95% interval); the figure is at concurrency 4, INCONCLUSIVE by itself: "
-        "all stages together decide"
+        "users (95% interval); the value is at concurrency 4, INCONCLUSIVE by itself: all stages "
+        "together decide"
     )
 
 
@@ -142,7 +147,7 @@ def test_a_rule_fails_where_the_lowest_level_breaks_it() -> None:
 def test_each_rule_has_its_own_capacity() -> None:
     one, other = searched(("ttft p95 < 1s", "itl p95 < 1s"), one=(0, 0, 0, 0), other=(0, 0, 1, 1))
     assert (one.status, other.status) == (PASS, PASS)
-    assert one.reason.startswith("capacity at least 8 users; the figure is at ")
+    assert one.reason.startswith("capacity at least 8 users; the value is at ")
     assert other.reason.startswith("capacity 2")
     assert math.isclose(other.observed or 0.0, 2)
 
@@ -212,7 +217,7 @@ def test_the_row_of_a_pass_has_a_figure_that_passes() -> None:
     whole = estimate_capacity(tuple(map(float, range(8, 17))), [levels[0].evidence])  # type: ignore[list-item]
     (result,) = judge_sweep(replace(sweep, levels=tuple(levels), capacity=whole), run)
     assert (result.status, result.observed, result.high) == (PASS, 0.3, 0.5)
-    assert result.reason.endswith("or more (95% interval); the figure is at concurrency 8")
+    assert result.reason.endswith("or more (95% interval); the value is at concurrency 8")
     assert result.of_stage == 8.0
 
 
@@ -250,7 +255,7 @@ def test_of_stages_whose_values_rise_the_settled_part_counts() -> None:
 
 def test_values_of_a_stage_that_saw_no_rise_may_be_higher_later() -> None:
     """From their begins to their settled parts the long stages rise by 0.8 and by 0: 0.4. The one
-    that does not rise may have settled at once. The short one certainly did not settle."""
+    that must rise may have settled at once. The short one certainly did not settle."""
     settled = RuleEvidence(rule="r", excess=0.2, error=0.1, error_above=0.1, count=200)
     rising = replace(settled, begin=-0.6, rise=0.5, rise_error=0.1, settled=settled)
     steady = replace(settled, begin=0.2, rise=0.0, rise_error=0.1, settled=settled)
@@ -340,8 +345,8 @@ def test_stages_of_one_rate_that_differ_leave_open_whether_the_server_keeps_up()
     )
     assert (knee.value, knee.text) == (
         None,
-        "Whether the server keeps up is open: stages at request-rate 1 answered 57.1% to 100.0% of "
-        "the due requests.",
+        "It is not decided whether the server keeps up: stages at request-rate 1 answered 57.1% "
+        "to 100.0% of the due requests.",
     )
     above = [replace(kept, value=2.0), replace(cut, value=2.0)]
     knee = find_saturation_knee("request-rate", [kept, *above])

@@ -160,10 +160,10 @@ def test_goodput_that_falls_while_throughput_stays() -> None:
         for n, tokens, good in ((1, 50, 1), (2, 100, 2), (4, 99, 0.2))
     ]
     assert told(levels, INPUT) == [
-        "Beyond input-tokens 2 goodput falls, from 2 to 0.2 good requests/s at 4, while throughput "
-        "stays at 99% of what it was there."
+        "Beyond input-tokens 2 goodput falls, from 2 to 0.2 good requests/s at 4, while "
+        "throughput stays at 99% of of the value there."
     ]
     tripled = [*levels[:2], a_level(4, output_tokens_per_s=311.0, goodput_per_s=0.2)]
-    assert told(tripled, INPUT)[0].endswith("while throughput rises to 311% of what it was there.")
+    assert told(tripled, INPUT)[0].endswith("while throughput rises to 311% of of the value there.")
     assert told(levels[:2], INPUT) == []
     assert told([*levels[:2], a_level(4, output_tokens_per_s=50.0, goodput_per_s=0.2)], INPUT) == []

@@ -72,7 +72,7 @@ def test_throughput_that_is_flat_at_capacity_has_no_peak_anywhere() -> None:
     sweep = a_sweep("concurrency", *levels)
     text = " ".join(shown(sweep).split())
     assert "USL: none." in text
-    assert "throughput levels off at 4/s, no peak within what was measured" in text
+    assert "throughput levels off at 4/s, no peak within the measured range" in text
     assert not [
         mark.text for plot in plot_stages(sweep, {}) for mark in plot.marks if "USL" in mark.text
     ]
@@ -123,7 +123,7 @@ def test_a_table_of_stages_then_knees_then_what_follows() -> None:
     ]
     order = ["Stages by concurrency", "the sweep ended: all stages ran", "Knees",
              "SLO: concurrency 2. Within the SLO up to concurrency 2",
-             "asymptotic: concurrency 2. With fewer than 2",
+             "asymptotic: concurrency 2. Below 2",
              "USL: none.", "Findings", "Limits for a gateway", "Notes", "Conditions"]  # fmt: skip
     places = [" ".join(text.split()).index(said) for said in order]
     assert places == sorted(places)
@@ -196,7 +196,7 @@ def test_stages_that_found_nothing_stand_above_everything() -> None:
     above = text[: text.index("Stages by")]
     assert "WARNING: stage 3 (concurrency 4) is left out: no." in above
     assert (
-        "CLIENT: the load generator distorted 1 of 2 stages. Only rules that its error cannot"
+        "CLIENT: the load generator distorted 1 of 2 stages. Only SLOs that its error cannot"
         in above
     )
     assert "read lag p99 60 ms" in above
@@ -240,7 +240,7 @@ def test_what_a_stage_was_stands_in_its_conditions() -> None:
         "2, measured for 20.00 s without its first and last wave; off Little's law by 0.0%; ended: "
         "stat" in text
     )
-    assert cells(text, "duration") == [["duration", "20.00 s, while the load was on"]]
+    assert cells(text, "duration") == [["duration", "20.00 s, during the load"]]
     assert "First and last wave (1 request, in no latency above)" in text
 
 
@@ -291,7 +291,7 @@ def test_a_stage_whose_rule_the_load_generator_may_have_turned_is_not_called_ok(
     rule = SloResult(rule="ttft p50 < 106ms", status="INCONCLUSIVE", voided=True)
     (line,) = make_sweep_warnings(a_sweep("concurrency", a_level(4, slos=(rule,))), None)
     assert (
-        "at concurrency 4 the load generator's error reaches the limit of ttft p50 < 106ms"
+        "at concurrency 4 the error of the load generator reaches the limit of ttft p50 < 106ms"
         in line.text
     )
     assert "verdict is OK" not in line.text
@@ -302,8 +302,8 @@ def test_a_stage_with_some_figures_off_is_named_above_the_tables() -> None:
     degraded = a_level(20, client="DEGRADED", client_reasons=(why,), uncertain=("itl",))
     (line,) = make_sweep_warnings(a_sweep("request-rate", a_level(2), degraded), "DEGRADED")
     assert line.text == (
-        "CLIENT: some figures of 1 of 2 stages may be off, which turns no rule: at request-rate 20 "
-        f"the client verdict is DEGRADED ({why})."
+        "CLIENT: some metrics of 1 of 2 stages may be inaccurate, but no SLO result is affected: "
+        f"at request-rate 20 the client verdict is DEGRADED ({why})."
     )
     dead = a_level(20, client="DEGRADED", succeeded=0)
     assert not list(make_sweep_warnings(a_sweep("request-rate", a_level(2), dead), "DEGRADED"))
@@ -337,7 +337,7 @@ def test_headline_and_conditions_name_the_client_verdicts_of_the_stages() -> Non
     assert cells(text, "client verdict") == [["client verdict", verdicts]]
     fine = shown(a_sweep("concurrency", a_level(1), a_level(2, client="OK")))
     assert "the client verdict is" not in fine
-    assert cells(fine, "client verdict") == [["client verdict", "OK in each stage with answers"]]
+    assert cells(fine, "client verdict") == [["client verdict", "OK in each stage with responses"]]
 
 
 @pytest.mark.parametrize(
