@@ -39,7 +39,7 @@ from locust_llm.records.run_facts import (
     select_known_limits,
 )
 from locust_llm.settings.request_rate_option import parse_request_rate
-from locust_llm.settings.sweep_option import CONCURRENCY, ENDED, INPUT, TIME_UP
+from locust_llm.settings.sweep_option import CONCURRENCY, ENDED, INPUT, RUN_STOPPED, TIME_UP
 from locust_llm.slo.rules import ABORT, INCONCLUSIVE, Rule
 from locust_llm.text.format import capitalise_sentence, format_count
 from locust_llm.wire.worker_messages import AskAgain, StageBegin, StartSpread, Status
@@ -379,9 +379,9 @@ class PhaseRunner:
         self.limit.stop()
         self._kill_jobs()
         if self.limit_sweep is not None:
-            self.limit_sweep.end = self.limit_sweep.end or "the run was stopped"
+            self.limit_sweep.end = self.limit_sweep.end or RUN_STOPPED
         if self.stages is not None:
-            self.stages.end = self.stages.end or "the run was stopped"
+            self.stages.end = self.stages.end or RUN_STOPPED
             self.stages.stop(
                 self.allocator.closed_at or self._store.stopping_at or self._time.now()
             )
@@ -442,7 +442,8 @@ class PhaseRunner:
             self._store.add_gap(f"{stages}: its files could not be written: {error}")
             return False
         if not more:
-            logger.info(f"Sweep finished: {stages.end}")
+            what = "A/B test" if self._settings.compares else "Sweep"
+            logger.info(f"{what} finished: {stages.end}")
             self.plan.end()
             return False
         logger.info(capitalise_sentence(str(stages)))

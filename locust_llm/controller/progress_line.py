@@ -49,7 +49,9 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
     counts = format_request_counts(control)
     parts = [
         ProgressPart(0, format_phase_position(control).ljust(WHERE)),
-        ProgressPart(1, counts, counts.replace("all stages: ", "all:")),
+        ProgressPart(
+            1, counts, counts.replace("all stages: ", "all:").replace("all blocks: ", "all:")
+        ),
     ]
     if silent_s := stats.silent_s():
         parts.append(
@@ -140,7 +142,8 @@ def format_request_counts(control: Controller) -> str:
     warms = control.plan.phase == WARMUP
     counts = stats.count_phase(WARMUP if warms else PROFILING)
     if control.stages is not None and not warms:
-        return f"all stages: {_write_counts(counts)}"
+        what = "blocks" if s.compares else "stages"
+        return f"all {what}: {_write_counts(counts)}"
     planned = s.warmup_request_count if warms else s.request_count
     if planned is None:
         return _write_counts(counts)

@@ -66,7 +66,9 @@ from locust_llm.report.sections.sweep.knee import SLO
 from locust_llm.report.sections.sweep.knee import select_top_knees as foremost_knees
 from locust_llm.report.sections.sweep.sweep_text import (
     FIRST_COLUMN,
+    format_request_rate,
     format_stage_status,
+    format_token_rate,
     make_sweep_warnings,
 )
 from locust_llm.report.summary_rows import FailureGroup, LoadLevel, RequestGroup, Row, SweepSummary
@@ -346,6 +348,8 @@ def _basis(summary: Summary, run: Run) -> str:
         within = f"{within} from the first send to the last end"
     sentences = [f"{answered}{within}"]
     sentences += [f"{c.failed} failed"] * bool(c.failed) + [f"{c.cut} cut"] * bool(c.cut)
+    if summary.swept and (cut := summary.counts.cut_unmeasured):
+        sentences.append(f"{cut} cut outside of the measured time")
     if c.cancelled:
         verb = "was" if c.cancelled == 1 else "were"
         sentences.append(
@@ -504,7 +508,7 @@ def _stages(
                 latencies.append("-" if row is None else format_percentile(row, percentile, 4))
         return (
             format_plain_number(level.value), str(level.succeeded), *latencies,
-            format_number(level.output_tokens_per_s, 4), format_number(level.requests_per_s, 4),
+            format_token_rate(level), format_request_rate(level),
             format_stage_status(level),
         )  # fmt: skip
 

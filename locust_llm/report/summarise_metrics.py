@@ -644,6 +644,7 @@ def _counts(
         cut_ages_s=(float(ages_s.min()), float(ages_s.max())) if len(ages_s) else None,
         cut_without_chunk=int((cut["chunks"] == 0).sum()),
         warmup=warm.size,
+        cut_unmeasured=warm.outcome(CUT).size,
         in_flight_at_profiling=in_flight,
         never_sent=int(np.isnan(part["sent_at"]).sum()),
         turned_away=run.turned_away,

@@ -79,6 +79,8 @@ class RunCounts(msgspec.Struct, frozen=True, kw_only=True):
     cut_without_chunk: int = 0
     """Requests that were cut before their first chunk."""
     warmup: int
+    cut_unmeasured: int = 0
+    """Requests of the warmup that were cut; of a stage those before and after the measured time."""
     in_flight_at_profiling: int = 0
     """The warmup's requests that were in flight when profiling began, where its load went on."""
     never_sent: int
@@ -249,6 +251,10 @@ class LoadLevel(msgspec.Struct, frozen=True, kw_only=True):
     """The share of the decode time lost to prefills. Both are as in PrefillInterference."""
     slos: tuple[SloResult, ...] = ()
     slo_status: str | None = None
+    arrivals_per_s: float | None = None
+    """For an open loop: the requests that were due a second in the measured time."""
+    inexact_rates: tuple[str, ...] = ()
+    """The tags of the rates that the load generator may have too wrong."""
     evidence: StageEvidence | None = None
     """What it shows about the rules. None: nothing."""
     silence: str = ""

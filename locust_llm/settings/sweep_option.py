@@ -34,6 +34,8 @@ STATIONARY: Final = "stationary"
 OVERLOADED: Final = "overloaded"
 TIME_UP: Final = "time"
 COUNT: Final = "count"
+RUN_STOPPED: Final = "the run was stopped"
+"""Why a sweep ended that somebody stopped."""
 STOPPED: Final = "stopped"
 ENDED: Final = {
     STATIONARY: "it was steady", OVERLOADED: "it was overloaded", TIME_UP: "its time was up",

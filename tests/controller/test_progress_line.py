@@ -140,6 +140,12 @@ def test_failures_are_no_part_of_what_succeeded() -> None:
     assert "| all stages:   36 ok, 2 failed |" in said(swept)
 
 
+def test_an_ab_test_counts_over_its_blocks() -> None:
+    blocks = control({"ok": 36}, stages=Step())
+    blocks.settings = Settings(candidate="127.0.0.1:8001")
+    assert "| all blocks:   36 ok, 0 failed |" in said(blocks)
+
+
 def test_a_search_says_what_it_knows_so_far() -> None:
     step = Step()
     assert "capacity" not in said(control(stages=step))

@@ -27,6 +27,7 @@ from locust_llm.settings.sweep_option import (
     ENDED,
     RATE,
     REPEAT,
+    RUN_STOPPED,
     STOPPED,
     TIME_UP,
 )
@@ -98,7 +99,7 @@ def describe_sweep_findings(
         if safe is not None:
             load = format_load(safe, AXES[axis])
             where = f"at {describe_levels(axis, best)}, the highest stage within the safe {load}"
-        yield from _gateway(best, where)
+        yield from _gateway(axis, best, where)
         yield from _cost(best, where, settings)
 
 
@@ -174,12 +175,15 @@ def _change(before: float, after: float) -> str:
     return f"{what} {share:.0%} of of the value there"
 
 
-def _gateway(level: LoadLevel, where: str) -> Iterator[str]:
-    """The rates of the highest stage within the SLO, which a gateway may let through."""
+def _gateway(axis: str, level: LoadLevel, where: str) -> Iterator[str]:
+    """The rates of the highest stage within the SLO, which a gateway may let through. By chance
+    more may arrive in the measured time than the rate of the stage, and no limit is above that."""
     if level.requests_per_s is None:
         return
+    above = level.requests_per_s / level.value if axis == RATE else 1.0
+    share = 1 / max(1.0, above)
     tokens = [
-        f"{_known(60 * per_s, level)} {what} tokens"
+        f"{_known(60 * share * per_s, level)} {what} tokens"
         for what, per_s in (
             ("input", level.input_tokens_per_s),
             ("output", level.output_tokens_per_s),
@@ -191,7 +195,7 @@ def _gateway(level: LoadLevel, where: str) -> Iterator[str]:
         if level.in_flight is not None
         else ""
     )
-    amounts = ", ".join([f"{_known(60 * level.requests_per_s, level)} requests", *tokens])
+    amounts = ", ".join([f"{_known(60 * share * level.requests_per_s, level)} requests", *tokens])
     yield f"Limits for a gateway, {where}: {amounts} per minute{parallel}."
 
 
@@ -243,6 +247,8 @@ LATENCIES: Final = (
     PER_USER.tag,
 )
 """The latency rows of a stage."""
+RATES: Final = ("request_throughput", "output_token_throughput")
+"""The rows of rates that the tables of stages have."""
 SPREAD: Final = (("TTFT", TTFT.tag, (50.0, 95.0, 99.0)), ("ITL", ITL.tag, (50.0, 95.0)))
 """The percentiles whose spread over repeats is shown."""
 
@@ -399,6 +405,9 @@ def describe_unreached_stages(run: Run) -> str:
     if not absent:
         return ""
     named = " and ".join(filter(None, [", ".join(absent[:-1]), absent[-1]]))
+    were = "was" if len(absent) == 1 else "were"
+    if run.sweep_end == RUN_STOPPED:
+        return f"{asked.axis} {named} {were} not reached, as {RUN_STOPPED}"
     ends = [*(stage.began_at for stage in run.stages[1:]), run.stopping_at]
     longest_s, longest = 0.0, run.stages[0]
     for stage, end in zip(run.stages, ends, strict=True):
@@ -407,7 +416,6 @@ def describe_unreached_stages(run: Run) -> str:
             longest_s, longest = took_s, stage
     total_s = run.settings.run_time_s
     of_total = "" if total_s is None else f" of {total_s:g}"
-    were = "was" if len(absent) == 1 else "were"
     return (
         f"{asked.axis} {named} {were} not reached: the stage at "
         f"{format_plain_number(longest.value)} took {longest_s:.0f}{of_total} s"
@@ -448,6 +456,8 @@ def make_load_level(run: Run, summary: Summary) -> LoadLevel:
         output_tokens_per_s=rate("output_token_throughput"),
         requests_per_s_error=None if steady is None else steady.per_s_error,
         latencies={tag: rows[tag] for tag in LATENCIES if tag in rows},
+        arrivals_per_s=_measure_arrivals(run, c.duration_s),
+        inexact_rates=tuple(tag for tag in RATES if tag in rows and "" in rows[tag].inexact),
         in_flight=None if steady is None else steady.in_flight,
         delivered=None if steady is None else steady.delivered,
         completed=None if steady is None else steady.delivered,
@@ -464,6 +474,11 @@ def make_load_level(run: Run, summary: Summary) -> LoadLevel:
         slo_status=summary.slo_status,
         evidence=summary.stage_evidence,
     )
+
+
+def _measure_arrivals(run: Run, measured_s: float | None) -> float | None:
+    """The requests that were due a second in the measured time. None: nothing was due."""
+    return run.offer.due / measured_s if run.offer is not None and measured_s else None
 
 
 def compute_repeat_spread(levels: Sequence[LoadLevel]) -> tuple[Row, ...]:

@@ -5,6 +5,7 @@ from itertools import chain
 from typing import Final
 
 from locust_llm.report.document_blocks import (
+    INEXACT,
     INEXACT_NOTE,
     Block,
     Heading,
@@ -49,6 +50,10 @@ FIRST_COLUMN: Final = {
 TOO_FEW: Final = "too few requests"
 NO_ANSWER: Final = "NO ANSWER"
 """Instead of a result: the server died in this stage."""
+MAX_OFF_RATE: Final = 0.05
+"""Arrivals that differ by more than this share from the rate of their stage are named."""
+MIN_WINDOW_S: Final = 5.0
+"""A shorter measured time is named."""
 LATENCIES: Final = (
     ("TTFT", TTFT.tag), ("ITL", ITL.tag), ("latency", "request_latency"), ("wait", GATE_WAIT.tag),
     ("from due", TTFT_FROM_DUE.tag),
@@ -75,6 +80,7 @@ def make_sweep_warnings(sweep: SweepSummary, whole: str | None) -> Iterator[Bloc
     if sweep.unreached:
         yield TextBlock(f"WARNING: {sweep.unreached}.", loud=True)
     yield from _explain_silences(sweep)
+    yield from _explain_windows(sweep)
     for level in sweep.levels:
         if collapsed := _describe_first_wave(sweep.axis, level):
             yield TextBlock(collapsed, loud=True)
@@ -130,6 +136,25 @@ def _explain_silences(sweep: SweepSummary) -> Iterator[Block]:
                 f"leave this stage out.",
                 loud=True,
             )
+
+
+def _explain_windows(sweep: SweepSummary) -> Iterator[Block]:
+    """The stages of rates whose measured time had other arrivals than their names say, or is
+    short."""
+    if sweep.axis != RATE:
+        return
+    parts = list[str]()
+    for level in sweep.levels:
+        if level.duration_s is None or level.arrivals_per_s is None or not level.requests:
+            continue
+        off = abs(level.arrivals_per_s / level.value - 1)
+        if off > MAX_OFF_RATE or level.duration_s < MIN_WINDOW_S:
+            parts.append(
+                f"at {format_plain_number(level.value)} {format_number(level.arrivals_per_s, 3)}/s "
+                f"in {format_number(level.duration_s, 3)} s"
+            )
+    if parts:
+        yield TextBlock(f"Arrivals in the measured time, by rate: {', '.join(parts)}.")
 
 
 def _describe_first_wave(axis: str, level: LoadLevel) -> str:
@@ -208,11 +233,11 @@ def _latencies(sweep: SweepSummary) -> Iterator[Column]:
 def _rates(sweep: SweepSummary) -> Iterator[Column]:
     levels = sweep.levels
     limits = sweep.axis == PREFILL
-    yield "tokens/s", lambda level: format_number(level.output_tokens_per_s, 4)
+    yield "tokens/s", format_token_rate
     yield "per user", _percentile(PER_USER.tag, 50.0)
     yield (
         "completed/s" if sweep.axis == RATE else "requests/s",
-        lambda level: format_number(level.requests_per_s, 4),
+        format_request_rate,
     )
     if not limits:  # there it is the number of users, whatever the limit
         yield "in flight", lambda level: format_number(level.in_flight, 4)
@@ -249,6 +274,16 @@ def format_stage_status(level: LoadLevel) -> str:
     return TOO_FEW if all(map(_has_too_few, open_rules)) else INCONCLUSIVE
 
 
+def format_token_rate(level: LoadLevel) -> str:
+    inexact = INEXACT * ("output_token_throughput" in level.inexact_rates)
+    return f"{inexact}{format_number(level.output_tokens_per_s, 4)}"
+
+
+def format_request_rate(level: LoadLevel) -> str:
+    inexact = INEXACT * ("request_throughput" in level.inexact_rates)
+    return f"{inexact}{format_number(level.requests_per_s, 4)}"
+
+
 def _has_too_few(result: SloResult) -> bool:
     """There is a value, and its interval lacks one end or both."""
     known = result.observed is not None and result.worst is None and not result.voided
@@ -271,7 +306,7 @@ def _legend(sweep: SweepSummary) -> str:
         "per user: output tokens/s of one user, p50",
     ]
     rows = chain.from_iterable(level.latencies.values() for level in sweep.levels)
-    if any(row.inexact for row in rows):
+    if any(row.inexact for row in rows) or any(level.inexact_rates for level in sweep.levels):
         notes.append(INEXACT_NOTE)
     if any(level.slowdown is not None for level in sweep.levels):
         notes.append(

@@ -1,0 +1,74 @@
+"""What the rows of stages and their limits say of the measured time."""
+
+from msgspec.structs import replace
+from support.records import UNIX, a_run
+from support.stages import a_level
+
+from locust_llm.records.run_facts import Run, Stage
+from locust_llm.report.sections.sweep.sweep_findings import (
+    describe_sweep_findings,
+    describe_unreached_stages,
+)
+from locust_llm.report.sections.sweep.sweep_text import (
+    format_request_rate,
+    format_token_rate,
+    make_sweep_warnings,
+)
+from locust_llm.report.summary_rows import Knee, SweepSummary
+from locust_llm.settings.sweep_option import CONCURRENCY, RATE, RUN_STOPPED
+
+
+def test_limits_for_a_gateway_are_not_above_the_rate_of_the_stage() -> None:
+    """At 10/s, 12 came by chance: 10 x 60 requests, and 1,200 x 10 / 12 x 60 tokens."""
+    level = a_level(10.0, 12.0, output_tokens_per_s=1200.0)
+    knee = Knee(rule="SLO", value=10.0, text="")
+    (limits,) = describe_sweep_findings(RATE, [level], [knee], a_run().settings)
+    assert "600 requests, 60,000 output tokens per minute" in limits
+    (closed,) = describe_sweep_findings(CONCURRENCY, [level], [knee], a_run().settings)
+    assert "720 requests, 72,000 output tokens per minute" in closed
+
+
+def test_other_arrivals_than_the_rate_and_a_short_measured_time_are_named() -> None:
+    """4% off in 10 s are usual; 12.9/s are 29% more than 10/s, and 3 s are short."""
+    levels = (
+        a_level(5.0, 5.0, duration_s=10.0, arrivals_per_s=5.2),
+        a_level(10.0, 12.0, duration_s=7.3, arrivals_per_s=12.9),
+        a_level(30.0, 7.5, duration_s=3.0, arrivals_per_s=30.0),
+    )
+    sweep = SweepSummary(axis=RATE, unit="requests/s", levels=levels, ended="")
+    (line,) = make_sweep_warnings(sweep, None)
+    assert line.text == (  # type: ignore[union-attr]
+        "Arrivals in the measured time, by rate: at 10 12.9/s in 7.30 s, at 30 30.0/s in 3.00 s."
+    )
+
+
+def test_a_rate_that_may_be_off_has_its_mark() -> None:
+    level = a_level(1.0, 8.8, output_tokens_per_s=176.0, inexact_rates=("output_token_throughput",))
+    assert format_token_rate(level) == "~176.0"
+    assert format_request_rate(level) == "8.80"
+
+
+def swept(end: str) -> Run:
+    stages = tuple(
+        Stage(
+            number=number,
+            value=value,
+            began_at=UNIX + begin,
+            measured_at=UNIX + begin + 1,
+            ended_at=UNIX + end_s,
+            residual=None,
+            why="time",
+        )
+        for number, value, begin, end_s in ((1, 1.0, 0, 11), (2, 2.0, 11, 14))
+    )
+    run = a_run(sweep="concurrency=1,2,4", users=None, run_time_s=40.0)
+    return replace(run, stages=stages, sweep_end=end, stopping_at=UNIX + 14)
+
+
+def test_a_stopped_sweep_blames_no_stage_for_what_was_not_reached() -> None:
+    assert describe_unreached_stages(swept(RUN_STOPPED)) == (
+        "concurrency 4 was not reached, as the run was stopped"
+    )
+    assert describe_unreached_stages(swept("its time was up after 40 s")) == (
+        "concurrency 4 was not reached: the stage at 1 took 11 of 40 s"
+    )
