@@ -26,7 +26,7 @@ const chartScale = (() => {
   const widen = ([low, high]) => [low, high > low ? high : low + 1];
 
   function findXRange(axis, series) {
-    const [least, most] = findExtent(series.flatMap((one) => one.x), axis.log) ?? [axis.log ? 1 : 0, axis.log ? 10 : 1];
+    const [least, most] = findExtent(series.flatMap((one) => [...one.x, ...(one.x_low ?? []), ...(one.x_high ?? [])]), axis.log) ?? [axis.log ? 1 : 0, axis.log ? 10 : 1];
     const room = axis.log ? Math.pow(most / least, 0.06) * 1.05 : 1;
     return widen([axis.low ?? least / room, axis.high ?? most * room]);
   }
@@ -66,6 +66,7 @@ const chartScale = (() => {
     return [low, highest + (highest - low) * above];
   }
 
+  const FINEST = [1, 1.5, 2, 3, 4, 5, 7];
   // Of a logarithmic axis: powers of the base, and twice and five times those of 10 where there is room.
   function findLogTicks(base, low, high, most) {
     const powerOf = (value) => Math.log(value) / Math.log(base) + 1e-9;   // of 1,000 that is 2.9999999999999996 else
@@ -73,6 +74,10 @@ const chartScale = (() => {
     for (let p = Math.floor(powerOf(low)); p <= powerOf(high); p++) powers.push(p);
     const keepWithin = (values) => values.filter((value) => value >= low * 0.999 && value <= high * 1.001);
     const fine = base === 10 ? keepWithin(powers.flatMap((p) => [1, 2, 5].map((m) => m * 10 ** p))) : [];
+    if (fine.length > 1 && fine.length <= most) return fine;
+    // less than a decade: one tick does not say where the others would be
+    const finest = base === 10 ? keepWithin(powers.flatMap((p) => FINEST.map((m) => m * 10 ** p))) : [];
+    if (fine.length < 2 && finest.length > 1 && finest.length <= most) return finest;
     if (fine.length && fine.length <= most) return fine;
     const whole = keepWithin(powers.map((p) => base ** p));
     return whole.filter((_, i) => i % Math.ceil(whole.length / most) === 0);

@@ -77,3 +77,13 @@ test("a brush chooses a range in either direction, within the axis, and none by 
   assert.deepEqual(plain(chartScale.makeRange(100, 150, [0, 120])), [100, 120]);
   assert.equal(chartScale.makeRange(51, 51.1, [0, 120]), null);
 });
+
+test("a logarithmic axis of less than a decade has more than one tick", () => {
+  assert.deepEqual(plain(chartScale.findLogTicks(10, 64, 165, 8)), [70, 100, 150]);
+  assert.deepEqual(plain(chartScale.findLogTicks(10, 64, 165, 2)), [100]);
+});
+
+test("the ends of intervals are within the x axis", () => {
+  const [low, high] = plain(chartScale.findXRange({ log: 10 }, [{ x: [90], x_low: [70], x_high: [160] }]));
+  assert.ok(low < 70 && high > 160);
+});

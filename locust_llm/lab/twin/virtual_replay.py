@@ -15,6 +15,7 @@ from locust_llm.lab.twin.twin_engine import Slower, Step, make_twin_engine
 from locust_llm.lab.twin.twin_model import Noise, ServerModel, step_work
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.virtual_time import Virtual, VirtualRequest, VirtualResult
+from locust_llm.text.format import format_count
 
 Array = NDArray[np.float64]
 BEFORE_S = 1e-11
@@ -184,7 +185,7 @@ class OfferedLoad(NamedTuple):
 
     @property
     def label(self) -> str:
-        return f"{self.users} users" if self.users else f"{self.rate:g} requests/s"
+        return format_count(self.users, "user") if self.users else f"{self.rate:g} requests/s"
 
 
 Lengths = Sequence[tuple[int, int]]

@@ -106,7 +106,7 @@ def test_a_shape_is_relative_and_decides_no_rule(written, capsys):
     assert status == ExitStatus.INCONCLUSIVE
     out = capsys.readouterr().out
     assert "good for relative changes only" in out
-    assert re.search(r"50 +1 users +2\.00 \[1\.85, 2\.17\]", out)
+    assert re.search(r"50 +1 user +2\.00 \[1\.85, 2\.17\]", out)
 
 
 def test_settings_that_cannot_be_told_apart_name_the_run_that_decides(written, capsys):
