@@ -263,6 +263,14 @@ def _entry_of_load(folder: Path, name: str, load: Figures, note: str) -> History
     )  # fmt: skip
 
 
+def _measure_sent(known: SentLengths | None, load: Figures | None) -> SentLengths | None:
+    """The lengths that were sent. Those of run.json are of the prompts with a requested length
+    alone; of a mix, all prompts count."""
+    if known is None or known.input_tokens is None or load is None or load.input_tokens.avg is None:
+        return known
+    return SentLengths(known.asked_input_tokens, load.input_tokens.avg, known.asked_output_tokens)
+
+
 def _entry_of_run(
     name: str, facts: _Facts, load: Figures | None, why_no_load: str, *, running: bool
 ) -> HistoryEntry:
@@ -273,7 +281,7 @@ def _entry_of_run(
     tool = "locust-llm"
     made_by = f"{run.machine}, locust-llm {run.versions.get('locust-llm', '?')}"
     workload = conditions.key_of_settings(
-        run.settings, model, run.simulated, bool(run.proxy), facts.conditions
+        run.settings, model, run.simulated, bool(run.proxy), _measure_sent(facts.conditions, load)
     )
     if run.imported:  # its settings come from its result, without lengths
         tool = next(iter(run.versions), run.imported)

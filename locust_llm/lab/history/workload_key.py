@@ -114,7 +114,7 @@ def _own_load(
     tokens = sent.asked_input_tokens if sent.input_tokens is None else sent.input_tokens
     means = (_two_digits(tokens), _two_digits(sent.asked_output_tokens))
     lengths = " / ".join("?" if mean is None else f"{mean:g}" for mean in means)
-    words = f"{name or 'own'} prompts of {lengths} tokens"
+    words = f"{name or 'own'} prompts of {lengths} tokens on average"
     return _OwnLoad(name, _octave(tokens), _octave(sent.asked_output_tokens), words)
 
 

@@ -18,7 +18,12 @@ from support.years import DAY_S, START, run_folder, year
 from locust_llm.__main__ import main
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.history import history_index
-from locust_llm.lab.history.history_entry import KEY_FIGURES, HistoryEntry, key_figure_by_name
+from locust_llm.lab.history.history_entry import (
+    KEY_FIGURES,
+    HistoryEntry,
+    _measure_sent,
+    key_figure_by_name,
+)
 from locust_llm.lab.history.history_index import INDEX, index_runs
 from locust_llm.lab.history.select_runs import RunFilter, find_last_runs, put_in_front
 from locust_llm.lab.history.workload_key import (
@@ -617,6 +622,17 @@ def test_any_run_json_is_read_or_named(
     assert index_runs(folder) == found
 
 
+def test_a_mix_of_prompts_has_the_mean_of_all_that_were_sent() -> None:
+    """Of 10 prompts one has the 300 tokens that were requested, and the others have 20: 48."""
+    requested = SentLengths(300.0, 300.0, 12.0)
+    load = Figures(tool="locust-llm", input_tokens=Distribution(avg=48.0))
+    sent = _measure_sent(requested, load)
+    assert sent == SentLengths(300.0, 48.0, 12.0)
+    key = key_of_settings({"users": 6, "locustfile": "mixed.py"}, "m", False, False, sent)
+    assert key.words == "m, 6 users, mixed.py prompts of 48 / 12 tokens on average"
+    assert _measure_sent(requested, None) == requested
+
+
 def test_a_locustfile_of_ones_own_is_another_workload_than_the_prompts_that_the_flags_ask_for() -> (
     None
 ):
@@ -632,7 +648,7 @@ def test_a_locustfile_of_ones_own_is_another_workload_than_the_prompts_that_the_
     assert default == key_of_settings(flags, "m", False, False)
     assert default.words == "m, 4 users, 550 / 128 tokens"
     mine = of("mine.py", None, 212.0, 40.0)
-    assert mine.words == "m, 4 users, mine.py prompts of 210 / 40 tokens"
+    assert mine.words == "m, 4 users, mine.py prompts of 210 / 40 tokens on average"
     assert mine.hash != default.hash
     assert of("mine.py", None, 207.0, 40.0).hash == mine.hash  # no two runs have the same mean
     assert of("mine.py", None, 2_100.0, 40.0).hash != mine.hash
@@ -640,7 +656,10 @@ def test_a_locustfile_of_ones_own_is_another_workload_than_the_prompts_that_the_
     assert of("other.py", None, 212.0, 40.0).hash != mine.hash
     # a file of the same name as ours sends what no flag asked for
     assert of("run.py", None, 212.0, 40.0).hash not in (default.hash, mine.hash)
-    assert of("run.py", None, 212.0, 40.0).words == "m, 4 users, own prompts of 210 / 40 tokens"
+    assert (
+        of("run.py", None, 212.0, 40.0).words
+        == "m, 4 users, own prompts of 210 / 40 tokens on average"
+    )
     assert of("run.py", None, None, None).hash == default.hash  # nothing was answered
 
 
