@@ -530,11 +530,21 @@ def make_limit_cells(row: LimitRow, found: LimitComparison) -> tuple[str, ...]:
     return (
         format_limit(row.limit),
         str(row.rounds),
-        format_number(figure, 4),
+        f"{format_number(figure, 4)}{_mark_scarce_figure(row, found)}",
         "-" if row.regret is None else f"+{_percent(row.regret)}",
         "-" if row.regret_high is None else f"{_percent(row.regret_low)} to {high}",
         row.verdict,
     )
+
+
+def _mark_scarce_figure(row: LimitRow, found: LimitComparison) -> str:
+    """The mark of a percentile of too few requests, as in the table by limit and length."""
+    if row.figure is None or found.objective not in (SHORT_TTFT, STALL):
+        return ""
+    of_limit = [length for length in found.lengths if length.limit == row.limit]
+    if found.objective == SHORT_TTFT:
+        of_limit = [length for length in of_limit if length.prompts != LONG]
+    return mark_scarce(sum(length.requests for length in of_limit), 95.0) if of_limit else ""
 
 
 def _percent(share: float) -> str:

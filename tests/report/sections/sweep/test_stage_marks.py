@@ -5,6 +5,12 @@ from support.records import UNIX, a_run
 from support.stages import a_level
 
 from locust_llm.records.run_facts import Run, Stage
+from locust_llm.report.sections.prefill_limit_comparison import (
+    LimitComparison,
+    LimitLengthRow,
+    LimitRow,
+    make_limit_cells,
+)
 from locust_llm.report.sections.sweep.sweep_findings import (
     describe_sweep_findings,
     describe_unreached_stages,
@@ -16,6 +22,7 @@ from locust_llm.report.sections.sweep.sweep_text import (
 )
 from locust_llm.report.summary_rows import Knee, SweepSummary
 from locust_llm.settings.sweep_option import CONCURRENCY, RATE, RUN_STOPPED
+from locust_llm.slo.best_prefill_limit import SHORT_TTFT
 
 
 def test_limits_for_a_gateway_are_not_above_the_rate_of_the_stage() -> None:
@@ -46,6 +53,32 @@ def test_a_rate_that_may_be_off_has_its_mark() -> None:
     level = a_level(1.0, 8.8, output_tokens_per_s=176.0, inexact_rates=("output_token_throughput",))
     assert format_token_rate(level) == "~176.0"
     assert format_request_rate(level) == "8.80"
+
+
+def test_a_percentile_of_a_limit_has_the_mark_of_too_few_requests() -> None:
+    """A p95 needs 20 requests: the 19 short ones are too few, the 99 long ones are others."""
+    row = LimitRow(
+        limit=2, rounds=3, figure=0.1514, regret=None, regret_low=0.0, regret_high=None,
+        verdict="best", left_open=0,
+    )  # fmt: skip
+
+    def figure(short: int) -> str:
+        lengths = [make_length_row("short", short), make_length_row("long", 99)]
+        found = LimitComparison(
+            objective=SHORT_TTFT, answer="", rows=(row,), lengths=tuple(lengths)
+        )
+        return make_limit_cells(row, found)[2]
+
+    assert figure(19) == "151.4*"
+    assert figure(20) == "151.4"
+
+
+def make_length_row(prompts: str, requests: int) -> LimitLengthRow:
+    return LimitLengthRow(
+        limit=2, prompts=prompts, requests=requests, failed=0, ttft_from_due_p50_s=0.1,
+        ttft_from_due_p95_s=0.1514, gate_wait_p50_s=0.0, gate_wait_p95_s=0.0,
+        longest_stall_p95_s=0.1, output_tokens_per_s=1.0, goodput_per_s=None,
+    )  # fmt: skip
 
 
 def swept(end: str) -> Run:
