@@ -2,7 +2,6 @@
 measured."""
 
 import logging
-import math
 import statistics
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from locust_llm.records.run_facts import (
     Run,
     Stage,
 )
-from locust_llm.settings.ab_arms import TrialBlock
+from locust_llm.settings.ab_arms import TrialBlock, find_long_enough_block
 from locust_llm.settings.run_options import Settings, make_stage_settings
 from locust_llm.settings.sweep_option import (
     STOPPED,
@@ -26,7 +25,7 @@ from locust_llm.settings.sweep_option import (
 )
 from locust_llm.text.format import format_duration
 
-from .stage_runner import REQUESTS_A_BLOCK, StageRunner
+from .stage_runner import StageRunner
 
 logger = logging.getLogger("locust_llm")
 
@@ -110,12 +109,12 @@ class BlockRunner(StageRunner):
         if not means_s:
             return
         slower = max(means_s, key=lambda arm: means_s[arm])
-        counted_s = self._whole.block_duration - self._whole.washout_s
-        if counted_s >= REQUESTS_A_BLOCK * means_s[slower]:
+        block_s, washout_s = self._whole.block_duration, self._whole.washout_s
+        enough_s = find_long_enough_block(means_s[slower], block_s=block_s, washout_s=washout_s)
+        if enough_s is None:
             return
-        needed_s = REQUESTS_A_BLOCK * means_s[slower] * self._whole.block_duration / counted_s
         logger.warning(
             f"A request of the {slower} takes {format_duration(means_s[slower])}, but only "
-            f"{format_duration(counted_s)} of a block count, so many blocks may have no request. "
-            f"Use --block-duration {math.ceil(needed_s)}."
+            f"{format_duration(block_s - washout_s)} of a block count, so many blocks may have no "
+            f"request. Use --block-duration {enough_s}."
         )

@@ -68,8 +68,6 @@ LEAST_SHARE: Final = 0.25
 LEAST_S: Final = 0.5
 SHORT_S: Final = 20.0
 """With less time for a stage and its waves, its reports are made at the end of the sweep."""
-REQUESTS_A_BLOCK: Final = 2.0
-"""Without a warning, the counted part of a block is at least so many times as long as a request."""
 TIME_USED: Final = "its time was used"
 LEFT_SHARE: Final = 0.05
 """With less of its time left, the time of a search was used."""

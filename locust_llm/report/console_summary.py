@@ -224,6 +224,8 @@ def _last(folder: Path | str, width: int) -> list[str]:
 def _warnings(summary: Summary, run: Run) -> Iterator[str]:
     """The warnings before any value."""
     yield from filter(None, [format_stopped_line(summary, run)])
+    if summary.paired is not None and summary.paired.uncounted:
+        yield f"{summary.paired.uncounted}."
     if summary.conditions.simulated:
         yield SIMULATED
     if not summary.staged:

@@ -149,6 +149,8 @@ def make_opening(summary: Summary, run: Run) -> Iterator[Block]:
     yield Headline(f"{make_headline(summary, run)}.")
     if stopped := format_stopped_line(summary, run):
         yield TextBlock(stopped, loud=True)
+    if summary.paired is not None and summary.paired.uncounted:
+        yield TextBlock(f"{summary.paired.uncounted}.", loud=True)
     if summary.conditions.simulated:
         yield TextBlock(SIMULATED, loud=True)
     verdict = None if summary.staged else format_verdict_line(summary, run)

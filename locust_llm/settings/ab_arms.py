@@ -11,6 +11,7 @@ The length of a pair's blocks is drawn too. With equal ones, a period of the ser
 differences of one size, for which Student's t is coarse.
 """
 
+import math
 import re
 from collections.abc import Iterable
 from random import Random
@@ -30,6 +31,8 @@ PAIRS: Final = 12
 """The pairs of a run without a duration."""
 SPREAD: Final = 0.5
 """The counted part of a block differs from its nominal length by at most this share of it."""
+REQUESTS_A_BLOCK: Final = 2.0
+"""Without a warning, the counted part of a block is at least so many times as long as a request."""
 REDACTED: Final = "***"
 FORM: Final = "header:NAME=VALUE, model=NAME, prefill-concurrency=N or body.FIELD=VALUE"
 _HEADER: Final = re.compile(r"header:([!#$%&'*+.^_`|~0-9A-Za-z-]+)=([\t -~\x80-\xff]*)")
@@ -39,6 +42,14 @@ _OWN: Final = (
     "max_completion_tokens",
     "max_output_tokens",
 )  # fmt: skip
+
+
+def find_long_enough_block(request_s: float, *, block_s: float, washout_s: float) -> int | None:
+    """The length of blocks, in seconds, that have requests of this length. None: these have."""
+    counted_s = block_s - washout_s
+    if counted_s >= REQUESTS_A_BLOCK * request_s:
+        return None
+    return math.ceil(REQUESTS_A_BLOCK * request_s * block_s / counted_s)
 
 
 class TrialBlock(NamedTuple):

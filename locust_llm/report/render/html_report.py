@@ -434,7 +434,7 @@ def _written(
         verdict=verdict,
         headline=headline if verdict.word or verdict.text != headline else "",
         about=facts,
-        badges=list(make_badges(summary)),
+        badges=list(make_badges(summary, run)),
         first=[*loud, *_loud_of_folded(sections)],
         bullets=list(make_rule_bullets(summary.slos, run)),
         tiles=list(make_tiles(summary, run, columns.requests)),

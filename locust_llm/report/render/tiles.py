@@ -24,6 +24,7 @@ from locust_llm.report.sections.ab_comparison import (
     PairedComparison,
 )
 from locust_llm.report.sections.metric_tables import has_lost_many
+from locust_llm.report.sections.notes import format_verdict_line
 from locust_llm.report.sections.prefill_limit_comparison import WORDS, LimitComparison
 from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.sections.sweep.knee import describe_levels, format_knee
@@ -103,8 +104,9 @@ def _describe_servers(server: str, run: Run) -> str:
     return " \N{MIDDLE DOT} ".join(f"{arm.name} {arm.host}" for arm in run.arms)
 
 
-def make_badges(summary: Summary) -> Iterator[tuple[str, str]]:
-    """(text, class)."""
+def make_badges(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
+    """(text, class). A client verdict that has a line of its own below has no badge."""
+    has_line = not summary.staged and format_verdict_line(summary, run) is not None
     if summary.examination is not None:
         yield summary.examination.badge()
     if summary.paired is not None:
@@ -123,7 +125,7 @@ def make_badges(summary: Summary) -> Iterator[tuple[str, str]]:
     unsound = sum(not level.sound and not level.silence for level in levels)
     if unsound:
         yield f"client not OK in {unsound} of {format_count(len(levels), 'stage')}", "open"
-    elif summary.client is not None and not levels:
+    elif summary.client is not None and not levels and not has_line:
         yield f"client {summary.client.level}", RESULT_CLASSES[summary.client.level]
     if summary.conditions.simulated:
         yield "simulated", "open"

@@ -65,6 +65,11 @@ def make_verdict(summary: Summary, run: Run) -> Verdict:
     if summary.sweep is not None and (answer := _answer_sweep(summary.sweep)) is not None:
         return answer
     paired = summary.paired
+    if paired is not None and paired.uncounted:
+        missing, _, why = paired.uncounted.partition(":")
+        return Verdict(
+            f"{missing}{':' if why else '.'}", "its blocks are too short." * bool(why), "loud"
+        )
     if paired is not None and paired.verdict == DIFFERENT and not paired.isolated and not paired.aa:
         return _answer_arms(paired)
     if summary.examination is not None or summary.swept:

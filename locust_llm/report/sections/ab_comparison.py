@@ -49,7 +49,7 @@ from locust_llm.report.slo_evidence.measurement_error import (
     move_requests,
 )
 from locust_llm.report.slo_evidence.observed_rule_values import Evaluation, select_requests
-from locust_llm.settings.ab_arms import BASE, CANDIDATE, LEAST
+from locust_llm.settings.ab_arms import BASE, CANDIDATE, LEAST, find_long_enough_block
 from locust_llm.settings.sweep_option import TIME_UP
 from locust_llm.slo.binomial_intervals import TAIL
 from locust_llm.slo.load_generator_health import OK, UNCERTIFIED, ClientVerdict
@@ -58,7 +58,7 @@ from locust_llm.slo.percentile import has_too_few_values
 from locust_llm.slo.rules import FAIL, PASS, POINT, Condition, Rule, SloResult, define_good_request
 from locust_llm.slo.rules import INCONCLUSIVE as RULE_INCONCLUSIVE
 from locust_llm.slo.student_t import find_student_t
-from locust_llm.text.format import ComparedTexts, format_comparison, format_count
+from locust_llm.text.format import ComparedTexts, format_comparison, format_count, format_duration
 
 Bools = NDArray[np.bool_]
 DIFFERENT: Final = "DIFFERENT"
@@ -123,6 +123,8 @@ class PairedComparison(msgspec.Struct, frozen=True, kw_only=True):
     """How often equal arms would show so large a difference in some value: the p of the verdict."""
     warning: str = ""
     """The arms did not get the same load, or one of them answered no more."""
+    uncounted: str = ""
+    """No request of an arm counts, and why. Its rates are known all the same."""
     aa: bool = False
     """Both arms are the base."""
     isolated: str = ""
@@ -143,6 +145,12 @@ class PairedComparison(msgspec.Struct, frozen=True, kw_only=True):
     def known(self) -> int:
         """The number of known values."""
         return sum(bool(figure.pairs) for figure in self.figures)
+
+    def describe_unknown(self) -> str:
+        """``17 of 19 metrics have no result``. Empty: all have one."""
+        unknown = len(self.figures) - self.known
+        verb = "has" if unknown == 1 else "have"
+        return f"{unknown} of {len(self.figures)} metrics {verb} no result" if unknown else ""
 
     @property
     def different(self) -> int:
@@ -437,7 +445,6 @@ def compare_arms(
     warnings = (
         _describe_silent_arms(everything, run),
         _uneven(pairs) if run.settings.open_loop else "",
-        stands * _within_error(blame),
     )
     return PairedComparison(
         limits_differ=run.settings.changes.prefill_concurrency
@@ -446,6 +453,7 @@ def compare_arms(
         reason=reason,
         chance=None if reason else seen,
         warning="; ".join(filter(None, warnings)),
+        uncounted=_describe_uncounted_arm(pairs, run),
         aa=run.settings.aa,
         isolated=run.settings.isolate or "",
         isolation=_isolation(figures, decided=not few and not blame)
@@ -497,14 +505,6 @@ def _blame(verdict: ClientVerdict | None) -> str:
         f"{why}; base and candidate are compared only if it is "
         f"OK{f': {verdict.advice}' * bool(verdict.advice)}"
     ).rstrip(".")
-
-
-def _within_error(blame: str) -> str:
-    return (
-        f"{blame.partition(':')[0]}: differences within this error allow no conclusion"
-        if blame
-        else ""
-    )
 
 
 def _error(rule: Rule, pairs: Sequence[PairRequests], seen: Evaluation) -> ArmError:
@@ -590,6 +590,29 @@ def _widened(
         else None
     )
     return ArmDifference(arms.base, arms.candidate, of_base, change)
+
+
+def _describe_uncounted_arm(pairs: Sequence[PairRequests], run: Run) -> str:
+    """Where requests last as long as blocks, all of an arm may begin in the washout. Empty: each
+    arm has some that count."""
+    blocks = {BASE: [pair.base for pair in pairs], CANDIDATE: [pair.candidate for pair in pairs]}
+    silent = [arm for arm, of in blocks.items() if not any(block.counted.size for block in of)]
+    if not pairs or not silent:
+        return ""
+    whose = f"the {silent[0]}" if len(silent) == 1 else "base or candidate"
+    found = f"No request of {run.settings.isolate or whose} counts"
+    whole = pd.concat([block.whole.requests for arm in silent for block in blocks[arm]])
+    request_s = float((whole["closed_at"] - whole["sent_at"]).mean())
+    block_s, washout_s = run.settings.block_duration, run.settings.washout_s
+    enough_s = None
+    if math.isfinite(request_s):
+        enough_s = find_long_enough_block(request_s, block_s=block_s, washout_s=washout_s)
+    if enough_s is None:
+        return found
+    return (
+        f"{found}: a request takes {format_duration(request_s)}, but only "
+        f"{format_duration(block_s - washout_s)} of a block count. Use --block-duration {enough_s}"
+    )
 
 
 def _uneven(pairs: Sequence[PairRequests]) -> str:
@@ -926,6 +949,8 @@ def describe_paired_verdict(comparison: PairedComparison) -> str:
     )
     verdict = f"{name} {comparison.verdict} ({format_count(comparison.pairs, 'pair')}; {together})."
     called = f"{comparison.different} of {comparison.known} metrics are called different"
+    if unknown := comparison.describe_unknown():
+        called = f"{called} ({unknown})"
     if comparison.aa:
         return (
             f"{verdict} {called}, where {0.05 * comparison.known:.2g} are expected if base and "

@@ -459,6 +459,16 @@ def _slower(found: PairedComparison) -> str:
 
 
 def _arms(found: PairedComparison) -> str:
+    """The verdict, after what is missing of an arm."""
+    answer = _describe_arms(found)
+    if not found.uncounted:
+        return answer
+    missing, _, why = found.uncounted.partition(":")
+    reason = ": its blocks are too short" * bool(why)
+    return f"{missing}{reason}; {answer[:1].lower()}{answer[1:]}"
+
+
+def _describe_arms(found: PairedComparison) -> str:
     if found.verdict == INCONCLUSIVE:
         return f"No conclusion: {found.reason.partition(':')[0]}"
     if found.isolated:
@@ -488,4 +498,6 @@ def _arms(found: PairedComparison) -> str:
     more = f", {rest} more" if rest else ""
     waits = found.describe_waits()
     also = f"; {waits}" if waits else ""
+    if 2 * found.known < len(found.figures):
+        also = f"{also}; {found.describe_unknown()}"
     return f"The candidate differs: {', '.join(named)}{more}{also}"

@@ -292,7 +292,7 @@ def _stand(summary: Summary, run: Run) -> Iterator[str]:
         yield (
             f"The {'difference that is' if one else f'{called} differences that are'} called "
             f"better or worse stand{'s' * one}: such an error cannot have changed "
-            f"{'it' if one else 'them'}"
+            f"{'it' if one else 'them'}. Other differences within this error allow no conclusion"
         )
 
 

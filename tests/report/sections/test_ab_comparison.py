@@ -14,6 +14,9 @@ from locust_llm.records.timing_accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.report.console_summary import format_ending
 from locust_llm.report.document_blocks import TableBlock
 from locust_llm.report.load_records import collect_columns
+from locust_llm.report.render.tiles import make_badges
+from locust_llm.report.render.verdict_text import make_verdict
+from locust_llm.report.report_document import make_opening
 from locust_llm.report.sections.ab_comparison import (
     BROKEN,
     DIFFERENT,
@@ -219,6 +222,43 @@ def test_figures_that_too_few_pairs_have_are_a_line_and_no_rows() -> None:
     assert why in " ".join(format_ending(summary, run, "reports/x", 400).split())
 
 
+def test_an_arm_without_a_counted_request_comes_first() -> None:
+    """Each request of the candidate takes 30 s and begins in the washout; a block of 10 s counts
+    for 8: 2 x 30 x 10 / 8 = 75 s are long enough. Two rates of 19 metrics are known."""
+    run, records = a_comparison((1.0,) * 10)
+    silent = []
+    for one in records:
+        if one.arm == BASE:
+            silent.append(one)
+        elif one.phase != "profiling":
+            silent.append(replace(one, closed_at=(one.sent_at or 0.0) + 30))
+    summary = summarised(run, silent)
+    why = (
+        "No request of the candidate counts: a request takes 30 s, but only 8 s of a block count. "
+        "Use --block-duration 75"
+    )
+    assert summary.paired is not None
+    assert (summary.paired.verdict, summary.paired.uncounted) == (DIFFERENT, why)
+    assert "(17 of 19 metrics have no result)" in describe_paired_verdict(summary.paired)
+    headline = make_headline(summary, run)
+    assert headline.startswith(
+        "No request of the candidate counts: its blocks are too short; the candidate differs: "
+    )
+    assert headline.endswith("17 of 19 metrics have no result")
+    text = " ".join(format_ending(summary, run, "reports/x", 120).split())
+    assert text.startswith(f"{headline}. {why}.")
+    opening = list(make_opening(summary, run))
+    assert [getattr(block, "text", "") for block in opening][:2] == [f"{headline}.", f"{why}."]
+    verdict = make_verdict(summary, run)
+    assert (verdict.word, verdict.text) == (
+        "No request of the candidate counts:",
+        "its blocks are too short.",
+    )
+    whole = summarised(*a_comparison((1.0,) * 10)).paired
+    assert whole is not None
+    assert (whole.uncounted, whole.describe_unknown()) == ("", "")
+
+
 def test_the_limits_of_arms_that_differ_are_named_by_arm() -> None:
     run, _ = a_comparison((1.0,) * 10, candidate_set=("prefill-concurrency=1",))
     assert describe_arm_limits(run) == "base none, candidate 1"
@@ -306,7 +346,9 @@ def test_a_difference_that_a_bad_machine_cannot_have_made_stands() -> None:
         assert summary.paired is not None
         assert summary.paired.verdict == (DIFFERENT if stands else INCONCLUSIVE)
         assert bool(summary.paired.reason) != stands
-        assert bool(summary.paired.warning) == stands
+        line = format_verdict_line(summary, run) or ""
+        assert ("Other differences within this error allow no conclusion." in line) == stands
+        assert "client INVALID" not in [text for text, _ in make_badges(summary, run)]
         assert the(summary, "TTFT p50 (ms)").word == ("worse" if stands else "not concluded")
         assert [one.status for one in summary.slos] == (
             ["FAIL", "FAIL"] if stands else ["INCONCLUSIVE"] * 2
