@@ -135,6 +135,9 @@ class LatencyBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     stood_still_ms: float | msgspec.UnsetType = msgspec.UNSET
     """For how long the server stood still in the time of the slow requests: their mean. Unset: it
     did not."""
+    no_other_prefill: bool | msgspec.UnsetType = msgspec.UNSET
+    """True: no slow request awaited its first token together with another request. Unset: one
+    did."""
 
 
 class OverlappingRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -611,7 +614,20 @@ def make_latency_breakdown(
         round_trip_ms=_longest_round_trip_ms(table.requests[slow]),
         stood_still_ms=_mean_standstill_ms(table.requests[slow], parts, standstills)
         or msgspec.UNSET,
+        no_other_prefill=not _has_met_prefills(table.requests, slow) or msgspec.UNSET,
     )
+
+
+def _has_met_prefills(requests: pd.DataFrame, slow: Bools) -> bool:
+    """Whether one of the slow requests awaited its first token together with another request, for
+    more than a millisecond. What never had a first token awaited it to its end."""
+    sent = requests["sent_at"].to_numpy(np.float64)
+    first = requests["first_chunk_at"].to_numpy(np.float64)
+    until = np.where(np.isnan(first), requests["closed_at"].to_numpy(np.float64), first)
+    was_sent = ~np.isnan(sent)
+    begun = np.searchsorted(np.sort(sent[was_sent]), until[slow] - 1e-3)
+    over = np.searchsorted(np.sort(until[was_sent]), sent[slow] + 1e-3, side="right")
+    return bool((begun - over > 1).any())  # each is in both counts itself
 
 
 def _mean_standstill_ms(

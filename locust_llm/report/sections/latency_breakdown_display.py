@@ -110,6 +110,10 @@ RULES: Final = {
     ),
 }
 """The advice for the part that grew most over typical requests."""
+PREFILL_ALONE: Final = (
+    "No other request of this run awaited a first token then: shorter prompts or a prefix cache "
+    "make it shorter."
+)
 SECOND: Final = 0.5
 """A second part that grew by this share of the largest growth is named with it."""
 
@@ -414,6 +418,8 @@ def _advise_on_part(
             f"The network's round trip is {format_duration(round_trip_ms / 1e3)} at most: check "
             "the tokenizer, the HTTP server or a proxy in front of the server."
         )
+    if part.name == PREFILL and breakdown.no_other_prefill is True:
+        return PREFILL_ALONE
     return RULES.get(part.name, "")
 
 

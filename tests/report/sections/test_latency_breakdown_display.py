@@ -26,6 +26,7 @@ from locust_llm.report.sections.latency_breakdown import (
     attribute_latencies,
 )
 from locust_llm.report.sections.latency_breakdown_display import (
+    PREFILL_ALONE,
     _format_group_row,
     describe_server_time,
     draw_breakdown_bars,
@@ -236,6 +237,29 @@ def test_slow_requests_of_a_standstill_have_no_advice_on_prompts() -> None:
         in text
     )
     assert all("stood still" not in part for part in explain())
+
+
+@pytest.mark.parametrize("meets", [False, True])
+def test_a_prefill_that_met_no_other_is_not_explained_by_others(meets: bool) -> None:
+    """60 requests a second apart; the slowest awaits its first token for 0.9 s, alone; or another
+    one comes 0.5 s after it."""
+    records = [answered(100 + i, 200 + i, sent_at=10.0 + i, id=str(i)) for i in range(59)]
+    records.append(answered(900, 950, sent_at=80.0, id="slow"))
+    if meets:
+        records.append(answered(100, 200, sent_at=80.5, id="other"))
+    made = attribute_latencies(collect_columns(records), {}, a_run(), lambda at: iter(records))
+    assert made is not None
+    (breakdown, *_) = made.breakdowns
+    assert (breakdown.no_other_prefill is True) == (not meets)
+    (one,) = found().breakdowns
+    parts = (
+        LatencyPart(
+            name="prefill", slow_ms=200, typical_ms=20, all_ms=20, source="measured less reported"
+        ),
+    )
+    one = replace(one, parts=parts, no_other_prefill=breakdown.no_other_prefill)
+    text = texts(found(breakdowns=(one,)))[0]
+    assert (PREFILL_ALONE in text, PREFILL_RULE in text) == (not meets, meets)
 
 
 def test_all_that_grew_is_named_not_the_largest_part_alone() -> None:
