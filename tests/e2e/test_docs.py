@@ -64,7 +64,6 @@ EXCEPTIONS: Final = {  # neither run nor parsed: how the command begins, and why
 }
 FOREIGN: Final = {  # options of other programs that pages other than migration.md name
     "--tag",
-    "--batch",
     "--stage",
     "--no-cache-prompt", "--no-enable-prefix-caching", "--no-enable-chunked-prefill", "--scale",
     "--strict",
