@@ -56,6 +56,8 @@ MAX_STRATA: Final = 200
 """With more strata, later dimensions make none."""
 MAX_VALUES: Final = 24
 """The values of a dimension that a filter offers."""
+MAX_STAGES: Final = 1000
+"""A filter offers so many stages or blocks: the last ones are as much of a run as the first."""
 MAX_LABEL: Final = 40
 PART_DIGITS: Final = 3
 NO_VALUE: Final = -1
@@ -336,14 +338,19 @@ def _of_outcome(requests: pd.DataFrame) -> Division:
 
 
 def _of_stages(requests: pd.DataFrame, run: Run) -> Division:
-    """By the time of the send: a stage has the requests that were asked for in it."""
+    """By the time of the send: a stage has the requests that were asked for in it. A block without
+    a request that counts is none to choose."""
     asked = requests["asked_at"].to_numpy(np.float64)
     labels = list[str]()
     codes = np.full(len(requests), NO_VALUE, np.int16)
-    for stage in run.stages[:MAX_VALUES]:
+    profiling = (requests["phase"] == "profiling").to_numpy(np.bool_)
+    for stage in run.stages[:MAX_STAGES]:
+        is_in_stage = (asked >= stage.began_at) & (asked < stage.ended_at)
+        if stage.arm and not (is_in_stage & profiling).any():
+            continue
         name = stage.arm or format_plain_number(stage.value)
-        codes[(asked >= stage.began_at) & (asked < stage.ended_at)] = len(labels)
-        labels.append(_unique(name, labels))
+        codes[is_in_stage] = len(labels)
+        labels.append(f"{name} ({stage.number})" if stage.arm else _unique(name, labels))
     return Division("stage", "Block" if run.arms else "Stage", tuple(labels), codes)
 
 

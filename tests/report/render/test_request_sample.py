@@ -7,15 +7,17 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from support.records import a_run, answered, failed
+from support.records import UNIX, a_run, answered, failed
 from support.request_cases import FILE, make_cases, make_records, the_run
 
 from locust_llm.records.record import Record
+from locust_llm.records.run_facts import Stage
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render import request_sample
 from locust_llm.report.render.request_sample import (
     RequestSample,
     describe_sample,
+    divide_by_dimensions,
     make_request_sample,
 )
 
@@ -124,6 +126,29 @@ def test_labels_from_outside_stay_apart() -> None:
     records = [answered(5, 6, name=f"{long}{end}", sent_at=10.0 + i) for i, end in enumerate("ab")]
     names = next(one for one in sample_of(records).dimensions if one.key == "name")
     assert len(set(names.labels)) == 2
+
+
+def test_a_filter_offers_each_block_with_a_counted_request() -> None:
+    """28 blocks of 10 s with a request each: the base's count, the candidate's do not."""
+    stages, records = [], []
+    for number in range(1, 29):
+        at = 10.0 * number
+        is_base = number % 2 == 0
+        stages.append(
+            Stage(
+                number=number, value=number, began_at=UNIX + at, ended_at=UNIX + at + 10,
+                arm="base" if is_base else "candidate", pair=(number + 1) // 2,
+            )
+        )  # fmt: skip
+        phase = "profiling" if is_base else "warmup"
+        records.append(answered(5, 6, sent_at=at + 1, phase=phase))
+    run = msgspec.structs.replace(a_run(), stages=tuple(stages))
+    divisions = divide_by_dimensions(collect_columns(records).requests, run)
+    blocks = next(one for one in divisions if one.key == "stage")
+    assert blocks.labels == tuple(f"base ({number})" for number in range(2, 29, 2))
+    assert blocks.codes[1] == 0
+    assert blocks.codes[27] == 13
+    assert blocks.codes[26] == -1
 
 
 def test_a_request_without_a_send_stands_where_it_was_asked_for() -> None:
