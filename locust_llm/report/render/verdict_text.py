@@ -235,11 +235,20 @@ def _judge(summary: Summary, run: Run) -> Verdict:
         return Verdict("Failed:", _describe_failed(failed, rules), "loud")
     if summary.slo_status == PASS:
         which = "the rule holds" if len(passed) == 1 else f"all {len(passed)} rules hold"
-        return Verdict("Passed:", f"{which}.", "pass")
+        return Verdict("Passed:", f"{which}{_describe_warning_rules(summary.slos)}.", "pass")
     open_ones = [result for result in deciding if result.status == INCONCLUSIVE]
     if not open_ones:
         return Verdict("Not decided:", "no SLO could be judged.", "open")
     return Verdict("Not decided:", _describe_open(open_ones, rules), "open")
+
+
+def _describe_warning_rules(results: Sequence[SloResult]) -> str:
+    """``, and 1 warn: rule``: what the list of rules has beside those that decide."""
+    statuses = [result.status for result in results if not result.decides]
+    if broken := statuses.count(FAIL):
+        return f"; {broken} warn: {'rule' if broken == 1 else 'rules'} broken"
+    held = statuses.count(PASS)
+    return f", and {held} warn: {'rule' if held == 1 else 'rules'}" if held else ""
 
 
 def _describe_open(open_ones: Sequence[SloResult], rules: Mapping[str, Rule]) -> str:

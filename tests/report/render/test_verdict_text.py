@@ -37,6 +37,10 @@ def test_the_verdict_of_rules() -> None:
     assert verdict_of(GOOD, "ttft p95 < 900ms") == Verdict("Passed:", "the rule holds.", "pass")
     held = verdict_of(GOOD, "ttft p95 < 900ms", "error_rate < 5%")
     assert held == Verdict("Passed:", "all 2 rules hold.", "pass")
+    beside = verdict_of(GOOD, "ttft p95 < 900ms", "error_rate < 5%", "warn: ttft p50 < 900ms")
+    assert beside.text == "all 2 rules hold, and 1 warn: rule."
+    warned = verdict_of(GOOD, "ttft p95 < 900ms", "error_rate < 5%", "warn: ttft p50 < 50ms")
+    assert warned.text == "all 2 rules hold; 1 warn: rule broken."
     broken = verdict_of(GOOD, "ttft p50 < 50ms", "error_rate < 5%")
     assert broken == Verdict("Failed:", "TTFT p50 is 150 ms, limit 50 ms.", "loud")
     both = verdict_of(GOOD, "ttft p50 < 50ms", "ttft p95 < 60ms")
