@@ -199,12 +199,12 @@ def _explain_other_meaning(name: str, value: str) -> str:
     """What a value is that an option takes, or would take, with another tool only. A header's is
     not shown, as it may be a key. Empty: it may be meant as it is."""
     if name in OPTIONS_WITH_LISTS and "," in value:
-        return "takes one number: several are --sweep concurrency=1,2,4 here"
+        return "takes one number: for several, use --sweep concurrency=1,2,4"
     if name == "--profile":
         if here := OPTION_BY_GUIDELLM_PROFILE.get(value.lower()):
-            return f"{value} is guidellm's: it is {here} here"
+            return f"{value} is guidellm's: use {here}"
         if not value or value.startswith("-"):
-            return "takes a name: the profiler that vllm bench starts by it has no equivalent here"
+            return "takes a name: the profiler that vllm bench starts by it has no equivalent"
     if name == "-H" and HEADER.match(value):
         return "takes the host: a header is --header 'NAME: VALUE' here"
     if name == "-u" and is_address(value):
@@ -219,11 +219,11 @@ HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:\s")
 def _meant(name: str, known: Collection[str]) -> str:
     """The meaning of an unknown option. Empty: it begins just one known option."""
     if here := OPTION_BY_PEER_NAME.get(name):
-        return f"it is {here} here"
+        return f"use {here}"
     if name == "--rate-type":
         return "what --profile names with guidellm is --request-rate, -u or --sweep here"
     if name in UNSUPPORTED_PEER_OPTIONS:
-        return "it has no equivalent here"
+        return "it has no equivalent"
     if _find_only_longer(name, known):
         return ""
     longer = sorted((flag for flag in known if flag.startswith(name)), key=len)

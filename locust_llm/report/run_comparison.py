@@ -329,7 +329,7 @@ def _cached(base: LoadedRun, run: LoadedRun) -> Iterator[str]:
     if before is None or after is None:
         yield f"{same}, so the prefix cache may have been warm."
     elif round(before, 2) or round(after, 2):
-        yield f"{same}: {before:.0%} of the input tokens were cached in the base, {after:.0%} here."
+        yield f"{same}: {before:.0%} of the input tokens were cached in the base and {after:.0%} here."
 
 
 def _same_seed(base: LoadedRun, run: LoadedRun) -> bool:

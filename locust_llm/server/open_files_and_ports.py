@@ -48,19 +48,19 @@ def explain_shortage(
     if ports is not None and there is not None and users > there:
         apiece = f" at each of {sources} addresses" if sources > 1 else ""
         reasons.append(
-            f"{users} users (-u) need as many ports towards the server, and this machine has "
-            f"{there} ({ports[0]} to {ports[1]}{apiece}): "
-            f"{_widen(users, there, sources)}{-(-users // _count(ports))} addresses of this "
-            f"machine (--source-ip), workers on more machines (--master, --worker)"
+            f"{users} users (-u) need as many ports to the server, but this machine has {there} "
+            f"({ports[0]} to {ports[1]}{apiece}): "
+            f"{_widen(users, there, sources)}{-(-users // _count(ports))} source addresses of this "
+            "machine (--source-ip), or workers on more machines (--master, --worker)"
         )
     if files is not None and room is not None and each > files:
         share = "" if processes == 1 else f" over {processes} processes"
         share += "" if addresses == 1 else f" and {addresses} addresses"
         more = f", --processes {-(-users // room)}" if room else ""
         reasons.append(
-            f"with -u {users}{share} a process needs {each} open files, and the system lets it "
-            f"have {files}: ulimit -Hn {each} (as root; "
-            f"of a container: --ulimit nofile={each}){more}"
+            f"with -u {users}{share} a process needs {each} open files, but the system allows "
+            f"{files}: run ulimit -Hn {each} (as root; for a container: --ulimit "
+            f"nofile={each}){more}"
         )
     if not reasons:
         return None

@@ -28,17 +28,16 @@ from .spans.span_receiver import try_span_receiver
 MAX_COUNT_DIFFERENCE: Final = 0.02
 """Two servers whose token counts differ by more get a note."""
 SAME_WORDS: Final = (
-    "--random-seed {} sends the same words in each run, so the server's prefix cache may be warm "
-    "from an earlier one; "
-    "--fresh-words sends new ones"
+    "--random-seed {} sends the same words in each run, so an earlier run may have filled the "
+    "server's prefix cache; --fresh-words sends new words"
 )
 
 logger = logging.getLogger("locust_llm")
 
 PASSED: Final = (
-    "through a proxy: requests pass {} (a tunnel, CONNECT), and what it and the way to it take is "
-    "in every latency. Stamps "
-    "are the kernel's of this machine; the round trip to the server is not known"
+    "requests pass through the proxy {} (a CONNECT tunnel), so every latency includes the proxy "
+    "and the path to it. Stamps are the kernel's of this machine; the round trip to the server is "
+    "not known"
 )
 
 
@@ -79,8 +78,7 @@ def choose_run_address(now: str | None, checked: str) -> str:
     wanted = normalise_base_url(now or "")
     if checked and wanted and wanted != checked:
         logger.warning(
-            f"the host {wanted} is ignored: the requests go to {checked}, the address that was "
-            f"checked"
+            f"the host {wanted} is ignored: requests go to {checked}, the address that was checked"
         )
     return checked or wanted
 
@@ -89,7 +87,7 @@ def prepare_run(settings: Settings, headers: Mapping[str, str], *, here: bool) -
     """The server was asked, and the run may begin. ``here``: its users are on this machine. Raises
     Refused."""
     if not settings.host:
-        refuse_run("--host is missing: the server's address, such as --host localhost:8000")
+        refuse_run("--host is missing: add the server's address, such as --host localhost:8000")
     try:
         sources = count_source_addresses(settings)
     except ValueError as error:
@@ -119,7 +117,7 @@ def prepare_run(settings: Settings, headers: Mapping[str, str], *, here: bool) -
     except OSError as error:
         refuse_run(
             f"the report folder cannot be written: {error.filename}: {error.strerror} "
-            f"(--report-dir names another)"
+            f"(use --report-dir to choose another folder)"
         )
     try:
         discovery = discover_server(
@@ -163,7 +161,7 @@ def _with_replicas(first: Discovery, settings: Settings, headers: Mapping[str, s
         notes += (f"{host}: {note}" for note in other.notes if note not in first.notes)
         if (other.server, other.length_way) != (first.server, first.length_way):
             notes.append(
-                f"{host} is another server than {settings.host}: {other.server or '-'}, "
+                f"{host} and {settings.host} are different servers: {other.server or '-'}, "
                 f"{first.server or '-'}"
             )
         a, b = first.lengths.tokens_a_word, other.lengths.tokens_a_word

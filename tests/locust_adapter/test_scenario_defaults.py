@@ -317,7 +317,7 @@ def test_a_scenario_that_the_model_has_no_room_for_is_refused_by_name() -> None:
     assert fits(60_000, "agentic-coding") == []
     ((refuses, line),) = fits(8192, "10k1.5k")
     assert refuses
-    assert line.endswith(": give a shorter --synthetic-input-tokens-mean beside it")
+    assert line.endswith(": also use a shorter --synthetic-input-tokens-mean")
     of_server: Any = advise_on_error(
         400, "maximum context length is 4096", asked("--scenario", "1k8k"), key=False
     )

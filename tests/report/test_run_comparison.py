@@ -195,7 +195,7 @@ def test_sweeps_stage_by_stage(tmp_path: Path) -> None:
     text = render_comparison_console(compare_folders([base, run]))
     assert f"Not compared: 8 only in {run}." in text
     rows = [line.split()[-1] for line in text.splitlines() if line.startswith("4 ")]
-    assert rows == ["worse", "seen"]
+    assert rows == ["worse", "difference"]
     (run / "stages" / "2" / "profile_export.jsonl").unlink()
     assert "4: " in compare_folders([base, run]).runs[0].alone[2]
 
@@ -239,7 +239,7 @@ def test_prefill_limits_limit_by_limit(tmp_path: Path) -> None:
 def test_a_run_that_mixes_limits_is_not_compared_with_one_that_does_not(tmp_path: Path) -> None:
     base = compared_limits(tmp_path / "base", {None: 100, 1: 100})
     (pair,) = compare_folders([base, a_folder(tmp_path / "plain", drawn(1))]).runs
-    assert pair.other_work == f"{base} compares prefill limits, and mixes them"
+    assert pair.other_work == f"{base} compares prefill limits, so its metrics mix them"
     assert {line.word for line in pair.lines} == {"-"}
 
 
@@ -263,7 +263,7 @@ def test_the_command(
     files = ["--json", "c.json", "--markdown", "c.md"]
     assert main(["compare", "base", "same", "slow", "--verbose", *files]) == 0
     found = add_run_spread(found)
-    assert all("is not known: that takes 3 more" in pair.between_runs for pair in found.runs)
+    assert all("is unknown: it needs 3 more" in pair.between_runs for pair in found.runs)
     assert capsys.readouterr().out == f"{render_comparison_console(found)}\n{WEATHER}\n"
     assert Path("c.md").read_text() == render_comparison_markdown(found)
     assert msgspec.json.decode(Path("c.json").read_bytes(), type=Comparison) == found
@@ -282,7 +282,7 @@ def test_the_console_ends_with_what_differs(found: Comparison, tmp_path: Path, w
         (
             found.runs[0],
             "same against base: no significant difference in 13 figures. ",
-            "no significant difference",
+            "difference",
         ),
         (found.runs[1], "slow against base: ", "  worse"),
     ):
@@ -291,7 +291,7 @@ def test_the_console_ends_with_what_differs(found: Comparison, tmp_path: Path, w
         assert max(map(len, lines)) <= width
         text = " ".join(" ".join(lines).split())
         assert text.startswith(beginning)
-        assert "cancels it. All figures:" in text  # no request failed
+        assert "avoids this. All metrics:" in text  # no request failed
         assert any(line.endswith(word) for line in lines)
         assert "Run both again, or use locust-llm ab." in text
     assert "TTFT p50 (ms) worse" in text
@@ -356,7 +356,7 @@ def test_figures_that_cut_requests_leave_open_are_bounds(tmp_path: Path) -> None
     assert (ttft.value, ttft.value_open, ttft.base_open) == (5000.0, True, False)
     assert (itl.value, itl.value_open) == (0.0, True)
     assert any(
-        w.endswith("600 of 800 requests were cut, and count with their age.")
+        w.endswith("600 of 800 requests were unfinished and count with their age.")
         for w in found.runs[0].warnings
     )
     row = next(
@@ -386,7 +386,7 @@ def test_other_work_is_put_beside_and_no_difference_given(tmp_path: Path) -> Non
         }
         assert pair.lines[0].value is not None
         assert (
-            f"Not compared, as this was other work: {pair.other_work}."
+            f"Not compared, because the workload differs: {pair.other_work}."
             in render_comparison_console(found)
         )
     said = format_comparison_ending(found, 120)
@@ -416,12 +416,14 @@ def test_two_runs_of_one_seed_may_have_met_a_warm_cache(tmp_path: Path) -> None:
     ]
     warmed, same, maybe, fresh, other = compare_folders(folders).runs
     assert warmed.other_work == (
-        "0% of the input tokens were cached in the base, 95% here, as both runs sent the same words"
+        "0% of the input tokens were cached in the base and 95% here, because both runs sent the "
+        "same words"
     )
     assert {line.word for line in warmed.lines} == {"-"}
     said = "both runs sent the same words (--random-seed 7 without --fresh-words)"
     assert (
-        warmed.warnings[0] == f"{said}: 0% of the input tokens were cached in the base, 95% here."
+        warmed.warnings[0]
+        == f"{said}: 0% of the input tokens were cached in the base and 95% here."
     )
     assert (maybe.other_work, maybe.warnings[0]) == (
         "",
@@ -444,8 +446,8 @@ def test_a_run_that_is_invalid_is_named_first(
         client=ClientVerdict("INVALID", reasons=("read lag",), signals={"read lag": "INVALID"}),
     )
     text = (
-        "bad is INVALID: the load generator distorted its figures, so a difference may come "
-        "from there."
+        "bad is INVALID: the load generator distorted its metrics, so a difference may be caused "
+        "by it."
     )
     assert compare_folders([Path("good"), Path("bad")]).runs[0].warnings[0] == text
     assert compare_folders([Path("bad"), Path("good")]).warnings[0] == text

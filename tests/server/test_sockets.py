@@ -39,7 +39,7 @@ def test_there_is_enough(
 
 def test_too_few_files() -> None:
     assert explain_shortage(985, 1, 1024, PORTS) == (
-        "with -u 985 a process needs 1025 open files, but the system allows 1024: ulimit -Hn 1025 "
+        "with -u 985 a process needs 1025 open files, but the system allows 1024: run ulimit -Hn 1025 "
         "(as root; for a container: --ulimit nofile=1025), --processes 2, or at most 984 users"
     )
     said = explain_shortage(1969, 2, 1024, PORTS)  # one of the two has 925
@@ -87,7 +87,7 @@ def test_a_user_has_a_connection_to_each_of_several_addresses() -> None:
     said = explain_shortage(493, 1, 1024, PORTS, addresses=2) or ""
     assert said.startswith(
         "with -u 493 and 2 addresses a process needs 1026 open files, but the system allows 1024: "
-        "ulimit -Hn 1026 "
+        "run ulimit -Hn 1026 "
     )
     assert said.endswith("--processes 2, or at most 492 users")
     assert explain_shortage(493, 2, 1024, PORTS, addresses=2) is None
@@ -99,7 +99,7 @@ def test_ports_are_those_of_each_source_address() -> None:
     assert (explain_shortage(3 * 28_232 + 1, 8, 100_000, PORTS, 3) or "").startswith(
         "84697 users (-u) need as many ports to the server, but this machine has 84696 (32768 to "
         "60999 at each of 3 addresses): sysctl -w net.ipv4.ip_local_port_range='1024 65535' (as "
-        "root), 4 addresses of this machine (--source-ip), "
+        "root), 4 source addresses (--source-ip), "
     )
 
 

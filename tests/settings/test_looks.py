@@ -53,7 +53,7 @@ def test_what_has_too_few_requests_for_an_interval_is_reported_before_the_run() 
         )
 
     (line,) = few(request_count=300)
-    assert line.startswith("--request-count 300 for ttft p99 < 1s: ")
+    assert line.startswith("--request-count 300 may be too few for ttft p99 < 1s: ")
     assert "an interval of p99 within the measured values needs 368" in line
     assert few(request_count=368) == []
     (line,) = few(request_rate=5.0, run_time_s=60.0)

@@ -175,7 +175,7 @@ def test_rows_name_their_tenants(tmp_path: Path) -> None:
     assert look_through_inputs(settings(**asked)) is not None
     for more, why in (
         ({"tenant_mix": "gold=1,pro=2"}, "the tenant free, which is missing in"),
-        ({"isolate": "gold"}, "a rate"),
+        ({"isolate": "gold"}, "a request rate"),
     ):
         with pytest.raises(ValueError, match=why):
             look_through_inputs(settings(**{**asked, **more}))
