@@ -50,8 +50,8 @@ def explain_shortage(
         reasons.append(
             f"{users} users (-u) need as many ports to the server, but this machine has {there} "
             f"({ports[0]} to {ports[1]}{apiece}): "
-            f"{_widen(users, there, sources)}{-(-users // _count(ports))} source addresses of this "
-            "machine (--source-ip), or workers on more machines (--master, --worker)"
+            f"{_widen(users, there, sources)}{-(-users // _count(ports))} source addresses "
+            "(--source-ip), or workers on more machines (--master, --worker)"
         )
     if files is not None and room is not None and each > files:
         share = "" if processes == 1 else f" over {processes} processes"

@@ -154,7 +154,7 @@ def test_more_users_than_one_address_has_ports(space: tuple[str, ...], tmp_path:
             "80 users (-u) need as many ports to the server, but this machine has 50 (40000 to "
             "40049)" in refused.stderr
         )
-        assert "2 addresses of this machine (--source-ip)" in refused.stderr
+        assert "2 source addresses (--source-ip)" in refused.stderr
         done = subprocess.run(
             [*space, *asked, *TWO], capture_output=True, text=True, timeout=90, check=False
         )

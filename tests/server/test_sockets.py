@@ -57,7 +57,7 @@ def test_too_few_ports() -> None:
         assert explain_shortage(28_233, processes, 100_000, PORTS) == (
             "28233 users (-u) need as many ports to the server, but this machine has 28232 (32768 "
             "to 60999): sysctl -w net.ipv4.ip_local_port_range='1024 65535' (as root), 2 source "
-            "addresses of this machine (--source-ip), or workers on more machines (--master, "
+            "addresses (--source-ip), or workers on more machines (--master, "
             "--worker), or at most 28232 users"
         )
     beyond = explain_shortage(64_513, 8, 100_000, WIDEST_PORTS)
