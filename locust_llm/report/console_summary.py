@@ -578,9 +578,8 @@ def format_comparison_ending(compared: Comparison, width: int) -> str:
     """The differences for ``locust-llm compare``, in as many lines."""
     of_failures = f" {OF_FAILURES}" if may_have_failures(compared) else ""
     last = _wrapped(
-        "These runs were made one after the other, so a change in between looks like a "
-        f"difference. locust-llm ab avoids this.{of_failures} All metrics: --verbose, --markdown "
-        "FILE.", width,
+        "A change between the runs looks like a difference. locust-llm ab avoids "
+        f"this.{of_failures} All metrics: --verbose, --markdown FILE.", width,
     )  # fmt: skip
     room = LINES - len(last) - 1
     if len(compared.runs) == 1:
