@@ -728,10 +728,10 @@ def _fit_comparison(
     titles: tuple[str, str], rows: Sequence[Sequence[str]], width: int
 ) -> list[str]:
     """A table that always keeps its last column, the word. As far as needed, the names of the runs
-    get shorter. Then the difference, its interval, its percentage and the base are left out."""
+    get shorter. Then the difference, its interval, its percentage, the base and this run are left out."""
     lines = [("", *titles, *HEAD_OF_RUNS), *rows]
     table = _align_all(lines)
-    for left_out in (set[int](), {3}, {3, 5}, {3, 4, 5}, {1, 3, 4, 5}):
+    for left_out in (set[int](), {3}, {3, 5}, {3, 4, 5}, {1, 3, 4, 5}, {1, 2, 3, 4, 5}):
         if not table or max(map(len, table)) <= width:
             break
         lines[0] = ("", *SHORT_TITLES, *HEAD_OF_RUNS)

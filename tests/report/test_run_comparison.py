@@ -292,7 +292,7 @@ def test_the_console_ends_with_what_differs(found: Comparison, tmp_path: Path, w
         text = " ".join(" ".join(lines).split())
         assert text.startswith(beginning)
         assert "avoids this. All metrics:" in text  # no request failed
-        assert any(line.endswith(word) for line in lines), lines
+        assert any(line.endswith(word) for line in lines), "\n".join(lines)
         assert "Run both again, or use locust-llm ab." in text
     assert "TTFT p50 (ms) worse" in text
     swept_ = compare_folders(
