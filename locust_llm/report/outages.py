@@ -145,7 +145,8 @@ def select_outages_between(
     outages: Sequence[Outage], run: Run, began_at: float, ended_at: float
 ) -> tuple[Outage, ...]:
     """The outages in a part of the run, which has Unix seconds."""
-    began_s, ended_s = began_at - run.profiling_at, ended_at - run.profiling_at
+    began_s = began_at - run.profiling_at
+    ended_s = ended_at - run.profiling_at
     return tuple(
         outage for outage in outages if outage.began_s < ended_s and _end_s(outage) > began_s
     )

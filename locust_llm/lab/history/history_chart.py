@@ -89,7 +89,8 @@ def trace_sparkline(values: Sequence[float]) -> str:
     if len(values) < 2:
         return ""
     width, height = SPARKLINE
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     span = max(high - low, abs(high) * LEAST_SPAN) or 1.0
     bottom = (low + high - span) / 2
     step = width / (len(values) - 1)

@@ -595,13 +595,21 @@ def _widened(
 def _describe_uncounted_arm(pairs: Sequence[PairRequests], run: Run) -> str:
     """Where requests last as long as blocks, all of an arm may begin in the washout. Empty: each
     arm has some that count."""
-    blocks = {BASE: [pair.base for pair in pairs], CANDIDATE: [pair.candidate for pair in pairs]}
-    silent = [arm for arm, of in blocks.items() if not any(block.counted.size for block in of)]
+    of_base = [pair.base for pair in pairs]
+    of_candidate = [pair.candidate for pair in pairs]
+    blocks = {BASE: of_base, CANDIDATE: of_candidate}
+    silent = []
+    for arm, of_arm in blocks.items():
+        if not any(block.counted.size for block in of_arm):
+            silent.append(arm)
     if not pairs or not silent:
         return ""
     whose = f"the {silent[0]}" if len(silent) == 1 else "base or candidate"
     found = f"No request of {run.settings.isolate or whose} counts"
-    whole = pd.concat([block.whole.requests for arm in silent for block in blocks[arm]])
+    whole_blocks = []
+    for arm in silent:
+        whole_blocks += [block.whole.requests for block in blocks[arm]]
+    whole = pd.concat(whole_blocks)
     request_s = float((whole["closed_at"] - whole["sent_at"]).mean())
     block_s, washout_s = run.settings.block_duration, run.settings.washout_s
     enough_s = None
