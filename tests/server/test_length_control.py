@@ -50,7 +50,7 @@ def test_extra_inputs(text: str, fields: dict[str, object]) -> None:
         ("[1]", "got '[1]'"),
         ("a:[1,", "begins as JSON"),
         ("a:[NaN]", "begins as JSON"),
-        ("a:[1]b:2", "behind a value"),
+        ("a:[1]b:2", "after a value"),
         ("a:" + "[" * 100_000, "begins as JSON"),
         ("a:1 a:2", "'a' twice"),
         ("max_tokens:5", "use --output-tokens-mean"),

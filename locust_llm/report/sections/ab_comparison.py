@@ -758,7 +758,7 @@ def _explain_infinitely_worse(values: Floats) -> str:
     worse = int((np.isfinite(known[:, 0]) & np.isinf(known[:, 1])).sum())
     if len(known) < LEAST or worse <= len(known) / 2:
         return ""
-    return f"it lands on a failure at the candidate alone in {worse} of {len(known)} pairs"
+    return f"it falls on a failed request at the candidate alone in {worse} of {len(known)} pairs"
 
 
 def _describe_silent_arms(everything: RequestSelection, run: Run) -> str:

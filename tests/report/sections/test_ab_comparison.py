@@ -505,8 +505,8 @@ def test_a_candidate_that_dies_breaks_a_rule_in_most_pairs(dead: int, status: st
     (result,) = summary.slos
     assert result.status == status
     reasons = {
-        "FAIL": "it lands on a failure at the candidate alone in 6 of 10 pairs",
-        "INCONCLUSIVE": "it lands on a failure in 5 of 20 blocks",
+        "FAIL": "it falls on a failed request at the candidate alone in 6 of 10 pairs",
+        "INCONCLUSIVE": "it falls on a failed request in 5 of 20 blocks",
     }
     assert result.reason == reasons[status]
     last_s = 10 * (2 * last_pair + 1) + 5 + (BASES[last_pair - 1] + 40) / 1000

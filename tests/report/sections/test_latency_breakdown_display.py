@@ -127,7 +127,7 @@ def test_the_way_through_a_proxy_is_not_taken_for_the_servers() -> None:
     assert "24 ms in the server and on the way through the proxy" in summarise_latency_parts(
         through
     )
-    assert "The time on the path through the proxy (p:3128) is not known" in texts(through)[-1]
+    assert "The time on the path through the proxy (p:3128) is unknown" in texts(through)[-1]
     told = replace(SLOW, proxy="p:3128")
     assert "proxy" not in f"{summarise_latency_parts(told)} {texts(told)}"
 
@@ -231,7 +231,7 @@ def test_slow_requests_of_a_standstill_have_no_advice_on_prompts() -> None:
 
     text, line = explain((UNIX + 80.05, UNIX + 85.05))
     assert "in the server. 5 s of it is a standstill of the server." in text
-    assert "; 98% of it is a standstill of the server." in line
+    assert "; 98% of it the server stood still." in line
     assert (
         "The server stood still while 3 requests awaited the first token: 250 ms of the mean"
         in text
@@ -407,7 +407,7 @@ def test_each_mean_names_its_own_number_of_requests() -> None:
 @pytest.mark.parametrize(
     ("first", "after_s", "said"),
     [
-        (100, 0.05, "so 10% of that time cannot be separated."),  # 90 x 50 ms of 100 x 50 ms
+        (100, 0.05, "10% of that time cannot be separated."),  # 90 x 50 ms of 100 x 50 ms
         (100, 0.045, ""),  # 90 x 50 ms: all of it
         (60, 0.05, ""),  # other clients' first tokens came before
     ],

@@ -69,7 +69,7 @@ def test_what_a_look_decided_stays_where_the_figure_at_the_end_agrees() -> None:
     assert (kept.status, kept.low, kept.high) == (PASS, None, None)
     assert kept.reason == ("decided at the look after 22 s, with a 95% interval of 190ms to 198ms")
     assert again.status == INCONCLUSIVE
-    again_open = "the look, ttft avg < 199ms is INCONCLUSIVE again."
+    again_open = "the decision, ttft avg < 199ms is INCONCLUSIVE again."
     assert any(remark.endswith(again_open) for remark in make_remarks(summary, run))
 
 
@@ -113,9 +113,7 @@ def test_what_ended_the_wait_for_open_requests_is_named(
     """The run was stopped at second 100."""
     run = replace(a_run(stop_timeout_s=grace_s), cut_at=cut_at)
     records = [answered(5, 10), failed("cut", sent_at=97.0, closed_at=102.0)]
-    assert f"1 request was still running {why}, 1 of them before the first token" in said(
-        records, run
-    )
+    assert f"1 request was unfinished {why}, 1 of them before the first token" in said(records, run)
 
 
 # -- a stub, or a cache ----------------------------------------------------------------------------
@@ -170,7 +168,7 @@ def test_a_cache_that_was_asked_for_is_told() -> None:
 @pytest.mark.parametrize(
     ("cached", "by_metrics", "expected"),
     [
-        (None, None, "so the server's prefix cache may be warm"),
+        (None, None, "so an earlier run may have filled the server's prefix cache"),
         (0, None, None),
         (0, 0.1, None),  # usage is of these requests alone
         (None, 0.0, None),
@@ -199,7 +197,7 @@ def test_after_the_load_the_measured_share_stands_in_place_of_a_guess(
     found = [one for one in make_remarks(summary, run) if "--random-seed 7" in one]
     assert len(found) == (expected is not None)
     assert expected is None or expected in found[0]
-    assert len(found) == 0 or by_metrics is None or "may be warm" not in found[0]
+    assert len(found) == 0 or by_metrics is None or "may have filled" not in found[0]
 
 
 def test_a_dataset_that_began_again_is_warned_of() -> None:
@@ -223,7 +221,7 @@ def test_a_dataset_that_began_again_is_warned_of() -> None:
     ],
 )
 def test_a_rule_about_what_arrives_needs_an_open_loop(rule: str) -> None:
-    closed = f"In a closed loop, an SLO on {rule.split()[0]} holds for 2 users"
+    closed = f"In a closed loop, an SLO on {rule.split()[0]} applies to 2 users"
     assert closed in said([answered(5, 10)] * 20, slo=(rule,))
     assert closed not in said([answered(5, 10)] * 20, slo=(rule,), request_rate=2.0)
 
@@ -239,12 +237,12 @@ def test_chunks_that_nobody_counted_are_held_against_the_length_asked_for() -> N
     few = [answered(10, 20, asked_output_tokens=40, tokens_from="chunks")] * 4
     text = said(few)
     assert (
-        "WARNING: responses had 2 chunks on average, 95.0% fewer than the 40 tokens asked for."
+        "WARNING: responses had 2 chunks on average, 95.0% fewer than the 40 requested tokens."
         in text
     )
     assert "WARNING: the server counted no tokens (usage); of 4 each chunk counts as one." in text
     as_many = [answered(10, 20, asked_output_tokens=2, tokens_from="chunks")] * 4
-    assert "tokens asked for" not in said(as_many)
+    assert "requested tokens" not in said(as_many)
 
 
 # -- percentiles of too few ------------------------------------------------------------------------
@@ -252,7 +250,7 @@ def test_chunks_that_nobody_counted_are_held_against_the_length_asked_for() -> N
 
 def test_a_percentile_of_too_few_is_warned_of_once() -> None:
     assert (
-        "WARNING: p99 of 99 requests rests on the slowest one or two requests: p99 takes 100 "
+        "WARNING: p99 of 99 requests rests on the slowest one or two requests: p99 needs 100 "
         "requests. Run longer (-t), or send more (--request-count)."
     ) in said([answered(5, 10)] * 99)
     assert "p90 and above of 9 requests rest on the slowest" in said([answered(5, 10)] * 9)
@@ -260,7 +258,7 @@ def test_a_percentile_of_too_few_is_warned_of_once() -> None:
     assert "on the slowest" not in said([answered(5, 10)] * 100)
     rare = said([answered(5, 10)] * 100, percentiles=(50.0, 99.9))
     assert "p99.9 of 100 requests" in rare
-    assert "p99.9 takes 1000 requests" in rare  # 100 / 0.1
+    assert "p99.9 needs 1000 requests" in rare  # 100 / 0.1
     assert "on the slowest" not in said([])
 
 

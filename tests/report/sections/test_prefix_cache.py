@@ -164,7 +164,7 @@ def test_asked_implied_and_delivered() -> None:
     )
     assert list(make_cache_remarks(found)) == []
     assert describe_prefix_cache(found).startswith(
-        "asked for 80.0% over 2 prefixes of together 208 tokens; implied 80.0%"
+        "target 80.0% over 2 prefixes of together 208 tokens; theoretical 80.0%"
     )
     # the prompts were made a quarter longer than they came to be: so was the prefix
     assert measure_prefix_cache(records(asked=150), None, a_run()).implied == 80 / 120  # type: ignore[union-attr]
@@ -198,7 +198,7 @@ def test_one_share_of_the_input_stands_under_the_name_and_says_what_it_is_of() -
     assert describe_cached_input(None, None) == "unknown"
     both = describe_prefix_cache(measure_prefix_cache(records(), 0.787, a_run()))  # type: ignore[arg-type]
     assert (
-        "delivered 80.0% by usage (answered requests), 78.7% by the server's metrics (all requests"
+        "observed 80.0% by usage (answered requests), 78.7% by the server's metrics (all requests"
         in both
     )
 
@@ -209,7 +209,7 @@ def test_one_share_of_the_input_stands_under_the_name_and_says_what_it_is_of() -
         (a_run(), 90, []),  # 75 % of 120
         (a_run(), 0, [
             "the observed hit rate is 0.0%: its cache is off, is smaller than the working set"]),
-        (a_run(), 112, ["delivered 93.3%: it finds more"]),
+        (a_run(), 112, ["observed hit rate is 93.3%"]),
         (a_run(), None, ["--enable-prompt-tokens-details"]),
         (a_run(90.0), 96, ["90.0% of the input tokens should come", "text that is not shared takes part"]),
         (
