@@ -153,7 +153,7 @@ def test_through_a_real_proxy_with_tls_and_a_client_certificate(
     run = read_run(out)
     assert run.proxy == run.health[0].proxy == f"127.0.0.1:{tinyproxy}"
     assert (
-        f"requests pass 127.0.0.1:{tinyproxy} (a tunnel, CONNECT)"
+        f"requests pass through the proxy 127.0.0.1:{tinyproxy} (a CONNECT tunnel)"
         in (out / "summary.md").read_text()
     )
     rows = truth(simulator, tmp_path)

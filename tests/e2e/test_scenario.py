@@ -103,7 +103,7 @@ def test_a_scenario_without_room_is_refused_by_its_name(tmp_path: Path) -> None:
         assert done.returncode == ExitStatus.REFUSED
         assert "--scenario code-generation: prompts of " in done.stderr
         assert (
-            "give a shorter --shared-system-prompt-length or --user-context-prompt-length"
+            "also use a shorter --shared-system-prompt-length or --user-context-prompt-length"
             in done.stderr
         )
         less = (

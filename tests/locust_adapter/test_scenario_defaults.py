@@ -322,8 +322,8 @@ def test_a_scenario_that_the_model_has_no_room_for_is_refused_by_name() -> None:
         400, "maximum context length is 4096", asked("--scenario", "1k8k"), key=False
     )
     assert of_server == (
-        "a prompt and its output in scenario 1k8k are too long for the model: give a shorter "
-        "--seq-dist beside it"
+        "a prompt and its output in scenario 1k8k are too long for the model: also use a shorter "
+        "--seq-dist"
     )
 
 

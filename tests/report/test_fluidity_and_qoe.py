@@ -176,7 +176,7 @@ def test_what_is_wrong_is_said() -> None:
         parse_reading_pace(0.0, "1s,1s")
     assert not parse_rule("fluidity p5 > 0.9").less_is_better
     assert parse_rule("reading_stall p95 < 1s").less_is_better
-    assert "what a reader feels" in next(
+    assert "reading metrics are computed" in next(
         validate_rules(resolve_rules(("abort: fluidity p5 > 0.9",), None, None))
     )
     assert (

@@ -98,9 +98,9 @@ def test_annotations() -> None:
         "observed 10.5ms (95%25 interval 9ms to 12ms, of 200 values)\n",
         "::warning title=SLO FAIL%3A warn%3A ttft p50 < 6ms::"
         "observed 10.5ms (95%25 interval 9ms to 12ms, of 200 values)\n",
-        "::warning title=SLO INCONCLUSIVE%3A ttft p99 < 20.1ms::observed 20ms (95%25 interval 20ms to 21.36ms, of 200 values): "
-        "its 95%25 interval crosses the limit, "
-        "a longer run may tell; an end of it lies beyond all values, by their spread\n",
+        "::warning title=SLO INCONCLUSIVE%3A ttft p99 < 20.1ms::observed 20ms (95%25 interval "
+        "20ms to 21.36ms, of 200 values): its 95%25 interval crosses the limit, a longer run may "
+        "decide it; an end of it lies beyond all values, by their spread\n",
     ]  # fmt: skip
     assert [line.partition("::With ")[0] for line in lines[3:]] == [
         "::notice title=locust-llm%3A SLO FAIL"

@@ -84,7 +84,7 @@ def test_a_session_in_virtual_time(tmp_path: Path) -> None:
         "quiet time was seen yet to "
         "distinguish them); usual gap 0% above the lowest\n"
     )
-    assert "6 rounds, 0 without an answer" in said[-1]
+    assert "6 rounds, 0 without a response" in said[-1]
     assert "stalls: 33% of the time (" in said[-1]
     lines = (tmp_path / FILE).read_bytes().splitlines()
     assert [msgspec.json.decode(line, type=CanaryRound) for line in lines] == session.rounds

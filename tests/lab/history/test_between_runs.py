@@ -91,7 +91,7 @@ def test_a_difference_no_larger_than_that_of_like_runs_is_named(
     stated = (
         "Two runs of this workload on this server differ by up to 8.0% in TTFT p50 (95%, from 5)."
     )
-    advice = " No larger than that: TTFT p50 (ms). Run both again, or use locust-llm ab."
+    advice = " Within this variation: TTFT p50 (ms). Run both again, or use locust-llm ab."
     assert text == stated + advice * within
 
 

@@ -205,7 +205,7 @@ def test_the_report_has_no_figure_that_the_tool_lacks(
         # first send at 0, last end at 1.6
         assert made["request_throughput"]["avg"] == pytest.approx(3 / 1.6, abs=1e-5)
         assert made["output_token_throughput"]["avg"] == pytest.approx(9 / 1.6, abs=1e-5)
-        assert ("between the first and the last" in text, "when requests were due" in text) == (
+        assert ("between the first and the last" in text, "due times of requests" in text) == (
             not gaps,
             not due,
         )

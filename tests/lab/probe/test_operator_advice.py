@@ -51,7 +51,7 @@ def test_a_chunk_size_for_a_gap_is_in_proportion_to_tokens() -> None:
     ms: 640 ms."""
     said = about(derive_advice(symptoms(), FIVE_HUNDRED, 0.020), "chunks")
     assert "chunks of about 250 tokens (vLLM: --max-num-batched-tokens 250" in said.what
-    assert "about 20 ms beside a prompt, and 640 ms for one of 8,000 tokens" in said.what
+    assert "about 20 ms during a prompt, and 640 ms for one of 8,000 tokens" in said.what
     assert "500 tokens the gaps during a prompt are 30 ms, without one 10 ms" in said.why
 
 
@@ -76,7 +76,7 @@ def test_chunked_in_turn_a_limit_of_two_costs_nothing() -> None:
         "8 prompts of 2,000 tokens sent together had the last first token after 800 ms, 8.0 times"
         in said.why
     )
-    assert "beside two prompts are 30 ms, beside one 30 ms" in said.why
+    assert "during two prompts are 30 ms, during one 30 ms" in said.why
 
 
 def test_a_concurrency_is_the_bound_of_a_closed_loop() -> None:
@@ -104,14 +104,14 @@ def test_prefill_first_one_at_a_time() -> None:
     )
     # 8,000 tokens take 400 ms, 390 more than a gap: 512 take 25 more
     assert "chunks of about 512 tokens" in about(said, "chunks").what
-    assert "about 35 ms beside a prompt" in about(said, "chunks").what
+    assert "about 35 ms during a prompt" in about(said, "chunks").what
 
 
 def test_where_stalls_do_not_add_up_a_limit_makes_none_shorter() -> None:
     pairs = [stall(turn, 4000, "pair", longest_s=0.21) for turn in (1, 2)]
     found = symptoms(stalls=(*stopped().of("stall"), *pairs))
     assert (
-        "210 ms, beside one 200 ms"
+        "210 ms, during one 200 ms"
         in about(derive_advice(found, Diagnosis(PREFILL_FIRST)), "does not shorten stalls").why
     )
 

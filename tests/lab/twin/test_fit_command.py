@@ -90,7 +90,7 @@ def test_a_probe_that_cannot_tell_says_why(
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ([], "twin fit takes --host URL, or folders"),
+        ([], "twin fit needs --host URL, or the folders"),
         (["/nowhere"], "/nowhere holds no run"),
         (["--most-users", "1"], "takes a whole number from 2"),
         (["--time", "5s"], "takes a time such as 90s or 6m"),
@@ -212,13 +212,13 @@ def test_the_report_has_the_verdict_the_settings_and_the_checks() -> None:
     twin = Twin(
         model=plain(budget=512, max_num_seqs=16),
         trust=Trust(verdict=SHAPE, reasons=("it was off by 20%",)),
-        ranges=Ranges(users=(1, 8)), unknown={"kv_tokens": "no limit was seen"}, checks=(check,),
+        ranges=Ranges(users=(1, 8)), unknown={"kv_tokens": "no limit was observed"}, checks=(check,),
     )  # fmt: skip
     text = format_fit_report(twin, Diagnosis(CHUNKED, reasons=("a prompt took 4 steps",)))
     assert "good for relative changes only.\nWhy: it was off by 20%." in text
     assert "Scheduler: chunked, 512 tokens a step, at most 16 requests at a time." in text
     assert "Because: a prompt took 4 steps." in text
-    assert "Not known: kv-tokens: no limit was seen." in text
+    assert "Not known: kv-tokens: no limit was observed." in text
     assert (
         "8 users (40 requests)  ttft p50       200 ms  100 ms to 300 ms      250 ms     -20%"
         in text
@@ -233,7 +233,7 @@ def test_who_is_stopped_hears_how_to_go_on(
 ) -> None:
     module._go_on([tmp_path / "a", tmp_path / "b"])
     assert capsys.readouterr().err.endswith(
-        f"this goes on: locust-llm twin fit {tmp_path / 'a'} {tmp_path / 'b'}\n"
+        f"To continue: locust-llm twin fit {tmp_path / 'a'} {tmp_path / 'b'}\n"
     )
     module._go_on([tmp_path / "a"])
-    assert "begin with a new one" in capsys.readouterr().err
+    assert "start a new one" in capsys.readouterr().err

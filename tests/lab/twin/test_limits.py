@@ -79,7 +79,7 @@ def test_larger_steps_than_those_of_the_fit_are_marked(change, said):
 
 def test_what_is_unknown_is_said_where_it_matters():
     twin = msgspec.structs.replace(
-        TWIN, unknown={"max_num_seqs": "no limit was seen", "policy": "guessed"}
+        TWIN, unknown={"max_num_seqs": "no limit was observed", "policy": "guessed"}
     )
     changed = WhatIf(
         OfferedLoad(users=1),
@@ -87,10 +87,10 @@ def test_what_is_unknown_is_said_where_it_matters():
     )
     assert [*whatif_grid.list_unknowns(twin, WhatIf(OfferedLoad(users=1)), (), ())] == []
     assert [*whatif_grid.list_unknowns(twin, WhatIf(OfferedLoad(users=17)), (), ("17 users",))] == [
-        "max_num_seqs: no limit was seen"
+        "max_num_seqs: no limit was observed"
     ]
     assert [*whatif_grid.list_unknowns(twin, changed, (), ())] == [
-        "max_num_seqs: no limit was seen",
+        "max_num_seqs: no limit was observed",
         "policy: guessed",
     ]
     assert [*whatif_grid.list_unknowns(twin, changed, ("max_num_seqs",), ())] == [

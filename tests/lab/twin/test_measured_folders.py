@@ -66,7 +66,7 @@ def test_what_is_missing_is_said(folders: tuple[Path, Path], tmp_path: Path) -> 
     probe, sweep_ = folders
     for given, why in (
         ([sweep_], "none of these is a probe"),
-        ([probe], "there is no sweep beside it"),
+        ([probe], "there is no sweep"),
         ([probe, probe, sweep_], "a twin is of one probe, and here are 2"),
         ([tmp_path], "holds no run"),
     ):
@@ -117,7 +117,7 @@ def test_a_damaged_run_says_what_to_do(folders: tuple[Path, Path], tmp_path: Pat
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"prefill_concurrency": 2}, "a gate held its requests back"),
+        ({"prefill_concurrency": 2}, "a prefill limit held its requests back"),
         ({"sweep": "prefill-concurrency=1,2"}, "a gate"),
         ({"aa": True}, "compares two servers"),
         ({"streaming": False}, "not streamed"),

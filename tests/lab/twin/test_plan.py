@@ -134,7 +134,7 @@ def test_no_number_of_replicas_holds_what_an_idle_one_does_not():
 @pytest.mark.parametrize(
     ("twin", "why"),
     [
-        (made(QUEUE, SHAPE), "good for shape"),
+        (made(QUEUE, SHAPE), "good for relative changes"),
         (made(QUEUE, error=0.11), "kept out of its fit is 11%"),
         (made(QUEUE, error=None), "was not measured"),
         (made(QUEUE, error=0.1), ""),

@@ -30,7 +30,7 @@ TWIN = Twin(
     ranges=Ranges(users=(1, 64), prompt_tokens=(32, 4000), output_tokens=(40, 200), saturated=True),
     origin=Origin(host="http://127.0.0.1:8000", model="tiny", folders=("reports/a", "reports/b"),
         requests=900),
-    intervals={"fixed_s": (0.007, 0.008)}, unknown={"kv_tokens": "no limit was seen"},
+    intervals={"fixed_s": (0.007, 0.008)}, unknown={"kv_tokens": "no limit was observed"},
     lengths=((100, 20), (300, 40)),
     draws=(Draw(0.007, 3e-5, 1e-5, 4e-8, 1e-9, 170.0, 0.001, 0.0),),
     checks=(HeldOutCheck(load="8 users", figure="ttft p50", said=0.1, low=0.09, high=0.11,

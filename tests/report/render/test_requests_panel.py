@@ -347,7 +347,7 @@ def test_a_term_tells_what_it_means_by_pointer_key_and_touch(browser: Any, page:
     with opened(browser, page) as shown:
         term, tip = shown.locator("#tiles .term").first, shown.locator(".term-tip")
         assert term.inner_text() == "TTFT from due"
-        means = "what a user would have waited"
+        means = "the wait of a real user"
         assert means in shown.locator(f"#{term.get_attribute('aria-describedby')}").text_content()
         term.hover()
         assert means in tip.inner_text()

@@ -111,7 +111,7 @@ def check_interval(
 def check_row(row: SloResult, levels: list[LoadLevel], sweep: SweepSummary) -> None:
     """The figure of a rule that passes is never of a stage that breaks it. It is of the highest
     stage that passes, where none breaks it up to there."""
-    if row.status != PASS or "figure is at" not in row.reason:
+    if row.status != PASS or "value is at" not in row.reason:
         return
     own = [(level, result) for level in levels for result in level.slos if result.rule == row.rule]
     failing = [level.value for level, result in own if result.status == FAIL]
@@ -120,7 +120,7 @@ def check_row(row: SloResult, levels: list[LoadLevel], sweep: SweepSummary) -> N
         for level, result in own
         if result.status == PASS and level.value < min(failing, default=math.inf)
     ]
-    at = float(row.reason.split("figure is at concurrency ")[1].split(",")[0].split(";")[0])
+    at = float(row.reason.split("value is at concurrency ")[1].split(",")[0].split(";")[0])
     assert any(
         (level.value, result.observed) == (at, row.observed) and result.status != FAIL
         for level, result in own
