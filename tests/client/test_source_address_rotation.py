@@ -62,7 +62,9 @@ def test_the_port_is_taken_when_the_destination_is_known(listener: socket.socket
 
 
 def test_a_host_of_another_family(listener: socket.socket) -> None:
-    with pytest.raises(OSError, match=r"no address of --source-ip leads to 127\.0\.0\.1") as failed:
+    with pytest.raises(
+        OSError, match=r"no address of --source-ip can reach 127\.0\.0\.1"
+    ) as failed:
         connect_socket("127.0.0.1", listener.getsockname()[1], SourceAddresses(["::1"]))
     assert failed.value.errno == errno.EAFNOSUPPORT
 

@@ -601,8 +601,7 @@ def test_the_drain_waits_for_those_that_are_there(begun: Any) -> None:
 def test_who_stops_a_run_reads_what_it_waits_for(begun: Any) -> None:
     line = begun(Master("a"), stop_timeout_s=12.5).open_line()
     assert line == (
-        "The run ends: waiting up to 12.5 s for open requests; press Ctrl-C again to cut them "
-        "off off"
+        "The run ends: waiting up to 12.5 s for open requests; press Ctrl-C again to cut them off"
     )
 
 
@@ -1340,7 +1339,7 @@ def test_the_form_that_processes_learn_is_noted_once(begun: Any) -> None:
     assert notes[:3] == [
         f"the server refuses stream_options (HTTP 400: no stream_options): {leave}",
         f"candidate: the server refuses stream_options (HTTP 400: no stream_options): {leave}",
-        "the server refuses max_tokens (HTTP 400: no max_tokens): requests have "
+        "the server refuses max_tokens (HTTP 400: no max_tokens): requests use "
         "max_completion_tokens instead, as with --max-tokens-field max_completion_tokens",
     ]
     assert len(notes) < 20

@@ -99,7 +99,7 @@ def test_a_rate_that_was_asked_for_is_locusts(users: int, rate: float, over_s: f
 
 
 def test_the_report_names_a_start_at_once() -> None:
-    assert str(plan(spawn_rate=32.0)) == "All 32 users started at once (-r 32 asks."
+    assert str(plan(spawn_rate=32.0)) == "All 32 users started at once (-r 32)."
     assert str(plan(spawn_rate=4.0)) == "32 users started over 7 s (-r 4)."
 
 

@@ -140,7 +140,7 @@ def test_how_well_the_clocks_agree_is_said_where_there_are_several(tmp_path: Pat
     (remark,) = master.workers.remarks()
     assert remark.startswith(
         "the times of 2 workers on other machines are aligned with the master's clock to within "
-        "1.2 ms; "
+        "1.2 ms. "
     )
 
 

@@ -297,7 +297,9 @@ def test_a_report_of_an_incomplete_run_is_one(
     assert reporter.make_reports(folder) == (result, "the records are incomplete")
 
 
-@pytest.mark.parametrize(("left", "said"), [("folder", "is empty"), ("nothing", "are not there")])
+@pytest.mark.parametrize(
+    ("left", "said"), [("folder", "is empty"), ("nothing", "its records are missing")]
+)
 def test_records_that_are_not_there_are_not_called_safe(
     left: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,7 +107,7 @@ def test_the_other_length_field_is_taken(server: TinyServer, who: str, streaming
     assert found.form == OTHER_LENGTH
     (note,) = (note for note in found.notes if "refuses" in note)
     assert note.endswith(
-        "requests have max_completion_tokens instead, as with --max-tokens-field "
+        "requests use max_completion_tokens instead, as with --max-tokens-field "
         "max_completion_tokens"
     )
     assert "max_tokens" not in server.asked[-1].body

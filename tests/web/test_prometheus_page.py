@@ -33,7 +33,7 @@ def test_the_port_has_the_page_and_nothing_else() -> None:
         gevent.joinall(asked, timeout=10)
         kind = "text/plain; version=0.0.4; charset=utf-8"
         assert [one.get() for one in asked] == [(200, kind), (200, kind), (404, ""), (404, "")]
-        with pytest.raises(RunRefused, match=r"--metrics-port .* another program has it"):
+        with pytest.raises(RunRefused, match=r"--metrics-port .* another program uses it"):
             serve_metrics_on(str(server.server_port), lambda: None)
     finally:
         server.stop()
