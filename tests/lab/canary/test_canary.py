@@ -76,7 +76,10 @@ def test_a_session_in_virtual_time(tmp_path: Path) -> None:
     clock = Clock()
     assert session.run(clock.rounds(1.0, "calm", "stalls"), clock.wait, clock.now) == ExitStatus.OK
     assert [one.at for one in session.rounds] == [100, 120, 140, 160, 180, 200]
-    assert PLAN.promise.startswith("at most 6 requests, one at a time, each with about 48 tokens, ")
+    assert PLAN.promise == (
+        "at most 6 requests, one at a time, each with about 48 input tokens (plus the server's "
+        "template) and 64 output tokens"
+    )
     assert "no stall in 500 ms watched; usual" in said[0]
     # of the last three: 2 x 0.5 of 2.5 s; so 4 stalls, and 40 % / 100 us tokens a second
     assert said[5].endswith(

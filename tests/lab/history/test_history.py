@@ -95,7 +95,7 @@ def test_arms_and_stages_are_not_mixed_into_one_row(tmp_path: Path) -> None:
     assert (ab.figures, ab.plus_minus, ab.note) == (
         {},
         {},
-        "two arms: its report has the metrics of each",
+        "an A/B test: its report has the metrics of each",
     )
     assert (sweep.figures, sweep.note) == ({}, "2 stages: its report has the metrics of each")
     assert one.figures

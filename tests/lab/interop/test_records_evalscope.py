@@ -136,7 +136,9 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         "request 3: its start time is '?'",
     ]
     with pytest.raises(
-        figures.UnknownFormat, match=r"requests, no figures: take benchmark_summary\.json beside it"
+        figures.UnknownFormat,
+        match=r"^it has requests but no summary: use benchmark_summary\.json in the same folder, or "
+        r"import it first$",
     ):
         figures.read_figures(path)
 

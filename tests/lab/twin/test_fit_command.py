@@ -78,7 +78,7 @@ def test_a_probe_that_cannot_tell_says_why(
     loads = swept_folder(tmp_path / "b", sweep(Server(budget=1024), (1, 2), QUIET))
     assert command(["fit", str(probe), str(loads)]) == ExitStatus.INCONCLUSIVE
     out = capsys.readouterr().out
-    assert "The probe could not identify the scheduler of the server, so there is no twin: " in out
+    assert "The probe cannot identify the scheduler of the server, so there is no twin: " in out
     assert "locust-llm twin fit --host URL" in out
     assert command(["fit", str(probe), str(loads), "--json"]) == ExitStatus.INCONCLUSIVE
     found = json.loads(capsys.readouterr().out)

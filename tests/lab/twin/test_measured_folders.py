@@ -118,7 +118,7 @@ def test_a_damaged_run_says_what_to_do(folders: tuple[Path, Path], tmp_path: Pat
     ("settings", "why"),
     [
         ({"prefill_concurrency": 2}, "a prefill limit held its requests back"),
-        ({"sweep": "prefill-concurrency=1,2"}, "a gate"),
+        ({"sweep": "prefill-concurrency=1,2"}, "a prefill limit held its requests back"),
         ({"aa": True}, "compares two servers"),
         ({"streaming": False}, "not streamed"),
         ({"model_mix": "a:1,b:1"}, "several models"),

@@ -48,7 +48,8 @@ def test_a_day_by_its_shape():
 
 @pytest.mark.parametrize("shape", ["round", "1,2,3", ",".join(["0"] * 24), ",".join(["-1"] * 24)])
 def test_another_shape_is_refused(shape):
-    with pytest.raises(ValueError, match="write flat, diurnal, or 24 numbers"):
+    why = "write flat, diurnal, or 24 comma-separated numbers, one per hour$"
+    with pytest.raises(ValueError, match=why):
         parse_day_factors(shape)
 
 

@@ -201,7 +201,7 @@ def test_a_plan_as_text(written, capsys):
     ("words", "why"),
     [
         (("--arrivals", "1/s"), "a plan needs an SLO"),
-        (("--arrivals", "nowhere.jsonl", "--slo", "ttft p95 < 1s"), "the file does not exist"),
+        (("--arrivals", "nowhere.jsonl", "--slo", "ttft p95 < 1s"), "there is no such file"),
         (("--arrivals", "1/s", "--day", "round", "--slo", "ttft p95 < 1s"), "write flat, diurnal"),
         (
             ("--arrivals", "1/s", "--slo", "ttft p95 < 1s", "--gpu-hour", "-1"),
