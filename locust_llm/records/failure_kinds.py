@@ -93,7 +93,7 @@ class SilenceDetector:
     def __init__(self, arm: str = "") -> None:
         """``arm`` names the server in a comparison."""
         self._server = arm or "server"
-        self._nothing_answers = f"the {arm} answers nothing" if arm else "nothing answers"
+        self._no_response = f"no response from the {arm}" if arm else "no response"
         self._answered_at: float | None = None
         """When anything was last answered, in Unix seconds. None: nothing was yet."""
         self._unanswered = 0
@@ -110,7 +110,7 @@ class SilenceDetector:
             was_reported, self._reported = self._reported, False
             self._answered_at = max(ended, self._answered_at or ended)
             self._unanswered = 0
-            again = f"The {self._server} answers again, after {silent_s:.1f} s."
+            again = f"The {self._server} responds again, after {silent_s:.1f} s."
             return again if was_reported else ""
         if (
             self._answered_at is None
@@ -125,8 +125,8 @@ class SilenceDetector:
         self._reported = True
         since_s = max(0.0, self._answered_at - began_at)
         return (
-            f"WARNING: {self._nothing_answers} from {since_s:.1f} s on: {record.outcome}: "
-            f"{record.error[:NAME_CHARS]}"
+            f"WARNING: {self._no_response} since {since_s:.1f} s after the start: "
+            f"{record.outcome}: {record.error[:NAME_CHARS]}"
         )
 
 
@@ -150,7 +150,8 @@ def describe_retries(retried: int, resent: int = 0) -> Iterator[str]:
         )
     if resent:
         requests = "1 request was" if resent == 1 else f"{resent} requests were"
+        read, times = ("it", "Its times start") if resent == 1 else ("them", "Their times start")
         yield (
             f"{requests} sent again immediately on a new connection, because the server closed the "
-            "kept-alive connection before it read them. Their times start at the second send."
+            f"kept-alive connection before it read {read}. {times} at the second send."
         )

@@ -115,9 +115,11 @@ def test_a_line_names_the_server_of_its_arm() -> None:
         a_failure("refused", closed_at=10.0 + at, sent_at=None, error="no") for at in (1, 2, 3)
     ]
     lines = [silence.add(record, UNIX + 4.0) for record in (answered(0.0, sent_at=10.0), *refusals)]
-    assert lines[-1] == "WARNING: the candidate answers nothing from 6.0 s on: refused: no"
+    assert lines[-1] == (
+        "WARNING: no response from the candidate since 6.0 s after the start: refused: no"
+    )
     back = silence.add(answered(0.0, sent_at=14.0), UNIX + 4.0)
-    assert back == "The candidate answers again, after 4.0 s."
+    assert back == "The candidate responds again, after 4.0 s."
 
 
 def test_the_last_answer_is_the_last_chunk_as_in_the_report() -> None:

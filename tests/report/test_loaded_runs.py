@@ -63,7 +63,7 @@ def test_what_is_wrong_is_said_and_the_rest_is_there(tmp_path: Path) -> None:
     side = load_run(fill(tmp_path, replace(a_run(), stopping_at=None, records_lost=3), b'{"half'))
     assert [note.split(":")[0] for note in side.notes] == [
         "1 unreadable line of profile_export.jsonl left out (line 5",
-        "the run did not end cleanly",
+        "the run did not end cleanly, so requests that were still running are missing",
         "3 requests of lost workers have no record",
     ]
     assert side.seen.main.size == 3
@@ -127,7 +127,11 @@ def test_a_base_that_changed_is_read_again(tmp_path: Path) -> None:
 
 def test_a_base_is_looked_at_before_any_load(tmp_path: Path) -> None:
     asked = Settings(slo=("ttft p50 < 1s", f'ttft p50 within 5% of "{tmp_path / "last night"}"'))
-    with pytest.raises(ValueError, match=r"^SLO 'ttft p50 within .*last night holds no run"):
+    with pytest.raises(
+        ValueError,
+        match=r"^SLO 'ttft p50 within .*last night is not a run folder: it contains no "
+        r"profile_export\.jsonl$",
+    ):
         look_through_inputs(asked)
     fill(tmp_path / "last night")
     assert look_through_inputs(asked) is None

@@ -611,7 +611,7 @@ def test_nothing_offered() -> None:
     ("records", "run", "words"),
     [
         ([answered(1500, asked_at=5.0)] * 130, open_run(200, limits=((0.0, 2),)),
-         ["65.0%", "prefill gate", "2.00/s x 1.5 s TTFT needs a prefill limit of 3, and it was 2. "
+         ["65.0%", "Cause: the prefill limit. ", "2.00/s x 1.5 s TTFT needs a prefill limit of 3, and it was 2. "
              "70 of 200"]),
         ([answered(1000, 6000)] * 160, open_run(200, 40),
             ["80.0%", "too few users", "x 6 s", "12 users",
@@ -758,7 +758,7 @@ def test_a_rate_that_nobody_counted_is_unknown() -> None:
     assert describe_arrivals(Settings(fixed_schedule=True)) == "fixed schedule"
 
 
-@pytest.mark.parametrize(("limit", "words"), [(None, "free user"), (4, "gate (limit 4)")])
+@pytest.mark.parametrize(("limit", "words"), [(None, "free user"), (4, "prefill slot (limit 4)")])
 def test_what_an_open_loop_says_of_itself(limit: int | None, words: str) -> None:
     run = open_run(1, prefill_concurrency=limit)
     said = make_loop_remark(summarise_run(collect_columns([answered(1)]), run).conditions)

@@ -349,7 +349,7 @@ def test_what_is_missing_is_said() -> None:
     )
     of_cut = summarise_run(collect_columns([failed("cut")]), run, broken_lines=1)
     said = " ".join((*notes.list_missing_parts(of_cut, run), *notes.make_remarks(of_cut, run)))
-    for words in ("1 request was still running", "2 requests were due when the run ended and never sent",
+    for words in ("1 request was unfinished", "2 requests were due when the run ended and never sent",
                   "3 requests of lost workers have no record", "1 unreadable line",
                   "did not end cleanly"):  # fmt: skip
         assert words in said

@@ -120,6 +120,6 @@ def test_a_limit_set_on_the_live_page_did_not_hold_from_the_start() -> None:
     assert found is not None
     assert found.without_s == 70
     assert (
-        "The prefill limit allowed 1 awaiting their first token at a time, but for 70.0 s without"
-        in (make_loop_remark(conditions))
-    )
+        "The prefill limit allowed 1 awaiting their first token at a time, except for 70.0 s "
+        "without a limit;"
+    ) in make_loop_remark(conditions)

@@ -326,10 +326,7 @@ def test_rows_and_remarks_say_what_was_cut() -> None:
     )
     assert survivors in " ".join(shown.split())
     assert survivors in " ".join(format_ending(summary, run, "r").split())
-    ended = (
-        "16 requests were still running when the grace period of 30 s ended, at an age of 4.0 to "
-        "24.0 s"
-    )
+    ended = "16 requests were unfinished when the grace period of 30 s ended, at an age of 4.0 to 24.0 s"
     assert ended in " ".join(shown.split())
     assert summary.good is not None
     assert (summary.good.attainment, summary.good.attainment_most) == (132 / 148, 133 / 148)
@@ -412,7 +409,9 @@ def test_two_runs_of_which_one_was_cut() -> None:
     assert found.word(rule) == "no significant difference"
     assert found.ends is not None
     assert found.ends[1] == math.inf
-    assert found.note == "requests were cut (20 here) and count with their best and worst case"
+    assert (
+        found.note == "requests were unfinished (20 here) and count with their best and worst case"
+    )
     hung = _seen([*fast(180), *(cut(9, sent_at=10.0 + i) for i in range(20))])
     assert measure_change(rule, base, hung).word(rule) == "worse"
     rate = parse_rule("attainment > 1% given ttft < 1s")
