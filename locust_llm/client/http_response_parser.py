@@ -55,7 +55,7 @@ class HTTPResponseParser(HTTPResponse):
 
     def has_any(self, names: frozenset[str]) -> bool:
         """One of these headers (in lower case) came. This is faster than a query for each."""
-        return not names.isdisjoint(dict.keys(self._headers_index))  # type: ignore[arg-type]  # its keys are small letters
+        return not names.isdisjoint(dict.keys(self._headers_index))  # type: ignore[arg-type]  # its keys are lower-case
 
     def end(self) -> None:
         """The peer closed. An answer without a length and without chunks ends so (RFC 9112,
