@@ -673,10 +673,10 @@ def _name_runs(names: Sequence[str], pairs: Sequence[RunPair]) -> Iterator[str]:
 
 
 def _describe_unseen_changes(known: int) -> str:
-    """``no difference to be seen in 13 figures``: they may differ by less than their intervals."""
+    """``no significant difference in 13 metrics``: they may differ by less than their intervals."""
     if not known:
         return "no interval is known"
-    return f"no significant difference in {format_count(known, 'figure')}"
+    return f"no significant difference in {format_count(known, 'metric')}"
 
 
 def _pair(comparison: Comparison, pair: RunPair, width: int, room: int) -> list[str]:

@@ -281,7 +281,7 @@ def test_the_console_ends_with_what_differs(found: Comparison, tmp_path: Path, w
     for pair, beginning, word in (
         (
             found.runs[0],
-            "same against base: no significant difference in 13 figures. ",
+            "same against base: no significant difference in 13 metrics. ",
             "difference",
         ),
         (found.runs[1], "slow against base: ", "  worse"),
