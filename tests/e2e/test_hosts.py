@@ -150,7 +150,7 @@ class Site:
                 arrived = rows[record.id]["arrived_at"] - self.server.ahead_s + unix_s
                 sent = record.sent_at + record.clock_offset_s
                 assert sent <= arrived + stated[record.worker] + ON_WIRE_S
-        (note,) = [note for note in self.run["notes"] if "clock of another machine" in note]
+        (note,) = [note for note in self.run["notes"] if "aligned with the master's clock" in note]
         assert note in (self.folder / "summary.md").read_text().replace("\\", "")
         assert 0 < max(stated.values()) <= tightest_s
         return stated

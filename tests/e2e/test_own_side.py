@@ -127,7 +127,7 @@ def test_a_second_sigint_cuts_what_is_open_and_still_reports(
         out.split()
     )
     assert (
-        "4 requests were still running when a second signal (Ctrl-C) came, "
+        "4 requests were unfinished when a second signal (Ctrl-C) came, "
         in (tmp_path / "r" / "summary.md").read_text()
     )
     got = records(tmp_path / "r")

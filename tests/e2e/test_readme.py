@@ -113,7 +113,7 @@ def test_the_demo_prints_the_lines_that_are_shown(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "locust_llm", "demo", *more],
         capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False,
-        env={**os.environ, "COLUMNS": "110"},
+        env={**os.environ, "COLUMNS": "120"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     # on a busy machine remarks take the place of the table by limit, which summary.md has
