@@ -149,7 +149,7 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., W
     assert int(count.replace(",", "")) == len(ok)
     said = json.loads((locust.folder / "run" / "run.json").read_text())["run"]
     assert [change["limit"] for change in said["limits"]] == [4, 9, 2, None, 3]
-    assert sum("changed by hand" in note for note in said["notes"]) == 4
+    assert sum("prefill limit changed by hand" in note for note in said["notes"]) == 4
     assert alone.locator("#headline").inner_text()
     report = locust.context.request.get(
         alone.get_by_role("link", name="Report", exact=True).evaluate("link => link.href")

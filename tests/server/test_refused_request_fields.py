@@ -391,4 +391,4 @@ def test_every_request_of_a_run_is_answered(
     notes = json.loads((tmp_path / "r" / "run.json").read_text())["run"]["notes"]
     (note,) = [note for note in notes if "refuses" in note]
     assert note.startswith("the server refuses stream_options (")
-    assert note.endswith("each chunk counts as a token")
+    assert note.endswith("each chunk counts as one token")
