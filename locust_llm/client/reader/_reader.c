@@ -296,6 +296,8 @@ static void end_stream(Reader *reader, Stream *stream, int end) {
 /* Stores one read. Returns whether more may follow. */
 static bool store_read(Reader *reader, Stream *stream, int64_t stamp, int64_t since, size_t bytes, int64_t now) {
     const char *data = reader->buffer;
+    if (since > stamp)  /* the kernel stamps bytes shortly before it reports them: the poll in between did not see them */
+        since = stamp;
     if (!keep_bytes(stream, stamp, since, data, bytes)) {
         end_stream(reader, stream, ENOMEM);
         return false;

@@ -252,7 +252,8 @@ class PythonReader:
             self._end_stream(stream, CLOSED)
             return
         stream.stamps.append(stamp_ns)
-        stream.since.append(since_ns)
+        # the kernel stamps bytes shortly before it reports them: a poll in between did not see them
+        stream.since.append(min(since_ns, stamp_ns))
         stream.data.append(data)
         stream.bytes += len(data)
         if len(data) == READ_BYTES:  # what it left may be as old

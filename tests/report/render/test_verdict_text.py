@@ -104,11 +104,11 @@ def test_an_overload_counts_what_had_no_answer_by_the_stop() -> None:
     ("outcomes", "verdict"),
     [
         (["cut"] * 6, Verdict("No result:",
-            "all 6 requests were unfinished when the run ended.", "open")),
+            "all 6 requests were cut when the run ended.", "open")),
         (["cut"], Verdict("No result:", "the request was cut when the run ended.", "open")),
         (["cancelled"] * 2, Verdict("No result:", "all 2 requests were cancelled on purpose.", "open")),
         (["cut", "cancelled"], Verdict("No result:",
-            "all 2 requests were unfinished or cancelled.", "open")),
+            "all 2 requests were cut or cancelled.", "open")),
     ],
 )  # fmt: skip
 def test_requests_that_were_only_cut_did_not_fail(outcomes: list[str], verdict: Verdict) -> None:
