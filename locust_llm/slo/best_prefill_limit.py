@@ -110,8 +110,9 @@ class LimitRegret(NamedTuple):
 
     @property
     def is_likely_worse(self) -> bool:
-        """The limit is worse by its own interval alone."""
-        return self.low > TOLERANCE and not self.is_worse
+        """By its own interval alone the limit is worse than the best one, perhaps by less than the
+        tolerance."""
+        return self.low > 0 and not (self.is_worse or self.is_as_good)
 
 
 class LogRatio(NamedTuple):
@@ -170,6 +171,14 @@ def compare_with_best(
             )
         )
     return tuple(found)
+
+
+def find_likely_best(regrets: Sequence[LimitRegret]) -> LimitRegret | None:
+    """The only limit that may still be the best one, where all others are worse or likely worse."""
+    contenders = [one for one in regrets if not (one.is_worse or one.is_likely_worse)]
+    if len(contenders) != 1 or contenders[0].is_as_good or not math.isfinite(contenders[0].high):
+        return None
+    return contenders[0]
 
 
 def compare_two(

@@ -50,6 +50,7 @@ from locust_llm.slo.best_prefill_limit import (
     LimitRegret,
     compare_two,
     compare_with_best,
+    find_likely_best,
     format_limit,
 )
 from locust_llm.slo.percentile import find_percentile
@@ -71,6 +72,7 @@ ALL: Final = "all"
 BEST: Final = "best"
 AS_GOOD: Final = "as good"
 UNKNOWN: Final = "not distinguished"
+LIKELY_BEST: Final = "likely best"
 LIKELY_WORSE: Final = "likely worse"
 WORSE: Final = "worse"
 LONGEST_S: Final = 8 * 3600.0
@@ -131,7 +133,7 @@ class LimitRow(msgspec.Struct, frozen=True, kw_only=True):
     regret_high: float | None
     """None: nothing bounds it."""
     verdict: str
-    """best, as good, not distinguished, likely worse or worse."""
+    """best, as good, likely best, not distinguished, likely worse or worse."""
     left_open: int
     """Requests that count, and had not ended when the limit changed."""
 
@@ -179,6 +181,7 @@ def compare_limits(run: Run, records: Iterable[Record]) -> LimitComparison | Non
     rounds = max((block.round for block in whole), default=0)
     without = None
     best = _find_best(regrets)
+    likely_best = find_likely_best(regrets)
     if best is not None and best.limit is not None:
         without = compare_two(samples, OBJECTIVES[objective], None, best.limit)
     seconds = _run_seconds(run)
@@ -190,7 +193,7 @@ def compare_limits(run: Run, records: Iterable[Record]) -> LimitComparison | Non
         answer=describe_answer(regrets, objective, without, rounds=rounds, seconds=seconds),
         best=advised,
         advises=advised is not None,
-        rows=tuple(_limit_row(one, best, found.requests) for one in regrets),
+        rows=tuple(_limit_row(one, best, likely_best, found.requests) for one in regrets),
         lengths=lengths,
         longest_short=int(find_median_length(found.requests)),
         rounds=rounds,
@@ -234,12 +237,17 @@ def _run_seconds(run: Run) -> float:
 
 
 def _limit_row(
-    one: LimitRegret, best: LimitRegret | None, requests: Sequence[CountedRequest]
+    one: LimitRegret,
+    best: LimitRegret | None,
+    likely_best: LimitRegret | None,
+    requests: Sequence[CountedRequest],
 ) -> LimitRow:
     if one.is_worse:
         verdict = WORSE
     elif one.is_likely_worse:
         verdict = LIKELY_WORSE
+    elif one == likely_best:
+        verdict = LIKELY_BEST
     elif not one.is_as_good:
         verdict = UNKNOWN
     else:
@@ -439,14 +447,19 @@ def _describe_need(regrets: Sequence[LimitRegret], seconds: float) -> str:
         return " A longer run may decide it."
     name = "Having no limit" if best.limit is None else f"Limit {best.limit}"
     reach = f"{best.high:.0%}" if best.high >= 0.01 else f"{best.high:.1%}"
-    looks = f" {name} looks best, and is at most {reach} worse than the best one (95%)."
+    if find_likely_best(regrets) is not None:  # it is named already
+        looks = ""
+        decide = "make it certain"
+    else:
+        looks = f" {name} looks best, and is at most {reach} worse than the best one (95%)."
+        decide = "decide it"
     factor = (math.log1p(best.surely_high) / math.log1p(TOLERANCE)) ** 2
     more_s = seconds * (factor - 1)
     if more_s > LONGEST_S:
         return (
-            f"{looks} More than {format_minutes(LONGEST_S / 60)} more would be needed to decide it."
+            f"{looks} More than {format_minutes(LONGEST_S / 60)} more would be needed to {decide}."
         )
-    return f"{looks} About {format_minutes(more_s / 60)} more would decide it."
+    return f"{looks} About {format_minutes(more_s / 60)} more would {decide}."
 
 
 def format_minutes(minutes: float) -> str:
@@ -603,7 +616,7 @@ def describe_method(found: LimitComparison) -> str:
         )
     return (
         f"{text}. Best, as good ({TOLERANCE:.0%}) and worse are right for all limits together in "
-        "95% of runs, whenever a run ends. Likely worse: by the interval of that limit alone. Not "
+        "95% of runs, whenever a run ends. Likely: by the interval of that limit alone. Not "
         "distinguished: not decided."
     )
 

@@ -19,7 +19,13 @@ from locust_llm.report.sections.prefill_limit_comparison import (
     plot_limits,
 )
 from locust_llm.report.users_and_limit_over_time import describe_arm_limits
-from locust_llm.slo.best_prefill_limit import GOODPUT, SHORT_TTFT, Limit, LimitRegret
+from locust_llm.slo.best_prefill_limit import (
+    GOODPUT,
+    SHORT_TTFT,
+    Limit,
+    LimitRegret,
+    find_likely_best,
+)
 
 GOOD = (0.0, 0.02)
 BAD = (1.0, 1.5)
@@ -55,13 +61,17 @@ def test_one_is_the_best_and_another_not_told_apart() -> None:
 
 
 def test_a_limit_whose_own_interval_says_that_it_is_worse() -> None:
-    """6 to 140 % is worse by more than 3 %, for this limit, and 0 to 200 % for all of them."""
-    likely = a_regret(1, (0.06, 1.4))._replace(surely_low=0.0, surely_high=2.0)
+    """2 to 140 % is worse, for this limit, and 0 to 200 % for all of them."""
+    likely = a_regret(1, (0.02, 1.4))._replace(surely_low=0.0, surely_high=2.0)
     others = [a_regret(None, OPEN), a_regret(2, OPEN)]
     text = describe_answer([likely, *others], SHORT_TTFT, None, rounds=8, seconds=120.0)
     assert text.startswith("Limit 2 and no limit are not distinguished; limit 1 is likely worse.")
     text = describe_answer([likely, a_regret(2, OPEN)], SHORT_TTFT, None, rounds=8, seconds=120.0)
     assert text.startswith("Limit 2 is likely the best; limit 1 is likely worse.")
+    assert text.endswith(" About 75 min more would make it certain.")
+    assert find_likely_best([likely, a_regret(2, OPEN)]) == a_regret(2, OPEN)
+    assert find_likely_best([likely, *others]) is None
+    assert find_likely_best([likely, a_regret(2, GOOD)]) is None  # it is the best for certain
 
 
 def test_all_alike_advises_none() -> None:
