@@ -11,6 +11,8 @@ SUMMARY: Final = (
     "Load tester for LLM servers, an extension of Locust. It reports whether a server meets an SLO, how many users fit, "
     "and what makes slow requests slow."
 )
+OTHER: Final = "Other pages"
+"""Title for pages that have no section, where a section came before them."""
 LINK: Final = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 CODE: Final = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 COMMENT: Final = re.compile(r"<!--.*?-->\n*|<a id=\"[^\"]*\"></a>", re.DOTALL)
@@ -34,7 +36,7 @@ class NavPage(NamedTuple):
         """The first sentence below the title."""
         for block in CODE.sub("", self.text).split("\n\n")[1:]:
             if block.strip()[:1].isalnum() or block.startswith(("`", "*")):
-                flat = LINK.sub(r"\1", " ".join(block.split()))
+                flat = LINK.sub(r"\1", " ".join(block.split())).replace("**", "")
                 return re.split(r"(?<=[.?]) ", flat)[0]
         return ""
 
@@ -54,12 +56,12 @@ def list_pages(nav: list[Any], section: str = "") -> Iterator[NavPage]:
 
 def format_list(nav: list[Any]) -> str:
     """The text of llms.txt. Its links are relative to the root of the site."""
-    parts = [f"# locust-llm\n\n> {SUMMARY}\n"]
+    parts = [f"# locust-llm\n\n> {SUMMARY}\n\n"]
     section = ""
     for page in list_pages(nav):
         if page.section != section:
             section = page.section
-            parts.append(f"\n## {section}\n\n")
+            parts.append(f"\n## {section or OTHER}\n\n")
         address = re.sub(r"(index)?\.md$", "", page.path)
         link = f"{address}/" if address and not address.endswith("/") else address or "./"
         about = f": {page.summary}" if page.summary else ""
