@@ -14,11 +14,21 @@ from typing import Any
 import pytest
 import requests
 from support.axe import violations
-from support.web_ui import Web, until
+from support.web_ui import CHAT, Web, until
 
 pytestmark = pytest.mark.slow
 
 FAST = ("--ttft-ms", "60", "--itl-ms", "10")
+TWO_NAMES = """
+from locust import task
+from locust_llm import LLMUser
+
+class Reader(LLMUser):
+    @task
+    def ask(self):
+        self.chat("What is the capital of France?", max_tokens=8, name="short")
+        self.chat(max_tokens=30, name="long")
+"""
 TOPS = (
     "[...document.querySelectorAll('#panels .plot')].map((one) => one.getBoundingClientRect().top)"
 )
@@ -37,7 +47,9 @@ HOLES = (
 class Watched:
     """A server of its own, a run on it, and the page that shows it."""
 
-    def __init__(self, browser: Any, folder: Path, *words: str, **form: Any) -> None:
+    def __init__(
+        self, browser: Any, folder: Path, *words: str, locustfile: Path = CHAT, **form: Any
+    ) -> None:
         self.server = subprocess.Popen(
             [sys.executable, "-m", "locust_llm.simulator", "--port", "0", *FAST],
             stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"},
@@ -45,7 +57,7 @@ class Watched:
         assert self.server.stdout is not None
         address = re.search(r"http://\S+", self.server.stdout.readline())
         assert address is not None
-        self.web = Web(browser, address.group(), folder, *words)
+        self.web = Web(browser, address.group(), folder, *words, locustfile=locustfile)
         asked = {"user_count": 16, "spawn_rate": 100, "output_tokens_mean": 30,
             "synthetic_input_tokens_mean": 100, **form}  # fmt: skip
         until(lambda: self._start(asked), 30)
@@ -239,6 +251,21 @@ def test_all_is_on_one_screen_with_one_time_axis(watched: Callable[..., Watched]
         page.wait_for_timeout(1500)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert violations(page) == []
+    assert run.web.errors == []
+
+
+def test_requests_of_several_names_have_a_row_each(
+    watched: Callable[..., Watched], tmp_path: Path
+) -> None:
+    (tmp_path / "names.py").write_text(TWO_NAMES)
+    run = watched(locustfile=tmp_path / "names.py", user_count=6, run_time="60s")
+    rows = run.page.locator("#names tbody tr")
+    rows.nth(1).wait_for(timeout=30_000)
+    assert sorted(rows.locator("th").all_inner_texts()) == ["long", "short"]
+    heads = run.page.locator("#names thead th").all_inner_texts()
+    assert heads == ["TTFT p50", "p95", "ITL p50", "p95", "answered", "failed"]
+    assert run.page.locator("#names tbody td:last-child").all_inner_texts() == ["0", "0"]
+    assert violations(run.page) == []
     assert run.web.errors == []
 
 

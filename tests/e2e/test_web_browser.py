@@ -64,6 +64,25 @@ def the_drain_counts_requests(locust: Web) -> None:
     page.close()
 
 
+def the_list_of_runs_sorts_and_compares(locust: Web) -> None:
+    """The older one is the base, whichever was ticked first."""
+    page = locust.open("/llm/past")
+    names = page.locator("tbody th")
+    names.nth(1).wait_for()
+    assert names.all_inner_texts() == ["run-2", "run"]  # the last one first
+    page.get_by_role("button", name="Run", exact=True).click()
+    assert names.all_inner_texts() == ["run", "run-2"]
+    sorted_by = page.locator("th[aria-sort]")
+    assert (sorted_by.inner_text(), sorted_by.get_attribute("aria-sort")) == ("Run", "ascending")
+    assert page.evaluate("document.activeElement.textContent") == "Run"
+    compare = page.locator("#compare")
+    assert compare.get_attribute("aria-disabled") == "true"
+    page.get_by_label("Compare run-2", exact=True).check()
+    page.get_by_label("Compare run", exact=True).check()
+    assert compare.get_attribute("href") == "compare?run=run&run=run-2"
+    page.close()
+
+
 def records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "profile_export.jsonl").read_text().splitlines()]
 
@@ -185,6 +204,12 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., W
     alone.get_by_role("heading", name="run-2").wait_for()
     assert not any(chart.evaluate("chart => chart.isConnected") for chart in first_charts)
     locust.picture(alone, "second")
+    beside = alone.get_by_role("link", name="Compare with the last one")
+    compared = locust.context.new_page()
+    compared.goto(beside.evaluate("link => link.href"), timeout=60_000)
+    assert compared.locator("h1").inner_text() == "Compared with run"
+    compared.close()
+    the_list_of_runs_sorts_and_compares(locust)
     assert locust.errors == []
 
 
