@@ -1,5 +1,10 @@
 """Chart mark names: what the marks of a change are called in charts, live and in the report."""
 
+from typing import Final
+
+MAX_CHANGE_MARKS: Final = 12
+"""With more changes of the limit, or of the users, there are no marks, as their lines show them."""
+
 
 def name_gate_change(limit: int | None, before: int | None = None, over_s: float = 0.0) -> str:
     """``gate 8``; of a ramp ``gate 1 to 8``, or ``gate 8 over 10 s`` while it begins. None: no

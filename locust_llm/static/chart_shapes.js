@@ -242,8 +242,8 @@ const chartShapes = (() => {
     ctx.fillText(text, x, y);
   }
 
-  // ``above``: CSS pixels between the plot and the lowest lane.
-  function drawMarks(u, marks, above = 0) {
+  // ``above``: CSS pixels between the plot and the lowest lane; ``series``: those whose points no text should hide.
+  function drawMarks(u, marks, above = 0, series = []) {
     const { ctx, bbox } = u, ratio = uPlot.pxRatio;
     const upright = marks.filter((mark) => isUpright(mark) && isVisible(u, mark));
     ctx.save();
@@ -265,7 +265,7 @@ const chartShapes = (() => {
       const y = bbox.top - above * ratio - rowHeight() * ratio * (lane + 0.5);
       writeText(ctx, text, left, y, mark.hue || "mark", ratio);
     }
-    drawLevels(u, marks.filter((mark) => isNumber(mark.y)), upright);
+    drawLevels(u, marks.filter((mark) => isNumber(mark.y)), upright, series.flatMap((one) => listObstacles(u, one)));
     ctx.restore();
   }
 
@@ -289,8 +289,20 @@ const chartShapes = (() => {
     return hidden;
   }
 
+  // Boxes around the points that uPlot does not know, around their intervals, and where the texts of a path are likely. Of a
+  // cloud none: it is everywhere.
+  function listObstacles(u, series) {
+    if (!["path", "rings", "dots"].includes(series.kind) || series.x.length > FEW_DOTS) return [];
+    const ratio = uPlot.pxRatio, size = 6 * ratio, high = rowHeight() * ratio;
+    return listPlaces(u, series).flatMap(([x, y, i]) => {
+      const boxes = [[x - size, y - size, x + size, y + size]];
+      if (isNumber(series.high?.[i])) boxes.push([x - size, toY(u, series.high[i]), x + size, toY(u, series.low[i] ?? series.y[i])]);
+      if (series.labels?.[i]) boxes.push([x, y - size - high, x + 2 * size + u.ctx.measureText(series.labels[i]).width, y]);
+      return boxes;
+    });
+  }
   // A text beside each level line where it hides least; one of a line beyond the plot at the upper edge, with an arrow.
-  function drawLevels(u, marks, upright) {
+  function drawLevels(u, marks, upright, obstacles) {
     const { ctx, bbox } = u, ratio = uPlot.pxRatio, high = rowHeight() * ratio, gap = 4 * ratio;
     const [right, bottom] = [bbox.left + bbox.width, bbox.top + bbox.height];
     if (!marks.length) return;
@@ -315,7 +327,8 @@ const chartShapes = (() => {
         .filter((x) => x >= bbox.left && x + width <= right);
       const boxes = middles.flatMap((y) => edges.map((x) => [x - gap / 2, y - high / 2 + 1, x + width + gap / 2, y + high / 2 - 1]));
       const free = boxes.filter((box) => !taken.some((other) => chartLabels.overlap(box, other)));
-      const costs = free.map((box) => countHidden(places, linesAt, box));
+      const countMet = (box) => obstacles.filter((other) => chartLabels.overlap(box, other)).length;
+      const costs = free.map((box) => countHidden(places, linesAt, box) + countMet(box));
       const box = free.length ? free[costs.indexOf(Math.min(...costs))]
         : moveAside([right - width - gap, isBeyond(mark) ? bbox.top + high / 2 : at, width], high, taken, [bbox.top, bottom]);
       taken.push(box);

@@ -251,7 +251,7 @@ const charts = (() => {
         if (series.kind in chartShapes.DRAWERS && !isUnder(series, this.plot)) this.drawShape(u, series);
       }
       if (this.strip) chartShapes.drawStrip(u, this.strip, 6);
-      chartShapes.drawMarks(u, this.marks, 6 + (this.strip ? STRIP_HEIGHT : 0));
+      chartShapes.drawMarks(u, this.marks, 6 + (this.strip ? STRIP_HEIGHT : 0), this.shownSeries);
     }
     drawShape(u, series) {
       chartShapes.DRAWERS[series.kind](u, series, { rank: rankOf(series, this.plot), dots: countDots(this.plot) });

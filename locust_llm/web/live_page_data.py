@@ -14,6 +14,7 @@ from locust_llm.controller.run_progress import PARTS_S
 from locust_llm.controller.stage_runner import StageRunner
 from locust_llm.records.breakdown_labels import LATE, NAMES, USER, name_latency_part
 from locust_llm.records.chart_mark_names import (
+    MAX_CHANGE_MARKS,
     name_gate_change,
     name_rate_change,
     name_stage_start,
@@ -89,6 +90,10 @@ class RunView:
         self.refusal = ""
         self.target: int | None = None
         """The limit of the gate, or the end of its ramp."""
+        self._ramps = False
+        """The limit follows the ramp of the run: nobody has changed it."""
+        self._limit: int | None = None
+        """The limit at the last look."""
         self._changed_rate: float | None = None
         """The request rate of the last change in the run. None: nobody changed it."""
         self._name = ""
@@ -143,6 +148,8 @@ class RunView:
         self._status = (0.0, {})  # drops that of the last run
         self.target = control.settings.prefill_concurrency
         self._changed_rate = None
+        self._ramps = 1 < (self.target or 0) <= MAX_CHANGE_MARKS and not asked.staged
+        self._limit = None
         live.gated = self.target is not None
         live.has_waits = live.gated or asked.open_loop
         self.runs += 1
@@ -185,6 +192,7 @@ class RunView:
         self.live.gated = self.live.gated or limit is not None
         self.live.has_waits = self.live.has_waits or self.live.gated
         self.target = limit
+        self._ramps = False
         from_, to = ("none" if value is None else str(value) for value in (before, limit))
         over = "" if ramp_s is None else f" over {ramp_s:g} s"
         self.live.mark(
@@ -240,8 +248,19 @@ class RunView:
                         poller.history, self._replicas
                     )
                     server = server_chart_list.read_current_values(poller.history, self._replicas)
+                self._mark_ramp(control, live)
                 live.tick(self._users, control.limit, self._phase, server)
                 self._watch(control, live)
+
+    def _mark_ramp(self, control: Controller, live: LivePageTallies) -> None:
+        """A mark for each step of the run's own ramp, as in the report."""
+        before, self._limit = self._limit, control.limit
+        if self._ramps and None not in (before, self._limit) and before != self._limit:
+            live.mark(
+                name_gate_change(self._limit),
+                "gate",
+                f"the prefill limit went from {before} to {self._limit}",
+            )
 
     def _watch(self, control: Controller, live: LivePageTallies) -> None:
         """Look for what goes wrong."""

@@ -677,6 +677,23 @@ def test_a_change_of_users_is_a_mark_and_a_cause(on: tuple[Page, Any]) -> None:
     assert mark[3].endswith("to 12")
 
 
+def test_steps_of_the_runs_own_ramp_are_marks(on: tuple[Page, Any]) -> None:
+    """Those of a ramp that somebody asks for are not: it has its mark where it begins."""
+    page, run = on
+    live = page.view.live
+    assert live is not None
+    for limit in (None, 1, 1, 2, 3):
+        run.limit = limit
+        page.view._mark_ramp(run, live)
+    assert [mark.text for mark in live.marks] == ["gate 2", "gate 3"]
+    assert live.marks[-1].sentence == "the prefill limit went from 2 to 3"
+    page.view.change_limit(5, 10.0)
+    for limit in (4, 5):
+        run.limit = limit
+        page.view._mark_ramp(run, live)
+    assert [mark.text for mark in live.marks] == ["gate 2", "gate 3", "gate 5 over 10 s"]
+
+
 def test_what_goes_wrong_is_told_the_worst_first(on: tuple[Page, Any]) -> None:
     """A worker was lost 15 s after the start, another is silent, and three of four requests
     failed."""

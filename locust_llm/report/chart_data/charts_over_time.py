@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final
 
 import msgspec
@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from locust_llm.records.chart_mark_names import (
+    MAX_CHANGE_MARKS,
     name_gate_change,
     name_rate_change,
     name_stage_start,
@@ -39,8 +40,6 @@ from .plot_data import (
 )
 from .time_axis import TIME_GROUP, TimeAxis, make_steps
 
-MAX_CHANGE_MARKS: Final = 12
-"""With more changes of the limit, or of the users, there are no marks, as their lines show them."""
 NEAR: Final = 0.03
 """Changes within this share of the time have one mark."""
 FAILURE_BARS: Final = 120
@@ -152,17 +151,35 @@ def _marks(run: Run, time: TimeAxis, requests: pd.DataFrame) -> Iterator[PlotMar
 
 
 def _limit_marks(limits: Sequence[LimitChange], time: TimeAxis) -> Iterator[PlotMark]:
-    """``gate 3``; a quick ramp has one mark: ``gate 1 to 3``."""
+    """``gate 3``; a quick ramp has one mark: ``gate 1 to 3``. A limit that goes up and down, as in
+    the blocks of a comparison of limits, is no ramp."""
     steps = [
         (before, change) for before, change in pairwise(limits) if change.limit != before.limit
     ]
-    groups = _group_near([change.at for _, change in steps], time)
+    rises = [_is_rise(before.limit, change.limit) for before, change in steps]
+    near = _group_near([change.at for _, change in steps], time)
+    groups = list(chain.from_iterable(_split_by_direction(group, rises) for group in near))
     if len(groups) > MAX_CHANGE_MARKS:
         return
     for group in groups:
         before, last = steps[group[0]][0].limit, steps[group[-1]][1].limit
         ramp = before if len(group) > 1 else None
         yield PlotMark(name_gate_change(last, ramp), x=steps[group[0]][1].at - time.origin)
+
+
+def _is_rise(before: int | None, limit: int | None) -> bool:
+    """None: no limit, which is above each."""
+    return limit is None or (before is not None and limit > before)
+
+
+def _split_by_direction(group: Sequence[int], rises: Sequence[bool]) -> Iterator[list[int]]:
+    part = list[int]()
+    for place in group:
+        if part and rises[place] != rises[part[-1]]:
+            yield part
+            part = []
+        part.append(place)
+    yield part
 
 
 def _user_marks(run: Run, time: TimeAxis) -> Iterator[PlotMark]:

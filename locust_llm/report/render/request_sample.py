@@ -26,7 +26,6 @@ from locust_llm.report.chart_data.plot_data import Value, round_values
 from locust_llm.report.load_records import RequestColumns
 from locust_llm.report.metrics_by_group import (
     BACKEND,
-    LIMIT,
     RATE,
     TURN,
     WHOLE,
@@ -294,7 +293,7 @@ def divide_by_dimensions(requests: pd.DataFrame, run: Run) -> Iterator[Division]
         *of_kind,
         ("images", "Images", group_by_images(everything)),
         ("pixels", "Thousands of pixels", group_by_pixels(everything)),
-        ("limit", LIMIT.capitalize(), group_by_limit(main, run)),
+        ("limit", "Prefill limit", group_by_limit(main, run)),
         ("rate", RATE.capitalize(), group_by_rate(main, run)),
         (BACKEND, "Replica", group_by_backend(everything)),
     ]

@@ -124,7 +124,7 @@ def make_badges(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
         yield f"the server died in {died} of {format_count(len(levels), 'stage')}", "loud"
     unsound = sum(not level.sound and not level.silence for level in levels)
     if unsound:
-        yield f"client not OK in {unsound} of {format_count(len(levels), 'stage')}", "open"
+        yield f"client distorted {unsound} of {format_count(len(levels), 'stage')}", "open"
     elif summary.client is not None and not levels and not has_line:
         yield f"client {summary.client.level}", RESULT_CLASSES[summary.client.level]
     if summary.conditions.simulated:

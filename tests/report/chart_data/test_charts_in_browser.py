@@ -233,6 +233,31 @@ def test_no_mark_loses_its_text(shown: Any) -> None:
             assert apart, f"{text} covers {other}"
 
 
+def test_the_text_of_a_limit_leaves_points_free(shown: Any) -> None:
+    """The last point of a curve of stages lies on the limit, at the edge where its text would be;
+    the one before has an interval across it."""
+    limit, points = shown.evaluate(
+        """async () => {
+        const y = [10, 20, 90, 100], x = [100, 200, 850, 1000];
+        const plot = {
+          x: { unit: "", low: 0 }, y: { unit: "ms", low: 0 }, marks: [{ y: 100, text: "limit 100 ms", hue: "slo" }],
+          series: [{ name: "by load", hue: "dot", kind: "path", x, y, labels: ["1", "2", "4", "8"] },
+            { name: "fails", hue: "fail", kind: "rings", x: x.slice(2), y: y.slice(2), low: [80, 100], high: [110, 105] }],
+        };
+        const { uplot } = charts.draw(document.querySelector(".canvas"), plot), { fillText } = CanvasRenderingContext2D.prototype;
+        let limit = null;
+        uplot.ctx.fillText = function (text, left, top) {
+          if (text === "limit 100 ms") limit = [left, left + this.measureText(text).width];
+          fillText.call(this, text, left, top);
+        };
+        uplot.redraw();
+        await new Promise(requestAnimationFrame);
+        return [limit, x.slice(2).map((value) => uplot.valToPos(value, "x", true))];
+        }"""
+    )
+    assert all(not limit[0] <= point <= limit[1] for point in points)
+
+
 def test_a_chart_is_saved_as_a_picture_and_as_values(shown: Any) -> None:
     figure = shown.locator(".plot").first
     figure.hover()

@@ -204,6 +204,14 @@ def test_marks_are_phases_changes_of_the_limit_and_the_stop() -> None:
     )
     texts = [(m.text, m.x) for m in quick["Requests per second"].marks]
     assert texts == [("stop", 100.0), ("gate 1 to 3", 4.0), ("no gate", 50.0)]
+    up_and_down = drawn(
+        a_run(((0.0, 1), (4.0, 4), (6.0, 2), (8.0, 1), (10.0, None))),
+        answered(5, 10, sent_at=99.0, closed_at=101.0),
+    )
+    texts = [(m.text, m.x) for m in up_and_down["Requests per second"].marks]
+    assert texts == [("stop", 100.0), ("gate 4", 4.0), ("gate 4 to 1", 6.0), ("no gate", 10.0)]
+    blocks = a_run(tuple((2.0 * i, 1 + i % 3) for i in range(40)))
+    assert [m.text for m in drawn(blocks, answered(5))["Requests per second"].marks] == []
     many = drawn(a_run(tuple((float(i), i + 1) for i in range(20))), answered(5))
     assert many["Requests per second"].marks == ()
 

@@ -293,7 +293,7 @@ def test_what_people_ask_first_stands_on_top() -> None:
         assert words in gate
     sweep = Tags(SCENES["sweep"]()).words
     assert "Knee: SLO" in sweep
-    assert "client not OK in 1 of 6 stages" in sweep
+    assert "client distorted 1 of 6 stages" in sweep
     # the stage with 3,200 may found nothing
     assert "Output tokens, best1,600per second, at 16 users; left out: concurrency 32" in sweep
     assert "TTFT, p95" not in sweep
@@ -453,6 +453,22 @@ def test_every_plot_is_drawn(
         assert shown.evaluate(FIRST_CHART) <= MOST_ABOVE[look]
         assert shown.evaluate(EQUAL), "charts beside each other differ in height"
         shown.screenshot(path=shots / f"{name}-{look}.png", full_page=True)
+
+
+def test_the_message_of_a_failure_is_in_sight_on_a_phone(
+    browser: Any, files: dict[str, Path]
+) -> None:
+    """It stands below the other cells of its row, where a table would be wider than the screen."""
+    with opened(browser, files["failures"], "phone") as shown:
+        row = shown.locator("#s-failures tbody tr").first
+        cells = row.locator("th, td").evaluate_all(
+            "all => all.map(one => one.getBoundingClientRect().toJSON())"
+        )
+        *others, message = [(box["left"], box["right"], box["top"]) for box in cells]
+        assert message[0] >= 0
+        assert message[1] <= SIZES["phone"][0]
+        assert all(message[2] > top for _, _, top in others)
+        assert "alert(1)" in row.inner_text()
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ UNSOUND_NOTE: Final = " Hollow points: stages that the load generator distorted.
 PASSES: Final = "passes"
 OPEN: Final = "not decided"
 FAILS: Final = "fails"
-DISTORTED: Final = "client not OK"
+DISTORTED: Final = "distorted by the client"
 UNJUDGED: Final = "stage"
 RESULTS: Final = (
     (UNJUDGED, "decode", "dots"),
@@ -288,7 +288,7 @@ def _curve(
 def _unsound(levels: Sequence[LoadLevel], *curves: PlotSeries) -> list[PlotSeries]:
     """Rings over the points of stages that the load generator distorted."""
     bad = {level.value for level in levels if not level.sound and not level.silence}
-    rings = PlotSeries("client not OK", "fail", [], [], kind="rings")
+    rings = PlotSeries(DISTORTED, "fail", [], [], kind="rings")
     for curve in curves:
         for x, y in zip(curve.x, curve.y, strict=True):
             if x in bad:
@@ -501,11 +501,7 @@ def _pareto(sweep: SweepSummary, rules: Sequence[Rule]) -> Iterator[Plot]:
     )  # fmt: skip
     bad = [(x, y) for level, x, y in points if not level.sound and not level.silence]
     rings = (
-        [
-            PlotSeries(
-                "client not OK", "fail", [x for x, _ in bad], [y for _, y in bad], kind="rings"
-            )
-        ]
+        [PlotSeries(DISTORTED, "fail", [x for x, _ in bad], [y for _, y in bad], kind="rings")]
         if bad
         else []
     )

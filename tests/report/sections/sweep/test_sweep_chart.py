@@ -163,7 +163,7 @@ def test_stages_that_may_found_nothing_are_hollow() -> None:
     plots = drawn(level(1), level(2), level(4, client="INVALID"))
     for title, points in (("Throughput", [400]), ("Time to first token", [40, 120])):
         rings = plots[title].series[-1]
-        assert (rings.kind, rings.name, rings.y) == ("rings", "client not OK", points)
+        assert (rings.kind, rings.name, rings.y) == ("rings", "distorted by the client", points)
     assert "Hollow" in plots["Time to first token"].caption
     assert all(s.kind != "rings" for s in drawn(level(1), level(2))["Throughput"].series)
 
