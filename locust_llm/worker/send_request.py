@@ -239,7 +239,7 @@ class RequestSender:
         # an answer with a form of its own ends by itself
         self._wanted = find_response_schema(asked)
         if self._wanted is not None:
-            sender.answers.start()
+            sender.schemas.start()
         sized = turn.sized and self._wanted is None
         fields = {
             **(make_length_fields(side.length_way, turn.output_tokens) if sized else {}),
@@ -493,7 +493,7 @@ class RequestSender:
         if self._wanted is not None and record.outcome == OK and stream is not None:
             record = replace(
                 record,
-                schema_valid=self.sender.answers.check(
+                schema_valid=self.sender.schemas.check(
                     self._wanted, join_deltas(stream.answer.deltas or ())
                 ),
             )

@@ -95,7 +95,7 @@ from locust_llm.workload.conversation import ConversationSource
 from locust_llm.workload.length_distributions import combine_lengths, normal_length
 from locust_llm.workload.synthetic_prompts import Prompts
 
-from .answer_checks import AnswerChecker
+from .schema_checks import SchemaChecker
 from .precise_timer import Alarm, ExclusiveTurns
 from .process_health import HealthMonitor, find_local_servers
 from .prompt_source import make_prompts, make_sessions
@@ -145,7 +145,7 @@ class WorkerContext:
         self._alarm: Alarm | None = None
         self._sentinels = ReferenceStreams()
         self.clock = SyncedClock()
-        self.answers = AnswerChecker()
+        self.schemas = SchemaChecker()
         self.urgent = Event()
         """Set when the controller needs a status at once."""
         self._renew()
@@ -235,7 +235,7 @@ class WorkerContext:
         self._goes_on = s.warmup_goes_on
         self.trace, self._place, self._salt = order.trace, order.worker, order.salt
         self.starts = StartTimes(order.worker, s.processes)
-        self.answers.unchecked = 0
+        self.schemas.unchecked = 0
         self._sentinels.begin(s.selftest, s.run_time_s)
         arms = make_variant_targets(
             s, order.survey, read_candidate_headers(self._environment.parsed_options)
@@ -528,7 +528,7 @@ class WorkerContext:
             turned_away=self.turned_away,
             missed=self._missed,
             records=records,
-            unchecked_answers=self.answers.unchecked,
+            unchecked_answers=self.schemas.unchecked,
             health=None if self._watch is None else self._health(self._watch),
             failure=reader_failure() or self.failure,
         )

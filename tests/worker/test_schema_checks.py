@@ -1,4 +1,4 @@
-"""Answer checks: right, in bounded time, and while the event loop goes on."""
+"""Schema checks: right, in bounded time, and while the event loop goes on."""
 
 from support import unpatched_locust  # noqa: F401  before anything of Locust
 
@@ -11,13 +11,13 @@ from typing import Any
 import gevent
 import pytest
 
-from locust_llm.worker.answer_checks import AnswerChecker
+from locust_llm.worker.schema_checks import SchemaChecker
 from locust_llm.workload.answer_schema import ResponseSchema
 
 
 @pytest.fixture
-def checker() -> Iterator[AnswerChecker]:
-    made = AnswerChecker()
+def checker() -> Iterator[SchemaChecker]:
+    made = SchemaChecker()
     yield made
     made.close()
 
@@ -35,14 +35,14 @@ FOR_EVER = wanted({"type": "string", "pattern": "^(a+)+$"})
 UNIQUE = wanted({"type": "array", "uniqueItems": True})
 
 
-def test_an_answer_fits_or_does_not(checker: AnswerChecker) -> None:
+def test_an_answer_fits_or_does_not(checker: SchemaChecker) -> None:
     assert checker.check(NUMBER, said({"n": 1})) is True
     assert checker.check(NUMBER, said({"n": "one"})) is False
     assert checker.check(NUMBER, {"role": "assistant", "content": "{"}) is False
     assert checker.unchecked == 0
 
 
-def test_the_arguments_of_a_call(checker: AnswerChecker) -> None:
+def test_the_arguments_of_a_call(checker: SchemaChecker) -> None:
     assert NUMBER.text is not None
     what = ResponseSchema(None, {"add": NUMBER.text}, must_call=True)
     call = {"function": {"name": "add", "arguments": '{"n": 2}'}}
@@ -56,7 +56,7 @@ def test_the_arguments_of_a_call(checker: AnswerChecker) -> None:
     ids=["a pattern", "a list"],
 )
 def test_what_takes_too_long_is_unchecked_and_the_loop_goes_on(
-    checker: AnswerChecker, what: ResponseSchema, value: Any
+    checker: SchemaChecker, what: ResponseSchema, value: Any
 ) -> None:
     assert checker.check(NUMBER, said({"n": 1})) is True  # it has started
     longest_s, over = 0.0, False
@@ -78,7 +78,7 @@ def test_what_takes_too_long_is_unchecked_and_the_loop_goes_on(
 
 
 def test_answers_that_wait_too_long_for_others_are_unchecked() -> None:
-    checker = AnswerChecker(command=("sleep", "60"), wait_s=0.05)
+    checker = SchemaChecker(command=("sleep", "60"), wait_s=0.05)
     first = gevent.spawn(checker.check, NUMBER, said({"n": 1}))
     gevent.sleep(0.01)
     assert checker.check(NUMBER, said({"n": 1})) is None

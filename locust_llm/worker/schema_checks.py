@@ -1,4 +1,4 @@
-"""Answer checks: answers are checked against their schemas while the event loop goes on."""
+"""Schema checks: answers are checked against their schemas while the event loop goes on."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ MAX_START_S: Final = 30.0
 """The longest start of the child on a busy machine."""
 
 
-class AnswerChecker:
+class SchemaChecker:
     """The checker of a worker process. Its child runs while there are answers to check."""
 
     def __init__(self, command: Sequence[str] = CHILD, wait_s: float = MAX_WAIT_S) -> None:
