@@ -47,6 +47,7 @@ def _parse(asked: dict[str, Any]) -> WrittenText:
         simulated_tokenizer.chat_pieces(parsed),
         "max_tokens",
         tool_called(asked, parsed[-1][0] == "tool"),
+        messages=parsed,
     )
 
 
@@ -133,6 +134,9 @@ class MessagesEvents:
     def error(self, message: str) -> bytes:
         return _event("error", error={"type": "api_error", "message": message})
 
+    def rename(self, answer_id: str) -> bool:
+        return False  # only the first event has it
+
     def _opened(self, kind: str) -> bytes:
         self.block = kind
         block: dict[str, Any] = {"type": kind, kind: ""}
@@ -187,7 +191,7 @@ def _message(
 
 
 def _encode_whole_answer(ended: UnstreamedAnswer) -> dict[str, Any]:
-    answer_id, model, content, reasoning, finish_reason, used, tool = ended
+    answer_id, model, content, reasoning, finish_reason, used, tool, _, _ = ended
     blocks: list[dict[str, Any]] = (
         [{"type": "thinking", "thinking": reasoning}] if reasoning else []
     )

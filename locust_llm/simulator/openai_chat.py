@@ -11,6 +11,15 @@ from typing import Any, NamedTuple, Protocol
 
 from . import simulated_tokenizer
 from .simulated_faults import Quirks
+from .simulated_text import (
+    MAX_TOP_LOGPROBS,
+    NO_WISH,
+    SampledToken,
+    TextWish,
+    chat_logprobs,
+    plain_logprobs,
+    read_text_wish,
+)
 
 NAME = "locust-llm-simulator"  # in every answer: nobody shall take these figures for a GPU's
 SAMPLING = ("temperature", "top_p")
@@ -49,6 +58,7 @@ class AnswerRequest:
     priority: int = 0
     sampling: tuple[tuple[str, float], ...] = ()  # which changes nothing here but a span
     tool: str = ""  # name of the function that the answer calls; empty: it is text
+    wish: TextWish = NO_WISH  # for a text of its own
     # takes id and text of the answer, for requests that go on from it
     keep: Callable[[str, str], None] | None = None
 
@@ -64,6 +74,7 @@ class WrittenText(NamedTuple):
     length_field: str  # which limits the output
     tool: str = ""
     keep: Callable[[str, str], None] | None = None
+    messages: Sequence[tuple[str, str]] = ()  # empty: a prompt of token ids
 
 
 class StreamEvents(Protocol):
@@ -85,6 +96,10 @@ class StreamEvents(Protocol):
 
     def error(self, message: str) -> bytes: ...
 
+    def rename(self, answer_id: str) -> bool:
+        """Gives the later events another id. Returns whether they have one."""
+        ...
+
 
 class UnstreamedAnswer(NamedTuple):
     """Holds an answer that is not streamed."""
@@ -96,6 +111,8 @@ class UnstreamedAnswer(NamedTuple):
     finish_reason: str
     used: dict[str, Any]
     tool: str
+    arguments: str  # of the tool's call, as JSON
+    logprobs: dict[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +126,15 @@ class Form:
     whole: Callable[[UnstreamedAnswer], dict[str, Any]]
     max_tokens: int = DEFAULT_MAX_TOKENS
     opens: bool = True  # its stream begins with an event without text
+    # of some tokens, behind a text of so many characters; None: it has no logprobs
+    logprobs: Callable[[Sequence[SampledToken], int], dict[str, Any]] | None = None
 
 
 def parse_asked(body: bytes, names: Sequence[str], max_model_len: int, form: Form) -> AnswerRequest:
     """Parses a request. ``names`` are the names of the model. Raises RefusedError."""
     asked = parse_object(body)
     check_model(asked, names)
-    pieces, name, tool, keep = form.parse(asked)
+    pieces, name, tool, keep, messages = form.parse(asked)
     stream = read_field(asked, "stream", bool) or False
     options = read_field(asked, "stream_options", dict) or {}
     if options and not stream:
@@ -160,7 +179,27 @@ def parse_asked(body: bytes, names: Sequence[str], max_model_len: int, form: For
         continuous_usage=options.get("continuous_usage_stats") is True,
         priority=read_field(asked, "priority", int) or 0,
         sampling=_read_sampling(asked),
+        wish=read_text_wish(
+            asked, messages, pieces, _read_top_logprobs(asked, form), has_tool=bool(tool)
+        ),
     )  # fmt: skip
+
+
+def _read_top_logprobs(asked: dict[str, Any], form: Form) -> int | None:
+    """Returns how many likely tokens are asked for with each token, or None without logprobs."""
+    count = asked.get("logprobs")
+    if form.logprobs is None or count is None or count is False:
+        return None
+    if count is True:
+        count = read_field(asked, "top_logprobs", int) or 0
+    if type(count) is not int or not 0 <= count <= MAX_TOP_LOGPROBS:
+        raise RefusedError(
+            400,
+            f"Requested sample logprobs of {count}, which is greater than max allowed: "
+            f"{MAX_TOP_LOGPROBS}",
+            param="logprobs",
+        )
+    return count
 
 
 def _read_sampling(asked: dict[str, Any]) -> tuple[tuple[str, float], ...]:
@@ -213,11 +252,14 @@ def read_field(asked: dict[str, Any], name: str, kind: type[Any]) -> Any:
 def _parse_chat(asked: dict[str, Any]) -> WrittenText:
     messages = parse_messages(asked)
     tool = tool_called(asked, messages[-1][0] == "tool", "function")
-    return WrittenText(simulated_tokenizer.chat_pieces(messages), _length_field(asked), tool)
+    pieces = simulated_tokenizer.chat_pieces(messages)
+    return WrittenText(pieces, _length_field(asked), tool, messages=messages)
 
 
 def _parse_completion(asked: dict[str, Any]) -> WrittenText:
-    return WrittenText(_parse_prompt(asked), _length_field(asked))
+    prompt = asked.get("prompt")
+    messages = [("user", prompt)] if isinstance(prompt, str) else []
+    return WrittenText(_parse_prompt(asked), _length_field(asked), messages=messages)
 
 
 def _length_field(asked: dict[str, Any]) -> str:
@@ -326,15 +368,15 @@ def token_usage(
 
 def chat_completion(ended: UnstreamedAnswer) -> dict[str, Any]:
     """Builds the body of an answer that is not streamed."""
-    answer_id, model, content, reasoning, finish_reason, used, tool = ended
+    answer_id, model, content, reasoning, finish_reason, used, tool, arguments, logprobs = ended
     message = {"role": "assistant", "content": content, "refusal": None, "reasoning": reasoning}
     if tool:
-        call = _call(answer_id, tool, encode_json({ARGUMENT: content}).decode())
+        call = _call(answer_id, tool, arguments)
         message |= {"content": None, "tool_calls": [call]}  # type: ignore[dict-item]
     choice = {
         "index": 0,
         "message": message,
-        "logprobs": None,
+        "logprobs": logprobs,
         "finish_reason": finish_reason,
         "stop_reason": None,
     }
@@ -354,12 +396,12 @@ def _call(answer_id: str, name: str, arguments: str) -> dict[str, Any]:
 
 def plain_completion(ended: UnstreamedAnswer) -> dict[str, Any]:
     """Builds the body of a plain completion, which has no field for reasoning."""
-    answer_id, model, content, reasoning, finish_reason, used, _ = ended
+    answer_id, model, content, reasoning, finish_reason, used, _, _, logprobs = ended
     text = " ".join(filter(None, (reasoning, content)))
     choice = {
         "index": 0,
         "text": text,
-        "logprobs": None,
+        "logprobs": logprobs,
         "finish_reason": finish_reason,
         "stop_reason": None,
     }
@@ -373,8 +415,7 @@ class Chunks:
 
     __slots__ = (
         "_call", "_content", "_finish", "_opening", "_reasoning", "_reasoning_end", "_text_end",
-        "done", "finish_reason",
-        "quirks",
+        "answer_id", "done", "finish_reason", "logprobs", "quirks",
     )  # fmt: skip
 
     def __init__(
@@ -387,8 +428,10 @@ class Chunks:
         chat: bool = True,
         tool: str = "",
     ) -> None:
+        self.answer_id = answer_id
         self.quirks = quirks
         self.finish_reason = finish_reason.encode()
+        self.logprobs = b""  # of the next text, as JSON
         self.done = DONE if quirks.done else b""
         kind = "chat.completion.chunk" if chat else "text_completion"
         self._opening = (
@@ -442,11 +485,21 @@ class Chunks:
         """Writes a chunk. ``text`` must need no escape in JSON. ``last``: the chunk carries the
         finish_reason."""
         reason = b'"%b","stop_reason":null' % self.finish_reason if last else b"null"
+        text_end = self._reasoning_end if reasoning else self._text_end
+        if self.logprobs:
+            text_end = text_end.replace(b"null", self.logprobs, 1)
         return b'%b%b%b%b,"token_ids":null}]%b' % (
-            self._reasoning if reasoning else self._content, text,
-            self._reasoning_end if reasoning else self._text_end, reason,
+            self._reasoning if reasoning else self._content, text, text_end, reason,
             _encode_end(used) if used else b"}\n\n",
         )  # fmt: skip
+
+    def rename(self, answer_id: str) -> bool:
+        old, new = self.answer_id.encode(), answer_id.encode()
+        self._opening = self._opening.replace(old, new, 1)
+        self._content = self._content.replace(old, new, 1)
+        self._reasoning = self._reasoning.replace(old, new, 1)
+        self.answer_id = answer_id
+        return True
 
     def end(
         self, used: dict[str, Any], with_finish: dict[str, Any] | None, *, include_usage: bool
@@ -512,10 +565,11 @@ CHAT = Form(
     lambda answer_id, model, quirks, reason,
     asked: Chunks(answer_id, model, quirks, reason, tool=asked.tool),
     chat_completion,
+    logprobs=lambda tokens, _: chat_logprobs(tokens),
 )  # fmt: skip
 COMPLETIONS = Form(
     "cmpl", _parse_completion,
     lambda answer_id, model, quirks, reason,
     asked: Chunks(answer_id, model, quirks, reason, chat=False),
-    plain_completion, DEFAULT_PLAIN_MAX_TOKENS, opens=False,
+    plain_completion, DEFAULT_PLAIN_MAX_TOKENS, opens=False, logprobs=plain_logprobs,
 )  # fmt: skip

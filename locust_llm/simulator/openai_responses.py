@@ -56,9 +56,9 @@ def _parse(asked: dict[str, Any]) -> WrittenText:
 
     tool = tool_called(asked, previous[-1][0] == "tool")
     stored = None if asked.get("store") is False else keep
-    return WrittenText(
-        simulated_tokenizer.chat_pieces([*system, *previous]), "max_output_tokens", tool, stored
-    )
+    messages = [*system, *previous]
+    pieces = simulated_tokenizer.chat_pieces(messages)
+    return WrittenText(pieces, "max_output_tokens", tool, stored, messages)
 
 
 def _look_up_conversation(answer_id: str | None) -> Messages:
@@ -149,6 +149,10 @@ class ResponsesEvents:
     def error(self, message: str) -> bytes:
         return self._event("error", code="server_error", message=message, param=None)
 
+    def rename(self, answer_id: str) -> bool:
+        self.answer_id = answer_id
+        return True
+
     def _opened(self, kind: str) -> bytes:
         item: dict[str, Any] = {"id": f"item-{self.index}", "type": kind, "status": "in_progress"}
         if kind == "function_call":
@@ -204,7 +208,7 @@ def _response(
 
 
 def _encode_whole_answer(ended: UnstreamedAnswer) -> dict[str, Any]:
-    answer_id, model, content, reasoning, finish_reason, used, tool = ended
+    answer_id, model, content, reasoning, finish_reason, used, tool, arguments, _ = ended
     output: list[dict[str, Any]] = []
     if reasoning:
         output.append(
@@ -218,7 +222,7 @@ def _encode_whole_answer(ended: UnstreamedAnswer) -> dict[str, Any]:
         call = {
             "call_id": f"call-{answer_id}",
             "name": tool,
-            "arguments": encode_json({ARGUMENT: content}).decode(),
+            "arguments": arguments,
         }
         output.append({"type": "function_call", "status": "completed", **call})
     elif content:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import struct
 from time import monotonic
@@ -14,6 +15,7 @@ from . import server_timing, simulated_tokenizer
 from .scheduling.sequence import Sequence, draw_draft_steps
 from .scheduling.time_parts import measure_latency_parts
 from .simulated_metrics import TruthRow
+from .simulated_text import SampledToken
 from .simulated_tokenizer import WORDS
 
 if TYPE_CHECKING:
@@ -56,11 +58,26 @@ class SimulatedAnswer:
         if 0 <= quirks.eos < max_tokens and not asked.ignore_eos:
             max_tokens = max(1, quirks.eos)
             self.finish_reason = "stop"
+        plants = quirks.plants_faults and bool(asked.wish.messages)
+        # a text of its own; None: the words of every ordinary answer
+        self.spoken = (
+            asked.wish.make_text(self.first_word) if plants or asked.wish.is_special else None
+        )
+        if self.spoken and self.spoken.ends and not asked.ignore_eos:
+            own_tokens = len(self.spoken.pieces)
+            self.finish_reason = "stop" if own_tokens <= max_tokens else self.finish_reason
+            max_tokens = min(max_tokens, own_tokens)
         # a call is whole at any length
         self.reported_reason = "tool_calls" if asked.tool else self.finish_reason
         steps = draw_draft_steps(max_tokens, quirks.draft_tokens, quirks.acceptance, server.random)
         self.max_tokens = max_tokens
         self.accepted = iter(steps)
+        self.extra_tokens = 0  # that a wrong usage counts
+        self.damage = "", 0  # what happens to which chunk
+        self.new_id = 0, ""  # from which chunk on
+        self.planter = server.planter if plants else None
+        if self.planter:
+            self.planter.plant(self, crowded=server.num_open > 1)
         request = connection.request
         session = request.session if request else ""
         row.tenant = request.tenant if request else ""
@@ -110,6 +127,8 @@ class SimulatedAnswer:
             self.first_at = now
             metrics.first_token(self.asked.prompt_tokens, now - self.row.arrived_at)
             self.server.prefilled(self.asked, now)
+            if self.planter:
+                self.planter.begun(self)
         self.last_at = now
         if self.sequence.is_finished:
             metrics.finished(
@@ -127,6 +146,8 @@ class SimulatedAnswer:
     def hang_up(self, fault: str = "") -> None:
         """Ends the answer because the client is gone, or because of a fault."""
         self.drop([self.sequence])
+        if self.planter:
+            self.planter.left(self, cancelled=not fault)
         if self.count == 0:
             self.server.prefilled(self.asked, monotonic())
         self.close_row(aborted=not fault, fault=fault)
@@ -152,6 +173,8 @@ class SimulatedAnswer:
 
     def text_so_far(self) -> tuple[str | None, str]:
         """Returns reasoning and text so far."""
+        if self.spoken:
+            return self._spoken_so_far()
         words = [
             WORDS[index % len(WORDS)]
             for index in range(self.first_word, self.first_word + self.count)
@@ -160,16 +183,38 @@ class SimulatedAnswer:
         reasoning = " ".join(words[: self.quirks.reasoning])
         return reasoning or None, " ".join(words[self.quirks.reasoning : cut])
 
+    def _spoken_so_far(self) -> tuple[str | None, str]:
+        assert self.spoken
+        begin = min(self.quirks.reasoning, self.count)
+        end = begin if self.quirks.eos == 0 and self.finish_reason == "stop" else self.count
+        return self.spoken.text_of(0, begin) or None, self.spoken.text_of(begin, end)
+
+    def sampled(self, begin: int, end: int) -> list[SampledToken]:
+        """Returns these tokens with their logprobs."""
+        assert self.spoken
+        firsts = (0, self.quirks.reasoning)
+        return [
+            self.spoken.sampled(number, self.asked.wish.top_logprobs or 0, first=number in firsts)
+            for number in range(begin, end)
+        ]
+
+    def arguments(self, text: str) -> str:
+        """Returns the arguments of the tool's call, at temperature 0 as a stream writes them."""
+        if self.spoken:
+            return json.dumps({api.ARGUMENT: text})
+        return api.encode_json({api.ARGUMENT: text}).decode()
+
     def keep(self) -> None:
         """Keeps the answer, so that a later request can continue it."""
         if self.asked.keep is not None:
             _, text = self.text_so_far()
-            text = api.encode_json({api.ARGUMENT: text}).decode() if self.asked.tool else text
+            text = self.arguments(text) if self.asked.tool else text
             self.asked.keep(self.row.answer_id, text)
 
     def usage(self) -> dict[str, Any]:
+        extra = self.extra_tokens if self.sequence.is_finished else 0
         return events.token_usage(
-            self.asked.prompt_tokens, self.count, self.sequence.num_cached_tokens
+            self.asked.prompt_tokens, self.count + extra, self.sequence.num_cached_tokens
         )
 
     def fault_due(self) -> str:
@@ -256,6 +301,8 @@ class WholeAnswer(SimulatedAnswer):
             self.reported_reason,
             self.usage(),
             self.asked.tool,
+            self.arguments(content),
+            self._logprobs(),
         )
         body = self.asked.form.whole(ended)
         return (
@@ -263,6 +310,12 @@ class WholeAnswer(SimulatedAnswer):
             if self.timed
             else body
         )
+
+    def _logprobs(self) -> dict[str, Any] | None:
+        form = self.asked.form
+        if form.logprobs is None or self.asked.wish.top_logprobs is None or self.asked.tool:
+            return None
+        return form.logprobs(self.sampled(0, self.count), 0)
 
     def _fail(self) -> bool:
         """Applies a fault that is due, and returns whether there was one."""
@@ -298,6 +351,9 @@ class StreamedAnswer(SimulatedAnswer):
         self.frame, _ = connection.stream_framing()
         self.role = quirks.role if asked.form.opens else "none"
         self.text = b""  # of the tokens that wait for their chunk
+        self.waiting_from = 0  # the number of the first of them
+        self.num_characters = 0
+        self.withheld = b""  # a chunk that comes behind the next one
         self.num_chunks = 0
         self.over = False
         self.held: list[tuple[bytes, int, bool]] | None = None
@@ -320,10 +376,13 @@ class StreamedAnswer(SimulatedAnswer):
         last = self.sequence.is_finished
         count = self.counted()
         before = self.before
-        words = b"".join(
-            _WORDS[(self.first_word + number) % len(_WORDS)] for number in range(before, count)
-        )
-        self.text += words if before else words[1:]
+        if self.spoken:
+            self.text += self._spoken_bytes(before, count)
+        else:
+            words = b"".join(
+                _WORDS[(self.first_word + number) % len(_WORDS)] for number in range(before, count)
+            )
+            self.text += words if before else words[1:]
         reasoning = before < quirks.reasoning
         each = quirks.tokens_per_chunk
         if last or (count - 1) // each > (before - 1) // each or self.reached(quirks.reasoning):
@@ -347,6 +406,39 @@ class StreamedAnswer(SimulatedAnswer):
         _, head = self.connection.stream_framing(self.headers + timings)
         return head + (self.frame(self.chunks.role(self._used())) if self.role == "early" else b"")
 
+    def _spoken_bytes(self, begin: int, end: int) -> bytes:
+        """Returns the text of these tokens within a JSON text, without the blank before all."""
+        assert self.spoken
+        text = "".join(map(self.spoken.piece, range(begin, end)))
+        if begin in (0, self.quirks.reasoning):
+            text = text.removeprefix(" ")
+        text = json.dumps(text)[1:-1]
+        if self.asked.tool:  # its arguments are a JSON text within a JSON text
+            text = json.dumps(text)[1:-1]
+        return text.encode()
+
+    def _chunk_logprobs(self) -> bytes:
+        """Returns the logprobs of the tokens that wait, as JSON. Empty: none are asked for."""
+        form = self.asked.form
+        begin, self.waiting_from = self.waiting_from, self.count
+        if form.logprobs is None or self.asked.wish.top_logprobs is None or self.asked.tool:
+            return b""
+        tokens = self.sampled(begin, self.count)
+        logprobs = form.logprobs(tokens, self.num_characters)
+        self.num_characters += sum(len(token.text) for token in tokens)
+        return api.encode_json(logprobs)
+
+    def _damaged(self, data: bytes) -> bytes:
+        """Applies the planted fault of this chunk, if it has one. Returns what is sent of it."""
+        kind, place = self.damage
+        if self.num_chunks == place:
+            self.row.planted.append(kind)
+            if kind == "reorder_delta":
+                self.withheld = data
+            return data + data if kind == "double_delta" else b""
+        sent, self.withheld = data + self.withheld, b""
+        return sent
+
     def _write_chunk(self, reasoning: bool, last: bool) -> None:
         quirks = self.quirks
         chunks = self.chunks
@@ -361,6 +453,10 @@ class StreamedAnswer(SimulatedAnswer):
             text += _TWO_BYTES
         if self.asked.tool and last:
             text += events.CALL_END
+        if self.planter and self.num_chunks + 1 == self.new_id[0]:
+            self._rename()
+        if isinstance(chunks, api.Chunks):
+            chunks.logprobs = self._chunk_logprobs() if self.spoken else b""
         with_last = last and quirks.finish == "last"
         event = chunks.text(
             text, finish_with_usage if with_last else used, reasoning=reasoning, last=with_last
@@ -389,12 +485,19 @@ class StreamedAnswer(SimulatedAnswer):
         if self.num_chunks == 1 and self.role == "first":
             role_usage = used and events.token_usage(self.asked.prompt_tokens, 0)
             data = frame(chunks.role(role_usage)) + data
-        self._write(self._head() + data, self.count)
+        if self.planter and self.damage[1]:
+            data = self._damaged(data)
+        if data:
+            self._write(self._head() + data, self.count)
         if rest:
             self._hold(SPLIT_S)
             self._write(rest)
         if last:
             self._write_end(finish_with_usage)
+
+    def _rename(self) -> None:
+        if self.chunks.rename(f"{self.asked.form.prefix}-{self.new_id[1]}"):
+            self.row.planted.append("wrong_id")
 
     def _write_end(self, finish_with_usage: dict[str, Any] | None) -> None:
         self.keep()

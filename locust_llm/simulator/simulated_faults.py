@@ -8,6 +8,11 @@ from typing import Any, Final, Literal, get_args, get_type_hints
 
 MAX_DRAFT_TOKENS: Final = 64
 HEADER: Final = b"x-simulate"
+RATES: Final = (
+    "swap", "prefix_leak", "slot_leak", "late_block", "near_tie", "wide_flip", "drop_delta",
+    "double_delta", "reorder_delta", "wrong_usage", "duplicate_id", "wrong_id",
+)  # fmt: skip
+"""The quirks that are the share of the answers with that fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +56,24 @@ class Quirks:
     stall_s: float = 1.0
     slow_headers_s: float = 0.0  # the response's headers come so late
 
+    # answers that are wrong: the share of them with each fault (planted_faults.py)
+    swap: float = 0.0  # two open requests get each other's answer
+    prefix_leak: float = 0.0  # the prompt that has most in common is answered in its place
+    slot_leak: float = 0.0  # the answer of the last cancelled request
+    late_block: float = 0.0  # it begins with a block of another answer
+    near_tie: float = 0.0  # one word is the second of two that are nearly as likely: no fault
+    wide_flip: float = 0.0  # one word is another, under load only
+    drop_delta: float = 0.0
+    double_delta: float = 0.0
+    reorder_delta: float = 0.0
+    wrong_usage: float = 0.0  # too many output tokens are counted
+    duplicate_id: float = 0.0  # the id of the answer before
+    wrong_id: float = 0.0  # the id changes within the stream
+
+    @property
+    def plants_faults(self) -> bool:
+        return any(getattr(self, name) for name in RATES)
+
 
 LIKE: Final = {  # as their bytes in tests/captures
     "vllm": Quirks(),
@@ -65,7 +88,9 @@ LIKE: Final = {  # as their bytes in tests/captures
     ),
     "litellm": Quirks(finish="own", usage="choices"),
 }
-_TYPES: Final = get_type_hints(Quirks)
+_TYPES: Final = {
+    name: kind for name, kind in get_type_hints(Quirks).items() if name in Quirks.__slots__
+}
 _WORDS: Final = {"yes": True, "no": False}
 
 
@@ -87,6 +112,9 @@ def parse_quirks(text: str, base: Quirks) -> Quirks:
         raise ValueError("tokens_per_chunk must be at least 1")
     if not (0 <= changed.draft_tokens <= MAX_DRAFT_TOKENS and 0 <= changed.acceptance <= 1):
         raise ValueError(f"draft_tokens must be 0 to {MAX_DRAFT_TOKENS}, and acceptance 0 to 1")
+    for name in RATES:
+        if not 0 <= getattr(changed, name) <= 1:
+            raise ValueError(f"{name} must be 0 to 1: it is a share of the answers")
     return changed
 
 

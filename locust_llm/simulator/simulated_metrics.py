@@ -9,7 +9,7 @@ from array import array
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from .scheduling.sequence import Sequence
@@ -271,6 +271,7 @@ class TruthRow:
     aborted: bool = False  # by the client
     fault: str = ""  # by which the server ended it: error, cut, reset
     buffered: int = 0
+    planted: list[str] = field(default_factory=list)  # the faults it got, by their quirks
 
     def as_json(self) -> dict[str, Any]:
         stamps = self.token_at
@@ -294,6 +295,7 @@ class TruthRow:
             "aborted": self.aborted,
             "fault": self.fault,
             "buffered": self.buffered,
+            **({"planted": self.planted} if self.planted else {}),
         }
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import anthropic_messages, openai_responses, simulated_tokenizer
 from . import openai_chat as api
+from .planted_faults import FaultPlanter
 from .response_stream import ENGINE_FAILED, SimulatedAnswer, StreamedAnswer, WholeAnswer
 from .scheduling.engine import Engine, Router, merge_engine_states
 from .simulated_embeddings import PooledAnswer
@@ -69,6 +70,7 @@ class SimulatorServer:
         for metrics in self.metrics if front.quirks.draft_tokens else ():
             metrics.drafts = (0, 0, 0)
         self.random = Random(front.seed)
+        self.planter = FaultPlanter(front.seed)
         self.connections: set[ClientConnection] = set()
         self.num_open = 0
         self.num_queued_tokens = 0  # prompts of those without a first token
@@ -135,6 +137,8 @@ class SimulatorServer:
             request.arrived_at,
             answer_id,
         )
+        if quirks.plants_faults:
+            self.planter.choose_id(quirks, row)
         self.truth.arrived(row)
         self.num_open += 1
         self.num_queued_tokens += asked.prompt_tokens

@@ -1,0 +1,185 @@
+"""Planted faults: answers that are wrong in known ways, each at its own rate, as real servers under
+load have given them.
+
+Draws come from a generator of their own, so a server without these faults sends the same bytes as
+ever. `TruthRow.planted` names the faults that an answer really got.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from itertools import takewhile
+from random import Random
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from .scheduling.step_cost import BLOCK_SIZE
+from .simulated_faults import RATES
+from .simulated_text import SimulatedText, TextWish, find_session_code
+
+if TYPE_CHECKING:
+    from .openai_chat import AnswerRequest
+    from .response_stream import SimulatedAnswer
+    from .simulated_faults import Quirks
+    from .simulated_metrics import TruthRow
+
+DELTA_FAULTS: Final = ("drop_delta", "double_delta", "reorder_delta")
+MAX_RECENT: Final = 32
+"""So many earlier requests can be the source of a wrong text."""
+
+
+class EarlierAnswer(NamedTuple):
+    """Holds what a later answer may wrongly contain."""
+
+    pieces: list[str]  # of the prompt
+    wish: TextWish
+    text: SimulatedText
+
+
+class FaultPlanter:
+    """Draws the faults of each answer, and remembers the answers that others may leak into."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(f"planted faults {seed}")
+        self._recent: deque[EarlierAnswer] = deque(maxlen=MAX_RECENT)
+        self._cancelled: SimulatedText | None = None
+        self._unbegun: dict[SimulatedAnswer, None] = {}  # an ordered set
+        self._wants_partner: SimulatedAnswer | None = None
+        self._last_id = ""
+
+    def choose_id(self, quirks: Quirks, row: TruthRow) -> None:
+        """Gives the answer the id of the answer before, if that is drawn."""
+        last, self._last_id = self._last_id, row.answer_id
+        if quirks.duplicate_id and last and self.random.random() < quirks.duplicate_id:
+            row.answer_id = last
+            row.planted.append("duplicate_id")
+
+    def plant(self, answer: SimulatedAnswer, *, crowded: bool) -> None:
+        """Draws the faults of an answer that begins. ``crowded``: other requests are open."""
+        quirks = answer.quirks
+        text = answer.spoken
+        assert text is not None
+        drawn = {
+            name
+            for name in RATES
+            if getattr(quirks, name) and self.random.random() < getattr(quirks, name)
+        }
+        asked = answer.asked
+        own = EarlierAnswer(asked.pieces, asked.wish, text)
+        if quirks.near_tie:
+            self._place_tie(answer)
+        if crowded:
+            self._plant_leaks(answer, drawn)
+        if "slot_leak" in drawn and self._cancelled is not None:
+            answer.spoken, self._cancelled = replace(self._cancelled), None
+            answer.row.planted.append("slot_leak")
+        self._plant_flips(answer, drawn, crowded=crowded)
+        self._plant_into_stream(answer, drawn)
+        self._swap(answer, drawn)
+        self._recent.append(own)
+        self._unbegun[answer] = None
+
+    def begun(self, answer: SimulatedAnswer) -> None:
+        """Notes that an answer has its first token, so that its text stays."""
+        self._unbegun.pop(answer, None)
+
+    def left(self, answer: SimulatedAnswer, *, cancelled: bool) -> None:
+        """Notes the early end of an answer. If its client cancelled it, the next answer may get its
+        slot with its text."""
+        self._unbegun.pop(answer, None)
+        if cancelled:
+            self._cancelled = answer.spoken
+
+    def _swap(self, answer: SimulatedAnswer, drawn: set[str]) -> None:
+        """Swaps the texts of two answers that have not begun, or waits for the next one."""
+        waiting = self._wants_partner
+        self._wants_partner = None
+        if waiting is not None and waiting in self._unbegun:
+            partner = waiting
+        elif "swap" in drawn and self._unbegun:
+            partner = next(iter(self._unbegun))
+        else:
+            if "swap" in drawn:
+                self._wants_partner = answer
+            return
+        answer.spoken, partner.spoken = partner.spoken, answer.spoken
+        answer.row.planted.append("swap")
+        partner.row.planted.append("swap")
+
+    def _plant_leaks(self, answer: SimulatedAnswer, drawn: set[str]) -> None:
+        text = answer.spoken
+        assert text is not None
+        if "prefix_leak" in drawn and (source := self._find_most_alike(answer.asked)):
+            answer.spoken = answer.asked.wish.make_text(text.first_word, source.wish)
+            answer.row.planted.append("prefix_leak")
+        if "late_block" in drawn and (source := self._find_other(answer.asked)):
+            begin = {number: source.text.piece(number) for number in range(BLOCK_SIZE)}
+            answer.spoken = replace(text, changed=begin)
+            answer.row.planted.append("late_block")
+
+    def _plant_flips(self, answer: SimulatedAnswer, drawn: set[str], *, crowded: bool) -> None:
+        """Changes one word of a text that depends on its prompt alone."""
+        text = answer.spoken
+        if text is None or text.seed is None or text.ends or text.changed:
+            return
+        if "near_tie" in drawn and text.tie_at is not None:
+            answer.spoken = replace(text, changed={text.tie_at: text.runner_up(text.tie_at)})
+            answer.row.planted.append("near_tie")
+        elif "wide_flip" in drawn and crowded:
+            places = [
+                number
+                for number in range(len(text.pieces), answer.max_tokens)
+                if number != text.tie_at
+            ]
+            if places:
+                place = self.random.choice(places)
+                answer.spoken = replace(text, changed={place: text.runner_up(place)})
+                answer.row.planted.append("wide_flip")
+
+    def _place_tie(self, answer: SimulatedAnswer) -> None:
+        """Puts a near tie where the prompt decides, as alone as under load."""
+        text = answer.spoken
+        assert text is not None
+        words = answer.max_tokens - len(text.pieces)
+        if text.seed is not None and words > 0 and not text.ends:
+            text.tie_at = len(text.pieces) + text.seed % words
+
+    def _plant_into_stream(self, answer: SimulatedAnswer, drawn: set[str]) -> None:
+        random = self.random
+        if "wrong_usage" in drawn:
+            answer.extra_tokens = random.randint(1, answer.max_tokens)
+            answer.row.planted.append("wrong_usage")
+        num_chunks = 1 + -(-(answer.max_tokens - 1) // answer.quirks.tokens_per_chunk)
+        damage = next((name for name in DELTA_FAULTS if name in drawn), "")
+        # the first chunk and the last one stay, and another one comes behind the swapped ones
+        last_place = num_chunks - (2 if damage == "reorder_delta" else 1)
+        if damage and last_place >= 2:
+            answer.damage = damage, random.randint(2, last_place)
+        if "wrong_id" in drawn and num_chunks >= 2:
+            answer.new_id = random.randint(2, num_chunks), f"{random.getrandbits(64):016x}"
+
+    def _find_most_alike(self, asked: AnswerRequest) -> EarlierAnswer | None:
+        """Finds the earlier prompt of another text that has most in common with this one. Of equal
+        ones it is the latest."""
+        others = [earlier for earlier in self._recent if self._is_other(earlier, asked)]
+        return max(
+            reversed(others),
+            key=lambda earlier: _count_common_blocks(earlier.pieces, asked.pieces),
+            default=None,
+        )
+
+    def _find_other(self, asked: AnswerRequest) -> EarlierAnswer | None:
+        return next(
+            (earlier for earlier in reversed(self._recent) if self._is_other(earlier, asked)), None
+        )
+
+    def _is_other(self, earlier: EarlierAnswer, asked: AnswerRequest) -> bool:
+        """Returns whether it is another session: another code, or without codes another prompt."""
+        code = find_session_code(earlier.wish.messages)
+        own_code = find_session_code(asked.wish.messages)
+        return code != own_code if code or own_code else earlier.pieces != asked.pieces
+
+
+def _count_common_blocks(one: list[str], other: list[str]) -> int:
+    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return sum(1 for _ in pairs) // BLOCK_SIZE
