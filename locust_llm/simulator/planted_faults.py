@@ -75,9 +75,10 @@ class FaultPlanter:
             answer.row.planted.append("slot_leak")
         self._plant_flips(answer, drawn, crowded=crowded)
         self._plant_into_stream(answer, drawn)
-        self._swap(answer, drawn)
-        self._recent.append(own)
         self._unbegun[answer] = None
+        if not self._swap_with_waiting(answer) and "swap" in drawn:
+            self._swap_with_earlier(answer)
+        self._recent.append(own)
 
     def begun(self, answer: SimulatedAnswer) -> None:
         """Notes that an answer has its first token, so that its text stays."""
@@ -90,21 +91,29 @@ class FaultPlanter:
         if cancelled:
             self._cancelled = answer.spoken
 
-    def _swap(self, answer: SimulatedAnswer, drawn: set[str]) -> None:
-        """Swaps the texts of two answers that have not begun, or waits for the next one."""
-        waiting = self._wants_partner
-        self._wants_partner = None
-        if waiting is not None and waiting in self._unbegun:
-            partner = waiting
-        elif "swap" in drawn and self._unbegun:
-            partner = next(iter(self._unbegun))
+    def _swap_with_waiting(self, answer: SimulatedAnswer) -> bool:
+        """Swaps with the answer that waits for a partner, if it has not begun meanwhile."""
+        waiting, self._wants_partner = self._wants_partner, None
+        if waiting is None or waiting not in self._unbegun:
+            return False
+        self._swap(answer, waiting)
+        return True
+
+    def _swap_with_earlier(self, answer: SimulatedAnswer) -> None:
+        """Swaps with the latest answer that has not begun, or waits for the next one."""
+        earlier = next((other for other in reversed(self._unbegun) if other is not answer), None)
+        if earlier is None:
+            self._wants_partner = answer
         else:
-            if "swap" in drawn:
-                self._wants_partner = answer
-            return
-        answer.spoken, partner.spoken = partner.spoken, answer.spoken
-        answer.row.planted.append("swap")
-        partner.row.planted.append("swap")
+            self._swap(answer, earlier)
+
+    def _swap(self, *pair: SimulatedAnswer) -> None:
+        """Each answer is swapped once at most."""
+        one, other = pair
+        one.spoken, other.spoken = other.spoken, one.spoken
+        for answer in pair:
+            answer.row.planted.append("swap")
+            del self._unbegun[answer]
 
     def _plant_leaks(self, answer: SimulatedAnswer, drawn: set[str]) -> None:
         text = answer.spoken

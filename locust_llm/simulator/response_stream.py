@@ -457,6 +457,12 @@ class StreamedAnswer(SimulatedAnswer):
             self._rename()
         if isinstance(chunks, api.Chunks):
             chunks.logprobs = self._chunk_logprobs() if self.spoken else b""
+        # before the chunk, as Responses numbers its events
+        role = b""
+        # vLLM sends the role only when there is a token
+        if self.num_chunks == 0 and self.role == "first":
+            role_usage = used and events.token_usage(self.asked.prompt_tokens, 0)
+            role = frame(chunks.role(role_usage))
         with_last = last and quirks.finish == "last"
         event = chunks.text(
             text, finish_with_usage if with_last else used, reasoning=reasoning, last=with_last
@@ -481,10 +487,7 @@ class StreamedAnswer(SimulatedAnswer):
         if self.call and not reasoning:
             data = frame(self.call) + data
             self.call = b""
-        # vLLM sends the role only when there is a token
-        if self.num_chunks == 1 and self.role == "first":
-            role_usage = used and events.token_usage(self.asked.prompt_tokens, 0)
-            data = frame(chunks.role(role_usage)) + data
+        data = role + data
         if self.planter and self.damage[1]:
             data = self._damaged(data)
         if data:

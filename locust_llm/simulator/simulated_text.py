@@ -91,7 +91,9 @@ class SimulatedText:
             return self.pieces[number]
         if self.seed is None:
             return f" {WORDS[(self.first_word + number) % len(WORDS)]}"
-        return f" {VOCABULARY[self._mix(number) % len(VOCABULARY)]}"
+        # even and odd places in turn, so that no word comes twice in a row
+        place = self._mix(number) % (len(VOCABULARY) // 2) * 2 + number % 2
+        return f" {VOCABULARY[place]}"
 
     def _mix(self, number: int) -> int:
         return crc32(b"%d %d" % (number, self.seed or self.first_word))
