@@ -132,9 +132,10 @@ def has_wrong_usage(answer: ReceivedAnswer, asked: AnswerRequested) -> bool:
 
 
 def _is_total_too_small(answer: ReceivedAnswer) -> bool:
-    """A total may hold hidden reasoning, so a larger one is no fault."""
+    """A total may hold hidden reasoning, so a larger one is no fault. Of several choices llama.cpp
+    gives the total of the last one."""
     total, prompt, written = answer.total_tokens, answer.prompt_tokens, answer.completion_tokens
-    if not total or prompt is None or written is None:
+    if not total or prompt is None or written is None or answer.choices > 1:
         return False
     return total < prompt + written
 

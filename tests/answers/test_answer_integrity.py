@@ -154,6 +154,7 @@ def test_usage_that_does_not_fit(changes):
         {"prompt_tokens": 997, "completion_tokens": 3, "total_tokens": 1000},  # the context is full
         {"completion_tokens": 9, "total_tokens": 21, "reasoning_tokens": 5},
         {"completion_tokens": 8, "total_tokens": 20, "choices": 2},
+        {"completion_tokens": 8, "total_tokens": 16, "choices": 2},  # llama.cpp
         {"completion_tokens": 0, "total_tokens": 12, "finish_reason": "stop"},
     ],
 )

@@ -100,6 +100,7 @@ def received_answer(completion, reader):
         reasoning=message.get("reasoning", ""),
         tool_arguments=tuple(c["function"]["arguments"] for c in message.get("tool_calls", ())),
         finish_reason=completion.finish_reason,
+        choices=completion.choices,
         prompt_tokens=counts.input,
         completion_tokens=counts.output,
         total_tokens=counts.total,
