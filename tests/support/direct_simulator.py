@@ -42,14 +42,17 @@ class FakeTransport:
 class SentRequest:
     """One request over a connection of its own, and what came back."""
 
-    def __init__(self, server, kind, body):
+    def __init__(self, server, kind, body, quirks=""):
         self.kind = kind
         self.body = body
         self.transport = FakeTransport()
         self.connection = ClientConnection(server)
         self.connection.connection_made(self.transport)
         data = json.dumps(body).encode()
-        head = f"POST {PATHS[kind]} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+        head = (
+            f"POST {PATHS[kind]} HTTP/1.1\r\nHost: x\r\nX-Simulate: {quirks}\r\n"
+            f"Content-Length: {len(data)}\r\n\r\n"
+        )
         self.connection.data_received(head.encode() + data)
 
     @property
@@ -116,8 +119,8 @@ class DirectSimulator:
         )
         self.server = SimulatorServer([FixedEngine(1.0, 0.001, self.clock)], front)
 
-    def send(self, prompt, kind="chat", **body):
-        """Sends a request, whose answer comes with ``run``."""
+    def send(self, prompt, kind="chat", quirks="", **body):
+        """Sends a request, whose answer comes with ``run``. ``quirks`` are its own."""
         asked = {"max_tokens": 8, "stream": True, **body}
         if kind == "chat" and asked["stream"]:
             asked.setdefault("stream_options", {"include_usage": True})
@@ -126,7 +129,7 @@ class DirectSimulator:
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         field = {"completions": "prompt", "responses": "input"}.get(kind, "messages")
         asked[field] = prompt if kind == "completions" else messages
-        return SentRequest(self.server, kind, asked)
+        return SentRequest(self.server, kind, asked, quirks)
 
     def run(self, seconds=float("inf")):
         self.clock.run(self.clock.now + seconds)
