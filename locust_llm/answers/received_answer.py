@@ -184,7 +184,3 @@ class AnswerRequested(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str = ""
     max_tokens: int | None = None
-    context_tokens: int | None = None
-    """The server's limit on prompt and answer together. None: not known."""
-    one_token_a_chunk: bool = False
-    """Each chunk of this server has at least one token, as idle answers have shown."""

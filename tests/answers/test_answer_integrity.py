@@ -22,7 +22,7 @@ from locust_llm.answers.received_answer import (
     ReceivedAnswer,
 )
 
-ASKED = AnswerRequested(model="small", max_tokens=4, context_tokens=1_000)
+ASKED = AnswerRequested(model="small", max_tokens=4)
 SOUND = {
     "text": "the river runs slow",
     "finish_reason": "length",
@@ -137,7 +137,6 @@ def test_a_name_outside_of_the_list_is_right_if_it_was_there_first():
     "changes",
     [
         {"completion_tokens": 5, "total_tokens": 17},  # more than asked
-        {"completion_tokens": 3, "total_tokens": 15},  # it ended by its length, but is shorter
         {"total_tokens": 15},
         {"text": "x" * 513},  # no token has 128 characters
     ],
@@ -151,7 +150,7 @@ def test_usage_that_does_not_fit(changes):
     [
         {"total_tokens": 20},  # with hidden reasoning
         {"completion_tokens": 3, "total_tokens": 15, "finish_reason": "stop"},
-        {"prompt_tokens": 997, "completion_tokens": 3, "total_tokens": 1000},  # the context is full
+        {"completion_tokens": 3, "total_tokens": 15},  # the context may be full
         {"completion_tokens": 9, "total_tokens": 21, "reasoning_tokens": 5},
         {"completion_tokens": 8, "total_tokens": 20, "choices": 2},
         {"completion_tokens": 8, "total_tokens": 16, "choices": 2},  # llama.cpp
@@ -160,14 +159,6 @@ def test_usage_that_does_not_fit(changes):
 )
 def test_usage_of_sound_servers(changes):
     assert faults(**changes) == ()
-
-
-def test_more_chunks_than_tokens_where_each_has_one():
-    asked = AnswerRequested(max_tokens=4, one_token_a_chunk=True)
-    texts = ("a", "b", "c", "d", "e")
-    assert faults(asked, chunk_texts=texts) == ("wrong_usage",)
-    assert faults(asked, chunk_texts=texts[:2]) == ()  # a server joins chunks under load
-    assert faults(chunk_texts=texts) == ()  # a gateway that splits chunks
 
 
 # -- tool calls and logprobs -----------------------------------------------------------------------
@@ -200,9 +191,6 @@ def test_the_number_of_logprobs():
     assert listed("a b b c d", "a", " b", " b", " c", " d") == ("doubled_delta",)
     four = [chunk(token, logprob=True) for token in ("a", "b", "c", "d")]
     assert faults(events=four, text="abcd", completion_tokens=6, total_tokens=18) == (
-        "wrong_usage",
-    )
-    assert faults(events=four, text="abcdé", completion_tokens=3, total_tokens=15) == (
         "wrong_usage",
     )
     assert faults(events=four[:3], text="abcé") == ()  # half a character is in no list
