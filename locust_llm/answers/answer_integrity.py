@@ -209,10 +209,10 @@ def _without_blanks(text: str) -> str:
 
 
 def has_replacement(answer: ReceivedAnswer) -> bool:
-    """Whether the text holds a replacement character. One at the end of an answer that was cut by
-    its length is half a character."""
+    """Whether the text holds a replacement character. One at the end of an answer that its length
+    or its client cut off is half a character."""
     text = answer.text + answer.reasoning
-    if answer.finish_reason in LENGTH:
+    if answer.finish_reason is None or answer.finish_reason in LENGTH:
         text = answer.text.rstrip(REPLACEMENT) + answer.reasoning.rstrip(REPLACEMENT)
     return REPLACEMENT in text
 

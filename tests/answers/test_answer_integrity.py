@@ -283,6 +283,7 @@ def test_any_delta_that_is_lost_doubled_or_swapped_is_named(words, place):
 def test_replacement_characters():
     assert faults(text="a\ufffdb c") == ("broken_text",)
     assert faults(text="a b c\ufffd") == ()  # half a character, cut by the length
+    assert faults(text="a b c\ufffd", finish_reason=None) == ()  # or by the client
     assert faults(text="a b c\ufffd", finish_reason="stop") == ("broken_text",)
 
 
