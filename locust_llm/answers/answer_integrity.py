@@ -7,7 +7,7 @@ found. An answer without a finish reason is a failed request already, and is not
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final
 
 from .fault_names import (
@@ -93,7 +93,8 @@ class ModelNames:
     def is_wrong(self, asked: str, answered: str) -> bool:
         if not asked or is_same_model(asked, answered):
             return False
-        asked_root, answered_root = self._roots.get(asked), self._roots.get(answered)
+        asked_root = self._roots.get(asked)
+        answered_root = self._roots.get(answered)
         if asked_root is not None and answered_root is not None:
             return asked_root != answered_root
         return self._first.setdefault(asked, answered) != answered
@@ -102,10 +103,12 @@ class ModelNames:
 def is_same_model(asked: str, answered: str) -> bool:
     """Whether a name is the model asked for, its dated version, or its name without the
     provider."""
-    asked, answered = asked.lower(), answered.lower()
+    asked = asked.lower()
+    answered = answered.lower()
     if asked == answered:
         return True
-    short, other = asked.rpartition("/")[2], answered.rpartition("/")[2]
+    short = asked.rpartition("/")[2]
+    other = answered.rpartition("/")[2]
     if short == other:
         return True
     longer, begin = (other, short) if len(other) > len(short) else (short, other)
@@ -196,8 +199,8 @@ def has_other_logprobs(answer: ReceivedAnswer) -> bool:
 
 def join_tokens(tokens: Sequence[LogprobToken]) -> str:
     if all(token.bytes is not None for token in tokens):
-        pieces = [bytes(byte & 255 for byte in token.bytes or ()) for token in tokens]
-        return b"".join(pieces).decode("utf-8", "replace")
+        listed = chain.from_iterable(token.bytes or () for token in tokens)
+        return bytes(byte & 255 for byte in listed).decode("utf-8", "replace")
     joined = "".join([token.token for token in tokens])
     for written, meant in BLANKS.items():
         joined = joined.replace(written, meant)

@@ -494,7 +494,8 @@ class Chunks:
         )  # fmt: skip
 
     def rename(self, answer_id: str) -> bool:
-        old, new = self.answer_id.encode(), answer_id.encode()
+        old = self.answer_id.encode()
+        new = answer_id.encode()
         self._opening = self._opening.replace(old, new, 1)
         self._content = self._content.replace(old, new, 1)
         self._reasoning = self._reasoning.replace(old, new, 1)

@@ -71,7 +71,8 @@ class FaultPlanter:
         if crowded:
             self._plant_leaks(answer, drawn)
         if "slot_leak" in drawn and self._cancelled is not None:
-            answer.spoken, self._cancelled = replace(self._cancelled), None
+            answer.spoken = replace(self._cancelled)
+            self._cancelled = None
             answer.row.planted.append("slot_leak")
         self._plant_flips(answer, drawn, crowded=crowded)
         self._plant_into_stream(answer, drawn)

@@ -420,7 +420,8 @@ class StreamedAnswer(SimulatedAnswer):
     def _chunk_logprobs(self) -> bytes:
         """Returns the logprobs of the tokens that wait, as JSON. Empty: none are asked for."""
         form = self.asked.form
-        begin, self.waiting_from = self.waiting_from, self.count
+        begin = self.waiting_from
+        self.waiting_from = self.count
         if form.logprobs is None or self.asked.wish.top_logprobs is None or self.asked.tool:
             return b""
         tokens = self.sampled(begin, self.count)
@@ -436,7 +437,8 @@ class StreamedAnswer(SimulatedAnswer):
             if kind == "reorder_delta":
                 self.withheld = data
             return data + data if kind == "double_delta" else b""
-        sent, self.withheld = data + self.withheld, b""
+        sent = data + self.withheld
+        self.withheld = b""
         return sent
 
     def _write_chunk(self, reasoning: bool, last: bool) -> None:
