@@ -313,7 +313,7 @@ class WholeAnswer(SimulatedAnswer):
 
     def _logprobs(self) -> dict[str, Any] | None:
         form = self.asked.form
-        if form.logprobs is None or self.asked.wish.top_logprobs is None or self.asked.tool:
+        if form.logprobs is None or self.asked.wish.top_logprobs is None:
             return None
         return form.logprobs(self.sampled(0, self.count), 0)
 
@@ -422,7 +422,7 @@ class StreamedAnswer(SimulatedAnswer):
         form = self.asked.form
         begin = self.waiting_from
         self.waiting_from = self.count
-        if form.logprobs is None or self.asked.wish.top_logprobs is None or self.asked.tool:
+        if form.logprobs is None or self.asked.wish.top_logprobs is None:
             return b""
         tokens = self.sampled(begin, self.count)
         logprobs = form.logprobs(tokens, self.num_characters)

@@ -166,6 +166,14 @@ def test_logprobs_of_plain_completions(server):
         assert found["text_offset"] == offsets
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_logprobs_of_the_arguments_of_a_tool(server, stream):
+    sent = server.ask("Hello", logprobs=True, tools=TOOLS, temperature=0, stream=stream)
+    tokens = "".join(token["token"] for token in listed(sent))
+    (call,) = sent.message["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"text": tokens}
+
+
 def test_without_the_wish_there_are_no_logprobs(server):
     for asked in ({}, {"logprobs": False}, {"logprobs": None}):
         assert listed(server.ask("Hello", **asked)) == []
