@@ -95,11 +95,11 @@ from locust_llm.workload.conversation import ConversationSource
 from locust_llm.workload.length_distributions import combine_lengths, normal_length
 from locust_llm.workload.synthetic_prompts import Prompts
 
-from .schema_checks import SchemaChecker
 from .precise_timer import Alarm, ExclusiveTurns
 from .process_health import HealthMonitor, find_local_servers
 from .prompt_source import make_prompts, make_sessions
 from .reference_streams import ReferenceStreams
+from .schema_checks import SchemaChecker
 from .send_permits import Permit, PermitQueue, SessionQueue
 from .session_affinity import Affinity
 from .tenant_choice import TenantAssigner
