@@ -28,6 +28,8 @@ from locust_llm.worker.worker_context import WorkerContext, get_worker_context
 from locust_llm.workload.conversation import Conversation
 from locust_llm.workload.dataset_formats import DatasetSession
 from locust_llm.workload.images_and_audio import MediaError
+from locust_llm.workload.marked_session import MarkedSession
+from locust_llm.workload.synthetic_prompts import DrawnPrompt
 
 logger = logging.getLogger("locust_llm")
 
@@ -115,8 +117,9 @@ class LLMUser(HttpUser):
         permit = branch.permit()
         prompts, asked = self.sender.prompts, input_tokens
         drawn = None
+        marked, asks_marker = self.sender.marked_session(session), False
         if messages is None:
-            drawn = prompts.batch() if asked is None else [prompts.drawn(asked)]
+            drawn, asks_marker = self._draw(marked, input_tokens)
             system = prompts.system
             messages = [*([system] if system else ()), *(field.message for field in drawn)]
             asked = sum(field.input_tokens for field in drawn)
@@ -134,9 +137,28 @@ class LLMUser(HttpUser):
             sized=asked is not None,
             model=model,
             tenant=tenant,
+            marker=marked.number,
+            asked=asks_marker,
         )
         record = branch.send(permit, turn, name, headers, keep_text, body)
         return branch.answer(record, keep_text=keep_text)
+
+    def _draw(
+        self, marked: MarkedSession, input_tokens: int | None
+    ) -> tuple[list[DrawnPrompt], bool]:
+        """(synthetic prompts of one request, whether they ask for the session's marker)."""
+        prompts = self.sender.prompts
+        if input_tokens is None and not marked.marks:
+            return prompts.batch(), False
+        drawn, asks_marker = marked.draw(
+            lambda ending: (
+                prompts.draw(ending=ending)
+                if input_tokens is None
+                else prompts.drawn(input_tokens, ending)
+            ),
+            first=True,
+        )
+        return [drawn], asks_marker
 
     def session(
         self,

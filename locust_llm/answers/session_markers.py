@@ -11,6 +11,7 @@ import re
 from functools import cache
 from hashlib import blake2s
 from importlib.resources import files
+from secrets import token_bytes
 from typing import Final, NamedTuple
 
 WORDS: Final = 2048
@@ -32,6 +33,11 @@ _GOLDEN: Final = 0.6180339887498949
 _LETTERS: Final = re.compile(r"[a-z]+")
 _JSON_ESCAPE: Final = re.compile(r"\\(?:u[0-9a-fA-F]{4}|[bfnrt])")
 r"""In JSON a line break is the two characters ``\n``, whose letter would join the next word."""
+
+
+def make_marker_key() -> bytes:
+    """The key of a run, which nobody can guess."""
+    return token_bytes(KEY_BYTES)
 
 
 class Marker(NamedTuple):
@@ -76,9 +82,17 @@ class MarkerKey:
         places = [*_split_places(spread), *_split_places(self._hash(spread))]
         return Marker(number, " ".join([words[place] for place in places]))
 
-    def ask(self) -> bool:
-        """Whether the next request asks the model to repeat its marker. An even spread that keeps
-        step with no number of users."""
+    def end_prompt(self, marker: Marker, *, first: bool) -> tuple[str, bool]:
+        """(the end of the next prompt of a session, whether it asks the model to repeat its
+        marker). ``first``: it is the session's first prompt, which brings the marker."""
+        asked = self._asks()
+        sentences = [marker.sentence] if first else []
+        if asked:
+            sentences.append(ASK_SENTENCE)
+        return " ".join(sentences), asked
+
+    def _asks(self) -> bool:
+        """An even spread that keeps step with no number of users."""
         self._asked_at = (self._asked_at + _GOLDEN) % 1
         return self._asked_at < ASKED_SHARE
 

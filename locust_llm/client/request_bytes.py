@@ -41,6 +41,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     max_chunks: int | None = None
     """The answer may have so many chunks: see ``chunk_limit``."""
     keep_text: bool = False
+    checked: bool = False
+    """The answer is checked: its text is kept until then."""
     kind: str = "chat"
     """The protocol of its endpoint: see ``PROTOCOLS``."""
 
@@ -54,8 +56,17 @@ def chunk_limit(
 ) -> int | None:
     """How many chunks an answer may have when ``tokens`` are requested. A number in ``body`` under
     one of ``length_fields`` comes first; the last of them counts. None: no limit."""
-    tokens = next((body[name] for name in reversed(length_fields) if name in body), tokens)
+    asked = find_asked_length(tokens, body, length_fields)
     choices = body.get("n") or 1
-    if not isinstance(tokens, int) or not isinstance(choices, int):
+    if asked is None or not isinstance(choices, int):
         return None
-    return choices * (CHUNKS_PER_TOKEN * tokens + EXTRA_CHUNKS)
+    return choices * (CHUNKS_PER_TOKEN * asked + EXTRA_CHUNKS)
+
+
+def find_asked_length(
+    tokens: int | None, body: Mapping[str, Any], length_fields: Sequence[str]
+) -> int | None:
+    """The longest answer in tokens that a request asks for, as in ``chunk_limit``. None: it has no
+    limit."""
+    found = next((body[name] for name in reversed(length_fields) if name in body), tokens)
+    return found if isinstance(found, int) else None

@@ -153,6 +153,7 @@ def _exchange(
 def _make_response(request: Request) -> Response:
     return Response(
         time.monotonic_ns(), kind=request.kind, keep_text=request.keep_text,
+        checked=request.checked,
         max_bytes=request.max_response_bytes, max_chunks=request.max_chunks,
     )  # fmt: skip
 

@@ -80,10 +80,12 @@ class Response:
         *,
         kind: str = "chat",
         keep_text: bool = False,
+        checked: bool = False,
         max_bytes: int = MAX_RESPONSE_BYTES,
         max_chunks: int | None = None,
     ) -> None:
-        """``kind`` is the protocol of the endpoint: see ``PROTOCOLS``."""
+        """``kind`` is the protocol of the endpoint: see ``PROTOCOLS``. ``checked``: see
+        ``Completion``."""
         self.sent_ns = sent_ns
         self.written_ns: int | None = None
         """When the whole request had been written."""
@@ -109,7 +111,7 @@ class Response:
         self.read_lag_ns = 0
         self.received_bytes = 0
         self.headers_ns: int | None = None
-        self.answer = Completion(PROTOCOLS[kind], keep_text)
+        self.answer = Completion(PROTOCOLS[kind], keep_text, checked=checked)
         self.frame = HTTPResponseParser()
         self.first_seen = False
         """Prefill is over: the first chunk has come, or an error in its place."""

@@ -18,6 +18,7 @@ from locust_llm.wire.worker_messages import (
     LOCAL,
     TO_CONTROL,
     TO_SENDER,
+    AnswerFaultFound,
     ArrivalsReturned,
     BeginFailed,
     Ended,
@@ -121,6 +122,8 @@ def _handle_message(
             control.phases.add_health(message.health)
         case FormLearnt():
             control.on_form_learnt(message)
+        case AnswerFaultFound():
+            control.store.write_answer_fault(message.line)
         case BeginFailed():
             if why := control.losses.on_begin_failed(worker, message.reason):
                 refuse(why)

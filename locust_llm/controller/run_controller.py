@@ -161,7 +161,7 @@ class Controller:
             settings=self.settings, survey=self.survey, worker=self._workers.add(worker).place,
             folder=str(self.folder.resolve()), clock=clock_id(),
             clock_offset_s=measure_clock_offset_s(), salt=self._words_seed,
-            trace=self.store.trace,
+            trace=self.store.trace, marker_key=self.store.marker_key,
         )  # fmt: skip
         self._send(begin, worker)
         self.phases.limit.shares.join(worker, self._time.monotonic())

@@ -13,8 +13,10 @@ from typing import Final
 
 import gevent
 
+from locust_llm.answers.session_markers import make_marker_key
 from locust_llm.client.tls_settings import find_trusted_certificates
 from locust_llm.files.buffered_file import BufferedFile, explain_unwritten_lines
+from locust_llm.records.answer_fault import ANSWER_FAULTS_FILE
 from locust_llm.records.buffering import Buffering
 from locust_llm.records.failure_kinds import (
     FIRST,
@@ -98,6 +100,9 @@ class RunStore:
         ``words_seed``: see Run."""
         self.settings, self.survey, self._now, self._words_seed = settings, survey, now, words_seed
         self.trace = make_run_trace(SystemRandom()) if settings.traceparent else ""
+        self.marker_key = make_marker_key() if settings.check_answers else b""
+        """The key of the run's session markers. No file holds it. Empty: answers are not
+        checked."""
         self.spans = (
             SpanReceiver(settings.otlp_receiver, self.trace) if settings.otlp_receiver else None
         )
@@ -154,6 +159,8 @@ class RunStore:
         """The result of the report process. None: there are no reports yet, or they could not be
         made."""
         self._file = BufferedFile(self.folder / RECORDS)
+        self._answer_faults: BufferedFile | None = None
+        """The evidence of wrong answers. None: there is none so far."""
         self._lock = lock_file(self.folder / RECORDS)
 
     @property
@@ -196,6 +203,19 @@ class RunStore:
                 + (", and they occupy a prefill slot until their end" if gated else "")
             )
         return True
+
+    def write_answer_fault(self, line: bytes) -> None:
+        """Write the evidence of a wrong answer, as JSON. The first one makes the file."""
+        try:
+            if self._answer_faults is None:
+                self._answer_faults = BufferedFile(self.folder / ANSWER_FAULTS_FILE)
+        except OSError as error:
+            self.add_note(
+                f"WARNING: {ANSWER_FAULTS_FILE} could not be written: {error.strerror or error}"
+            )
+            return
+        self._answer_faults.write(line)
+        self._answer_faults.flush()
 
     def _why(self, failed: Sequence[tuple[Record, int]]) -> str:
         """The line on failed first requests: each kind with what to do about it."""
@@ -352,6 +372,8 @@ class RunStore:
         if self.spans is not None:
             self.spans.close()
         self._file.close()
+        if self._answer_faults is not None:
+            self._answer_faults.close()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
+from locust_llm.answers.received_answer import EventReader
 from locust_llm.records.outcomes import OK
 from locust_llm.text.sanitise import sanitise_text
 
@@ -88,7 +89,10 @@ class Completion:
     """Adds up the events of an answer, in plain fields that the maker of the record reads.
     Protocols call the methods after ``whole``."""
 
-    def __init__(self, protocol: "Protocol[Any]", keep_text: bool = False) -> None:
+    def __init__(
+        self, protocol: "Protocol[Any]", keep_text: bool = False, *, checked: bool = False
+    ) -> None:
+        """``checked``: what a check of the answer needs is read as well, event by event."""
         self._protocol = protocol
         self._decode, self._event = protocol.decode, protocol.event
         self.chunk_reads: list[int] = []
@@ -138,8 +142,10 @@ class Completion:
         """After a finish_reason came the last events: the usage, or ``[DONE]``."""
         self.content = False
         """There was anything to read, in a stream or in a whole answer."""
-        self.deltas: list[Delta | TextChoice] | None = [] if keep_text else None
+        self.deltas: list[Delta | TextChoice] | None = [] if keep_text or checked else None
         """The deltas of the first choice, in their order. None: they are not kept."""
+        self.events = EventReader() if checked else None
+        """Response ids, model names, event numbers and logprobs. None: they are not checked."""
         self.calls: dict[Any, bool] = {}
         """For each tool call by its index, whether any arguments came. For protocols that name the
         parts of calls."""
@@ -168,6 +174,8 @@ class Completion:
             pass
         else:
             self.last = data
+            if self.events is not None:
+                self.events.add(data)
             try:
                 message = self._decode(data)
             except (
@@ -222,6 +230,8 @@ class Completion:
 
     def whole(self, body: bytes) -> None:
         """Add an answer that came as one JSON body."""
+        if self.events is not None:
+            self.events.add(body)
         self._protocol.whole(self, body)
         self.first_output = None  # nothing in it has a time of its own
 

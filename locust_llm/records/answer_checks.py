@@ -23,7 +23,7 @@ class AnswerChecks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     foreign: tuple[MarkerNumber, ...] = ()
     """The markers of other sessions in the answer. Each one is a leak."""
     faults: tuple[str, ...] = ()
-    """What else was wrong, by the names in the table of faults."""
+    """What else was wrong, by the names in answers/fault_names.py."""
     id_hash: IdHash | None = None
     """A hash of the response id. Two answers of a run with the same one have the same id."""
     searched: bool = False

@@ -14,6 +14,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from .answer_checks import AnswerChecks
 from .outcomes import FAILURES, OK
 from .server_times import ServerTimes
 from .ttft_itl_latency import RequestLatency
@@ -121,6 +122,9 @@ class Record(RequestLatency, msgspec.Struct, frozen=True, kw_only=True, omit_def
     schema_valid: bool | None = None
     """The answer is JSON of the requested schema, or its tool calls are. None: no schema was
     requested, or nobody can know (no package jsonschema; a failure)."""
+
+    answer: AnswerChecks | None = None
+    """What the checks of the answer found. None: it was not checked (``--check-answers``)."""
 
     input_tokens: Count | None = None
     output_tokens: Count | None = None

@@ -24,6 +24,7 @@ GroupName = Literal[
     "gate",
     "prompts",
     "rules",
+    "answers",
     "sweep",
     "report",
     "tenants",
@@ -70,6 +71,11 @@ GROUPS: Final[dict[str, OptionGroup]] = {
         "SLO rules",
         "Service level objectives (SLOs). They decide the exit status.",
         f"{RUN} -u 10 -t 2m --slo 'ttft p95 < 500ms' --slo 'error_rate < 1%'",
+    ),
+    "answers": OptionGroup(
+        "Check answers",
+        "Whether answers are right under load: no user gets the text of another one.",
+        f"{RUN} -u 20 -t 5m --check-answers",
     ),
     "sweep": OptionGroup(
         "Sweep",

@@ -193,6 +193,34 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
             "TTFT,TPOT",
         ),
     ] = DEADLINES
+    check_answers: Annotated[
+        bool,
+        Option(
+            "answers",
+            "Check whether answers are right under load: each synthetic prompt gets a session "
+            "code of six words, and no answer may hold the code of another session",
+        ),
+    ] = False
+    reference_file: Annotated[
+        str | None,
+        Option(
+            "answers",
+            "Prompts whose answers under load are compared with their answers when the server is "
+            "idle: one prompt or one JSON object with messages and max_tokens a line",
+            "prompts.jsonl",
+            "FILE",
+            otherwise="a built-in set",
+            in_form=False,
+        ),
+    ] = None
+    keep_text: Annotated[
+        bool,
+        Option(
+            "answers",
+            "Keep the text of every answer in the records. Without it only the texts of answers "
+            "with a fault and of reference prompts are kept",
+        ),
+    ] = False
     selftest: Annotated[
         str,
         Option(

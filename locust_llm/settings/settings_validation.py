@@ -219,6 +219,16 @@ def _requests(settings: Settings) -> Iterator[str]:
             "--otlp-receiver needs the traceparent header to join spans to requests: leave out "
             "--no-traceparent"
         )
+    if settings.check_answers and settings.endpoint_type in POOLING:
+        yield (
+            f"--check-answers checks generated text, and {settings.endpoint_type} generates none"
+        )
+    for flag, given in (
+        ("--reference-file", settings.reference_file),
+        ("--keep-text", settings.keep_text),
+    ):
+        if given and not settings.check_answers:
+            yield f"{flag} needs --check-answers"
     if settings.request_cancellation_delay and settings.request_cancellation_rate is None:
         yield "--request-cancellation-delay needs --request-cancellation-rate"
 

@@ -30,7 +30,7 @@ from .locust_form import (
 
 GROUPS: Final = {
     "load": "Load", "sweep": "Load", "prompts": "Prompts", "gate": "Gate", "rules": "SLO",
-    "server": "Server", "tenants": "Tenants",
+    "answers": "SLO", "server": "Server", "tenants": "Tenants",
 }  # fmt: skip
 """The form's groups, by the groups of the options."""
 OTHERS: Final = "Report"
@@ -73,6 +73,7 @@ DEPENDS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "warmup_prefill_concurrency_ramp_duration": ("warmup_prefill_concurrency",),
     "request_cancellation_delay": ("request_cancellation_rate",),
+    "keep_text": ("check_answers",),
     **dict.fromkeys(
         (
             "fixed_schedule",

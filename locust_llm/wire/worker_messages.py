@@ -153,6 +153,13 @@ class FormLearnt(ReliableMessage, frozen=True):
     """The server's message, safe to show."""
 
 
+class AnswerFaultFound(ReliableMessage, frozen=True):
+    """The evidence of a wrong answer."""
+
+    line: bytes
+    """A line of answer_faults.jsonl, without its newline."""
+
+
 class Records(ControlMessage, frozen=True):
     """Finished requests, which the controller acknowledges."""
 
@@ -197,6 +204,7 @@ ToControl = (
     | Status
     | StageHealth
     | FormLearnt
+    | AnswerFaultFound
     | Records
     | BeginFailed
     | Ended
@@ -227,6 +235,8 @@ class Begin(ReliableMessage, frozen=True, kw_only=True):
     """The salt of this run's prompts. Empty: the prompts follow from the seed alone."""
     trace: str = ""
     """``Run.trace``; empty: no request has a traceparent."""
+    marker_key: bytes = b""
+    """The key of the run's session markers. Empty: answers are not checked."""
 
 
 class StageBegin(ReliableMessage, frozen=True):

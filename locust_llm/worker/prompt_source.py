@@ -8,6 +8,7 @@ from locust_llm.workload.conversation import ConversationSource
 from locust_llm.workload.generated_images_and_audio import MediaGenerator
 from locust_llm.workload.images_and_audio import MediaStore
 from locust_llm.workload.length_distributions import parse_length, parse_length_mix
+from locust_llm.workload.marked_session import SessionMarkers
 from locust_llm.workload.model_and_tenant_mix import parse_model_mix
 from locust_llm.workload.synthetic_prompts import Prompts
 
@@ -31,8 +32,14 @@ def make_prompts(order: Begin) -> Prompts:
     )  # fmt: skip
 
 
-def make_sessions(order: Begin, prompts: Prompts, pause: Callable[[], None]) -> ConversationSource:
-    """``pause`` runs between two pieces of work that would hold up the event loop."""
+def make_sessions(
+    order: Begin,
+    prompts: Prompts,
+    pause: Callable[[], None],
+    markers: SessionMarkers | None = None,
+) -> ConversationSource:
+    """``pause`` runs between two pieces of work that would hold up the event loop. ``markers`` are
+    for synthetic prompts: those of a file are sent as they are."""
     settings = order.settings
     return ConversationSource(
         prompts,
@@ -42,4 +49,5 @@ def make_sessions(order: Begin, prompts: Prompts, pause: Callable[[], None]) -> 
         worker=order.worker,
         models=parse_model_mix(settings.model_mix) if settings.model_mix else None,
         parts=MediaStore(settings.input_file, pause=pause).parts if settings.input_file else None,
+        markers=None if settings.input_file else markers,
     )

@@ -29,6 +29,10 @@ class OutgoingTurn(NamedTuple):
     """The tenant. Empty: the run has no tenants."""
     lose: Callable[[], int] | None = None
     """Called when the turn failed. Returns how many turns are never sent because of that."""
+    marker: int | None = None
+    """The number of the marker in its session's first prompt. None: there is none."""
+    asked: bool = False
+    """It asks the model to repeat the marker."""
 
 
 def make_turn(ask: ConversationRequest, conversation: Conversation, *, sized: bool) -> OutgoingTurn:
@@ -42,4 +46,5 @@ def make_turn(ask: ConversationRequest, conversation: Conversation, *, sized: bo
         prefix=ask.prefix,
         tenant=conversation.tenant,
         lose=lambda: conversation.lose(number),
+        marker=conversation.marked.number, asked=ask.asked,
     )  # fmt: skip

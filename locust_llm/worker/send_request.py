@@ -19,7 +19,7 @@ from locust_llm.access.headers_and_api_key import EXPIRED, KeyHeaders
 from locust_llm.client.chat_answer import Answer, build_answer, join_deltas
 from locust_llm.client.event_loop_yields import can_wait
 from locust_llm.client.reader.reader_choice import reader_failure
-from locust_llm.client.request_bytes import Request, chunk_limit
+from locust_llm.client.request_bytes import Request, chunk_limit, find_asked_length
 from locust_llm.client.request_exchange import UserConnection, exchange_request
 from locust_llm.client.requests_bridge import (
     format_request_head,
@@ -43,7 +43,7 @@ from locust_llm.records.spans.trace_ids import make_traceparent
 from locust_llm.server.length_control import make_length_fields
 from locust_llm.server.refused_request_fields import RequestForm
 from locust_llm.settings.server_address import join_server_url
-from locust_llm.text.hide_secrets import collect_secrets
+from locust_llm.text.hide_secrets import Secrets, collect_secrets
 from locust_llm.text.sanitise import NAME_BYTES, sanitise_text
 from locust_llm.worker.ab_targets import VariantTarget
 from locust_llm.worker.kept_responses import KeptResponses, mark_response_id
@@ -53,6 +53,7 @@ from locust_llm.worker.worker_context import WorkerContext
 from locust_llm.workload.answer_schema import ResponseSchema, find_response_schema
 from locust_llm.workload.images_and_audio import count_media
 
+from .answer_inspection import InspectedRequest
 from .request_to_send import OutgoingTurn
 
 FAILED_S: Final = 1.0
@@ -125,6 +126,9 @@ class RequestSender:
         self._wanted: ResponseSchema | None = None
         self._lose: Callable[[], int] | None = None
         self._sent: SentAttempt | None = None
+        self._inspected: InspectedRequest | None = None
+        """The request whose answer is checked."""
+        self._keeps_text = True
         self._session = ""
         self.kept = KeptResponses()
 
@@ -218,8 +222,13 @@ class RequestSender:
         except BaseException:
             self.sender.permits.put_back(permit)
             raise
-        self._lose, self._session = turn.lose, turn.session
-        return self._attempts(permit, partial(self._make_attempt, draft))
+        self._lose, self._session, self._keeps_text = turn.lose, turn.session, keep_text
+        try:
+            return self._attempts(permit, partial(self._make_attempt, draft))
+        finally:
+            if self.sender.inspector is not None and self._inspected is not None:
+                self.sender.inspector.forget(self._inspected)
+            self._inspected = None
 
     def _draft(
         self, permit: Permit, turn: OutgoingTurn, name: str | None, headers: dict[str, str] | None,
@@ -272,6 +281,13 @@ class RequestSender:
         )  # fmt: skip
         self._sent = SentAttempt(side, form)
         its_id = draft.id if number == 1 else f"{draft.id}.{number}"
+        if sender.inspector is not None:
+            length = find_asked_length(
+                turn.output_tokens, draft.fields, PROTOCOLS[settings.endpoint_type].length_fields
+            )
+            self._inspected = InspectedRequest(its_id, turn, body, length)
+            due_s = max(due_at or 0.0, time.monotonic()) + sender.clock_offset_s
+            sender.inspector.begin(self._inspected, draft.labels["session"], due_s)
         prepared, wire, more = self._prepare(body, its_id, draft.headers, side, turn.tenant)
         client = self._user.client
         request = Request(
@@ -289,6 +305,7 @@ class RequestSender:
                 turn.output_tokens, draft.fields, PROTOCOLS[settings.endpoint_type].length_fields
             ),
             keep_text=draft.keep_text or self._wanted is not None,
+            checked=sender.inspector is not None,
             kind=settings.endpoint_type,
         )
         return request, prepared
@@ -497,6 +514,7 @@ class RequestSender:
                     self._wanted, join_deltas(stream.answer.deltas or ())
                 ),
             )
+        record = self._inspect(record, prepared, stream)
         if record.outcome != OK and not retried and self._lose is not None:
             record = replace(record, unsent=self._lose())
         self.kept.ended(record, stream, self.sender)
@@ -526,6 +544,30 @@ class RequestSender:
         events.record.fire(user=self._user, record=record)
         return record
 
+    def _inspect(
+        self, record: Record, prepared: requests.PreparedRequest, stream: Response | None
+    ) -> Record:
+        """The record with what the checks found in its answer. Its text was kept for them."""
+        inspector, inspected = self.sender.inspector, self._inspected
+        if inspector is None or inspected is None:
+            return record
+        checked = inspector.inspect(
+            record,
+            inspected,
+            None if stream is None else stream.answer,
+            lambda: self._collect_secrets(prepared, stream),
+        )
+        if stream is not None and not self._keeps_text:
+            stream.answer.deltas = None
+        return checked
+
+    def _collect_secrets(
+        self, prepared: requests.PreparedRequest, stream: Response | None
+    ) -> Secrets:
+        return collect_secrets(
+            prepared.headers, {**self.sender.own_headers, **self.sender.affinity.secrets(stream)}
+        )
+
     def _public(
         self,
         record: Record,
@@ -540,9 +582,7 @@ class RequestSender:
         usual = record.outcome == OK and record.finish_reason in USUAL
         if usual and not backend_header:
             return record, ""
-        secrets = collect_secrets(
-            prepared.headers, {**self.sender.own_headers, **self.sender.affinity.secrets(stream)}
-        )
+        secrets = self._collect_secrets(prepared, stream)
         if (
             backend_header
             and stream is not None

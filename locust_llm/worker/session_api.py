@@ -20,6 +20,7 @@ from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
 from locust_llm.worker.send_permits import Permit
 from locust_llm.workload.conversation import Message, previous_turn
+from locust_llm.workload.marked_session import MarkedSession
 
 from .request_to_send import OutgoingTurn
 from .send_request import RequestSender, SenderPool
@@ -35,6 +36,7 @@ class _SessionState:
         self.branches, self.id, self.sender = branches, id, branches.main.sender
         self.model = self.sender.sessions.model(id)
         self.tenant = branches.tenant(id)
+        self.marked = MarkedSession(self.sender.markers)
         self.numbers = count()
         self.group = Group()
         self.records: list[Record] = []
@@ -103,10 +105,17 @@ class TurnLine:
         """
         whole, branch = self._whole, self._branch
         permit = whole.take(branch)
-        prompts, asked = whole.sender.prompts, input_tokens
+        prompts, asked, asks_marker = whole.sender.prompts, input_tokens, False
         if content is None:
             first = not self.messages
-            drawn = prompts.draw(first) if asked is None else prompts.drawn(asked)
+            drawn, asks_marker = whole.marked.draw(
+                lambda ending: (
+                    prompts.draw(first, ending)
+                    if input_tokens is None
+                    else prompts.drawn(input_tokens, ending)
+                ),
+                first=first,
+            )
             new = [*([prompts.system] if first and prompts.system else ()), drawn.message]
             max_tokens = max_tokens or drawn.output_tokens
             asked = drawn.input_tokens if first else None  # of a later turn the history counts too
@@ -123,6 +132,7 @@ class TurnLine:
             sized=content is None or input_tokens is not None,
             model=whole.model, tenant=whole.tenant,
             after=None if self.after == previous_turn(number) else self.after, tool_s=self._tool_s,
+            marker=whole.marked.number, asked=asks_marker,
         )  # fmt: skip
         self._tool_s = None
         record = branch.send(permit, turn, name, headers, True, body)

@@ -7,7 +7,7 @@ joins late) wait.
 
 import logging
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -27,6 +27,7 @@ from locust_llm.access.headers_and_api_key import (
     read_tenant_headers,
 )
 from locust_llm.access.proxy_notes import list_passed_proxies
+from locust_llm.answers.session_markers import MarkerKey
 from locust_llm.client.reader.reader_choice import (
     reader_failure,
     reader_kind,
@@ -93,8 +94,10 @@ from locust_llm.wire.worker_messages import (
 from locust_llm.worker.ab_targets import VariantTarget, make_variant_targets
 from locust_llm.workload.conversation import ConversationSource
 from locust_llm.workload.length_distributions import combine_lengths, normal_length
+from locust_llm.workload.marked_session import MarkedSession
 from locust_llm.workload.synthetic_prompts import Prompts
 
+from .answer_inspection import AnswerInspector
 from .precise_timer import Alarm, ExclusiveTurns
 from .process_health import HealthMonitor, find_local_servers
 from .prompt_source import make_prompts, make_sessions
@@ -109,6 +112,8 @@ logger = logging.getLogger("locust_llm")
 
 SOON_S: Final = 0.3
 """Users are added for arrivals that are due within this time and find no free user."""
+MAX_NAMED_SESSIONS: Final = 10_000
+"""The markers of so many sessions with names are kept."""
 MESSAGE_BYTES: Final = 300
 """The bytes of a server's message in a note."""
 STATUS_LAGS: Final = 200
@@ -194,6 +199,11 @@ class WorkerContext:
         self.retry_random = Random()
         self.prompts: Prompts
         self.sessions: ConversationSource
+        self.markers: MarkerKey | None = None
+        """Makes and finds session markers. None: answers are not checked."""
+        self.inspector: AnswerInspector | None = None
+        self._marked = OrderedDict[str, MarkedSession]()
+        """The sessions that a locustfile has named, by their names."""
         self.extra: dict[str, Any] = {}
         """Further fields of every request's body."""
         self.counts_sessions = False
@@ -242,7 +252,10 @@ class WorkerContext:
         )
         self.affinity = Affinity(arms, s.hosts, s.echo_header, first=order.worker)
         self.prompts = make_prompts(order)
-        self.sessions = make_sessions(order, self.prompts, pause=self.turns.take)
+        if order.marker_key:
+            self.markers = MarkerKey(order.marker_key, order.worker)
+            self.inspector = AnswerInspector(self.markers, self.send, keep_text=s.keep_text)
+        self.sessions = make_sessions(order, self.prompts, self.turns.take, self.markers)
         self.tenants = TenantAssigner(
             s, read_tenant_headers(self._environment.parsed_options), order.worker
         )
@@ -296,6 +309,16 @@ class WorkerContext:
     def block(self, phase: str) -> TrialBlock | None:
         """The block in which this phase's requests are sent. None: the run has no arms."""
         return self.settings.block(stage_of_phase(phase))
+
+    def marked_session(self, name: str = "") -> MarkedSession:
+        """The marker of a session that a locustfile names. Without a name it is a new session."""
+        if not name or self.markers is None:
+            return MarkedSession(self.markers)
+        marked = self._marked.setdefault(name, MarkedSession(self.markers))
+        self._marked.move_to_end(name)
+        if len(self._marked) > MAX_NAMED_SESSIONS:
+            self._marked.popitem(last=False)
+        return marked
 
     def form(self, side: VariantTarget) -> RequestForm:
         """The form of requests to this arm, as far as is known now."""

@@ -14,8 +14,9 @@ import msgspec
 from .dataset_formats import DatasetSession, Turn
 from .images_and_audio import Refs
 from .length_distributions import normal_length
+from .marked_session import MarkedSession, SessionMarkers
 from .model_and_tenant_mix import Model
-from .synthetic_prompts import Prompts, append_media_parts
+from .synthetic_prompts import DrawnPrompt, Prompts, append_media_parts
 
 Message = dict[str, Any]
 Parts = Callable[[Refs], list[dict[str, Any]]]
@@ -48,6 +49,8 @@ class ConversationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Further fields of the request's body, for this turn alone."""
     prefix: tuple[int, int] | None = None
     """(number of the shared prefix that it begins with, tokens in common). None: there is none."""
+    asked: bool = False
+    """It asks the model to repeat the marker of its session."""
 
 
 class _History:
@@ -83,15 +86,20 @@ class Conversation:
         delay_ms: tuple[float, float] = (0.0, 0.0),
         model: str | None = None,
         parts: Parts | None = None,
+        markers: SessionMarkers | None = None,
     ) -> None:
         """``item`` is a session of a file, whose answers are not sent. None: ``turns`` synthetic
         prompts.
 
         ``delay_ms``: mean and standard deviation of the think time (normal, cut at 0), for turns
         whose file has none. ``model``: the model of all turns; None: the run's model. ``parts``
-        makes the content of images and audio that a row names.
+        makes the content of images and audio that a row names. ``markers`` ends synthetic prompts
+        with the session's marker.
         """
         self.id, self.model, self._parts = id, model, parts
+        self.marked = MarkedSession(markers)
+        self._asks_marker = False
+        """The last prompt asks the model to repeat the marker."""
         self.tenant = ""
         """The tenant. Empty: the run has no tenants."""
         self.turns = turns if item is None else len(item.turns)
@@ -195,7 +203,7 @@ class Conversation:
 
     def _add_synthetic(self, history: _History, first: bool) -> int:
         """Add a synthetic prompt. Returns its output tokens."""
-        drawn = self._prompts.batch(first)
+        drawn = self._draw(first)
         history.messages += [turn_drawn.message for turn_drawn in drawn]
         # the system prompt is in both of them
         history.count(
@@ -203,6 +211,14 @@ class Conversation:
             - (self._prompts.system_tokens if first else 0)
         )
         return drawn[0].output_tokens
+
+    def _draw(self, first: bool) -> list[DrawnPrompt]:
+        if not self.marked.marks:
+            return self._prompts.batch(first)
+        drawn, self._asks_marker = self.marked.draw(
+            lambda ending: self._prompts.draw(first, ending), first=first
+        )
+        return [drawn]
 
     def _add(self, history: _History, turn: Turn, first: bool) -> None:
         """Add a turn of a file."""
@@ -223,8 +239,11 @@ class Conversation:
                     turn.input_tokens, turn.hash_ids, block_tokens=turn.block_tokens
                 )
             else:
-                text, shared = prompts.reused(turn.input_tokens, *turn.prefix)
-                self._shared = turn.prefix[0], shared
+                tokens, (number, common) = turn.input_tokens, turn.prefix
+                (text, shared), self._asks_marker = self.marked.draw(
+                    lambda ending: prompts.reused(tokens, number, common, ending), first=first
+                )
+                self._shared = number, shared
             history.messages.append({"role": "user", "content": text})
             history.count(turn.input_tokens)
         if turn.media and self._parts is not None:
@@ -273,6 +292,7 @@ class Conversation:
             tool=turn is not None and turn.tool,
             after=self._after[number],
             prefix=self._shared,
+            asked=self._asks_marker,
         )
 
 
@@ -314,14 +334,16 @@ class ConversationSource:
         worker: int = 0,
         models: Model | None = None,
         parts: Parts | None = None,
+        markers: SessionMarkers | None = None,
     ) -> None:
-        """``turns``: mean and standard deviation (normal, cut at 1). ``delay_ms`` and ``parts``:
-        see Conversation.
+        """``turns``: mean and standard deviation (normal, cut at 1). ``delay_ms``, ``parts`` and
+        ``markers``: see Conversation.
 
         ``models`` draws each session's model, apart from all else: the rest is the same with and
         without a mix.
         """
         self._prompts, self._delay_ms, self._parts = prompts, delay_ms, parts
+        self._markers = markers
         self._turns = normal_length(*turns)
         self._random = Random(None if seed is None else f"{seed}/{worker}/sessions")
         self._models = models
@@ -356,9 +378,11 @@ class ConversationSource:
                 delay_ms=self._delay_ms,
                 model=model,
                 parts=self._parts,
+                markers=self._markers,
             )
         name = f"{random.getrandbits(64):016x}{self._prompts.salt}"
         turns = self._turns(random)
         return Conversation(
-            self._prompts, id=name, random=random, turns=turns, delay_ms=self._delay_ms, model=model
-        )
+            self._prompts, id=name, random=random, turns=turns, delay_ms=self._delay_ms,
+            model=model, markers=self._markers,
+        )  # fmt: skip

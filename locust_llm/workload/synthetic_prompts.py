@@ -31,6 +31,7 @@ BLOCK_TOKENS: Final = 512
 _NUMBERS: Final = 9 * 10**8
 # coprime to _NUMBERS: each comes once; the golden section: neighbours begin unlike
 _STRIDE: Final = 556_230_589
+BEFORE_ENDING: Final = "\n\n"
 _FEWEST: Final = 16
 """A rest of fewer tokens after shared blocks is too short for a number, and for a cache."""
 
@@ -145,25 +146,24 @@ class Prompts:
         if system_tokens:
             self.system = {"role": "system", "content": self._shared(system_at, system_tokens)[0]}
 
-    def draw(self, first: bool = True) -> DrawnPrompt:
+    def draw(self, first: bool = True, ending: str = "") -> DrawnPrompt:
         """A new prompt of the drawn sizes. ``first`` of its session: a prefix begins it, and the
-        system prompt counts."""
+        system prompt counts. ``ending``: see ``text``."""
         tokens, output_tokens = self._sizes(self._draws)
         if not first:
-            return DrawnPrompt(self.text(tokens), tokens, output_tokens, self._media())
+            text = self.text(tokens, ending=ending)
+            return DrawnPrompt(text, tokens, output_tokens, self._media())
         tokens += self._prefix_tokens + (
             self._context(self._draws) if self._context is not None else 0
         )
-        text = self.text(
-            tokens, prefix=self._draws.choice(self._prefixes) if self._prefixes else ("", 0)
-        )
+        prefix = self._draws.choice(self._prefixes) if self._prefixes else ("", 0)
+        text = self.text(tokens, prefix=prefix, ending=ending)
         return DrawnPrompt(text, tokens + self.system_tokens, output_tokens, self._media())
 
-    def drawn(self, input_tokens: int) -> DrawnPrompt:
-        """A new prompt of this length."""
-        return DrawnPrompt(
-            self.text(input_tokens), input_tokens, self.output_tokens(), self._media()
-        )
+    def drawn(self, input_tokens: int, ending: str = "") -> DrawnPrompt:
+        """A new prompt of this length. ``ending``: see ``text``."""
+        text = self.text(input_tokens, ending=ending)
+        return DrawnPrompt(text, input_tokens, self.output_tokens(), self._media())
 
     def batch(self, first: bool = True) -> list[DrawnPrompt]:
         """The texts of a request: one prompt, or several for embeddings and rerank."""
@@ -199,18 +199,26 @@ class Prompts:
         hash_ids: Sequence[int] = (),
         prefix: tuple[str, float] = ("", 0),
         block_tokens: int = BLOCK_TOKENS,
+        ending: str = "",
     ) -> str:
         """A prompt that comes to ``tokens`` with the chat template: the prefix, the blocks of the
         ids, and its own text as far as there is room.
 
         If there is no room for all ids, the first ones are used, the last one in part. ``prefix``:
-        (text, its tokens). ``block_tokens``: of each block.
+        (text, its tokens). ``block_tokens``: of each block. ``ending``: the last sentences of the
+        prompt, within ``tokens``; they are left out where there is no room for them.
 
         The text of a block follows from its id, the seed, and its place. The first text has no
         space before it, and so may have other tokens. It also makes up for what the texts before
         lack in whole words. A cache compares from the begin on and never sees the difference.
         """
         wanted = tokens - self._template
+        if ending:
+            of_ending = self.tokens(ending)
+            if wanted - prefix[1] - of_ending < self.lengths.tokens_a_word:
+                return self.text(tokens, hash_ids, prefix, block_tokens)
+            own = self.text(round(tokens - of_ending), hash_ids, prefix, block_tokens)
+            return f"{own}{BEFORE_ENDING}{ending}"
         parts = [prefix[0]] if prefix[0] else []
         filled = prefix[1]
         for number, hash_id in enumerate(hash_ids, 1):
@@ -230,13 +238,14 @@ class Prompts:
             filled += of_it
         return self._checked(" ".join(parts), filled, wanted)[0]
 
-    def reused(self, tokens: int, number: int, shared: int) -> tuple[str, int]:
+    def reused(self, tokens: int, number: int, shared: int, ending: str = "") -> tuple[str, int]:
         """(prompt, tokens in common). The prompt comes to ``tokens`` with the chat template and
         begins with the prefix ``number``, as all others of that number do. The common tokens
         include the template's head: ``shared``, or a word less."""
         head, at = self._place(f"{self._seed}{self.salt}/prefix {number}")
         text, filled = self._ruler.begin(head, at, max(1, shared - self.lengths.head))
-        return self.text(tokens, prefix=(text, filled)), round(filled) + self.lengths.head
+        prompt = self.text(tokens, prefix=(text, filled), ending=ending)
+        return prompt, round(filled) + self.lengths.head
 
     def words(self, count: int) -> str:
         """``count`` words. The first is a number that is this prompt's own."""

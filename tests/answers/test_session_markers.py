@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from locust_llm.answers.session_markers import (
-    ASK_SENTENCE,
     ASKED_SHARE,
     MARKER_WORDS,
     WORDS,
@@ -158,10 +157,20 @@ def test_even_a_text_of_nothing_but_its_words_raises_no_alarm() -> None:
 
 def test_one_request_in_five_is_asked_and_no_user_alone() -> None:
     key = MarkerKey(KEY)
-    asked = [key.ask() for _ in range(10_000)]
+    marker = key.make()
+    asked = [key.end_prompt(marker, first=False)[1] for _ in range(10_000)]
     assert abs(sum(asked) / len(asked) - ASKED_SHARE) < 0.001
     for users in (2, 3, 4, 5, 8, 10, 16):
         for user in range(users):
             own = asked[user::users]
             assert 0.15 < sum(own) / len(own) < 0.25
-    assert ASK_SENTENCE == "Begin your answer with the session code."
+
+
+def test_the_first_prompt_brings_the_marker_and_one_that_asks_ends_with_that() -> None:
+    key = MarkerKey(KEY)
+    marker = key.make()
+    firsts = {key.end_prompt(marker, first=True) for _ in range(20)}
+    laters = {key.end_prompt(marker, first=False) for _ in range(20)}
+    code, ask = f"Session code: {marker.text}.", "Begin your answer with the session code."
+    assert firsts == {(code, False), (f"{code} {ask}", True)}
+    assert laters == {("", False), (ask, True)}
