@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
 SERIAL = $(shell grep -rl --include='test_*.py' 'mark.serial' tests)
 
-.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-native fuzz test-js lint-js test-aiperf test-exports lint format docs screenshots bench bench-readers bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes bench-drift peers calibration soak confusion twins other-twins published what-if intervals schedulers seeds golden example clean
+.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-native fuzz test-js lint-js test-aiperf test-exports lint format docs screenshots bench bench-answers bench-readers bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes bench-drift peers calibration soak confusion twins other-twins published what-if intervals schedulers seeds golden example clean
 
 $(VENV)/.installed: setup.cfg setup.py pyproject.toml locust_llm/client/reader/_reader.c
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -38,7 +38,7 @@ test-all: test test-slow test-matrices  ## everything, with the whole matrices
 
 # what make test leaves out, in pieces: each prints its time, and what is done is done until a source changes
 PIECES = folders web_pages damage endings distributed modes runs probe serial real
-folders = tests/access tests/accuracy tests/bench tests/client tests/controller tests/deploy tests/files tests/gate \
+folders = tests/access tests/accuracy tests/answers tests/bench tests/client tests/controller tests/deploy tests/files tests/gate \
   tests/integrations tests/lab tests/locust_adapter tests/protocols tests/records tests/report tests/seeds tests/server \
   tests/settings tests/simulator tests/slo tests/text tests/web tests/wire tests/worker tests/workload tests/test_*.py \
   --ignore tests/bench/test_confusion.py --ignore tests/report/test_damage.py --ignore tests/report/render/test_html_report.py
@@ -106,6 +106,9 @@ test-exports: $(VENV)/.installed-tests  ## inference-doctor and llm-d's benchmar
 
 bench: $(VENV)/.installed-tests   ## what the load generator says against what was true, and what it costs
 	$(BIN)/python tests/bench/bench.py
+
+bench-answers: $(VENV)/.installed-tests  ## what --check-answers costs: for each word, and for each chunk of 200 and 800 streams, in turn
+	PYTHONPATH=tests $(BIN)/python tests/bench/checked_answers.py
 
 bench-readers: $(VENV)/.installed-tests  ## the readers in C and in Python beside a client in C that only reads, seven times: 25 minutes
 	$(BIN)/python tests/bench/readers.py

@@ -4,6 +4,7 @@ It runs at the end of an answer, on the text that came, and so delays no stamp. 
 wrong answer goes to the controller.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
@@ -59,7 +60,8 @@ class AnswerInspector:
         """``report`` gets the evidence of the first MAX_REPORTED wrong answers. ``keep_text``: the
         record has the text of each answer."""
         self._markers, self._report, self._keep_text = markers, report, keep_text
-        self._models = ModelNames()
+        self._models = defaultdict[tuple[str, str], ModelNames](ModelNames)
+        """By arm and replica: each may have a name of its own for the same model."""
         self._recent = RecentRequests()
         self._reported = 0
 
@@ -103,13 +105,14 @@ class AnswerInspector:
     ) -> AnswerChecks:
         turn, events = asked.turn, received.events
         found = self._markers.find(text)
+        names = self._models[record.arm, record.backend]
         requested = AnswerRequested(model=record.model, max_tokens=asked.max_tokens)
         return AnswerChecks(
             marker=turn.marker,
             asked=turn.asked,
             repeated=turn.marker in found,
             foreign=self._select_foreign(found, asked),
-            faults=find_answer_faults(received, requested, self._models),
+            faults=find_answer_faults(received, requested, names),
             id_hash=None if events is None or not events.ids else hash_id(events.ids[0]),
             searched=True,
         )
@@ -184,7 +187,8 @@ def hash_id(response_id: str) -> int:
 def _join_reasoning(message: dict[str, Any], deltas: Sequence[Delta | TextChoice]) -> str:
     texts = [_read_text(message.get(field)) for field in REASONING]
     for field in OTHER_REASONING:
-        texts.append("".join([_read_text(getattr(delta, field, None)) for delta in deltas]))
+        parts = [getattr(delta, field, None) for delta in deltas]
+        texts.append("".join([_read_text(part) for part in parts if part is not None]))
     return "\n".join([text for text in texts if text])
 
 

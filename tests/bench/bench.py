@@ -13,6 +13,7 @@ import os
 import platform
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -90,15 +91,16 @@ def measure(
     idle_s: float,
     processes: int = 1,
     protocol: str = "chat",
+    more: Sequence[str] = (),
 ) -> Row:
-    """``users`` is the number over all processes."""
+    """``users`` is the number over all processes. ``more`` are further options of the run."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         sends = {"ttft_ms": TTFT_MS, "gap_ms": GAP_MS, "tokens": TOKENS}
         words = events_of(protocol, TOKENS, folder)
         with server(program, folder, **sends, tls=tls, options=words) as sent:
             options = ["-u", str(users), "-t", f"{seconds}s", "--output-tokens-mean", str(TOKENS)]
-            options += ["--endpoint-type", protocol]
+            options += ["--endpoint-type", protocol, *more]
             run = load(
                 sent.port,
                 folder / "r",

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.records import UNIX, answered
 
@@ -163,6 +165,47 @@ def test_an_id_that_switches_is_a_fault(inspector: AnswerInspector, reported: Re
     answer.add((9, "message", json.dumps(other).encode()))
     assert inspect(inspector, answer).faults == ("id_switched",)
     assert [fault.faults for fault in reported] == [("id_switched",)]
+
+
+def test_two_arms_may_have_names_of_their_own_for_a_model(inspector: AnswerInspector) -> None:
+    found = []
+    for arm, name in (("base", "a.gguf"), ("candidate", "b.gguf"), ("base", "b.gguf")):
+        answer = completion({"content": "x"}, model=name)
+        checked = inspector.inspect(record(arm=arm), asked(), answer).answer
+        assert checked is not None
+        found.append(checked.faults)
+    assert found == [(), (), ("wrong_model",)]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["content", "text", "type", "index", "function", "arguments", "id"]),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=8,
+)
+fields = st.sampled_from(
+    ["content", "reasoning", "thinking", "reasoning_details", "refusal", "tool_calls",
+        "function_call", "role"]
+)  # fmt: skip
+
+
+@given(st.lists(st.dictionaries(fields, json_values, max_size=3), max_size=4), st.booleans())
+def test_no_answer_is_too_strange_to_check(deltas: list[dict[str, Any]], whole: bool) -> None:
+    answer = Completion(PROTOCOLS["chat"], checked=True)
+    for number, delta in enumerate(deltas):
+        choice = {"index": 0, "message" if whole else "delta": delta, "finish_reason": "stop"}
+        data = json.dumps({"id": "r", "choices": [choice]}).encode()
+        if whole:
+            answer.whole(data)
+        else:
+            answer.add((number, "message", data))
+    AnswerInspector(MarkerKey(KEY)).inspect(record(), asked(), answer)
 
 
 def test_nesting_does_not_end_the_run(inspector: AnswerInspector) -> None:
