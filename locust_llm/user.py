@@ -117,7 +117,8 @@ class LLMUser(HttpUser):
         permit = branch.permit()
         prompts, asked = self.sender.prompts, input_tokens
         drawn = None
-        marked, asks_marker = self.sender.marked_session(session), False
+        marked = self.sender.marked_session(session)
+        asks_marker = False
         if messages is None:
             drawn, asks_marker = self._draw(marked, input_tokens)
             system = prompts.system

@@ -197,16 +197,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "answers",
-            "Check whether answers are right under load: each synthetic prompt gets a session "
-            "code of six words, and no answer may hold the code of another session",
+            "Check whether answers are right under load. Each synthetic prompt gets a code of six "
+            "words, which no answer of another session may contain",
         ),
     ] = False
     reference_file: Annotated[
         str | None,
         Option(
             "answers",
-            "Prompts whose answers under load are compared with their answers when the server is "
-            "idle: one prompt or one JSON object with messages and max_tokens a line",
+            "Prompts whose answers under load are compared with the answers of the idle server: "
+            "a prompt, or JSON with messages and max_tokens, per line",
             "prompts.jsonl",
             "FILE",
             otherwise="a built-in set",
@@ -217,8 +217,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "answers",
-            "Keep the text of every answer in the records. Without it only the texts of answers "
-            "with a fault and of reference prompts are kept",
+            "Keep the text of every answer in the records. Without it, only answers with a fault "
+            "and answers to reference prompts are kept",
         ),
     ] = False
     selftest: Annotated[

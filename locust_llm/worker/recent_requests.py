@@ -54,7 +54,8 @@ class RecentRequests:
         if record.sent_at is None:
             self._remove(request)
             return
-        request.sent_at, request.ended_at = record.sent_unix_s, record.closed_unix_s
+        request.sent_at = record.sent_unix_s
+        request.ended_at = record.closed_unix_s
         request.outcome = record.outcome
 
     def forget(self, request_id: str) -> None:
@@ -72,7 +73,8 @@ class RecentRequests:
     ) -> tuple[RequestBeside, ...]:
         """The requests that were open beside this one or ended shortly before it, and those whose
         markers its answer has."""
-        since, until = record.sent_unix_s - BEFORE_S, record.closed_unix_s
+        since = record.sent_unix_s - BEFORE_S
+        until = record.closed_unix_s
         beside = []
         for request in self._requests.values():
             is_near = request.sent_at <= until and (

@@ -105,7 +105,8 @@ class TurnLine:
         """
         whole, branch = self._whole, self._branch
         permit = whole.take(branch)
-        prompts, asked, asks_marker = whole.sender.prompts, input_tokens, False
+        prompts, asked = whole.sender.prompts, input_tokens
+        asks_marker = False
         if content is None:
             first = not self.messages
             drawn, asks_marker = whole.marked.draw(

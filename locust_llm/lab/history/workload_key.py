@@ -31,7 +31,7 @@ ASIDE: Final = frozenset((
 DEFAULTS: Final[Mapping[str, Any]] = msgspec.to_builtins(Settings())
 DECISIVE: Final = {
     "users": "users", "streaming": "streaming", "endpoint_type": "endpoint-type",
-    "model_mix": "model-mix",
+    "model_mix": "model-mix", "check_answers": "check-answers",
     **{
         option.field: option.flag.lstrip("-") for option in declared_options(Settings)
         if option.group in GROUPS and option.field not in ASIDE
