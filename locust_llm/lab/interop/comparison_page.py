@@ -33,6 +33,7 @@ from .side_by_side import audit_columns, clean_rows, list_conditions, number_equ
 
 OWN: Final = """
 body { display: block; max-width: 90rem; }
+.plots { grid-template-columns: repeat(auto-fit, minmax(min(100%, 34rem), 1fr)); }
 tbody th { position: sticky; left: 0; background: var(--back); }
 td small { display: block; color: var(--muted); } td small.pass { color: var(--ok); } td small.loud { color: var(--fail); }
 @media (max-width: 40rem) { .numbers tbody th { min-width: 5.5rem; } td small { white-space: normal; min-width: 6.5rem; } }
