@@ -116,7 +116,7 @@ class Web:
     def end(self) -> str:
         self.context.close()
         os.killpg(self.process.pid, signal.SIGTERM)
-        self.process.wait(20)
+        self.process.wait(60)
         self.log.seek(0)
         return self.log.read()
 
