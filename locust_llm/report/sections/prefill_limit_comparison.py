@@ -489,7 +489,9 @@ def name_limits(limits: Sequence[Limit]) -> str:
     named = f"{word} {_join(texts)}" if known else ""
     if None not in limits:
         return named
-    return f"{named} and no limit" if known else "no limit"
+    if not known:
+        return "no limit"
+    return f"{named}, and no limit" if len(texts) > 1 else f"{named} and no limit"
 
 
 def _be(limits: Sequence[Limit]) -> str:

@@ -150,7 +150,7 @@ def test_of_goodput_it_is_how_much_lower() -> None:
         ((1, 4), "limits 1 and 4"),
         ((2,), "limit 2"),
         ((None,), "no limit"),
-        ((None, 1, 2, 4), "limits 1, 2 and 4 and no limit"),
+        ((None, 1, 2, 4), "limits 1, 2 and 4, and no limit"),
         ((1, 4, 8, 16), "limits 1, 4, 8 and 16"),
     ],
 )
