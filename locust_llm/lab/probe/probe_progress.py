@@ -13,8 +13,7 @@ SAME_KIND_SPREAD: Final = 0.1
 LIKE: Final = 0.25
 """A new length of a known kind may differ by this share."""
 NEW: Final = (0.6, 1.6)
-"""A new kind may differ by these factors from all others so far. docs/how-to/interference.md shows
-how often the true time is inside."""
+"""A new kind may differ by these factors from all others so far."""
 NARROW: Final = 1.25
 """One number is enough up to this ratio of the most to the least."""
 
