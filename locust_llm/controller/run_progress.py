@@ -51,7 +51,8 @@ SILENT_S: Final = 3.0
 SILENT_UNKNOWN_S: Final = 10.0
 """The same before the first token of the run."""
 SILENT_TTFTS: Final = 3.0
-"""Where no request in flight has a token yet, a silence is so many times the longest TTFT."""
+"""Where no request in flight has a token yet, a silence is so many times the longest TTFT. In the
+only answer in flight it is so many times the longest pause so far."""
 MIN_IN_FLIGHT: Final = 2
 """One request alone may wait for its own prompt."""
 STATUS_GAP_S: Final = 1.0
@@ -378,6 +379,8 @@ class RunProgress:
         self._unanswered_at = -math.inf
         """When a request last failed without an answer."""
         self._longest_ttft_s: float | None = None
+        self._longest_pause_s = 0.0
+        """The longest time without a read while answers were coming."""
         """The reads since the first status of each process."""
         self._reads_at: deque[tuple[float, int]] = deque()
         """(when, all reads until then). For answers in one piece it has their tokens instead."""
@@ -449,6 +452,8 @@ class RunProgress:
         if ttfts_s:
             self._longest_ttft_s = max(self._longest_ttft_s or 0.0, *ttfts_s)
         if stood_still or reads > self._most_reads.get(worker, -1):
+            if self._silent_since is not None and self.decoding and not stood_still:
+                self._longest_pause_s = max(self._longest_pause_s, now - self._silent_since)
             self._most_reads[worker] = reads
             self._silent_since = self._heard_at = now
         elif not (self.used or self.decoding or self._is_refused(now)):
@@ -536,10 +541,12 @@ class RunProgress:
         several = self.used + self.decoding >= MIN_IN_FLIGHT
         if self._silent_since is None or now - seen_at > STATUS_GAP_S:
             return 0.0
-        if not (several or self._is_refused(now)):
+        if not (several or self.decoding or self._is_refused(now)):
             return 0.0
         needed_s = SILENT_S
-        if not self.decoding:
+        if self.decoding and not several:
+            needed_s = max(SILENT_S, SILENT_TTFTS * self._longest_pause_s)
+        elif not self.decoding:
             longest_s = self._longest_ttft_s
             needed_s = (
                 SILENT_UNKNOWN_S if longest_s is None else max(SILENT_S, SILENT_TTFTS * longest_s)

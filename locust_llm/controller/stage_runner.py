@@ -50,6 +50,7 @@ from locust_llm.slo.capacity_search import (
     StageTime,
     plan_stage,
     plan_unbounded_stage,
+    select_shown,
 )
 from locust_llm.slo.load_generator_health import OK as CLIENT_OK
 from locust_llm.text.format import capitalise_sentence, format_duration
@@ -153,7 +154,7 @@ class StageRunner:
         if not levels:
             return TOO_SLOW
         if total_s is None:
-            done = [stage.level for stage in search.times]
+            done = [stage.level for stage in select_shown(search.times)]
             self._step = plan_unbounded_stage(
                 search.capacity, done, levels, parse_duration_range(self._whole.stage_duration),
                 self._whole.stage_requests or 2 * count_requests_needed(self._whole),
@@ -338,7 +339,8 @@ class StageRunner:
             self.results[stage.number] = result
         whole_s = self._clock() - stage.began_at
         measured_s = 0.0 if stage.measured_at is None else stage.ended_at - stage.measured_at
-        self._found.add(StageTime(self.value, measured_s, whole_s), result)
+        silent = result.stage_evidence is not None and result.stage_evidence.silent
+        self._found.add(StageTime(self.value, measured_s, whole_s, silent), result)
         why = ENDED.get(stage.why, stage.why)
         if self._whole.find_max:
             why = self.describe_capacity() or "capacity unknown so far"

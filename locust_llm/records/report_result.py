@@ -68,6 +68,8 @@ class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
     """The finite values, by AIPerf's tag."""
     has_waits: bool = False
     """A schedule or a gate held requests, so TTFT from due comes first."""
+    silence: str = ""
+    """``no token came for 6 s``. Empty: never so long."""
     swept: bool = False
     """The run had stages: latencies are shown for each stage only."""
     findings: tuple[str, ...] = ()
@@ -110,6 +112,8 @@ class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
                 )
         if (tokens_per_s := self._figure("output_token_throughput").avg) is not None:
             parts.append(f"{tokens_per_s:.0f} {self.token_rate_unit}")
+        if self.silence:
+            parts.append(self.silence)
         if self.slo_status:
             parts.append(f"SLO {self.slo_status}")
         if self.client is not None and self.client.level != OK:

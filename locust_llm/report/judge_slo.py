@@ -18,7 +18,7 @@ base at each that the base has too.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Final
@@ -29,9 +29,15 @@ from locust_llm.records.outcomes import OK
 from locust_llm.records.run_facts import DecidedRule, Run
 from locust_llm.report.compare.condition_differences import load_matching_base
 from locust_llm.report.compare.metric_differences import measure_worsening
-from locust_llm.report.measurement_window import RateWindow
+from locust_llm.report.measurement_window import RateWindow, find_settled_window
 from locust_llm.report.open_loop_delivery import CLIENT
-from locust_llm.report.outages import select_unanswered_since
+from locust_llm.report.outages import (
+    Outage,
+    describe_silence,
+    select_held_up,
+    select_spans_within,
+    select_unanswered_since,
+)
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.sections.sweep.knee import (
     describe_levels,
@@ -111,6 +117,44 @@ def judge_rules(seen: Evaluation) -> tuple[SloResult, ...]:
     say). Of a stage: those that name no stage, or this one."""
     results = (_judged(entry, seen) for entry in seen.run.settings.rules.entries)
     return tuple(result for result in results if result is not None)
+
+
+def judge_without_silence(
+    results: Sequence[SloResult], seen: Evaluation, outages: Sequence[Outage]
+) -> tuple[SloResult, ...]:
+    """The results, with a better status that they have without the requests in flight while nothing
+    answered for a while. The users waited all the same, so the status stays."""
+    held = select_held_up(seen.main, outages, seen.run)
+    if not outages or seen.silent_from is not None:
+        return tuple(results)
+    silences = select_spans_within(outages, seen.run, seen.time.span)
+    time = RateWindow(seen.time.span, tuple(sorted((*seen.time.pauses, *silences))))
+    main = _without(held, seen.main)
+    without = seen._replace(
+        main=main,
+        ended=_without(held, seen.ended),
+        time=time,
+        settled=find_settled_window(main, time, seen.run) if seen.settled else None,
+    )
+    calm = {result.rule: result.status for result in judge_rules(without)}
+    return tuple(_add_calm_status(result, calm, outages, held.size) for result in results)
+
+
+def _add_calm_status(
+    result: SloResult, calm: Mapping[str, str], outages: Sequence[Outage], held: int
+) -> SloResult:
+    status = calm.get(result.rule, result.status)
+    if WORSE.index(status) >= WORSE.index(result.status):
+        return result
+    what = describe_silence(outages)
+    without = f"{status} without the {format_count(held, 'request')} in flight while {what}"
+    if not held:
+        without = f"{status} without the time in which {what}"
+    return replace(
+        result,
+        status_without_silence=status,
+        reason="; ".join(filter(None, (result.reason, without))),
+    )
 
 
 def judge_first_wave(

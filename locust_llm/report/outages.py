@@ -3,22 +3,26 @@
 A server answers from the first chunk of an answer to its last one, but for long gaps, and at the
 moment of a refusal with a status. Where it does neither, and several requests end without any
 answer, it is down, or hangs. Where it does neither while several requests are in flight, and no
-prefill takes so long, it stands still. A load generator that stood still itself shows neither.
+prefill takes so long, it stands still. So it does, or the request, where the only one in flight
+waits many times longer than any other did. A load generator that stood still itself shows neither.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from locust_llm.records.outcomes import CUT, OK
 from locust_llm.records.run_facts import Run
+from locust_llm.records.server_metrics_history import EngineHistory
 from locust_llm.report.array_types import Floats
 from locust_llm.report.load_records import LongGaps, RequestColumns
+from locust_llm.report.measurement_window import Span, find_loaded_span, find_measured_span
 from locust_llm.report.request_selection import RequestSelection
-from locust_llm.text.format import format_count
+from locust_llm.text.format import format_brief, format_count
 
 
 class Outage(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +61,17 @@ def describe_outages(outages: Sequence[Outage]) -> str:
     return "; ".join(f"{what} {_list_longest(of_kind)}" for what, of_kind in kinds if of_kind)
 
 
+def describe_silence(outages: Sequence[Outage]) -> str:
+    """``no token came``, or ``nothing answered`` where requests ended without an answer."""
+    return "no token came" if all(outage.in_flight for outage in outages) else "nothing answered"
+
+
+def describe_silent_time(outages: Sequence[Outage]) -> str:
+    """``no token came for 6 s``, of what rates are over. Empty: there is none."""
+    seconds = sum(outage.seconds for outage in outages)
+    return f"{describe_silence(outages)} for {format_brief(seconds, ' s', 2)}" if seconds else ""
+
+
 def _list_longest(outages: Sequence[Outage]) -> str:
     longest = sorted(
         sorted(outages, key=lambda outage: -outage.seconds)[:3], key=lambda outage: outage.began_s
@@ -77,7 +92,11 @@ def describe_requests_without_answer(outages: Sequence[Outage]) -> str:
         least = min(outage.in_flight for outage in standing)
         most = max(max(outage.in_flight, outage.in_flight_most) for outage in standing)
         from_least = f"{least} to " * (least < most)
-        parts.append(f"{from_least}{format_count(most, 'request')} were in flight all the while")
+        parts.append(
+            "the server, or the only request in flight, stood still"
+            if most == 1
+            else f"{from_least}{most} requests were in flight all the while"
+        )
     return ", and ".join(parts)
 
 
@@ -87,50 +106,100 @@ MIN_S: Final = 1.0
 PATIENCE: Final = 3.0
 """So many times the longest time to a first token must pass before requests that were only cut show
 anything."""
+ROUNDED_S: Final = 1e-5
 SENT_SOON_S: Final = 0.1
 """A user sends its next request so soon after its last answer."""
 MIN_DECODING: Final = 2
 """So many requests in flight show that a server stands still, where one of them had tokens
 before."""
+FAR_LONGER: Final = 20.0
+"""So many times the longest gap, or the longest wait for a first token, is no silence that one
+request in flight explains."""
+FEW_SHARE: Final = 0.05
+"""So few of the requests may have such a silence. More of them are what this server does."""
+MIN_CHUNKS: Final = 20
+"""Fewer chunks do not show how long a gap may be."""
+READING_S: Final = 2.0
+"""A reading of the server's metrics takes at most so long."""
 PREFILL_SHARE: Final = 10.0
 """The percentile of the prefill time of a token that shows what a prefill takes without a queue."""
 OWN: Final = ("no_socket", "client_error", "too_large", "too_long", "cancelled")
 """The ends of requests that show no silent server."""
+NOTHING: Final[Floats] = np.empty(0)
 ENDED_BY_US: Final = (CUT, *OWN, "timeout", "first_token_timeout", "gap_timeout")
 """The load generator ended these requests: their end is no answer."""
 
 
+class _WatchedTime(NamedTuple):
+    """The time in which outages are looked for, in Unix seconds."""
+
+    start: float
+    end: float
+    """When the load stopped."""
+    last: float
+    """The end of the last request."""
+    rated: Span
+    """What rates are over."""
+
+
 def find_outages(
-    everything: RequestSelection, main: RequestSelection, run: Run, long_gaps: LongGaps
+    everything: RequestSelection,
+    main: RequestSelection,
+    run: Run,
+    long_gaps: LongGaps,
+    readings: Floats = NOTHING,
 ) -> tuple[Outage, ...]:
     """The outages in order. There are none where nothing was ever answered, as then nothing else is
-    reported. ``everything``: the warmup's requests have answers too."""
+    reported. ``everything``: the warmup's requests have answers too. ``readings``: when the server
+    reported its metrics, in Unix seconds."""
     ok = main.outcome(OK)
     if not ok.size or run.imported or run.settings.compares:
         return ()
-    start, last = main.span()
-    end = min(last, run.stopping_at or last)
-    silences = list(_list_silences(everything, long_gaps, run, start, last))
+    time = _find_watched_time(main, run)
+    silences = list(_list_silences(everything, long_gaps, run, time.start, time.last))
     if not silences:
         return ()
     silent = main.where(_unanswered(main))
-    found = list(_divide_outages(silences, silent, ok, (start, end, last), run.profiling_at))
+    found = list(_divide_outages(silences, silent, ok, time, run.profiling_at))
     dead = [(outage.began_s, outage.ended_s or math.inf) for outage in found]
 
     def was_dead(moment_s: float) -> bool:
         return any(began_s <= moment_s < ended_s for began_s, ended_s in dead)
 
     if run.settings.streaming:
-        standing = _find_standstills(silences, everything, ok, run, (start, end, last))
+        standing = _find_standstills(silences, everything, run, time, long_gaps, readings)
         found += [outage for outage in standing if not was_dead(outage.began_s)]
     return tuple(sorted(found, key=lambda outage: outage.began_s))
 
 
-def find_run_outages(columns: RequestColumns, run: Run) -> tuple[Outage, ...]:
+def _find_watched_time(main: RequestSelection, run: Run) -> _WatchedTime:
+    """All requests that count, and all of the time that rates are over: a stage in which the server
+    stands still to the end has no request that ends there."""
+    first, last = main.span()
+    rated = find_measured_span(run) or find_loaded_span(main, run) or (first, last)
+    last = max(last, rated[1])
+    return _WatchedTime(min(first, rated[0]), min(last, run.stopping_at or last), last, rated)
+
+
+def find_run_outages(
+    columns: RequestColumns, run: Run, readings: Floats = NOTHING
+) -> tuple[Outage, ...]:
     """The outages of the profiling phase, as ``find_outages`` has them."""
     everything = RequestSelection(columns.requests, np.ones(len(columns.requests), np.bool_))
     main = everything.only(columns.requests["phase"] == "profiling")
-    return find_outages(everything, main, run, columns.long_gaps)
+    return find_outages(everything, main, run, columns.long_gaps, readings)
+
+
+def list_metric_readings(history: EngineHistory) -> Floats:
+    """When the server reported its metrics, in Unix seconds."""
+    return np.array(
+        [
+            sample.at
+            for name in history.engines
+            for sample in history.by_name[name]
+            if not sample.failure
+        ]
+    )
 
 
 def find_silent_from(outages: Sequence[Outage], run: Run) -> float | None:
@@ -139,6 +208,47 @@ def find_silent_from(outages: Sequence[Outage], run: Run) -> float | None:
         outage.began_s for outage in outages if outage.ended_s is None and not outage.in_flight
     ]
     return run.profiling_at + began[0] if began else None
+
+
+def list_stage_outages(run: Run, stage: Run, outages: Sequence[Outage]) -> tuple[Outage, ...]:
+    """The outages of a stage by the clock of its run. One that lasted to the end of the stage lasts
+    so long for certain."""
+    later_s = stage.profiling_at - run.profiling_at
+    end_s = (stage.stopping_at or stage.profiling_at) - run.profiling_at
+    return tuple(
+        replace(
+            outage,
+            began_s=outage.began_s + later_s,
+            ended_s=end_s if outage.ended_s is None else outage.ended_s + later_s,
+        )
+        for outage in outages
+        if outage.ended_s is not None or outage.began_s + later_s < end_s
+    )
+
+
+def overlaps_any(outage: Outage, others: Sequence[Outage]) -> bool:
+    return any(
+        outage.began_s < _end_s(other) and other.began_s < _end_s(outage) for other in others
+    )
+
+
+def merge_outages(outages: Sequence[Outage], others: Sequence[Outage]) -> tuple[Outage, ...]:
+    """The outages, with those of ``others`` that lie in none of them."""
+    more = [other for other in others if not overlaps_any(other, outages)]
+    return tuple(sorted((*outages, *more), key=lambda outage: outage.began_s))
+
+
+def select_held_up(part: RequestSelection, outages: Sequence[Outage], run: Run) -> RequestSelection:
+    """The requests that were in flight in an outage, or failed in it."""
+    began = np.where(np.isnan(part["sent_at"]), part["asked_at"], part["sent_at"])
+    ok = (part.requests["outcome"] == OK).to_numpy(np.bool_)[part.chosen]
+    streamed = ok & ~np.isnan(part["last_chunk_at"])
+    over = np.where(streamed, part["last_chunk_at"], part["closed_at"])
+    held = np.zeros(part.size, np.bool_)
+    for since, until in _list_spans(outages, run):
+        # Unix seconds in double precision are right to less than a microsecond
+        held |= (began < until - ROUNDED_S) & (over > since + ROUNDED_S)
+    return part.where(held)
 
 
 def select_outages_between(
@@ -167,13 +277,20 @@ def _end_s(outage: Outage) -> float:
 
 def list_standstills(outages: Sequence[Outage], run: Run) -> tuple[tuple[float, float], ...]:
     """(from, to) in Unix seconds of the times in which the server stood still."""
+    return _list_spans([outage for outage in outages if outage.in_flight], run)
+
+
+def select_spans_within(outages: Sequence[Outage], run: Run, within: Span) -> tuple[Span, ...]:
+    """(from, to) in Unix seconds, as far as they lie in a span."""
+    start, end = within
+    clipped = [(max(since, start), min(until, end)) for since, until in _list_spans(outages, run)]
+    return tuple((since, until) for since, until in clipped if since < until)
+
+
+def _list_spans(outages: Sequence[Outage], run: Run) -> tuple[Span, ...]:
+    """(from, to) in Unix seconds."""
     return tuple(
-        (
-            run.profiling_at + outage.began_s,
-            math.inf if outage.ended_s is None else run.profiling_at + outage.ended_s,
-        )
-        for outage in outages
-        if outage.in_flight
+        (run.profiling_at + outage.began_s, run.profiling_at + _end_s(outage)) for outage in outages
     )
 
 
@@ -202,7 +319,7 @@ def _divide_outages(
     silences: Sequence[tuple[float, float]],
     silent: RequestSelection,
     ok: RequestSelection,
-    span: tuple[float, float, float],
+    time: _WatchedTime,
     profiling_at: float,
 ) -> Iterator[Outage]:
     """The silences in which several requests ended without an answer."""
@@ -214,32 +331,31 @@ def _divide_outages(
     for began, ended in silences:
         count = int(((closed > began) & (closed <= ended)).sum())
         needed_s = PATIENCE * longest_s if count <= cut else MIN_S
-        if count < MIN_REQUESTS or _last_s(began, ended, span) < max(MIN_S, needed_s):
+        if count < MIN_REQUESTS or _last_s(began, ended, time) < max(MIN_S, needed_s):
             continue
-        yield _make_outage(began, ended, span, profiling_at, unanswered=count)
+        yield _make_outage(began, ended, time, profiling_at, unanswered=count)
 
 
-def _last_s(began: float, ended: float, span: tuple[float, float, float]) -> float:
+def _last_s(began: float, ended: float, time: _WatchedTime) -> float:
     """How long a silence lasted; to the stop, where it lasted to the end of the run."""
-    _, end, last = span
-    return (end if ended >= last else ended) - began
+    return (time.end if ended >= time.last else ended) - began
 
 
 def _make_outage(
     began: float,
     ended: float,
-    span: tuple[float, float, float],
+    time: _WatchedTime,
     profiling_at: float,
     *,
     unanswered: int = 0,
     in_flight: int = 0,
     in_flight_most: int = 0,
 ) -> Outage:
-    start, _, last = span
+    rated_from, rated_to = time.rated
     return Outage(
-        began_s=max(0.0, began - profiling_at) if began > start else 0.0,
-        ended_s=None if ended >= last else ended - profiling_at,
-        seconds=min(ended, last) - began,
+        began_s=max(0.0, began - profiling_at) if began > time.start else 0.0,
+        ended_s=None if ended >= time.last else ended - profiling_at,
+        seconds=max(0.0, min(ended, rated_to) - max(began, rated_from)),
         unanswered=unanswered,
         in_flight=in_flight,
         in_flight_most=in_flight_most,
@@ -249,44 +365,145 @@ def _make_outage(
 # -- a server that stands still --------------------------------------------------------------------
 
 
+class _LoneSilence(NamedTuple):
+    """A silence in which too few requests were in flight to show that the server stood still, and
+    not the only request."""
+
+    began: float
+    ended: float
+    flying: RequestSelection
+    """The requests in flight from its begin on."""
+    decoding: bool
+    """One of them had tokens before."""
+    in_flight_most: int
+
+    def select_beside(self, ok: RequestSelection) -> RequestSelection:
+        """The requests that ended before it, or were sent after it."""
+        return ok.where((ok["sent_at"] > self.ended) | (ok["closed_at"] < self.began))
+
+
 def _find_standstills(
-    silences: Sequence[tuple[float, float]],
+    silences: Sequence[Span],
     everything: RequestSelection,
-    ok: RequestSelection,
     run: Run,
-    span: tuple[float, float, float],
+    time: _WatchedTime,
+    long_gaps: LongGaps,
+    readings: Floats,
 ) -> Iterator[Outage]:
-    """The silences in which several requests were in flight, and which no prefill explains. The
-    time counts from the request on that made them several, as an open loop goes on to send."""
-    _, _, last = span
+    """The silences in which requests were in flight, and which nothing else explains."""
+    ok = everything.outcome(OK)
+    lone = list[_LoneSilence]()
     for began, ended in silences:
         # the end of the run cuts requests one after the other
-        open_at = ended - SENT_SOON_S if ended >= last else ended
+        open_at = ended - SENT_SOON_S if ended >= time.last else ended
         staying = (everything["closed_at"] >= open_at) & (everything["sent_at"] < open_at)
         flying = everything.where(staying)
-        decoding = flying["first_chunk_at"] <= began
-        enough = MIN_DECODING if decoding.any() else MIN_REQUESTS
-        if flying.size < enough or _stood_still(began, ended, run):
+        if not flying.size or _stood_still(began, ended, run):
             continue
-        sent = np.sort(flying["sent_at"])
-        several_from = max(began, float(sent[enough - 1]))
-        if ended - several_from < MIN_S:
-            continue
-        several = flying.where(flying["sent_at"] <= several_from + SENT_SOON_S)
-        waiting = several.where(~(several["first_chunk_at"] <= began))
-        others = ok.where((ok["sent_at"] > ended) | (ok["closed_at"] < began))
-        if not others.size:
-            continue
-        if ended - several_from >= PATIENCE * _usual_silence_s(several, waiting, others):
-            stood_from = max(began, float(sent[0]))
+        first_sent = float(flying["sent_at"].min())
+        stood_from = max(began, first_sent)
+        if stood_from <= began + SENT_SOON_S:
+            stood_from = began
+        first = flying.where(flying["sent_at"] <= stood_from + SENT_SOON_S)
+        if _is_unusual_for_several(flying, ok, began, ended):
             yield _make_outage(
-                stood_from if stood_from > began + SENT_SOON_S else began,
-                ended,
-                span,
-                run.profiling_at,
-                in_flight=int((sent <= stood_from + SENT_SOON_S).sum()),
-                in_flight_most=flying.size,
-            )
+                stood_from, ended, time, run.profiling_at,
+                in_flight=first.size, in_flight_most=flying.size,
+            )  # fmt: skip
+        elif ended - stood_from >= MIN_S:
+            decoding = bool((first["first_chunk_at"] <= began).any())
+            lone.append(_LoneSilence(stood_from, ended, first, decoding, flying.size))
+    for silence in lone:
+        if _is_unusual_for_one(silence, lone, ok, long_gaps, readings):
+            yield _make_outage(
+                silence.began, silence.ended, time, run.profiling_at,
+                in_flight=silence.flying.size, in_flight_most=silence.in_flight_most,
+            )  # fmt: skip
+
+
+def _is_unusual_for_several(
+    flying: RequestSelection, ok: RequestSelection, began: float, ended: float
+) -> bool:
+    """Whether several requests were in flight, and no prefill explains the silence. The time counts
+    from the request on that made them several, as an open loop goes on to send."""
+    decoding = flying["first_chunk_at"] <= began
+    enough = MIN_DECODING if decoding.any() else MIN_REQUESTS
+    if flying.size < enough:
+        return False
+    several_from = max(began, float(np.sort(flying["sent_at"])[enough - 1]))
+    if ended - several_from < MIN_S:
+        return False
+    several = flying.where(flying["sent_at"] <= several_from + SENT_SOON_S)
+    waiting = several.where(~(several["first_chunk_at"] <= began))
+    others = ok.where((ok["sent_at"] > ended) | (ok["closed_at"] < began))
+    if not others.size:
+        return False
+    return ended - several_from >= PATIENCE * _usual_silence_s(several, waiting, others)
+
+
+def _is_unusual_for_one(
+    silence: _LoneSilence,
+    lone: Sequence[_LoneSilence],
+    ok: RequestSelection,
+    long_gaps: LongGaps,
+    readings: Floats,
+) -> bool:
+    """Whether a silence is far longer than all that other requests had. Of the longest of them, few
+    ones of the same kind do not count."""
+    others = silence.select_beside(ok)
+    if len(lone) <= max(1, FEW_SHARE * ok.size):
+        for other in lone:
+            others = other.select_beside(others)
+    if silence.decoding:
+        if np.nansum(others["chunks"]) < MIN_CHUNKS:
+            return False
+        usual_s = max(_find_largest(others["longest_stall_s"]), _find_own_gap_s(silence, long_gaps))
+    else:
+        usual_s = _find_longest_wait_s(silence, others, readings)
+    return silence.ended - silence.began >= FAR_LONGER * usual_s
+
+
+def _find_own_gap_s(silence: _LoneSilence, long_gaps: LongGaps) -> float:
+    """The longest known gap of the silent answers but for the silence, or their mean one: all of a
+    slow answer is slow."""
+    own = np.isin(long_gaps.request, np.flatnonzero(silence.flying.chosen))
+    gaps_s = np.sort((long_gaps.ended_s - long_gaps.began_s)[own])
+    flying = silence.flying
+    others = flying["chunks"] - 2  # gaps
+    went_on = flying["last_chunk_at"] > silence.began
+    silent_s = np.where(went_on, silence.ended - silence.began, 0.0)
+    decoded_s = flying["last_chunk_at"] - flying["first_chunk_at"] - silent_s
+    means_s = decoded_s[others > 0] / others[others > 0]
+    return max(_find_largest(gaps_s[:-1]), _find_largest(means_s))
+
+
+def _find_longest_wait_s(
+    silence: _LoneSilence, others: RequestSelection, readings: Floats
+) -> float:
+    """The longest wait for a first token of other requests. Infinite: they do not show how long
+    this one may take, as its prompt is longer, or the server reported its metrics meanwhile."""
+    lengths = _count_uncached_tokens(silence.flying)
+    known = others.where(~np.isnan(others["ttft_s"]))
+    if known.size < MIN_REQUESTS or not (known["closed_at"] < silence.began).any():
+        return math.inf  # a server may load its model for the first request
+    if _find_largest(silence.flying["images"]) or _find_largest(silence.flying["audio_s"]):
+        return math.inf
+    if not (lengths <= _find_largest(_count_uncached_tokens(known))).all():
+        return math.inf
+    answers = (readings > silence.began) & (readings < silence.ended - READING_S)
+    if answers.any():
+        return math.inf
+    return _find_largest(known["ttft_s"])
+
+
+def _count_uncached_tokens(part: RequestSelection) -> Floats:
+    return _prompt_tokens(part) - np.nan_to_num(part["cached_tokens"])
+
+
+def _find_largest(values: Floats) -> float:
+    """0: none is known."""
+    known = values[~np.isnan(values)]
+    return float(known.max(initial=0.0))
 
 
 def _stood_still(began: float, ended: float, run: Run) -> bool:

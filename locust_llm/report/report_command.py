@@ -17,6 +17,7 @@ from locust_llm.records.profile_export_jsonl import RecordFile, add_records
 from locust_llm.records.report_result import MetricValue, ReportResult, RuleResult
 from locust_llm.records.run_facts import RECORDS, Run, read_run, write_run
 from locust_llm.report.document_blocks import format_observed
+from locust_llm.report.outages import describe_silent_time
 from locust_llm.report.sections.ab_comparison import describe_paired_verdict
 from locust_llm.report.sections.benchmark_validity import format_broken_rules
 from locust_llm.report.sections.headline import make_headline
@@ -166,6 +167,7 @@ def make_report_result(
         token_rate_unit=summary.counts.token_rate_unit,
         figures={row.tag: _figure(row) for row in summary.rows},
         has_waits=run.has_waits,
+        silence=describe_silent_time(summary.outages),
         swept=sweep is not None or summary.swept,
         findings=tuple(filter(None, findings)),
         stage_evidence=summary.stage_evidence,

@@ -23,13 +23,14 @@ from locust_llm.report.judge_slo import (
     judge_first_wave,
     judge_rules,
     judge_sweep,
+    judge_without_silence,
 )
 from locust_llm.report.open_loop_delivery import (
     describe_arrivals,
     find_requested_rate,
     measure_delivery,
 )
-from locust_llm.report.outages import find_run_outages, find_silent_from
+from locust_llm.report.outages import Outage, find_run_outages, find_silent_from
 from locust_llm.report.report_kinds import Experiment
 from locust_llm.report.sections.ab_comparison import PairedComparison
 from locust_llm.report.sections.conditions import Conditions
@@ -97,7 +98,7 @@ from .slo_evidence.measurement_error import (
     measure_figure_errors,
 )
 from .slo_evidence.observed_rule_values import Evaluation
-from .slo_evidence.rule_evidence import measure_stage_evidence
+from .slo_evidence.rule_evidence import mark_silence, measure_stage_evidence
 from .summary_rows import FailureGroup, GateUse, Row, RunCounts, SweepSummary
 
 
@@ -111,6 +112,7 @@ def summarise_run(
     interference: PrefillInterference | None = None,
     experiment: Experiment | None = None,
     unread: Sequence[str] = (),
+    outages: Sequence[Outage] | None = None,
 ) -> Summary:
     """All figures of the tables of a run. Only the profiling phase counts, but for ``warmup`` and
     for the throughput in the measured time of a stage.
@@ -118,7 +120,8 @@ def summarise_run(
     ``records``: those of the columns, read a second time if a rule is about pooled gaps; ``sweep``:
     the results of the stages, which decide the rules; repeats are judged together. ``levels``: the
     occupancy, if known; ``interference``: of prefills with decodes, if computed; ``experiment``:
-    None of a load test; ``unread``: a sentence for each unreadable line.
+    None of a load test; ``unread``: a sentence for each unreadable line; ``outages``: None: they
+    are found by the records alone.
     """
     everything = RequestSelection(columns.requests, np.ones(len(columns.requests), np.bool_))
     warm, main = (
@@ -149,13 +152,16 @@ def summarise_run(
     shown = verdict if swept is None else _find_worst_verdict(swept, verdict)
     conditions = _conditions(main, time, run, shown)
     delivered = measure_delivery(main, run, verdict, None if within is None else ended)
-    outages = find_run_outages(columns, run)
+    outages = find_run_outages(columns, run) if outages is None else tuple(outages)
     silent_from = find_silent_from(outages, run) if swept is None else None
     seen = seen._replace(verdict=verdict, delivery=delivered, silent_from=silent_from)
     seen, slos, compared = _of_rules(seen, everything, swept)
     if run.stage is not None and run.settings.open_loop and warm.size and not main.size:
         slos = judge_first_wave(slos, warm, seen)
     evidence = None if within is None else measure_stage_evidence(seen, slos)
+    if outages and swept is None:
+        slos = judge_without_silence(slos, seen, outages)
+        evidence = mark_silence(evidence, outages, seen)
     counts = _counts(main, warm, run, broken_lines, gaps["profiling"])
     certified = describe_certificates(run)
     if certified.errors is not None:

@@ -258,8 +258,10 @@ class LoadLevel(msgspec.Struct, frozen=True, kw_only=True):
     evidence: StageEvidence | None = None
     """What it shows about the rules. None: nothing."""
     silence: str = ""
-    """``no token came from 9.7 to 15.7 s``: when nothing came in its measured time. Empty: never
-    so long."""
+    """``no token came from 9.7 to 15.7 s``: when nothing came as its requests were measured. Empty:
+    never so long."""
+    silent_s: float = 0.0
+    """The part of its measured time in which nothing came, which its rates count."""
     died: bool = False
     """Nothing answered to its end. It shows nothing about its load, and no rule is judged by it."""
 
@@ -268,6 +270,12 @@ class LoadLevel(msgspec.Struct, frozen=True, kw_only=True):
         """The load generator may have its rate, its latency or everything wrong."""
         wrong = {"requests_per_s", "request_latency"} & {*self.uncertain}
         return self.client == "INVALID" or bool(wrong)
+
+    def rate_without_silence(self, per_s: float | None) -> float | None:
+        """One of its rates without the time in which nothing came. None: nothing else is left."""
+        if per_s is None or self.duration_s is None or self.silent_s >= self.duration_s:
+            return None
+        return per_s * self.duration_s / (self.duration_s - self.silent_s)
 
     @property
     def sound(self) -> bool:

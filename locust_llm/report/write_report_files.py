@@ -37,7 +37,13 @@ from locust_llm.report import timeline_figure as drawing
 from locust_llm.report.chart_data.timeline import MAX_ROWS, TimelineScene, find_scene, resolve_span
 from locust_llm.report.gate_occupancy import Occupancy, compute_occupancy
 from locust_llm.report.load_records import RequestColumns, make_data_frames, read_columns
-from locust_llm.report.outages import Outage, find_run_outages, list_standstills
+from locust_llm.report.outages import (
+    find_run_outages,
+    list_metric_readings,
+    list_stage_outages,
+    list_standstills,
+    merge_outages,
+)
 from locust_llm.report.sections.interference import choose_sampled_share, measure_interference
 from locust_llm.report.sections.latency_breakdown import (
     add_server_histograms,
@@ -344,7 +350,13 @@ def _summary(
         run.stages
         or (run.settings.sweep and run.stage is None and not run.settings.sweeps(PREFILL))
     ) and not run.settings.compares
-    sweep = _sweep(folder, run, stages, find_run_outages(columns, run)) if staged else None
+    outages = find_run_outages(columns, run, list_metric_readings(_history(folder, [])))
+    sweep: SweepSummary | None = None
+    if staged:
+        stages_read, missing = _read_stages(folder, run, stages)
+        for stage, summary in () if run.settings.repeats > 1 else stages_read:
+            outages = merge_outages(outages, list_stage_outages(run, stage, summary.outages))
+        sweep = summarise_sweep(run, stages_read, missing, outages)
     levels = compute_occupancy(columns.requests, run.limits)
     records = RecordFile(folder / RECORDS, sound=not unread.count)
     experiment: Experiment | None = None
@@ -356,7 +368,7 @@ def _summary(
                 columns,
                 levels,
                 records.evenly(choose_sampled_share(columns)),
-                list_standstills(find_run_outages(columns, run), run),
+                list_standstills(outages, run),
             )
     except Exception as error:
         unmade.append(
@@ -364,8 +376,9 @@ def _summary(
             f"{describe_failure(error)}"
         )
     summary = summarise_run(
-        columns, run, unread.count, records, sweep, levels, beside, experiment, unread.reasons
-    )
+        columns, run, unread.count, records, sweep, levels, beside, experiment, unread.reasons,
+        outages,
+    )  # fmt: skip
     if (
         experiment is None
         and not (staged and sweep is not None and not sweep.repeats)
@@ -381,7 +394,7 @@ def _summary(
                 run,
                 records.since,
                 blames,
-                list_standstills(summary.outages, run),
+                list_standstills(outages, run),
             ),
         )
         summary = replaced(summary, waterfall=parts)
@@ -415,9 +428,10 @@ def _facts(run: Run, summary: Summary) -> bytes:
     return encode_run_json(run, plus_minus=plus_minus, **results, definitions=DEFINITIONS)
 
 
-def _sweep(folder: Path, run: Run, again: bool, outages: Sequence[Outage]) -> SweepSummary:
-    """Read the folders of the stages. A stage that cannot be read is named, and the others
-    count."""
+def _read_stages(
+    folder: Path, run: Run, again: bool
+) -> tuple[list[tuple[Run, Summary]], list[str]]:
+    """(the stages, a sentence for each that cannot be read)."""
     stages_read = list[tuple[Run, Summary]]()
     missing = list[str]()
     losses = list[tuple[str, Stage, tuple[str, ...]]]()
@@ -438,7 +452,7 @@ def _sweep(folder: Path, run: Run, again: bool, outages: Sequence[Outage]) -> Sw
     for name, stage, lost in losses:
         short = measured and is_too_short(run, stage)  # there was no time for any request
         missing += [f"{name}: {why}." for why in lost if not (short and why == NOTHING_RECORDED)]
-    return summarise_sweep(run, stages_read, missing, outages)
+    return stages_read, missing
 
 
 def _stage(folder: Path, again: bool) -> tuple[Run, Summary]:

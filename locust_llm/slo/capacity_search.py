@@ -3,7 +3,8 @@ it, and the load that a search for it (``--find-max``) runs next. Without numpy:
 here; the chances themselves are worked out in report/slo_evidence/capacity_evidence.py."""
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -106,6 +107,8 @@ class StageEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """The requests a second that the server answered where more were due than it could answer.
     None: it kept up, or the load was a closed loop."""
     rules: tuple[RuleEvidence, ...] = ()
+    silent: bool = False
+    """Nothing answered for a while as it was measured."""
 
     @property
     def passes(self) -> bool:
@@ -125,6 +128,20 @@ class CapacitySearch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def levels(self) -> tuple[float, ...]:
         return list_levels(self.lowest, self.highest, whole=self.whole)
+
+
+def find_single_silences(visits: Iterable[tuple[float, bool]]) -> set[float]:
+    """The levels with one silent visit. Such a visit says little about the load: the server stood
+    still once, or was started anew. If it does so again at a level, that belongs to the load.
+    ``visits``: of each stage its level, and whether nothing answered for a while."""
+    counts = Counter(level for level, silent in visits if silent)
+    return {level for level, count in counts.items() if count == 1}
+
+
+def leave_out_silences(stages: Sequence[StageEvidence]) -> tuple[StageEvidence, ...]:
+    """The stages without single silent visits."""
+    single = find_single_silences((stage.level, stage.silent) for stage in stages)
+    return tuple(stage for stage in stages if not stage.silent or stage.level not in single)
 
 
 class StageProofs(NamedTuple):
@@ -309,6 +326,14 @@ class StageTime(NamedTuple):
     measured_s: float
     whole_s: float
     """The time with its waves and its report."""
+    silent: bool = False
+    """Nothing answered for a while as it was measured."""
+
+
+def select_shown(done: Sequence[StageTime]) -> list[StageTime]:
+    """The stages without single silent visits: their levels are visited again."""
+    single = find_single_silences((stage.level, stage.silent) for stage in done)
+    return [stage for stage in done if not stage.silent or stage.level not in single]
 
 
 def list_levels(low: float, high: float, *, whole: bool) -> tuple[float, ...]:
@@ -376,9 +401,10 @@ def plan_stage(
 ) -> SearchStage | None:
     """The next stage of a search with a bound in time, of which ``left_s`` are left. None: there is
     no time for one."""
-    long_s = LONG * max((stage.measured_s for stage in done), default=0.0)
-    long = [stage.level for stage in done if stage.measured_s >= long_s]
-    level = choose_level(estimate, [stage.level for stage in done], levels, long)
+    shown = select_shown(done)
+    long_s = LONG * max((stage.measured_s for stage in shown), default=0.0)
+    long = [stage.level for stage in shown if stage.measured_s >= long_s]
+    level = choose_level(estimate, [stage.level for stage in shown], levels, long)
     shortest_s = CLIMB_SHARE * total_s
     if done and left_s < _predict_waves_s(done, level) + shortest_s:
         lower = _choose_shorter(estimate, done, levels, left_s - shortest_s, level)
@@ -386,7 +412,7 @@ def plan_stage(
             return None
         level = lower
     waves_s = _predict_waves_s(done, level)
-    highest = max((stage.level for stage in done), default=0.0)
+    highest = max((stage.level for stage in shown), default=0.0)
     # of rates there is seldom a level at exactly twice the highest
     doubled = level * (1 + 2 * FINEST) > MOST_GROWTH * highest
     if doubled or not done[-1].measured_s:

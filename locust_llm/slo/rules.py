@@ -762,6 +762,9 @@ class SloResult(msgspec.Struct, frozen=True, kw_only=True):
     """PASS or FAIL of an INCONCLUSIVE one, where its limit is near an end of its interval."""
     of_stage: float | None = None
     """Of a sweep: the value of the stage that these figures are of. None: they are of the run."""
+    status_without_silence: str = ""
+    """The better status without the requests in flight while nothing answered for a while. Empty:
+    there are none, or it is the same."""
     reason: str = ""
     """One sentence: why the rule is inconclusive, or another remark."""
 

@@ -71,6 +71,20 @@ def test_a_silence_with_requests_in_flight_is_noticed_while_it_lasts(clock: Cloc
     assert stats.silent_s() == 0
 
 
+def test_a_pause_of_the_only_answer_in_flight_is_noticed_too(clock: Clock) -> None:
+    """Pauses of up to 1.25 s are usual here, so that one of three times as long is a silence."""
+    stats = RunProgress(clock)
+    tell(stats, decoding=1, reads=99, ttfts_s=[0.1])
+    tell(stats, decoding=1, reads=100)
+    assert after(stats, clock, 1, decoding=1, reads=100) == 0
+    assert after(stats, clock, 0.25, decoding=1, reads=101) == 0
+    assert after(stats, clock, 3.5, decoding=1, reads=101) == 0
+    assert after(stats, clock, 0.25, decoding=1, reads=101) == pytest.approx(3.75)
+    tell(stats, decoding=1, reads=102)
+    assert after(stats, clock, 60, reads=102) == 0  # the answer is over
+    assert after(stats, clock, 60, used=1, reads=102) == 0  # a prompt, however long
+
+
 def test_a_silence_counts_from_the_last_answer_on(clock: Clock) -> None:
     """Something was read at 100 s; then no status shows a request, as each is refused at once. The
     first refusal arrives 2.5 s later."""

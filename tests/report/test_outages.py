@@ -1,6 +1,7 @@
 """Outages: when nothing answered, by pencil."""
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed
 
@@ -8,12 +9,12 @@ from locust_llm.records.record import Record
 from locust_llm.records.run_facts import ProcessHealth, Run
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.open_loop_delivery import format_outage_line
-from locust_llm.report.outages import Outage, describe_outages
+from locust_llm.report.outages import Outage, describe_outages, find_run_outages
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.notes import make_remarks
 from locust_llm.report.sections.sweep.sweep_findings import summarise_sweep
 from locust_llm.report.summarise_metrics import summarise_run
-from locust_llm.slo.rules import FAIL, INCONCLUSIVE
+from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS
 
 
 def each_second(begin: int, end: int) -> list[Record]:
@@ -303,9 +304,6 @@ def test_a_sweep_names_the_time_without_an_answer_and_no_rates() -> None:
 
 def test_what_is_no_server_that_stands_still() -> None:
     assert found(four_users((20.0, 20.9))) == ()
-    sent = [10.0 + 3.1 * number for number in range(10)]
-    one_user = [decoding(at, (20.0, 26.0)) for at in sent if not 20.0 < at < 26.0]
-    assert found(one_user) == ()  # a long stall of one answer
     busy = [decoding(10.0 + 3.1 * number) for number in range(10)]
     assert found([*four_users((20.0, 26.0)), *busy]) == ()  # another one had its tokens
     # a prompt of 60 times the others' length, whose prefill of 6 s holds the others up
@@ -316,6 +314,131 @@ def test_what_is_no_server_that_stands_still() -> None:
     # four long prompts at the begin, as all others
     slow = [answered(6000, 6010, sent_at=10.0 + 6.01 * number) for number in range(5)]
     assert found(slow * 4) == ()
+
+
+# -- one request in flight -------------------------------------------------------------------------
+
+
+def one_user(frozen: tuple[float, float] = (0.0, 0.0), count: int = 10) -> list[Record]:
+    """A user with answers of 3 s, one after the other, who sends nothing while frozen."""
+    sent = [10.06 + 3.1 * number for number in range(count)]
+    return [decoding(at, frozen) for at in sent if not frozen[0] < at < frozen[1]]
+
+
+def waits(sent_at: float, ttft_s: float, **other: object) -> Record:
+    """Two tokens after this wait for the first one."""
+    return answered(ttft_s * 1e3, ttft_s * 1e3 + 100, sent_at=sent_at, **other)
+
+
+def each_five_s(**other: object) -> list[Record]:
+    """The first token of each comes after 100 ms."""
+    return [waits(10.0 + 5 * number, 0.1, **other) for number in range(10)]
+
+
+def test_the_pause_of_the_only_answer_in_flight_is_named() -> None:
+    """The fourth answer has tokens up to 19.96 s, and the next one at 26 s. The eight answers of
+    30 tokens last from 10.06 to 40.96 s: 240 tokens in 30.9 s, of which 6.04 s are the pause."""
+    records = one_user((20.0, 26.0))
+    (one,) = found(records)
+    assert (round(one.began_s, 2), round(one.ended_s or 0, 2)) == (19.96, 26.0)
+    assert (one.in_flight, one.in_flight_most) == (1, 1)
+    assert format_outage_line(summarise_run(collect_columns(records), a_run())) == (
+        "NO ANSWER: no token came from 20.0 to 26.0 s: the server, or the only request in flight, "
+        "stood still. Rates are over 30.9 s; without these 6.04 s they are 9.65 output tokens/s "
+        "and 0.322 requests/s."
+    )
+
+
+def test_so_is_one_that_the_end_cuts() -> None:
+    """The answer of 41.05 s has tokens to 42 s, and is cut at 50 s."""
+    last = answered(
+        *range(100, 1000, 100), sent_at=41.05, outcome="cut", closed_at=50.0, output_tokens=None
+    )
+    (one,) = found([*one_user(), last], replace(a_run(), stopping_at=UNIX + 50))
+    assert (round(one.began_s, 2), one.ended_s) == (41.95, None)
+
+
+def test_two_pauses_in_a_long_run_do_not_hide_each_other() -> None:
+    """Two of 60 requests wait, one for 6 s in its answer and one, sent at 99.96 s, to 103 s for its
+    first token: fewer than one of 20."""
+    records = one_user((20.0, 26.0), count=60)
+    later = [decoding((record.sent_at or 0.0), (100.0, 103.0)) for record in records[20:]]
+    first, second = found([*records[:20], *later], replace(a_run(), stopping_at=UNIX + 200))
+    assert (round(first.seconds, 2), round(second.seconds, 2)) == (6.04, 3.04)
+
+
+def test_the_wait_of_the_only_request_for_its_first_token_is_named() -> None:
+    """6 s where all others waited 100 ms, with prompts as long. Where the server reported its
+    metrics meanwhile, a queue or a prefill may be why."""
+    records = [*each_five_s(), waits(61.0, 6.0)]
+    (one,) = found(records)
+    assert (round(one.began_s, 2), round(one.ended_s or 0, 2), one.in_flight) == (61.0, 67.0, 1)
+    columns = collect_columns(records)
+    for second, expected in ((60.5, 1), (63.0, 0), (66.0, 1)):  # a reading takes up to 2 s
+        readings = np.array([UNIX + second])
+        assert len(find_run_outages(columns, a_run(), readings)) == expected
+
+
+def test_a_slow_prompt_or_a_slow_begin_is_no_standstill() -> None:
+    shorts = each_five_s(input_tokens=100)
+    assert found([*shorts, waits(61.0, 6.0, input_tokens=30_000)]) == ()
+    assert len(found([*shorts, waits(61.0, 6.0, input_tokens=100)])) == 1
+    unknown = waits(61.0, 6.0, input_tokens=None, tokens_from="")
+    assert found([*shorts, unknown]) == ()
+    # of the others all but 20 tokens are cached
+    cached = each_five_s(input_tokens=100, cached_tokens=80)
+    assert found([*cached, waits(61.0, 6.0, input_tokens=100, cached_tokens=0)]) == ()
+    # a picture takes its own time
+    assert found([*shorts, waits(61.0, 6.0, images=1)]) == ()
+    # the server loads its model
+    assert found([waits(3.0, 6.0), *each_five_s()]) == ()
+    # 20 times the longest wait so far is 2 s
+    assert found([*each_five_s(), waits(61.0, 1.9)]) == ()
+    assert len(found([*each_five_s(), waits(61.0, 2.0)])) == 1
+
+
+def test_what_an_answer_or_a_server_often_does_is_no_standstill() -> None:
+    """One of ten answers pauses, as for the arguments of a call of a tool."""
+    pausing = [answered(100, 200, 5200, 5300, sent_at=10.0 + 60 * number) for number in range(4)]
+    usual = [decoding(20.0 + 5 * number) for number in range(36) if number % 12 < 9]
+    assert found([*pausing, *usual]) == ()
+    # all of one answer is slow
+    slow = answered(*range(1100, 30_000, 1100), sent_at=60.0)
+    assert found([*one_user(), slow]) == ()
+    # nobody asks while a tool runs
+    thinking = [decoding(10.0 + 20 * number) for number in range(5)]
+    assert found(thinking) == ()
+
+
+def test_an_open_loop_of_few_requests_shows_a_standstill_too() -> None:
+    """A request each 5 s, and a freeze from 29.9 to 36.9 s: the ones of 30 and 35 s wait."""
+    sent = [10.0 + 5 * number for number in range(10)]
+    records = [waits(at, 36.9 - at if 29.9 < at < 36.9 else 0.1) for at in sent]
+    (one,) = found(records)
+    assert (round(one.began_s, 2), round(one.ended_s or 0, 2)) == (30.0, 36.9)
+    assert (one.in_flight, one.in_flight_most) == (1, 2)
+    line = format_outage_line(summarise_run(collect_columns(records), a_run())) or ""
+    assert "from 30.0 to 36.9 s: 1 to 2 requests were in flight all the while" in line
+
+
+# -- rules -----------------------------------------------------------------------------------------
+
+
+def test_a_rule_that_only_a_standstill_breaks_keeps_its_result_and_names_it() -> None:
+    """The four answers that were open took up to 9.05 s, all others 3 s."""
+    run = a_run(slo=("request_latency max < 4s", "request_latency max < 2s", "ttft max < 1s"))
+    broken, anyway, held = summarise_run(collect_columns(four_users((20.0, 26.0))), run).slos
+    assert (broken.status, broken.status_without_silence) == (FAIL, PASS)
+    assert broken.reason == "PASS without the 4 requests in flight while no token came"
+    assert (anyway.status, anyway.status_without_silence, anyway.reason) == (FAIL, "", "")
+    assert (held.status, held.status_without_silence) == (PASS, "")
+
+
+def test_a_rule_on_a_rate_leaves_the_time_of_the_standstill_out() -> None:
+    """28 answers of 30 tokens in 29.1 s are 28.9 tokens/s; without four of them and 6.05 s 31.2."""
+    run = a_run(slo=("output_tokens_per_s > 30/s",), slo_mode="point")
+    (rate,) = summarise_run(collect_columns(four_users((20.0, 26.0))), run).slos
+    assert (rate.status, rate.status_without_silence) == (FAIL, PASS)
 
 
 def test_several_are_named_by_their_length() -> None:

@@ -7,12 +7,14 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from locust_llm.records.report_result import ReportResult
-from locust_llm.report.slo_evidence.capacity_evidence import estimate_capacity
+from locust_llm.report.slo_evidence.capacity_evidence import estimate_capacity, find_capacity
 from locust_llm.report.slo_evidence.rule_evidence import FAR, find_settled, make_share_evidence
 from locust_llm.slo.capacity_search import (
     CapacityEstimate,
+    CapacitySearch,
     RuleEvidence,
     SearchStage,
     StageEvidence,
@@ -22,6 +24,7 @@ from locust_llm.slo.capacity_search import (
     plan_stage,
     plan_unbounded_stage,
 )
+from locust_llm.slo.rules import Rule
 
 LEVELS = list_levels(1, 32, whole=True)
 
@@ -361,3 +364,31 @@ def test_a_level_that_is_not_decided_by_itself_takes_one_that_fails_above() -> N
     between = capacity(*held, stage(16, 1.0)).limit_to([1, 4])
     assert between.low is not None
     assert 4 < between.low < 16
+
+
+def test_a_level_is_visited_again_after_one_silent_visit() -> None:
+    """The server stood still in the visit to 4 users, and again in the second one: then it counts."""
+    rules = (Rule("error_rate", "<=", 0.05, ""),)
+    name = str(rules[0])
+
+    def found(*silent: bool) -> CapacityEstimate | None:
+        visits = [replace(stage(4, 1.0, rule=name), silent=one) for one in silent]
+        stages = (stage(1, 0.0, rule=name), stage(2, 0.0, rule=name), *visits)
+        search = CapacitySearch(lowest=1, highest=32, whole=True, stages=stages)
+        return find_capacity(search, rules)
+
+    assert found(False) != found()
+    assert found(True) == found()
+    assert found(True, True) == found(False, False)
+    assert found(True, False) == found(False)
+
+    def next_level(*visits: tuple[float, bool]) -> float:
+        done = [StageTime(level, 10.0, 12.0, silent) for level, silent in visits]
+        step = plan_stage(capacity(stage(1, 0.0), stage(2, 0.0)), done, LEVELS, 500.0, 1000.0)
+        assert step is not None
+        return step.level
+
+    assert next_level((1, False), (2, False)) == 4
+    assert next_level((1, False), (2, False), (4, True)) == 4
+    assert next_level((1, False), (2, False), (4, True), (4, True)) == 8
+    assert next_level((1, True)) == 1

@@ -146,8 +146,10 @@ def _answer_sweep(sweep: SweepSummary) -> Verdict | None:
     dead = list_dead_stages(sweep.levels, above=knee.value)
     if dead:
         fails = f"the server died at {dead[0].value:g}"
-    if beyond := [level.value for level in judged if _fails_above(level, knee.value)]:
-        fails = f"{min(beyond):g} fails"
+    beyond = [level for level in judged if _fails_above(level, knee.value)]
+    if beyond:
+        lowest = min(beyond, key=lambda level: level.value)
+        fails = f"{lowest.value:g} fails{_describe_silent_failure(lowest)}"
     load = format_load(knee.value, sweep.unit)
     kind = "loud" if list_dead_stages(sweep.levels) else "pass"
     capacity = sweep.capacity
@@ -164,6 +166,14 @@ def _answer_sweep(sweep: SweepSummary) -> Verdict | None:
 
 def _fails_above(level: LoadLevel, load: float) -> bool:
     return level.slo_status == FAIL and level.value > load
+
+
+def _describe_silent_failure(level: LoadLevel) -> str:
+    """That a stage fails by requests that waited while nothing answered alone. Empty: it does
+    not."""
+    failed = [result for result in level.slos if result.decides and result.status == FAIL]
+    by_silence = all(result.status_without_silence for result in failed)
+    return ", where nothing answered for a while" if failed and by_silence else ""
 
 
 def _is_within_limits(level: LoadLevel) -> bool:

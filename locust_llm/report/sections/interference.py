@@ -691,14 +691,14 @@ def _describe_standstill_gaps(interference: PrefillInterference) -> str:
     if not interference.standstill_gaps:
         return ""
     gaps = format_count(interference.standstill_gaps, "gap")
-    return f" Left out: {gaps} across a standstill of the server."
+    return f" Left out: {gaps} across a standstill."
 
 
 def _describe_standstill_requests(interference: PrefillInterference) -> str:
     if not interference.standstill_requests:
         return ""
     requests = format_count(interference.standstill_requests, "request")
-    return f" Left out: {requests} that awaited the first token while the server stood still."
+    return f" Left out: {requests} that awaited the first token as none came for a while."
 
 
 def _legend(interference: PrefillInterference) -> str:

@@ -194,14 +194,13 @@ def describe_server_time(attribution: LatencyAttribution) -> str:
 
 
 def _describe_standstill_in_means(attribution: LatencyAttribution) -> str:
-    """That a standstill of the server is in the means, where it is much of them. Empty: it is
-    not."""
+    """That a standstill is in the means, where it is much of them. Empty: it is not."""
     stood_still_ms = attribution.stood_still_ms or 0.0
     if not stood_still_ms or stood_still_ms < MIN_NAMED * attribution.means_ms[TTFT]:
         return ""
     requests = format_count(attribution.stood_still_of or 0, "request")
     return (
-        f" The server stood still while {requests} awaited the first token: "
+        f" No token came for a while as {requests} awaited the first token: "
         f"{_format_ms(stood_still_ms)} of the mean is that, whatever the server counts it as."
     )
 
@@ -374,7 +373,7 @@ def _advise(breakdown: LatencyBreakdown, attribution: LatencyAttribution) -> Ite
     largest one. Another part that grew by half as much is named, too."""
     stood_still_ms = breakdown.stood_still_ms or 0.0
     if stood_still_ms >= MIN_NAMED * sum(part.slow_ms for part in breakdown.parts):
-        yield f"{format_duration(stood_still_ms / 1e3)} of it is a standstill of the server."
+        yield f"{format_duration(stood_still_ms / 1e3)} of it is a standstill, when no token came."
     if stood_still_ms > sum(map(_growth_ms, breakdown.parts)) / 2:
         return  # what makes a part shorter does not end a standstill
     grown = sorted(breakdown.parts, key=_growth_ms, reverse=True)

@@ -31,6 +31,7 @@ from locust_llm.slo.capacity_search import (
     RuleEvidence,
     StageEvidence,
     StageProofs,
+    leave_out_silences,
 )
 from locust_llm.slo.rules import Rule
 
@@ -70,7 +71,7 @@ def find_capacity(search: CapacitySearch, rules: Sequence[Rule]) -> CapacityEsti
     """The capacity for these rules, by the stages of a search. None: they show nothing about the
     rules."""
     names = {str(rule) for rule in rules}
-    own = [_select_rules(stage, names) for stage in search.stages]
+    own = [_select_rules(stage, names) for stage in leave_out_silences(search.stages)]
     if not search.whole:
         own = weigh_queues(select_shares(own))
     evidence = weigh_disturbances(rules, weigh_rises(own))

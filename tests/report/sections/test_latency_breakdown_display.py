@@ -230,10 +230,10 @@ def test_slow_requests_of_a_standstill_have_no_advice_on_prompts() -> None:
         return " ".join(text.split()), summarise_latency_parts(made)
 
     text, line = explain((UNIX + 80.05, UNIX + 85.05))
-    assert "in the server. 5 s of it is a standstill of the server." in text
+    assert "in the server. 5 s of it is a standstill, when no token came." in text
     assert "; 98% of it the server stood still." in line
     assert (
-        "The server stood still while 3 requests awaited the first token: 250 ms of the mean"
+        "No token came for a while as 3 requests awaited the first token: 250 ms of the mean"
         in text
     )
     assert all("stood still" not in part for part in explain())

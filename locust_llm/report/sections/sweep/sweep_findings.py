@@ -1,5 +1,6 @@
 """Findings of a sweep for the operator of the server or a gateway; one sentence or two each."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import fmean, stdev
 from typing import Final
@@ -13,7 +14,10 @@ from locust_llm.report.outages import (
     Outage,
     describe_outages,
     is_dead_at,
+    list_stage_outages,
+    overlaps_any,
     select_outages_between,
+    select_spans_within,
 )
 from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.slo_evidence.capacity_evidence import find_capacity
@@ -36,7 +40,9 @@ from locust_llm.slo.capacity_search import (
     CapacityEstimate,
     CapacitySearch,
     StageEvidence,
+    find_single_silences,
     format_load,
+    leave_out_silences,
 )
 from locust_llm.slo.load_generator_health import find_uncertain_metrics
 from locust_llm.slo.metric_definitions import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
@@ -263,7 +269,10 @@ def summarise_sweep(
     run of its own (``Run.stage`` is set). ``missing`` has a sentence for each other stage."""
     levels = [make_load_level(stage, summary) for stage, summary in stages]
     if find_sweep_axis(run) != REPEAT:
-        levels = [_add_outages(level, run, outages) for level in levels]
+        levels = [
+            _add_outages(level, run, outages, list_stage_outages(run, stage, summary.outages))
+            for level, (stage, summary) in zip(levels, stages, strict=True)
+        ]
     good = next((summary.good for _, summary in stages if summary.good is not None), None)
     found = summarise_levels(run, sorted(levels, key=lambda level: level.value))
     return replace(
@@ -271,20 +280,30 @@ def summarise_sweep(
     )
 
 
-def _add_outages(level: LoadLevel, run: Run, outages: Sequence[Outage]) -> LoadLevel:
-    """The level with what is known of the server's silence in its measured time. A stage to whose
-    end nothing answered is judged by no rule: a crash is no load that is too high."""
+def _add_outages(
+    level: LoadLevel, run: Run, outages: Sequence[Outage], own: Sequence[Outage]
+) -> LoadLevel:
+    """The level with what is known of the server's silence as its requests were measured. A stage
+    to whose end nothing answered is judged by no rule: a crash is no load that is too high.
+    ``own``: the outages that the stage shows by itself, its last wave included."""
     stage = next((stage for stage in run.stages if stage.number == level.number), None)
     if stage is None:
         return level
-    began_at = stage.began_at if stage.measured_at is None else stage.measured_at
-    inside = select_outages_between(outages, run, began_at, stage.ended_at)
-    if not inside:
+    measured = (stage.began_at if stage.measured_at is None else stage.measured_at, stage.ended_at)
+    inside = select_outages_between(outages, run, *measured)
+    beside = [outage for outage in outages if outage not in inside and overlaps_any(outage, own)]
+    if not (inside or beside):
         return level
-    silence = describe_outages(inside)
-    if not is_dead_at(inside, run, stage.ended_at):
-        return replace(level, silence=silence)
-    return replace(level, silence=silence, died=True, slos=(), slo_status=None, evidence=None)
+    silent = replace(
+        level,
+        silence=describe_outages(sorted((*inside, *beside), key=lambda outage: outage.began_s)),
+        silent_s=sum(end - start for start, end in select_spans_within(inside, run, measured)),
+    )
+    if is_dead_at(inside, run, stage.ended_at):
+        return replace(silent, died=True, slos=(), slo_status=None, evidence=None)
+    if level.evidence is None:
+        return silent
+    return replace(silent, evidence=replace(level.evidence, silent=True))
 
 
 def summarise_levels(run: Run, levels: Sequence[LoadLevel]) -> SweepSummary:
@@ -334,10 +353,10 @@ def _list_evidence(levels: Sequence[LoadLevel]) -> Iterator[StageEvidence]:
 
 
 def describe_doubts(axis: str, levels: Sequence[LoadLevel], settings: Settings) -> str:
-    """A sentence for each rule whose values rise within the stages, or differ between visits to a
-    level."""
-    stages = list(_list_evidence(levels))
-    sentences = list[str]()
+    """A sentence for each silent visit, and for each rule whose values rise within the stages, or
+    differ between visits to a level."""
+    stages = leave_out_silences(list(_list_evidence(levels)))
+    sentences = list(_describe_silent_visits(axis, levels))
     for rule in settings.rules.readable:
         rise = find_rise(str(rule), stages)
         if rise is not None:
@@ -357,6 +376,25 @@ def describe_doubts(axis: str, levels: Sequence[LoadLevel], settings: Settings) 
             f"machine was disturbed."
         )
     return "".join(sentences)
+
+
+def _describe_silent_visits(axis: str, levels: Sequence[LoadLevel]) -> Iterator[str]:
+    """Which visits to a level do not count, as nothing answered for a while, and which ones do."""
+    evidence = list(_list_evidence(levels))
+    single = find_single_silences((stage.level, stage.silent) for stage in evidence)
+    of_level = defaultdict[float, list[LoadLevel]](list)
+    for level in levels:
+        if level.evidence is not None and level.evidence.silent:
+            of_level[level.value].append(level)
+    for value, visits in of_level.items():
+        load = format_load(value, AXES[axis])
+        if value in single:
+            yield f" One visit to {load} does not count: {visits[0].silence}."
+        else:
+            yield (
+                f" In {len(visits)} visits to {load} nothing came for a while. All of them count, "
+                f"as that may belong to the load."
+            )
 
 
 def _format_figure(rule: Rule, number: int, levels: Sequence[LoadLevel]) -> str:

@@ -36,6 +36,7 @@ from locust_llm.slo.load_generator_health import LEVELS, OK
 from locust_llm.slo.metric_definitions import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.rules import INCONCLUSIVE, SloResult
 from locust_llm.text.format import (
+    format_brief,
     format_count,
     format_duration,
     format_number,
@@ -132,10 +133,28 @@ def _explain_silences(sweep: SweepSummary) -> Iterator[Block]:
         if level.silence and not level.died:
             where = describe_levels(sweep.axis, level)
             yield TextBlock(
-                f"NO ANSWER at {where}: {level.silence}, which its rates count. Knees and limits "
-                f"leave this stage out.",
+                f"NO ANSWER at {where}: {level.silence}.{_describe_rates_without_silence(level)} "
+                f"Knees and limits leave this stage out.",
                 loud=True,
             )
+
+
+def _describe_rates_without_silence(level: LoadLevel) -> str:
+    """``Its rates count these 6 s: without them they are 237 tokens/s and 7.9 requests/s.`` Empty:
+    it has none, or no time is left."""
+    kinds = (
+        (level.output_tokens_per_s, " tokens/s"),
+        (level.requests_per_s, " requests/s"),
+    )
+    rates = [
+        format_brief(without, unit, 3)
+        for per_s, unit in kinds
+        if (without := level.rate_without_silence(per_s)) is not None
+    ]
+    if not rates or not level.silent_s:
+        return ""
+    silent = format_brief(level.silent_s, " s", 3)
+    return f" Its rates count these {silent}: without them they are {' and '.join(rates)}."
 
 
 def _explain_windows(sweep: SweepSummary) -> Iterator[Block]:
@@ -239,6 +258,8 @@ def _rates(sweep: SweepSummary) -> Iterator[Column]:
         "completed/s" if sweep.axis == RATE else "requests/s",
         format_request_rate,
     )
+    if any(level.silent_s for level in levels):
+        yield "no answer", _format_silent_time
     if not limits:  # there it is the number of users, whatever the limit
         yield "in flight", lambda level: format_number(level.in_flight, 4)
     if any(level.slowdown is not None for level in levels):
@@ -260,6 +281,10 @@ def _rates(sweep: SweepSummary) -> Iterator[Column]:
         yield "client", lambda level: level.client or "-"
     if not sweep.repeats:
         yield "ended", lambda level: level.why or "-"
+
+
+def _format_silent_time(level: LoadLevel) -> str:
+    return format_brief(level.silent_s, " s", 2) if level.silent_s else "-"
 
 
 def format_stage_status(level: LoadLevel) -> str:

@@ -10,8 +10,11 @@ from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Stage, read_run, write_run
 from locust_llm.report.console_summary import format_ending
 from locust_llm.report.judge_slo import ANSWERS_IN_EACH_STAGE
+from locust_llm.report.open_loop_delivery import format_outage_line
+from locust_llm.report.render.text_report import render_markdown_blocks
 from locust_llm.report.render.verdict_text import make_verdict
 from locust_llm.report.sections.run_summary import Summary
+from locust_llm.report.sections.sweep.sweep_text import make_sweep_tables
 from locust_llm.report.write_report_files import summarise_folder
 from locust_llm.slo.rules import FAIL, PASS
 
@@ -42,7 +45,15 @@ def make_sweep(folder: Path, stages: dict[float, list[Record]], **settings: obje
 
     for stage in run.stages:
         place = folder / "stages" / str(stage.number)
-        write_run(place, replace(read_run(place), stage=at_its_time(stage)))
+        moved = at_its_time(stage)
+        own = replace(
+            read_run(place),
+            stage=moved,
+            started_at=moved.began_at,
+            profiling_at=moved.began_at + 1,
+            stopping_at=moved.ended_at,
+        )
+        write_run(place, own)
     write_run(folder, replace(run, stages=tuple(map(at_its_time, run.stages))))
     return summarise_folder(folder)[0]
 
@@ -112,9 +123,9 @@ def test_without_rules_a_dead_server_has_failed_requests_alone(tmp_path: Path) -
     assert summary.conditions.failed == 60
 
 
-def test_a_stage_with_a_standstill_is_left_out_of_knees_and_named(tmp_path: Path) -> None:
+def freezing() -> dict[float, list[Record]]:
     """Two requests that were sent at second 26 got their second token 6 s later."""
-    stages = {
+    return {
         1: answers(0, 20),
         2: [
             *answers(20, 26, users=2),
@@ -123,7 +134,12 @@ def test_a_stage_with_a_standstill_is_left_out_of_knees_and_named(tmp_path: Path
         ],
         4: answers(40, 60, users=4),
     }
-    summary = make_sweep(tmp_path, stages, slo=("ttft p95 < 1s",))
+
+
+def test_a_stage_with_a_standstill_is_left_out_of_knees_and_named(tmp_path: Path) -> None:
+    """In its 19 s, from 21 to 40 s, 20 + 2 + 28 requests of three tokens ended: 2.63/s, and 3.85/s
+    in the other 13 s."""
+    summary = make_sweep(tmp_path, freezing(), slo=("ttft p95 < 1s",))
     assert summary.sweep is not None
     level = summary.sweep.levels[1]
     assert (level.silence, level.died, level.sound) == (
@@ -131,10 +147,99 @@ def test_a_stage_with_a_standstill_is_left_out_of_knees_and_named(tmp_path: Path
         False,
         False,
     )
+    assert round(level.silent_s, 6) == 6.0
     assert summary.slo_status == PASS
-    text = format_ending(summary, read_run(tmp_path), tmp_path, 500)
+    run = read_run(tmp_path)
+    text = format_ending(summary, run, tmp_path, 500)
     assert (
-        "NO ANSWER at concurrency 2: no token came from 26.1 to 32.1 s, which its rates count. "
-        "Knees and limits leave this stage out." in text
+        "NO ANSWER at concurrency 2: no token came from 26.1 to 32.1 s. Its rates count these 6 s: "
+        "without them they are 11.5 tokens/s and 3.85 requests/s. Knees and limits leave this "
+        "stage out." in text
     )
     assert "Left out: concurrency 2, where no token came from 26.1 to 32.1 s." in text
+    table = render_markdown_blocks(make_sweep_tables(summary.sweep))
+    assert table.count("no answer") == 1
+    assert table.count(" 6 s ") == 1
+
+
+def test_a_stage_has_its_own_rates_without_the_standstill(tmp_path: Path) -> None:
+    """Its clock begins as it is measured, at second 21."""
+    make_sweep(tmp_path, freezing())
+    own, _ = summarise_folder(tmp_path / "stages" / "2")
+    assert format_outage_line(own) == (
+        "NO ANSWER: no token came from 5.1 to 11.1 s: 2 requests were in flight all the while. "
+        "Rates are over 19 s; without these 6 s they are 11.5 output tokens/s and 3.85 requests/s."
+    )
+
+
+def test_a_stage_that_fails_by_a_standstill_alone_says_so(tmp_path: Path) -> None:
+    summary = make_sweep(tmp_path, freezing(), slo=("request_latency max < 1s",))
+    assert summary.sweep is not None
+    assert [level.slo_status for level in summary.sweep.levels] == [PASS, FAIL, PASS]
+    (knee, *_) = summary.sweep.knees
+    assert "broken at 2" in knee.text
+    assert "PASS without the 2 requests in flight while no token came" in knee.text
+    verdict = make_verdict(summary, read_run(tmp_path))
+    assert (verdict.word, verdict.text) == (
+        "1 user:",
+        "within the SLO; 2 fails, where nothing answered for a while.",
+    )
+
+
+def test_a_standstill_of_the_only_user_of_a_stage_is_named(tmp_path: Path) -> None:
+    """The stages with more users answer after up to 400 ms, so that only the stage itself, with
+    100 ms for each token, shows that 6 s are no wait of a user."""
+    alone = [
+        *answers(0, 6),
+        answered(100, 6100, 6200, sent_at=6.0),
+        *answers(13, 20),
+    ]
+    busy = [answered(400, 900, 950, sent_at=20 + step / 2) for step in range(40) for _ in range(2)]
+    summary = make_sweep(tmp_path, {1: alone, 2: busy})
+    assert summary.sweep is not None
+    assert [level.silence for level in summary.sweep.levels] == [
+        "no token came from 6.1 to 12.1 s",
+        "",
+    ]
+    assert format_outage_line(summary) == (
+        "NO ANSWER: no token came from 6.1 to 12.1 s: the server, or the only request in flight, "
+        "stood still."
+    )
+
+
+def test_a_standstill_in_the_last_wave_of_a_stage_holds_up_its_requests_and_no_rate(
+    tmp_path: Path,
+) -> None:
+    """The stage with 2 users is measured to second 40, and its last two requests, sent at 39.5 s,
+    go on to 46 s. The next stage has waited for them."""
+    stages = {
+        1: answers(0, 20),
+        2: [
+            *answers(20, 39, users=2),
+            *[answered(100, 6500, sent_at=39.5) for _ in range(2)],
+        ],
+        4: answers(47, 60, users=4),
+    }
+    summary = make_sweep(tmp_path, stages, slo=("request_latency max < 1s",))
+    assert summary.sweep is not None
+    level = summary.sweep.levels[1]
+    assert level.silence.startswith("no token came from 39.6 to 46.0 s")
+    assert round(level.silent_s, 6) == 0.4
+    assert level.slos[0].status_without_silence == PASS
+
+
+def test_one_silent_visit_of_a_search_counts_for_no_capacity(tmp_path: Path) -> None:
+    summary = make_sweep(
+        tmp_path, freezing(), sweep="concurrency=1..4", find_max=True,
+        slo=("request_latency p95 < 1s",),
+    )  # fmt: skip
+    assert summary.sweep is not None
+    evidence = [level.evidence for level in summary.sweep.levels]
+    assert [one.silent for one in evidence if one is not None] == [False, True, False]
+    capacity = summary.sweep.capacity
+    assert capacity is not None
+    assert capacity.low == 4
+    (knee, *_) = summary.sweep.knees
+    assert knee.text.endswith(
+        " One visit to 2 users does not count: no token came from 26.1 to 32.1 s."
+    )
