@@ -33,6 +33,7 @@ from locust_llm.report.measurement_window import RateWindow, find_settled_window
 from locust_llm.report.open_loop_delivery import CLIENT
 from locust_llm.report.outages import (
     Outage,
+    describe_outages,
     describe_silence,
     select_held_up,
     select_spans_within,
@@ -119,15 +120,13 @@ def judge_rules(seen: Evaluation) -> tuple[SloResult, ...]:
     return tuple(result for result in results if result is not None)
 
 
-def judge_without_silence(
-    results: Sequence[SloResult], seen: Evaluation, outages: Sequence[Outage]
-) -> tuple[SloResult, ...]:
+def judge_without_silence(results: Sequence[SloResult], seen: Evaluation) -> tuple[SloResult, ...]:
     """The results, with a better status that they have without the requests in flight while nothing
     answered for a while. The users waited all the same, so the status stays."""
-    held = select_held_up(seen.main, outages, seen.run)
-    if not outages or seen.silent_from is not None:
+    if not seen.outages or seen.silent_from is not None:
         return tuple(results)
-    silences = select_spans_within(outages, seen.run, seen.time.span)
+    held = select_held_up(seen.main, seen.outages, seen.run)
+    silences = select_spans_within(seen.outages, seen.run, seen.time.span)
     time = RateWindow(seen.time.span, tuple(sorted((*seen.time.pauses, *silences))))
     main = _without(held, seen.main)
     without = seen._replace(
@@ -137,7 +136,7 @@ def judge_without_silence(
         settled=find_settled_window(main, time, seen.run) if seen.settled else None,
     )
     calm = {result.rule: result.status for result in judge_rules(without)}
-    return tuple(_add_calm_status(result, calm, outages, held.size) for result in results)
+    return tuple(_add_calm_status(result, calm, seen.outages, held.size) for result in results)
 
 
 def _add_calm_status(
@@ -257,8 +256,12 @@ def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
         reason = "; ".join(filter(None, (found.note, silence)))
         longer = None
         ends = None, None  # that the server is down is no chance
-    beside = _describe_counted_beside(found, reason)
-    reason = "; ".join(filter(None, (reason, beside, _describe_counted_chunks(rule, seen))))
+    beside = (
+        _describe_counted_beside(found, reason),
+        _describe_counted_chunks(rule, seen),
+        _describe_silent_base(rule, base),
+    )
+    reason = "; ".join(filter(None, (reason, *beside)))
     factor = rule.factor
 
     def shown(value: float | None) -> float | None:
@@ -399,6 +402,14 @@ def _base_of(rule: Rule, seen: Evaluation) -> tuple[Evaluation | None, ObservedV
     except (OSError, ValueError) as error:
         return None, ObservedValue(None, note=f"it cannot be compared: {error}")
     return (None, None) if base is None else (base.seen, measure_worsening(rule, base.seen, seen))
+
+
+def _describe_silent_base(rule: Rule, base: Evaluation | None) -> str:
+    """``in rep/base no token came from 20.0 to 26.0 s``. Empty: there is no base, or it answered
+    all the time."""
+    if base is None or not base.outages:
+        return ""
+    return f"in {rule.base} {describe_outages(base.outages)}"
 
 
 def _find_error(rule: Rule, base: Evaluation | None, seen: Evaluation) -> RuleError:

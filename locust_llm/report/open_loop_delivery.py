@@ -540,7 +540,10 @@ def format_outage_line(summary: "Summary") -> str | None:
         f"NO ANSWER: {describe_outages(summary.outages)}: "
         f"{describe_requests_without_answer(summary.outages)}."
     )
-    if summary.swept or not whole_s > silent_s:
+    if summary.limits is not None:
+        blocks = ", ".join(summary.limits.silent_blocks)
+        return f"{text} It counts at {blocks}." if blocks else text
+    if summary.swept or not silent_s or not whole_s > silent_s:
         return text
     factor = whole_s / (whole_s - silent_s)
     rows = {row.tag: row.avg for row in summary.rows if row.avg is not None}

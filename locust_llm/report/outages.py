@@ -153,14 +153,16 @@ def find_outages(
     reported. ``everything``: the warmup's requests have answers too. ``readings``: when the server
     reported its metrics, in Unix seconds."""
     ok = main.outcome(OK)
-    if not ok.size or run.imported or run.settings.compares:
+    if not ok.size or run.imported:
         return ()
     time = _find_watched_time(main, run)
     silences = list(_list_silences(everything, long_gaps, run, time.start, time.last))
     if not silences:
         return ()
-    silent = main.where(_unanswered(main))
-    found = list(_divide_outages(silences, silent, ok, time, run.profiling_at))
+    found = list[Outage]()
+    if not run.settings.compares:  # of two servers one may answer
+        silent = main.where(_unanswered(main))
+        found += _divide_outages(silences, silent, ok, time, run.profiling_at)
     dead = [(outage.began_s, outage.ended_s or math.inf) for outage in found]
 
     def was_dead(moment_s: float) -> bool:

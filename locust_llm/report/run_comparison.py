@@ -25,18 +25,20 @@ from locust_llm.report.compare.metric_differences import MetricChange, measure_c
 from locust_llm.report.compare.same_workload import find_work_differences
 from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBlock
 from locust_llm.report.open_loop_delivery import describe_overload
+from locust_llm.report.outages import describe_outages
 from locust_llm.report.request_selection import ratio_of_sums
 from locust_llm.report.sections.notes import SIMULATED
 from locust_llm.report.sections.prefill_limit_comparison import select_limit_requests
 from locust_llm.report.sections.prefix_cache import find_cached_share
 from locust_llm.report.sections.sweep.sweep_findings import find_sweep_axis
+from locust_llm.report.slo_evidence.observed_rule_values import compute_rule_value
 from locust_llm.settings.sweep_option import AXES, PREFILL
 from locust_llm.slo.best_prefill_limit import NO_LIMIT, Limit, format_limit
 from locust_llm.slo.load_generator_health import INVALID
 from locust_llm.slo.metric_definitions import BY_WORD, SHARE, TIME
 from locust_llm.slo.rules import Condition, Rule, define_good_request
+from locust_llm.text.format import format_brief, truncate_text
 from locust_llm.text.format import format_comparison as in_same_digits
-from locust_llm.text.format import truncate_text
 
 from .render.text_report import WIDTH, render_markdown_blocks, render_plain_blocks
 
@@ -56,6 +58,10 @@ WAITS: Final = (
     ("gate_wait", "p99"),
 )
 """The waits with a gate, or in an open loop."""
+RATES: Final = {
+    "output_tokens_per_s": " output tokens/s", "requests_per_s": " requests/s",
+}  # fmt: skip
+"""The rates that count a time without answers, and their units."""
 STAGE_FIGURES: Final = (("ttft", "p95"), ("output_tokens_per_s", ""))
 LIMIT_FIGURES: Final = (("ttft_from_due", "p95"), ("longest_stall", "p95"))
 SHORT_TITLES: Final = ("base", "this run")
@@ -428,6 +434,7 @@ def _problems(side: LoadedRun) -> tuple[str, ...]:
     failed, count = side.seen.main.outcome(*FAILURES).size, side.seen.main.size
     open_ = side.seen.main.outcome(CUT).size
     level = side.seen.verdict.level if side.seen.verdict is not None else ""
+    silence = _describe_silence(side)
     distorted = "the load generator distorted its metrics, so a difference may be caused by it"
     return (
         *([f"{side.folder} is INVALID: {distorted}."] if level == INVALID else []),
@@ -447,7 +454,28 @@ def _problems(side: LoadedRun) -> tuple[str, ...]:
             if (overload := describe_overload(side.seen.delivery))
             else []
         ),
+        *([f"{side.folder}: {silence}."] if silence else []),
     )
+
+
+def _describe_silence(side: LoadedRun) -> str:
+    """``no token came from 20.0 to 26.0 s. Without these 6 s its rates are 36.4 output tokens/s and
+    1.21 requests/s``. Empty: it answered all the time."""
+    seen = side.seen
+    if not seen.outages:
+        return ""
+    text = describe_outages(seen.outages)
+    silent_s = sum(outage.seconds for outage in seen.outages)
+    left_s = seen.time.seconds - silent_s
+    if has_different_loads(side) or seen.run.limit_blocks or not silent_s or left_s <= 0:
+        return text
+    rates = list[str]()
+    for word, unit in RATES.items():
+        per_s = compute_rule_value(_rule(word), seen).value
+        if per_s:
+            rates.append(format_brief(per_s * seen.time.seconds / left_s, unit, 3))
+    without = f"Without these {format_brief(silent_s, ' s', 3)} its rates are {' and '.join(rates)}"
+    return f"{text}. {without}" if rates else text
 
 
 def _differences(base: LoadedRun, run: LoadedRun) -> Iterator[str]:

@@ -154,14 +154,16 @@ def summarise_run(
     delivered = measure_delivery(main, run, verdict, None if within is None else ended)
     outages = find_run_outages(columns, run) if outages is None else tuple(outages)
     silent_from = find_silent_from(outages, run) if swept is None else None
-    seen = seen._replace(verdict=verdict, delivery=delivered, silent_from=silent_from)
+    seen = seen._replace(
+        verdict=verdict, delivery=delivered, silent_from=silent_from, outages=outages
+    )
     seen, slos, compared = _of_rules(seen, everything, swept)
     if run.stage is not None and run.settings.open_loop and warm.size and not main.size:
         slos = judge_first_wave(slos, warm, seen)
     evidence = None if within is None else measure_stage_evidence(seen, slos)
-    if outages and swept is None:
-        slos = judge_without_silence(slos, seen, outages)
-        evidence = mark_silence(evidence, outages, seen)
+    if swept is None and compared is None:
+        slos = judge_without_silence(slos, seen)
+        evidence = mark_silence(evidence, seen)
     counts = _counts(main, warm, run, broken_lines, gaps["profiling"])
     certified = describe_certificates(run)
     if certified.errors is not None:
@@ -189,7 +191,7 @@ def summarise_run(
         slo_status=combine_results(slos),
         good=measure_goodput(seen) if swept is None else None,
         steady=measure_steady_state(everything, ended, span, run),
-        outages=outages,
+        outages=outages if compared is None else (),
         growth=fit_ttft_growth(main) if swept is None else None,
         interference=interference,
         examination=None if experiment is None else experiment.examine(run, verdict),
@@ -296,7 +298,7 @@ def _of_arms(
     seen: Evaluation, everything: RequestSelection
 ) -> tuple[Evaluation, tuple[SloResult, ...], PairedComparison]:
     """(the candidate's part, its rules and the pairs' rules, the comparison)."""
-    compared, pairs = compare_arms(everything, seen.run, seen.verdict)
+    compared, pairs = compare_arms(everything, seen.run, seen.verdict, seen.outages)
     part, through, window = select_candidate_requests(everything, seen.run)
     seen = seen._replace(main=part, ended=through, time=window, settled=None)
     return seen, judge_paired_rules(judge_rules(seen), seen, compared, pairs), compared

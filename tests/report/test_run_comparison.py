@@ -19,6 +19,7 @@ from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run, Stage, write_run
 from locust_llm.report.console_summary import LINES, format_comparison_ending
+from locust_llm.report.load_records import collect_columns
 from locust_llm.report.run_comparison import (
     Comparison,
     ComparisonLine,
@@ -27,6 +28,7 @@ from locust_llm.report.run_comparison import (
     render_comparison_console,
     render_comparison_markdown,
 )
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.slo.best_prefill_limit import format_limit
 from locust_llm.slo.load_generator_health import ClientVerdict
 
@@ -155,6 +157,38 @@ def test_what_is_wrong_is_warned_of(tmp_path: Path) -> None:
     assert "are unknown, so these runs may not be comparable." in found.runs[0].warnings[2]
     assert set(words(found.runs[0].lines).values()) == {"-"}
     assert "no request succeeded or failed" in render_comparison_console(found)
+
+
+def two_users(*, frozen: bool) -> list[Record]:
+    """Two users who ask once a second from 10 to 39 s. Frozen: the two requests of 20 s have no
+    token from 20.1 to 26.1 s, and nobody asks meanwhile."""
+    usual = [at for at in range(10, 40) if not (frozen and 20 <= at <= 26)]
+    records = [answered(100, 200, 300, sent_at=float(at)) for at in usual for _ in range(2)]
+    if frozen:
+        records += [answered(100, 6100, 6200, sent_at=20.0) for _ in range(2)]
+    return records
+
+
+def test_a_run_in_which_the_server_stood_still_is_named_with_its_rates(tmp_path: Path) -> None:
+    """48 requests of three tokens in 29.3 s; in the other 23.3 s they are 2.06/s, as in the
+    base."""
+    a_folder(tmp_path / "base", two_users(frozen=False))
+    a_folder(tmp_path / "froze", two_users(frozen=True))
+    pair = compare_folders([tmp_path / "base", tmp_path / "froze"]).runs[0]
+    assert (
+        f"{tmp_path / 'froze'}: no token came from 20.1 to 26.1 s. Without these 6 s its rates are "
+        "6.18 output tokens/s and 2.06 requests/s." in pair.warnings
+    )
+    back = compare_folders([tmp_path / "froze", tmp_path / "base"])
+    assert any("no token came from 20.1 to 26.1 s" in warning for warning in back.warnings)
+
+
+def test_a_rule_against_a_base_that_stood_still_names_it(tmp_path: Path) -> None:
+    """The rate of the base is too low, so that the rule is too easily held."""
+    base = a_folder(tmp_path / "base", two_users(frozen=True))
+    run = a_run(slo=(f"requests_per_s within 5% of {base}",))
+    (result,) = summarise_run(collect_columns(two_users(frozen=False)), run).slos
+    assert f"in {base} no token came from 20.1 to 26.1 s" in result.reason
 
 
 def test_the_document_is_120_columns_wide(folders: list[Path], found: Comparison) -> None:

@@ -47,6 +47,9 @@ TOGETHER_S: Final = 0.0002
 token in so little time."""
 LOWEST: Final = 0.1
 """This quantile of a session's quiet gaps estimates the pace of a server without other load."""
+FAR_LONGER: Final = 20.0
+FAR_LONGER_S: Final = 1.0
+"""A stall is far longer than others from this multiple of them, and this time, on."""
 FAR: Final = 700.0
 """``math.exp`` overflows just above this argument."""
 CALM: Final = 0.05
@@ -73,6 +76,8 @@ class CanaryRound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The round had this many runs of gaps far above the quiet gap."""
     lost_s: float = 0.0
     """Stalls exceeded the quiet gap by this time in all."""
+    longest_s: float = 0.0
+    """The longest stall exceeded the quiet gap by this time."""
     input_tokens: int | None = None
     """The server counted this many prompt tokens."""
     others: bool | None = None
@@ -128,6 +133,18 @@ def has_calm_rounds(session: Sequence[CanaryRound]) -> bool:
     return False
 
 
+def find_far_longer_stall(
+    samples: Iterable[CanaryRound], session: Iterable[CanaryRound]
+) -> float | None:
+    """Returns the longest stall of ``samples`` if it is far longer than the longest one of each
+    other round: a server that stood still once looks like one long prefill."""
+    longest_s = sorted(sample.longest_s for sample in session)
+    usual_s = max(longest_s[:-1], default=0.0)
+    stall_s = max((sample.longest_s for sample in samples), default=0.0)
+    far_s = max(FAR_LONGER_S, FAR_LONGER * usual_s)
+    return stall_s if stall_s == max(longest_s, default=0.0) and stall_s >= far_s else None
+
+
 def measure_round(at: float, chunk_s: Sequence[float]) -> CanaryRound:
     """``chunk_s`` has the seconds from the send to each chunk."""
     gaps = [after - before for before, after in pairwise(chunk_s)]
@@ -147,6 +164,7 @@ def measure_round(at: float, chunk_s: Sequence[float]) -> CanaryRound:
         quiet_s=quiet_s,
         stalls=len(stalls_s),
         lost_s=sum(stalls_s),
+        longest_s=max(stalls_s, default=0.0),
     )
 
 

@@ -16,10 +16,12 @@ from prometheus_client.registry import Collector
 from locust_llm.exit_status import ExitStatus
 from locust_llm.files.regular_file import open_to_append
 from locust_llm.lab.canary.canary_arithmetic import (
+    FAR_LONGER,
     MIN_GAPS,
     BackgroundLoad,
     CanaryRound,
     estimate_background_load,
+    find_far_longer_stall,
     has_calm_rounds,
 )
 from locust_llm.text.format import format_brief, format_count, format_duration
@@ -159,6 +161,18 @@ class CanarySession(Collector):
     def describe_others(self, background: BackgroundLoad, samples: Sequence[CanaryRound]) -> str:
         """Describes the load of others, or why it is unknown. ``background`` was estimated from
         ``samples``."""
+        stall_s = find_far_longer_stall(samples, self.rounds)
+        if stall_s is None:
+            return self._describe_usual_load(background, samples)
+        return (
+            f"{self._describe_usual_load(background, samples)}; one stall of "
+            f"{format_duration(stall_s)}, {FAR_LONGER:.0f} times as long as all others, may be a "
+            f"server that stood still"
+        )
+
+    def _describe_usual_load(
+        self, background: BackgroundLoad, samples: Sequence[CanaryRound]
+    ) -> str:
         slower = f"usual gap {background.slower:.0%} above the lowest"
         counted = [sample.others for sample in samples if sample.quiet_s is not None]
         nobody = all(others is False for others in counted)

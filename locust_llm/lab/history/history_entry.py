@@ -3,7 +3,7 @@
 The key metrics have the names of rules.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -204,11 +204,17 @@ class _Conditions(SentLengths, frozen=True):
     cut: int = 0
 
 
+class _Outage(msgspec.Struct):
+    seconds: float = 0.0
+    in_flight: int = 0
+
+
 class _Facts(msgspec.Struct):
     run: _Run
     client: _Client | None = None
     slo_status: str | None = None
     conditions: _Conditions | None = None
+    outages: list[_Outage] = []
     plus_minus: dict[str, dict[str, tuple[float | None, float | None]]] | None = None
 
 
@@ -297,7 +303,8 @@ def _entry_of_run(
     except (TypeError, ValueError, AttributeError) as error:
         known = {}
         note = f"{note}{'; ' if note else ''}labels: {error}"[:MAX_TEXT]
-    note = "; ".join(filter(None, (note, _explain_cut(facts.conditions))))[:MAX_TEXT]
+    beside = (_explain_cut(facts.conditions), _describe_outages(facts.outages))
+    note = "; ".join(filter(None, (note, *beside)))[:MAX_TEXT]
     if several := _several_loads(run):
         load = None
         note = "; ".join(filter(None, (note, f"{several}: {SEE_REPORT}")))[:MAX_TEXT]
@@ -354,6 +361,15 @@ def _explain_cut(conditions: _Conditions | None) -> str:
     if conditions.cut < MIN_CUT_SHARE * ended:
         return ""
     return f"its latencies are of the answered requests, {conditions.cut:,} of {ended:,} were cut"
+
+
+def _describe_outages(outages: Sequence[_Outage]) -> str:
+    """Names the time without any answer, in which a server stood still, say. Empty: there is none."""
+    silent_s = sum(outage.seconds for outage in outages)
+    if not silent_s > 0:
+        return ""
+    what = "no token came" if all(outage.in_flight for outage in outages) else "nothing answered"
+    return f"{what} for {format_brief(silent_s, ' s', 3)}, which its rates count"
 
 
 def _several_loads(run: _Run) -> str:

@@ -14,6 +14,7 @@ from locust_llm.files.json_file import decode_json_file
 from locust_llm.records.outcomes import OK
 from locust_llm.records.profile_export_jsonl import RecordFile
 from locust_llm.records.run_facts import RECORDS, RUN, RateChange, Run, Stage, read_run
+from locust_llm.records.server_metrics_history import read_history
 from locust_llm.report.compare.same_workload import (
     ASKED_FOR,
     MAX_LENGTH_DIFFERENCE,
@@ -24,7 +25,7 @@ from locust_llm.report.compare.same_workload import (
     lengths_differ,
 )
 from locust_llm.report.fluidity_and_qoe import load_reading_pace
-from locust_llm.report.load_records import collect_columns
+from locust_llm.report.load_records import RequestColumns, collect_columns
 from locust_llm.report.measurement_window import (
     RateWindow,
     find_loaded_span,
@@ -34,6 +35,7 @@ from locust_llm.report.measurement_window import (
     select_ended_in,
 )
 from locust_llm.report.open_loop_delivery import describe_arrivals, measure_delivery
+from locust_llm.report.outages import NOTHING, Outage, find_run_outages, list_metric_readings
 from locust_llm.report.request_selection import RequestSelection, ratio_of_sums
 from locust_llm.report.slo_evidence.observed_rule_values import Evaluation
 from locust_llm.report.users_and_limit_over_time import find_limit_in_force, find_users_in_force
@@ -368,8 +370,20 @@ def load_run(folder: Path) -> LoadedRun:
         settled = None
     schedule = measure_delivery(main, run, facts.client, None if within is None else ended)
     records = RecordFile(file.path)
-    seen = Evaluation(main, run, facts.client, schedule, records, ended, time, settled=settled)
+    seen = Evaluation(
+        main, run, facts.client, schedule, records, ended, time,
+        outages=_find_outages(folder, columns, run) if known else (),
+        settled=settled,
+    )  # fmt: skip
     return LoadedRun(folder, seen, known, tuple(notes))
+
+
+def _find_outages(folder: Path, columns: RequestColumns, run: Run) -> tuple[Outage, ...]:
+    try:
+        readings = list_metric_readings(read_history(folder))
+    except OSError:
+        readings = NOTHING
+    return find_run_outages(columns, run, readings)
 
 
 def load_matching_base(folder: Path, run: Run) -> LoadedRun | None:

@@ -32,7 +32,13 @@ from locust_llm.report.compare.forest_plot import Difference
 from locust_llm.report.compare.metric_differences import possible_ends
 from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBlock, format_flags
 from locust_llm.report.measurement_window import RateWindow, Span
-from locust_llm.report.outages import MIN_REQUESTS, select_unanswered_since
+from locust_llm.report.outages import (
+    MIN_REQUESTS,
+    Outage,
+    describe_outages,
+    select_held_up,
+    select_unanswered_since,
+)
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.slo_evidence.censoring import (
     IN_WINDOW,
@@ -417,7 +423,10 @@ def familywise_p_value(deltas: Floats) -> float:
 
 
 def compare_arms(
-    everything: RequestSelection, run: Run, verdict: ClientVerdict | None
+    everything: RequestSelection,
+    run: Run,
+    verdict: ClientVerdict | None,
+    outages: Sequence[Outage] = (),
 ) -> tuple[PairedComparison, list[PairRequests]]:
     """All values of the two arms of a run, and the pairs behind them."""
     pairs = find_complete_pairs(everything.requests, run)
@@ -444,6 +453,7 @@ def compare_arms(
     decided = DIFFERENT if seen is not None and seen <= CHANCE else SAME
     warnings = (
         _describe_silent_arms(everything, run),
+        *_describe_standstills(everything, run, outages),
         _uneven(pairs) if run.settings.open_loop else "",
     )
     return PairedComparison(
@@ -776,6 +786,23 @@ def _describe_silent_arms(everything: RequestSelection, run: Run) -> str:
         if select_unanswered_since(part, since).size >= MIN_REQUESTS:
             texts.append(f"the {arm} answered nothing from {since - run.profiling_at:.1f} s on")
     return "; ".join(texts)
+
+
+def _describe_standstills(
+    everything: RequestSelection, run: Run, outages: Sequence[Outage]
+) -> Iterator[str]:
+    """``no token came from 16.1 to 22.1 s, which pair 4 counts at the candidate``, for each time in
+    which a server stood still."""
+    for outage in outages:
+        held = select_held_up(everything, [outage], run)
+        counted = held.where(held["pair"] > 0)
+        if not counted.size:
+            continue
+        numbers = sorted({int(pair) for pair in counted["pair"]})
+        pairs = f"pair{'s' * (len(numbers) > 1)} {' and '.join(map(str, numbers))}"
+        verb = "counts" if len(numbers) == 1 else "count"
+        arms = " and ".join(f"the {arm}" for arm in (BASE, CANDIDATE) if counted.count("arm", arm))
+        yield f"{describe_outages([outage])}, which {pairs} {verb} at {arms}"
 
 
 def _describe_pairs_left_out(values: Floats) -> str:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from locust_llm.records.limit_blocks import (
     CountedRequest,
@@ -36,6 +37,12 @@ from locust_llm.report.document_blocks import (
     mark_scarce,
 )
 from locust_llm.report.measurement_window import RateWindow
+from locust_llm.report.outages import (
+    Outage,
+    find_run_outages,
+    list_metric_readings,
+    select_spans_within,
+)
 from locust_llm.report.slo_evidence.observed_rule_values import Evaluation
 from locust_llm.slo.best_prefill_limit import (
     GOODPUT,
@@ -162,6 +169,8 @@ class LimitComparison(msgspec.Struct, frozen=True, kw_only=True):
     same_arrivals: bool = False
     """Each block of a round had the same arrivals and lengths."""
     ended: str = ""
+    silent_blocks: tuple[str, ...] = ()
+    """``limit 2 in round 3``: the blocks that count a time without answers."""
 
 
 def compare_limits(run: Run, records: Iterable[Record]) -> LimitComparison | None:
@@ -730,7 +739,19 @@ def _describe_least_value(line: PlotSeries) -> str:
 
 
 def _find(material: ReportMaterial) -> LimitComparison | None:
-    return compare_limits(material.run, material.records)
+    found = compare_limits(material.run, material.records)
+    if found is None:
+        return None
+    readings = list_metric_readings(material.history)
+    outages = find_run_outages(material.columns, material.run, readings)
+    return replace(found, silent_blocks=tuple(_list_silent_blocks(material.run, outages)))
+
+
+def _list_silent_blocks(run: Run, outages: Sequence[Outage]) -> Iterator[str]:
+    for block in run.limit_blocks:
+        counted = block.settled_at, block.counted_until
+        if block.round and select_spans_within(outages, run, counted):
+            yield f"limit {format_limit(block.limit)} in round {block.round}"
 
 
 def _draw(found: LimitComparison, material: ReportMaterial) -> Iterator[Plot]:

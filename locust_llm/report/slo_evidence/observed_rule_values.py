@@ -18,6 +18,7 @@ from locust_llm.report.load_records import earliest_chunks_us
 from locust_llm.report.measurement_window import RateWindow
 from locust_llm.report.metrics_by_group import estimate_input_lengths
 from locust_llm.report.open_loop_delivery import Delivery
+from locust_llm.report.outages import Outage
 from locust_llm.report.request_selection import RequestSelection, sum_of_known
 from locust_llm.slo.binomial_intervals import Ends
 from locust_llm.slo.load_generator_health import ClientVerdict
@@ -152,6 +153,7 @@ class Evaluation(NamedTuple):
     """What these rates are over."""
     silent_from: float | None = None
     """From then on, in Unix seconds, nothing answered to the end of the run. None: it did."""
+    outages: tuple[Outage, ...] = ()
     settled: RateWindow | None = None
     """``time`` without the start and the end of the load. None: they are not in it, or too little
     is left without them."""

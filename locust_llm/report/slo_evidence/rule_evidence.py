@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from locust_llm.records.outcomes import FAILURES, OK
 from locust_llm.records.run_facts import Run, Stage
 from locust_llm.report.array_types import Floats
-from locust_llm.report.outages import Outage, select_held_up
+from locust_llm.report.outages import select_held_up
 from locust_llm.settings.sweep_option import OVERLOADED
 from locust_llm.slo.binomial_intervals import NORMAL_REACH, TAIL
 from locust_llm.slo.capacity_search import RuleEvidence, StageEvidence
@@ -102,12 +102,10 @@ def measure_stage_evidence(seen: Evaluation, results: Sequence[SloResult]) -> St
     )  # fmt: skip
 
 
-def mark_silence(
-    evidence: StageEvidence | None, outages: Sequence[Outage], seen: Evaluation
-) -> StageEvidence | None:
+def mark_silence(evidence: StageEvidence | None, seen: Evaluation) -> StageEvidence | None:
     """The evidence of a stage with outages, marked where they touch what it is of."""
-    touched = any(outage.seconds for outage in outages)
-    if evidence is None or not (touched or select_held_up(seen.main, outages, seen.run).size):
+    counted = any(outage.seconds for outage in seen.outages)
+    if evidence is None or not (counted or select_held_up(seen.main, seen.outages, seen.run).size):
         return evidence
     return replace(evidence, silent=True)
 

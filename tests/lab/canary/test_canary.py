@@ -167,6 +167,18 @@ def test_who_held_the_stream_up(rounds: list[CanaryRound], text: str, tmp_path: 
     assert "prompts of 60 tokens by the server's count" in session.summary()
 
 
+def test_a_stall_far_longer_than_all_others_may_be_no_prefill(tmp_path: Path) -> None:
+    """The others lasted up to 0.3 s, and 20 times that is 6 s."""
+    short = replace(stalled(None, 0.3), longest_s=0.3)
+    calm = [stalled(None, 0.0)] * 4
+    for lost_s, named in ((5.9, False), (6.0, True)):
+        session, _ = of(tmp_path)
+        for one in (*calm, short, replace(stalled(None, lost_s), longest_s=lost_s)):
+            session.add(one)
+        text = "one stall of 6 s, 20 times as long as all others, may be a server that stood still"
+        assert (text in session.summary()) is named
+
+
 def test_the_result_fits_its_schema(tmp_path: Path) -> None:
     """Six rounds, of which two fail; each of the others loses 0.5 of 1 s."""
     session, _ = of(tmp_path)

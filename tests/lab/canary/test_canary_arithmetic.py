@@ -39,6 +39,7 @@ def test_a_round_by_pencil() -> None:
     # one gap of 110 loses 100; two in a row are one stall, of 30 + 40
     held = measure_round(5.0, stamps(*[10] * 10, 110, *[10] * 5, 40, 50, *[10] * 5))
     assert (held.stalls, held.lost_s) == (2, pytest.approx(0.17))
+    assert held.longest_s == pytest.approx(0.1)
     # what waited somewhere and came at once was not lost: 40 late, and then four gaps of nothing;
     # of another 60 a half
     late = measure_round(5.0, stamps(*[10] * 10, 50, 0, 0, 0, 0, *[10] * 5, 70, 0, 0, 0, *[10] * 5))

@@ -357,6 +357,15 @@ def test_a_run_of_which_many_requests_were_cut_is_named(
     assert line in capsys.readouterr().err
 
 
+def test_a_run_in_which_nothing_came_for_a_while_is_named(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "frozen", START, 1.0)
+    document = json.loads((folder / "run.json").read_text())
+    document["outages"] = [{"began_s": 20.0, "seconds": 6.0, "in_flight": 1}]
+    (folder / "run.json").write_text(json.dumps(document))
+    (entry,) = index_runs(tmp_path).entries
+    assert entry.note == "no token came for 6 s, which its rates count"
+
+
 def test_a_run_that_is_on_is_still_running(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -515,6 +515,21 @@ def test_a_candidate_that_dies_breaks_a_rule_in_most_pairs(dead: int, status: st
     assert "the base" not in summary.paired.warning
 
 
+def test_a_standstill_is_named_with_the_pair_that_counts_it() -> None:
+    """The candidate's block of pair 4 begins at 90 s. Three requests of 93 s wait to 97 s."""
+    run, records = a_comparison((1.0,) * 10)
+    usual = [record for record in records if not 93.0 <= (record.sent_at or 0) < 96.0]
+    held = [
+        answered(4000, 4020, 4040, sent_at=93.0, stage=9, arm=CANDIDATE, pair=4) for _ in range(3)
+    ]
+    summary = summarised(run, [*usual, *held])
+    assert summary.paired is not None
+    assert summary.paired.warning == (
+        "no token came from 93.0 to 97.0 s, which pair 4 counts at the candidate"
+    )
+    assert summarised(run, usual).paired.warning == ""  # type: ignore[union-attr]
+
+
 def test_failures_of_one_arm_come_first_in_the_sentence_and_in_the_table() -> None:
     """One of the four requests of each block of the candidate fails: 25 % against 0 %."""
     run, records = a_comparison((1.5, 1.52) * 5)

@@ -9,8 +9,12 @@ from support.records import UNIX, a_run, answered
 
 from locust_llm.records.limit_blocks import LimitBlock
 from locust_llm.records.record import Record
+from locust_llm.records.server_metrics_history import EngineHistory
 from locust_llm.report.document_blocks import TableBlock, TextBlock
+from locust_llm.report.load_records import collect_columns
+from locust_llm.report.open_loop_delivery import format_outage_line
 from locust_llm.report.sections.prefill_limit_comparison import (
+    BEST_LIMIT,
     LimitComparison,
     compare_limits,
     describe_answer,
@@ -18,6 +22,8 @@ from locust_llm.report.sections.prefill_limit_comparison import (
     name_limits,
     plot_limits,
 )
+from locust_llm.report.sections.section import ReportMaterial
+from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.users_and_limit_over_time import describe_arm_limits
 from locust_llm.slo.best_prefill_limit import (
     GOODPUT,
@@ -223,6 +229,33 @@ def test_limits_of_a_sweep_are_named_in_the_conditions() -> None:
     )
     run = replace(a_run(sweep="prefill-concurrency=1,2,4"), limit_blocks=(block,))
     assert describe_arm_limits(run) == "none, 1, 2 and 4 by turns"
+
+
+def test_a_standstill_is_named_with_the_block_that_counts_it() -> None:
+    """Two answers pause from 15.1 to 21 s, in the block of limit 1, which counts from 12 to 18 s,
+    and in the washout of limit 2, from 20 to 22 s."""
+    blocks = [
+        LimitBlock(
+            round=1, limit=limit, began_at=UNIX + at, settled_at=UNIX + at + 2,
+            counted_until=UNIX + at + 8, ended_at=UNIX + at + 10,
+        )
+        for limit, at in ((None, 0), (1, 10), (2, 20))
+    ]  # fmt: skip
+    run = replace(a_run(sweep="prefill-concurrency=1,2"), limit_blocks=tuple(blocks))
+    records = [
+        answered(100, 200, sent_at=float(at)) for at in (*range(15), *range(22, 30)) for _ in "ab"
+    ]
+    records += [answered(100, 6000, sent_at=15.0) for _ in "ab"]
+    material = ReportMaterial(run, collect_columns(records), records, EngineHistory())
+    found = BEST_LIMIT.find(material)
+    assert found is not None
+    assert found.silent_blocks == ("limit 1 in round 1",)
+    summary = summarise_run(collect_columns(records), run)
+    summary.sections[BEST_LIMIT.name] = found
+    assert format_outage_line(summary) == (
+        "NO ANSWER: no token came from 15.1 to 21.0 s: 2 requests were in flight all the while. It "
+        "counts at limit 1 in round 1."
+    )
 
 
 def test_alike_ones_advise_none() -> None:
