@@ -194,14 +194,10 @@ def find_run_outages(
 
 def list_metric_readings(history: EngineHistory) -> Floats:
     """When the server reported its metrics, in Unix seconds."""
-    return np.array(
-        [
-            sample.at
-            for name in history.engines
-            for sample in history.by_name[name]
-            if not sample.failure
-        ]
-    )
+    moments = list[float]()
+    for name in history.engines:
+        moments += [sample.at for sample in history.by_name[name] if not sample.failure]
+    return np.array(moments)
 
 
 def find_silent_from(outages: Sequence[Outage], run: Run) -> float | None:
