@@ -130,6 +130,8 @@ def judge_without_silence(results: Sequence[SloResult], seen: Evaluation) -> tup
     time = RateWindow(seen.time.span, tuple(sorted((*seen.time.pauses, *silences))))
     main = _without(held, seen.main)
     without = seen._replace(
+        # what was decided while it ran counted these requests
+        run=replace(seen.run, broken_rules=(), decided_rules=()),
         main=main,
         ended=_without(held, seen.ended),
         time=time,

@@ -128,6 +128,8 @@ def _rows(curve: ParetoCurve, energy: bool) -> Iterator[tuple[str, ...]]:
 
 
 def _describe_point(curve: ParetoCurve, point: CurvePoint) -> str:
+    if point.silence:
+        return point.silence
     if not point.sound:
         return f"client {point.client}"
     words = []

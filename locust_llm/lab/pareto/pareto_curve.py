@@ -9,6 +9,7 @@ import msgspec
 
 from locust_llm.records.run_facts import Run
 from locust_llm.report.compare.same_workload import LengthStatistics, RunWork, find_work_differences
+from locust_llm.report.outages import describe_outages
 from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.sections.sweep.best_points import (
     CurvePoint,
@@ -120,7 +121,7 @@ def make_level_point(
         value=level.value, per_user=per_user, per_gpu=level.output_tokens_per_s / (gpus or 1),
         ttft_ms=_percentile_of_row(level.latencies.get("time_to_first_token"), percentile),
         requests=level.succeeded,
-        slo_status=level.slo_status, client=level.client,
+        slo_status=level.slo_status, client=level.client, silence=level.silence,
         joules_per_output_token=joules_per_output_token,
     )  # fmt: skip
 
@@ -140,7 +141,7 @@ def make_run_point(
         per_gpu=tokens / (gpus or 1),
         ttft_ms=_percentile_of_row(rows.get("time_to_first_token"), percentile), requests=conditions.succeeded,
         slo_status=summary.slo_status,
-        client=conditions.client_verdict,
+        client=conditions.client_verdict, silence=describe_outages(summary.outages),
         joules_per_output_token=None if summary.energy is None else summary.energy.joules_per_output_token,
     )  # fmt: skip
 

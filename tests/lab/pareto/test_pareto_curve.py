@@ -61,6 +61,9 @@ def test_a_level_is_a_pace_and_a_share_of_the_server() -> None:
     whole = make_level_point(level(4), None)
     assert whole is not None
     assert whole.per_gpu == 400
+    frozen = make_level_point(level(4, silence="no token came from 9.7 to 15.7 s"), None)
+    assert frozen is not None
+    assert not frozen.sound
 
 
 def test_the_best_make_a_step_function() -> None:

@@ -23,6 +23,8 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
     requests: int = 0
     slo_status: str | None = None
     client: str | None = None
+    silence: str = ""
+    """``no token came from 9.7 to 15.7 s``, which its rate counts. Empty: never so long."""
     joules_per_output_token: float | None = None
     best: bool = False
     """No other point of its curve has as much of both and more of one."""
@@ -30,7 +32,7 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def sound(self) -> bool:
         """Conclusions may use it."""
-        return self.client in (None, "OK")
+        return self.client in (None, "OK") and not self.silence
 
 
 class PaceLimit(msgspec.Struct, frozen=True, kw_only=True):

@@ -506,7 +506,9 @@ def _pareto(sweep: SweepSummary, rules: Sequence[Rule]) -> Iterator[Plot]:
         else []
     )
     places = [
-        CurvePoint(value=level.value, per_user=x, per_gpu=y, client=level.client)
+        CurvePoint(
+            value=level.value, per_user=x, per_gpu=y, client=level.client, silence=level.silence
+        )
         for level, x, y in points
     ]
     best = sorted((p.per_user, p.per_gpu) for p in mark_best_points(places) if p.best)
