@@ -188,7 +188,10 @@ def _answer_without_load(
     """The best guess: the highest stage whose values are within the limits, if none below fails."""
     lowest = min(level.value for level in judged)
     if failing == lowest:
-        return Verdict("Failed:", f"{format_load(lowest, sweep.unit)}, the lowest load.", "loud")
+        at = next(one for one in judged if one.value == lowest and one.slo_status == FAIL)
+        load = format_load(lowest, sweep.unit)
+        text = f"{load}, the lowest load{_describe_silent_failure(at)}."
+        return Verdict("Failed:", text, "loud")
     below = [level for level in judged if failing is None or level.value < failing]
     within = [level.value for level in below if _is_within_limits(level)]
     fails = "none fails" if failing is None else f"{failing:g} fails"
