@@ -531,8 +531,9 @@ def _format_beside_limit(value: float, limit: float) -> str:
 
 
 def format_outage_line(summary: "Summary") -> str | None:
-    """The line that nothing answered for a while, with the rates without that time."""
-    if not summary.outages:
+    """The line that nothing answered for a while, with the rates without that time. None: that
+    never was, or the lines of the stages have it."""
+    if not summary.outages or _is_named_by_stages(summary):
         return None
     silent_s = sum(outage.seconds for outage in summary.outages)
     whole_s = summary.conditions.duration_s or 0.0
@@ -551,6 +552,12 @@ def format_outage_line(summary: "Summary") -> str | None:
     rates = [format_brief(rows[tag] * factor, unit, 3) for tag, unit in tags if tag in rows]
     without = f"without these {format_brief(silent_s, ' s', 3)} they are {' and '.join(rates)}"
     return f"{text} Rates are over {format_brief(whole_s, ' s', 3)}; {without}."
+
+
+def _is_named_by_stages(summary: "Summary") -> bool:
+    levels = () if summary.sweep is None else summary.sweep.levels
+    named = [level.silence for level in levels if not level.died]
+    return all(any(str(outage) in text for text in named) for outage in summary.outages)
 
 
 def format_overload_line(summary: "Summary") -> str | None:

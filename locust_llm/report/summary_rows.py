@@ -260,6 +260,8 @@ class LoadLevel(msgspec.Struct, frozen=True, kw_only=True):
     silence: str = ""
     """``no token came from 9.7 to 15.7 s``: when nothing came as its requests were measured. Empty:
     never so long."""
+    unanswered: str = ""
+    """``2 requests were in flight all the while``: the requests without an answer then."""
     silent_s: float = 0.0
     """The part of its measured time in which nothing came, which its rates count."""
     died: bool = False

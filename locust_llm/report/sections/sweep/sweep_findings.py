@@ -13,6 +13,7 @@ from locust_llm.report.document_blocks import format_observed
 from locust_llm.report.outages import (
     Outage,
     describe_outages,
+    describe_requests_without_answer,
     is_dead_at,
     list_stage_outages,
     overlaps_any,
@@ -294,9 +295,11 @@ def _add_outages(
     beside = [outage for outage in outages if outage not in inside and overlaps_any(outage, own)]
     if not (inside or beside):
         return level
+    ordered = sorted((*inside, *beside), key=lambda outage: outage.began_s)
     silent = replace(
         level,
-        silence=describe_outages(sorted((*inside, *beside), key=lambda outage: outage.began_s)),
+        silence=describe_outages(ordered),
+        unanswered=describe_requests_without_answer(ordered),
         silent_s=sum(end - start for start, end in select_spans_within(inside, run, measured)),
     )
     if is_dead_at(inside, run, stage.ended_at):

@@ -133,8 +133,8 @@ def _explain_silences(sweep: SweepSummary) -> Iterator[Block]:
         if level.silence and not level.died:
             where = describe_levels(sweep.axis, level)
             yield TextBlock(
-                f"NO ANSWER at {where}: {level.silence}.{_describe_rates_without_silence(level)} "
-                f"Knees and limits leave this stage out.",
+                f"NO ANSWER at {where}: {level.silence}: {level.unanswered}."
+                f"{_describe_rates_without_silence(level)} Knees and limits leave this stage out.",
                 loud=True,
             )
 
