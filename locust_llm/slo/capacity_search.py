@@ -402,20 +402,21 @@ def plan_stage(
     """The next stage of a search with a bound in time, of which ``left_s`` are left. None: there is
     no time for one."""
     shown = select_shown(done)
+    timed = shown or done
     long_s = LONG * max((stage.measured_s for stage in shown), default=0.0)
     long = [stage.level for stage in shown if stage.measured_s >= long_s]
     level = choose_level(estimate, [stage.level for stage in shown], levels, long)
     shortest_s = CLIMB_SHARE * total_s
-    if done and left_s < _predict_waves_s(done, level) + shortest_s:
-        lower = _choose_shorter(estimate, done, levels, left_s - shortest_s, level)
+    if timed and left_s < _predict_waves_s(timed, level) + shortest_s:
+        lower = _choose_shorter(estimate, timed, levels, left_s - shortest_s, level)
         if lower is None:
             return None
         level = lower
-    waves_s = _predict_waves_s(done, level)
+    waves_s = _predict_waves_s(timed, level)
     highest = max((stage.level for stage in shown), default=0.0)
     # of rates there is seldom a level at exactly twice the highest
     doubled = level * (1 + 2 * FINEST) > MOST_GROWTH * highest
-    if doubled or not done[-1].measured_s:
+    if doubled or not timed[-1].measured_s:
         shortest_s = max(shortest_s, min(waves_s, CLIMB_MOST * shortest_s))
         most_s = max(left_s - waves_s, shortest_s)
         return SearchStage(
