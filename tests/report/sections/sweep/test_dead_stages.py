@@ -196,7 +196,7 @@ def test_a_standstill_of_the_only_user_of_a_stage_is_named(tmp_path: Path) -> No
         *answers(13, 20),
     ]
     busy = [answered(400, 900, 950, sent_at=20 + step / 2) for step in range(40) for _ in range(2)]
-    summary = make_sweep(tmp_path, {1: alone, 2: busy})
+    summary = make_sweep(tmp_path, {1.0: alone, 2.0: busy})
     assert summary.sweep is not None
     assert [level.silence for level in summary.sweep.levels] == [
         "no token came from 6.1 to 12.1 s",
@@ -214,7 +214,7 @@ def test_a_standstill_in_the_last_wave_of_a_stage_holds_up_its_requests_and_no_r
 ) -> None:
     """The stage with 2 users is measured to second 40, and its last two requests, sent at 39.5 s,
     go on to 46 s. The next stage has waited for them."""
-    stages = {
+    stages: dict[float, list[Record]] = {
         1: answers(0, 20),
         2: [
             *answers(20, 39, users=2),
