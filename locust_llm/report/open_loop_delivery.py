@@ -556,8 +556,8 @@ def format_outage_line(summary: "Summary") -> str | None:
 
 def _is_named_by_stages(summary: "Summary") -> bool:
     levels = () if summary.sweep is None else summary.sweep.levels
-    named = [level.silence for level in levels if not level.died]
-    return all(any(str(outage) in text for text in named) for outage in summary.outages)
+    named = "; ".join(level.silence for level in levels if not level.died)
+    return all(str(outage) in named for outage in summary.outages)
 
 
 def format_overload_line(summary: "Summary") -> str | None:
