@@ -5,7 +5,7 @@ const charts = (() => {
   const { isNumber } = chartFormat;
   const { css, letters, rowHeight, fontOf, mixed, narrow, FEW_DOTS, FILLS, STRIP_HEIGHT } = chartShapes;
   const PAPER_WIDTH = 680, PAPER_HEIGHT = 180;   // a plot on paper, CSS pixels: three to a page
-  const RIGHT = 12;                              // CSS pixels beside the plot
+  const rightRoom = () => Math.round(1.7 * letters());   // CSS pixels beside the plot: half of the text of a tick at its end
   const LEAST_BRUSH = 12;                        // CSS pixels: a finger that moves less has tapped
   const LINES = ["line", "fill", "steps", "area", "stack"];
   const JOINED = ["line", "fill"];   // readings that a straight line joins
@@ -176,7 +176,7 @@ const charts = (() => {
     // CSS pixels above the plot: the strip, then the lanes of texts.
     topPadding(u) {
       const strip = this.plot.series.some((series) => kindOf(series) === "strip") ? STRIP_HEIGHT : 0;
-      const { lanes } = chartShapes.layOutUpright(u, this.marks, [this.sideWidth, u.width - RIGHT], 1);
+      const { lanes } = chartShapes.layOutUpright(u, this.marks, [this.sideWidth, u.width - rightRoom()], 1);
       return 6 + strip + lanes * rowHeight();
     }
     get marks() {
@@ -199,7 +199,7 @@ const charts = (() => {
       this.uplot = new uPlot({
         ...this.size(),
         legend: { show: false },
-        padding: [(u) => this.topPadding(u), RIGHT, isBare ? 6 : 0, 0],
+        padding: [(u) => this.topPadding(u), rightRoom, isBare ? 6 : 0, 0],
         scales: {
           x: makeScale(this.plot.x, (u, low, high) => (isNumber(low) && this.group.shown ? [low, high] : this.xRange)),
           y: makeScale(this.yAxis, () => this.yRange),

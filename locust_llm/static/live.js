@@ -389,6 +389,7 @@
     by("name").textContent = status.name || "LLM load test";
     by("name").title = status.run ? [status.model, status.server].filter(Boolean).join(" · ") : "";
     document.title = status.run ? `${status.alerts.some((one) => one.level === "bad") ? "⚠ " : ""}${status.where} · ${status.name}` : "LLM load test, live";
+    by("nothing").hidden = status.state !== "none";
     by("new").hidden = !["none", "over"].includes(status.state);
     by("stop").hidden = !["on", "ending"].includes(status.state);
     by("stop").disabled = status.state !== "on";

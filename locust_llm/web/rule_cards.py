@@ -56,7 +56,7 @@ TOO_MANY_FAILED: Final = "no value"
 CERTAIN: Final = 1.5
 """A rule can no longer pass where so many times as many requests are over its limit as may be at
 the end of the run."""
-UNIT: Final = re.compile(r"(\d)(ms|s|us|%)$")
+UNIT: Final = re.compile(r"(\d)(ms|s|us)\b")
 FASTER: Final = 3.0
 """The rest of a run has at most so many times the highest rate so far."""
 RATE_WINDOW_S: Final = 10.0
@@ -379,7 +379,7 @@ def format_rule_value(rule: Rule, value: float | None) -> str:
 def make_final_card(
     rule: Rule | None, text: str, status: str, observed: str, reason: str
 ) -> RuleCard:
-    """The card of a rule in the report."""
+    """The card of a rule in the report. One that holds needs no reason."""
     state = {PASS: PASSED, FAIL: FAILED}.get(status, status.lower())
     return RuleCard(
         rule=text,
@@ -387,5 +387,5 @@ def make_final_card(
         state=state,
         now=UNIT.sub(r"\1 \2", observed),
         limit="" if rule is None else format_rule_value(rule, rule.limit),
-        reason=reason,
+        reason="" if status == PASS else UNIT.sub(r"\1 \2", reason),
     )

@@ -75,6 +75,12 @@ def the_list_of_runs_sorts_and_compares(locust: Web) -> None:
     sorted_by = page.locator("th[aria-sort]")
     assert (sorted_by.inner_text(), sorted_by.get_attribute("aria-sort")) == ("Run", "ascending")
     assert page.evaluate("document.activeElement.textContent") == "Run"
+    page.set_viewport_size({"width": 1280, "height": 900})
+    results = page.locator("td:is(.pass, .loud, .open)")
+    assert results.count() >= 3  # a rule failed or is open, and both client verdicts
+    assert results.evaluate_all(
+        "all => all.every(one => getComputedStyle(one).whiteSpace === 'nowrap')"
+    )
     compare = page.locator("#compare")
     assert compare.get_attribute("aria-disabled") == "true"
     page.get_by_label("Compare run-2", exact=True).check()

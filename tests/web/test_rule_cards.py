@@ -202,4 +202,7 @@ def test_the_card_of_an_ended_run() -> None:
     assert (card.name, card.state, card.now, card.limit, card.reason) == (
         "TTFT p95 < 1 s", "inconclusive", "812 ms", "1 s", "too few requests",
     )  # fmt: skip
-    assert make_final_card(None, "x", "PASS", "", "").state == "passed"
+    passed = make_final_card(None, "x", "PASS", "0%", "at most 910ms by the largest values")
+    assert (passed.state, passed.now, passed.reason) == ("passed", "0%", "")
+    failed = make_final_card(rule, str(rule), "FAIL", "1.2s", "at least 1.1s")
+    assert (failed.now, failed.reason) == ("1.2 s", "at least 1.1 s")

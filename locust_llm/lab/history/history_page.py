@@ -83,13 +83,19 @@ class WorkloadSection(NamedTuple):
 
     @property
     def leading(self) -> "LeadingFigure | None":
-        """The metric of the row: the one that changed last, else the first. None: the runs have no
-        metric."""
-        if not self.plots:
+        """The metric of the row: the one that changed last, else the first. None: no run that
+        counts has a metric."""
+        counted = [plot for plot in self.plots if self.series.of(plot.figure)]
+        if not counted:
             return None
-        changed = [plot for plot in self.plots if plot.changes]
-        chosen = max(changed, key=_find_last_change, default=self.plots[0])
+        changed = [plot for plot in counted if plot.changes]
+        chosen = max(changed, key=_find_last_change, default=counted[0])
         return LeadingFigure(self.series, chosen)
+
+    @property
+    def no_figure(self) -> str:
+        """What stands in place of it."""
+        return "no run counts" if self.plots else "no values"
 
     @property
     def simulated(self) -> bool:
@@ -114,7 +120,7 @@ class LeadingFigure(NamedTuple):
     @property
     def value(self) -> str:
         """The latest value of a run that counts."""
-        return self.plot.figure.format_value(self.values[-1] if self.values else None, 3)
+        return self.plot.figure.format_value(self.values[-1], 3)
 
     @property
     def line(self) -> str:

@@ -681,6 +681,10 @@ def test_a_row_for_each_workload_that_opens_its_charts(browser: Any, tmp_path: P
     for i in range(3):
         folder = run_folder(tmp_path / f"few-{i}", START + 10 * i, 1.0, {"users": 7})
         (folder / "report.html").touch()
+    run_folder(tmp_path / "broken", START - 10, 1.0, {"users": 9})
+    document = json.loads((tmp_path / "broken" / "run.json").read_text())
+    document["run"]["stopping_at"] = None
+    (tmp_path / "broken" / "run.json").write_text(json.dumps(document))
     file = tmp_path / "history.html"
     assert main(["history", str(tmp_path), "--html", str(file)]) == ExitStatus.OK
     page = browser.new_page(viewport={"width": 1440, "height": 900})
@@ -688,7 +692,8 @@ def test_a_row_for_each_workload_that_opens_its_charts(browser: Any, tmp_path: P
     page.on("console", lambda message: errors.append(message.text))
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto(file.as_uri())
-    long, few = page.locator(".workload").all()
+    long, few, broken = page.locator(".workload").all()
+    assert "no run counts" in broken.locator("summary").first.inner_text()
     assert "+20.0% worse" in long.locator("summary").first.inner_text()
     assert "TTFT p50, simulated" in long.locator("summary").first.inner_text()
     assert "too few runs for a change" in few.locator("summary").first.inner_text()
