@@ -101,6 +101,10 @@ class PhaseRunner:
         self.allocator = Allocator(context, users)
         self.plan = self.allocator.plan
         self.limit = GateLimit(context, self.plan)
+        self.before_load: Callable[[], object] | None = None
+        """What the run does with the idle server, before it sends anything. None: nothing."""
+        self.beside_load: Callable[[], object] = lambda: None
+        """Called when the load begins."""
         self._running: gevent.Greenlet | None = None
         self._jobs: list[gevent.Greenlet] = []
         """The greenlets of this phase: the schedule, the clock."""
@@ -124,6 +128,10 @@ class PhaseRunner:
 
     def _run(self) -> None:
         """Run the phases in a greenlet, from the first to the last, unless the run ends before."""
+        if self.before_load is not None:
+            self.before_load()
+            self._store.profiling_at = self._time.now()
+        self.beside_load()
         while self.plan.phase != OVER and not self._shutdown.begun:
             if self.plan.phase == BETWEEN and not self._next_stage():
                 break

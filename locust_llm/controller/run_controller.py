@@ -48,6 +48,7 @@ from .changes_by_hand import ChangesByHand
 from .early_stop import EarlyStop
 from .phases import PhaseRunner
 from .records_from_workers import RecordsFromWorkers
+from .reference_requests import ReferenceRequests
 from .report_process import make_reports
 from .run_context import RunContext, TimeSource
 from .run_progress import ProcessState
@@ -141,6 +142,12 @@ class Controller:
             context, self.phases, self.records, self.shutdown, self.facts, self._failed, self._shown
         )
         self.by_hand = ChangesByHand(context, self.phases, self._users, self.shutdown)
+        self.references: ReferenceRequests | None = None
+        """None: answers are not checked."""
+        if settings.check_answers and settings.generates:
+            self.references = ReferenceRequests(context, self.phases, headers, own)
+            self.phases.before_load = self.references.ask_idle_server
+            self.phases.beside_load = self.references.start
 
     # -- the start ---------------------------------------------------------------------------------
 
@@ -305,6 +312,8 @@ class Controller:
         self.shutdown.within(CUT_S)
         if self.store.spans is not None:
             self.store.spans.hurry()
+        if self.references is not None:
+            self.references.hurry()
         if not self._workers.alone:
             self._send(Cut())
 
@@ -329,6 +338,8 @@ class Controller:
                 self.phases.end_stage(report=False)
             except OSError as error:
                 self.store.add_gap(f"the files of the last stage could not be written: {error}")
+        if self.references is not None and not self.failure:
+            self.references.ask_after_load()
         if self.store.spans is not None:
             for note in self.store.spans.finish(self._time.monotonic):
                 self.store.add_note(note)
@@ -371,4 +382,6 @@ class Controller:
 
     def close(self) -> None:
         gevent.killall(self._greenlets, block=False)
+        if self.references is not None:
+            self.references.close()
         self.store.close()

@@ -239,7 +239,7 @@ class ProbeRequests:
 def decode_completion(settings: Settings, answer: FetchedResponse) -> Completion:
     """The completion in a response. It is empty where there is none."""
     completion = Completion(PROTOCOLS[settings.endpoint_type])
-    if not _is_stream(answer.body):
+    if not holds_event_stream(answer.body):
         completion.whole(answer.body)
         return completion
     try:
@@ -250,7 +250,7 @@ def decode_completion(settings: Settings, answer: FetchedResponse) -> Completion
     return completion
 
 
-def _is_stream(body: bytes) -> bool:
+def holds_event_stream(body: bytes) -> bool:
     return body.lstrip(b"\xef\xbb\xbf\r\n").startswith(
         (b"data:", b"event:", b":", b"id:", b"retry:")
     )
@@ -260,6 +260,6 @@ def _message(settings: Settings, answer: FetchedResponse) -> str | None:
     """The server's message, where it has refused or failed. None: it has answered."""
     if answer.status != OK:
         return status_message(answer.body)
-    if _is_stream(answer.body):
+    if holds_event_stream(answer.body):
         return decode_completion(settings, answer).error
     return explain_missing_completion(answer.body) or None

@@ -1,0 +1,250 @@
+"""Reference requests: the controller's own requests with reference prompts: before the load, one at
+a time beside it, and after it.
+
+They are no requests of the load: they have no records, metrics or rules of their own, and add at most
+one user. A prompt or a way to ask that no idle answer came from is not asked under load, as there
+would be nothing to compare with.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from itertools import cycle
+from typing import Final
+
+import gevent
+from msgspec.structs import replace
+
+from locust_llm.answers.reference_answer import AFTER_LOAD, IDLE, UNDER_LOAD, ReferenceAnswer
+from locust_llm.answers.reference_prompts import load_reference_prompts
+from locust_llm.client.tls_settings import find_trusted_certificates
+from locust_llm.files.buffered_file import BufferedFile
+from locust_llm.records.phase_plan import BETWEEN, OVER
+from locust_llm.records.reference_answers_file import REFERENCE_ANSWERS, format_reference_answer
+from locust_llm.server.reference_target import AskedHow, ReferenceTarget
+from locust_llm.server.server_survey import make_candidate_settings
+from locust_llm.settings.ab_arms import BASE, CANDIDATE
+
+from .block_runner import BlockRunner
+from .phases import PhaseRunner
+from .run_context import RunContext
+
+logger = logging.getLogger("locust_llm")
+
+IDLE_S: Final = 30.0
+"""The longest time for all answers of the idle server, and again after the load."""
+EVERY_S: Final = 1.0
+"""Under load at most one reference request begins in this time."""
+TIMEOUT_S: Final = 120.0
+"""The longest wait for an answer under load."""
+LAST_ANSWER_S: Final = 10.0
+"""At the end of the load the open reference request has so much time."""
+MAX_FAILURES: Final = 3
+"""After so many failed requests in a row an idle server counts as down."""
+_Way = tuple[ReferenceTarget, int, bool]
+"""(server, number of the prompt, streamed or not)."""
+
+
+class ReferenceRequests:
+    """The reference requests of one run."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        phases: PhaseRunner,
+        headers: Mapping[str, str],
+        candidate_headers: Mapping[str, str],
+    ) -> None:
+        """``candidate_headers``: what the candidate gets beside ``headers``. Raises OSError, and
+        ValueError for the file of prompts."""
+        self._context, self._phases = context, phases
+        self._settings, self._store, self._time = context.settings, context.store, context.time
+        self._prompts = load_reference_prompts(self._settings.reference_file)
+        self._file: BufferedFile | None = None
+        """None: nothing was asked yet. The folder of a run that does not begin stays empty."""
+        self._targets = [*_make_targets(context, headers, candidate_headers)]
+        self._answered = list[_Way]()
+        """The ways to ask that had an idle answer."""
+        self._loop: gevent.Greenlet | None = None
+        self._last: gevent.Greenlet | None = None
+
+    # -- when they are sent ------------------------------------------------------------------------
+
+    def ask_idle_server(self) -> None:
+        """Ask every prompt of the idle server three times as a stream and once whole, as far as the
+        time allows."""
+        logger.info(
+            f"Reference prompts: {len(self._prompts)} are asked while the server is idle, for at "
+            f"most {IDLE_S:g} s"
+        )
+        until = self._time.monotonic() + IDLE_S
+        asked = left_out = failures = 0
+        failed = ""
+        for way in self._list_idle_ways():
+            left_s = until - self._time.monotonic()
+            if left_s <= 0 or failures >= MAX_FAILURES:
+                left_out += 1
+                continue
+            answer = self._ask(way, IDLE, left_s)
+            asked += 1
+            failures = failures + 1 if answer.error else 0
+            failed = answer.error or failed
+            if not answer.error and way not in self._answered:
+                self._answered.append(way)
+        self._flush()
+        self._note_idle_answers(asked, left_out, failed)
+
+    def start(self) -> None:
+        """Ask beside the load from now on."""
+        if self._answered:
+            self._loop = self._context.spawn(self._ask_beside_load)
+
+    def ask_after_load(self) -> None:
+        """Ask each prompt once more, when the load is over."""
+        if self._loop is not None:
+            self._loop.join(LAST_ANSWER_S)
+            self._loop.kill()
+        if not self._answered:
+            return
+        logger.info(f"Reference prompts: asked once more after the load, for at most {IDLE_S:g} s")
+        self._last = gevent.spawn(self._ask_each_once)  # no failure of it may prevent the report
+        self._last.join(IDLE_S)
+        self._last.kill()
+
+    def hurry(self) -> None:
+        """Ask nothing any more."""
+        self._answered.clear()
+        for greenlet in (self._loop, self._last):
+            if greenlet is not None:
+                greenlet.kill(block=False)
+
+    def close(self) -> None:
+        for greenlet in (self._loop, self._last):
+            if greenlet is not None:
+                greenlet.kill(block=False)
+        for target in self._targets:
+            target.close()
+        if self._file is not None:
+            self._file.close()
+
+    def _list_idle_ways(self) -> Iterator[_Way]:
+        """All prompts once, then again: what the time does not allow is repeats."""
+        streams = self._settings.streaming
+        for streamed in (streams, streams, not streams, streams):
+            for number in range(len(self._prompts)):
+                for target in self._targets:
+                    yield target, number, streamed
+
+    def _ask_beside_load(self) -> None:
+        ways = cycle(_alternate(self._answered))
+        while not self._store.draining:
+            began = self._time.monotonic()
+            way = next(ways)
+            if self._has_load(way[0]):
+                self._ask(way, UNDER_LOAD, min(TIMEOUT_S, self._settings.request_timeout_s))
+                self._flush()
+            self._time.sleep(max(0.0, began + EVERY_S - self._time.monotonic()))
+
+    def _ask_each_once(self) -> None:
+        until = self._time.monotonic() + IDLE_S
+        asked = set[tuple[str, int]]()
+        for way in self._answered:
+            target, number, _ = way
+            left_s = until - self._time.monotonic()
+            if left_s <= 0 or (target.name, number) in asked:
+                continue
+            asked.add((target.name, number))
+            if self._ask(way, AFTER_LOAD, left_s).error:
+                return
+        self._flush()
+
+    def _has_load(self, target: ReferenceTarget) -> bool:
+        """Whether the load is on, and this server has it."""
+        phases = self._phases
+        if phases.plan.phase in (BETWEEN, OVER):
+            return False
+        if isinstance(phases.stages, BlockRunner) and target.name in (BASE, CANDIDATE):
+            return phases.stages.block.arm == target.name
+        return True
+
+    # -- one request -------------------------------------------------------------------------------
+
+    def _ask(self, way: _Way, asked: str, timeout_s: float) -> ReferenceAnswer:
+        target, number, streamed = way
+        in_flight = self._phases.sends.open if asked == UNDER_LOAD else 0
+        how = AskedHow(asked, streamed, timeout_s, in_flight)
+        answer = target.ask(number, self._prompts[number], how)
+        if self._file is None:
+            self._file = BufferedFile(self._context.folder / REFERENCE_ANSWERS)
+        self._file.write(format_reference_answer(answer))
+        for note in target.notes:
+            self._store.add_note(note)
+        return answer
+
+    def _flush(self) -> None:
+        """What the disk does not take stays in memory."""
+        if self._file is not None:
+            self._file.flush()
+
+    def _note_idle_answers(self, asked: int, left_out: int, failed: str) -> None:
+        """Note what the idle server did not answer."""
+        if not self._answered:
+            self._store.add_note(
+                "WARNING: the idle server answered no reference prompt, so answers under load "
+                f"cannot be compared with idle ones: {failed}"
+            )
+            return
+        if left_out:
+            self._store.add_note(
+                f"reference prompts: {left_out} of {asked + left_out} idle requests were left out, "
+                f"as {IDLE_S:g} s were over"
+            )
+        silent = {number for _, number, _ in self._list_unanswered()}
+        if silent:
+            self._store.add_note(
+                f"reference prompts: {len(silent)} of {len(self._prompts)} are left out, as the "
+                f"idle server did not answer them: {failed}"
+            )
+
+    def _list_unanswered(self) -> Iterator[_Way]:
+        """The ways of prompts that had no idle answer from a server in any way."""
+        answered = {(target.name, number) for target, number, _ in self._answered}
+        for way in self._list_idle_ways():
+            if (way[0].name, way[1]) not in answered:
+                yield way
+
+
+def _alternate(ways: list[_Way]) -> list[_Way]:
+    """The prompts in turn, streamed and not streamed in turn, each server in turn."""
+    by_mode = {streamed: [way for way in ways if way[2] == streamed] for streamed in (True, False)}
+    longest = max(map(len, by_mode.values()))
+    order = list[_Way]()
+    for place in range(longest):
+        for modes in by_mode.values():
+            if modes:
+                order.append(modes[place % len(modes)])
+    return order
+
+
+def _make_targets(
+    context: RunContext, headers: Mapping[str, str], candidate_headers: Mapping[str, str]
+) -> Iterator[ReferenceTarget]:
+    """The servers of the run: one, two arms, or the replicas."""
+    settings, survey = context.settings, context.survey
+    verify: Callable[[], bool | str] = find_trusted_certificates
+    now = context.time.now
+    if settings.compares and not settings.same_server:
+        other = survey.candidate or survey
+        yield ReferenceTarget(
+            settings, survey.model, survey.form, headers, name=BASE, verify=verify(), now=now
+        )
+        yield ReferenceTarget(
+            make_candidate_settings(settings), other.model, other.form,
+            headers, candidate_headers,
+            name=CANDIDATE, body=settings.changes.body, verify=verify(), now=now,
+        )  # fmt: skip
+        return
+    for address in settings.addresses:
+        yield ReferenceTarget(
+            replace(settings, host=address), survey.model, survey.form, headers,
+            name=address if settings.hosts else "", verify=verify(), now=now,
+        )  # fmt: skip

@@ -1,0 +1,270 @@
+"""Reference target: one server that is asked reference prompts, in the form that it accepts."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from locust_llm.answers.answer_integrity import ModelNames, find_answer_faults
+from locust_llm.answers.received_answer import AnswerRequested, EventReader, ReceivedAnswer
+from locust_llm.answers.reference_answer import AnswerToken, AnswerToolCall, ReferenceAnswer
+from locust_llm.answers.reference_prompts import ReferencePrompt
+from locust_llm.answers.token_margins import read_token_margins
+from locust_llm.client.chat_answer import REASONING, join_deltas
+from locust_llm.client.request_exchange import UserConnection
+from locust_llm.client.sse import EventDecoder, EventTooLong
+from locust_llm.protocols.answer_parser import Completion
+from locust_llm.protocols.error_message import status_message
+from locust_llm.protocols.protocol_registry import PROTOCOLS
+from locust_llm.protocols.request_body import encode_request_body
+from locust_llm.records.outcomes import OK as ANSWERED
+from locust_llm.settings.extra_inputs import collect_extra_inputs
+from locust_llm.settings.run_options import Settings
+from locust_llm.settings.server_address import join_server_url
+from locust_llm.text.hide_secrets import Secrets, collect_secrets
+from locust_llm.text.sanitise import sanitise_text
+
+from .http_get import FetchedResponse, FetchFailed, fetch
+from .preflight_requests import holds_event_stream
+from .refused_request_fields import REFUSED, RequestForm
+
+OK: Final = 200
+CHOICES_APIS: Final = ("chat", "completions")
+TEMPERATURE: Final = "temperature"
+LOGPROBS: Final = "logprobs"
+OPTIONAL_FIELDS: Final = (LOGPROBS, "seed", TEMPERATURE)
+"""The fields that a request can leave out, in the order in which it tries to."""
+_NOT_FOR_REFERENCES: Final = frozenset(
+    ("n", "best_of", "ignore_eos", "min_tokens", "tools", "tool_choice", "response_format")
+)
+"""The fields of the load that would change what a reference prompt asks for."""
+EMPTY: Final = "empty"
+MESSAGE_BYTES: Final = 300
+
+
+class AskedHow(NamedTuple):
+    """How a reference request is sent."""
+
+    asked: str
+    """See ReferenceAnswer."""
+    streamed: bool
+    timeout_s: float
+    in_flight: int = 0
+
+
+class ReferenceTarget:
+    """One server: the only one of the run, an arm, or a replica."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        model: str | None,
+        form: RequestForm,
+        headers: Mapping[str, str],
+        own_headers: Mapping[str, str] = MappingProxyType({}),
+        *,
+        name: str = "",
+        body: Mapping[str, Any] = MappingProxyType({}),
+        verify: bool | str = True,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """``own_headers`` and ``body``: what its requests have beside the headers and fields of
+        every request. ``name`` tells it from the others. ``now``: Unix seconds."""
+        self.name = name
+        self.without: tuple[str, ...] = ()
+        """The optional fields that this server refuses."""
+        self.notes: list[str] = []
+        """What the user must know of refused fields."""
+        self._settings, self._model, self._form = settings, model, form
+        self._headers, self._own_headers = headers, own_headers
+        self._own_fields, self._verify, self._now = body, verify, now
+        self._line = UserConnection()
+        self._models = ModelNames()
+
+    def ask(self, number: int, prompt: ReferencePrompt, how: AskedHow) -> ReferenceAnswer:
+        """Ask one prompt. Where the server refuses an optional field, ask again without it."""
+        answer, status = self._send(number, prompt, how, self.without)
+        if status not in REFUSED:
+            return answer
+        for without in self._list_other_forms(answer.error):
+            other, status = self._send(number, prompt, how, without)
+            if status not in REFUSED:
+                if not other.error:
+                    self._learn(without, answer.error)
+                return other
+        return answer
+
+    def close(self) -> None:
+        self._line.close()
+
+    @property
+    def _secrets(self) -> Secrets:
+        """The key may change during a run."""
+        headers = {**self._headers, **self._own_headers}
+        return collect_secrets(headers, headers)
+
+    def _list_other_forms(self, message: str) -> Iterator[tuple[str, ...]]:
+        """The fields to leave out: what the message names first, at last all of them."""
+        own = self._list_optional_fields()
+        left = [name for name in own if name not in self.without]
+        for name in sorted(left, key=lambda name: name not in message):
+            yield tuple(one for one in own if one in self.without or one == name)
+        if len(left) > 1:
+            yield own
+
+    def _list_optional_fields(self) -> tuple[str, ...]:
+        has_choices = self._settings.endpoint_type in CHOICES_APIS
+        return OPTIONAL_FIELDS if has_choices else (TEMPERATURE,)
+
+    def _learn(self, without: tuple[str, ...], message: str) -> None:
+        """Note the fields that this server refuses."""
+        where = f"{self.name}: " if self.name else ""
+        meaning = {
+            LOGPROBS: "mismatches have no margins, so rounding cannot be told from a fault",
+            TEMPERATURE: "answers may differ by chance, and the idle mismatch rate shows how often",
+            "seed": "answers may differ by chance where the server samples",
+        }
+        for name in without:
+            if name not in self.without:
+                self.notes.append(
+                    f"{where}the server refuses {name} ({message.rstrip('.')}), so reference "
+                    f"requests leave it out: {meaning[name]}"
+                )
+        self.without = without
+
+    def _send(
+        self, number: int, prompt: ReferencePrompt, how: AskedHow, without: tuple[str, ...]
+    ) -> tuple[ReferenceAnswer, int | None]:
+        """(the answer, the HTTP status; None where nothing came)."""
+        settings = self._settings
+        max_tokens = max(prompt.max_tokens, PROTOCOLS[settings.endpoint_type].least_tokens)
+        body = encode_request_body(
+            settings.endpoint_type,
+            self._model,
+            prompt.messages,
+            max_tokens,
+            streaming=how.streamed,
+            **self._form.fields(settings),
+            **self._make_fields(prompt, without),
+        )
+        answer = ReferenceAnswer(
+            prompt=number, asked=how.asked, sent_at=self._now(), ended_at=0.0, server=self.name,
+            streamed=how.streamed, kind=prompt.kind, in_flight=how.in_flight, without=without,
+        )  # fmt: skip
+        try:
+            response = fetch(
+                "POST",
+                join_server_url(settings.host, settings.endpoint),
+                {**self._headers, **self._own_headers},
+                body,
+                line=self._line,
+                verify=self._verify and not settings.insecure and self._verify,
+                timeout_s=how.timeout_s,
+            )
+        except FetchFailed as error:
+            return self._failed(answer, str(error)), None
+        if response.status != OK:
+            message = f"HTTP {response.status}: {status_message(response.body)}"
+            return self._failed(answer, message), response.status
+        return self._read(answer, response, max_tokens), response.status
+
+    def _make_fields(self, prompt: ReferencePrompt, without: tuple[str, ...]) -> dict[str, Any]:
+        """The fields of the body beside messages, model and length."""
+        settings = self._settings
+        load_fields = {**collect_extra_inputs(settings), **self._own_fields}
+        fields = {
+            name: value for name, value in load_fields.items() if name not in _NOT_FOR_REFERENCES
+        }
+        optional: dict[str, dict[str, Any]] = {
+            LOGPROBS: {"logprobs": True, "top_logprobs": 2}
+            if settings.endpoint_type == "chat"
+            else {"logprobs": 2},
+            "seed": {"seed": 0},
+            TEMPERATURE: {TEMPERATURE: 0},
+        }
+        for name in self._list_optional_fields():
+            if name in without:
+                fields.pop(name, None)
+            else:
+                fields |= optional[name]
+        return fields | prompt.fields
+
+    def _failed(self, answer: ReferenceAnswer, why: str) -> ReferenceAnswer:
+        line = sanitise_text(why, self._secrets, most=MESSAGE_BYTES)
+        return msgspec.structs.replace(answer, error=line, ended_at=self._now())
+
+    def _read(
+        self, answer: ReferenceAnswer, response: FetchedResponse, max_tokens: int
+    ) -> ReferenceAnswer:
+        """The answer in a response with status 200."""
+        completion = Completion(PROTOCOLS[self._settings.endpoint_type], keep_text=True)
+        reader = EventReader()
+        tokens = list[AnswerToken]()
+        for data in _decode_events(completion, response.body):
+            reader.add(data)
+            tokens += read_token_margins(data)
+        outcome, why = completion.outcome()
+        if outcome not in (ANSWERED, EMPTY):  # an empty answer is a finding
+            return self._failed(answer, why)
+        message = join_deltas(completion.deltas or [])
+        text = _join_parts(message.get("content"))
+        reasoning = "".join(_join_parts(message.get(name)) for name in REASONING)
+        calls = [*_read_calls(message.get("tool_calls") or [])]
+        received = ReceivedAnswer(
+            text=text,
+            reasoning=reasoning,
+            tool_arguments=tuple(call.arguments for call in calls),
+            finish_reason=completion.finish_reason,
+            choices=completion.choices,
+            prompt_tokens=completion.input_tokens,
+            completion_tokens=completion.output_tokens,
+            reasoning_tokens=completion.reasoning_tokens,
+            total_tokens=completion.counts.total,
+            events=reader,
+        )
+        requested = AnswerRequested(model=self._model or "", max_tokens=max_tokens)
+        hide = self._secrets.hide
+        return msgspec.structs.replace(
+            answer,
+            ended_at=self._now(),
+            text=hide(text),
+            reasoning=hide(reasoning),
+            tool_calls=tuple(AnswerToolCall(call.name, hide(call.arguments)) for call in calls),
+            finish_reason=completion.finish_reason or "",
+            input_tokens=completion.input_tokens,
+            output_tokens=completion.output_tokens,
+            cached_tokens=completion.cached_tokens,
+            response_ids=tuple(map(hide, reader.ids)),
+            model=sanitise_text(reader.models[0] if reader.models else "", self._secrets),
+            tokens=tuple(tokens),
+            faults=find_answer_faults(received, requested, self._models),
+        )
+
+
+def _decode_events(completion: Completion, body: bytes) -> Iterator[bytes]:
+    """Add the events of a stream, or a whole body, to the completion. Gives the data of each."""
+    if not holds_event_stream(body):
+        completion.whole(body)
+        yield body
+        return
+    try:
+        for event in EventDecoder().feed([(0, body)]):
+            completion.add(event)
+            yield event[2]
+    except EventTooLong:  # what came before it counts
+        return
+
+
+def _join_parts(content: Any) -> str:
+    """The text of a content: parts of another kind, such as Mistral's lists, as JSON."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return msgspec.json.encode(content).decode()
+
+
+def _read_calls(calls: list[dict[str, Any]]) -> Iterator[AnswerToolCall]:
+    for call in calls:
+        function = call.get("function") or {}
+        yield AnswerToolCall(str(function.get("name") or ""), str(function.get("arguments") or ""))
