@@ -43,6 +43,7 @@ from locust_llm.report.sections.ab_comparison import (
     make_paired_head,
 )
 from locust_llm.report.sections.ab_comparison import format_paired_cells as cells_of_arms
+from locust_llm.report.sections.answers_under_load import ANSWERS, format_answers_line
 from locust_llm.report.sections.headline import OF_TAGS, make_headline
 from locust_llm.report.sections.latency_breakdown_display import summarise_latency_parts
 from locust_llm.report.sections.metric_tables import (
@@ -174,6 +175,9 @@ def format_ending(summary: Summary, run: Run, folder: Path | str, width: int = W
     if missing := format_incomplete_line(summary, run):
         first = [*_wrapped(missing, width, MAX_MISSING), *first]
     basis = _wrapped(_basis(summary, run), width) if summary.conditions.requests else []
+    if (answers := summary.sections.get(ANSWERS)) is not None:
+        place = first if answers.is_alarming else basis
+        place += _wrapped(format_answers_line(answers), width)
     table = _explain_marks([*_aligned(*_table(summary, run), width)], width)
     if table and summary.paired is not None and summary.conditions.failed:
         table += _wrapped(OF_FAILURES, width)

@@ -12,6 +12,7 @@ from locust_llm.report.open_loop_delivery import (
     format_overload_line,
 )
 from locust_llm.report.sections.ab_comparison import INCONCLUSIVE as OPEN
+from locust_llm.report.sections.answers_under_load import ANSWERS, format_answers_line
 from locust_llm.report.sections.latency_breakdown_display import BARS, make_latency_parts_blocks
 from locust_llm.report.sections.run_summary import Summary
 from locust_llm.settings.sweep_option import parse_sweep as parse_sweep
@@ -151,6 +152,8 @@ def make_opening(summary: Summary, run: Run) -> Iterator[Block]:
         yield TextBlock(stopped, loud=True)
     if summary.paired is not None and summary.paired.uncounted:
         yield TextBlock(f"{summary.paired.uncounted}.", loud=True)
+    if (answers := summary.sections.get(ANSWERS)) is not None and answers.is_alarming:
+        yield TextBlock(format_answers_line(answers), loud=True)
     if summary.conditions.simulated:
         yield TextBlock(SIMULATED, loud=True)
     verdict = None if summary.staged else format_verdict_line(summary, run)

@@ -19,9 +19,11 @@ import msgspec
 import pandas as pd
 from msgspec.structs import replace as replaced
 
+from locust_llm.answers.reference_answer import ReferenceAnswer
 from locust_llm.files.json_file import replace_file
 from locust_llm.records.outcomes import RETRIED
 from locust_llm.records.profile_export_jsonl import RecordFile, UnreadLines
+from locust_llm.records.reference_answers_file import REFERENCE_ANSWERS, read_reference_answers
 from locust_llm.records.run_facts import (
     RECORDS,
     RUN,
@@ -62,7 +64,7 @@ from locust_llm.report.summary_rows import SweepSummary
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.sweep_option import PREFILL
 from locust_llm.slo.metric_definitions import DEFINITIONS
-from locust_llm.text.format import clean_line
+from locust_llm.text.format import clean_line, format_count
 
 from . import aiperf_export, junit, sweep_csv
 from .fluidity_and_qoe import load_reading_pace
@@ -232,7 +234,10 @@ def _write(
         summary,
         speculation=tuple(measure_speculation(history, run, columns.requests)),
         prefix_cache=reuse,
-        sections=_find_sections(ReportMaterial(run, columns, records, history), unmade),
+        sections=_find_sections(
+            ReportMaterial(run, columns, records, history, _read_references(folder, unmade)),
+            unmade,
+        ),
     )
     power = _made("the energy per token", unmade, lambda: measure_run_energy(summary, run, history))
     summary = replaced(
@@ -327,6 +332,17 @@ def _history(folder: Path, unmade: list[str]) -> EngineHistory:
     except OSError as error:
         unmade.append(f"the server's metrics could not be read: {describe_failure(error)}")
         return EngineHistory()
+
+
+def _read_references(folder: Path, unmade: list[str]) -> list[ReferenceAnswer]:
+    try:
+        answers, unread = read_reference_answers(folder)
+    except OSError as error:
+        unmade.append(f"{REFERENCE_ANSWERS} could not be read: {describe_failure(error)}")
+        return []
+    if unread:
+        unmade.append(f"{format_count(unread, 'line')} of {REFERENCE_ANSWERS} could not be read")
+    return answers
 
 
 def _find_sections(material: ReportMaterial, unmade: list[str]) -> dict[str, Any]:

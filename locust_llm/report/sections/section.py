@@ -1,9 +1,10 @@
 """Section: what a file of this folder declares. A line in section_registry.py then brings its
 finding into run.json and its tables and charts into the report."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from locust_llm.answers.reference_answer import ReferenceAnswer
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
 from locust_llm.records.server_metrics_history import EngineHistory
@@ -23,6 +24,7 @@ class ReportMaterial(NamedTuple):
     records: Iterable[Record]
     """The records of the columns. They can be read again."""
     history: EngineHistory
+    reference_answers: Sequence[ReferenceAnswer] = ()
 
 
 class ReportSection(NamedTuple, Generic[Finding]):

@@ -3,9 +3,15 @@ a file in this folder and a line here."""
 
 from typing import Final
 
+from .answers_under_load import ANSWERS_UNDER_LOAD
 from .prefill_limit_comparison import BEST_LIMIT
 from .section import AnySection
 from .session_tables import SESSIONS
 from .tenant_fairness import TENANTS
 
-REPORT_SECTIONS: Final[tuple[AnySection, ...]] = (BEST_LIMIT, SESSIONS, TENANTS)
+REPORT_SECTIONS: Final[tuple[AnySection, ...]] = (
+    BEST_LIMIT,
+    ANSWERS_UNDER_LOAD,
+    SESSIONS,
+    TENANTS,
+)
