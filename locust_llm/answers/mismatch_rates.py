@@ -1,15 +1,16 @@
 """Mismatch rates: how often a server's answers to reference prompts differ from its idle answers, in
 each situation that is known to break servers.
 
-Answers to one prompt are alike, but each prompt is asked as often idle as under load, in turn. So
-without an effect of the load both have the same expected rate. Different prompts only make the
-counts more even than chance, and the test is on the safe side.
+A server may differ from itself in some prompts and not in others, or where it streams. So the test
+compares only answers to the same prompt, asked in the same way: given how many of them differ, chance
+decides which ones, idle or loaded. It is Fisher's exact test in strata, exact for any mix of prompts.
 """
 
 import math
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -73,12 +74,12 @@ def compute_mismatch_rates(
     retried: RequestEnds | None = None,
 ) -> tuple[MismatchRate, ...]:
     """The rates of all situations with answers: idle first, then under load, then its parts."""
-    idle = _count(IDLE_SERVER, [one for one in compared if one.answer.asked == IDLE], None)
-    rates = [] if idle is None else [idle]
+    idle = [one for one in compared if one.answer.asked == IDLE]
+    rates = [_count(IDLE_SERVER, idle, ())] if idle else []
     for name, belongs in _list_situations(cancelled or RequestEnds(), retried or RequestEnds()):
         chosen = [one for one in compared if belongs(one.answer)]
-        if (rate := _count(name, chosen, idle)) is not None:
-            rates.append(rate)
+        if chosen:
+            rates.append(_count(name, chosen, idle))
     return tuple(rates)
 
 
@@ -109,17 +110,12 @@ def _list_situations(
 
 
 def _count(
-    name: str, compared: Sequence[ComparedAnswer], idle: MismatchRate | None
-) -> MismatchRate | None:
-    """None: there are no answers."""
-    if not compared:
-        return None
+    name: str, compared: Sequence[ComparedAnswer], idle: Sequence[ComparedAnswer]
+) -> MismatchRate:
+    """``idle``: the answers to test against. Empty: there is no test."""
     sizes = [one.difference.size for one in compared if one.difference is not None]
     wide, unknown = sizes.count(WIDE), sizes.count(UNKNOWN)
     low, high = binomial_shares(wide + unknown, len(compared), TAIL, TAIL)
-    p = None
-    if idle is not None:
-        p = fisher_tail(wide + unknown, len(compared), idle.mismatches, idle.answers)
     return MismatchRate(
         situation=name,
         answers=len(compared),
@@ -128,15 +124,56 @@ def _count(
         near_ties=sizes.count(NEAR_TIE),
         low=low,
         high=high,
-        p=p,
+        p=compute_strata_p(_group(compared, idle)) if idle else None,
     )
 
 
-def fisher_tail(hits: int, of: int, other_hits: int, of_others: int) -> float:
-    """The probability of at least so many hits among ``of`` if all hits fell by chance on either
-    group (Fisher's exact test, one-sided)."""
-    drawn = hits + other_hits
-    most = min(drawn, of)
-    all_ways = math.comb(of + of_others, drawn)
-    ways = sum(math.comb(of, k) * math.comb(of_others, drawn - k) for k in range(hits, most + 1))
-    return ways / all_ways
+class Stratum(NamedTuple):
+    """The answers to one prompt of one server, asked in one way."""
+
+    hits: int
+    answers: int
+    """The mismatches in the situation, of so many."""
+    idle_hits: int
+    idle_answers: int
+
+
+def _group(compared: Iterable[ComparedAnswer], idle: Iterable[ComparedAnswer]) -> list[Stratum]:
+    counts: defaultdict[tuple[str, int, bool], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    for place, group in ((0, compared), (2, idle)):
+        for one in group:
+            answer = one.answer
+            stratum = counts[answer.server, answer.prompt, answer.streamed]
+            stratum[place] += one.difference is not None and one.difference.is_mismatch
+            stratum[place + 1] += 1
+    return [Stratum(*stratum) for stratum in counts.values()]
+
+
+def compute_strata_p(strata: Iterable[Stratum]) -> float:
+    """The probability of at least so many hits in the situation, if in each stratum all hits fell
+    by chance on its answers, idle or not (Fisher's exact test, one-sided)."""
+    total = 0
+    chances = [1.0]
+    for stratum in strata:
+        total += stratum.hits
+        chances = _add_chances(chances, _list_chances(stratum))
+    return min(1.0, sum(chances[total:]))
+
+
+def _list_chances(stratum: Stratum) -> list[float]:
+    """The probability of 0, 1, 2 and so on of its hits among the answers in the situation."""
+    hits = stratum.hits + stratum.idle_hits
+    ways = math.comb(stratum.answers + stratum.idle_answers, hits)
+    return [
+        math.comb(stratum.answers, k) * math.comb(stratum.idle_answers, hits - k) / ways
+        for k in range(min(hits, stratum.answers) + 1)
+    ]
+
+
+def _add_chances(one: Sequence[float], other: Sequence[float]) -> list[float]:
+    """The chances of the sum of two independent counts."""
+    sums = [0.0] * (len(one) + len(other) - 1)
+    for a, chance in enumerate(one):
+        for b, other_chance in enumerate(other):
+            sums[a + b] += chance * other_chance
+    return sums

@@ -23,6 +23,7 @@ from locust_llm.records.reference_answers_file import REFERENCE_ANSWERS, format_
 from locust_llm.server.reference_target import AskedHow, ReferenceTarget
 from locust_llm.server.server_survey import make_candidate_settings
 from locust_llm.settings.ab_arms import BASE, CANDIDATE
+from locust_llm.text.format import format_duration
 
 from .block_runner import BlockRunner
 from .phases import PhaseRunner
@@ -38,6 +39,9 @@ TIMEOUT_S: Final = 120.0
 """The longest wait for an answer under load."""
 LAST_ANSWER_S: Final = 10.0
 """At the end of the load the open reference request has so much time."""
+REPEATS: Final = 4
+"""So often each prompt is asked of the idle server."""
+LEAST_PROMPTS: Final = 2
 MAX_FAILURES: Final = 3
 """After so many failed requests in a row an idle server counts as down."""
 _Way = tuple[ReferenceTarget, int, bool]
@@ -61,6 +65,8 @@ class ReferenceRequests:
         self._prompts = load_reference_prompts(self._settings.reference_file)
         self._file: BufferedFile | None = None
         """None: nothing was asked yet. The folder of a run that does not begin stays empty."""
+        self._used = len(self._prompts)
+        """Only so many of them are asked, the first ones."""
         self._targets = [*_make_targets(context, headers, candidate_headers)]
         self._answered = list[_Way]()
         """The ways to ask that had an idle answer."""
@@ -76,15 +82,20 @@ class ReferenceRequests:
             f"Reference prompts: {len(self._prompts)} are asked while the server is idle, for at "
             f"most {IDLE_S:g} s"
         )
-        until = self._time.monotonic() + IDLE_S
+        began = self._time.monotonic()
+        until = began + IDLE_S
         asked = left_out = failures = 0
         failed = ""
         for way in self._list_idle_ways():
             left_s = until - self._time.monotonic()
+            if way[1] >= self._used:
+                continue
             if left_s <= 0 or failures >= MAX_FAILURES:
                 left_out += 1
                 continue
             answer = self._ask(way, IDLE, left_s)
+            if not asked:
+                self._choose_prompts(self._time.monotonic() - began)
             asked += 1
             failures = failures + 1 if answer.error else 0
             failed = answer.error or failed
@@ -125,6 +136,17 @@ class ReferenceRequests:
             target.close()
         if self._file is not None:
             self._file.close()
+
+    def _choose_prompts(self, answer_s: float) -> None:
+        """Ask fewer prompts of a slow server, so that each of them is repeated."""
+        each_s = REPEATS * len(self._targets) * max(answer_s, 1e-3)
+        self._used = min(len(self._prompts), max(LEAST_PROMPTS, int(IDLE_S / each_s)))
+        if self._used < len(self._prompts):
+            self._store.add_note(
+                f"reference prompts: {self._used} of {len(self._prompts)} are asked, as an answer "
+                f"takes {format_duration(answer_s)} and each is asked {REPEATS} times in "
+                f"{IDLE_S:g} s"
+            )
 
     def _list_idle_ways(self) -> Iterator[_Way]:
         """All prompts once, then again: what the time does not allow is repeats."""
@@ -198,10 +220,10 @@ class ReferenceRequests:
                 f"reference prompts: {left_out} of {asked + left_out} idle requests were left out, "
                 f"as {IDLE_S:g} s were over"
             )
-        silent = {number for _, number, _ in self._list_unanswered()}
+        silent = {number for _, number, _ in self._list_unanswered() if number < self._used}
         if silent:
             self._store.add_note(
-                f"reference prompts: {len(silent)} of {len(self._prompts)} are left out, as the "
+                f"reference prompts: {len(silent)} of {self._used} are left out, as the "
                 f"idle server did not answer them: {failed}"
             )
 

@@ -1,7 +1,7 @@
 """Reference target: one server that is asked reference prompts, in the form that it accepts."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -36,6 +36,12 @@ TEMPERATURE: Final = "temperature"
 LOGPROBS: Final = "logprobs"
 OPTIONAL_FIELDS: Final = (LOGPROBS, "seed", TEMPERATURE)
 """The fields that a request can leave out, in the order in which it tries to."""
+_MEANINGS: Final = {
+    LOGPROBS: "mismatches have no margins, so rounding cannot be told from a fault",
+    TEMPERATURE: "answers may differ by chance, and the idle mismatch rate shows how often",
+    "seed": "answers may differ by chance where the server samples",
+}
+"""What it means that a field is left out."""
 _NOT_FOR_REFERENCES: Final = frozenset(
     ("n", "best_of", "ignore_eos", "min_tokens", "tools", "tool_choice", "response_format")
 )
@@ -85,15 +91,20 @@ class ReferenceTarget:
 
     def ask(self, number: int, prompt: ReferencePrompt, how: AskedHow) -> ReferenceAnswer:
         """Ask one prompt. Where the server refuses an optional field, ask again without it."""
-        answer, status = self._send(number, prompt, how, self.without)
-        if status not in REFUSED:
-            return answer
-        for without in self._list_other_forms(answer.error):
-            other, status = self._send(number, prompt, how, without)
-            if status not in REFUSED:
-                if not other.error:
-                    self._learn(without, answer.error)
-                return other
+        refusals = list[ReferenceAnswer]()
+        tried = {self.without}
+        without = self.without
+        answer, status = self._send(number, prompt, how, without)
+        while status in REFUSED:
+            refusals.append(answer)
+            other = self._choose_other_form(without, answer.error, tried)
+            if other is None:
+                return refusals[0]
+            without = other
+            tried.add(without)
+            answer, status = self._send(number, prompt, how, without)
+        if refusals and not answer.error:
+            self._learn(without, [refusal.error for refusal in refusals])
         return answer
 
     def close(self) -> None:
@@ -105,32 +116,35 @@ class ReferenceTarget:
         headers = {**self._headers, **self._own_headers}
         return collect_secrets(headers, headers)
 
-    def _list_other_forms(self, message: str) -> Iterator[tuple[str, ...]]:
-        """The fields to leave out: what the message names first, at last all of them."""
+    def _choose_other_form(
+        self, without: tuple[str, ...], message: str, tried: set[tuple[str, ...]]
+    ) -> tuple[str, ...] | None:
+        """The fields to leave out next: also the one that the message names; else one alone, at
+        last all. None: all was tried."""
         own = self._list_optional_fields()
-        left = [name for name in own if name not in self.without]
-        for name in sorted(left, key=lambda name: name not in message):
-            yield tuple(one for one in own if one in self.without or one == name)
-        if len(left) > 1:
-            yield own
+        named = [name for name in own if name in message and name not in without]
+        forms = [{*without, name} for name in named]
+        forms += [{*self.without, name} for name in own]
+        forms.append({*own})
+        for form in forms:
+            ordered = tuple(name for name in own if name in form)
+            if ordered not in tried:
+                return ordered
+        return None
 
     def _list_optional_fields(self) -> tuple[str, ...]:
         has_choices = self._settings.endpoint_type in CHOICES_APIS
         return OPTIONAL_FIELDS if has_choices else (TEMPERATURE,)
 
-    def _learn(self, without: tuple[str, ...], message: str) -> None:
-        """Note the fields that this server refuses."""
+    def _learn(self, without: tuple[str, ...], messages: Sequence[str]) -> None:
+        """Note the fields that this server refuses. ``messages`` are its refusals."""
         where = f"{self.name}: " if self.name else ""
-        meaning = {
-            LOGPROBS: "mismatches have no margins, so rounding cannot be told from a fault",
-            TEMPERATURE: "answers may differ by chance, and the idle mismatch rate shows how often",
-            "seed": "answers may differ by chance where the server samples",
-        }
         for name in without:
             if name not in self.without:
+                message = next((text for text in messages if name in text), messages[0])
                 self.notes.append(
                     f"{where}the server refuses {name} ({message.rstrip('.')}), so reference "
-                    f"requests leave it out: {meaning[name]}"
+                    f"requests leave it out: {_MEANINGS[name]}"
                 )
         self.without = without
 

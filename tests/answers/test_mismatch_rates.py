@@ -15,9 +15,10 @@ from locust_llm.answers.compare_answers import (
 )
 from locust_llm.answers.mismatch_rates import (
     RequestEnds,
+    Stratum,
     compute_mismatch_rates,
+    compute_strata_p,
     find_rate,
-    fisher_tail,
 )
 from locust_llm.answers.reference_answer import AFTER_LOAD, IDLE, UNDER_LOAD, ReferenceAnswer
 
@@ -34,9 +35,19 @@ def compared(asked: str, size: str = "", **fields: Any) -> ComparedAnswer:
 
 def test_fishers_lady_tasting_tea() -> None:
     """Three of four cups right of each kind: 17 of the 70 ways are as good (Fisher, 1935)."""
-    assert fisher_tail(3, 4, 1, 4) == pytest.approx(17 / 70)
-    assert fisher_tail(4, 4, 0, 4) == pytest.approx(1 / 70)
-    assert fisher_tail(0, 4, 0, 4) == 1.0
+    assert compute_strata_p([Stratum(3, 4, 1, 4)]) == pytest.approx(17 / 70)
+    assert compute_strata_p([Stratum(4, 4, 0, 4)]) == pytest.approx(1 / 70)
+    assert compute_strata_p([Stratum(0, 4, 0, 4)]) == 1.0
+    assert compute_strata_p([]) == 1.0
+
+
+def test_strata_add_up_and_one_without_idle_answers_has_no_say() -> None:
+    """Of two prompts, with one hit each among two loaded and two idle answers: both hits are loaded
+    ones in 1/4 of the ways. What only the load was asked says nothing."""
+    both = [Stratum(1, 2, 0, 2)] * 2
+    assert compute_strata_p(both) == pytest.approx(1 / 4)
+    assert compute_strata_p([*both, Stratum(5, 9, 0, 0)]) == pytest.approx(1 / 4)
+    assert compute_strata_p([Stratum(1, 2, 0, 2), Stratum(0, 2, 1, 2)]) == pytest.approx(3 / 4)
 
 
 def test_a_situation_counts_its_answers_and_near_ties_are_no_mismatch() -> None:
@@ -108,16 +119,17 @@ def draw_run(
     """A run of a server that differs so often from its first idle answer, prompt by prompt: three
     more idle answers of each, and ``repeats`` under load."""
     run = []
-    for idle_rate, load_rate in zip(idle_rates, load_rates, strict=True):
-        for asked, rate, count in ((IDLE, idle_rate, 3), (UNDER_LOAD, load_rate, repeats)):
-            run += [compared(asked, WIDE if dice.random() < rate else "") for _ in range(count)]
+    for prompt, rates in enumerate(zip(idle_rates, load_rates, strict=True)):
+        for asked, rate, count in zip((IDLE, UNDER_LOAD), rates, (3, repeats), strict=True):
+            sizes = [WIDE if dice.random() < rate else "" for _ in range(count)]
+            run += [compared(asked, size, prompt=prompt) for size in sizes]
     return run
 
 
 @pytest.mark.parametrize("rate", [0.002, 0.01, 0.05, 0.3])
 def test_the_interval_of_a_rate_holds_the_true_rate_in_95_of_100_runs(rate: float) -> None:
     dice = random.Random(4_711)
-    runs = 600
+    runs = 300
     held = 0
     for _ in range(runs):
         found = find_rate(
@@ -140,7 +152,7 @@ def test_the_interval_of_a_rate_holds_the_true_rate_in_95_of_100_runs(rate: floa
 def test_a_server_that_differs_as_often_when_idle_raises_no_alarm(rates: list[float]) -> None:
     """At most 5 of 100 runs have p below 0.05, also where prompts differ in how often."""
     dice = random.Random(1_935)
-    runs = 600
+    runs = 300
     alarms = 0
     for _ in range(runs):
         found = find_rate(compute_mismatch_rates(draw_run(dice, rates, rates, 10)), "under load")
@@ -148,6 +160,32 @@ def test_a_server_that_differs_as_often_when_idle_raises_no_alarm(rates: list[fl
         assert found.p is not None
         alarms += found.p < 0.05
     assert alarms <= 0.05 * runs
+
+
+def test_a_server_whose_streams_differ_from_whole_answers_raises_no_alarm() -> None:
+    """One of three idle answers is whole, but half of those under load, and none is repeated of the
+    last prompts."""
+    dice = random.Random(34_683)
+    alarms = 0
+    for _ in range(200):
+        run = []
+        for prompt in range(8):
+            idle_ways = [True, True, False] if prompt < 6 else []
+            ways = [(IDLE, way) for way in idle_ways] + [(UNDER_LOAD, n % 2 == 0) for n in range(8)]
+            run += [
+                compared(
+                    asked,
+                    WIDE if not streamed or dice.random() < 0.2 else "",
+                    prompt=prompt,
+                    streamed=streamed,
+                )
+                for asked, streamed in ways
+            ]
+        found = find_rate(compute_mismatch_rates(run), "under load")
+        assert found is not None
+        assert found.p is not None
+        alarms += found.p < 0.05
+    assert alarms <= 0.05 * 200
 
 
 def test_a_server_that_is_wrong_in_a_fifth_of_its_loaded_answers_is_found() -> None:

@@ -133,19 +133,36 @@ def test_a_server_that_is_down_when_idle_is_noted_and_left_alone(
     assert len(run.answers()) == 3
 
 
-def test_a_slow_server_is_asked_for_30_seconds_at_most(run: Run, server: TinyServer) -> None:
-    """An answer takes 4 s: the eighth begins at 28 s and may end."""
-
+@pytest.mark.parametrize(
+    ("answer_s", "prompts", "asked", "notes"),
+    [
+        # 30 s / (4 * 1.9 s) is 3.9
+        (
+            1.9, 3, 12,
+            ["reference prompts: 3 of 8 are asked, as an answer takes 1.9 s and each is asked 4 "
+             "times in 30 s"],
+        ),
+        # the fourth begins at 27 s and may end
+        (
+            9.0, 2, 4,
+            ["reference prompts: 2 of 8 are asked, as an answer takes 9 s and each is asked 4 "
+             "times in 30 s",
+             "reference prompts: 4 of 8 idle requests were left out, as 30 s were over"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_slow_server_is_asked_fewer_prompts_and_for_30_seconds_at_most(
+    run: Run, server: TinyServer, answer_s: float, prompts: int, asked: int, notes: list[str]
+) -> None:
     def answer(asked: Asked) -> tuple[int, Any]:
-        run.time.at += 4.0
+        run.time.at += answer_s
         return 200, {"choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}]}
 
     server.chat = answer
     run.references.ask_idle_server()
-    assert len(run.answers(IDLE)) == 8
-    assert run.notes == [
-        "reference prompts: 24 of 32 idle requests were left out, as 30 s were over"
-    ]
+    idle = run.answers(IDLE)
+    assert (len({answer.prompt for answer in idle}), len(idle)) == (prompts, asked)
+    assert run.notes == notes
 
 
 def test_a_refused_prompt_is_left_out_under_load(run: Run, server: TinyServer) -> None:

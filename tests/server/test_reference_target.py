@@ -115,6 +115,17 @@ def test_a_refused_field_is_left_out_from_then_on_and_noted_once(
     assert note.startswith(f"the server refuses {name} (HTTP 400: {name} is not supported), so ")
 
 
+def test_of_two_refused_fields_both_are_left_out_and_no_third(server: TinyServer) -> None:
+    server.chat = refusing("temperature", "logprobs")
+    asking = target(server)
+    assert asking.ask(0, PLAIN, WHOLE).without == ("logprobs", "temperature")
+    assert [note.partition(" (")[2].partition(")")[0] for note in asking.notes] == [
+        "HTTP 400: logprobs is not supported",
+        "HTTP 400: temperature is not supported",
+    ]
+    assert len(server.asked) == 3
+
+
 def test_several_refused_fields_and_one_without_a_name(server: TinyServer) -> None:
     def answer(asked: Asked) -> tuple[int, Any]:
         if {"logprobs", "seed"} & {*asked.body}:
