@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from locust_llm.answers.reference_prompts import load_reference_prompts
 from locust_llm.slo import rules as slo
 from locust_llm.slo.best_prefill_limit import GOODPUT
 from locust_llm.slo.binomial_intervals import count_needed_values
@@ -229,6 +230,13 @@ def _requests(settings: Settings) -> Iterator[str]:
     ):
         if given and not settings.check_answers:
             yield f"{flag} needs --check-answers"
+    if settings.reference_file:
+        try:
+            load_reference_prompts(settings.reference_file)
+        except ValueError as error:
+            yield str(error)
+        except OSError as error:
+            yield f"--reference-file {settings.reference_file}: {error.strerror}"
     if settings.request_cancellation_delay and settings.request_cancellation_rate is None:
         yield "--request-cancellation-delay needs --request-cancellation-rate"
 
