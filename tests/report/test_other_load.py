@@ -45,6 +45,12 @@ def test_what_the_server_had_beside_the_run_is_of_others() -> None:
     assert measured(8.0, two_in_flight(inputs=4)) is None
 
 
+def test_a_reference_request_of_the_run_is_of_no_other() -> None:
+    checked = a_run(check_answers=True)
+    assert measured(3.0, two_in_flight(), checked) is None
+    assert measured(5.0, two_in_flight(), checked) == OtherLoad(others=2.0, in_server=5.0)
+
+
 def test_of_several_servers_nobody_knows() -> None:
     several = a_run(hosts=("http://a:8000", "http://b:8000"))
     assert measured(22.0, two_in_flight(), several) is None

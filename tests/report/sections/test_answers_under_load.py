@@ -1,9 +1,13 @@
 """Answers under load: the sentences and tables by pencil, and the bound on swapped answers on runs
 of known truth."""
 
+import html
+import json
 import random
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support.records import UNIX, a_run, answered, failed
 
@@ -15,8 +19,14 @@ from locust_llm.answers.reference_answer import (
     ReferenceAnswer,
 )
 from locust_llm.records.answer_checks import AnswerChecks
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
+from locust_llm.records.reference_answers_file import (
+    REFERENCE_ANSWERS,
+    format_reference_answer,
+)
 from locust_llm.records.run_facts import Stage
+from locust_llm.report.console_summary import format_ending
 from locust_llm.report.document_blocks import TableBlock, TextBlock
 from locust_llm.report.sections.answers_under_load import (
     AnswerIsolation,
@@ -29,6 +39,7 @@ from locust_llm.report.sections.answers_under_load import (
     measure_isolation,
     select_answers,
 )
+from locust_llm.report.write_report_files import write_reports
 
 
 def checked(**checks: Any) -> Record:
@@ -247,3 +258,47 @@ def test_the_tables_have_every_situation_and_each_difference() -> None:
     assert differences.rows == (
         ("1", "3 requests in flight, streamed", "unknown margin", "▸one, two", "▸uno"),
     )
+
+
+# -- in the report ---------------------------------------------------------------------------------
+
+
+def write(folder: Path, records: list[Record], answers: list[ReferenceAnswer]) -> tuple[str, str]:
+    """(the console's text, the whole summary.md) of a run."""
+    lines = [
+        format_record_line(msgspec.structs.replace(one, id=str(i))) + b"\n"
+        for i, one in enumerate(records)
+    ]
+    (folder / "profile_export.jsonl").write_bytes(b"".join(lines))
+    written = [format_reference_answer(answer) + b"\n" for answer in answers]
+    (folder / REFERENCE_ANSWERS).write_bytes(b"".join(written) + b"damaged\n")
+    run = a_run(check_answers=True)
+    summary = write_reports(folder, run)
+    assert summary.unmade == ("1 line of reference_answers.jsonl could not be read",)
+    console = format_ending(summary, run, folder)
+    return " ".join(console.split()), (folder / "summary.md").read_text()
+
+
+def test_console_page_and_markdown_have_the_result(tmp_path: Path) -> None:
+    records = [checked(repeated=n < 30, asked=n < 40, id_hash=n) for n in range(100)]
+    answers = [reference(IDLE, at=1.0)] * 4 + [reference(UNDER_LOAD)] * 40
+    console, markdown = write(tmp_path, records, answers)
+    sentences = (
+        "No leak in 100 answers; a swapped answer would have shown in 30% of cases, so at most "
+        "9.5% were swapped (95%).",
+        "40 reference answers under load equal the idle ones, so at most 8.8% differ (95%).",
+    )
+    for sentence in sentences:
+        assert sentence in console
+        assert sentence in markdown
+        assert sentence in html.unescape((tmp_path / "report.html").read_text())
+    facts = json.loads((tmp_path / "run.json").read_bytes())
+    assert facts["answers"]["isolation"]["leaks"] == 0
+
+
+def test_a_leak_comes_first_on_console_and_page(tmp_path: Path) -> None:
+    records = [checked(repeated=True, asked=True, id_hash=n) for n in range(99)]
+    console, markdown = write(tmp_path, [*records, checked(foreign=(5,))], [])
+    leak = "LEAK: 1 of 100 answers holds the session marker of another session."
+    assert console.index(leak) < console.index("From 100 answered requests")
+    assert markdown.index(leak) < markdown.index("## Answers under load")
