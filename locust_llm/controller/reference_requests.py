@@ -8,7 +8,7 @@ would be nothing to compare with.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from itertools import cycle
+from itertools import cycle, islice
 from typing import Final
 
 import gevent
@@ -76,8 +76,8 @@ class ReferenceRequests:
     # -- when they are sent ------------------------------------------------------------------------
 
     def ask_idle_server(self) -> None:
-        """Ask every prompt of the idle server three times as a stream and once whole, as far as the
-        time allows."""
+        """Ask every prompt of the idle server three times in the way of the load, a stream mostly,
+        and once in the other, as far as the time allows."""
         logger.info(
             f"Reference prompts: {len(self._prompts)} are asked while the server is idle, for at "
             f"most {IDLE_S:g} s"
@@ -158,10 +158,11 @@ class ReferenceRequests:
 
     def _ask_beside_load(self) -> None:
         ways = cycle(_alternate(self._answered))
+        turns = len(self._answered)
         while not self._store.draining:
             began = self._time.monotonic()
-            way = next(ways)
-            if self._has_load(way[0]):
+            way = next((way for way in islice(ways, turns) if self._has_load(way[0])), None)
+            if way is not None:
                 self._ask(way, UNDER_LOAD, min(TIMEOUT_S, self._settings.request_timeout_s))
                 self._flush()
             self._time.sleep(max(0.0, began + EVERY_S - self._time.monotonic()))
@@ -220,19 +221,17 @@ class ReferenceRequests:
                 f"reference prompts: {left_out} of {asked + left_out} idle requests were left out, "
                 f"as {IDLE_S:g} s were over"
             )
-        silent = {number for _, number, _ in self._list_unanswered() if number < self._used}
+        answered = {(target.name, number) for target, number, _ in self._answered}
+        silent = {
+            number
+            for target, number, _ in self._list_idle_ways()
+            if number < self._used and (target.name, number) not in answered
+        }
         if silent:
             self._store.add_note(
-                f"reference prompts: {len(silent)} of {self._used} are left out, as the "
-                f"idle server did not answer them: {failed}"
+                f"reference prompts: {len(silent)} of {self._used} are left out, as the idle "
+                f"server did not answer them: {failed}"
             )
-
-    def _list_unanswered(self) -> Iterator[_Way]:
-        """The ways of prompts that had no idle answer from a server in any way."""
-        answered = {(target.name, number) for target, number, _ in self._answered}
-        for way in self._list_idle_ways():
-            if (way[0].name, way[1]) not in answered:
-                yield way
 
 
 def _alternate(ways: list[_Way]) -> list[_Way]:

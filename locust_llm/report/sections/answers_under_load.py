@@ -119,7 +119,7 @@ class AnswersUnderLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_alarming(self) -> bool:
-        """An answer was wrong, or more mismatches came under load than chance allows."""
+        """An answer was wrong, or the load makes answers differ."""
         if self.isolation.leaks or self.isolation.faults:
             return True
         references = self.references
@@ -321,8 +321,13 @@ def format_answers_line(found: AnswersUnderLoad) -> str:
 
 
 def _is_worse_under_load(references: ReferenceComparison) -> bool:
+    """More answers differ than chance allows, or some by a wide margin, which none did idle."""
     load = find_rate(references.rates, LOADED_SERVER)
-    return load is not None and load.p is not None and load.p < SIGNIFICANT
+    idle = find_rate(references.rates, IDLE_SERVER)
+    if load is None or idle is None:
+        return False
+    new_ones = load.wide > 0 and not idle.wide
+    return new_ones or (load.p is not None and load.p < SIGNIFICANT)
 
 
 def _count_near_ties(rate: MismatchRate) -> str:

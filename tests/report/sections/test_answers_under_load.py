@@ -192,6 +192,18 @@ def test_a_near_tie_is_no_mismatch_and_is_named() -> None:
     assert (found.differences[0].size, found.differences[0].margin) == ("near tie", 0.1)
 
 
+@pytest.mark.parametrize(("idle_word", "alarming"), [("True", True), ("Maybe", False)])
+def test_one_mismatch_with_a_wide_margin_is_an_alarm_unless_idle_answers_have_it(
+    idle_word: str, alarming: bool
+) -> None:
+    def sure(asked: str, word: str, **fields: Any) -> ReferenceAnswer:
+        return reference(asked, word, tokens=(AnswerToken(word, -0.1, 4.0),), **fields)
+
+    answers = [sure(IDLE, "True"), sure(IDLE, idle_word), sure(UNDER_LOAD, "False")]
+    found = compare_references([*answers, *[sure(UNDER_LOAD, "True")] * 9], [])
+    assert AnswersUnderLoad(isolation=isolation(), references=found).is_alarming is alarming
+
+
 def test_situations_come_from_the_records_of_the_load() -> None:
     """A request was cancelled at second 50.5 and another refused at second 90."""
     records = [
