@@ -32,8 +32,10 @@ FAST = ("--ttft-ms", "10", "--itl-ms", "1")
 
 
 def load_test(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "locust_llm", *words, "--report-dir", str(folder), *LOAD]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    command = [
+        sys.executable, "-m", "locust_llm", *words, "--headless", "--report-dir", str(folder), *LOAD,
+    ]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
 
 
 def asked(folder: Path) -> dict[str, list[ReferenceAnswer]]:
