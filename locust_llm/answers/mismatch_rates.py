@@ -104,8 +104,8 @@ def _list_situations(
     yield "not streamed", under_load(lambda answer: not answer.streamed)
     yield "tool call", under_load(lambda answer: answer.kind == TOOL)
     yield "JSON schema", under_load(lambda answer: answer.kind == SCHEMA)
-    yield "beside a cancelled request", under_load(cancelled.touch)
-    yield "beside a retried request", under_load(retried.touch)
+    yield "next to a cancelled request", under_load(cancelled.touch)
+    yield "next to a retried request", under_load(retried.touch)
     yield AFTER, lambda answer: answer.asked == AFTER_LOAD
 
 

@@ -236,13 +236,11 @@ class ReferenceRequests:
 
 def _alternate(ways: list[_Way]) -> list[_Way]:
     """The prompts in turn, streamed and not streamed in turn, each server in turn."""
-    by_mode = {streamed: [way for way in ways if way[2] == streamed] for streamed in (True, False)}
-    longest = max(map(len, by_mode.values()))
+    streamed = [way for way in ways if way[2]]
+    whole = [way for way in ways if not way[2]]
     order = list[_Way]()
-    for place in range(longest):
-        for modes in by_mode.values():
-            if modes:
-                order.append(modes[place % len(modes)])
+    for place in range(max(len(streamed), len(whole))):
+        order += [mode[place % len(mode)] for mode in (streamed, whole) if mode]
     return order
 
 

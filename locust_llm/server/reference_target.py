@@ -38,8 +38,8 @@ OPTIONAL_FIELDS: Final = (LOGPROBS, "seed", TEMPERATURE)
 """The fields that a request can leave out, in the order in which it tries to."""
 _MEANINGS: Final = {
     LOGPROBS: "mismatches have no margins, so rounding cannot be told from a fault",
-    TEMPERATURE: "answers may differ by chance, and the idle mismatch rate shows how often",
-    "seed": "answers may differ by chance where the server samples",
+    TEMPERATURE: "answers may differ at random, and the idle mismatch rate shows how often",
+    "seed": "answers may differ at random where the server samples",
 }
 """What it means that a field is left out."""
 _NOT_FOR_REFERENCES: Final = frozenset(

@@ -99,8 +99,8 @@ def test_an_answer_is_in_every_situation_that_it_had() -> None:
         "not streamed": 1,
         "tool call": 1,
         "JSON schema": 1,
-        "beside a cancelled request": 2,
-        "beside a retried request": 1,
+        "next to a cancelled request": 2,
+        "next to a retried request": 1,
     }
 
 

@@ -171,7 +171,8 @@ def compare_references(
     no answers."""
     if not answers:
         return None
-    cancelled, retried = list[float](), list[float]()
+    cancelled = list[float]()
+    retried = list[float]()
     for record in records:
         if record.outcome in (CANCELLED, CUT):
             cancelled.append(record.closed_unix_s)

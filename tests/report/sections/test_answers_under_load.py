@@ -217,7 +217,7 @@ def test_situations_come_from_the_records_of_the_load() -> None:
     found = compare_references(answers, records)
     assert found is not None
     counts = {rate.situation: rate.answers for rate in found.rates}
-    assert (counts["beside a cancelled request"], counts["beside a retried request"]) == (1, 1)
+    assert (counts["next to a cancelled request"], counts["next to a retried request"]) == (1, 1)
 
 
 def test_faults_of_reference_answers_are_named() -> None:
