@@ -198,7 +198,9 @@ def find_broken_text(answer: ReferenceAnswer) -> Iterator[str]:
 
 
 def _longest_run(items: Sequence[str]) -> int:
-    return max((sum(1 for _ in run) for _, run in groupby(items)), default=0)
+    """How often the same item comes in a row at most."""
+    lengths = [len([*run]) for _, run in groupby(items)]
+    return max(lengths, default=0)
 
 
 def find_scripts(text: str) -> set[str]:

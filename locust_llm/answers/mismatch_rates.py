@@ -114,7 +114,8 @@ def _count(
 ) -> MismatchRate:
     """``idle``: the answers to test against. Empty: there is no test."""
     sizes = [one.difference.size for one in compared if one.difference is not None]
-    wide, unknown = sizes.count(WIDE), sizes.count(UNKNOWN)
+    wide = sizes.count(WIDE)
+    unknown = sizes.count(UNKNOWN)
     low, high = binomial_shares(wide + unknown, len(compared), TAIL, TAIL)
     return MismatchRate(
         situation=name,

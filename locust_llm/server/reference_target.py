@@ -37,7 +37,7 @@ LOGPROBS: Final = "logprobs"
 OPTIONAL_FIELDS: Final = (LOGPROBS, "seed", TEMPERATURE)
 """The fields that a request can leave out, in the order in which it tries to."""
 _MEANINGS: Final = {
-    LOGPROBS: "mismatches have no margins, so rounding cannot be told from a fault",
+    LOGPROBS: "mismatches have no margins, so rounding may look like a fault",
     TEMPERATURE: "answers may differ at random, and the idle mismatch rate shows how often",
     "seed": "answers may differ at random where the server samples",
 }

@@ -8,6 +8,7 @@ answers: with 1 - 0.05^(1 / (n s)) or more of them, 95 of 100 such runs would sh
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -189,7 +190,7 @@ def compare_references(
         prompts=len({prompt for _, prompt in idle}),
         sent=len(answers),
         failed=sum(bool(answer.error) for answer in answers),
-        without=tuple(sorted({name for answer in answers for name in answer.without})),
+        without=tuple(sorted(set(chain.from_iterable(answer.without for answer in answers)))),
         faults=_order_faults(faults),
         rates=compute_mismatch_rates(compared, RequestEnds(cancelled), RequestEnds(retried)),
         differences=tuple(map(_show, different[:MAX_SHOWN])),
