@@ -19,18 +19,25 @@ from locust_llm.records.answer_fault import (
 from locust_llm.records.record import Record
 
 SHORT: Final = (
-    "--synthetic-input-tokens-mean", "80", "--output-tokens-mean", "20", "--no-probe",
-    "--no-server-metrics", "--selftest", "off", "-u", "4",
+    "--synthetic-input-tokens-mean", "80", "--output-tokens-mean", "80", "--no-probe",
+    "--no-server-metrics", "--selftest", "off",
 )  # fmt: skip
-CHECKED: Final = (*SHORT, "--check-answers")
+USERS: Final = ("-u", "4")
+OTHERS: Final = ("completions", "messages", "responses")
+slow: Final = pytest.mark.slow
 RUN_PY: Final = str(Path(__file__).parents[2] / "locust_llm" / "locustfiles" / "run.py")
 
 
 def run_checked(
-    server: LeakingServer, folder: Path, *words: str, locustfile: str = RUN_PY
+    server: LeakingServer,
+    folder: Path,
+    *words: str,
+    locustfile: str = RUN_PY,
+    users: tuple[str, ...] = USERS,
 ) -> list[Record]:
     """The records of a run that went well, over all its stages."""
-    ended = run(Server(server.url), folder, *CHECKED, *words, locustfile=locustfile)
+    options = (*SHORT, *users, "--check-answers", *words)
+    ended = run(Server(server.url), folder, *options, locustfile=locustfile)
     assert "Traceback" not in ended.stderr, ended.stderr
     return records(folder)
 
@@ -59,8 +66,14 @@ def assert_only_planted_leaks_found(server: LeakingServer, made: list[Record]) -
     }
 
 
-@pytest.mark.parametrize("streaming", ["--streaming", "--no-streaming"])
-@pytest.mark.parametrize("kind", ["chat", "completions", "messages", "responses"])
+@pytest.mark.parametrize(
+    ("kind", "streaming"),
+    [
+        ("chat", "--streaming"),
+        *(pytest.param(kind, "--streaming", marks=slow) for kind in OTHERS),
+        *(pytest.param(kind, "--no-streaming", marks=slow) for kind in ("chat", *OTHERS)),
+    ],
+)
 def test_each_planted_leak_is_found_in_every_protocol(
     tmp_path: Path, kind: str, streaming: str
 ) -> None:
@@ -85,6 +98,7 @@ def test_each_planted_leak_is_found_in_every_protocol(
     }
 
 
+@slow
 @pytest.mark.parametrize("where", ["reasoning", "tool"])
 def test_a_leak_in_reasoning_or_in_the_arguments_of_a_tool_is_found(
     tmp_path: Path, where: str
@@ -160,27 +174,25 @@ def test_the_turns_of_a_session_share_one_marker(tmp_path: Path) -> None:
         assert not [message for message in later if "Session code" in message["content"]]
 
 
+@slow
 def test_a_sweep_checks_each_of_its_stages(tmp_path: Path) -> None:
-    with leaking(leak_every=9) as server:
+    with leaking(leak_every=9, each_s=0.005) as server:
         made = run_checked(
-            server, tmp_path / "out", "--sweep", "concurrency=1,2,4", "--stage-requests", "12"
-        )
-    assert {record.stage for record in made} == {1, 2, 3}
+            server, tmp_path / "out", "--sweep", "concurrency=2,4", "--stage-duration", "1..2",
+            "--stage-requests", "12", users=(),
+        )  # fmt: skip
+    assert {record.stage for record in made if record.phase == "profiling"} == {1, 2}
+    assert len(server.leaks) > 2
     assert_only_planted_leaks_found(server, made)
 
 
+@slow
 def test_both_arms_are_checked(tmp_path: Path) -> None:
-    with leaking(leak_every=9) as server, leaking() as candidate:
+    with leaking(leak_every=9, each_s=0.005) as server, leaking(each_s=0.005) as candidate:
         made = run_checked(
-            server,
-            tmp_path / "out",
-            "--candidate",
-            candidate.url,
-            "--block-duration",
-            "2",
-            "-t",
-            "10",
-        )
+            server, tmp_path / "out", "--candidate", candidate.url, "--block-duration", "0.6",
+            "-t", "14",
+        )  # fmt: skip
     assert {record.arm for record in made} == {"base", "candidate"}
     assert len(server.leaks) > 3
     found = {record.id for record in made if checks_of(record).foreign}
@@ -252,6 +264,7 @@ class PassesOn(LLMUser):
 """
 
 
+@slow
 def test_what_a_locustfile_itself_passes_on_is_no_leak(tmp_path: Path) -> None:
     """A fifth of the first answers begins with its code, which the second prompt then has."""
     file = tmp_path / "passes_on.py"
@@ -288,7 +301,7 @@ def list_bodies(server: LeakingServer) -> list[str]:
     return sorted(json.dumps(one.body, sort_keys=True) for one in server.asked)
 
 
-@pytest.mark.parametrize("kind", ["dataset", "trace"])
+@pytest.mark.parametrize("kind", ["dataset", pytest.param("trace", marks=slow)])
 def test_what_is_replayed_is_sent_byte_by_byte_as_without_the_option(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
@@ -297,7 +310,8 @@ def test_what_is_replayed_is_sent_byte_by_byte_as_without_the_option(
     if kind == "trace":
         words += ["--custom-dataset-type", "mooncake_trace", "--fixed-schedule"]
     with leaking() as plain:
-        run(Server(plain.url), tmp_path / "plain", *SHORT, *words, locustfile=RUN_PY)
+        options = (*SHORT, *USERS, *words)
+        run(Server(plain.url), tmp_path / "plain", *options, locustfile=RUN_PY)
     with leaking() as checked:
         made = run_checked(checked, tmp_path / "checked", *words)
     assert len(plain.asked) == 8
@@ -308,7 +322,7 @@ def test_what_is_replayed_is_sent_byte_by_byte_as_without_the_option(
 
 def test_without_the_option_there_is_nothing_of_it(tmp_path: Path) -> None:
     with leaking(leak_every=2) as server:
-        words = (*SHORT, "--request-count", "8")
+        words = (*SHORT, *USERS, "--request-count", "8")
         run(Server(server.url), tmp_path / "out", *words, locustfile=RUN_PY)
     folder = tmp_path / "out"
     assert len(server.asked) == 8
@@ -318,6 +332,7 @@ def test_without_the_option_there_is_nothing_of_it(tmp_path: Path) -> None:
     assert not (folder / ANSWER_FAULTS_FILE).exists()
 
 
+@slow
 def test_the_texts_are_kept_only_on_request_and_no_file_has_the_key(tmp_path: Path) -> None:
     for words, kept in ((["--keep-text"], True), ([], False)):
         folder = tmp_path / str(kept)
@@ -329,6 +344,7 @@ def test_the_texts_are_kept_only_on_request_and_no_file_has_the_key(tmp_path: Pa
             assert path.is_dir() or b"marker_key" not in path.read_bytes(), path
 
 
+@slow
 def test_prompts_are_no_longer_than_without_markers(tmp_path: Path) -> None:
     """By the words of the prompts: the survey has no counts of this server."""
     lengths: dict[bool, list[int]] = {}
