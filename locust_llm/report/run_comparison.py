@@ -20,7 +20,7 @@ from locust_llm.report.compare.condition_differences import (
     find_condition_differences,
     load_run,
 )
-from locust_llm.report.compare.forest_plot import Difference
+from locust_llm.report.compare.forest_plot import BETTER, FROM_DUE, WORSE, Difference
 from locust_llm.report.compare.metric_differences import MetricChange, measure_change
 from locust_llm.report.compare.same_workload import find_work_differences
 from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBlock
@@ -264,10 +264,11 @@ def list_differences(pair: RunPair) -> list[Difference]:
     differences = list[Difference]()
     for where, line in rows:
         is_bound = line.base_open or line.value_open
-        if line.difference_percent is None or line.base is None or is_bound or not line.base > 0:
+        percent = _bound_percent(line) if is_bound else line.difference_percent
+        if percent is None or line.base is None or not line.base > 0:
             continue
         low, high = (
-            None if end is None else max(100 * end / line.base, -100.0)
+            None if end is None or is_bound else max(100 * end / line.base, -100.0)
             for end in (line.low, line.high)
         )
         differences.append(
@@ -275,14 +276,32 @@ def list_differences(pair: RunPair) -> list[Difference]:
                 line.metric,
                 line.stat,
                 ", ".join(filter(None, (line.label.removesuffix(" (ms)"), where))),
-                line.difference_percent,
+                percent,
                 low,
                 high,
                 line.word,
                 where,
+                is_bound,
             )
         )
     return differences
+
+
+def _bound_percent(line: ComparisonLine) -> float | None:
+    """The difference is at least so large, where one of the two values is a bound. None: it may be
+    none."""
+    both_open = line.base_open and line.value_open
+    if both_open or line.word not in (BETTER, WORSE) or not line.base or line.value is None:
+        return None
+    percent = 100 * (line.value / line.base - 1)
+    falls = BY_WORD[line.metric].less_is_better == (line.word == BETTER)
+    return percent if math.isfinite(percent) and (percent < 0) == falls else None
+
+
+def has_waits(pair: RunPair) -> bool:
+    """The requests of the runs waited before their send."""
+    lines = chain(pair.lines, *(stage.lines for stage in pair.stages))
+    return any(line.metric == FROM_DUE for line in lines)
 
 
 def _turned_limit(base: LoadedRun, run: LoadedRun) -> str:

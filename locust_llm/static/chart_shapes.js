@@ -17,7 +17,7 @@ const chartShapes = (() => {
     const { ctx, bbox } = u;
     ctx.save();
     ctx.beginPath();
-    ctx.rect(bbox.left, bbox.top - 6 * uPlot.pxRatio, bbox.width, bbox.height + 12 * uPlot.pxRatio);
+    ctx.rect(bbox.left - 6 * uPlot.pxRatio, bbox.top - 6 * uPlot.pxRatio, bbox.width + 12 * uPlot.pxRatio, bbox.height + 12 * uPlot.pxRatio);
     ctx.clip();
     draw(ctx, uPlot.pxRatio, bbox);
     ctx.restore();

@@ -25,6 +25,7 @@ from locust_llm.report.run_comparison import (
     ComparisonLine,
     build_comparison_document,
     compare_folders,
+    list_differences,
     render_comparison_console,
     render_comparison_markdown,
 )
@@ -399,6 +400,38 @@ def test_figures_that_cut_requests_leave_open_are_bounds(tmp_path: Path) -> None
         if line.startswith("TTFT p50")
     )
     assert row.split()[4:8] == ["\N{GREATER-THAN OR EQUAL TO}", "5,000", "-", "-"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "base", "value", "which", "word", "percent"),
+    [
+        ("ttft", 12_500.0, 350.0, "base", "better", -97.2),
+        ("ttft", 12_500.0, 350.0, "both", "better", None),
+        ("ttft", 12_500.0, 350.0, "base", "no significant difference", None),
+        ("itl", 40.0, 100.0, "value", "worse", 150.0),
+        ("output_tokens_per_s", 100.0, 250.0, "base", "better", 150.0),
+        ("output_tokens_per_s", 100.0, 250.0, "base", "worse", None),
+    ],
+)
+def test_a_value_that_cut_requests_leave_open_bounds_the_difference(
+    found: Comparison,
+    metric: str,
+    base: float,
+    value: float,
+    which: str,
+    word: str,
+    percent: float | None,
+) -> None:
+    """TTFT p95 of at least 12,500 ms against 350 ms: at least 97.2 % less."""
+    pair = found.runs[1]
+    line = replace(
+        pair.lines[0], metric=metric, stat="p95", base=base, value=value, word=word, difference_percent=None,
+        base_open=which in ("base", "both"), value_open=which in ("value", "both"),
+    )  # fmt: skip
+    differences = list_differences(replace(pair, lines=(line,), stages=()))
+    assert [(one.percent, one.is_bound) for one in differences] == [
+        (pytest.approx(wanted), True) for wanted in [percent] if wanted is not None
+    ]
 
 
 def test_other_work_is_put_beside_and_no_difference_given(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from locust_llm.report.run_comparison import (
     format_line_cells,
     format_stage_value,
     has_different_loads,
+    has_waits,
     list_differences,
     make_pair_blocks,
 )
@@ -43,6 +44,8 @@ TESTERS: Final = (
     "each tool takes its own timestamps and uses the machine differently, so a difference may "
     "come from the tool instead of the server."
 )
+DIFFERENT: Final = "different "
+"""So begins a warning about a condition in which two runs differ."""
 CLASSES: Final = {"better": "pass", "worse": "loud"}
 
 
@@ -118,9 +121,10 @@ def render_comparison_page(comparison: Comparison, plots: Sequence[Plot] = ()) -
     )
     differences = [list_differences(pair) for pair in comparison.runs]
     sentences = [
-        describe_differences(name, those)
-        for name, those in zip(names[1:], differences, strict=True)
+        describe_differences(name, those, has_waits(pair))
+        for name, those, pair in zip(names[1:], differences, comparison.runs, strict=True)
     ]
+    warnings = _remarks(comparison, names, loud=True)
     return rendered(
         "comparison.html",
         OWN,
@@ -152,7 +156,8 @@ def render_comparison_page(comparison: Comparison, plots: Sequence[Plot] = ()) -
         ),
         measures=[*_rows(comparison.runs)],
         classes=CLASSES,
-        warnings=_remarks(comparison, names, loud=True),
+        callouts=[group for group in warnings if not group[1].startswith(DIFFERENT)],
+        warnings=[group for group in warnings if group[1].startswith(DIFFERENT)],
         remarks=_remarks(comparison, names, loud=False),
         notes=NOTES,
         doubts=[*unread, *doubts],

@@ -70,6 +70,8 @@ class Difference(NamedTuple):
     """better, worse, or why neither."""
     where: str = ""
     """The stage: ``concurrency 8``."""
+    is_bound: bool = False
+    """The difference is at least so large: cut requests leave one of the two values open."""
 
     @property
     def differs(self) -> bool:
@@ -79,10 +81,14 @@ class Difference(NamedTuple):
 # -- the sentence ----------------------------------------------------------------------------------
 
 
-def describe_differences(name: str, differences: Sequence[Difference]) -> str:
-    """``chatB: ITL p50 3.2 times as long; TTFT: not significant.`` Empty: nothing is comparable."""
+def describe_differences(
+    name: str, differences: Sequence[Difference], has_waits: bool = False
+) -> str:
+    """``chatB: ITL p50 3.2 times as long; TTFT: not significant.`` Empty: nothing is comparable.
+    ``has_waits``: requests waited before their send, which TTFT from due includes, even if nothing
+    is known of its difference."""
     parts = list[str]()
-    has_waits = any(one.metric == FROM_DUE for one in differences)
+    has_waits = has_waits or any(one.metric == FROM_DUE for one in differences)
     for metric, stats in SUMMARISED:
         if metric == FIRST_TOKEN and has_waits:
             continue  # a wait may have moved from the server to the client, which TTFT leaves out
@@ -99,11 +105,12 @@ def describe_differences(name: str, differences: Sequence[Difference]) -> str:
 
 
 def describe_ratio(one: Difference) -> str:
-    """``ITL p50 3.2 times as long``, ``TTFT p95 12% shorter``."""
+    """``ITL p50 3.2 times as long``, ``TTFT p95 12% shorter``, or ``at least`` so."""
     is_time = BY_WORD[one.metric].units is TIME
     ratio = 1 + one.percent / 100
     where = f" at {one.where}" if one.where else ""
     name = f"{BY_WORD[one.metric].spoken_name} {one.stat}".rstrip()
+    name += " at least" if one.is_bound else ""
     if ratio >= TWICE:
         times = format_brief(ratio, digits=2)
         return f"{name} {times} times as {'long' if is_time else 'high'}{where}"
@@ -139,12 +146,14 @@ def _find_scale(differences: Sequence[Difference]) -> float:
 
 def _draw_row(one: Difference, most: float) -> Markup:
     mark, kind = MARKS.get(one.word, ("\N{EN DASH}", "open"))
+    bound = "\N{LESS-THAN OR EQUAL TO} " if one.percent < 0 else "\N{GREATER-THAN OR EQUAL TO} "
+    value = f"{one.percent:+.1f}%" if one.percent < MOST_PERCENT else _format_times(one.percent)
     return ROW.format(
         kind=kind,
         mark=mark,
         label=clean_line(one.label),
         drawn=Markup("").join(_draw_shapes(one, most)),
-        value=f"{one.percent:+.1f}%" if one.percent < MOST_PERCENT else _format_times(one.percent),
+        value=bound * one.is_bound + value,
         interval="" if one.low is None or one.high is None else f"[{_format_end(one.low)}, {_format_end(one.high)}]",
         word=one.word,
     )  # fmt: skip

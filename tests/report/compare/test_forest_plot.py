@@ -35,11 +35,39 @@ def one(metric: str, stat: str, percent: float, word: str = "", **more: object) 
             [one("ttft", "p95", 50.0, "worse", where="concurrency 8")],
             "chatB: TTFT p95 50% longer at concurrency 8.",
         ),
+        (
+            [one("ttft_from_due", "p95", -97.2, "better", is_bound=True), one("itl", "p50", 60.0)],
+            "chatB: TTFT from due p95 at least 97% shorter; ITL: not significant.",
+        ),
+        (
+            [one("itl", "p95", 150.0, "worse", is_bound=True)],
+            "chatB: ITL p95 at least 2.5 times as long.",
+        ),
         ([], ""),
     ],
 )
 def test_the_sentence(differences: list[Difference], sentence: str) -> None:
     assert describe_differences("chatB", differences) == sentence
+
+
+def test_where_requests_waited_ttft_alone_is_not_named() -> None:
+    """Even if the wait has no known difference: it may have moved to the client."""
+    known = [one("ttft", "p95", -60.0, "better"), one("itl", "p95", 20.0, "worse")]
+    assert describe_differences("b", known, has_waits=True) == "b: ITL p95 20% longer."
+
+
+def test_a_bound_has_its_sign() -> None:
+    drawn = draw_forest(
+        [
+            one("ttft", "p95", -97.2, "better", is_bound=True),
+            one("itl", "p95", 150.0, "worse", is_bound=True),
+        ]
+    )
+    texts = [re.sub(r"<[^>]+>", "", row) for row in re.findall(r"<b>(.*?)<span", drawn)]
+    assert texts[1:] == [
+        "\N{LESS-THAN OR EQUAL TO} -97.2% ",
+        "\N{GREATER-THAN OR EQUAL TO} +150.0% ",
+    ]
 
 
 def test_worse_is_to_the_right_and_twice_is_as_far_as_half() -> None:
