@@ -25,13 +25,13 @@ from locust_llm.report.compare.metric_differences import MetricChange, measure_c
 from locust_llm.report.compare.same_workload import find_work_differences
 from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBlock
 from locust_llm.report.open_loop_delivery import describe_overload
-from locust_llm.report.outages import describe_outages
+from locust_llm.report.outages import describe_outages, select_outages_between
 from locust_llm.report.request_selection import ratio_of_sums
 from locust_llm.report.sections.notes import SIMULATED
 from locust_llm.report.sections.prefill_limit_comparison import select_limit_requests
 from locust_llm.report.sections.prefix_cache import find_cached_share
 from locust_llm.report.sections.sweep.sweep_findings import find_sweep_axis
-from locust_llm.report.slo_evidence.observed_rule_values import compute_rule_value
+from locust_llm.report.slo_evidence.observed_rule_values import Evaluation, compute_rule_value
 from locust_llm.settings.sweep_option import AXES, PREFILL
 from locust_llm.slo.best_prefill_limit import NO_LIMIT, Limit, format_limit
 from locust_llm.slo.load_generator_health import INVALID
@@ -477,13 +477,26 @@ def _problems(side: LoadedRun) -> tuple[str, ...]:
     )
 
 
+def _name_silent_stages(seen: Evaluation) -> str:
+    """``, at concurrency 1 and 2``. Empty: the run has no stages, or none has an outage."""
+    run = seen.run
+    values = [
+        f"{stage.value:g}"
+        for stage in run.stages
+        if select_outages_between(seen.outages, run, stage.began_at, stage.ended_at)
+    ]
+    if not values or find_sweep_axis(run) not in AXES:
+        return ""
+    return f", at {find_sweep_axis(run)} {' and '.join(dict.fromkeys(values))}"
+
+
 def _describe_silence(side: LoadedRun) -> str:
     """``no token came from 20.0 to 26.0 s. Without these 6 s its rates are 36.4 output tokens/s and
     1.21 requests/s``. Empty: it answered all the time."""
     seen = side.seen
     if not seen.outages:
         return ""
-    text = describe_outages(seen.outages)
+    text = f"{describe_outages(seen.outages)}{_name_silent_stages(seen)}"
     silent_s = sum(outage.seconds for outage in seen.outages)
     left_s = seen.time.seconds - silent_s
     if has_different_loads(side) or seen.run.limit_blocks or not silent_s or left_s <= 0:

@@ -35,7 +35,13 @@ from locust_llm.report.measurement_window import (
     select_ended_in,
 )
 from locust_llm.report.open_loop_delivery import describe_arrivals, measure_delivery
-from locust_llm.report.outages import NOTHING, Outage, find_run_outages, list_metric_readings
+from locust_llm.report.outages import (
+    NOTHING,
+    Outage,
+    find_run_outages,
+    list_metric_readings,
+    merge_outages,
+)
 from locust_llm.report.request_selection import RequestSelection, ratio_of_sums
 from locust_llm.report.slo_evidence.observed_rule_values import Evaluation
 from locust_llm.report.users_and_limit_over_time import find_limit_in_force, find_users_in_force
@@ -318,6 +324,7 @@ class LoadedRun(NamedTuple):
 class _Facts(msgspec.Struct):
     run: Run
     client: ClientVerdict | None = None
+    outages: tuple[Outage, ...] = ()
 
 
 def load_run(folder: Path) -> LoadedRun:
@@ -372,18 +379,19 @@ def load_run(folder: Path) -> LoadedRun:
     records = RecordFile(file.path)
     seen = Evaluation(
         main, run, facts.client, schedule, records, ended, time,
-        outages=_find_outages(folder, columns, run) if known else (),
+        outages=_find_outages(folder, columns, facts) if known else (),
         settled=settled,
     )  # fmt: skip
     return LoadedRun(folder, seen, known, tuple(notes))
 
 
-def _find_outages(folder: Path, columns: RequestColumns, run: Run) -> tuple[Outage, ...]:
+def _find_outages(folder: Path, columns: RequestColumns, facts: _Facts) -> tuple[Outage, ...]:
+    """Those of the records, and those that the stages show by themselves, from run.json."""
     try:
         readings = list_metric_readings(read_history(folder))
     except OSError:
         readings = NOTHING
-    return find_run_outages(columns, run, readings)
+    return merge_outages(find_run_outages(columns, facts.run, readings), facts.outages)
 
 
 def load_matching_base(folder: Path, run: Run) -> LoadedRun | None:

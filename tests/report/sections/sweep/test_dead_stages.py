@@ -13,6 +13,7 @@ from locust_llm.report.judge_slo import ANSWERS_IN_EACH_STAGE
 from locust_llm.report.open_loop_delivery import format_outage_line
 from locust_llm.report.render.text_report import render_markdown_blocks
 from locust_llm.report.render.verdict_text import make_verdict
+from locust_llm.report.run_comparison import compare_folders
 from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.sections.sweep.sweep_text import make_sweep_tables
 from locust_llm.report.write_report_files import summarise_folder
@@ -228,6 +229,15 @@ def test_a_standstill_in_the_last_wave_of_a_stage_holds_up_its_requests_and_no_r
     assert level.silence.startswith("no token came from 39.6 to 46.0 s")
     assert round(level.silent_s, 6) == 0.4
     assert level.slos[0].status_without_silence == PASS
+
+
+def test_a_comparison_names_the_stage_with_a_standstill(tmp_path: Path) -> None:
+    make_sweep(tmp_path / "calm", {1.0: answers(0, 20), 2.0: answers(20, 40, users=2)})
+    make_sweep(tmp_path / "froze", freezing())
+    compared = compare_folders([tmp_path / "calm", tmp_path / "froze"])
+    assert compared.warnings == ()
+    named = f"{tmp_path / 'froze'}: no token came from 26.1 to 32.1 s, at concurrency 2."
+    assert named in compared.runs[0].warnings
 
 
 def test_one_silent_visit_of_a_search_counts_for_no_capacity(tmp_path: Path) -> None:
