@@ -220,6 +220,8 @@ def _slo() -> str:
 
 def _kind(measure: metric_definitions.RuleMeasure) -> str:
     """Measures that have statistics, units and selectors in common."""
+    if measure.word in metric_definitions.OF_ANSWERS:
+        return "count" if measure.units is metric_definitions.COUNT else "share_of_answers"
     if measure.word in (*metric_definitions.GIVEN, *metric_definitions.OF_SCHEDULE):
         return "schedule" if measure.word in metric_definitions.OF_SCHEDULE else measure.word
     if measure.units is metric_definitions.TIME:
@@ -255,6 +257,8 @@ compared: latency selected? " " STATISTIC OPERATOR NUMBER TIME
         | rate selected? OPERATOR NUMBER "/s"?
         | share_of_run selected? OPERATOR share
         | schedule stages? OPERATOR share
+        | share_of_answers stages? OPERATOR share
+        | count stages? (OPERATOR | EQUALS) NUMBER
         | attainment selected? OPERATOR share given?
         | goodput selected? OPERATOR NUMBER "/s"? given?
 
@@ -291,6 +295,8 @@ per_user: {per_user}
 rate: {rate}
 share_of_run: {share}
 schedule: {schedule}
+share_of_answers: {share_of_answers}
+count: {count}
 attainment: {attainment}
 goodput: {goodput}
 latency_of_one: {condition_latency}
@@ -304,6 +310,7 @@ STATISTIC: "avg" | "min" | "max" | "med" | PERCENTILE
 QUANTILE: "avg" | "med" | PERCENTILE
 PERCENTILE: /p[1-9][0-9]?(\.[0-9]{{1,4}})?/ | /p0\.[0-9]{{0,3}}[1-9]/
 OPERATOR: " < " | " <= " | " > " | " >= "
+EQUALS: " == "
 WITHIN: " within "
 TIME: "s" | "ms" | "us"
 NUMBER: /[0-9]+(\.[0-9]+)?(e[+-]?[0-9]{{1,3}})?/

@@ -13,7 +13,13 @@ from locust_llm.answers.reference_prompts import load_reference_prompts
 from locust_llm.slo import rules as slo
 from locust_llm.slo.best_prefill_limit import GOODPUT
 from locust_llm.slo.binomial_intervals import count_needed_values
-from locust_llm.slo.metric_definitions import BY_WORD, OF_SCHEDULE, POOLED, SCHEMA_VALID
+from locust_llm.slo.metric_definitions import (
+    BY_WORD,
+    OF_ANSWERS,
+    OF_SCHEDULE,
+    POOLED,
+    SCHEMA_VALID,
+)
 from locust_llm.slo.reading_pace import parse_token_deadlines
 from locust_llm.slo.rules import ABORT
 from locust_llm.text.format import find_nearest_names
@@ -237,6 +243,9 @@ def _requests(settings: Settings) -> Iterator[str]:
             yield str(error)
         except OSError as error:
             yield f"--reference-file {settings.reference_file}: {error.strerror}"
+    for rule in settings.rules.readable:
+        if rule.metric in OF_ANSWERS and not settings.check_answers:
+            yield f"SLO {str(rule)!r} needs --check-answers"
     if settings.request_cancellation_delay and settings.request_cancellation_rate is None:
         yield "--request-cancellation-delay needs --request-cancellation-rate"
 
@@ -623,6 +632,8 @@ def _paired_rules(settings: Settings) -> Iterator[str]:
                 f"SLO {str(rule)!r}: an A/B test can only compare with its base: write 'within ... "
                 f"of {BASE}'"
             )
+        if rule.metric in OF_ANSWERS:
+            yield f"SLO {str(rule)!r}: {rule.metric} is not judged in an A/B test"
         if rule.base == BASE and (rule.metric in OF_SCHEDULE or BY_WORD[rule.metric].tag == POOLED):
             yield f"SLO {str(rule)!r}: {rule.metric} is not compared in an A/B test"
 

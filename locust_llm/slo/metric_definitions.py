@@ -247,7 +247,8 @@ DEFINITIONS: Final = {metric.label: metric.means for metric in METRICS} | {
 TIME: Final = {"s": 1.0, "ms": 1e3, "us": 1e6}
 SHARE: Final = {"%": 100.0, "": 1.0}
 RATE: Final = {"/s": 1.0}
-"""Units of limits and their factors to seconds, a share of 1, or a number a second."""
+COUNT: Final = {"": 1.0}
+"""Units of limits and their factors to seconds, a share of 1, a number a second, or a number."""
 
 
 class RuleMeasure(NamedTuple):
@@ -289,7 +290,7 @@ class RuleMeasure(NamedTuple):
     @property
     def less_is_better(self) -> bool:
         """True for times and errors, false for throughputs, attainment and goodput."""
-        return self.units is TIME or self.word == ERROR_RATE
+        return self.units is TIME or self.word == ERROR_RATE or self.word in OF_ANSWERS
 
 
 def name_token_rate(from_usage: int, from_chunks: int) -> str:
@@ -310,6 +311,11 @@ def _units_of(metric: Metric) -> Mapping[str, float]:
 _OTHERS: Final = {"tpot": "itl", "e2el": "request_latency"}
 """The names of vLLM and other tools."""
 ERROR_RATE: Final = "error_rate"
+LEAKS: Final = "leaks"
+MISMATCH_RATE: Final = "mismatch_rate"
+BROKEN_TEXT: Final = "broken_text"
+OF_ANSWERS: Final = (LEAKS, MISMATCH_RATE, BROKEN_TEXT)
+"""The measures of ``--check-answers``."""
 SCHEMA_VALID: Final = "schema_valid_rate"
 """The share of the successful answers with a schema that fit it."""
 THROUGHPUTS: Final = (
@@ -356,6 +362,14 @@ MEASURES: Final = (
         means="sent / due, of the arrivals that a schedule had for the profiling phase"),
     RuleMeasure("completed", "completed", SHARE, spoken="share completed",
         means="completed without a failure by the stop / due, of the same arrivals"),
+    RuleMeasure(LEAKS, LEAKS, COUNT, spoken="number of leaks",
+        means="answers that contain the session marker of another session"),
+    RuleMeasure(MISMATCH_RATE, MISMATCH_RATE, SHARE, spoken="mismatch rate",
+        against="other than idle",
+        means="share of the reference answers under load that differ from the idle answer; near "
+            "ties do not count"),
+    RuleMeasure(BROKEN_TEXT, BROKEN_TEXT, SHARE, spoken="share of broken answers",
+        against="broken", means="share of the searched answers whose text is broken"),
 )  # fmt: skip
 OF_SCHEDULE: Final = ("delivered", "completed")
 """The measures of an open loop's schedule."""

@@ -14,6 +14,7 @@ of a goodput.
     ttft{concurrency=8..32} p95 < 500ms                     only these stages of a sweep, 8 and 32 being two of them
     ttft p95 within 5% of reports/base                      no worse than that run's by more than 5 % of it (or 20ms)
     error_rate within 1pp of "reports/last night"           of shares in percentage points
+    leaks == 0                                              a count, with --check-answers
 
 ``warn:`` is reported and never decides; ``abort:`` decides like any other, and may end the run as
 soon as it is broken.
@@ -24,7 +25,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
-from operator import ge, gt, le, lt
+from operator import eq, ge, gt, le, lt
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -35,8 +36,10 @@ from locust_llm.text.numbers import truncate_quoted_text
 from .metric_definitions import (
     BY_NAME,
     BY_WORD,
+    COUNT,
     GIVEN,
     MEASURES,
+    OF_ANSWERS,
     OF_SCHEDULE,
     POOLED,
     RATE,
@@ -54,6 +57,8 @@ CLEAR: Final = 0.3
 WARN: Final = "warn"
 ABORT: Final = "abort"
 OPERATORS: Final = {"<": lt, "<=": le, ">": gt, ">=": ge}
+EQUALS: Final = "=="
+"""The operator of counts alone."""
 SHOWN_CHARS: Final = 80
 """The characters of a part of a rule in a message."""
 MAX_RULE_CHARS: Final = 10_000
@@ -202,7 +207,7 @@ class Rule(msgspec.Struct, frozen=True):
         limit."""
         measure = BY_WORD[self.metric]
         is_count = measure.metric is None and measure.units is SHARE
-        if self.base or self.metric in OF_SCHEDULE or not is_count:
+        if self.base or self.metric in (*OF_SCHEDULE, *OF_ANSWERS) or not is_count:
             return False
         return self.limit == (0.0 if self.op.startswith("<") else 1.0)
 
@@ -233,12 +238,14 @@ class Rule(msgspec.Struct, frozen=True):
         if self.base or self.felt:
             return False
         if measure.metric is None:
-            return measure.units is SHARE and measure.word not in OF_SCHEDULE
+            return measure.units is SHARE and measure.word not in (*OF_SCHEDULE, *OF_ANSWERS)
         return (self.stat, self.op[0]) not in (("max", ">"), ("min", "<"))
 
     def holds(self, value: float) -> bool:
         """Whether the rule holds for this value, in the unit of ``limit``. For ``within`` the value
         is the difference to the base."""
+        if self.op == EQUALS:
+            return eq(value, self.limit)
         return bool((le if self.base else OPERATORS[self.op])(value, self.limit))
 
     def decides_around(self, low: float, high: float) -> bool:
@@ -344,6 +351,10 @@ def _rule(text: str) -> Rule:
     where = () if head["where"] is None else parse_selectors(head["where"])
     if measure.word in OF_SCHEDULE and any(key not in STAGES for key, _ in where):
         raise_selector_error(f"{measure.word} is of the whole schedule: leave out the braces")
+    if measure.word in OF_ANSWERS and any(key not in STAGES for key, _ in where):
+        raise_selector_error(f"{measure.word} is of all answers: leave out the braces")
+    if measure.word in OF_ANSWERS and _WITHIN.search(rest) is not None:
+        raise_selector_error(f"{measure.word} is compared with no other run: give its limit")
     if (within := _WITHIN.search(rest)) is not None:
         stat = rest[: within.start()].strip()
         op = WITHIN
@@ -453,9 +464,10 @@ def _of_one_request(name: str) -> RuleMeasure:
 def _compared(text: str, measure: RuleMeasure) -> tuple[str, str, float, str]:
     """(text before the operator, operator, number, unit)."""
     match = _LIMIT.fullmatch(text.strip())
-    if not match or match["op"] not in OPERATORS:
+    operators = (*OPERATORS, EQUALS) if measure.units is COUNT else tuple(OPERATORS)
+    if not match or match["op"] not in operators:
         what = f"unknown operator {match['op']}" if match else "the operator is missing"
-        raise_selector_error(f"{what}: there are {', '.join(OPERATORS)}")
+        raise_selector_error(f"{what}: there are {', '.join(operators)}")
     value, unit = _amount(match["limit"], measure, measure.units)
     if measure.units is SHARE and value == 1 and not unit:
         raise_selector_error("1 is ambiguous: write 1% or 100%")
@@ -517,6 +529,8 @@ def _statistic(text: str, measure: RuleMeasure) -> str:
 def _units(measure: RuleMeasure) -> str:
     if measure.units is TIME:
         return "there are ms, s and us, as 500ms"
+    if measure.units is COUNT:
+        return "a number alone, as 0"
     return (
         "there are % up to 100 and a ratio up to 1 as 99% or 0.99"
         if measure.units is SHARE

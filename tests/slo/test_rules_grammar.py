@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from locust_llm.settings.sweep_option import AXES
 from locust_llm.slo.metric_definitions import (
     BY_WORD,
+    COUNT,
     GIVEN,
     MEASURES,
+    OF_ANSWERS,
     OF_SCHEDULE,
     POOLED,
     RATE,
@@ -143,6 +145,11 @@ def test_limits_are_in_seconds_shares_and_numbers_a_second(text: str, limit: flo
         ("delivered{class=a} > 98%", "delivered is of the whole schedule"),
         ("delivered{stage=4, turn=first} > 98%", "delivered is of the whole schedule"),
         ("completed{class=a} > 98%", "completed is of the whole schedule"),
+        ("leaks{class=a} == 0", "leaks is of all answers: leave out the braces"),
+        ("mismatch_rate within 1pp of base", "mismatch_rate is compared with no other run"),
+        ("mismatch_rate == 1%", "unknown operator ==: there are <, <=, >, >="),
+        ("leaks = 0", "unknown operator =: there are <, <=, >, >=, =="),
+        ("leaks == 0%", "unknown unit % for leaks: a number alone, as 0"),
         ("ttft{stage=} p95 < 1s", "{stage=} is not a selector"),
         ("ttft{stage=..} p95 < 1s", "'..' is not a value of a stage: write 32, or 8..32"),
         ("ttft{concurrency=few} p95 < 1s", "'few' is not a value of a stage"),
@@ -226,6 +233,9 @@ def rules(draw: st.DrawFn) -> Rule:
         )
     )  # fmt: skip
     stat, base = draw(stats) if measure.metric else "", draw(st.one_of(st.just(""), names))
+    if measure.word in OF_ANSWERS:
+        base = ""
+    operators = ["<", "<=", ">", ">=", *(["=="] if measure.units is COUNT else [])]
     if base:
         unit = draw(
             st.sampled_from(["pp"] if measure.units is SHARE else ["%", *sorted(measure.units)])
@@ -233,14 +243,14 @@ def rules(draw: st.DrawFn) -> Rule:
         stat = "p99" if stat in ("min", "max") else stat
     return Rule(
         measure.word,
-        "within" if base else draw(st.sampled_from(["<", "<=", ">", ">="])),
+        "within" if base else draw(st.sampled_from(operators)),
         number,
         unit,
         stat,
         tuple(
             (key, value)
             for key, value in where.items()
-            if key in STAGES or measure.word not in OF_SCHEDULE
+            if key in STAGES or measure.word not in (*OF_SCHEDULE, *OF_ANSWERS)
         ),
         tuple(draw(st.lists(conditions(), max_size=3))) if measure.word in GIVEN else (),
         draw(st.sampled_from(["", "warn", "abort"])),
