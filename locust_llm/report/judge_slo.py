@@ -75,7 +75,14 @@ from locust_llm.settings.sweep_option import RATE
 from locust_llm.slo.binomial_intervals import count_needed_values
 from locust_llm.slo.capacity_search import CapacitySearch, format_load
 from locust_llm.slo.load_generator_health import INVALID, UNCERTIFIED
-from locust_llm.slo.metric_definitions import BY_WORD, OF_OUTPUT_TOKENS, OF_SCHEDULE, SHARE, TIME
+from locust_llm.slo.metric_definitions import (
+    BY_WORD,
+    OF_ANSWERS,
+    OF_OUTPUT_TOKENS,
+    OF_SCHEDULE,
+    SHARE,
+    TIME,
+)
 from locust_llm.slo.rules import (
     ABORT,
     AT_EDGE,
@@ -685,6 +692,8 @@ def _judged_by_stages(entry: RuleEntry, sweep: SweepSummary, run: Run) -> SloRes
         return _at_partners(rule, sweep)
     if rule.staged:
         return _at_stages(rule, sweep, run)
+    if rule.metric in OF_ANSWERS:
+        return _at_all_stages(rule, sweep)
 
     if sweep.capacity is not None and (searched := _judge_searched(rule, sweep)) is not None:
         return searched
@@ -804,6 +813,18 @@ def _at_stages(rule: Rule, sweep: SweepSummary, run: Run) -> SloResult:
     return _open(
         rule, f"there is no stage of {missing}: {sweep.ended or 'the run did not end in order'}"
     )
+
+
+def _at_all_stages(rule: Rule, sweep: SweepSummary) -> SloResult:
+    """The worst of all stages: a wrong answer is wrong at any load."""
+    held = [
+        (level, result) for level in sweep.levels if (result := _result(level, rule)) is not None
+    ]
+    if not held:
+        return _open(rule, "no stage was measured")
+    level, worst = max(held, key=_rank_of_stage)
+    reason = "; ".join(filter(None, (f"at {describe_levels(sweep.axis, level)}", worst.reason)))
+    return replace(worst, of_stage=level.value, reason=reason)
 
 
 def _at_partners(rule: Rule, sweep: SweepSummary) -> SloResult:

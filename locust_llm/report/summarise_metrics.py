@@ -8,9 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from locust_llm.answers.reference_answer import ReferenceAnswer
 from locust_llm.records.outcomes import CANCELLED, CUT, FAILURES, OK
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import ProcessHealth, Run
+from locust_llm.report.answer_results import find_answer_results
 from locust_llm.report.array_types import Floats
 from locust_llm.report.distribution_rows import (
     adjust_for_failures,
@@ -113,6 +115,7 @@ def summarise_run(
     experiment: Experiment | None = None,
     unread: Sequence[str] = (),
     outages: Sequence[Outage] | None = None,
+    references: Sequence[ReferenceAnswer] = (),
 ) -> Summary:
     """All figures of the tables of a run. Only the profiling phase counts, but for ``warmup`` and
     for the throughput in the measured time of a stage.
@@ -121,7 +124,7 @@ def summarise_run(
     the results of the stages, which decide the rules; repeats are judged together. ``levels``: the
     occupancy, if known; ``interference``: of prefills with decodes, if computed; ``experiment``:
     None of a load test; ``unread``: a sentence for each unreadable line; ``outages``: None: they
-    are found by the records alone.
+    are found by the records alone; ``references``: the answers to reference prompts.
     """
     everything = RequestSelection(columns.requests, np.ones(len(columns.requests), np.bool_))
     warm, main = (
@@ -139,7 +142,8 @@ def summarise_run(
     gaps = {name: columns.gaps.get(name, GapCounts()) for name in ("profiling", "warmup")}
     found = _evidence_of_run(main, run)
     settled = find_settled_window(main, time, run) if loaded is None else None
-    seen = Evaluation(main, run, None, None, records, ended, time, settled=settled)
+    answers = find_answer_results(run, records, references)
+    seen = Evaluation(main, run, None, None, records, ended, time, answers=answers, settled=settled)
     rates = [*_throughputs(ended, time), *make_goodput_rows(seen)]
     looks = len(run.settings.looks) or 1
     rows = _rows(main, gaps["profiling"], percentiles, rates, looks)

@@ -392,9 +392,18 @@ def _summary(
             f"{describe_failure(error)}"
         )
     summary = summarise_run(
-        columns, run, unread.count, records, sweep, levels, beside, experiment, unread.reasons,
+        columns,
+        run,
+        unread.count,
+        records,
+        sweep,
+        levels,
+        beside,
+        experiment,
+        unread.reasons,
         outages,
-    )  # fmt: skip
+        _read_references(folder, []) if run.settings.check_answers else (),
+    )
     if (
         experiment is None
         and not (staged and sweep is not None and not sweep.repeats)

@@ -373,6 +373,8 @@ MEASURES: Final = (
 )  # fmt: skip
 OF_SCHEDULE: Final = ("delivered", "completed")
 """The measures of an open loop's schedule."""
+OF_RUN: Final = (*OF_SCHEDULE, *OF_ANSWERS)
+"""The measures of a run or a stage as a whole: no request has one, and no selector chooses."""
 OF_OUTPUT_TOKENS: Final = (
     "itl", "output_tokens_per_s", "output_tokens_per_s_per_user", "total_tokens_per_s",
 )  # fmt: skip

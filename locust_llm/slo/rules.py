@@ -40,6 +40,7 @@ from .metric_definitions import (
     GIVEN,
     MEASURES,
     OF_ANSWERS,
+    OF_RUN,
     OF_SCHEDULE,
     POOLED,
     RATE,
@@ -207,7 +208,7 @@ class Rule(msgspec.Struct, frozen=True):
         limit."""
         measure = BY_WORD[self.metric]
         is_count = measure.metric is None and measure.units is SHARE
-        if self.base or self.metric in (*OF_SCHEDULE, *OF_ANSWERS) or not is_count:
+        if self.base or self.metric in OF_RUN or not is_count:
             return False
         return self.limit == (0.0 if self.op.startswith("<") else 1.0)
 
@@ -238,14 +239,14 @@ class Rule(msgspec.Struct, frozen=True):
         if self.base or self.felt:
             return False
         if measure.metric is None:
-            return measure.units is SHARE and measure.word not in (*OF_SCHEDULE, *OF_ANSWERS)
+            return measure.units is SHARE and measure.word not in OF_RUN
         return (self.stat, self.op[0]) not in (("max", ">"), ("min", "<"))
 
     def holds(self, value: float) -> bool:
         """Whether the rule holds for this value, in the unit of ``limit``. For ``within`` the value
         is the difference to the base."""
         if self.op == EQUALS:
-            return eq(value, self.limit)
+            return bool(eq(value, self.limit))
         return bool((le if self.base else OPERATORS[self.op])(value, self.limit))
 
     def decides_around(self, low: float, high: float) -> bool:

@@ -27,8 +27,7 @@ from locust_llm.records.rule_measures import meets_condition, read_measure
 from locust_llm.slo.metric_definitions import (
     BY_WORD,
     ERROR_RATE,
-    OF_ANSWERS,
-    OF_SCHEDULE,
+    OF_RUN,
     POOLED,
     RATE,
     SHARE,
@@ -319,7 +318,7 @@ class RuleBoard:
 
 def _has_value(rule: Rule) -> bool:
     """Its value is known before the report."""
-    return not (rule.base or rule.felt or rule.metric in (*OF_SCHEDULE, *OF_ANSWERS))
+    return not (rule.base or rule.felt or rule.metric in OF_RUN)
 
 
 def judge_progress(rule: Rule, progress: RuleProgress | None, so_far: float | None) -> str:

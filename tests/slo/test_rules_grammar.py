@@ -15,7 +15,7 @@ from locust_llm.slo.metric_definitions import (
     GIVEN,
     MEASURES,
     OF_ANSWERS,
-    OF_SCHEDULE,
+    OF_RUN,
     POOLED,
     RATE,
     SHARE,
@@ -250,7 +250,7 @@ def rules(draw: st.DrawFn) -> Rule:
         tuple(
             (key, value)
             for key, value in where.items()
-            if key in STAGES or measure.word not in (*OF_SCHEDULE, *OF_ANSWERS)
+            if key in STAGES or measure.word not in OF_RUN
         ),
         tuple(draw(st.lists(conditions(), max_size=3))) if measure.word in GIVEN else (),
         draw(st.sampled_from(["", "warn", "abort"])),

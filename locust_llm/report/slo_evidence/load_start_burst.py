@@ -12,7 +12,7 @@ from locust_llm.records.run_facts import Run
 from locust_llm.report.measurement_window import find_users_started
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.slo.binomial_intervals import binomial_cdf
-from locust_llm.slo.metric_definitions import BY_WORD, OF_SCHEDULE, POOLED, RATE
+from locust_llm.slo.metric_definitions import BY_WORD, OF_RUN, POOLED, RATE
 from locust_llm.slo.rules import Rule
 from locust_llm.text.format import count_distinguishing_digits, format_brief, format_count
 
@@ -119,7 +119,7 @@ def _find_broken(rule: Rule, seen: Evaluation) -> ValueBounds | None:
     """1 for each request that is certainly beyond the limit, else 0, with its send. None: no
     request is by itself."""
     measure = BY_WORD[rule.metric]
-    whole = rule.base or rule.metric in OF_SCHEDULE or measure.units is RATE
+    whole = rule.base or rule.metric in OF_RUN or measure.units is RATE
     if whole or measure.tag == POOLED:
         return None
     part = select_requests(rule, seen.main)
@@ -170,6 +170,6 @@ def _find_drained(main: RequestSelection, at: float) -> float:
 def _evaluate_after(rule: Rule, seen: Evaluation, started_at: float) -> ObservedValue:
     """The figure of what was sent after the start."""
     later = seen.main.where(find_send_times(seen.main) > started_at)
-    if later.size < MIN_VALUES or rule.metric in OF_SCHEDULE:
+    if later.size < MIN_VALUES or rule.metric in OF_RUN:
         return ObservedValue(None)
     return compute_rule_value(rule, seen._replace(main=later, ended=later, delivery=None))

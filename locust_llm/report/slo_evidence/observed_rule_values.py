@@ -3,7 +3,7 @@ its interval."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import msgspec
@@ -12,6 +12,7 @@ import numpy as np
 from locust_llm.records.outcomes import CANCELLED, CUT, FAILURES, OK, RETRIED
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
+from locust_llm.report.answer_results import AnswersUnderLoad
 from locust_llm.report.array_types import Floats
 from locust_llm.report.inter_token_gaps import GapCounts, merge_gap_counts
 from locust_llm.report.load_records import earliest_chunks_us
@@ -25,6 +26,7 @@ from locust_llm.slo.load_generator_health import ClientVerdict
 from locust_llm.slo.metric_definitions import (
     BY_WORD,
     LATE,
+    OF_ANSWERS,
     OF_SCHEDULE,
     POOLED,
     RATE,
@@ -44,6 +46,7 @@ from locust_llm.slo.rules import (
 from locust_llm.text.format import format_count, format_duration
 
 from . import confidence_intervals
+from .answer_rule_values import observe_answers
 from .censoring import (
     COUNTED,
     ValueBounds,
@@ -57,6 +60,7 @@ from .censoring import (
 )
 from .confidence_intervals import MIN_VALUES, SHORT, ConfidenceInterval, ShareEvidence
 from .long_run_error import weigh_shapes
+from .observed_value import ObservedValue as ObservedValue
 
 TOO_FEW: Final = "too few samples"
 """Begins a reason that more requests may change."""
@@ -80,61 +84,6 @@ KINDS: Final = 10
 """How many user classes, names or models are listed."""
 
 
-@dataclass(frozen=True)
-class ObservedValue:
-    """A figure in the base unit of its rule: seconds, a share of 1, a number a second."""
-
-    value: float | None
-    """None: there is nothing to judge, and ``note`` says why."""
-    ends: Ends | None = (None, None)
-    """Of its interval; None: a fact of the run, which has none."""
-    count: int = 0
-    note: str = ""
-    worst: float | None = None
-    """The figure if what is not known of cut requests comes out at its worst, where it differs;
-    then ``value`` is the one at its best."""
-    cut: int = 0
-    """Requests among them that were cut."""
-    undecided: int = 0
-    """Those of which it is not known whether they meet the rule."""
-    never_sent: int = 0
-    """Arrivals that were due and never sent: of none of them it is known whether it meets the
-    rule."""
-    size: float | None = None
-    """Effective sample size: as many independent requests would say as much. None: of a fact, or of
-    too few."""
-    trend: str = ""
-    """``rises`` or ``falls``: its values were not steady over the run."""
-    later: float | None = None
-    """What a figure that goes on to get worse comes to in as much time again (``_extrapolate``);
-    None: not known."""
-    extrapolated: bool = False
-    """An end of its interval lies beyond all values."""
-    slowest: float = 0.0
-    """As of a ConfidenceInterval."""
-    gaps_of: int = 0
-    """Of how many requests the ``count`` gaps are; 0: it counts no gaps."""
-    infinite: int = 0
-    """Failed requests that count as +infinity in a percentile."""
-    cancelled: int = 0
-    """Requests among them that were cancelled on purpose."""
-    settled: "ObservedValue | None" = None
-    """Of a rate: the same without the start and the end of the load. None: of any other figure, or
-    where these are not left out."""
-
-    def decides(self, rule: Rule) -> bool | None:
-        """Whether the rule holds, at the figure and at both ends alike; None if they differ."""
-        low, high = (self.value, self.value) if self.ends is None else self.ends
-        at = (
-            -math.inf if low is None else low,
-            math.inf if high is None else high,
-            self.value,
-            self.worst,
-        )
-        held = {rule.holds(value) for value in at if value is not None}
-        return held.pop() if len(held) == 1 and self.value is not None else None
-
-
 class Evaluation(NamedTuple):
     """What the rules are held against."""
 
@@ -154,6 +103,8 @@ class Evaluation(NamedTuple):
     silent_from: float | None = None
     """From then on, in Unix seconds, nothing answered to the end of the run. None: it did."""
     outages: tuple[Outage, ...] = ()
+    answers: AnswersUnderLoad | None = None
+    """What the checks of answers found. None: there were none."""
     settled: RateWindow | None = None
     """``time`` without the start and the end of the load. None: they are not in it, or too little
     is left without them."""
@@ -162,6 +113,8 @@ class Evaluation(NamedTuple):
 def compute_rule_value(rule: Rule, seen: Evaluation) -> ObservedValue:
     """The figure of a rule; what stands in no column and in no count says so in its note."""
     measure = BY_WORD[rule.metric]
+    if rule.metric in OF_ANSWERS:
+        return observe_answers(rule.metric, seen.answers)
     if rule.metric in OF_SCHEDULE:
         if (d := seen.delivery) is None:
             return ObservedValue(None, note=NO_SCHEDULE.format(rule.metric))

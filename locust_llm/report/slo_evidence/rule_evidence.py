@@ -18,7 +18,7 @@ from locust_llm.slo.capacity_search import RuleEvidence, StageEvidence
 from locust_llm.slo.metric_definitions import (
     BY_WORD,
     LATENCY,
-    OF_SCHEDULE,
+    OF_RUN,
     POOLED,
     RATE,
     TTFT,
@@ -135,7 +135,7 @@ def measure_rule_evidence(
 ) -> RuleEvidence | None:
     """``found`` is the rule's value. None: the stage shows nothing about the rule."""
     measure = BY_WORD[rule.metric]
-    if rule.base or rule.metric in OF_SCHEDULE or measure.tag == POOLED or measure.units is RATE:
+    if rule.base or rule.metric in OF_RUN or measure.tag == POOLED or measure.units is RATE:
         return _of_figure(rule, found)
     part = select_requests(rule, seen.main)
     if measure.metric is None:

@@ -26,18 +26,20 @@ from locust_llm.records.reference_answers_file import (
     format_reference_answer,
 )
 from locust_llm.records.run_facts import Stage
-from locust_llm.report.console_summary import format_ending
-from locust_llm.report.document_blocks import TableBlock, TextBlock
-from locust_llm.report.sections.answers_under_load import (
+from locust_llm.report.answer_results import (
     AnswerIsolation,
     AnswersUnderLoad,
     compare_references,
+    measure_isolation,
+    select_answers,
+)
+from locust_llm.report.console_summary import format_ending
+from locust_llm.report.document_blocks import TableBlock, TextBlock
+from locust_llm.report.sections.answers_under_load import (
     describe_isolation,
     describe_references,
     format_answers_line,
     make_answers_blocks,
-    measure_isolation,
-    select_answers,
 )
 from locust_llm.report.write_report_files import write_reports
 

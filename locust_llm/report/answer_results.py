@@ -1,0 +1,270 @@
+"""Answer results: whether every session got its own answers, whether answers are those of the idle
+server, and what was wrong in single answers.
+
+A swapped answer shows only if it has the marker of its session, so the share of answers with their
+own marker is the sensitivity. No leak in n answers with sensitivity s bounds the share of swapped
+answers: with 1 - 0.05^(1 / (n s)) or more of them, 95 of 100 such runs would show one.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Final
+
+import msgspec
+
+from locust_llm.answers.answer_integrity import find_duplicates
+from locust_llm.answers.compare_answers import ComparedAnswer, compare_with_idle
+from locust_llm.answers.fault_names import DUPLICATE_ID, FAULT_SENTENCES
+from locust_llm.answers.mismatch_rates import (
+    IDLE_SERVER,
+    LOADED_SERVER,
+    MismatchRate,
+    RequestEnds,
+    compute_mismatch_rates,
+    find_rate,
+)
+from locust_llm.answers.reference_answer import AFTER_LOAD, IDLE, ReferenceAnswer
+from locust_llm.records.outcomes import CANCELLED, CUT, RETRIED
+from locust_llm.records.record import Record
+from locust_llm.records.run_facts import Run
+from locust_llm.text.format import clean_line, format_count
+
+CONFIDENCE: Final = 0.95
+SIGNIFICANT: Final = 0.05
+LEAST_SENSITIVITY: Final = 0.01
+"""With a smaller share of answers that have their own marker, leaks could hardly be seen."""
+MAX_SHOWN: Final = 20
+"""The differences that are shown with their texts."""
+BEFORE: Final = 30
+BEHIND: Final = 70
+"""The characters that are shown before and behind the first difference."""
+FIRST_DIFFERENCE: Final = "▸"
+
+
+class AnswerIsolation(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether answers hold the session markers of others."""
+
+    answers: int
+    """The searched answers."""
+    marked: int
+    """Those whose own session has a marker."""
+    asked: int
+    """Those whose request asked for the marker."""
+    asked_repeated: int
+    """How many of these have it."""
+    repeated: int
+    """All answers that have their own marker."""
+    leaks: int
+    """The answers with a foreign marker."""
+    faults: dict[str, int] = {}
+    """How many answers had each fault, by its name."""
+
+    @property
+    def sensitivity(self) -> float:
+        """The share of marked answers that have their own marker: a swapped one would show."""
+        return self.repeated / self.marked if self.marked else 0.0
+
+    @property
+    def most_swapped(self) -> float | None:
+        """Without a leak, at most this share of answers was swapped, with 95 % confidence. None:
+        there is no bound."""
+        if self.leaks or not self.repeated:
+            return None
+        seen = self.answers * self.sensitivity
+        return float(1 - (1 - CONFIDENCE) ** (1 / seen))
+
+
+class ShownDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer that differs from the idle one, with the text around the first difference."""
+
+    prompt: int
+    """From 1."""
+    situation: str
+    size: str
+    """See AnswerDifference."""
+    margin: float | None
+    idle_text: str
+    text: str
+    broken: tuple[str, ...] = ()
+
+
+class ReferenceComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """The answers to reference prompts."""
+
+    prompts: int
+    """The prompts with an idle answer."""
+    sent: int
+    failed: int
+    without: tuple[str, ...] = ()
+    """The fields that the server refused."""
+    faults: dict[str, int] = {}
+    """How many reference answers had each fault, by its name."""
+    rates: tuple[MismatchRate, ...] = ()
+    differences: tuple[ShownDifference, ...] = ()
+    more_differences: int = 0
+    """The differences that are not shown."""
+
+
+class AnswersUnderLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether answers are right."""
+
+    isolation: AnswerIsolation
+    references: ReferenceComparison | None = None
+    """None: no reference prompt was asked."""
+
+    @property
+    def is_alarming(self) -> bool:
+        """An answer was wrong, or the load makes answers differ."""
+        if self.isolation.leaks or self.isolation.faults:
+            return True
+        references = self.references
+        return references is not None and (
+            bool(references.faults) or is_worse_under_load(references)
+        )
+
+
+def measure_isolation(records: Iterable[Record]) -> AnswerIsolation:
+    """Count the checks of all answers, of the warmup too."""
+    counts = Counter[str]()
+    faults = Counter[str]()
+    ids = list[int]()
+    for record in records:
+        checks = record.answer
+        if checks is None:
+            continue
+        faults.update(set(checks.faults))
+        if checks.id_hash is not None:
+            ids.append(checks.id_hash)
+        if not checks.searched:
+            continue
+        counts["answers"] += 1
+        counts["marked"] += checks.marker is not None
+        counts["asked"] += checks.asked
+        counts["asked_repeated"] += checks.asked and checks.repeated
+        counts["repeated"] += checks.repeated
+        counts["leaks"] += bool(checks.foreign)
+    if duplicates := sum(find_duplicates(ids).values()):
+        faults[DUPLICATE_ID] += duplicates
+    return AnswerIsolation(
+        answers=counts["answers"],
+        marked=counts["marked"],
+        asked=counts["asked"],
+        asked_repeated=counts["asked_repeated"],
+        repeated=counts["repeated"],
+        leaks=counts["leaks"],
+        faults=_order_faults(faults),
+    )
+
+
+def compare_references(
+    answers: Sequence[ReferenceAnswer], records: Iterable[Record]
+) -> ReferenceComparison | None:
+    """``records`` are those of the load, which show what was cancelled or retried. None: there are
+    no answers."""
+    if not answers:
+        return None
+    cancelled = list[float]()
+    retried = list[float]()
+    for record in records:
+        if record.outcome in (CANCELLED, CUT):
+            cancelled.append(record.closed_unix_s)
+        elif record.outcome == RETRIED:
+            retried.append(record.closed_unix_s)
+    compared = [*compare_with_idle(answers)]
+    different = [one for one in compared if one.difference is not None]
+    different.sort(key=_rank)
+    faults = Counter[str]()
+    for one in compared:
+        faults.update(set(one.list_faults()))
+    idle = {(one.server, one.prompt) for one in answers if one.asked == IDLE and not one.error}
+    return ReferenceComparison(
+        prompts=len({prompt for _, prompt in idle}),
+        sent=len(answers),
+        failed=sum(bool(answer.error) for answer in answers),
+        without=tuple(sorted(set(chain.from_iterable(answer.without for answer in answers)))),
+        faults=_order_faults(faults),
+        rates=compute_mismatch_rates(compared, RequestEnds(cancelled), RequestEnds(retried)),
+        differences=tuple(map(_show, different[:MAX_SHOWN])),
+        more_differences=max(0, len(different) - MAX_SHOWN),
+    )
+
+
+def _order_faults(faults: Counter[str]) -> dict[str, int]:
+    """The gravest fault first."""
+    known = {name: faults[name] for name in FAULT_SENTENCES if faults[name]}
+    return known | dict(faults)
+
+
+def select_answers(answers: Iterable[ReferenceAnswer], run: Run) -> list[ReferenceAnswer]:
+    """The answers of a run, or of a stage: the idle ones, and those that were asked in its time."""
+    stage = run.stage
+    if stage is None:
+        return [*answers]
+    return [
+        answer
+        for answer in answers
+        if answer.asked == IDLE or stage.began_at <= answer.sent_at <= stage.ended_at
+    ]
+
+
+def _rank(one: ComparedAnswer) -> tuple[bool, bool, float]:
+    """What counts comes first, with the widest margin first."""
+    assert one.difference is not None
+    margin = one.difference.margin
+    return not one.difference.is_mismatch, margin is None, -(margin or 0.0)
+
+
+def _show(one: ComparedAnswer) -> ShownDifference:
+    assert one.difference is not None
+    at = one.difference.at_character
+    return ShownDifference(
+        prompt=one.answer.prompt + 1,
+        situation=_describe_situation(one.answer),
+        size=one.difference.size,
+        margin=one.difference.margin,
+        idle_text=_cut_out(one.idle.whole_text, at),
+        text=_cut_out(one.answer.whole_text, at),
+        broken=one.difference.broken,
+    )
+
+
+def _cut_out(text: str, at: int) -> str:
+    """The text around a place, which is marked."""
+    begin = max(0, at - BEFORE)
+    before = clean_line(("… " if begin else "") + text[begin:at] + "|")[:-1]
+    behind = clean_line(text[at : at + BEHIND] or "(end)")
+    more = " …" if len(text) > at + BEHIND else ""
+    return f"{before}{FIRST_DIFFERENCE}{behind}{more}"
+
+
+def _describe_situation(answer: ReferenceAnswer) -> str:
+    when = {IDLE: "idle", AFTER_LOAD: "after the load"}.get(
+        answer.asked, f"{format_count(answer.in_flight, 'request')} in flight"
+    )
+    parts = [when, "streamed" if answer.streamed else "not streamed"]
+    if answer.cached_tokens is not None:
+        parts.append("warm cache" if answer.cached_tokens else "cold cache")
+    return ", ".join([*filter(None, [answer.server]), *parts])
+
+
+def is_worse_under_load(references: ReferenceComparison) -> bool:
+    """More answers differ than chance allows, or some by a wide margin, which none did idle."""
+    load = find_rate(references.rates, LOADED_SERVER)
+    idle = find_rate(references.rates, IDLE_SERVER)
+    if load is None or idle is None:
+        return False
+    new_ones = load.wide > 0 and not idle.wide
+    return new_ones or (load.p is not None and load.p < SIGNIFICANT)
+
+
+def find_answer_results(
+    run: Run, records: Iterable[Record], references: Iterable[ReferenceAnswer]
+) -> AnswersUnderLoad | None:
+    """The results of a run, or of a stage. None: answers were not checked."""
+    if not run.settings.check_answers:
+        return None
+    return AnswersUnderLoad(
+        isolation=measure_isolation(records),
+        references=compare_references(select_answers(references, run), records),
+    )
