@@ -201,7 +201,7 @@ def check_server(
     except DiscoveryFailed as error:
         unreachable = str(error).startswith(
             ("cannot reach", "TLS with", "--host")
-        ) or " was not asked: " in str(error)
+        ) or " was not reached: " in str(error)
         yield CheckFinding(
             PROBLEM, "reachable" if unreachable else "refused", str(error).removesuffix(WAIT_ADVICE)
         )

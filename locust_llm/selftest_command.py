@@ -285,7 +285,7 @@ def format_selftest(result: SelftestResult) -> str:
 
 def _lines(result: SelftestResult) -> Iterator[str]:
     wire = "TLS" if result.tls else "plain HTTP"
-    merged = f"{result.merged_share:.2%} of them came more than one to a read"
+    merged = f"{result.merged_share:.2%} of them were read together with others"
     yield f"{result.streams} streams over {wire}, {result.seconds:.1f} s, {result.chunks:,} chunks, {merged}"
     server = (
         ""
@@ -311,12 +311,10 @@ def _lines(result: SelftestResult) -> Iterator[str]:
             [_format_bounds(name, row.difference) for name, row in rows],
         )
         yield ""
-        yield (
-            "True: all chunks. Bounds: what a run would state, which does not know the true times."
-        )
+        yield ("True: all chunks. Bounds: what a run reports, as it cannot see the true times.")
         if result.merged_share:
             yield (
-                "Chunks that came more than one to a read are in no reported gap and in no "
+                "Chunks that were read together with others are in no reported gap and in no "
                 "difference."
             )
     yield ""

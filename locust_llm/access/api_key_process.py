@@ -151,7 +151,7 @@ def get_key_command(text: str, lifetime_s: float | None) -> KeyCommand:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise KeyFailed(f"{FLAG} is no command: {error}") from None
+        raise KeyFailed(f"{FLAG} is not a valid command: {error}") from None
     if not words:
         raise KeyFailed(f"{FLAG} is empty")
     return KeyCommand(words, lifetime_s)

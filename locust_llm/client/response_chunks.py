@@ -67,7 +67,7 @@ CHUNK_SIZE: Final = re.compile(rb"0*[1-9a-fA-F][0-9a-fA-F]{0,5}")
 CUT_SHORT: Final = (
     "the server closed the connection without a TLS close_notify, so the end may be missing"
 )
-NO_END: Final = "complete by its [DONE], although the HTTP message does not end"
+NO_END: Final = "the stream has its [DONE], but the HTTP message does not end"
 
 
 class Response:
@@ -371,7 +371,7 @@ class Response:
             if frame.complete:  # a whole answer, and something after it
                 frame.closed_by_peer = True
             else:
-                self.failure = self.failure or ("malformed", f"no HTTP: {mistake}")
+                self.failure = self.failure or ("malformed", f"not HTTP: {mistake}")
             self.over = True
             if self.headers_ns is None and frame.has_headers:
                 self._handle_headers(b"")

@@ -184,12 +184,12 @@ class ShareMonitor:
         return evidence >= math.log(SURE)
 
     def __str__(self) -> str:
-        may = f"{100 * self._may:.3g}% may be" if self._may else "none may be"
+        may = f"{100 * self._may:.3g}% allowed" if self._may else "none allowed"
         counted = f"{self._beyond} of {self.count} {self._what}; {may}"
         if not self._open:
             return counted
         late = f", {self._open_beyond} of them {self._what} already" if self._open_beyond else ""
-        return f"{counted}; {self._open} under way{late}"
+        return f"{counted}; {self._open} in flight{late}"
 
 
 class MeanMonitor:

@@ -311,7 +311,7 @@ class PhaseRunner:
                     )
                     for rule in rules
                 )
-                look = f"at look {number} of at most {len(looks)}"
+                look = f"at interim analysis {number} of at most {len(looks)}"
                 self._store.add_note(f"{DECIDED}{looked_s:.0f} s, {look}.")
                 self._shutdown.begin()
                 return

@@ -209,10 +209,7 @@ def explain_withdrawal(before: ClientVerdict | None, now: ClientVerdict | None) 
     level = OK if now is None else now.level
     changed = "withdrawn" if level == OK else f"{level} now"
     reasons = "; ".join(before.reasons)
-    return (
-        f"The client verdict {before.level} is {changed}: what it rested on holds no longer "
-        f"({reasons})"
-    )
+    return f"The client verdict {before.level} is {changed}: its reasons no longer hold ({reasons})"
 
 
 def is_live_terminal(out: TextIO) -> bool:

@@ -238,7 +238,7 @@ class Controller:
 
     def fail(self, why: str) -> None:
         """End the run, as something in the controller broke."""
-        self._failed("the control of the run", why)
+        self._failed("the run controller", why)
 
     def _failed(self, worker: str, failure: str) -> None:
         """End the run with a report of what there is, as no other process takes over what a failed

@@ -44,7 +44,7 @@ def irregular_kind(mode: int) -> str:
     """The kind of a file with this mode, in words. Empty: it is a regular file or a directory."""
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
         return ""
-    return next((words for is_one, words in KINDS if is_one(mode)), "no file")
+    return next((words for is_one, words in KINDS if is_one(mode)), "not a file")
 
 
 def open_regular(path: Path | str) -> BinaryIO:

@@ -61,5 +61,5 @@ def explain_irregular_file(path: str) -> str:
         return ""
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # which the system itself refuses to read
         return ""
-    kind = "a pipe" if stat.S_ISFIFO(mode) else "no regular file"
+    kind = "a pipe" if stat.S_ISFIFO(mode) else "not a regular file"
     return f"{kind}: use a regular file, because it is read more than once"

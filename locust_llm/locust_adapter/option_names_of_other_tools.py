@@ -204,7 +204,9 @@ def _explain_other_meaning(name: str, value: str) -> str:
         if here := OPTION_BY_GUIDELLM_PROFILE.get(value.lower()):
             return f"{value} is guidellm's: use {here}"
         if not value or value.startswith("-"):
-            return "takes a name: the profiler that vllm bench starts by it has no equivalent"
+            return (
+                "takes a name here: vllm bench starts a profiler with it, which has no equivalent"
+            )
     if name == "-H" and HEADER.match(value):
         return "takes the host: a header is --header 'NAME: VALUE' here"
     if name == "-u" and is_address(value):
@@ -221,7 +223,7 @@ def _meant(name: str, known: Collection[str]) -> str:
     if here := OPTION_BY_PEER_NAME.get(name):
         return f"use {here}"
     if name == "--rate-type":
-        return "what --profile names with guidellm is --request-rate, -u or --sweep here"
+        return "for the loads of guidellm's --profile, use --request-rate, -u or --sweep"
     if name in UNSUPPORTED_PEER_OPTIONS:
         return "it has no equivalent"
     if _find_only_longer(name, known):

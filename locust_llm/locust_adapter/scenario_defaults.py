@@ -220,9 +220,7 @@ def _value(scenario: Scenario, key: str, option: Option) -> Any:
             f"{truncate_quoted_text(repr(value))}"
         )
     elif option.kind is str and not _text(value):
-        refuse_run(
-            f"{place}: takes a text, got {truncate_quoted_text(str(value) or 'an empty one')}"
-        )
+        refuse_run(f"{place}: takes text, got {truncate_quoted_text(str(value) or 'none')}")
     if option.choices and option.field != "endpoint_type" and value not in option.choices:
         refuse_run(f"{place}: must be one of {', '.join(option.choices)}, got {value!r}")
     for mistake in find_out_of_range(Settings(**{option.field: value}), [option]):

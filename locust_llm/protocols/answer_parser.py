@@ -578,7 +578,7 @@ class Completion:
         if not self.finished and self.complaint is not None:
             return "stream_error", self.complaint
         if not self.finished and self.words is not None and not self.content:
-            return "malformed", f"no JSON: {self.words}"
+            return "malformed", f"not JSON: {self.words}"
         if not self.finished:
             return "truncated", "the response ended without a finish_reason"
         if not self.closing and (unfinished := len(self._expected - self.finished)):

@@ -42,7 +42,7 @@ NAMES: Final = {
     USER: "waiting for a free user",
     LATE: "late send (load generator)",
     RETRIES: "earlier attempts",
-    GATE: "the gate",
+    GATE: "waiting for a prefill slot",
     PERMIT: "permit on its way (load generator)",
     CONNECT: "connecting",
     SEND: "sending",

@@ -193,7 +193,7 @@ def find_contradiction(record: Record) -> str:
     if record.merged and max(index for index, _ in record.merged) >= len(us):
         return "merged has an index beyond the last chunk"
     if record.chunk_tokens and sum(chunks for _, chunks in record.chunk_tokens) != len(us):
-        return "chunk_tokens are not of its chunks"
+        return "chunk_tokens do not match its chunks"
     return ""
 
 

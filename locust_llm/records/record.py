@@ -307,7 +307,7 @@ def unpack_record(packed: bytes) -> Record:
     length, kind = _HEAD.unpack_from(packed)
     at = _HEAD.size + length
     if kind not in _TYPES or at > len(packed):
-        raise ValueError("no packed record")
+        raise ValueError("not a packed record")
     stamps = array(chr(kind))
     if (
         length > MAX_FIELDS_BYTES or len(packed) - at > 2 * MOST_CHUNKS * stamps.itemsize

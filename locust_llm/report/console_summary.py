@@ -627,7 +627,7 @@ def _fit_runs(
         rows = [(Path(compared.base).name, "base", *base)]
         for name, pair in zip(names, compared.runs, strict=True):
             rows.append((name, *_summarise_run(pair, keys)))
-        table = _align_all([("", "seen to differ", *(line.label for line in lines)), *rows])
+        table = _align_all([("", "significant", *(line.label for line in lines)), *rows])
         if not lines or max(map(len, table)) <= width:
             return [truncate_text(line, width) for line in table], set(keys)
         lines.pop()
@@ -651,7 +651,7 @@ def _summarise_run(pair: RunPair, keys: Sequence[tuple[str, str]]) -> Iterator[s
 def _list_other_changes(pair: RunPair, keys: Collection[tuple[str, str]]) -> Iterator[str]:
     """The changes of values that have no column, and why there are none."""
     if pair.other_work:
-        yield f"not compared, as this was other work ({pair.other_work})"
+        yield f"not compared, because the workload differs ({pair.other_work})"
     for end in ("better", "worse"):
         labels = [
             line.label
@@ -706,7 +706,7 @@ def _pair(comparison: Comparison, pair: RunPair, width: int, room: int) -> list[
     if changes:
         result += f": {', '.join(changes)}"
     if pair.other_work:
-        result = f"not compared, as this was other work ({pair.other_work})"
+        result = f"not compared, because the workload differs ({pair.other_work})"
     result = "; ".join(filter(None, (what, result)))
     lines = _wrapped(f"{pair.folder} against {comparison.base}: {result}.", width, MAX_HEADLINE)
     warnings = [SIMULATED] * comparison.simulated

@@ -110,7 +110,7 @@ ICL: Final = "icl"
 ITL: Final = "itl"
 INTERVAL_CROSSES: Final = "its 95% interval crosses the limit"
 BEYOND_VALUES: Final = "an end of it lies beyond all values"
-MAY_BE_OFF: Final = "the load generator may have it off by up to"
+MAY_BE_OFF: Final = "the error of the load generator may be up to"
 MAX_LONGER: Final = 100.0
 """So many times as long a run is the most that is advised."""
 LEAST_LONGER: Final = 1.25
@@ -238,7 +238,7 @@ def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
     if rule is None:
         return SloResult(rule=entry.text, status=INCONCLUSIVE, reason=entry.why)
     if rule.staged and stage is None:
-        return _open(rule, "it names stages, and this is no sweep")
+        return _open(rule, "it selects stages, but this run is not a sweep")
     if stage is not None and not rule.at(stage.value):
         return None
     base, found = _base_of(rule, seen) if rule.base else (None, compute_rule_value(rule, seen))
@@ -309,7 +309,9 @@ def _describe_counted_beside(found: ObservedValue, reason: str) -> str:
     if found.infinite and not named:
         counted.append(f"{format_count(found.infinite, 'failed request')} as +infinity")
     if found.cancelled:
-        counted.append(f"{format_count(found.cancelled, 'cancelled request')} with what they had")
+        counted.append(
+            f"{format_count(found.cancelled, 'cancelled request')} with the values that they had"
+        )
     beside = f"with {' and '.join(counted)}, unlike the table of successful ones" if counted else ""
     cut = _cut(found)
     return "; ".join(filter(None, ("" if cut in reason else cut, beside)))
@@ -355,7 +357,7 @@ def _find_decision(rule: Rule, found: ObservedValue, run: Run) -> DecidedRule | 
 def _describe_decision(look: DecidedRule) -> str:
     """``decided at the look after 22 s, with a 95% interval of 202ms to 206ms``"""
     interval = f", with a 95% interval of {look.interval}" if look.interval else ""
-    return f"decided at the look after {look.after_s:.0f} s{interval}"
+    return f"decided at the interim analysis after {look.after_s:.0f} s{interval}"
 
 
 def _broken_by_silence(rule: Rule, found: ObservedValue, seen: Evaluation) -> str:
@@ -586,7 +588,9 @@ def _explain_open_rule(
         more = f"{roughly}{format_duration_rounded_up(longer)} more may decide it"
     if found.never_sent:  # no request is open that a longer run or grace period would close
         more = "a run that sends all arrivals may decide it"
-        note = f"what was due and never sent is open: {format_count(found.never_sent, 'arrival')}"
+        note = (
+            f"{format_count(found.never_sent, 'arrival')} that were never sent could have any value"
+        )
     if found.undecided:
         more = "a longer grace period (-s) may decide it"
         if seen.run.cut_at is not None:
@@ -725,7 +729,7 @@ def _judged_by_stages(entry: RuleEntry, sweep: SweepSummary, run: Run) -> SloRes
         status = FAIL if result.status == FAIL else INCONCLUSIVE
         return replace(result, status=status, of_stage=lowest.value, reason=reason)
     why = explain_unsound(sweep.axis, sweep.levels[0]) if sweep.levels else "there is none"
-    return _open(rule, f"no stage may found a conclusion; {why}")
+    return _open(rule, f"no stage is valid; {why}")
 
 
 def _judge_searched(rule: Rule, sweep: SweepSummary) -> SloResult | None:
@@ -759,7 +763,7 @@ def _judge_searched(rule: Rule, sweep: SweepSummary) -> SloResult | None:
         if at in unbroken:
             status = PASS
         else:
-            reason = f"{reason}: no stage holds the rule"
+            reason = f"{reason}: no stage passes the rule"
         if at in unbroken and not passing:
             reason = f"{reason}, INCONCLUSIVE by itself: all stages together decide"
             result = replace(result, low=None, high=None)
@@ -790,7 +794,7 @@ def _at_stages(rule: Rule, sweep: SweepSummary, run: Run) -> SloResult:
     if not any(rule.at(value, sweep.axis) for value in values):
         return _open(
             rule,
-            f"this sweep has no such stage: it is of {sweep.axis} "
+            f"this sweep has no such stage: its stages are {sweep.axis} "
             f"{', '.join(map(format_plain_number, asked))}",
         )
     named = [
@@ -875,8 +879,8 @@ def _together(
             statuses.add(combine_results(own))
     if len(common) > 1 and PASS not in statuses:
         status = INCONCLUSIVE if INCONCLUSIVE in statuses else FAIL
-        reason = "each of them holds at some stage, and none holds them all"
-        yield SloResult(rule="all of these at one stage", status=status, reason=reason)
+        reason = "each rule holds at some stage, but no stage holds all of them"
+        yield SloResult(rule="all rules at one stage", status=status, reason=reason)
 
 
 def _result(level: LoadLevel, rule: Rule) -> SloResult | None:

@@ -174,7 +174,7 @@ def _answer(
         except (HTTPParseError, ValueError) as error:
             if _is_complete(frame):  # a whole answer, and something after it
                 break
-            raise FetchFailed("malformed", f"no HTTP: {error}") from error
+            raise FetchFailed("malformed", f"not HTTP: {error}") from error
         finally:
             for _, piece in frame.pieces:  # of a byte each, perhaps: they must not pile up
                 body += piece

@@ -36,8 +36,8 @@ logger = logging.getLogger("locust_llm")
 
 PASSED: Final = (
     "requests pass through the proxy {} (a CONNECT tunnel), so every latency includes the proxy "
-    "and the path to it. Stamps are the kernel's of this machine; the round trip to the server is "
-    "not known"
+    "and the path to it. Timestamps come from this machine's kernel; the round trip to the server "
+    "is unknown"
 )
 
 

@@ -171,7 +171,7 @@ def explain_permanent_failure(settings: Settings, error: FetchFailed, *, over: b
             f"{join_server_url(settings.host, '/v1/models')} did not give a readable response: "
             f"{error}. Check --host"
         )
-    return f"{settings.host} was not asked: {error}" if error.outcome == "proxy" and over else ""
+    return f"{settings.host} was not reached: {error}" if error.outcome == "proxy" and over else ""
 
 
 def strip_web_page(message: str) -> str:
@@ -204,7 +204,7 @@ def explain_refused_media(endpoint_type: str, kind: str) -> str:
     """Why no medium of this kind can be sent. Empty: it can."""
     if kind in PROTOCOLS[endpoint_type].takes:
         return ""
-    media = {IMAGE: "pictures", AUDIO: "sounds"}[kind]
+    media = {IMAGE: "images", AUDIO: "audio"}[kind]
     takes = [name for name, protocol in PROTOCOLS.items() if kind in protocol.takes]
     return f"--endpoint-type {endpoint_type} takes no {media}: use {' or '.join(takes)}"
 

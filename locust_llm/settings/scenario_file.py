@@ -65,7 +65,7 @@ def read_scenario(wanted: str) -> Scenario:
         content = decode_toml(text)
     except ValueError as error:
         why = re.sub(r" \(at line (\d+).*\)$", r" in line \1", str(error))
-        raise ValueError(f"{file} is no TOML: {why}") from None
+        raise ValueError(f"{file} is not TOML: {why}") from None
     about: dict[str, str] = {key: str(content.pop(key)) for key in ABOUT if key in content}
     rules = content.pop(PUBLISHED) if isinstance(content.get(PUBLISHED), dict) else None
     return Scenario(file, text, about, content, rules)

@@ -142,10 +142,7 @@ def read_quirks(options: argparse.Namespace) -> Quirks:
             quirks = parse_quirks(f"{flag}=yes", quirks)
     parse_quirks(options.faults, quirks)
     if bool(options.fault_rate) != bool(options.faults):
-        raise ValueError(
-            "--faults and --fault-rate together define what goes wrong how often: give both or "
-            "neither"
-        )
+        raise ValueError("--faults and --fault-rate need each other: give both or neither")
     return quirks
 
 

@@ -104,7 +104,7 @@ def parse_quirks(text: str, base: Quirks) -> Quirks:
         value = value.strip()
         if name not in _TYPES:
             raise ValueError(
-                f"there is no {name!r}: {', '.join(field.name for field in fields(Quirks))}"
+                f"unknown change {name!r}: use one of {', '.join(field.name for field in fields(Quirks))}"
             )
         changes[name] = _parse_value(name, value)
     changed = replace(base, **changes)

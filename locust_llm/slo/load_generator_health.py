@@ -53,7 +53,7 @@ LATE_PERMIT: Final = "late permits"
 LATE_READ: Final = "late reads"
 """A slot of the gate was returned too late by so much, and so was a user of a closed loop."""
 CLOCKS: Final = "clocks of several machines"
-UNCERTIFIED: Final = "no certificate"
+UNCERTIFIED: Final = "no measurement accuracy check"
 STANDSTILL: Final = "standstills"
 """Where no figure shows what a standstill did: no request succeeded."""
 
@@ -221,7 +221,7 @@ def judge_figures(
     """The verdict from the values of these metrics and the processes' measurements of themselves.
     None: there is neither."""
     if missing := [e.uncertified for e in evidence if e.required and e.uncertified]:
-        why = f"{UNCERTIFIED} of this machine, which --selftest require asks for: {missing[0]}"
+        why = f"{UNCERTIFIED}, although --selftest require is set: {missing[0]}"
         return ClientVerdict(INVALID, (why,), signals={UNCERTIFIED: INVALID})
     known = [figure for figure in figures if figure.word in words]
     if not known and not any(map(_has_measured, evidence)):
@@ -315,7 +315,7 @@ LOCAL_SERVER_ADVICE: Final = (
     "The load generator shares its machine with the server under test: run it on a machine of its "
     "own."
 )
-BLOCKS_ADVICE: Final = "Look for code in the locustfile that blocks, too."
+BLOCKS_ADVICE: Final = "Also look for blocking code in the locustfile."
 """Follows these two, where the locustfile is the user's."""
 PERMIT_ADVICE: Final = (
     "Use fewer processes (--processes), or a machine with more CPU: permits "

@@ -121,7 +121,7 @@ LATENCIES: Final = (
     LATENCY,
     TTFT,
     Metric("Time to First Output Token", "time_to_first_output_token", "ms", "ttfo_s", 1e3,
-           "first chunk that is no reasoning - send", word="ttfo", adjusted=True, optional=True,
+           "first chunk that is not reasoning - send", word="ttfo", adjusted=True, optional=True,
            instead="request_latency", spoken="TTFO"),
     ITL,
     Metric("Inter Chunk Latency", POOLED, "ms", "", 1e3,
@@ -238,9 +238,9 @@ DEFINITIONS: Final = {metric.label: metric.means for metric in METRICS} | {
            "in the table with failures as +infinity with its age, as a lower bound. Rules count it "
                "at its best and at its "
            "worst, and decide if both agree",
-    "Cancelled": "ended on purpose: in no latency above, as nobody waited for the end. In SLO rules and "
-        "in the table with failures as +infinity with what it had; for the rest it takes the value of a "
-        "request that was still without its own at that age",
+    "Cancelled": "ended on purpose: in no latency above, because nobody waited for the end. SLO rules and "
+        "the table with failures as +infinity count the values that it had. For a missing value, it takes "
+        "the value of a request that had none at the same age",
 } | INTERFERENCE_DEFINITIONS  # fmt: skip
 # -- measures --------------------------------------------------------------------------------------
 

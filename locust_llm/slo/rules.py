@@ -351,7 +351,7 @@ def _rule(text: str) -> Rule:
         )
     where = () if head["where"] is None else parse_selectors(head["where"])
     if measure.word in OF_SCHEDULE and any(key not in STAGES for key, _ in where):
-        raise_selector_error(f"{measure.word} is of the whole schedule: leave out the braces")
+        raise_selector_error(f"{measure.word} describes the whole schedule: leave out the braces")
     if measure.word in OF_ANSWERS and any(key not in STAGES for key, _ in where):
         raise_selector_error(f"{measure.word} is of all answers: leave out the braces")
     if measure.word in OF_ANSWERS and _WITHIN.search(rest) is not None:
@@ -456,7 +456,7 @@ def _of_one_request(name: str) -> RuleMeasure:
     if measure.metric is None or measure.tag == POOLED:
         words = [m.word for m in MEASURES if m.metric is not None and m.tag != POOLED]
         raise_selector_error(
-            f"{measure.word} is not a number of one request: a condition takes one of "
+            f"{measure.word} is not a metric of one request: a condition takes one of "
             f"{', '.join(words)}"
         )
     return measure
@@ -482,7 +482,7 @@ def _amount(text: str, measure: RuleMeasure, units: Mapping[str, float]) -> tupl
     there = (
         _units(measure)
         if units is measure.units
-        else f"there are {', '.join(units)}, as 5{next(iter(units))}"
+        else f"there are {', '.join(units)}, such as 5{next(iter(units))}"
     )
     number = _NUMBER.fullmatch(text.strip())
     if not number or math.isinf(float(number["number"])):
@@ -529,13 +529,13 @@ def _statistic(text: str, measure: RuleMeasure) -> str:
 
 def _units(measure: RuleMeasure) -> str:
     if measure.units is TIME:
-        return "there are ms, s and us, as 500ms"
+        return "there are ms, s and us, such as 500ms"
     if measure.units is COUNT:
         return "a number alone, as 0"
     return (
-        "there are % up to 100 and a ratio up to 1 as 99% or 0.99"
+        "there are % up to 100 and a ratio up to 1, such as 99% or 0.99"
         if measure.units is SHARE
-        else "there is /s, as 5/s or just 5"
+        else "there is /s, such as 5/s or just 5"
     )
 
 
@@ -692,7 +692,7 @@ MODES: Final = (INTERVAL, POINT)
 """Compared with a limit: the 95 % interval of a value, or its point estimate alone."""
 AT_EDGE: Final = "allow 0.1% beyond it, or use --slo-mode point"
 """The advice for a rule that no interval can meet."""
-NO_SCHEDULE: Final = "a closed loop has no schedule of which something could be {}"
+NO_SCHEDULE: Final = "{} needs a schedule of arrivals, which a closed loop does not have"
 """Why a rule on ``OF_SCHEDULE`` cannot be decided in a closed loop."""
 FAILS: Final = "fail"
 CLOSE: Final = "close"

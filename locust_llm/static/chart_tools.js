@@ -307,7 +307,7 @@ const chartTools = (() => {
       button.setAttribute("aria-pressed", String(isLog));
     });
     scale.setAttribute("aria-pressed", String(Boolean(chart.yAxis.log)));
-    add("PNG", "Save as a picture", () => savePng(chart));
+    add("PNG", "Save as an image", () => savePng(chart));
     add("CSV", "Save the values", () => saveText(writeCsv(chart), fileName(chart, "csv")));
     figure.append(bar);
     return bar;

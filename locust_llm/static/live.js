@@ -150,8 +150,8 @@
     shown[id] = value;
   }
   const WANTED = {
-    limit: "The limit is a whole number from 1 on.", users: "The number of users is a whole number from 1 on.",
-    rate: "The rate is above 0 requests per second.",
+    limit: "The limit must be a whole number of at least 1.", users: "The number of users must be a whole number of at least 1.",
+    rate: "The rate must be above 0 requests per second.",
   };
   for (const id of Object.keys(WANTED)) {
     by(id).addEventListener("input", () => typed.add(id));

@@ -98,7 +98,7 @@ const liveValues = (() => {
     const seconds = Math.floor(ageMs / 1000);
     return {
       kind: "page", level: "bad", since: null,
-      text: `No news from the load generator for ${seconds} s: it is gone, or stands still. What is shown is old`,
+      text: `No news from the load generator for ${seconds} s: it has ended, or hangs. The page shows its last values`,
     };
   }
 

@@ -501,7 +501,7 @@
     const file = by("file").files[0], result = by("uploaded"), list = named.get("dataset").input;
     if (!file) return;
     const report = (text, kind) => { [result.textContent, result.className] = [text, kind]; };
-    if (file.size > Number(by("file").dataset.most)) return report("It is too large.", "loud");
+    if (file.size > Number(by("file").dataset.most)) return report("The file is too large.", "loud");
     report("Uploading …", "plain");
     by("start").disabled = true;
     try {

@@ -53,7 +53,7 @@ const reportTools = (() => {
       const table = requestTable.readTable(sample);
       return { name: about.name, about, table };
     } catch {
-      throw new Error("This file is no report of locust-llm with requests, or an older version made it.");
+      throw new Error("This file is not a report of locust-llm with requests, or an older version wrote it.");
     }
   }
 
@@ -121,8 +121,8 @@ const reportTools = (() => {
         make("p", { class: "hint" }, `${own.name}: ${about.about}`, make("br"), `${beside.name}: ${other.about.about}`),
         make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Both reports" },
           make("table", { class: "numbers" }, make("thead", {}, head), make("tbody", {}, ...lines))),
-        make("p", { class: "hint" }, `${isSampled ? "Estimates from the samples in the pages. " : ""}A difference may be chance. `
-          + "To test it, with intervals: locust-llm compare, with the folders of both runs."),
+        make("p", { class: "hint" }, `${isSampled ? "Estimates from the samples in the pages. " : ""}A difference may be random. `
+          + "To test it with intervals, use locust-llm compare with the folders of both runs."),
         spectra);
       drawSpectra(spectra, own, beside);
     }

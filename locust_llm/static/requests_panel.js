@@ -161,7 +161,7 @@ const requestView = (() => {
     const box = make("div");
     const copy = button("Copy CSV", () => offerCsv(csv(), "groups.csv", said), { class: "plain" });
     place.append(make("div", { class: "toolbar" }, make("label", {}, "By ", select), copy, said,
-      make("span", { class: "hint" }, "A row is a filter.")), box);
+      make("span", { class: "hint" }, "Click a row to filter by it.")), box);
     let shown = { columns: [], groups: [], key: first };
 
     function csv() {
@@ -258,7 +258,7 @@ const requestView = (() => {
     });
     return makeSvg("svg", { class: "bar", viewBox: "0 0 1000 10", preserveAspectRatio: "none", "aria-hidden": "true" }, ...rects);
   }
-  const WORDS = { late: "before the gate", gate: "the gate", server: "to the first token", decode: "decoding" };
+  const WORDS = { late: "before the wait", gate: "waiting for a prefill slot", server: "to the first token", decode: "decoding" };
   const line = (name, shown, took) => make("div", { class: "owner" }, make("span", {}, ...name), shown, make("b", {}, took));
 
   function makeWaterfall(table, page) {

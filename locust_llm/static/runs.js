@@ -123,6 +123,6 @@
     ({ runs } = answer);
     show();
   }).catch(() => {
-    by("count").textContent = "The list of runs cannot be read: is the load generator still there?";
+    by("count").textContent = "The list of runs cannot be read. Check whether the load generator still runs.";
   });
 }

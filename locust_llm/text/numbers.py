@@ -18,10 +18,10 @@ def read_number(kind: type, text: str) -> Any:
     """Reads a whole or finite number in ASCII digits. Raises ValueError."""
     text = text.strip()
     if not (_WHOLE if kind is int else _NUMBER).fullmatch(text):
-        raise ValueError(f"no number: {truncate_quoted_text(text)!r}")
+        raise ValueError(f"not a number: {truncate_quoted_text(text)!r}")
     value = kind(text)
     if value in (float("inf"), float("-inf")):
-        raise ValueError(f"beyond all numbers: {truncate_quoted_text(text)!r}")
+        raise ValueError(f"out of range: {truncate_quoted_text(text)!r}")
     return value
 
 

@@ -188,7 +188,7 @@ def describe_hole(began: float, ended: float) -> Alert:
         HOLE,
         PAST,
         f"The load generator stood still for {format_seconds(ended - began)}, from "
-        f"{format_clock(began)} to {format_clock(ended)}: no reading is of that time",
+        f"{format_clock(began)} to {format_clock(ended)}, so there are no readings of that time",
         began,
     )
 

@@ -105,18 +105,18 @@ class FormCommand:
         """Sentences on what the line needs, or lacks, to start the same run."""
         options = self._options
         if names := self._locustfiles:
-            yield f"Start it in the folder of {names}."
+            yield f"Run the command in the folder of {names}."
         if options.master and not options.processes:
-            yield "Add --master and --expect-workers, and start the workers, as for this page."
+            yield "Add --master and --expect-workers, and start the workers as you did for this page."
         if options.input_file and self._datasets.choice_of(options.input_file).startswith(UPLOAD):
-            yield f"{self._name_dataset()} is your upload: start it in the folder of that file."
+            yield f"{self._name_dataset()} is your upload: run the command in the folder of that file."
         elif options.input_file:
-            yield f"Start it in the folder from which {self._name_dataset()} can be found."
+            yield f"Run the command in the folder from which {self._name_dataset()} can be found."
         if (options.scenario or "").endswith(SCENARIO_FILE):
-            yield f"Start it in the folder of {options.scenario.rpartition('/')[2]}."
+            yield f"Run the command in the folder of {options.scenario.rpartition('/')[2]}."
         left_out = [*self._list_withheld_flags(), *self._list_unwritten_flags()]
         if left_out:
-            yield f"Given to this program and not in the line: {', '.join(left_out)}."
+            yield f"Set for this program, but not in the command: {', '.join(left_out)}."
 
     @property
     def _locustfiles(self) -> str:

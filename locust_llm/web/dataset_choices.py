@@ -104,7 +104,7 @@ class Datasets:
             if not size:
                 refuse_run("the file is empty")
             if wrong := explain_no_dataset(path):
-                refuse_run(f"{path.name} is no dataset: {wrong}")
+                refuse_run(f"{path.name} is not a dataset: {wrong}")
         except BaseException:
             _remove(path)
             raise

@@ -29,7 +29,7 @@ from .locust_form import (
 )
 
 GROUPS: Final = {
-    "load": "Load", "sweep": "Load", "prompts": "Prompts", "gate": "Gate", "rules": "SLO",
+    "load": "Load", "sweep": "Load", "prompts": "Prompts", "gate": "Prefill limit", "rules": "SLO",
     "answers": "SLO", "server": "Server", "tenants": "Tenants",
 }  # fmt: skip
 """The form's groups, by the groups of the options."""
@@ -38,7 +38,7 @@ OTHERS: Final = "Report"
 LOCUSTFILE: Final = "Locustfile"
 """The group of the locustfile's own flags."""
 SECTIONS: Final = {
-    "Prompts": "Workload", "Load": "Load", "Gate": "Load", "SLO": "SLO", "Server": "Server",
+    "Prompts": "Workload", "Load": "Load", "Prefill limit": "Load", "SLO": "SLO", "Server": "Server",
     "Tenants": "Load", LOCUSTFILE: LOCUSTFILE,
 }  # fmt: skip
 """The sections for the fields that a goal needs, by groups."""
@@ -334,7 +334,7 @@ def _of_users(options: Namespace) -> Iterator[FormField]:
         "spawn_rate", "Users started per second", "number", _number(rate) if rate else "",
         "over one response time", flag="-r",
         help="Empty: users of a closed loop start evenly over one response time, which a request "
-            "before the load measures. As many as there are users: all at once",
+            "before the load measures. The number of users: all start at once",
     )  # fmt: skip
 
 

@@ -50,7 +50,7 @@ class RunLoad(msgspec.Struct, frozen=True):
 
 
 LOADS: Final = {
-    "users": RunLoad("Users: each waits for its answer", ("user_count",)),
+    "users": RunLoad("Users: each waits for its response", ("user_count",)),
     "rate": RunLoad("Requests per second, by a schedule", ("request_rate", "arrival_pattern")),
 }
 _ONE_LOAD: Final = {"sweep": "", "find_max": "false", "objective": "", "fixed_schedule": "false"}

@@ -66,8 +66,8 @@ def parse_column_names(text: str) -> dict[str, str]:
         ours, _, theirs = (piece.strip() for piece in part.partition("="))
         if ours not in COLUMNS or not theirs:
             raise DatasetError(
-                f"columns are named as in timestamp=ts, with one of {', '.join(COLUMNS)}; got "
-                f"{part!r}"
+                f"--dataset-columns takes pairs such as timestamp=ts, and the first name is one of "
+                f"{', '.join(COLUMNS)}; got {part!r}"
             )
         columns[ours] = theirs
     if not columns.keys() & {"input_tokens", "prompt"}:
@@ -88,8 +88,7 @@ def map_log_columns(kind: str, columns: Mapping[str, str], header: bytes | None)
     for theirs in columns.values():
         if theirs not in names:
             raise RowError(
-                f"no column {theirs!r}, which {kind} needs, in the header "
-                f"{format_quoted_value(text)}"
+                f"{kind} needs the column {theirs!r}, but the header is {format_quoted_value(text)}"
             )
     return LogColumns(columns=dict(columns), header=names, delimiter=delimiter)
 
@@ -104,8 +103,8 @@ def recognise_csv(header: bytes) -> tuple[str, LogColumns]:
                 raise
     looked = "; ".join(f"{kind}: {', '.join(columns.values())}" for kind, columns in TABLES.items())
     raise RowError(
-        f"neither JSON nor a header of columns that is known (looked for {looked}); "
-        f"--dataset-columns names yours"
+        f"neither JSON nor a known header (looked for {looked}); name your columns with "
+        f"--dataset-columns"
     )
 
 
@@ -151,7 +150,7 @@ def parse_log_row(table: LogColumns, row: bytes, line: int) -> tuple[str, list[T
     }
     prompt = value.get("prompt")
     if prompt is not None and not isinstance(prompt, str):
-        raise RowError(f"prompt is no text: {format_quoted_value(prompt)}", field="prompt")
+        raise RowError(f"prompt is not text: {format_quoted_value(prompt)}", field="prompt")
     at_s = None
     if "timestamp" in value:
         at_s = parse_time_s(
@@ -190,7 +189,7 @@ def read_log_fields(table: LogColumns, row: bytes) -> dict[str, Any]:
         return decode_row(row)
     values = split_csv_row(_decoded(row), table.delimiter)
     if len(values) != len(table.header):
-        raise RowError(f"{len(values)} columns, where the header has {len(table.header)}")
+        raise RowError(f"{len(values)} columns, but the header has {len(table.header)}")
     return dict(zip(table.header, values, strict=True))
 
 
@@ -226,7 +225,9 @@ def _count(value: Any, name: str) -> int:
         return 0
     count = parse_finite_number(value)
     if count is None or count < 0 or count != int(count):
-        raise RowError(f"{name} is no count: {format_quoted_value(value)}", field=name)
+        raise RowError(
+            f"{name} is not a whole number of tokens: {format_quoted_value(value)}", field=name
+        )
     if count > TOKENS:
         raise RowError(f"{name} must be at most {TOKENS}: {format_quoted_value(value)}", field=name)
     return int(count)

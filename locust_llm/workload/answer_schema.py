@@ -17,7 +17,7 @@ from locust_llm.files.regular_file import describe_syntax_error
 from locust_llm.files.user_file import read_small_text
 from locust_llm.text.numbers import truncate_quoted_text
 
-MISSING: Final = "the package jsonschema is not there: pip install 'locust-llm[schema]'"
+MISSING: Final = "the package jsonschema is missing: pip install 'locust-llm[schema]'"
 MAX_CHARS: Final = 1 << 20
 """The most characters of a text that is checked."""
 MAX_OBJECTS: Final = 10_000
@@ -92,7 +92,7 @@ def check_response_schema(body: Mapping[str, Any]) -> None:
         if objects > MAX_OBJECTS:
             raise SchemaError(field, f"{where}its schemas have more than {MAX_OBJECTS:,} objects")
         if has_jsonschema() and (wrong := _mistake(packed)):
-            raise SchemaError(field, f"{where}is no schema: {wrong}")
+            raise SchemaError(field, f"{where}is not a valid schema: {wrong}")
 
 
 def _of_text(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

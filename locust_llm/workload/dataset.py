@@ -339,13 +339,13 @@ def recognise_dataset(
     DatasetError."""
     if kind is not None and kind not in DATASET_KINDS:
         raise DatasetError(
-            f"the kind of a dataset is one of {', '.join(DATASET_KINDS)}; got {kind!r}"
+            f"--custom-dataset-type must be one of {', '.join(DATASET_KINDS)}, got {kind!r}"
         )
     if columns and kind not in (None, "access_log"):
-        raise DatasetError(f"columns are for an access_log; {kind} has its own")
+        raise DatasetError(f"--dataset-columns works with access_log only: {kind} has fixed names")
     if kind == "access_log" and not columns:
         raise DatasetError(
-            "an access_log needs its columns named, as in timestamp=ts,input_tokens=prompt_tokens"
+            "access_log needs --dataset-columns, such as timestamp=ts,input_tokens=prompt_tokens"
         )
     first = next(iter(file), None)
     if first is None:
@@ -361,7 +361,7 @@ def recognise_dataset(
                 first.data
             ), None
         if kind is not None:
-            raise RowError(f"not JSON, as {kind} is")
+            raise RowError(f"not JSON, which {kind} requires")
         return logs.recognise_csv(first.data)
     except RowError as wrong:
         raise file.error(first, wrong, wrong.byte or 0) from None

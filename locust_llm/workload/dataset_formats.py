@@ -206,8 +206,8 @@ def recognise_row(row: bytes) -> str:
             return kind
     looked = "; ".join(f"{kind}: {', '.join(keys)}" for kind, keys in JSON_KINDS.items())
     raise RowError(
-        f"no known format (looked for {looked}); --dataset-columns names the columns of other "
-        f"formats"
+        f"not a known format (looked for {looked}); for an access log, name its columns with "
+        f"--dataset-columns"
     )
 
 
@@ -223,7 +223,7 @@ def parse_json_row(kind: str, row: bytes, line: int) -> tuple[str, list[Turn]]:
     )
     key = next((key for key in JSON_KINDS[kind] if fields.get(key) is not None), None)
     if key is None:
-        raise RowError(f"a row of {kind} needs {_either(JSON_KINDS[kind])}, and this one has none")
+        raise RowError(f"a row of {kind} needs {_either(JSON_KINDS[kind])}, but this row has none")
     if kind == "sharegpt":
         turns = _with_tools(
             _with_system(_conversation(fields[key], key, line), fields.get("system")), fields
@@ -247,7 +247,7 @@ def _with_system(turns: list[Turn], system: Any) -> list[Turn]:
     if system in (None, ""):
         return turns
     if not isinstance(system, str):
-        raise RowError(f"system must be a text: {format_quoted_value(system)}", field="system")
+        raise RowError(f"system must be text: {format_quoted_value(system)}", field="system")
     with_system = []
     for number, turn in enumerate(turns):
         begins = (
@@ -286,7 +286,7 @@ def _turns(turns: Any, line: int) -> list[Turn]:
             return _conversation(turns, "turns", line)
         if "forks" in fields or "spawns" in fields:
             raise RowError(
-                f"turns[{place}] has branches: --custom-dataset-type dag_jsonl reads these",
+                f"turns[{place}] has branches: use --custom-dataset-type dag_jsonl",
                 field="turns",
             )
         made.append(parse_request_row(fields, key, line, whole=False))
@@ -346,7 +346,8 @@ def parse_request_row(fields: dict[str, Any], key: str, line: int, *, whole: boo
         raise locate_row_error(wrong, b"") from None
     if row.delay is not None and row.tool is not None:
         raise RowError(
-            "delay and tool: a wait is a user's or a tool's, and this one is both", field="tool"
+            "delay and tool exclude each other: a wait belongs to the user or to a tool",
+            field="tool",
         )
     wait_ms = row.delay if row.tool is None else row.tool
     body |= row.extra or {}
@@ -414,7 +415,7 @@ def _decoded(text: str, field: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except (ValueError, RecursionError):
-        raise RowError(f"{field} holds no JSON: {format_quoted_value(text)}", field=field) from None
+        raise RowError(f"{field} is not JSON: {format_quoted_value(text)}", field=field) from None
 
 
 def _calls(text: Any, field: str) -> dict[str, Any]:
@@ -425,7 +426,7 @@ def _calls(text: Any, field: str) -> dict[str, Any]:
     for number, call in enumerate(calls_read if isinstance(calls_read, list) else [calls_read]):
         if not isinstance(call, dict) or not isinstance(call.get("name"), str):
             raise RowError(
-                f"{field} calls no function by its name: {format_quoted_value(text)}",
+                f"{field} does not name the function that it calls: {format_quoted_value(text)}",
                 field=field.partition("[")[0],
             )
         arguments = call.get("arguments", {})
@@ -459,7 +460,7 @@ def _messages(
     if key != "messages":
         text = row.texts[0] if key == "texts" and row.texts else getattr(row, key)
         if not isinstance(text, str):
-            raise RowError(f"a request needs a text, and {key} has none", field=key)
+            raise RowError(f"a request needs text, but {key} has none", field=key)
         return [{"role": row.role or "user", "content": text}], ""
     messages = list(row.messages or ())
     for number, message in enumerate(messages):
@@ -469,7 +470,7 @@ def _messages(
             raise RowError(f"messages[{number}] has no role", field="messages")
         if not isinstance(content, str | list) and (content is not None or role != "assistant"):
             raise RowError(
-                f"messages[{number}] has no content that is a text or a list of parts",
+                f"messages[{number}] needs content that is text or a list of parts",
                 field="messages",
             )
     reference = ""
@@ -477,7 +478,7 @@ def _messages(
         content = messages.pop().get("content")
         reference = content if isinstance(content, str) else ""
     if not messages:
-        raise RowError("messages has nothing to answer", field="messages")
+        raise RowError("messages contains no message to answer", field="messages")
     return messages, reference
 
 
@@ -513,7 +514,7 @@ def _conversation(messages: Any, key: str, line: int) -> list[Turn]:
         elif known == "tool":
             if not calls:
                 raise RowError(
-                    f"{key}[{number}] is an observation, and no function_call is before it",
+                    f"{key}[{number}] is an observation without a function_call before it",
                     field=key,
                 )
             more = any(

@@ -70,14 +70,16 @@ class RowFile:
             head = stream.read(4)
             for mark, name in UTF_MARKS:
                 if head.startswith(mark):
-                    raise DatasetError(f"{path}, line 1, column 1: {name}, and UTF-8 is needed")
+                    raise DatasetError(
+                        f"{path}, line 1, column 1: {name} text: convert it to UTF-8"
+                    )
             self._start = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
             stream.seek(self._start)
             block = b" "
             while block and not block.strip():
                 if stream.tell() > MAX_BLANK_BYTES:
                     raise DatasetError(
-                        f"{path}, line 1, column 1: over {MAX_BLANK_BYTES >> 20} MB of blanks"
+                        f"{path}, line 1, column 1: over {MAX_BLANK_BYTES >> 20} MB of white space"
                     )
                 block = stream.read(_BLOCK)
         if not block:

@@ -72,8 +72,8 @@ class DatasetSummary(msgspec.Struct, frozen=True, kw_only=True):
             if self.output_tokens is not None
             else []
         )
-        parts += [f"{self.images:,} with pictures"] if self.images else []
-        parts += [f"{self.sounds:,} with sounds"] if self.sounds else []
+        parts += [f"{self.images:,} with images"] if self.images else []
+        parts += [f"{self.sounds:,} with audio"] if self.sounds else []
         parts += [f"over {self.span_s:,.0f} s"] if self.span_s is not None else []
         parts += [self.about] if self.about else []
         parts += [f"{self.left_out:,} rows left out"] if self.left_out else []

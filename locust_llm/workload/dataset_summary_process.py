@@ -57,14 +57,14 @@ def check_dataset_size(question: DatasetQuestion) -> None:
             while block := unpacked.read(BLOCK_BYTES):
                 if (size := size + len(block)) > MAX_UNPACKED_BYTES:
                     raise DatasetError(
-                        f"{path}: unpacks to over {MAX_UNPACKED_BYTES >> 20} MB: give it by "
-                        f"--input-file"
+                        f"{path}: unpacks to over {MAX_UNPACKED_BYTES >> 20} MB: use --input-file instead "
+                        f"of an upload"
                     )
     for row in RowFile(path):
         if len(row.data) > MAX_ROW_BYTES:
             raise DatasetError(
-                f"{path}, line {row.line}: a row of over {MAX_ROW_BYTES >> 20} MB: give the file "
-                f"by --input-file"
+                f"{path}, line {row.line}: a row of over {MAX_ROW_BYTES >> 20} MB: use "
+                f"--input-file instead of an upload"
             )
     dataset = Dataset(
         path,
@@ -75,9 +75,8 @@ def check_dataset_size(question: DatasetQuestion) -> None:
     )
     if dataset.indexed_rows > MAX_INDEXED_ROWS:
         raise DatasetError(
-            f"{path}: {dataset.indexed_rows:,} rows with sessions or in another order, at most "
-            f"{MAX_INDEXED_ROWS:,} of "
-            "which can be uploaded: give it by --input-file"
+            f"{path}: {dataset.indexed_rows:,} rows with sessions or in another order, but an "
+            f"upload may have {MAX_INDEXED_ROWS:,}: use --input-file instead"
         )
 
 
@@ -102,7 +101,7 @@ def inspect_dataset(question: DatasetQuestion) -> DatasetFindings:
         )
     except MemoryError:
         return DatasetFindings(
-            wrong=f"{question.path}: a row or list of it takes over {MAX_MEMORY_BYTES >> 30} GB of "
+            wrong=f"{question.path}: one of its rows or lists takes over {MAX_MEMORY_BYTES >> 30} GB of "
             f"memory"
         )
 

@@ -218,7 +218,7 @@ def check_media_file(folder: str, column: str, ref: str) -> None:
     except MediaError as wrong:
         raise MediaError(f"{column} {shown!r}: {wrong}", column) from None
     if not facts.media_type.startswith(kind):
-        raise MediaError(f"{column} {shown!r}: that is {facts.media_type}", column)
+        raise MediaError(f"{column} {shown!r}: the file is {facts.media_type}", column)
 
 
 class MediaStore:
@@ -282,9 +282,9 @@ def _opened(folder: str, ref: str) -> io.BufferedReader:
     try:
         path = os.path.realpath(os.path.join(home, ref))
     except ValueError:  # a NUL
-        raise MediaError("that is no path") from None
+        raise MediaError("it is not a valid path") from None
     if os.path.commonpath((home, path)) != home:
-        raise MediaError("it is outside the folder of the dataset, and no file is read from there")
+        raise MediaError("it is outside the folder of the dataset, and such files are not read")
     try:
         # not followed if it has become a link since; a pipe does not block
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -293,7 +293,9 @@ def _opened(folder: str, ref: str) -> io.BufferedReader:
     status = os.fstat(file)
     if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
         os.close(file)
-        large = f"over {MAX_BYTES >> 20} MB" if stat.S_ISREG(status.st_mode) else "no regular file"
+        large = (
+            f"over {MAX_BYTES >> 20} MB" if stat.S_ISREG(status.st_mode) else "not a regular file"
+        )
         raise MediaError(f"cannot be read: {large}")
     return open(file, "rb")
 
@@ -309,7 +311,7 @@ def parse_data_url(url: str) -> tuple[MediaFacts, int]:
     try:
         data = a2b_base64(url[match.end() :].encode(), strict_mode=True)
     except (Error, UnicodeEncodeError) as error:
-        raise MediaError(f"no base64: {error}") from None
+        raise MediaError(f"not valid base64: {error}") from None
     return read_media_facts(data[:HEAD_BYTES], len(data)), len(data)
 
 
@@ -377,7 +379,7 @@ def _sound(head: bytes, size: int) -> MediaFacts:
                 rate = sound.getframerate()
                 seconds = min(sound.getnframes(), size // frame) / rate
         except (wave.Error, EOFError, ArithmeticError, RuntimeError) as error:
-            raise MediaError(f"broken audio: {str(error) or 'wav that is cut off'}") from None
+            raise MediaError(f"broken audio: {str(error) or 'the WAV is cut off'}") from None
         return MediaFacts("audio/wav", None, seconds)
     if head.startswith(b"ID3") or (len(head) > 1 and head[0] == 0xFF and head[1] & 0xE6 == 0xE2):
         return MediaFacts("audio/mp3")

@@ -225,7 +225,6 @@ def _file(name: str) -> Path:
     if isinstance(cached_path, str):
         return Path(cached_path)
     raise ValueError(
-        f"--tokenizer {name}: neither a folder nor a name in the local Hugging Face cache, give a "
-        f"folder with "
-        f"{TOKENIZER_FILE}"
+        f"--tokenizer {name}: neither a folder nor a name in the local Hugging Face cache; give a "
+        f"folder with {TOKENIZER_FILE}"
     )

@@ -107,8 +107,8 @@ def explain_bad_tenant_name(name: str) -> str:
     if TENANT.fullmatch(name):
         return ""
     return (
-        f"the name {truncate_quoted_text(name)!r} goes into a header: up to 128 characters of "
-        f"ASCII without blanks and colons"
+        f"the name {truncate_quoted_text(name)!r} goes into a header, so it must have at most "
+        f"128 ASCII characters without spaces and colons"
     )
 
 
@@ -120,7 +120,7 @@ def parse_tenant_headers(texts: Iterable[str]) -> dict[str, dict[str, str]]:
         if not (match := _HEADER.fullmatch(text)):
             before = text.partition("=")[0]
             raise ValueError(
-                f"--tenant-header takes TENANT:NAME=VALUE of one line, got "
+                f"--tenant-header takes TENANT:NAME=VALUE on one line, got "
                 f"{truncate_quoted_text(before)!r} before its ="
             )
         tenant = match[1]

@@ -26,7 +26,7 @@ def read_turn_id(value: Any, number: int, where: str) -> str | None:
         return value
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    raise TreeError(f"{where} must be a text", number)
+    raise TreeError(f"{where} must be text", number)
 
 
 def read_awaited_ids(value: Any, number: int, where: str) -> list[str] | None:
@@ -58,7 +58,7 @@ def link_turns(
     numbers: dict[str, int] = {}
     for number, name in enumerate(names):
         if name is not None and numbers.setdefault(name, number) != number:
-            raise TreeError(f"{label(number)}: the id {name!r} is there twice", number)
+            raise TreeError(f"{label(number)}: the id {name!r} occurs twice", number)
     parents: list[list[int]] = []
     for number, after in enumerate(afters):
         if after is None:
@@ -67,7 +67,7 @@ def link_turns(
         for name in after:
             if name not in numbers:
                 raise TreeError(
-                    f"{label(number)} is after {name!r}, and no turn has this id", number
+                    f"{label(number)} waits for {name!r}, but no turn has this id", number
                 )
         parents.append(list(dict.fromkeys(numbers[name] for name in after)))
         for parent in parents[-1]:
@@ -190,7 +190,7 @@ def _place(
     """Put all requests in ``spans`` into ``nodes``. Returns the last ones of them. ``before`` is
     what the first ones wait for."""
     if depth > MAX_DEPTH:
-        raise TreeError(f"spans are in each other more than {MAX_DEPTH} deep", 0)
+        raise TreeError(f"spans are nested more than {MAX_DEPTH} deep", 0)
     tools = [*tools, *((span.start, span.end) for span in spans if span.tool)]
     running: list[tuple[float, int, float, list[int]]] = []
     last: list[tuple[float, int, list[int]]] = []

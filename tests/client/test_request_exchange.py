@@ -216,7 +216,7 @@ FAILURES: dict[str, tuple[list[Any], str, str, int]] = {
     ),
     "closed unanswered": ([["close"]], "closed", "", 0),
     "reset unanswered": ([["reset"]], "reset", "", 0),
-    "no HTTP": ([send(b"SSH-2.0-OpenSSH\r\n"), ["stall"]], "malformed", "no HTTP", 0),
+    "no HTTP": ([send(b"SSH-2.0-OpenSSH\r\n"), ["stall"]], "malformed", "not HTTP", 0),
     "no JSON": (
         [send(head(Connection="close") + b"data: {broken\n\n"), ["close"]],
         "malformed",

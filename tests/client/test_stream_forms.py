@@ -343,7 +343,7 @@ def test_the_last_event_in_other_writing(end: str) -> None:
 
 def test_words_in_place_of_json_explain_what_has_no_answer() -> None:
     top, words = typed("text/event-stream"), b"data: no model here\n\n"
-    assert outcome(top, words, event("[DONE]")) == ("malformed", "no JSON: no model here")
+    assert outcome(top, words, event("[DONE]")) == ("malformed", "not JSON: no model here")
     assert outcome(top, TEXTS, words)[0] == "truncated"
     assert outcome(top, TEXTS, b"data: Internal Server Error\n\n") == (
         "stream_error",

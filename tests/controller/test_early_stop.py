@@ -110,7 +110,7 @@ def test_a_percentile_is_broken_from_the_requests_on_that_show_their_correlation
     rule = "abort: ttft p90 < 100ms"
     assert fed([rule], mixed(63, 64)).broken() is None
     said = str(fed([rule], mixed(64, 64)).broken())
-    assert said == "abort: ttft p90 < 100ms is broken: 64 of 128 beyond the limit; 10% may be"
+    assert said == "abort: ttft p90 < 100ms is broken: 64 of 128 beyond the limit; 10% allowed"
     assert fed([rule], mixed(120, 8)).broken() is None
 
 
@@ -173,7 +173,7 @@ def test_a_condition_on_what_no_answer_has_breaks_nothing() -> None:
 
 def test_the_largest_and_the_smallest_decide_at_once() -> None:
     assert str(fed(["abort: ttft max < 100ms"], some(50, 3) + some(200, 1)).broken()) == (
-        "abort: ttft max < 100ms is broken: 1 of 4 beyond the limit; none may be"
+        "abort: ttft max < 100ms is broken: 1 of 4 beyond the limit; none allowed"
     )
     assert fed(["abort: request_latency min > 100ms"], some(50, 1)).broken()
     assert fed(["abort: icl max < 20ms"], [answered(5, 15, 40)]).broken()
@@ -400,14 +400,14 @@ def test_requests_under_way_stand_beside_those_that_are_counted() -> None:
     for _ in range(221):
         count.add(True)
     count.broken(open_=6)
-    assert str(count) == "221 of 221 beyond the limit; 5% may be; 6 under way"
+    assert str(count) == "221 of 221 beyond the limit; 5% allowed; 6 in flight"
     count.broken(open_=6, beyond=2)
     assert (
         str(count)
-        == "221 of 221 beyond the limit; 5% may be; 6 under way, 2 of them beyond the limit already"
+        == "221 of 221 beyond the limit; 5% allowed; 6 in flight, 2 of them beyond the limit already"
     )
     count.broken()
-    assert str(count) == "221 of 221 beyond the limit; 5% may be"
+    assert str(count) == "221 of 221 beyond the limit; 5% allowed"
 
 
 def test_progress_counts_the_first_requests_that_are_left_out() -> None:

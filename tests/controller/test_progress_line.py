@@ -102,7 +102,7 @@ def test_a_sentence_with_everything() -> None:
 def test_a_verdict_that_holds_no_longer_is_withdrawn_aloud() -> None:
     late = ClientVerdict(INVALID, ("send after admission p99 150 ms",))
     line = (
-        "The client verdict INVALID is withdrawn: what it rested on holds no longer (send after "
+        "The client verdict INVALID is withdrawn: its reasons no longer hold (send after "
         "admission p99 150 ms)"
     )
     assert explain_withdrawal(late, ClientVerdict("OK")) == line

@@ -1290,7 +1290,7 @@ def test_what_breaks_in_a_greenlet_of_the_control_ends_the_run(
     turn()
     assert runner.ended == ["quit"]
     assert exit_status_of(control) == ExitStatus.BROKEN
-    assert "the control of the run: RuntimeError: injected" in control.facts().notes[0]
+    assert "the run controller: RuntimeError: injected" in control.facts().notes[0]
 
 
 # -- spans -----------------------------------------------------------------------------------------

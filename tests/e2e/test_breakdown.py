@@ -212,6 +212,6 @@ def test_spans_that_never_come_hold_the_end_up_for_a_while_and_are_said(tmp_path
     with start_simulator("--truth", "full") as url:
         found = load(tmp_path / "r", url, url, free_port(), "-u", "1", "--request-count", "5")
     assert "Waiting up to 6 s for the spans of 5 requests: none has arrived so far" in found.said
-    assert "no request has a span (none came)" in " ".join(found.said.lower().split())
+    assert "no request has a span (none arrived)" in " ".join(found.said.lower().split())
     assert found.waterfall.reported == {}
     assert found.waterfall.server_clock is None

@@ -184,7 +184,7 @@ def test_steering_moves_nothing_goes_away_and_can_be_undone(
     until(lambda: run.web.status()["limit"] == 4, 5)
     page.locator("#limit").fill("0")
     page.locator("#limit").press("Enter")
-    output.get_by_text("The limit is a whole number from 1 on.").wait_for()
+    output.get_by_text("The limit must be a whole number of at least 1.").wait_for()
     page.locator("#users").fill("20")
     page.locator("#users").press("Enter")
     until(lambda: run.web.status()["users"] == 20, 10)

@@ -93,4 +93,6 @@ def test_a_run_that_is_too_short_for_what_it_requires(tmp_path: Path) -> None:
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == ExitStatus.INCONCLUSIVE, done.stderr
-    assert "the client verdict is INVALID: there is no certificate" in " ".join(done.stdout.split())
+    assert "the client verdict is INVALID: there is no measurement accuracy check" in " ".join(
+        done.stdout.split()
+    )

@@ -138,7 +138,7 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., W
     alone.locator("#requests .row").nth(3).hover()
     alone.locator("#requests .chosen-line").get_by_text("TTFT").wait_for()
     alone.mouse.move(0, 0)
-    alone.locator("#parts .keys").get_by_text("the gate").wait_for()
+    alone.locator("#parts .keys").get_by_text("waiting for a prefill slot").wait_for()
     assert "from due to the first token: " in (
         alone.locator("#parts .owner").first.get_attribute("aria-label") or ""
     )
@@ -326,7 +326,7 @@ def test_the_form_keeps_what_was_typed_and_leads_to_what_was_refused(
     page.locator("#file").set_input_files(
         {"name": "x.jsonl", "mimeType": "text/plain", "buffer": b"<html>"}
     )
-    assert "x.jsonl is no dataset" in page.locator("#uploaded.loud").inner_text()
+    assert "x.jsonl is not a dataset" in page.locator("#uploaded.loud").inner_text()
     page.locator("#forget").click()
     page.wait_for_url("**/llm/new")
     assert page.locator("#of-model").input_value() == ""

@@ -603,7 +603,7 @@ def test_fields_of_every_request(tmp_path: Path) -> None:
         ),
         (
             Settings(extra_inputs='guided_json:{"type":3}'),
-            "--extra-inputs guided_json: is no schema",
+            "--extra-inputs guided_json: is not a valid schema",
         ),
     ):
         with pytest.raises(ValueError, match=why):

@@ -236,7 +236,7 @@ OWN: Final = [
     ("session-turns-mean = 0.5", "line 2, session-turns-mean: must be at least 1, got 0.5"),
     ("request-count = 1.5", "line 2, request-count: must be a whole number, got 1.5"),
     ('streaming = "yes"', "line 2, streaming: takes true or false, got yes"),
-    ('model = ""', "line 2, model: takes a text, got an empty one"),
+    ('model = ""', "line 2, model: takes text, got none"),
     ('slo = "ttft p95 < 1s"', "line 2, slo: takes a list of texts, got ttft p95 < 1s"),
     (
         'slo = ["ttft p95 < 1 mile"]',

@@ -60,5 +60,5 @@ def test_chunk_tokens_are_read_back_and_those_of_other_chunks_are_refused() -> N
     assert parse_record_line(format_record_line(known)) == known
     # as older folders have them
     assert b"chunk_tokens" not in format_record_line(answered(1, 2, 3))
-    with pytest.raises(ValueError, match="chunk_tokens are not of its chunks"):
+    with pytest.raises(ValueError, match="chunk_tokens do not match its chunks"):
         parse_record_line(format_record_line(answered(1, 2, 3, chunk_tokens=((1, 1), (4, 9)))))

@@ -305,7 +305,7 @@ def test_code_that_blocks_is_looked_for_where_there_is_a_locustfile() -> None:
             line.strip() for line in format_ending(summary, run, "reports/a").splitlines()
         )
         assert "do not help: end other programs on its machine." in text
-        assert ("Look for code in the locustfile that blocks, too." in text) == expected
+        assert ("Also look for blocking code in the locustfile." in text) == expected
 
 
 def test_failures_on_the_console_add_up_to_all_of_them() -> None:

@@ -1,4 +1,4 @@
-"""What a reader feels: by pencil, and against the definitions, token by token."""
+"""Streaming smoothness: by pencil, and against the definitions, token by token."""
 
 from itertools import pairwise
 
@@ -158,8 +158,8 @@ def test_rules_and_tables() -> None:
     assert [status for status, _ in found] == ["PASS", "PASS", "PASS", "FAIL", "PASS"]
     assert [observed for _, observed in found] == pytest.approx([11 / 21, 100, 0, 1100 / 21, 10])
     text = render_markdown(summary, run)
-    assert "What a reader feels" in text
-    assert "Fluidity" not in text[: text.index("What a reader feels")].partition("Metrics")[2]
+    assert "Streaming smoothness" in text
+    assert "Fluidity" not in text[: text.index("Streaming smoothness")].partition("Metrics")[2]
     cut = [answered(*EVEN, outcome="cut", id=str(i), sent_at=10.0 + i) for i in range(100)]
     (undecided,) = summarise_run(
         collect_columns(cut, READER), a_run(slo=("fluidity p5 > 0.5",)), 0, cut

@@ -523,7 +523,7 @@ def test_a_rule_on_tokens_that_the_server_did_not_count_says_so(rule: str, said:
         ("goodput > 0.1 given longest_stall < 1s", "no request has a value of longest_stall"),
         ("gate_wait p50 < 1s", "no request has a value of gate_wait"),
         ("output_tokens_per_s > 0.1", "no request has a count of its tokens"),
-        ("delivered > 1%", "a closed loop has no schedule"),
+        ("delivered > 1%", "delivered needs a schedule of arrivals"),
         ("schema_valid_rate > 1%", "it is absent: no request has a value of schema_valid_rate"),
         (
             "request_latency{class=Short} p50 < 1s",
@@ -981,7 +981,7 @@ def test_a_rule_about_stages_has_none_in_a_run_without_them() -> None:
         found = judged("ttft{stage=2} p50 < 1s", steps(20), run)
         assert (found.status, found.reason) == (
             "INCONCLUSIVE",
-            "it names stages, and this is no sweep",
+            "it selects stages, but this run is not a sweep",
         )
         assert (found.limit, found.unit) == (1, "s")
 
@@ -1052,7 +1052,7 @@ def swept(
         (["FAIL?", "FAIL?"], "FAIL", 10, "at concurrency 1, the lowest"),
         (["INCONCLUSIVE?", "FAIL"], "FAIL", 20, "at concurrency 2, the lowest"),
         (["INCONCLUSIVE?"] * 2, "INCONCLUSIVE", 10, "at concurrency 1, the lowest"),
-        ([], "INCONCLUSIVE", None, "no stage may found a conclusion; there is none"),
+        ([], "INCONCLUSIVE", None, "no stage is valid; there is none"),
     ],
 )  # fmt: skip
 def test_a_sweep_passes_up_to_the_highest_stage_that_does(
@@ -1075,7 +1075,7 @@ def test_a_sweep_passes_up_to_the_highest_stage_that_does(
             "there is no stage of concurrency 4, 8: all stages ran"),
         ("ttft{stage=2..} p50 < 1s", "- FAIL", "FAIL", "at concurrency 2"),
         ("ttft{stage=3} p50 < 1s", "- -", "INCONCLUSIVE",
-            "this sweep has no such stage: it is of concurrency 1, 2, 4, 8"),
+            "this sweep has no such stage: its stages are concurrency 1, 2, 4, 8"),
         ("ttft{request-rate=2} p50 < 1s", "- -", "INCONCLUSIVE", "this sweep has no such stage"),
     ],
 )  # fmt: skip
@@ -1091,7 +1091,7 @@ def test_rules_that_hold_at_no_stage_together_do_not_hold() -> None:
     rules = ("ttft p50 < 1s", "requests_per_s > 5")
     apart = swept(rules, ["PASS", "FAIL"], ["PASS", "FAIL"], ["FAIL", "PASS"])
     assert [r.status for r in apart] == ["PASS", "PASS", "FAIL"]
-    assert apart[-1].rule == "all of these at one stage"
+    assert apart[-1].rule == "all rules at one stage"
     assert [r.status for r in swept(rules, ["PASS", "FAIL"], ["PASS", "PASS"])] == ["PASS", "PASS"]
     maybe = swept(rules, ["PASS", "FAIL"], ["INCONCLUSIVE", "PASS"])
     assert [r.status for r in maybe] == ["PASS", "PASS", "INCONCLUSIVE"]
@@ -1160,7 +1160,7 @@ def test_ttft_that_may_be_too_high_voids_no_pass_and_no_other_metric(
     ]
     assert [result.voided for result in summary.slos] == [False, True, *[False] * 4]
     assert summary.slos[1].reason == (
-        f"the load generator may have it off by up to {203 - soonest_ms}ms, which reaches the "
+        f"the error of the load generator may be up to {203 - soonest_ms}ms, which reaches the "
         f"limit: merged chunks"
     )
 
@@ -1422,7 +1422,7 @@ def test_the_rule_that_ended_the_run_is_broken() -> None:
         for at, ms in enumerate(waves)
         for k in range(20)
     ]
-    rule, why = "abort: ttft p50 < 60ms", "160 of 160 beyond the limit; 50% may be"
+    rule, why = "abort: ttft p50 < 60ms", "160 of 160 beyond the limit; 50% allowed"
     assert judged(rule, records).status == "INCONCLUSIVE"
     ended = replace(a_run(slo=(rule,)), broken_rules=(BrokenRule(rule=rule, why=why),))
     found = judged(rule, records, ended)

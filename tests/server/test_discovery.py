@@ -373,7 +373,7 @@ def test_without_the_package_a_run_notes_that_nothing_is_held_against_a_schema(
     monkeypatch.setattr(module, "has_jsonschema", lambda: False)
     wants = {"extra_inputs": '{"response_format": {"type": "json_object"}}'}
     (note,) = ask(server, model="tiny", **wants).notes
-    assert note.endswith("the package jsonschema is not there: pip install 'locust-llm[schema]'")
+    assert note.endswith("the package jsonschema is missing: pip install 'locust-llm[schema]'")
     assert not ask(server, model="tiny").notes
 
 

@@ -86,8 +86,7 @@ def test_a_closed_loop_names_rules_on_a_schedule_before_it(metric: str) -> None:
 
     (line,) = lines(users=6)
     assert line == (
-        f"{metric} >= 90% cannot be decided: a closed loop has no schedule of which something "
-        f"could be {metric}"
+        f"{metric} >= 90% cannot be decided: {metric} needs a schedule of arrivals, which a closed loop does not have"
     )
     assert lines(sweep="concurrency=1,2") == [line]
     assert lines(request_rate=5.0) == lines(sweep="request-rate=1,2") == []

@@ -178,7 +178,9 @@ MISTAKES = [
     ),
     (
         {"slo": ("ttft p99 < 5",)},
-        ["SLO 'ttft p99 < 5': the limit of ttft has no unit: there are ms, s and us, as 500ms"],
+        [
+            "SLO 'ttft p99 < 5': the limit of ttft has no unit: there are ms, s and us, such as 500ms"
+        ],
     ),
     ({"prefill_concurrency": 0}, ["--prefill-concurrency must be at least 1, got 0"]),
     ({"prefill_concurrency": -3, "users": 2}, ["--prefill-concurrency must be at least 1, got -3"]),

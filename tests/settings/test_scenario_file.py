@@ -55,9 +55,9 @@ def test_an_unknown_name_is_refused_with_what_was_meant() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (b"description = 'x'\nslo = = 2\n", r"mine.toml is no TOML: .* in line 2$"),
-        (b"a = 1\na = 2\n", "mine.toml is no TOML: "),
-        (b"a = " + b"[" * 10_000, "mine.toml is no TOML: "),
+        (b"description = 'x'\nslo = = 2\n", r"mine.toml is not TOML: .* in line 2$"),
+        (b"a = 1\na = 2\n", "mine.toml is not TOML: "),
+        (b"a = " + b"[" * 10_000, "mine.toml is not TOML: "),
     ],
 )
 def test_what_is_no_toml_is_named(

@@ -123,8 +123,7 @@ from locust_llm.simulator.simulator_flags import add_simulator_arguments
         (["--fault-rate", "1.5"], "argument --fault-rate: must be 0 to 1, got 1.5"),
         (
             ["--faults", "cut=5"],
-            "--faults and --fault-rate together define what goes wrong how often: give both or "
-            "neither",
+            "--faults and --fault-rate need each other: give both or neither",
         ),
         (
             ["--fault-rate", "0.5"],

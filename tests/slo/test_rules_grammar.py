@@ -159,8 +159,8 @@ def test_limits_are_in_seconds_shares_and_numbers_a_second(text: str, limit: flo
         ("ttft p95 < 1s given itl < 4ms",
             "ttft has no conditions: 'given' is for attainment and goodput"),
         ("goodput > 5 given", "a condition is missing"),
-        ("goodput > 5 given icl < 3ms", "icl is not a number of one request"),
-        ("goodput > 5 given error_rate < 3%", "error_rate is not a number of one request"),
+        ("goodput > 5 given icl < 3ms", "icl is not a metric of one request"),
+        ("goodput > 5 given error_rate < 3%", "error_rate is not a metric of one request"),
         ("goodput > 5 given ttft p95 < 3ms", "so ttft takes no p95: write 'ttft < ...'"),
         ("ttft p95 within 5%", "'within' needs an amount and a run: write 'within 5% of "
             "reports/base'"),

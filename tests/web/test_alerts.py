@@ -167,7 +167,7 @@ def test_a_hole_is_named_afterwards() -> None:
     alert = describe_hole(14, 30)
     assert (alert.level, alert.text) == (
         PAST,
-        "The load generator stood still for 16 s, from 0:14 to 0:30: no reading is of that time",
+        "The load generator stood still for 16 s, from 0:14 to 0:30, so there are no readings of that time",
     )
 
 

@@ -117,7 +117,7 @@ def test_a_file_that_is_no_dataset_is_not_offered(tmp_path: Path) -> None:
 def test_an_upload_that_is_no_dataset_is_refused(name: str, datasets: Datasets) -> None:
     content = NO_DATASETS[name]
     kept = datasets.keep("x.jsonl", [ROW])
-    with pytest.raises(RunRefused, match=f"^{name} is no dataset: it"):
+    with pytest.raises(RunRefused, match=f"^{name} is not a dataset: it"):
         datasets.keep(name, [content if isinstance(content, bytes) else content.encode()])
     assert datasets.path(kept)
 

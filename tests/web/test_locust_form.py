@@ -274,7 +274,7 @@ WRONG = [
     ({"endpoint_type": "messages", "per_chunk_usage": "true"},
      "--per-chunk-usage works with chat and completions only: messages has no such count"),
     ({"extra_inputs": '{"guided_json": {"type": "nope"}}'},
-     "--extra-inputs guided_json: is no schema: 'nope' is not valid under any of the given schemas "
+     "--extra-inputs guided_json: is not a valid schema: 'nope' is not valid under any of the given schemas "
          "(at $.type)"),
     ({"tools": "tools.json"}, "--tools works on the command line only"),
     ({"host": "http://[::1"}, "--host 'http://[::1' is not a valid URL: Invalid IPv6 URL"),

@@ -55,7 +55,7 @@ def test_every_option_of_a_form_is_there_once(pages: Callable[..., Page]) -> Non
 def test_groups_are_those_of_the_options(pages: Callable[..., Page]) -> None:
     found = form(pages())
     assert {title: group.section for title, group in found.items()} == {
-        "Load": "Load", "Prompts": "Workload", "Gate": "Load", "SLO": "SLO", "Server": "Server",
+        "Load": "Load", "Prompts": "Workload", "Prefill limit": "Load", "SLO": "SLO", "Server": "Server",
         "Tenants": "Load", "Report": "Server",
     }  # fmt: skip
     assert [field.name for field in found["Load"].fields[:3]] == [
@@ -195,9 +195,9 @@ def test_the_command_has_the_locustfiles_with_their_classes_options_and_tags() -
         "--no-mild --tags fast"
     )
     assert list(command.list_notes()) == [
-        "Start it in the folder of a.py,b.py.",
-        "Add --master and --expect-workers, and start the workers, as for this page.",
-        "Given to this program and not in the line: --words.",
+        "Run the command in the folder of a.py,b.py.",
+        "Add --master and --expect-workers, and start the workers as you did for this page.",
+        "Set for this program, but not in the command: --words.",
     ]
     given.locustfile, given.master = str(LOCUSTFILES / "run.py"), False
     assert (
@@ -219,8 +219,8 @@ def test_the_command_names_what_it_lacks_and_no_secret(
         "success": True,
         "command": "locust-llm ab -f chat.py --base http://h:1 -t 600 -s 5 --processes 2",
         "notes": [
-            "Start it in the folder of chat.py.",
-            "Given to this program and not in the line: --candidate-set header:NAME=VALUE, "
+            "Run the command in the folder of chat.py.",
+            "Set for this program, but not in the command: --candidate-set header:NAME=VALUE, "
             "--api-key-file, --header.",
         ],
     }
@@ -428,8 +428,8 @@ def test_the_page_shows_the_command_line(pages: Callable[..., Page]) -> None:
         "command": "locust-llm run --headless -f chat.py --host http://h -u 7 -t 60 --scenario rag "
         "--model 'my model' --no-streaming --slo 'ttft p90 < 1s' --slo 'itl p95 < 60ms'",
         "notes": [
-            "Start it in the folder of chat.py.",
-            "Given to this program and not in the line: --api-key-file.",
+            "Run the command in the folder of chat.py.",
+            "Set for this program, but not in the command: --api-key-file.",
         ],
     }
     refused = page.client.post("/llm/command", data={"run_time": "soon"}).get_json()

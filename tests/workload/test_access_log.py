@@ -91,16 +91,16 @@ def test_times(time: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     ("row", "said", "field"),
     [
-        ("1,2", "2 columns, where the header has 3", ""),
+        ("1,2", "2 columns, but the header has 3", ""),
         (",2,3", "timestamp is missing", "timestamp"),
         ("-1,2,3", "timestamp is negative", "timestamp"),
         ("1960-01-01,2,3", "timestamp is negative", "timestamp"),
         ("noon,2,3", "timestamp is not a time: 'noon'", "timestamp"),
         ("nan,2,3", "timestamp is not a time", "timestamp"),
-        ("1,many,3", "input_tokens is no count: 'many'", "input_tokens"),
-        ("1,2.5,3", "input_tokens is no count", "input_tokens"),
-        ("1,2,-3", "output_tokens is no count: '-3'", "output_tokens"),
-        ("1,2,inf", "output_tokens is no count", "output_tokens"),
+        ("1,many,3", "input_tokens is not a whole number of tokens: 'many'", "input_tokens"),
+        ("1,2.5,3", "input_tokens is not a whole number of tokens", "input_tokens"),
+        ("1,2,-3", "output_tokens is not a whole number of tokens: '-3'", "output_tokens"),
+        ("1,2,inf", "output_tokens is not a whole number of tokens", "output_tokens"),
         ('1,2,"3', "broken CSV", ""),
     ],
 )
@@ -132,10 +132,10 @@ def test_columns_that_name_nothing(text: str) -> None:
 
 def test_a_header_without_the_columns() -> None:
     with pytest.raises(
-        RowError, match="no column 'in', which access_log needs, in the header 'ts;out'"
+        RowError, match="access_log needs the column 'in', but the header is 'ts;out'"
     ):
         map_log_columns("access_log", LOG.columns, b"ts;out")
-    with pytest.raises(RowError, match="neither JSON nor a header of columns that is known"):
+    with pytest.raises(RowError, match="neither JSON nor a known header"):
         recognise_csv(b"a,b,c")
 
 

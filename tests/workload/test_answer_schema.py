@@ -114,7 +114,11 @@ def test_most_requests_want_nothing_that_could_be_looked_at(body: dict[str, Any]
 @pytest.mark.parametrize(
     ("body", "field", "why"),
     [
-        ({"guided_json": {"type": "nope"}}, "guided_json", "is no schema: 'nope' is not valid"),
+        (
+            {"guided_json": {"type": "nope"}},
+            "guided_json",
+            "is not a valid schema: 'nope' is not valid",
+        ),
         ({"guided_json": "{"}, "guided_json", "it must be an object"),
         ({"guided_json": {"pattern": "("}}, "guided_json", r"is not a 'regex' \(at \$.pattern\)"),
         ({"response_format": {"type": "json_schema"}}, "response_format", "has no schema"),
@@ -124,7 +128,7 @@ def test_most_requests_want_nothing_that_could_be_looked_at(body: dict[str, Any]
         (
             {"tools": [{"name": "f", "parameters": {"type": 3}}]},
             "tools",
-            r"\[0\] \(f\): is no schema: 3 is not valid",
+            r"\[0\] \(f\): is not a valid schema: 3 is not valid",
         ),
     ],
 )
@@ -185,6 +189,7 @@ def test_a_row_of_a_file_with_what_is_no_schema(tmp_path: Path) -> None:
         '{"type": 3}}\n'
     )
     with pytest.raises(
-        DatasetError, match=r"rows.jsonl, line 2, guided_json: is no schema: 3 is not valid"
+        DatasetError,
+        match=r"rows.jsonl, line 2, guided_json: is not a valid schema: 3 is not valid",
     ):
         check_dataset(str(file))

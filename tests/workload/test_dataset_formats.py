@@ -185,7 +185,7 @@ def test_the_name_of_a_session() -> None:
     ("row", "said", "field"),
     [
         ("[1]", "a JSON object is needed", ""),
-        ({"instruction": "x"}, "no known format", ""),
+        ({"instruction": "x"}, "not a known format", ""),
         ({"input_length": 0}, "input_length: expected int >= 1", "input_length"),
         ({"input_length": "5"}, "input_length: expected int, got str", "input_length"),
         ({"input_length": 5, "timestamp": -1}, "timestamp: expected float >= 0", "timestamp"),
@@ -196,12 +196,12 @@ def test_the_name_of_a_session() -> None:
             "hash_ids",
         ),
         ({"prompt": 5}, "prompt: expected str, got int", "prompt"),
-        ({"messages": []}, "messages has nothing to answer", "messages"),
-        ({"messages": [YES]}, "messages has nothing to answer", "messages"),
+        ({"messages": []}, "messages contains no message to answer", "messages"),
+        ({"messages": [YES]}, "messages contains no message to answer", "messages"),
         ({"messages": ["hi"]}, "messages[0]: expected object, got str", "messages"),
         ({"messages": [{"content": "hi"}]}, "messages[0] has no role", "messages"),
-        ({"messages": [HI, {"role": "user"}]}, "messages[1] has no content", "messages"),
-        ({"texts": []}, "a request needs a text, and texts has none", "texts"),
+        ({"messages": [HI, {"role": "user"}]}, "messages[1] needs content", "messages"),
+        ({"texts": []}, "a request needs text, but texts has none", "texts"),
         ({"text": "hi", "video": "x.mp4"}, "video is not supported here", "video"),
         ({"text": "hi", "image": 5}, "image takes a path, a URL or a data URL", "image"),
         ({"turns": []}, "turns must be a list with at least one turn", "turns"),
@@ -224,7 +224,7 @@ def test_what_is_wrong_with_a_row(row: dict[str, Any] | str, said: str, field: s
 
 def test_a_row_of_another_kind() -> None:
     with pytest.raises(
-        RowError, match="a row of single_turn needs text or texts, and this one has none"
+        RowError, match="a row of single_turn needs text or texts, but this row has none"
     ):
         turns({"prompt": "hi"}, "single_turn")
 
@@ -302,7 +302,7 @@ def test_the_system_prompt_of_a_sharegpt_row_is_sent() -> None:
     )
     own = [{"from": "system", "value": "own"}, human, gpt]
     assert sent(conversations=own, system="other") == [[("system", "own"), ("user", "q")]]
-    with pytest.raises(RowError, match="system must be a text"):
+    with pytest.raises(RowError, match="system must be text"):
         sent(conversations=both, system=["x"])
 
 
@@ -375,9 +375,9 @@ def test_calls_and_results_of_a_sharegpt_row_are_sent() -> None:
 
 
 @pytest.mark.parametrize(("said", "why"), [
-    ([("human", "q"), ("function_call", "weather()")], "holds no JSON"),
-    ([("human", "q"), ("function_call", '{"arguments": {}}')], "calls no function by its name"),
-    ([("human", "q"), ("gpt", "a"), ("observation", "1")], "no function_call is before it"),
+    ([("human", "q"), ("function_call", "weather()")], "is not JSON"),
+    ([("human", "q"), ("function_call", '{"arguments": {}}')], "does not name the function"),
+    ([("human", "q"), ("gpt", "a"), ("observation", "1")], "without a function_call before it"),
     ([("human", "q"), ("tool", "1")], "neither human"),
 ])  # fmt: skip
 def test_a_call_that_cannot_be_read_is_named(said: list[tuple[str, str]], why: str) -> None:

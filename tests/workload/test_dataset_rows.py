@@ -141,7 +141,7 @@ def test_no_file_and_no_line_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 BOMBS: Final = {
     "one row": (b'{"prompt": "', b"x", "line 1, column 1: a row of over 1 MB"),
-    "no row": (b"", b" ", "line 1, column 1: over 1 MB of blanks"),
+    "no row": (b"", b" ", "line 1, column 1: over 1 MB of white space"),
     "blank lines": (
         b'{"prompt": "a"}\n',
         b" " * 999 + b"\n",

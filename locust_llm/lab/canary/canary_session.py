@@ -244,7 +244,7 @@ class CanarySession(Collector):
 
     def collect(self) -> Iterator[Metric]:
         counter = CounterMetricFamily(
-            f"{PREFIX}rounds", "Canary streams, by what became of them", labels=("outcome",)
+            f"{PREFIX}rounds", "Canary streams, by outcome", labels=("outcome",)
         )
         counter.add_metric(("ok",), len(self.rounds) - self.failed)
         counter.add_metric(("failed",), self.failed)
@@ -273,7 +273,7 @@ class CanarySession(Collector):
             ("prompt_tokens_per_second_high", "Upper end of its 95% interval", tokens[2]),
             ("slower_ratio", "Usual gap over the lowest of the session, less one: decodes of others", background.slower),
             ("quiet_gap_seconds", "Usual gap without a stall", background.quiet_s),
-            ("time_to_first_token_seconds", "Of the last canary stream", self.rounds[-1].ttft_s),
+            ("time_to_first_token_seconds", "Time to first token of the last canary stream", self.rounds[-1].ttft_s),
         ):  # fmt: skip
             if value is not None:
                 yield GaugeMetricFamily(PREFIX + name, text, value)

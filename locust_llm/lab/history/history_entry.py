@@ -242,7 +242,7 @@ def _load(folder: Path) -> tuple[Figures | None, str]:
     try:
         loads = read_figures(folder)
     except (OSError, UnknownFormat) as error:
-        return None, f"no figures: {getattr(error, 'strerror', None) or error}"[:MAX_TEXT]
+        return None, f"no metrics: {getattr(error, 'strerror', None) or error}"[:MAX_TEXT]
     if len(loads) != 1:
         return None, f"no metrics: its file has {len(loads)} loads"
     load = loads[0]

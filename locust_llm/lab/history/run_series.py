@@ -66,7 +66,7 @@ class FigureChange(NamedTuple):
     def other_changes(self) -> str:
         """Names what else changed, such as ``with it: commit a1b2 to c3d4``."""
         beside = "; ".join(self.list_other_changes())
-        return f"with it: {beside}" if beside else "nothing else that is noted changed with it"
+        return f"with it: {beside}" if beside else "no other recorded condition changed with it"
 
     @property
     def description(self) -> str:
@@ -136,7 +136,7 @@ def explain_doubts(
     ran = series.of(figure)
     if len(ran) < ENOUGH:
         yield (
-            f"{format_count(len(ran), 'run')} of {figure.label}: finding a change takes {ENOUGH}, "
+            f"{format_count(len(ran), 'run')} of {figure.label}: finding a change requires {ENOUGH}, "
             f"8 of them after it"
         )
         return
@@ -145,6 +145,5 @@ def explain_doubts(
     ):
         yield (
             f"{figure.label}: neighbouring runs resemble each other (correlation {near:.2f}): only "
-            f"larger changes are "
-            "marked, and chance looks like one more often"
+            f"larger changes are marked, and more marks are random"
         )

@@ -62,7 +62,7 @@ def parse_run_filter(options: argparse.Namespace) -> RunFilter:
 def _label(text: str) -> tuple[str, str]:
     key, sign, value = text.partition("=")
     if not sign or not key:
-        raise argparse.ArgumentTypeError(f"{text!r} is no KEY=VALUE")
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
     return key, value
 
 
@@ -78,7 +78,7 @@ def put_in_front(words: Sequence[str]) -> list[str]:
     if options.last is None:
         if choice != RunFilter():
             raise ValueError(
-                "--label, --model, --host and --commit choose among runs: give --last N with them"
+                "--label, --model, --host and --commit select from the last runs: add --last N"
             )
         return rest
     if options.last < 1:
@@ -86,7 +86,7 @@ def put_in_front(words: Sequence[str]) -> list[str]:
     given = [Path(word) for word in rest if not word.startswith("-") and Path(word).is_dir()]
     chosen = find_last_runs(options.runs, options.last, choice, given)
     if len(chosen) + len(given) < 2:
-        raise ValueError(f"{options.runs} has one run of that kind, and a comparison takes two")
+        raise ValueError(f"{options.runs} has one such run, but a comparison needs two")
     return [*map(str, chosen), *rest]
 
 
@@ -97,7 +97,7 @@ def find_last_runs(
     workload of the first run of ``beside``, which are left out themselves. Without ``beside`` they
     have the workload of the last selected run. Raises ValueError and OSError."""
     if not runs.is_dir():
-        raise ValueError(f"{runs} is no folder: --runs names the one that the runs are in")
+        raise ValueError(f"{runs} is not a folder: use --runs to name the folder of the runs")
     there = {path.resolve() for path in beside}
     meant = [
         entry
@@ -105,7 +105,7 @@ def find_last_runs(
         if choice.takes(entry) and (runs / entry.folder).resolve() not in there
     ]
     if not meant:
-        raise ValueError(f"no run in {runs} is of that kind: locust-llm history {runs} lists them")
+        raise ValueError(f"{runs} has no such run: locust-llm history {runs} lists its runs")
     like = read_entry(beside[0], beside[0].name) if beside else meant[-1]
     of_same = [entry for entry in meant if entry.workload == like.workload]
     if not of_same:

@@ -195,7 +195,7 @@ def _make_imported_run(records: list[Record], unread: list[str], path: Path) -> 
 
 def whole_ns(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 10**20:
-        raise UnusableResult("its request_start_ns is no time")
+        raise UnusableResult("its request_start_ns is not a time")
     return value
 
 

@@ -116,7 +116,7 @@ def check_token_counts(figures: Figures) -> Iterator[Finding]:
         )
         agree = abs(ours - theirs) <= OFF * max(ours, theirs)
         if not agree:
-            words += ": times a token and tokens/s are of other tokens than the model's"
+            words += ": times per token and tokens/s count other tokens than the model's"
         yield Finding("token counts", AuditOutcome.HOLDS if agree else AuditOutcome.DOUBTFUL, words)
 
 
@@ -153,9 +153,7 @@ def check_decode_time(figures: Figures) -> Iterator[Finding]:
     else:
         verdict = AuditOutcome.HOLDS
     if known is None and verdict is not AuditOutcome.HOLDS:
-        words += (
-            f": the responses had {1 + decode_s / each.avg:.0f} tokens, or these are not of one run"
-        )
+        words += f": the responses had {1 + decode_s / each.avg:.0f} tokens, or these values are from several runs"
     yield Finding("latency", verdict, words)
 
 
@@ -185,8 +183,8 @@ def check_littles_law(figures: Figures) -> Iterator[Finding]:
         and busy < IDLE * most
     ):
         words += (
-            ". A closed loop keeps them all: the load generator was the limit, the load had "
-            "pauses, or the server did not respond for a time"
+            ". A closed loop keeps all of them in flight. So the load generator was the limit, the "
+            "load had pauses, or the server did not respond for a time"
         )
         finding = Finding(finding.rule, AuditOutcome.DOUBTFUL, words)
     yield finding
@@ -447,7 +445,7 @@ def check_sample_count(figures: Figures) -> Iterator[Finding]:
         few = beyond < FEW_BEYOND * (1 - OFF)
         words = f"p{highest:g} of {count:,} requests: {beyond:.3g} lie beyond it"
         if few:
-            words += f", and a p{highest:g} that another run would repeat takes {FEW_BEYOND}"
+            words += f", but a repeatable p{highest:g} needs {FEW_BEYOND}"
         yield Finding("samples", AuditOutcome.DOUBTFUL if few else AuditOutcome.HOLDS, words)
 
 

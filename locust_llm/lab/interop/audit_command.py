@@ -16,9 +16,9 @@ from locust_llm.text.format import clean_line, print_json, print_safely
 OUTCOME: Final = {
     AuditOutcome.IMPOSSIBLE: "cannot be true",
     AuditOutcome.DOUBTFUL: "can be true, with doubts",
-    AuditOutcome.HOLDS: "holds together",
+    AuditOutcome.HOLDS: "is consistent",
 }
-NOTHING_CHECKED: Final = "not checked: it has no two values that depend on each other"
+NOTHING_CHECKED: Final = "not checked: no two of its values depend on each other"
 
 
 class AuditedLoad(msgspec.Struct, frozen=True, kw_only=True):

@@ -143,8 +143,8 @@ def render_comparison_page(comparison: Comparison, plots: Sequence[Plot] = ()) -
         if len({figure.title for figure in figures if figure is not None}) > 1
         else "",
         differing_loads=[
-            f"{name} had other work than {names[0]}: {pair.other_work}. So there are no "
-            f"differences."
+            f"{name} had another workload than {names[0]}: {pair.other_work}. So no differences "
+            f"are shown."
             for name, pair in zip(names[1:], comparison.runs, strict=True)
             if pair.other_work
         ],

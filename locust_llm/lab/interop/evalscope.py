@@ -177,8 +177,8 @@ def _select_requests(
         )
     if missing := [name for name in NEEDED if name not in columns]:
         raise UnusableResult(
-            f"its table {TABLE!r} has no {', '.join(missing)}: evalscope's has, in the known "
-            f"versions"
+            f"its table {TABLE!r} has no {', '.join(missing)}, which all known versions of "
+            f"evalscope write"
         )
     if (
         database.execute(f"SELECT count(*) FROM {TABLE}").fetchone()[0]

@@ -63,7 +63,7 @@ def _has_requests(document: object) -> bool:
 
 def _refuse_requests(document: object, path: Path) -> list[ImportedRun]:
     raise UnusableResult(
-        "genai-bench keeps no start time of a request, so nothing over time can be known"
+        "genai-bench keeps no start time of a request, so values over time are unknown"
     )
 
 

@@ -172,7 +172,7 @@ def _make_notes(imported_run: ImportedRun, source: Path, lost: int) -> list[str]
         )
     if lost:
         notes.append(
-            f"The file counts {format_count(imported_run.asked or 0, 'request')} and has "
+            f"The file counts {format_count(imported_run.asked or 0, 'request')}, but contains "
             f"{len(imported_run.records)} of them."
         )
     if imported_run.cut:

@@ -121,8 +121,8 @@ def build_result_table(files: Sequence[tuple[Path, Figures]]) -> ResultTable:
         conditions=clean_rows(conditions),
         measures=clean_rows(measures),
         differing_loads=[
-            f"{name} had another load than {names[0]}: {clean_line(why)}. So there are no "
-            f"differences."
+            f"{name} had another load than {names[0]}: {clean_line(why)}. So no "
+            f"differences are shown."
             for name, why in zip(names, whys, strict=True)
             if why
         ],
@@ -202,7 +202,7 @@ def find_unlike_conditions(base: Figures, other: Figures) -> str:
         return ", ".join(map(str, differences))
     for name, base_value, value in (
         ("in flight at most", base.concurrency, other.concurrency),
-        ("requests a second asked for", base.rate_per_s, other.rate_per_s),
+        ("requested rate", base.rate_per_s, other.rate_per_s),
     ):
         if base_value and value and base_value != value:
             return f"{name} {value} for {base_value}"

@@ -212,10 +212,9 @@ def _advise_short_requests(measurements: ProbeMeasurements) -> Iterator[Advice]:
         yield Advice(
             "Separate short requests from long ones (another server, or partial prefills where the "
             "server has them).",
-            f"A short request behind a prompt of {measurements.longest:,} tokens waited {waited:.0%} of "
-            f"its remaining "
-            "prefill: TTFT "
-            f"{format_duration(took_s)}, {format_duration(measurements.short_s)} alone.",
+            f"A short request behind a prompt of {measurements.longest:,} tokens waited for "
+            f"{waited:.0%} of that prompt's remaining prefill: TTFT {format_duration(took_s)}, and "
+            f"{format_duration(measurements.short_s)} alone.",
         )
 
 

@@ -53,7 +53,7 @@ def plot_probe_by_length(measurements: ProbeMeasurements) -> Iterator[Plot]:
                 for name, hue, points, kind in (
                     ("alone, median", "p50", typical, "line"),
                     ("alone", "p50", alone, "rings"),
-                    ("beside decoders", "prefill", _ttft_points(singles), "rings"),
+                    ("while decoders run", "prefill", _ttft_points(singles), "rings"),
                     ("the later of two", "p99", _ttft_points(pairs), "rings"),
                 )
                 if points

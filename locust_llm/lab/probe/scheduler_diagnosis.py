@@ -366,8 +366,8 @@ def _count_slots(measurements: ProbeMeasurements, step_tokens: float) -> tuple[i
     if len(set(clear)) != 1 or 2 * len(clear) <= len(measurements.bursts) or len(paired) > 1:
         return (
             0,
-            f"equal prompts sent together had first tokens in first groups of {_list_groups(measurements)}: no "
-            f"number of slots",
+            f"equal prompts sent together had first tokens in first groups of {_list_groups(measurements)}, so the "
+            f"number of slots is unknown",
         )
     slots = clear[0]
     if (

@@ -115,7 +115,7 @@ def read_measured_server(paths: Sequence[Path]) -> MeasuredServer:
         raise ValueError(f"none of these is a probe: {given}. Run one: locust-llm probe --host URL")
     if len(probes) > 1:
         raise ValueError(
-            f"a twin is of one probe, and here are {len(probes)}: "
+            f"a twin is fitted to one probe, but these are {len(probes)}: "
             f"{', '.join(str(probe.path) for probe in probes)}"
         )
     if not others:
@@ -158,7 +158,7 @@ def _require_same_server(folders: Sequence[Folder]) -> None:
                 raise ValueError(
                     f"these runs are of different {what}: {first.name} of "
                     f"{here or 'an unknown one'}, {other.name} of "
-                    f"{there or 'an unknown one'}. A twin is of one server"
+                    f"{there or 'an unknown one'}. A twin models one server"
                 )
 
 
@@ -296,7 +296,7 @@ def stage_of_part(part: LoadRecords) -> tuple[ObservedStage | None, list[str]]:
     if part.users and (inside := _in_flight(sent)) < LEAST_SHARE * part.users:
         return None, [
             f"{part.name} left out: {inside:.1f} requests were in flight on average, so users "
-            f"paused between two"
+            f"paused between requests"
         ]
     failed = sum(map(_failed, sent))
     cut = sum(record.outcome in (CUT, CANCELLED) for record in sent)
@@ -335,5 +335,5 @@ def _refuse_cached(path: Path, records: Iterable[Record]) -> None:
         raise ValueError(
             f"a twin cannot be fitted to {path}: {cached / tokens:.0%} of its prompt tokens were "
             f"in the server's cache, and "
-            "a twin computes every prompt. Sweep with prompts that are new"
+            "a twin computes every prompt. Use prompts that do not repeat"
         )

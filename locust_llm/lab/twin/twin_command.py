@@ -114,12 +114,23 @@ LENGTHS: Final = {
     "output-tokens-stddev": 40.0,
 }
 """The sweep's requests have these options. Equal lengths would not distinguish the costs."""
+LENGTH_HELP: Final = {
+    "synthetic-input-tokens-mean": "mean input length in the sweep",
+    "synthetic-input-tokens-stddev": "standard deviation of the input length",
+    "output-tokens-mean": "mean output length in the sweep",
+    "output-tokens-stddev": "standard deviation of the output length",
+}
 MOST_USERS: Final = 128
 SWEEP_S: Final = 360.0
 STAGE_S: Final = (10.0, 60.0)
 """A stage takes at least and at most these times. The remaining stages share ``--time``."""
 REQUESTS_A_USER: Final = 4
-TO_PROBE: Final = ("longest", "rounds", "decoders")
+TO_PROBE: Final = {
+    "longest": "tokens of the longest prompt of the probe",
+    "rounds": "repetitions of each measurement of the probe",
+    "decoders": "requests that decode while a prompt of the probe arrives",
+}
+"""(option that the probe has too: its help)."""
 UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
@@ -281,14 +292,13 @@ def _unnamed(said: Diagnosis, folders: Sequence[Path]) -> str:
         why = "; ".join(said.missing)
         return (
             f"The probe cannot identify the scheduler of the server, so there is no twin: {why}.\n"
-            f"Make a new probe when that is gone: locust-llm twin fit --host URL. The old one "
+            f"Remove the cause, then run a new probe: locust-llm twin fit --host URL. The old one "
             f"stays in {where}."
         )
     if not list_candidate_settings(said, 1):
         return (
-            f"There is no twin of this server: the probe calls its scheduler {said.name!r}, and "
-            f"the simulator has none "
-            f"of that kind that could be fitted. The probe stays in {where}."
+            f"No twin was fitted: the probe calls the scheduler of this server {said.name!r}, and "
+            f"the simulator has no such scheduler. The probe stays in {where}."
         )
     return ""
 
@@ -371,10 +381,10 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
             type=_tokens,
             default=value,
             metavar="TOKENS",
-            help="of the sweep (default: %(default)g)",
+            help=f"{LENGTH_HELP[name]} (default: %(default)g)",
         )
-    for name in TO_PROBE:
-        add(f"--{name}", type=_whole, metavar="N", help="as of locust-llm probe")
+    for name, text in TO_PROBE.items():
+        add(f"--{name}", type=_whole, metavar="N", help=text)
     add("--json", action="store_true", help="print the fitted twin as JSON")
 
 
@@ -605,7 +615,7 @@ DESCRIPTION: Final = """\
 Ask a twin what if: every load with every combination of settings, in virtual time, each answer with its interval."""
 EPILOG: Final = """\
 Values are as --sweep has them: 1..128 is 1, 2, 4, ... 128, 8..64+8 goes in steps of 8, and lists have commas; none is no
-limit. What lies outside of what the twin was fitted to is marked as extrapolated, and far outside refused.
+limit. Predictions outside of the fitted range are marked as extrapolated; those far outside are refused.
 
   locust-llm twin predict twin.toml --load concurrency=1..128 --set max-num-batched-tokens=512,1024,2048 \\
     --set prefill-concurrency=none,1..8 --slo 'ttft p95 < 1s' --slo 'itl p99 < 50ms'
@@ -756,7 +766,7 @@ COMMANDS: Final[dict[str, tuple[Callable[[list[str]], int], str]]] = {
     ),
     "drift": (
         run_drift,
-        "run for one minute, and report whether the server has changed since the fit, and in what",
+        "run for one minute, and report whether the server has changed since the fit, and how",
     ),
 }
 """Each command has its function and description."""

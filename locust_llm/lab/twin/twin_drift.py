@@ -157,7 +157,7 @@ def _noise(model: ServerModel) -> Iterator[ServerChange]:
     )
     yield ServerChange(
         "noise",
-        "the lateness of chunks",
+        "the delay of chunks",
         msgspec.structs.replace(model, noise=held),
         both_ways=False,
     )
@@ -328,7 +328,7 @@ def choose_reference_loads(twin: Twin) -> list[int]:
     users = sorted({reference.users for reference in twin.reference})
     if not users:
         raise ValueError(
-            "this twin has no load with a number of users to hold a server against: fit it again"
+            "this twin has no load with a number of users to repeat on a server: fit it again"
         )
     return sorted({users[0], users[len(users) // 2], users[-1]})
 
@@ -468,7 +468,7 @@ def describe_other_server(origin: Origin, folder: Folder) -> list[str]:
     """Describes how the responding server differs by name from the fitted one, a sentence each."""
     run = folder.run
     return [
-        f"another {what}: {there or 'none'}, and the twin is of {here or 'none'}"
+        f"another {what}: {there or 'none'}, but the twin was fitted to {here or 'none'}"
         for what, here, there in (
             ("model", origin.model, run.model),
             ("server", origin.server, run.server),
@@ -544,7 +544,7 @@ def format_drift_lines(
         f"({sure})."
     )
     if found.named:
-        yield f"What moved: {format_shift(found.named[0])}."
+        yield f"Likely change: {format_shift(found.named[0])}."
         yield from (f"Alternative explanation: {format_shift(shift)}." for shift in found.named[1:])
     else:
         yield "The change matches none of the twin's parameters."
@@ -576,6 +576,6 @@ def format_trait_table(known: UnchangedServer, stages: Sequence[ObservedStage]) 
         for i in sorted(worst)
     ]
     return tabulate(
-        rows, headers=["load", "figure", "off", "standard errors"], disable_numparse=True,
+        rows, headers=["load", "metric", "off", "standard errors"], disable_numparse=True,
         colalign=("left", "left", "right", "right"),
     )  # fmt: skip

@@ -19,13 +19,13 @@ NAME: Final = "twin.toml"
 MOST_BYTES: Final = 10_000_000
 BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 ABOUT: Final = {
-    "trust": "How far it was off on loads that were kept out of the fit.",
+    "trust": "The error on loads that were kept out of the fit.",
     "trust.errors": (
         "Error per metric that the uncertainty of the fit does not explain; predictions include it."
     ),
-    "origin": "Of what server, when, and from what.",
+    "origin": "The server, the date, and the runs that the twin was fitted to.",
     "ranges": "What was measured. A prediction outside of it is marked as an extrapolation.",
-    "model.settings": "The scheduler, by the names of vLLM's flags. What is not here was not seen.",
+    "model.settings": "The scheduler, by the names of vLLM's flags. A missing limit was not observed.",
     "model.cost": (
         "Seconds of a step, as a sum: fixed; token x (tokens above free_tokens); stream x "
         "sequences; context x tokens read; pair x pairs of a prompt's new token and one before "
@@ -33,8 +33,8 @@ ABOUT: Final = {
     ),
     "model.front": "Before the scheduler has a request: seconds, and seconds for each token of its "
     "prompt.",
-    "model.noise": "What makes equal steps unequal at the client.",
-    "intervals": "95% of each parameter that was fitted.",
+    "model.noise": "The random variation between equal steps, as the client sees it.",
+    "intervals": "The 95% interval of each fitted parameter.",
     "unknown": "What could not be identified, and what is assumed.",
     "reference": (
         "Loads of the sweep compared with the twin's replay, as logarithms: the reference for "
@@ -148,18 +148,18 @@ def read_twin(path: Path) -> Twin:
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise ValueError(f"{file} is no TOML: {error}") from None
+        raise ValueError(f"{file} is not TOML: {error}") from None
     if (version := found.pop("version", None)) != VERSION:
         raise ValueError(
-            f"{file} is no twin of this version of locust-llm: its version is {version}, not "
+            f"{file} is not a twin of this version of locust-llm: its version is {version}, not "
             f"{VERSION}"
         )
     try:
         twin = msgspec.convert(found, Twin)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise ValueError(f"{file} is no twin: {error}") from None
+        raise ValueError(f"{file} is not a twin: {error}") from None
     if wrong := _wrong(twin):
-        raise ValueError(f"{file} is no twin that can be used: {wrong}")
+        raise ValueError(f"{file} is not a usable twin: {wrong}")
     return twin
 
 
@@ -171,7 +171,7 @@ def _wrong(twin: Twin) -> str:
     if settings.policy not in POLICIES:
         return f"there is no policy {settings.policy!r}: {', '.join(POLICIES)}"
     if not all(math.isfinite(one) and one >= 0 for one in numbers):
-        return "a cost is below 0, or no number"
+        return "a cost is below 0, or not a number"
     if twin.model.cost.fixed_s + twin.model.cost.token_s <= 0:
         return "its steps take no time"
     if (

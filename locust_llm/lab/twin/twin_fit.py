@@ -93,8 +93,8 @@ def _doubts(stages: Sequence[ObservedStage]) -> Iterator[str]:
     failed = sum(one.failed for one in stages)
     if failed > MAX_FAILED_SHARE * sent:
         yield (
-            f"{failed:,} of {sent:,} requests of the sweep failed: what the server does without "
-            f"failures was not seen"
+            f"{failed:,} of {sent:,} requests of the sweep failed: the server without failures "
+            f"was not measured"
         )
 
 
@@ -258,7 +258,7 @@ def judge_trust(
         verdict = SHAPE
         reasons.append(
             f"over all loads of the sweep, {doubtful} is off by {errors[doubtful]:.0%} for a reason "
-            f"that the model has not"
+            f"that the model does not include"
         )
     return Trust(verdict=verdict, error=error, reasons=tuple(reasons), errors=errors)
 
@@ -428,8 +428,8 @@ def describe_costs(twin: Twin) -> Iterator[str]:
     yield line("Each token of a prompt", lambda model: model.cost.token_s)
     if twin.model.cost.free_tokens:
         yield (
-            f"The first {twin.model.cost.free_tokens:,.0f} tokens of a step cost nothing more: "
-            f"weights are read meanwhile"
+            f"The first {twin.model.cost.free_tokens:,.0f} tokens of a step cost no extra "
+            f"time, because weights are read meanwhile"
         )
     step = (
         f"A step with a whole prompt of {most:,} tokens"
@@ -508,7 +508,7 @@ def format_check_table(checks: Sequence[HeldOutCheck]) -> str:
         )
         shown = label
     return tabulate(
-        rows, headers=["load", "figure", "predicted", "95%", "measured", "error"], disable_numparse=True,
+        rows, headers=["load", "metric", "predicted", "95%", "measured", "error"], disable_numparse=True,
         colalign=("left", "left", "right", "right", "right", "right"),
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ from typing import Final
 from .span import ATTRIBUTES, Span
 
 MISSING: Final = (
-    "reading OTLP's protobuf takes a package: pip install 'locust-llm[otlp]' (opentelemetry-proto)"
+    "reading OTLP protobuf requires a package: pip install 'locust-llm[otlp]' (opentelemetry-proto)"
 )
 NUMBERS: Final = ("double_value", "int_value")
 
@@ -28,7 +28,7 @@ def decode_otlp_protobuf(data: bytes) -> list[Span]:
     try:
         export = ExportTraceServiceRequest.FromString(data)
     except (DecodeError, RecursionError) as error:
-        raise ValueError(str(error) or "no protobuf of this kind") from None
+        raise ValueError(str(error) or "not protobuf of this kind") from None
     decoded = []
     for resource in export.resource_spans:
         for scope in resource.scope_spans:

@@ -99,7 +99,7 @@ SCRIPTS: Final = (
     "page.js",
 )
 STYLES: Final = ("uPlot.min.css", "plots.css", "page.css", "report.css")
-BY_WHAT: Final = "By what"
+BY_WHAT: Final = "By group"
 REQUESTS: Final = "Requests"
 """Headings of what the page computes of its requests."""
 DEFINED: Final = "Definitions"
@@ -235,7 +235,7 @@ TIMED: Final = (LATENCY, OVER_TIME, SERVER)
 FOLDED: Final = ("Rules", "Metrics", "Latencies with")
 """How the headings begin of what the top of the page shows already, or that few readers need."""
 GROUPED: Final = "By "
-"""How the headings of tables begin that *By what* replaces."""
+"""How the headings of tables begin that *By group* replaces."""
 
 
 def arrange_sections(

@@ -830,7 +830,7 @@ def _few(rule: Rule, pairs: Sequence[PairRequests]) -> str:
         return ""
     takes = math.ceil(100 / (100 - rule.percentile) - 1e-6)
     return (
-        f"a block has {least} requests at least, and {rule.stat} takes {takes}: it rests on "
+        f"a block has {least} requests at least, but {rule.stat} needs {takes}: it depends on "
         f"the slowest one or two"
     )
 
@@ -1029,7 +1029,7 @@ def _times(figure: PairedFigure) -> str:
 
 def make_paired_head(comparison: PairedComparison) -> tuple[str, ...]:
     """The head of the table of its values."""
-    return ("Metric", "alone", "beside", *HEAD[3:]) if comparison.isolated else HEAD
+    return ("Metric", "alone", "with the others", *HEAD[3:]) if comparison.isolated else HEAD
 
 
 def make_paired_table(comparison: PairedComparison) -> Iterator[Block]:

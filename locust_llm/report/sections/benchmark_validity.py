@@ -267,7 +267,7 @@ def _each(
             if short_by_little
             else _figure(value_of(worst))
         )
-        text = f"{unit.format(value)}, the rules ask {_figure(least)}{worst.place}"
+        text = f"{unit.format(value)}, the rules require {_figure(least)}{worst.place}"
         return PublishedCheck(rule=rule, met=False, text=text, others=len(short) - 1)
     ends = [_figure(end) for end in (min(map(value_of, points)), max(map(value_of, points)))]
     span = " to ".join(dict.fromkeys(ends))
@@ -280,7 +280,7 @@ def _figure(value: float) -> str:
 
 def _check(rule: str, met: bool, evidence: str, asked: str) -> PublishedCheck:
     return PublishedCheck(
-        rule=rule, met=met, text=evidence if met else f"{evidence}, the rules ask {asked}"
+        rule=rule, met=met, text=evidence if met else f"{evidence}, the rules require {asked}"
     )
 
 

@@ -193,7 +193,7 @@ def make_detail_tables(summary: Summary, run: Run) -> Iterator[Block]:
         yield from _breakdowns(summary.breakdowns)
     if summary.reading:
         settings = run.settings
-        yield Heading("What a reader feels", folded=True)
+        yield Heading("Streaming smoothness", folded=True)
         yield _metrics(summary.reading, [LOW, *(p for p in chosen if p != LOW)])
         yield TextBlock(
             "Higher Fluidity and Quality of Experience are better. Token deadlines: "
@@ -301,7 +301,7 @@ def _measurement_errors(summary: Summary) -> Iterator[Block]:
     if not summary.figure_errors:
         return
     yield Heading("Measurement error", folded=True)
-    head = ("Figure", "Value", "May be off by up to", "", "", "Cause")
+    head = ("Metric", "Value", "May be off by up to", "", "", "Cause")
     rows = (_measurement_error(figure_error) for figure_error in summary.figure_errors)
     yield TableBlock(head, tuple(rows), numbers=False)
     yield TextBlock(

@@ -239,7 +239,7 @@ def _share(part: float, whole: float) -> float | None:
 
 
 def describe_prefix_cache(of: PrefixCache) -> str:
-    room = "no end" if of.capacity is None else f"{of.capacity:,} tokens"
+    room = "unlimited size" if of.capacity is None else f"{of.capacity:,} tokens"
     sets = (
         f" over {of.prefixes} prefixes of together {of.working_set:,} tokens" if of.prefixes else ""
     )
@@ -287,7 +287,7 @@ def make_cache_remarks(of: PrefixCache | None) -> Iterator[str]:
                 "its cache is off, is smaller than the working set or has other block sizes, or a "
                 "router sent the requests to other replicas."
                 if observed < of.implied
-                else "it finds more than the prefixes that repeat on purpose."
+                else "it finds more tokens than the shared prefixes have."
             )
         )
 

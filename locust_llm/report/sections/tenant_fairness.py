@@ -467,7 +467,7 @@ def describe_fairness(tenants: TenantsSummary, *, weighted: bool = False) -> str
     if tenants.jain is None:
         if len(tenants.backlogged) > 1:
             return (
-                f"No Jain's index: {names} were backlogged, but all of them never waited "
+                f"No Jain's index: {names} were backlogged, but they never all waited "
                 f"throughout a step of {_step(tenants)}."
             )
         sentence = f"only {names} was" if names else "no tenant was"

@@ -76,7 +76,7 @@ def decode_exported_spans(kind: str, coding: str, body: bytes) -> list[Span]:
             else otlp_json.decode_otlp_json(body)
         )
     except ValueError as error:
-        raise ExportRefused(400, f"no OTLP spans: {str(error)[:200]}") from None
+        raise ExportRefused(400, f"not OTLP spans: {str(error)[:200]}") from None
 
 
 def _unpacked(body: bytes) -> bytes:
@@ -84,7 +84,7 @@ def _unpacked(body: bytes) -> bytes:
     try:
         data = unpack.decompress(body, MAX_BYTES + 1)
     except zlib.error as error:
-        raise ExportRefused(400, f"no gzip: {error}") from None
+        raise ExportRefused(400, f"not valid gzip: {error}") from None
     if len(data) > MAX_BYTES:
         raise ExportRefused(413, f"more than {MAX_BYTES >> 20} MB when unpacked")
     if not unpack.eof:

@@ -242,7 +242,7 @@ def describe_span_counts(counts: SpanCounts, address: str) -> str:
         came = (
             f"{counts.received:,} spans arrived, but none has the times of a request"
             if counts.received
-            else "none came"
+            else "none arrived"
         )
         first = f"; the first mistake: {counts.mistake}" if counts.mistake else ""
         return (

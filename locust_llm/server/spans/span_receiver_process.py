@@ -112,7 +112,7 @@ class SpanExportHandler(BaseHTTPRequestHandler):
         """Answer what is no HTTP, for the parser."""
         self.close_connection = True
         self.server.tell(
-            SortedSpans(counts={"refused": 1}, mistake=f"no HTTP: {(message or '')[:100]}")
+            SortedSpans(counts={"refused": 1}, mistake=f"not HTTP: {(message or '')[:100]}")
         )
         self.command = getattr(self, "command", "") or ""
         self.request_version = "HTTP/1.1"

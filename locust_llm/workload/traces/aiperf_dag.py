@@ -75,7 +75,7 @@ def read_dag_turns(rows: list[tuple[dict[str, Any], int]]) -> tuple[str, list[Tu
         row = _conversation(fields, line)
         if row.session_id in session.rows:
             raise RowError(
-                f"the session_id {row.session_id!r} is there twice", field="session_id", line=line
+                f"the session_id {row.session_id!r} occurs twice", field="session_id", line=line
             )
         if not row.turns:
             raise RowError("turns must be a list with at least one turn", field="turns", line=line)
@@ -85,7 +85,7 @@ def read_dag_turns(rows: list[tuple[dict[str, Any], int]]) -> tuple[str, list[Tu
     if not roots:
         first = next(iter(session.rows))
         raise RowError(
-            f"conversations begin each other: {first!r} has no root",
+            f"conversations start each other in a circle: {first!r} has no root",
             field="session_id",
             line=rows[0][1],
         )
@@ -106,11 +106,13 @@ class _Session:
         turns, with the ones of its forks."""
         if name not in self.rows:
             raise RowError(
-                f"begins {name!r}, and no row has this session_id", field="turns", line=by
+                f"starts {name!r}, but no row has this session_id", field="turns", line=by
             )
         if name in above or len(above) > MAX_DEPTH:
-            way = " begins ".join([*above[-5:], name])
-            raise RowError(f"conversations begin each other: {way}", field="turns", line=by)
+            way = " starts ".join([*above[-5:], name])
+            raise RowError(
+                f"conversations start each other in a circle: {way}", field="turns", line=by
+            )
         row, line = self.rows[name]
         ends = list[int]()
         joins: dict[int, list[int]] = {}
@@ -147,7 +149,7 @@ class _Session:
                 join = number + 1 if spawned.join_at is None else spawned.join_at
                 if spawned.join_at is not None and not number < join < len(row.turns):
                     raise RowError(
-                        f"turns[{number}]: join_at {join} is no later turn",
+                        f"turns[{number}]: join_at {join} is not a later turn",
                         field="turns",
                         line=line,
                     )

@@ -59,7 +59,9 @@ def read_mlperf_turns(rows: Sequence[tuple[bytes, int]]) -> list[Turn]:
     role = ""
     for number, (row, fields, line) in enumerate(read, 1):
         if row.turn != number:
-            raise RowError(f"turn {row.turn}, where {number} must follow", field="turn", line=line)
+            raise RowError(
+                f"turn {row.turn}, but the next one must be {number}", field="turn", line=line
+            )
         if row.role not in _NEXT[role]:
             before = f"after the role {role!r}" if role else "first"
             raise RowError(f"the role {row.role!r} comes {before}", field="role", line=line)

@@ -67,7 +67,7 @@ def read_mooncake_session(rows: Sequence[tuple[bytes, int]], head: bytes) -> Rec
         request = convert_row(decode_row(row), _Request, line)
         if request.request_id in read:
             raise RowError(
-                f"the request_id {request.request_id!r} is there twice",
+                f"the request_id {request.request_id!r} occurs twice",
                 field="request_id",
                 line=line,
             )

@@ -89,7 +89,7 @@ def read_span_turns(rows: Sequence[tuple[bytes, int]], trace: str) -> list[Turn]
         for fields in _by_trace(row).get(trace, ()):
             span = _read(fields, line)
             if span.id in spans_by_id:
-                raise RowError(f"the span {span.id!r} is there twice", field="spanId", line=line)
+                raise RowError(f"the span {span.id!r} occurs twice", field="spanId", line=line)
             spans_by_id[span.id] = span
     inner: dict[str, list[_Span]] = {}
     for span in spans_by_id.values():
@@ -98,7 +98,7 @@ def read_span_turns(rows: Sequence[tuple[bytes, int]], trace: str) -> list[Turn]
     if reached < len(spans_by_id):
         lost = next(span for span in spans_by_id.values() if _is_circle(span, spans_by_id))
         raise RowError(
-            f"spans are parents of each other, as {lost.id!r} is",
+            f"spans are parents of each other in a circle, such as {lost.id!r}",
             field="parentSpanId",
             line=lost.line,
         )
@@ -129,9 +129,7 @@ def _is_circle(span: _Span, spans_by_id: Mapping[str, _Span]) -> bool:
 def _pieces(inner: Mapping[str, list[_Span]], parent: str, depth: int) -> tuple[list[Piece], int]:
     """(the spans below a parent, their number). A span without any request in it is left out."""
     if depth > MAX_DEPTH:
-        raise RowError(
-            f"spans are in each other more than {MAX_DEPTH} deep", line=inner[parent][0].line
-        )
+        raise RowError(f"spans are nested more than {MAX_DEPTH} deep", line=inner[parent][0].line)
     made = list[Piece]()
     count = 0
     for span in inner.get(parent, ()):
@@ -296,7 +294,7 @@ def _count(span: _Span, names: Sequence[str]) -> int | None:
     if count is None or count < 0 or count != int(count) or count > TOKENS:
         name = next(name for name in names if span.attributes.get(name) is not None)
         raise RowError(
-            f"the span {span.id!r}: {name} is no count: {format_quoted_value(value)}",
+            f"the span {span.id!r}: {name} is not a whole number of tokens: {format_quoted_value(value)}",
             field="attributes",
             line=span.line,
         )
@@ -314,7 +312,7 @@ def _messages(span: _Span) -> list[dict[str, Any]] | None:
     is_list = isinstance(given, list) and all(isinstance(message, dict) for message in given)
     if not is_list or not given:
         raise RowError(
-            f"the span {span.id!r}: gen_ai.input.messages is no list of messages",
+            f"the span {span.id!r}: gen_ai.input.messages is not a list of messages",
             field="attributes",
             line=span.line,
         )

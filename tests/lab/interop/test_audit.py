@@ -235,8 +235,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert command.run_audit([path]) == ExitStatus.OK
     assert capsys.readouterr().out.splitlines() == [
         f"{path}, vllm bench: can be true, with doubts (6 of 7 checks hold)",
-        "  doubtful    samples: p99 of 300 requests: 3 lie beyond it, and a p99 that another run "
-        "would repeat takes 5",
+        "  doubtful    samples: p99 of 300 requests: 3 lie beyond it, but a repeatable p99 needs 5",
     ]
     assert command.run_audit(["--strict", "--verbose", path]) == ExitStatus.INCONCLUSIVE
     assert (

@@ -77,7 +77,7 @@ def test_the_table() -> None:
     assert found["requests/s"] == ["4", "3 (-25.0%)", "3"]
     assert "latency p99, ms" not in found
     assert said.startswith(
-        "two (2) had another load than one: model n for m. So there are no differences.\n"
+        "two (2) had another load than one: model n for m. So no differences are shown.\n"
     )
     assert "They have no intervals" in said
     assert (

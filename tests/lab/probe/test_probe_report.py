@@ -154,7 +154,7 @@ def test_nothing_seen_is_nothing_said() -> None:
 def test_a_ring_for_each_time_that_a_prompt_was_tried() -> None:
     ttft, gaps = plot_probe_by_length(symptoms())
     assert {series.name: len(series.x) for series in ttft.series} == {
-        "alone, median": 3, "alone": 9, "beside decoders": 6, "the later of two": 2,
+        "alone, median": 3, "alone": 9, "while decoders run": 6, "the later of two": 2,
     }  # fmt: skip
     assert ttft.series[0].x == [2000, 4000, 8000]
     assert ttft.series[0].y == [100.0, 200.0, 400.0]

@@ -67,7 +67,7 @@ def test_what_is_missing_is_said(folders: tuple[Path, Path], tmp_path: Path) -> 
     for given, why in (
         ([sweep_], "none of these is a probe"),
         ([probe], "there is no sweep"),
-        ([probe, probe, sweep_], "a twin is of one probe, and here are 2"),
+        ([probe, probe, sweep_], "a twin is fitted to one probe, but these are 2"),
         ([tmp_path], "holds no run"),
     ):
         with pytest.raises(ValueError, match=why):

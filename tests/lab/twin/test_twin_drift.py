@@ -196,7 +196,7 @@ def test_the_command_says_so_by_its_exit_status(
     assert command([str(tmp_path / "twin.toml"), str(same)]) == ExitStatus.OK
     assert "No drift found in one minute" in capsys.readouterr().out
     assert command([str(tmp_path / "twin.toml"), str(less)]) == ExitStatus.RULE_FAILED
-    assert "What moved: the requests at a time, about half" in capsys.readouterr().out
+    assert "Likely change: the requests at a time, about half" in capsys.readouterr().out
     assert command([str(tmp_path / "twin.toml"), str(less), "--json"]) == ExitStatus.RULE_FAILED
     found = json.loads(capsys.readouterr().out)
     jsonschema.validate(found, json.loads(SCHEMA.read_text("utf-8")))
@@ -216,7 +216,7 @@ def test_another_server_by_name_is_said_first(
     same = swept_folder(tmp_path / "same", minute(SERVER, NOISE, 100))
     assert command([str(tmp_path), str(same)]) == ExitStatus.RULE_FAILED
     assert capsys.readouterr().out.startswith(
-        "Another server: simulated 1, and the twin is of simulated 0."
+        "Another server: simulated 1, but the twin was fitted to simulated 0."
     )
 
 

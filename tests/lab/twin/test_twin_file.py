@@ -71,10 +71,10 @@ def test_any_name_is_read_as_it_was(host: str, reason: str, errors: dict[str, fl
         (("version = 1", "version = 7"), "its version is 7"),
         (('policy = "chunked"', 'policy = "best"'), "no policy 'best'"),
         (("max_num_batched_tokens = 1024", "max_num_batched_tokens = 0"), "below 1"),
-        (("request_s = 0.001", "request_s = nan"), "no number"),
+        (("request_s = 0.001", "request_s = nan"), "not a number"),
         (("request_s = 0.001", "request_s = -1.0"), "below 0"),
         (("request_s = 0.001", 'request_s = "soon"'), "Expected `float`"),
-        (("[trust]", "[trust"), "is no TOML"),
+        (("[trust]", "[trust"), "is not TOML"),
         (("[100, 20]", "[0, 20]"), "no tokens"),
     ],
 )

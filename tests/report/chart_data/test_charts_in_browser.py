@@ -268,7 +268,7 @@ def test_a_chart_is_saved_as_a_picture_and_as_values(shown: Any) -> None:
     assert lines[0] == "time since the start (s),request (ms),p50 (ms),failed"
     assert lines[2:4] == ["10,100,100,", "50,200,200,"]
     with shown.expect_download() as saved:
-        figure.get_by_role("button", name="Save as a picture").click()
+        figure.get_by_role("button", name="Save as an image").click()
     assert Path(saved.value.path()).read_bytes().startswith(b"\x89PNG")
 
 

@@ -206,10 +206,10 @@ def test_the_order_of_the_page() -> None:
         return re.findall(r"<h[12][^>]*>(.*?)</h[12]>", SCENES[name]())
 
     assert headings("gate") == [
-        "Load test by-hand", "Prefill limits of the ramp", "TTFT and ITL over time", "Failures", "By what", "Timeline",
+        "Load test by-hand", "Prefill limits of the ramp", "TTFT and ITL over time", "Failures", "By group", "Timeline",
         "Distributions", "Requests", "Notes", "Rules", "Metrics",
         "Latencies with every failure as +infinity; cancelled requests with the values they had",
-        "Conditions", "Measurement error", "What a reader feels",
+        "Conditions", "Measurement error", "Streaming smoothness",
         "Cancelled on purpose (13 requests, in the first table only in waits)",
         "Warmup (19 requests, only in metrics of the server)", "Client health",
         "Definitions",
@@ -222,7 +222,7 @@ def test_the_order_of_the_page() -> None:
         "Knees",
         "TTFT and ITL over time",
         "Over time",
-        "By what",
+        "By group",
         "Requests",
         "Notes",
         "Rules",

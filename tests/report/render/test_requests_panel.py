@@ -337,7 +337,7 @@ def test_another_report_is_laid_beside_it(browser: Any, page: Path, tmp_path: Pa
         strange = tmp_path / "strange.html"
         strange.write_text("<p>nothing</p>")
         dialog.locator("input[type=file]").set_input_files(str(strange))
-        dialog.get_by_text("no report of locust-llm").wait_for()
+        dialog.get_by_text("not a report of locust-llm").wait_for()
         assert dialog.locator("canvas").count() == 0
         shown.keyboard.press("Escape")
         assert not dialog.is_visible()

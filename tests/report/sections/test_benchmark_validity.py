@@ -64,8 +64,10 @@ def test_a_run_that_is_too_short_is_not_valid_and_its_slo_stays() -> None:
     c = replace(summary.conditions, duration_s=300.0)
     found = check_validity(replace(summary, conditions=c), run)
     summary = replace(summary, validity=found, conditions=c)
-    assert broken(found) == {"duration": "300 s, the rules ask 1,200 at 64 users"}
-    sentence = "not valid by MLPerf Endpoints v1.0 draft: 300 s, the rules ask 1,200 at 64 users"
+    assert broken(found) == {"duration": "300 s, the rules require 1,200 at 64 users"}
+    sentence = (
+        "not valid by MLPerf Endpoints v1.0 draft: 300 s, the rules require 1,200 at 64 users"
+    )
     assert format_broken_rules(found) == sentence
     assert make_headline(summary, run).endswith(f"; {sentence}")
     before, after = (
@@ -111,22 +113,22 @@ def test_a_curve_has_points_in_each_region_and_each_lasts() -> None:
         "regions": "a point in each of Ultra Low, Low, Medium and High",
     }  # fmt: skip
     assert broken(found(*levels[:2], *levels[4:])) == {
-        "points": "5 points, the rules ask at least 7",
-        "regions": "no point in Medium (8 to 41), the rules ask one in each region",
+        "points": "5 points, the rules require at least 7",
+        "regions": "no point in Medium (8 to 41), the rules require one in each region",
     }
     short = [replace(one, duration_s=600.0) for one in levels]  # enough of the first four
-    text = "600 s, the rules ask 1,200 at 64 users"
+    text = "600 s, the rules require 1,200 at 64 users"
     assert broken(found(*short)) == {"duration": text}
     assert [check.others for check in (found(*short) or whole).broken] == [2]
     assert broken(found(*levels, sessions=101)) == {
-        "dataset": "100 requests of a dataset of 101, the rules ask 101 at 1 user"
+        "dataset": "100 requests of a dataset of 101, the rules require 101 at 1 user"
     }
     assert broken(found(*levels, sessions=None))["dataset"].startswith("a dataset of unknown size")
     assert broken(found(replace(levels[0], client="DEGRADED"), *levels[1:])) == {
         "client": "client verdict DEGRADED at 1 user"
     }
     many = [level(u, duration_s=1200.0) for u in range(1, 34)]
-    assert broken(found(*many))["points"] == "33 points, the rules ask 7 to 32"
+    assert broken(found(*many))["points"] == "33 points, the rules require 7 to 32"
 
 
 def test_what_a_level_has_to_have_for_each_user() -> None:
@@ -134,8 +136,8 @@ def test_what_a_level_has_to_have_for_each_user() -> None:
     good = level(4, succeeded=40, warmup=8)
     assert broken(curve(INFERENCEX, good)) == {}
     assert broken(curve(INFERENCEX, good, level(64, succeeded=600, warmup=64))) == {
-        "requests": "600 answered requests, the rules ask 640 at 64 users",
-        "warmup": "64 requests of warmup, the rules ask 128 at 64 users",
+        "requests": "600 answered requests, the rules require 640 at 64 users",
+        "warmup": "64 requests of warmup, the rules require 128 at 64 users",
     }
 
 
@@ -147,31 +149,36 @@ def test_a_load_test_goes_on_until_it_is_flat_and_leaves_no_level_out() -> None:
     assert broken(curve(AA, *levels)) == {}
     risen = replace(levels[3], output_tokens_per_s=30.0)
     assert broken(curve(AA, levels[0], levels[2], risen)) == {
-        "levels": "no point at 2, the rules ask one",
+        "levels": "no point at 2, the rules require one",
         "plateau": (
-            "throughput still rose by 5% or more at one of the last two points, the rules ask to "
+            "throughput still rose by 5% or more at one of the last two points, the rules require to "
             "continue until throughput is flat"
         ),
     }
     assert broken(curve(AA, replace(levels[0], duration_s=179.0), *levels[1:]))[
         "duration"
-    ].startswith("179 s, the rules ask 180")
+    ].startswith("179 s, the rules require 180")
 
 
 def test_the_wrong_load_and_too_few_samples() -> None:
     found = broken(one(SERVER, users=8)[0].validity)
-    assert found["loop"] == "closed loop, the rules ask a schedule of arrivals"
-    assert found["samples"] == "3 requests for p99 at 99% confidence, the rules ask 662 at 8 users"
-    assert found["dataset"].startswith("synthetic prompts, the rules ask the benchmark's dataset")
+    assert found["loop"] == "closed loop, the rules require a schedule of arrivals"
+    assert (
+        found["samples"] == "3 requests for p99 at 99% confidence, the rules require 662 at 8 users"
+    )
+    assert found["dataset"].startswith(
+        "synthetic prompts, the rules require the benchmark's dataset"
+    )
     found = broken(one(MLPERF, request_rate=2.0, streaming=False)[0].validity)
-    assert found["loop"] == "open loop, the rules ask a fixed number of requests in flight"
-    assert found["streaming"] == "not streamed, the rules ask streams"
+    assert found["loop"] == "open loop, the rules require a fixed number of requests in flight"
+    assert found["streaming"] == "not streamed, the rules require streams"
 
 
 def test_another_value_of_what_the_scenario_fixes_is_not_valid() -> None:
     found = one(INFERENCEX, users=4, scenario_changed=("sweep", "seq-dist"))[0].validity
     assert (
-        broken(found)["options"] == "other values of seq-dist, the rules ask the scenario's values"
+        broken(found)["options"]
+        == "other values of seq-dist, the rules require the scenario's values"
     )
 
 

@@ -81,13 +81,13 @@ def test_a_reader_sees_at_once_where_the_time_went() -> None:
     assert text.text.startswith(
         "TTFT from Due p99 is 3 s. The 12 requests at or above it took 3.4 s on average (typical "
         "ones: 340 ms): 2.1 s the "
-        "server's queue, 900 ms prefill, 300 ms the gate. A lower prefill limit"
+        "server's queue, 900 ms prefill, 300 ms waiting for a prefill slot. A lower prefill limit"
     )  # the network's 3 % are not named
     assert isinstance(table, TableBlock)
-    assert table.rows[0] == ("the gate", "300.0", "30.00", "60.00", "measured")
+    assert table.rows[0] == ("waiting for a prefill slot", "300.0", "30.00", "60.00", "measured")
     assert (
         summarise_latency_parts(SLOW)
-        == "TTFT from Due p99: 62% the server's queue, 26% prefill, 9% the gate."
+        == "TTFT from Due p99: 62% the server's queue, 26% prefill, 9% waiting for a prefill slot."
     )
 
 
@@ -98,10 +98,10 @@ def test_what_nobody_reports_is_one_part_and_how_to_split_it_is_named() -> None:
     )
     assert (
         summarise_latency_parts(UNKNOWN)
-        == f"TTFT from Due p99: 91% in the server, 9% the gate. {answer}"
+        == f"TTFT from Due p99: 91% in the server, 9% waiting for a prefill slot. {answer}"
     )
     assert answer in texts(UNKNOWN)
-    assert "3 s in the server, 300 ms the gate." in texts(UNKNOWN)[0]
+    assert "3 s in the server, 300 ms waiting for a prefill slot." in texts(UNKNOWN)[0]
     assert "queue" not in str(texts(UNKNOWN))
     only_prefill = found(("prefill", 75, "reported"), ("server", 25, "measured less reported"))
     assert (
@@ -121,7 +121,7 @@ def test_the_way_through_a_proxy_is_not_taken_for_the_servers() -> None:
     """Where the server reports its own times, it is of the network."""
     through = replace(UNKNOWN, proxy="p:3128")
     assert (
-        "9% the gate; this includes the path through the proxy. From the send"
+        "9% waiting for a prefill slot; this includes the path through the proxy. From the send"
         in summarise_latency_parts(through)
     )
     assert "24 ms in the server and on the way through the proxy" in summarise_latency_parts(
@@ -138,9 +138,9 @@ def test_who_cannot_see_a_bar_is_told_it() -> None:
         attrs for attrs in Tags(str(drawing.drawn)).named("div") if attrs.get("role") == "img"
     )
     assert image["aria-label"] == (
-        "TTFT from Due p99: slow requests 3.4 s: the gate 300 ms, network and front end 100 ms, "
+        "TTFT from Due p99: slow requests 3.4 s: waiting for a prefill slot 300 ms, network and front end 100 ms, "
         "the server's queue 2.1 s, "
-        "prefill 900 ms; typical ones 340 ms: the gate 30 ms, network and front end 10 ms, "
+        "prefill 900 ms; typical ones 340 ms: waiting for a prefill slot 30 ms, network and front end 10 ms, "
         "the server's queue 210 ms, prefill 90 ms"
     )
 
@@ -358,7 +358,7 @@ def test_histograms_split_the_servers_time_where_single_requests_do_not() -> Non
     )
     assert (
         summarise_latency_parts(made)
-        == f"TTFT from Due p99: 91% in the server, 9% the gate. {answer}"
+        == f"TTFT from Due p99: 91% in the server, 9% waiting for a prefill slot. {answer}"
     )
     assert answer in texts(made)
     assert "would separate them" not in str(texts(made))

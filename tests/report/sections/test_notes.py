@@ -39,7 +39,7 @@ def mixed(
 def test_a_rule_that_was_decided_at_a_look_and_is_open_at_the_end_is_named() -> None:
     """Half of the values are 100 ms and half 300 ms: their mean is 200 ms, which a run cannot tell
     from a limit of 201 ms, and can from one of 1 s."""
-    look = "Every SLO was decided after 22 s, at look 2 of at most 5."
+    look = "Every SLO was decided after 22 s, at interim analysis 2 of at most 5."
     records = [answered(100 + 200 * (i % 2), 400, sent_at=10.0 + i) for i in range(200)]
     open_ = (
         "With the requests that ended after the decision, ttft avg < 201ms is INCONCLUSIVE again."
@@ -56,7 +56,7 @@ def test_a_rule_that_was_decided_at_a_look_and_is_open_at_the_end_is_named() -> 
 
 def test_what_a_look_decided_stays_where_the_figure_at_the_end_agrees() -> None:
     """The mean is 200 ms: within 201 ms as at the look, and beyond 199 ms, against it."""
-    look = "Every SLO was decided after 22 s, at look 2 of at most 5."
+    look = "Every SLO was decided after 22 s, at interim analysis 2 of at most 5."
     records = [answered(100 + 200 * (i % 2), 400, sent_at=10.0 + i) for i in range(200)]
     rules = ("ttft avg < 201ms", "ttft avg < 199ms")
     decided = tuple(
@@ -67,7 +67,9 @@ def test_what_a_look_decided_stays_where_the_figure_at_the_end_agrees() -> None:
     summary = summarise_run(collect_columns(records), run, 0, records)
     kept, again = summary.slos
     assert (kept.status, kept.low, kept.high) == (PASS, None, None)
-    assert kept.reason == ("decided at the look after 22 s, with a 95% interval of 190ms to 198ms")
+    assert kept.reason == (
+        "decided at the interim analysis after 22 s, with a 95% interval of 190ms to 198ms"
+    )
     assert again.status == INCONCLUSIVE
     again_open = "the decision, ttft avg < 199ms is INCONCLUSIVE again."
     assert any(remark.endswith(again_open) for remark in make_remarks(summary, run))

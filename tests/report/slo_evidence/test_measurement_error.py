@@ -321,7 +321,7 @@ def test_a_rule_is_void_only_where_the_error_reaches_its_limit(rule: str, status
     assert result.status == status
     assert result.voided == (status == "INCONCLUSIVE")
     if result.voided:
-        assert "the load generator may have it off by up to" in result.reason
+        assert "the error of the load generator may be up to" in result.reason
         assert MERGED in result.reason
 
 

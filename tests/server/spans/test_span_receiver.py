@@ -88,11 +88,11 @@ def test_what_it_takes(server: SpanExportServer, told: list[SortedSpans]) -> Non
 def test_what_it_refuses(server: SpanExportServer, told: list[SortedSpans]) -> None:
     bomb = gzip.compress(bytes(otlp_http.MAX_BYTES + 1))
     cases = [
-        (b"{", JSON, 400, "no OTLP spans"),
-        (b"\xff\xff", PROTOBUF, 400, "no OTLP spans"),
+        (b"{", JSON, 400, "not OTLP spans"),
+        (b"\xff\xff", PROTOBUF, 400, "not OTLP spans"),
         (b"", {"Content-Type": "text/html"}, 415, "Content-Type"),
         (b"{}", JSON | {"Content-Encoding": "br"}, 415, "Content-Encoding"),
-        (b"no gzip", JSON | {"Content-Encoding": "gzip"}, 400, "no gzip"),
+        (b"no gzip", JSON | {"Content-Encoding": "gzip"}, 400, "not valid gzip"),
         (bomb, JSON | {"Content-Encoding": "gzip"}, 413, "unpacked"),
         (gzip.compress(b"{}")[:-9], JSON | {"Content-Encoding": "gzip"}, 400, "incomplete"),
         (b"", JSON | {"Content-Length": str(otlp_http.MAX_BYTES + 1)}, 413, "MB"),
@@ -177,7 +177,7 @@ def test_what_breaks_or_never_comes_is_said(tmp_path: Path) -> None:
     notes = [*receiver.finish(time.monotonic)]
     assert notes[0] == "WARNING: the receiver of spans ended before the run (exit status -9)"
     assert notes[1].startswith(
-        "WARNING: no request has a span (none came): the server needs --otlp-traces-endpoint "
+        "WARNING: no request has a span (none arrived): the server needs --otlp-traces-endpoint "
     )
     assert not (tmp_path / FILE).exists()
     hurried = SpanReceiver("127.0.0.1:0", RUN)

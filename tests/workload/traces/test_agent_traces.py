@@ -88,8 +88,8 @@ def test_our_own_rows_are_trees(place: Path) -> None:
 @pytest.mark.parametrize(
     ("turns", "what"),
     [
-        ([{"id": "a"}, {"id": "a"}], "turns[1]: the id 'a' is there twice"),
-        ([{}, {"after": "x"}], "turns[1] is after 'x', and no turn has this id"),
+        ([{"id": "a"}, {"id": "a"}], "turns[1]: the id 'a' occurs twice"),
+        ([{}, {"after": "x"}], "turns[1] waits for 'x', but no turn has this id"),
         (
             [{"id": "a", "after": "b"}, {"id": "b", "after": "a"}],
             "turns wait for each other: turns[0] after turns[1] after turns[0]",
@@ -97,12 +97,12 @@ def test_our_own_rows_are_trees(place: Path) -> None:
         ([{"id": "a", "after": "a"}], "turns wait for each other: turns[0] after turns[0]"),
         ([{}, {"tool": -1}], "tool: expected"),
         ([{}, {"delay": -1}], "delay: expected"),
-        ([{}, {"delay": 1, "tool": 1}], "delay and tool: a wait is a user's or a tool's"),
+        ([{}, {"delay": 1, "tool": 1}], "delay and tool exclude each other"),
         (
             [{"id": "a", "timestamp": 2000}, {"after": "a", "timestamp": 1000}],
             "turns[1] begins at 1 s, before turns[0], which it waits for, at 2 s",
         ),
-        ([{"id": []}], "turns[0].id must be a text"),
+        ([{"id": []}], "turns[0].id must be text"),
         ([{}, {"after": [None]}], "turns[1].after must be an id or a list of ids"),
         ([{"forks": ["a"]}], "--custom-dataset-type dag_jsonl"),
     ],
@@ -455,26 +455,26 @@ def test_aiperfs_dags(place: Path) -> None:
     [
         ([*weka(0), {"requests": [{"t": 0}]}], 2, "requests[0] needs in and out"),
         ([*weka(0), {"requests": [call(-1, 0)]}], 2, "requests[0].t: expected"),
-        ([span("a", 0, 1), span("a", 2, 3)], 2, "the span 'a' is there twice"),
+        ([span("a", 0, 1), span("a", 2, 3)], 2, "the span 'a' occurs twice"),
         ([span("a", 0, 1), span("b", 2, 1)], 2, "the span 'b' ends 1 s before it begins"),
         (
             [span("a", 0, 1), span("b", 0, 1, parent="c"), span("c", 0, 1, parent="b")],
             2,
-            "spans are parents of each other, as 'b' is",
+            "spans are parents of each other in a circle, such as 'b'",
         ),
         (
             [span("a", 0, 1), span("b", 0, 1, "chat", **{"gen_ai.usage.input_tokens": "x"})],
             2,
-            "gen_ai.usage.input_tokens is no count",
+            "gen_ai.usage.input_tokens is not a whole number of tokens",
         ),
-        ([*MLPERF, {**MLPERF[1], "turn": 3}], 5, "turn 3, where 2 must follow"),
+        ([*MLPERF, {**MLPERF[1], "turn": 3}], 5, "turn 3, but the next one must be 2"),
         ([*MLPERF, {**MLPERF[1], "turn": 2}], 5, "the role 'user' comes after the role 'user'"),
         ([*MLPERF, {**MLPERF[2], "turn": 4, "delay_seconds": -1}], 5, "delay_seconds: expected"),
         ([request("a", ("b",)), request("b", ("a",))], 1, "turns wait for each other"),
         (
             [request("a"), request("b", ("x",))],
             2,
-            "the request 'b' is after 'x', and no turn has this id",
+            "the request 'b' waits for 'x', but no turn has this id",
         ),
         ([request("a"), request("b", ("a",), delay=-1)], 2, "delay: expected"),
         (
@@ -485,7 +485,7 @@ def test_aiperfs_dags(place: Path) -> None:
         (
             [{"session_id": "a", "turns": [said("1", forks=["b"])]}],
             1,
-            "begins 'b', and no row has this session_id",
+            "starts 'b', but no row has this session_id",
         ),
         (
             [
@@ -493,7 +493,7 @@ def test_aiperfs_dags(place: Path) -> None:
                 {"session_id": "a", "turns": [said("1", forks=["a"])]},
             ],
             2,
-            "conversations begin each other: r begins a begins a",
+            "conversations start each other in a circle: r starts a starts a",
         ),
     ],
 )

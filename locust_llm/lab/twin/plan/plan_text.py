@@ -147,8 +147,8 @@ def plan_headline(plan: CapacityPlan) -> str:
     found, middle = plan.fleet, plan.by_middle
     if found is None:
         return (
-            "No number of replicas is surely within the SLO: one that has next to nothing to do "
-            "is not (below)."
+            "No number of replicas is within the SLO with certainty: even a replica with almost "
+            "no load is not (below)."
         )
     less = (
         " By the middle of the predictions instead of their 95% intervals, it would be "
@@ -193,9 +193,8 @@ def _columns(plan: CapacityPlan) -> tuple[str, ...]:
 def plan_notes(plan: CapacityPlan) -> Iterator[str]:
     if plan.limited:
         yield (
-            f"A replica is not given more as nothing like it was measured: {plan.limited}. A sweep "
-            f"with more load may show "
-            "that fewer replicas do."
+            f"Higher loads of a replica are left out, because they were not measured: "
+            f"{plan.limited}. A sweep with more load may show that fewer replicas suffice."
         )
     for what in describe_extrapolations(plan.rows, (_columns(plan)[0], THROUGHPUT)):
         yield f"Extrapolated, outside of the fitted range (the widest 95% interval): {what}."
@@ -267,12 +266,16 @@ def _thresholds(plan: CapacityPlan) -> Iterator[Block]:
             )
         )
     yield TableBlock(("Of each replica", "requests/s", "requests in flight"), tuple(rows))
+    spare = (
+        " Below the rate for removal, one replica fewer would hold it with a margin."
+        if found.remove_below
+        else ""
+    )
+    most = format_brief(found.per_replica, digits=3)
     yield TextBlock(
-        f"With {found.replicas} replicas: above, {lost} would not hold it; below, one fewer would, "
-        f"with some room. With n, "
-        f"add one above (n - 1) / n x {format_brief(found.per_replica, digits=3)}, remove one "
-        f"below 0.9 x (n - 2) / n x "
-        f"{format_brief(found.per_replica, digits=3)} requests/s of each; never fewer than 2."
+        f"With {found.replicas} replicas: above the rate for addition, {lost} would not hold the "
+        f"SLO.{spare} With n replicas, add one above (n - 1) / n x {most}, and remove one below "
+        f"0.9 x (n - 2) / n x {most} requests/s of each. Never use fewer than 2."
     )
 
 

@@ -58,11 +58,11 @@ def parse_planned_arrivals(text: str, shape: str = FLAT) -> PlannedArrivals:
     match = _RATE.fullmatch(text.strip())
     if match is None:
         if shape != FLAT:
-            raise ValueError("--day is for a rate: a trace has a day of its own")
+            raise ValueError("--day works with a rate only: a trace has its own times")
         return arrivals_of_trace(text)
     mean = float(match[1]) / SECONDS[match[2]]
     if not 0 < mean < math.inf:
-        raise ValueError(f"--arrivals {text!r}: no request ever comes")
+        raise ValueError(f"--arrivals {text!r}: the rate must be above 0")
     factors = parse_day_factors(shape)
     hours = tuple(mean * one for one in factors)
     said = {

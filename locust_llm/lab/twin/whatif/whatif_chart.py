@@ -30,7 +30,7 @@ DOTS: Final = 1_500
 """At most this many dots are off the frontier."""
 STATUSES: Final = {MET: ("within the SLO", "ok"), NOT_MET: ("not within the SLO", "fail")}
 """(name, colour) of the dots."""
-OTHERS: Final = ("open, or not judged", "dot")
+OTHERS: Final = ("inconclusive, or not judged", "dot")
 CAPTION: Final = (
     "A dot is a what-if, a ring one that is an extrapolation. The line joins what-ifs that no other "
     "beats in both throughput and wait, with their 95% intervals. The scale of the wait is "
