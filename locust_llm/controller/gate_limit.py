@@ -78,7 +78,7 @@ class GateLimit:
         for mistake in validate_settings(msgspec.structs.replace(asked, **changed)):
             raise ValueError(mistake)
         self.stop()
-        from_, to = ("no gate" if value is None else str(value) for value in (before, limit))
+        from_, to = ("no limit" if value is None else str(value) for value in (before, limit))
         over = "" if ramp_s is None else f" over {ramp_s:g} s"
         done = f"prefill limit changed by hand from {from_} to {to}{over}"
         self._store.add_note(

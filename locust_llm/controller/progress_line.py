@@ -76,7 +76,7 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
         parts.append(
             ProgressPart(
                 5,
-                f"gate {stats.used:>2}/{limit}, {stats.waiting:>3} waiting",
+                f"prefill {stats.used:>2}/{limit}, {stats.waiting:>3} waiting",
                 f"{stats.waiting:>3} waiting",
             )
         )

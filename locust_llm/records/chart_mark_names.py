@@ -7,13 +7,13 @@ MAX_CHANGE_MARKS: Final = 12
 
 
 def name_gate_change(limit: int | None, before: int | None = None, over_s: float = 0.0) -> str:
-    """``gate 8``; of a ramp ``gate 1 to 8``, or ``gate 8 over 10 s`` while it begins. None: no
+    """``limit 8``; of a ramp ``limit 1 to 8``, or ``limit 8 over 10 s`` while it begins. None: no
     limit."""
     if limit is None:
-        return "no gate"
+        return "no limit"
     if before is not None:
-        return f"gate {before} to {limit}"
-    return f"gate {limit} over {over_s:g} s" if over_s else f"gate {limit}"
+        return f"limit {before} to {limit}"
+    return f"limit {limit} over {over_s:g} s" if over_s else f"limit {limit}"
 
 
 def name_users_change(users: int) -> str:

@@ -150,4 +150,4 @@ def _as_asked(asked: int, series: StepSeries) -> bool:
 
 
 def _limit(value: int | None) -> str:
-    return "no gate" if value is None else f"{value}"
+    return "no limit" if value is None else f"{value}"

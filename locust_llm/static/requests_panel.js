@@ -258,7 +258,7 @@ const requestView = (() => {
     });
     return makeSvg("svg", { class: "bar", viewBox: "0 0 1000 10", preserveAspectRatio: "none", "aria-hidden": "true" }, ...rects);
   }
-  const WORDS = { late: "before the wait", gate: "waiting for a prefill slot", server: "to the first token", decode: "decoding" };
+  const WORDS = { late: "late start", gate: "waiting for a prefill slot", server: "to the first token", decode: "decoding" };
   const line = (name, shown, took) => make("div", { class: "owner" }, make("span", {}, ...name), shown, make("b", {}, took));
 
   function makeWaterfall(table, page) {

@@ -78,7 +78,7 @@ def test_a_sentence_with_everything() -> None:
     gated.run_progress.update("b", used=1, waiting=3, decoding=5)
     assert said(gated, client=ClientVerdict(DEGRADED)) == (
         "profiling 12/45 s |   48/100: 40 ok, 2 failed, 1 cancelled, 5 cut | last 10 s: TTFT from "
-        "due p50    4 s, p99 4.98 s | gate  3/3, "
+        "due p50    4 s, p99 4.98 s | prefill  3/3, "
         " 13 waiting | last 5 s:     0 tokens/s |   9 decoding | SLO 1 of 3 beyond the limit so "
         "far | client DEGRADED so far"
     )

@@ -965,7 +965,7 @@ def limits_of(control: Controller) -> list[int | None]:
 def test_the_gate_is_turned_at_once_and_it_is_said(begun: Any) -> None:
     control = begun(Master("a", "b"), prefill_concurrency=4)
     assert control.by_hand.change_limit(9) == "prefill limit changed by hand from 4 to 9"
-    assert control.by_hand.change_limit(None) == "prefill limit changed by hand from 9 to no gate"
+    assert control.by_hand.change_limit(None) == "prefill limit changed by hand from 9 to no limit"
     control.by_hand.change_limit(2)
     assert (control.limit, limits_of(control)) == (2, [4, 9, None, 2])
     notes = [note for note in control.facts().notes if "by hand" in note]

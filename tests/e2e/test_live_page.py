@@ -189,8 +189,8 @@ def test_steering_moves_nothing_goes_away_and_can_be_undone(
     page.locator("#users").press("Enter")
     until(lambda: run.web.status()["users"] == 20, 10)
     marks = [mark[1] for mark in run.web.status()["marks"]]
-    assert [text for text in marks if "gate" in text or "users" in text] == [
-        "gate 2", "gate 4", "20 users",
+    assert [text for text in marks if "limit" in text or "users" in text] == [
+        "limit 2", "limit 4", "20 users",
     ]  # fmt: skip
     page.wait_for_timeout(6500)
     assert output.inner_text() == ""

@@ -150,7 +150,7 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., W
     history = locust.status()
     assert history["points"][0][0] == begun  # kept over a reload, from the start
     gates = [text for _, text, kind, _ in history["marks"] if kind == "gate"]
-    assert gates == ["gate 9", "gate 2", "no gate", "gate 3"]
+    assert gates == ["limit 9", "limit 2", "no limit", "limit 3"]
     the_drain_counts_requests(locust)
     alone.get_by_role("button", name="Stop").click()
     alone.get_by_text("ended", exact=True).first.wait_for()

@@ -63,7 +63,7 @@ def limits(*changes: tuple[float, int | None]) -> StepSeries | None:
         (9, 8.0, limits(*((10.0 + i, i + 1) for i in range(9))), "9, ramp from 1 over 8 s"),
         (3, 40.0, limits((10.0, 1), (19.0, 2)), "1, 2 from 9.0 s on"),
         (1, None, limits((0.0, 1), (12.5, 3)), "1, 3 from 2.5 s on"),
-        (1, None, limits((0.0, 1), (12.5, None)), "1, no gate from 2.5 s on"),
+        (1, None, limits((0.0, 1), (12.5, None)), "1, no limit from 2.5 s on"),
         (2, 1.0, limits((10.0, 1), (11.0, 2), (15.0, 1)), "1, 2 from 1.0 s on, 1 from 5.0 s on"),
         (
             1,
@@ -116,7 +116,9 @@ def test_a_limit_set_on_the_live_page_did_not_hold_from_the_start() -> None:
     run = replace(a_run(), limits=turned)
     conditions = summarise_run(collect_columns([answered(100)]), run).conditions
     found = conditions.limit_in_force
-    assert describe_limit(None, None, found) == "no gate, 1 from 20.0 s on, no gate from 50.0 s on"
+    assert (
+        describe_limit(None, None, found) == "no limit, 1 from 20.0 s on, no limit from 50.0 s on"
+    )
     assert found is not None
     assert found.without_s == 70
     assert (

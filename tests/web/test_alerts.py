@@ -173,7 +173,7 @@ def test_a_hole_is_named_afterwards() -> None:
 
 def test_a_rule_that_will_fail_names_the_change_before_it() -> None:
     marks = [
-        LiveMark(5, "gate 8", "gate", "the prefill limit went from 4 to 8"),
+        LiveMark(5, "limit 8", "gate", "the prefill limit went from 4 to 8"),
         LiveMark(26, "40 users", "users", "the users went from 24 to 40"),
         LiveMark(27, "failures", "trouble"),
         LiveMark(40, "50 users", "users", "the users went from 40 to 50"),

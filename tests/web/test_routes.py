@@ -397,7 +397,7 @@ def test_the_form_of_changes_turns_the_gate_at_once(on: tuple[Page, Any]) -> Non
     # empty: not edited
     assert page.start({"user_count": "9", "prefill_concurrency": ""})["success"]
     assert run.turned == [(6, None)]
-    assert page.live()["marks"][-1][1] == "gate 6"
+    assert page.live()["marks"][-1][1] == "limit 6"
 
 
 def test_a_limit_that_was_not_edited_in_the_form_does_not_undo_the_live_pages(
@@ -548,7 +548,7 @@ def test_the_gate_is_turned_from_the_page(
         limit = turned[0][0]
         assert page.live()["limit"] == page.live()["target"] == limit
         over = " over 2.5 s" if form.get("ramp_s") else ""
-        assert page.live()["marks"][-1][1] == (f"gate {limit}{over}" if limit else "no gate")
+        assert page.live()["marks"][-1][1] == (f"limit {limit}{over}" if limit else "no limit")
 
 
 @pytest.mark.parametrize(

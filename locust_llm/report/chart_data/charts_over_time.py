@@ -151,7 +151,7 @@ def _marks(run: Run, time: TimeAxis, requests: pd.DataFrame) -> Iterator[PlotMar
 
 
 def _limit_marks(limits: Sequence[LimitChange], time: TimeAxis) -> Iterator[PlotMark]:
-    """``gate 3``; a quick ramp has one mark: ``gate 1 to 3``. A limit that goes up and down, as in
+    """``limit 3``; a quick ramp has one mark: ``limit 1 to 3``. A limit that goes up and down, as in
     the blocks of a comparison of limits, is no ramp."""
     steps = [
         (before, change) for before, change in pairwise(limits) if change.limit != before.limit

@@ -196,20 +196,20 @@ def test_marks_are_phases_changes_of_the_limit_and_the_stop() -> None:
     warm = answered(5, phase="warmup", sent_at=1.0)
     plots = drawn(run, warm, answered(5, 10, sent_at=99.0, closed_at=101.0))
     assert [(m.text, m.x) for m in plots["Requests per second"].marks] == [
-        ("profiling", 0.0), ("stop", 100.0), ("gate 2", 4.0), ("gate 3", 8.0),
+        ("profiling", 0.0), ("stop", 100.0), ("limit 2", 4.0), ("limit 3", 8.0),
     ]  # fmt: skip
     quick = drawn(
         a_run(((0.0, 1), (4.0, 2), (6.0, 3), (50.0, None))),
         answered(5, 10, sent_at=99.0, closed_at=101.0),
     )
     texts = [(m.text, m.x) for m in quick["Requests per second"].marks]
-    assert texts == [("stop", 100.0), ("gate 1 to 3", 4.0), ("no gate", 50.0)]
+    assert texts == [("stop", 100.0), ("limit 1 to 3", 4.0), ("no limit", 50.0)]
     up_and_down = drawn(
         a_run(((0.0, 1), (4.0, 4), (6.0, 2), (8.0, 1), (10.0, None))),
         answered(5, 10, sent_at=99.0, closed_at=101.0),
     )
     texts = [(m.text, m.x) for m in up_and_down["Requests per second"].marks]
-    assert texts == [("stop", 100.0), ("gate 4", 4.0), ("gate 4 to 1", 6.0), ("no gate", 10.0)]
+    assert texts == [("stop", 100.0), ("limit 4", 4.0), ("limit 4 to 1", 6.0), ("no limit", 10.0)]
     blocks = a_run(tuple((2.0 * i, 1 + i % 3) for i in range(40)))
     assert [m.text for m in drawn(blocks, answered(5))["Requests per second"].marks] == []
     many = drawn(a_run(tuple((float(i), i + 1) for i in range(20))), answered(5))
