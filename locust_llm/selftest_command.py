@@ -292,7 +292,7 @@ def _lines(result: SelftestResult) -> Iterator[str]:
         if result.server_cpu_us is None
         else f"; the reference server used {result.server_cpu_us:.1f} µs"
     )
-    yield f"{result.cpu_us:.1f} µs of CPU a chunk{server}"
+    yield f"{result.cpu_us:.1f} µs of CPU per chunk{server}"
     yield f"{format_machine(result.machine)}; load average before {format_number(result.machine.load)}"
     rows = [
         (name, row)

@@ -415,7 +415,7 @@ def encode_run_json(run: Run, **more: Any) -> bytes:
 
 
 def read_run(folder: Path) -> Run:
-    """The run in run.json. Raises OSError, or ValueError if it holds no run."""
+    """The run in run.json. Raises OSError, or ValueError if it is not a run folder."""
     return decode_json_file(folder / RUN, _RunFile).run
 
 

@@ -43,7 +43,7 @@ def run_comment_command(words: list[str]) -> int:
         return fail(NO_POST)
     given = parser.parse_args(words)
     if not (given.folder / RECORDS).is_file():
-        return fail(f"{given.folder} holds no run: it has no {RECORDS}")
+        return fail(f"{given.folder} is not a run folder: it has no {RECORDS}")
     try:
         print_safely(
             make_comment_body(

@@ -455,7 +455,7 @@ def _decided(
             and seen.delivery is not None
             and seen.delivery.cause == CLIENT
         ):
-            return INCONCLUSIVE, "the load generator held the load back, not the server", None
+            return INCONCLUSIVE, "the load generator limited the load, not the server", None
         return FAIL, "; ".join(filter(None, (reasons, describe_start_burst(rule, seen)))), None
     if lost := seen.run.records_lost:
         return INCONCLUSIVE, f"records of workers that never arrived: {lost}", None

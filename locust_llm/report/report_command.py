@@ -73,7 +73,7 @@ def run_report_command(words: list[str]) -> int:
     """Make the reports of a run again from its records."""
     folder = (options := _report_options().parse_args(words)).folder
     if not (folder / "profile_export.jsonl").is_file():
-        return fail(f"{folder} holds no run: it has no profile_export.jsonl")
+        return fail(f"{folder} is not a run folder: it has no profile_export.jsonl")
     if missing := [file for file in options.records if not file.is_file()]:
         return fail(f"there is no {missing[0]}")
     try:

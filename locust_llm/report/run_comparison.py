@@ -149,7 +149,7 @@ def compare_folders(
     folders: Sequence[Path], on_run: Callable[[LoadedRun], None] = lambda run: None
 ) -> Comparison:
     """The first is the base. ``on_run`` gets each run, of which but the base is dropped then.
-    Raises ValueError of one sentence for a folder that holds no run."""
+    Raises ValueError of one sentence for a folder that is not a run folder."""
     base = load_run(folders[0])
     on_run(base)
     pairs = []

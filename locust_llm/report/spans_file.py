@@ -65,7 +65,7 @@ def join_spans_file(folder: Path, file: Path, run: str) -> SpanCounts:
     counts = join.counts
     if not counts.received:
         raise SpansRefused(
-            f"{file} holds no spans of OTLP/JSON{f': {counts.mistake}' if counts.mistake else ''}"
+            f"{file} contains no OTLP/JSON spans{f': {counts.mistake}' if counts.mistake else ''}"
         )
     if lines:
         replace_file(folder / FILE, b"\n".join(lines) + b"\n")

@@ -122,12 +122,12 @@ def describe_limit(asked: int | None, ramp_s: float | None, series: StepSeries |
 
 
 def describe_arm_limits(run: Run) -> str:
-    """``base none, candidate 4`` or ``none, 1, 2 and 4 by turns``: prefill limits that differ on
+    """``base none, candidate 4`` or ``none, 1, 2 and 4 in turn``: prefill limits that differ on
     purpose. Empty: there is one, or none."""
     settings = run.settings
     if run.limit_blocks:
         limits = [f"{limit}" for limit in settings.swept_limits if limit is not None]
-        return f"{', '.join(['none', *limits[:-1]])} and {limits[-1]} by turns"
+        return f"{', '.join(['none', *limits[:-1]])} and {limits[-1]} in turn"
     if not settings.compares or settings.changes.prefill_concurrency is None:
         return ""
     base = "none" if settings.prefill_concurrency is None else f"{settings.prefill_concurrency}"

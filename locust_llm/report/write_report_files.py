@@ -182,10 +182,10 @@ def draw_timeline(
     if not 1 <= rows <= drawing.MAX_ROWS:
         raise ValueError(f"--requests takes 1 to {drawing.MAX_ROWS}, got {rows}")
     if not (folder / RECORDS).is_file():
-        raise ValueError(f"{folder} holds no run: it has no {RECORDS}")
+        raise ValueError(f"{folder} is not a run folder: it has no {RECORDS}")
     columns, _ = read_columns(folder / RECORDS)
     if columns.requests.empty:
-        raise ValueError(f"{folder} holds an empty run: its {RECORDS} has no record")
+        raise ValueError(f"{folder} is an empty run: its {RECORDS} has no record")
     run, _ = _run(folder, columns.requests)
     span = (
         None if start is None and end is None else resolve_span(columns.requests, run, start, end)

@@ -171,7 +171,7 @@ def _with_replicas(first: Discovery, settings: Settings, headers: Mapping[str, s
             and abs(b - a) > MAX_COUNT_DIFFERENCE * a
         ):
             notes.append(
-                f"{host} counts tokens differently: {b:.3f} tokens a word, and {a:.3f} at "
+                f"{host} counts tokens differently: {b:.3f} tokens per word, and {a:.3f} at "
                 f"{settings.host}"
             )
         contexts.append(other.context)

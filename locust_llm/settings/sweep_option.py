@@ -39,7 +39,7 @@ RUN_STOPPED: Final = "the run was stopped"
 STOPPED: Final = "stopped"
 ENDED: Final = {
     STATIONARY: "it was steady", OVERLOADED: "it was overloaded", TIME_UP: "its time was up",
-    COUNT: "it had its requests",
+    COUNT: "it had enough requests",
     STOPPED: "the run ended",
 }  # fmt: skip
 """Why a stage ended, in words."""

@@ -37,7 +37,7 @@ def parse_token_deadlines(text: str) -> tuple[float, float]:
     seconds = [_seconds(text.strip()) for text in (first, other)]
     if not comma or seconds[0] is None or seconds[1] is None:
         raise ValueError(
-            f"--token-deadline takes TTFT,TPOT with their units, as {DEADLINES}, got {text[:40]!r}"
+            f"--token-deadline takes TTFT,TPOT with their units, such as {DEADLINES}, got {text[:40]!r}"
         )
     return seconds[0], seconds[1]
 

@@ -103,7 +103,7 @@ def explain_too_fast_trace(dataset: DatasetSummary) -> str:
     )  # fmt: skip
     return (
         f"{dataset.path}: {dataset.timed:,} sessions begin within {span_s:.3g} s, "
-        f"{between / span_s:,.0f} per second, as "
+        f"{between / span_s:,.0f} per second, because "
         f"{dataset.kind} has its times in {unit}: {slower}; --replay-speedup 1 replays them as "
         f"they are"
     )

@@ -305,7 +305,7 @@ def test_records_that_are_not_there_are_not_called_safe(
 ) -> None:
     if left == "folder":
         (tmp_path / "profile_export.jsonl").touch()
-    reporters = Reporters(monkeypatch, (5, "", "holds no run"))
+    reporters = Reporters(monkeypatch, (5, "", "is not a run folder"))
     missing = reporter.make_reports(tmp_path).missing
     assert "safe" not in missing
     assert said in missing

@@ -359,7 +359,7 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
     ):
         status, _, error = called(command, *words)
         assert (status, error.count("\n")) == (ExitStatus.REFUSED, 1)
-        assert "holds no run" in error
+        assert "is not a run folder" in error
 
 
 def test_records_that_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -709,7 +709,7 @@ def test_what_was_delivered_of_a_schedule() -> None:
     held = judged("", steps(100), busy)
     assert (held.status, held.reason) == (
         "INCONCLUSIVE",
-        "the load generator held the load back, not the server",
+        "the load generator limited the load, not the server",
     )
 
 

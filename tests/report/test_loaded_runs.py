@@ -90,7 +90,9 @@ def test_without_a_readable_run_json(tmp_path: Path, damage: bytes | None, why: 
 
 def test_a_folder_without_a_run(tmp_path: Path) -> None:
     for nothing in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(ValueError, match=r"holds no run: it has no profile_export\.jsonl"):
+        with pytest.raises(
+            ValueError, match=r"is not a run folder: it has no profile_export\.jsonl"
+        ):
             load_run(nothing)
 
 

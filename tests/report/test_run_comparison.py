@@ -303,7 +303,7 @@ def test_the_command(
     assert Path("c.md").read_text() == render_comparison_markdown(found)
     assert msgspec.json.decode(Path("c.json").read_bytes(), type=Comparison) == found
     assert main(["compare", "base", "nowhere"]) == 5
-    assert "nowhere holds no run: it has no profile_export.jsonl" in capsys.readouterr().err
+    assert "nowhere is not a run folder: it has no profile_export.jsonl" in capsys.readouterr().err
     assert main(["compare", "base", "same", "--json", "nowhere/c.json"]) == 5
     assert capsys.readouterr().out == ""
     assert main(["compare", "base", "same", "slow", "--json", "-"]) == 0

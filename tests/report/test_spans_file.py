@@ -72,7 +72,7 @@ def test_what_cannot_be_joined_changes_nothing(folder: Path, tmp_path: Path) -> 
     (tmp_path / "cut").write_bytes(gzip.compress(as_json(of("a")))[:-12])
     for name, run, why in (
         ("others", "", "had no traceparent"),
-        ("text", RUN, "holds no spans of OTLP/JSON: "),
+        ("text", RUN, "contains no OTLP/JSON spans: "),
         ("cut", RUN, "cannot be read: "),
         ("missing", RUN, "No such file"),
         (".", RUN, "directory"),

@@ -350,9 +350,9 @@ def test_no_run_an_empty_one_and_one_that_never_sent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for content, why in (
-        (None, "holds no run: it has no profile_export.jsonl"),
-        (b"", "holds an empty run: its profile_export.jsonl has no record"),
-        (b"{\n", "holds an empty run: its profile_export.jsonl has no record"),
+        (None, "is not a run folder: it has no profile_export.jsonl"),
+        (b"", "is an empty run: its profile_export.jsonl has no record"),
+        (b"{\n", "is an empty run: its profile_export.jsonl has no record"),
         (
             format_record_line(failed("refused", sent_at=None)),
             "no request of the profiling phase was sent",

@@ -102,7 +102,7 @@ def sent_s(record: Record) -> float:
 def measure_run(folder: Path) -> MeasuredRun:
     """Reads the run of a folder. Raises OSError and NotExported."""
     if not (folder / RECORDS).is_file():
-        raise NotExported(f"it holds no run: it has no {RECORDS}")
+        raise NotExported(f"it is not a run folder: it has no {RECORDS}")
     try:
         run = read_run(folder)
     except (OSError, ValueError) as error:

@@ -85,7 +85,7 @@ def _read_requests(document: Document, path: Path) -> list[ImportedRun]:
         )
     if not isinstance(lists["start_times"], list):
         raise UnusableResult(
-            "its requests have no start times, as older versions of vllm bench wrote it"
+            "its requests have no start times: an older version of vllm bench wrote it"
         )
     rate = read_finite_or_nan(document.get("request_rate"))
     burstiness = read_finite_or_nan(document.get("burstiness"))

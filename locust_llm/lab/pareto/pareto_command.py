@@ -41,7 +41,7 @@ def load_pareto_curves(
     alone = list[tuple[Run, Summary]]()
     for folder in folders:
         if not (folder / RECORDS).is_file():
-            raise ValueError(f"{folder} holds no run: it has no {RECORDS}")
+            raise ValueError(f"{folder} is not a run folder: it has no {RECORDS}")
         summary, run = summarised(folder)
         if summary.examination is not None or summary.paired is not None:
             raise ValueError(f"{folder} is a probe or an A/B test: it has no curve")

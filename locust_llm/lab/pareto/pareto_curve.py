@@ -182,7 +182,7 @@ def make_sweep_curve(
     points = [point for point in points_found if point is not None]
     if not points:
         raise ValueError(
-            f"{name} has no stage with TPOT p{percentile:g} and output tokens a second"
+            f"{name} has no stage with TPOT p{percentile:g} and output tokens per second"
         )
     drawn = {point.value for point in points}
     knee = next((knee for knee in sweep.knees if knee.value in drawn), None)
@@ -213,7 +213,7 @@ def make_curve_of_runs(
         if (point := make_run_point(summary, gpus, percentile)) is not None
     ]
     if not points_found:
-        raise ValueError(f"{name}: no run has TPOT p{percentile:g} and output tokens a second")
+        raise ValueError(f"{name}: no run has TPOT p{percentile:g} and output tokens per second")
     loops = {summary.conditions.loop for _, summary in runs}
     if len(loops) > 1:
         raise ValueError(f"{name}: closed and open loops make no curve together")

@@ -29,7 +29,7 @@ def read_prompt_costs(folder: Path) -> tuple[PromptCost, ...]:
         costs = decode_json_file(folder / RUN, _Facts).examination.symptoms.costs
     except (OSError, ValueError):
         raise ValueError(
-            f"{folder} holds no finished probe: its {RUN} has no examination"
+            f"{folder} is not a finished probe: its {RUN} has no examination"
         ) from None
     if len(costs) > 1:
         short = costs[0]

@@ -154,7 +154,7 @@ def _count_prompts_at_a_time(measurements: ProbeMeasurements) -> float:
 
 def _list_obstacles(measurements: ProbeMeasurements, client: str | None) -> Iterator[str]:
     if client not in (None, "OK"):
-        yield f"the client verdict is {client}, so the stamps are not reliable"
+        yield f"the client verdict is {client}, so the timestamps are not reliable"
     if measurements.cut is not None and _too_few(measurements):
         yield f"{_stopped_early(measurements.cut)}: let it finish"
         return
@@ -380,7 +380,10 @@ def _count_slots(measurements: ProbeMeasurements, step_tokens: float) -> tuple[i
             "partial prefills with one slot for long prompts, priorities, or another order"
         )
     if slots == 1 and True in paired:
-        return 0, "two long prompts had their first tokens together, a burst of equal ones did not"
+        return (
+            0,
+            "two long prompts had their first tokens together, but a burst of equal ones did not",
+        )
     return slots, ""
 
 

@@ -81,7 +81,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         if not (path / RECORDS).is_file():
-            raise ValueError(f"{path} holds no run: it has no {RECORDS}")
+            raise ValueError(f"{path} is not a run folder: it has no {RECORDS}")
         try:
             facts = decode_json_file(path / RUN, _Facts)
         except OSError as error:

@@ -249,7 +249,9 @@ def _measure(options: argparse.Namespace, folders: list[Path]) -> None:
         if unnamed := _unnamed(said, [folder]):
             raise SchedulerUnnamed(unnamed)
         budget = (
-            f", {said.budget[0]:,.0f} to {said.budget[2]:,.0f} tokens a step" if said.budget else ""
+            f", {said.budget[0]:,.0f} to {said.budget[2]:,.0f} tokens per step"
+            if said.budget
+            else ""
         )
         _tell(f"probe: {said.name}{budget}")
     if False not in kinds:

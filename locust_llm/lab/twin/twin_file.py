@@ -40,8 +40,8 @@ ABOUT: Final = {
         "Loads of the sweep compared with the twin's replay, as logarithms: the reference for "
         "drift."
     ),
-    "checks": "What was kept out of the fit, and what the twin predicts of it (95%: low to high). "
-    "Seconds, or tokens a second.",
+    "checks": "Loads that were kept out of the fit: their values and the predictions of the twin (95%: low "
+    "to high), in seconds or in tokens per second.",
 }
 
 

@@ -384,7 +384,7 @@ def format_scheduler_settings(settings: SchedulerSettings) -> str:
     whole = settings.policy in ("static", "prefill-first", "mixed")
     words = [
         settings.policy,
-        f"{'at least ' if whole else ''}{settings.max_num_batched_tokens:,} tokens a step",
+        f"{'at least ' if whole else ''}{settings.max_num_batched_tokens:,} tokens per step",
     ]
     if settings.long_prefill_token_threshold:
         words.append(f"at most {settings.long_prefill_token_threshold:,} of one prompt")

@@ -332,11 +332,11 @@ def load_run(folder: Path) -> LoadedRun:
     there are no records."""
     file = RecordFile(folder / RECORDS)
     if not file.path.is_file():
-        raise ValueError(f"{folder} holds no run: it has no {RECORDS}")
+        raise ValueError(f"{folder} is not a run folder: it has no {RECORDS}")
     columns = collect_columns(file, load_reading_pace(folder))
     notes = list[str]()
     if columns.requests.empty:
-        raise ValueError(f"{folder} holds an empty run: its {RECORDS} has no record")
+        raise ValueError(f"{folder} is an empty run: its {RECORDS} has no record")
     if file.unread.count:
         first = "; ".join(file.unread.reasons[:MAX_REASONS])
         notes.append(

@@ -412,11 +412,11 @@ def _cells(check: PublishedCheck) -> tuple[str, ...]:
 
 
 def format_energy(energy: Energy) -> str:
-    """``3.21 J an output token; 4,120 W on average over 8 GPUs``"""
+    """``3.21 J per output token; 4,120 W on average over 8 GPUs``"""
     each = (
         ""
         if energy.joules_per_output_token is None
-        else f"{energy.joules_per_output_token:.3g} J an output token; "
+        else f"{energy.joules_per_output_token:.3g} J per output token; "
     )
     gpus = "1 GPU" if energy.gpus == 1 else f"{energy.gpus} GPUs"
     return f"{each}{energy.watts:,.0f} W on average over {gpus}"

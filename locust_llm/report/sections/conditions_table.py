@@ -176,7 +176,7 @@ def _drafts(summary: Summary) -> Iterator[tuple[str, str]]:
         steps = (
             ""
             if of.tokens_per_step is None
-            else f"; {of.tokens_per_step:.2f} tokens a step with a draft"
+            else f"; {of.tokens_per_step:.2f} tokens per step with a draft"
         )
         over = (
             f" in {format_count(of.answers, 'answer')}"

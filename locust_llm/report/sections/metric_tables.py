@@ -312,7 +312,7 @@ def _measurement_errors(summary: Summary) -> Iterator[Block]:
         yield TextBlock(f"{capitalise_sentence(others)}.")
     if summary.sentinels:
         yield TextBlock(
-            f"Stamps: by {summary.sentinels} chunks of reference streams with known send times."
+            f"Timestamps: checked with {summary.sentinels} chunks of reference streams with known send times."
         )
     elif summary.uncertified:
         yield TextBlock(f"They do not include the error of the timestamps: {summary.uncertified}.")

@@ -663,7 +663,7 @@ def format_speculation(of: Speculation) -> str:
     steps = (
         ""
         if of.tokens_per_step is None
-        else f", {of.tokens_per_step:.2f} tokens a step with a draft"
+        else f", {of.tokens_per_step:.2f} tokens per step with a draft"
     )
     source = f"as {format_count(of.answers, 'answer')} reported" if of.answers else ""
     source = source or f"by its counters over {format_duration(of.window_s)} of the profiling phase"
@@ -702,7 +702,7 @@ def _clock(summary: Summary) -> Iterator[str]:
         yield "Percentiles of Inter Chunk Latency are rounded to three significant digits."
     if summary.conditions.clock not in ("", "kernel", "tool"):
         yield (
-            f"Stamps: {summary.conditions.clock} (thread: the clock of the reader, if the kernel "
+            f"Timestamps: {summary.conditions.clock} (thread: the clock of the reader, if the kernel "
             "gave no timestamp)."
         )
 

@@ -241,7 +241,9 @@ def _share(part: float, whole: float) -> float | None:
 def describe_prefix_cache(of: PrefixCache) -> str:
     room = "unlimited size" if of.capacity is None else f"{of.capacity:,} tokens"
     sets = (
-        f" over {of.prefixes} prefixes of together {of.working_set:,} tokens" if of.prefixes else ""
+        f" over {of.prefixes} prefixes with {of.working_set:,} tokens in total"
+        if of.prefixes
+        else ""
     )
     return (
         f"target {of.asked:.1%}{sets}; theoretical {_percent(of.implied)} (blocks of {of.block} "

@@ -523,7 +523,7 @@ def _of_stretches(
     value = _of_gaps(rule, gaps)
     percentile = rule.percentile
     if value is None:
-        return ObservedValue(None, note="no request has two chunks with exact stamps")
+        return ObservedValue(None, note="no request has two chunks with exact timestamps")
     if rule.stat in ("min", "max"):
         return ObservedValue(value, None, gaps.count)
     counts = np.array([stretch.count for stretch in stretches], np.float64)

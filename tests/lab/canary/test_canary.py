@@ -297,7 +297,7 @@ def test_what_it_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
             (["--host", "a:1,b:2"], "one address at a time"),
             (["--host", server.url, "--token-prize", "3"], "--token-price"),
             (["--host", server.url, "--token-price", "0"], "above 0"),
-            (["--host", server.url, "--probe", str(tmp_path)], "no finished probe"),
+            (["--host", server.url, "--probe", str(tmp_path)], "not a finished probe"),
             (
                 ["--host", server.url, "--report-dir", str(tmp_path), "--metrics-port", "x"],
                 "--metrics-port takes",

@@ -256,7 +256,7 @@ def test_folders_become_curves(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert run_pareto_command([*points, str(tmp_path / "b" / "stages" / "1")]) == 5
     assert "runs of different numbers of GPUs make no curve" in capsys.readouterr().err
     assert run_pareto_command([str(tmp_path / "none")]) == 5
-    assert "holds no run" in capsys.readouterr().err
+    assert "is not a run folder" in capsys.readouterr().err
     assert run_pareto_command([str(tmp_path / "a"), "--percentile", "12"]) == 5
     assert "has no stage with TPOT p12" in capsys.readouterr().err
     assert run_pareto_command([str(tmp_path / "a"), "--gpus", "0"]) == 5

@@ -9,7 +9,7 @@ from locust_llm.lab.probe.prefill_costs import prefill_cost_per_token_s, read_pr
 
 
 def test_the_price_of_a_token_from_a_probe(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="holds no finished probe"):
+    with pytest.raises(ValueError, match="is not a finished probe"):
         prefill_cost_per_token_s(tmp_path)
     costs = [
         {"asked_tokens": n, "input_tokens": n, "ttft_s": [s]}

@@ -91,7 +91,7 @@ def test_a_probe_that_cannot_tell_says_why(
     ("words", "why"),
     [
         ([], "twin fit needs --host URL, or the folders"),
-        (["/nowhere"], "/nowhere holds no run"),
+        (["/nowhere"], "/nowhere is not a run folder"),
         (["--most-users", "1"], "takes a whole number from 2"),
         (["--time", "5s"], "takes a time such as 90s or 6m"),
         (["--output-tokens-mean", "-3"], "takes a number of tokens"),
@@ -216,7 +216,7 @@ def test_the_report_has_the_verdict_the_settings_and_the_checks() -> None:
     )  # fmt: skip
     text = format_fit_report(twin, Diagnosis(CHUNKED, reasons=("a prompt took 4 steps",)))
     assert "good for relative changes only.\nWhy: it was off by 20%." in text
-    assert "Scheduler: chunked, 512 tokens a step, at most 16 requests at a time." in text
+    assert "Scheduler: chunked, 512 tokens per step, at most 16 requests at a time." in text
     assert "Because: a prompt took 4 steps." in text
     assert "Not known: kv-tokens: no limit was observed." in text
     assert (

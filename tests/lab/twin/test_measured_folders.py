@@ -68,7 +68,7 @@ def test_what_is_missing_is_said(folders: tuple[Path, Path], tmp_path: Path) -> 
         ([sweep_], "none of these is a probe"),
         ([probe], "there is no sweep"),
         ([probe, probe, sweep_], "a twin is fitted to one probe, but these are 2"),
-        ([tmp_path], "holds no run"),
+        ([tmp_path], "is not a run folder"),
     ):
         with pytest.raises(ValueError, match=why):
             read_measured_server(given)

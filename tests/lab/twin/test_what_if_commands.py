@@ -81,9 +81,12 @@ def test_what_is_left_out_is_told_once_for_each_reason(written, capsys):
     out = " ".join(capsys.readouterr().out.split())
     why = "64 sequences of one token each are above a budget of 32 tokens"
     first = "max-num-seqs=64 max-num-batched-tokens=32 prefill-concurrency=1"
-    assert f"Left out, as no server runs so: {first} and 1 more: {why}." in out
     assert (
-        "Left out, as too far from what was measured: 1000 users, where the twin was fitted up to "
+        f"Left out, because no server can run with these settings: {first} and 1 more: {why}."
+        in out
+    )
+    assert (
+        "Left out, because they are too far outside of the fitted range: 1000 users, where the twin was fitted up to "
         "16 users." in out
     )
     predict(*words, "--json")

@@ -273,7 +273,7 @@ def test_what_is_absent_cannot_be_compared(tmp_path: Path) -> None:
     assert missing.word(parse_rule("itl p50 < 1s")) == "-"
     assert (
         found("icl p50", none, base).note
-        == "in the base, no request has two chunks with exact stamps"
+        == "in the base, no request has two chunks with exact timestamps"
     )
 
 
@@ -475,7 +475,7 @@ def test_a_base_that_is_damaged_or_gone(tmp_path: Path, monkeypatch: pytest.Monk
     assert gone.status == "INCONCLUSIVE"
     assert (
         gone.reason
-        == "it cannot be compared: the base holds no run: it has no profile_export.jsonl"
+        == "it cannot be compared: the base is not a run folder: it has no profile_export.jsonl"
     )
     a_folder(Path("the base"), steps(50))
     assert judged(rule, steps(50)).status == "PASS"

@@ -228,7 +228,7 @@ def test_limits_of_a_sweep_are_named_in_the_conditions() -> None:
         round=1, limit=1, began_at=UNIX, settled_at=UNIX, counted_until=UNIX, ended_at=UNIX
     )
     run = replace(a_run(sweep="prefill-concurrency=1,2,4"), limit_blocks=(block,))
-    assert describe_arm_limits(run) == "none, 1, 2 and 4 by turns"
+    assert describe_arm_limits(run) == "none, 1, 2 and 4 in turn"
 
 
 def test_a_standstill_is_named_with_the_block_that_counts_it() -> None:

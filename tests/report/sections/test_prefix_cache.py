@@ -164,7 +164,7 @@ def test_asked_implied_and_delivered() -> None:
     )
     assert list(make_cache_remarks(found)) == []
     assert describe_prefix_cache(found).startswith(
-        "target 80.0% over 2 prefixes of together 208 tokens; theoretical 80.0%"
+        "target 80.0% over 2 prefixes with 208 tokens in total; theoretical 80.0%"
     )
     # the prompts were made a quarter longer than they came to be: so was the prefix
     assert measure_prefix_cache(records(asked=150), None, a_run()).implied == 80 / 120  # type: ignore[union-attr]

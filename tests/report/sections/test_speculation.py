@@ -108,7 +108,7 @@ def test_what_is_of_chunks_and_what_of_tokens_is_said(tmp_path: Path, counted: b
     assert "Inter Chunk Latency (ms per chunk of 3.0)" in said
     assert ("--per-chunk-usage requests the count from the server" in said) == (not counted)
     assert (
-        "Speculative decoding (vLLM): 60.0% of 400 draft tokens were accepted, 3.40 tokens a step "
+        "Speculative decoding (vLLM): 60.0% of 400 draft tokens were accepted, 3.40 tokens per step "
         "with a draft" in said
     )
     exported = msgspec.json.decode((tmp_path / "profile_export_aiperf.json").read_bytes())

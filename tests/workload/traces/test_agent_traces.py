@@ -718,7 +718,7 @@ def test_small_blocks_are_no_mooncake(place: Path) -> None:
     [
         (
             [0, 1, 2],
-            "1,000 per second, as mooncake_trace has its times in milliseconds: if they are "
+            "1,000 per second, because mooncake_trace has its times in milliseconds: if they are "
             "seconds, give --replay",
         ),
         ([0, 400], ""),

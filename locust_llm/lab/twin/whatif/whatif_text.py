@@ -201,9 +201,9 @@ def whatif_notes(report: WhatIfReport) -> Iterator[str]:
     if report.left_out:
         reasons = [f"{_named(names)}: {why}" for why, names in report.left_out.items()]
         more = f"; and {len(reasons) - MOST_NOTES} more" if len(reasons) > MOST_NOTES else ""
-        yield f"Left out, as no server runs so: {'; '.join(reasons[:MOST_NOTES])}{more}."
+        yield f"Left out, because no server can run with these settings: {'; '.join(reasons[:MOST_NOTES])}{more}."
     if report.too_far:
-        yield f"Left out, as too far from what was measured: {'; '.join(report.too_far)}."
+        yield f"Left out, because they are too far outside of the fitted range: {'; '.join(report.too_far)}."
 
 
 def describe_extrapolations(rows: Sequence[WhatIfRow], figures: Sequence[str]) -> list[str]:
