@@ -66,7 +66,7 @@ def parse_sweep(text: str) -> Sweep:
     axis, equals, values = (part.strip() for part in text.partition("="))
     if axis not in AXES or not equals:
         raise ValueError(
-            f"--sweep {text[:200]!r}: write AXIS=VALUES with one of {', '.join(AXES)}, as "
+            f"--sweep {text[:200]!r}: write AXIS=VALUES with one of {', '.join(AXES)}, such as "
             f"concurrency=1..64"
         )
     if axis == PREFILL:  # no limit is always among them, whether it is named or not

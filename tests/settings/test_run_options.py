@@ -49,7 +49,7 @@ MISTAKES = [
         {"sweep": "users=1,2"},
         [
             "--sweep 'users=1,2': write AXIS=VALUES with one of concurrency, request-rate, "
-            "prefill-concurrency, input-tokens, as concurrency=1..64"
+            "prefill-concurrency, input-tokens, such as concurrency=1..64"
         ],
     ),
     (

@@ -40,8 +40,8 @@ ABOUT: Final = {
         "Loads of the sweep compared with the twin's replay, as logarithms: the reference for "
         "drift."
     ),
-    "checks": "Loads that were kept out of the fit: their values and the predictions of the twin (95%: low "
-    "to high), in seconds or in tokens per second.",
+    "checks": "Loads that were kept out of the fit: their values and the predictions (95%: low to high), "
+    "in seconds or in tokens per second.",
 }
 
 
