@@ -257,7 +257,7 @@ def written(folder: Path, *rows: dict[str, Any]) -> str:
         ("file:///etc/passwd", "a URL is http, https or data"),
         ("passwords.txt", "neither an image"),
         ("rows.jsonl", "neither an image"),
-        ("a.wav", "that is audio/wav"),
+        ("a.wav", "the file is audio/wav"),
         ("cut.png", "a broken image"),
         ("none.png", "cannot be read: No such file"),
         ("pics", "not a regular file"),

@@ -385,7 +385,7 @@ def test_a_run_that_is_on_is_still_running(
     assert main(["history", str(tmp_path)]) == ExitStatus.OK
     printed = capsys.readouterr().out
     assert "still running" in printed
-    assert "no figures" not in printed
+    assert "no metrics" not in printed
     os.close(lock)
     (entry,) = index_runs(tmp_path).entries
     assert (entry.ended, entry.left_out) == ("did not end", "it did not end")

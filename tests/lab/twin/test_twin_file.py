@@ -84,7 +84,7 @@ def test_what_is_no_twin_is_refused_in_a_sentence(
     text = format_twin(TWIN)
     assert change[0] in text
     (tmp_path / NAME).write_text(text.replace(*change))
-    with pytest.raises(ValueError, match=r"twin\.toml is no ") as error:
+    with pytest.raises(ValueError, match=r"twin\.toml is not ") as error:
         read_twin(tmp_path)
     assert why in str(error.value)
     assert "\n" not in str(error.value).strip()
