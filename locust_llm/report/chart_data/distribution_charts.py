@@ -199,8 +199,8 @@ def _by_length(
         ) + (LOG_NOTE if base else ""),
         label=f"{brief} by input length, {different[0]:,.0f} to {different[-1]:,.0f} tokens: "
             f"median "
-        f"{format_duration(ends[0] / 1e3)} of the shortest, {format_duration(ends[1] / 1e3)} of "
-            f"the longest",
+        f"{format_duration(ends[0] / 1e3)} for the shortest, {format_duration(ends[1] / 1e3)} "
+            f"for the longest",
         x=PlotAxis(label="input tokens", unit="tokens", log=wide),
         y=PlotAxis(label=brief, unit="ms", log=base),
         series=lines,
