@@ -1142,7 +1142,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "sweep",
-            "Metric by which prefill limits are compared: good requests/s, p95 of TTFT from due of "
+            "Metric that compares prefill limits: good requests/s, p95 of TTFT from due of "
             "short prompts, p95 of the longest stall, or output tokens/s",
             "ttft",
             choices=tuple(OBJECTIVES),
