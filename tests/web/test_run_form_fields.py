@@ -445,7 +445,7 @@ def test_a_workload_fills_in_its_fields_and_leaves_what_somebody_gave(
     text = page.client.get("/llm/new?scenario=rag").text
     assert '<option value="rag" selected>rag: RAG and summaries' in text
     assert (
-        "RAG and summaries: prompts of 2,000 or of 52,200 tokens, answers of 500. Fills in" in text
+        "RAG and summaries: prompts of 2,000 or 52,200 tokens, responses of 500. Fills in" in text
     )
     assert 'value="2000,500|300:74.1;52200,500|300:25.9"' in text
     assert html.unescape(text).count("ttft p90 <= 15s") == 1
