@@ -127,11 +127,11 @@ from locust_llm.simulator.simulator_flags import add_simulator_arguments
         ),
         (
             ["--fault-rate", "0.5"],
-            "--faults and --fault-rate together define what goes wrong how often: give both or nei",
+            "--faults and --fault-rate need each other: give both or neither",
         ),
         (
             ["--fault-rate", "0.5", "--faults", "explode"],
-            "there is no 'explode': role, role_content, tokens_per_chunk",
+            "unknown change 'explode': use one of role, role_content, tokens_per_chunk",
         ),
         (["--quirks", "role=late"], "role must be one of first, early, none, got 'late'"),
         (

@@ -24,7 +24,7 @@ def test_a_list_of_changes():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("explode", "there is no 'explode': role, role_content, tokens_per_chunk"),
+        ("explode", "unknown change 'explode': use one of role, role_content, tokens_per_chunk"),
         ("role=late", "role must be one of first, early, none, got 'late'"),
         ("role", "role must be one of first, early, none, got ''"),
         ("done=false", "done must be one of yes, no, got 'false'"),
@@ -207,7 +207,9 @@ def test_reasoning_of_an_answer_in_one_piece(server):
 def test_an_unknown_quirk_in_the_header_is_a_400(server):
     status, answer = server.chat(headers={"X-Simulate": "explode=yes"})
     assert status == 400
-    assert answer["error"]["message"].startswith("X-Simulate: there is no 'explode': role, ")
+    assert answer["error"]["message"].startswith(
+        "X-Simulate: unknown change 'explode': use one of role, "
+    )
 
 
 @pytest.mark.parametrize(
