@@ -685,13 +685,13 @@ def test_steps_of_the_runs_own_ramp_are_marks(on: tuple[Page, Any]) -> None:
     for limit in (None, 1, 1, 2, 3):
         run.limit = limit
         page.view._mark_ramp(run, live)
-    assert [mark.text for mark in live.marks] == ["gate 2", "gate 3"]
+    assert [mark.text for mark in live.marks] == ["limit 2", "limit 3"]
     assert live.marks[-1].sentence == "the prefill limit went from 2 to 3"
     page.view.change_limit(5, 10.0)
     for limit in (4, 5):
         run.limit = limit
         page.view._mark_ramp(run, live)
-    assert [mark.text for mark in live.marks] == ["gate 2", "gate 3", "gate 5 over 10 s"]
+    assert [mark.text for mark in live.marks] == ["limit 2", "limit 3", "limit 5 over 10 s"]
 
 
 def test_what_goes_wrong_is_told_the_worst_first(on: tuple[Page, Any]) -> None:
