@@ -353,7 +353,7 @@ def _rule(text: str) -> Rule:
     if measure.word in OF_SCHEDULE and any(key not in STAGES for key, _ in where):
         raise_selector_error(f"{measure.word} describes the whole schedule: leave out the braces")
     if measure.word in OF_ANSWERS and any(key not in STAGES for key, _ in where):
-        raise_selector_error(f"{measure.word} is of all answers: leave out the braces")
+        raise_selector_error(f"{measure.word} describes all answers: leave out the braces")
     if measure.word in OF_ANSWERS and _WITHIN.search(rest) is not None:
         raise_selector_error(f"{measure.word} is compared with no other run: give its limit")
     if (within := _WITHIN.search(rest)) is not None:
@@ -531,7 +531,7 @@ def _units(measure: RuleMeasure) -> str:
     if measure.units is TIME:
         return "there are ms, s and us, such as 500ms"
     if measure.units is COUNT:
-        return "a number alone, as 0"
+        return "a number alone, such as 0"
     return (
         "there are % up to 100 and a ratio up to 1, such as 99% or 0.99"
         if measure.units is SHARE
