@@ -16,7 +16,7 @@ COLUMNS_BEFORE: Final = (
 COLUMNS_AFTER: Final = (
     "delivered", "attainment", "goodput_per_s", "goodput_low", "goodput_high", "slo_status",
     "client", "residual", "why",
-    "completed",
+    "completed", "silent_s",
 )  # fmt: skip
 """The columns of a stage before and after its latencies."""
 SWEEP_PERCENTILES: Final = (50.0, 90.0, 95.0, 99.0)

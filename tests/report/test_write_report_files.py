@@ -285,6 +285,7 @@ def test_a_sweep_as_csv(sweep: Path) -> None:
     assert {row["requests_per_s"] for row in table} <= {"2", "1.95"}
     assert table[0]["client"] == "OK"
     assert table[0]["delivered"] == ""
+    assert [row["silent_s"] for row in table] == ["0", "0", "0"]
 
 
 def test_stages_that_are_up_to_date_are_left_as_they_are(sweep: Path) -> None:
