@@ -482,6 +482,8 @@ def _find_longest_wait_s(
     this one may take, as its prompt is longer, or the server reported its metrics meanwhile."""
     lengths = _count_uncached_tokens(silence.flying)
     known = others.where(~np.isnan(others["ttft_s"]))
+    if models := silence.flying.texts("model"):
+        known = known.only(known.requests["model"].isin(models.keys()))
     if known.size < MIN_REQUESTS or not (known["closed_at"] < silence.began).any():
         return math.inf  # a server may load its model for the first request
     if _find_largest(silence.flying["images"]) or _find_largest(silence.flying["audio_s"]):

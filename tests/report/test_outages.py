@@ -392,6 +392,9 @@ def test_a_slow_prompt_or_a_slow_begin_is_no_standstill() -> None:
     assert found([*shorts, waits(61.0, 6.0, images=1)]) == ()
     # the server loads its model
     assert found([waits(3.0, 6.0), *each_five_s()]) == ()
+    of_model = each_five_s(model="a")
+    assert found([*of_model, waits(61.0, 6.0, model="b")]) == ()
+    assert len(found([*of_model, waits(61.0, 6.0, model="a")])) == 1
     # 20 times the longest wait so far is 2 s
     assert found([*each_five_s(), waits(61.0, 1.9)]) == ()
     assert len(found([*each_five_s(), waits(61.0, 2.0)])) == 1
