@@ -111,9 +111,10 @@ class ReferenceRequests:
 
     def ask_after_load(self) -> None:
         """Ask each prompt once more, when the load is over."""
-        if self._loop is not None:
-            self._loop.join(LAST_ANSWER_S)
-            self._loop.kill()
+        if self._loop is None:
+            return  # there was no load, or no idle answer
+        self._loop.join(LAST_ANSWER_S)
+        self._loop.kill()
         if not self._answered:
             return
         logger.info(f"Reference prompts: asked once more after the load, for at most {IDLE_S:g} s")

@@ -197,7 +197,14 @@ def test_a_server_without_streams_is_asked_for_whole_answers_alone(
 
 def test_a_second_interrupt_ends_all_questions(run: Run) -> None:
     run.references.ask_idle_server()
+    run.load(3)
     run.references.hurry()
+    run.references.ask_after_load()
+    assert run.answers(AFTER_LOAD) == []
+
+
+def test_without_a_load_nothing_is_asked_after_it(run: Run) -> None:
+    run.references.ask_idle_server()
     run.references.ask_after_load()
     assert run.answers(AFTER_LOAD) == []
 

@@ -11,6 +11,7 @@ from locust_llm.answers.mismatch_rates import (
     MismatchRate,
     find_rate,
 )
+from locust_llm.records.answer_fault import ANSWER_FAULTS_FILE
 from locust_llm.report.answer_results import (
     FIRST_DIFFERENCE,
     LEAST_SENSITIVITY,
@@ -118,6 +119,11 @@ def make_answers_blocks(found: AnswersUnderLoad) -> Iterator[Block]:
         f"were asked for it, and in {isolation.repeated:,} of {isolation.marked:,} in all."
     )
     yield from _make_fault_blocks(isolation, references)
+    if isolation.leaks or isolation.faults:
+        yield TextBlock(
+            f"{ANSWER_FAULTS_FILE} has wrong answers with their requests and the requests that "
+            "overlapped with them."
+        )
     if references is not None:
         yield from _make_reference_blocks(references)
 

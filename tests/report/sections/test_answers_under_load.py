@@ -316,3 +316,4 @@ def test_a_leak_comes_first_on_console_and_page(tmp_path: Path) -> None:
     leak = "LEAK: 1 of 100 answers holds the session marker of another session."
     assert console.index(leak) < console.index("From 100 answered requests")
     assert markdown.index(leak) < markdown.index("## Answers under load")
+    assert "answer\\_faults.jsonl has wrong answers with their requests" in markdown
