@@ -143,7 +143,7 @@ def test_the_evidence_has_the_request_the_answer_and_the_requests_beside_it(
 
 
 def test_every_worker_knows_the_markers_of_all_others(tmp_path: Path) -> None:
-    with leaking(leak_every=6) as server:
+    with leaking(leak_every=6, each_s=0.02) as server:
         made = run_checked(server, tmp_path / "out", "--request-count", "60", "--processes", "2")
     assert len(made) == 60
     assert len({record.worker for record in made}) == 2
