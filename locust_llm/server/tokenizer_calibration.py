@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from locust_llm.answers.session_markers import ASK_SENTENCE, KEY_BYTES, MarkerKey
 from locust_llm.protocols.answer_parser import Count, parse_token_count
 from locust_llm.protocols.protocol_registry import PROTOCOLS
 from locust_llm.records.run_facts import CalibrationRequest
@@ -26,7 +27,7 @@ from locust_llm.workload.local_tokenizer import (
     load_reference_tokens,
 )
 from locust_llm.workload.prompt_length_model import SUMS_EACH, PromptLengthModel, fit_prompt_lengths
-from locust_llm.workload.synthetic_prompts import draw_sample_numbers
+from locust_llm.workload.synthetic_prompts import BEFORE_ENDING, draw_sample_numbers
 
 from .identity import count_template_head_tokens
 
@@ -157,7 +158,46 @@ def calibrate_tokenizer(
         probes.append(
             CalibrationRequest(kind="tokenize", words=count_corpus_words(), tokens=corpus.total)
         )
+    if settings.check_answers:
+        endings = _count_endings(count_prompt, kind, numbers)
+        probes += endings
+        lengths = msgspec.structs.replace(lengths, endings=_measure_endings(endings, probes[0]))
     return TokenizerCalibration(lengths, tuple(probes), tuple(notes))
+
+
+# -- the last sentences of prompts with a session marker -------------------------------------------
+
+
+def _count_endings(count_prompt: CountPrompt, kind: str, markers: int) -> list[CalibrationRequest]:
+    """Prompts of one number that end with a marker, and one that asks for a marker. Always the same
+    ones."""
+    (number,) = draw_sample_numbers(1)
+    key = MarkerKey(bytes(KEY_BYTES))
+    endings = [*(key.make().sentence for _ in range(markers)), ASK_SENTENCE]
+    try:
+        return [
+            *_count_each(count_prompt, kind, (f"{number}{BEFORE_ENDING}{end}" for end in endings))
+        ]
+    except FetchFailed:
+        return []
+
+
+def _measure_endings(
+    endings: Sequence[CalibrationRequest], plain: CalibrationRequest
+) -> dict[int, float]:
+    """The tokens of the endings by their words, of both together as well. ``plain`` is the prompt
+    without an ending."""
+    if len(endings) < 2:
+        return {}
+    *markers, ask = [probe.tokens - plain.tokens for probe in endings]
+    marker = sum(markers) / len(markers)
+    words_of_ask = len(ASK_SENTENCE.split())
+    words_of_marker = len(MarkerKey(bytes(KEY_BYTES)).make().sentence.split())
+    return {
+        words_of_marker: marker,
+        words_of_ask: float(ask),
+        words_of_marker + words_of_ask: marker + ask,
+    }
 
 
 # -- prompts, with the chat template ---------------------------------------------------------------
@@ -183,7 +223,7 @@ def _count_each(
     for text in texts:
         if (tokens := count_prompt(text)) is None:
             return
-        yield CalibrationRequest(kind=kind, words=len(text.split(" ")), tokens=tokens)
+        yield CalibrationRequest(kind=kind, words=len(text.split()), tokens=tokens)
 
 
 def _stretches(context: int | None) -> Iterator[str]:

@@ -37,6 +37,9 @@ class PromptLengthModel(msgspec.Struct, frozen=True):
     sums: tuple[int, ...] = ()
     """The tokens of the corpus before each SUMS_EACH words, the total last. Empty: not known; each
     word then counts alike."""
+    endings: dict[int, float] = {}
+    """The tokens of the last sentences that a prompt may have, by their words. Those that are not
+    known count as words of the corpus."""
 
     @property
     def head(self) -> int:
@@ -46,6 +49,11 @@ class PromptLengthModel(msgspec.Struct, frozen=True):
             if self.head_tokens is not None
             else max(0, round(self.template_tokens) - TAIL_TOKENS)
         )
+
+    def count_ending(self, ending: str) -> float:
+        """The tokens of the last sentences of a prompt, with the blank lines before them."""
+        words = len(ending.split())
+        return self.endings.get(words, words * self.tokens_a_word)
 
     def words(self, tokens: float) -> int:
         """How many words come nearest to ``tokens``, at least one."""

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from support.tiny_server import TinyServer, tiny_server
 
+from locust_llm.answers.session_markers import ASK_SENTENCE, MarkerKey
 from locust_llm.server.discovery import Discovery, discover_server
 from locust_llm.server.tokenizer_calibration import _sums_of
 from locust_llm.settings.run_options import Settings
 from locust_llm.workload.local_tokenizer import count_corpus_words, cut_corpus_text
+from locust_llm.workload.marked_session import MarkedSession
 from locust_llm.workload.prompt_length_model import SUMS_EACH, PromptLengthModel
 from locust_llm.workload.synthetic_prompts import Prompts
 
@@ -226,3 +228,34 @@ def test_words_between_two_sums_by_pencil() -> None:
         "1", count_corpus_words() - 5, 26
     )  # the corpus begins again: five words, then ten of two tokens
     assert (len(text.split()), tokens) == (1 + 15, 26)
+
+
+def deliver_marked(lengths: PromptLengthModel, many: int) -> list[int]:
+    """The lengths of prompts of 200 tokens with markers, by the server's count."""
+    prompts = Prompts(lengths, input_tokens=(200, 0), output_tokens=(1, 0), seed=1)
+    key = MarkerKey(b"0123456789abcdef")
+    texts = []
+    for _ in range(many):
+        drawn, _ = MarkedSession(key).draw(lambda ending: prompts.draw(ending=ending), first=True)
+        assert "Session code: " in drawn.text
+        texts.append(drawn.text)
+    return [count(text) for text in texts]
+
+
+@pytest.mark.parametrize("way", ["messages", "chat"])
+def test_prompts_with_a_marker_are_as_long_as_asked(server: TinyServer, way: str) -> None:
+    """The server counts the colon, the full stop and long words apart: a marker has more tokens
+    than as many words of the corpus."""
+    if way == "messages":
+        server.tokenize, server.tokenize_plain = count, vllm
+    settings = Settings(host=server.url, model="tiny", check_answers=True)
+    lengths = discover_server(settings, {}).lengths
+    assert sorted(lengths.endings) == [7, 8, 15]
+    assert lengths.endings[7] == len(pieces(f"\n\n{ASK_SENTENCE}"))
+    assert lengths.endings[15] == lengths.endings[8] + lengths.endings[7]
+    assert mean(deliver_marked(lengths, 200)) == pytest.approx(200, abs=1.5)
+
+
+def test_without_the_option_no_marker_is_counted(server: TinyServer) -> None:
+    server.tokenize, server.tokenize_plain = count, vllm
+    assert found(server).lengths.endings == {}
