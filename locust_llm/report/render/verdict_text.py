@@ -2,6 +2,7 @@
 bullets, each with its value, interval and limit on one scale."""
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -38,6 +39,8 @@ from locust_llm.text.format import (
     truncate_text,
 )
 
+ADVICE: Final = re.compile(r"(?:^|[;,] )([^;,]* may decide it)")
+"""The part of the reason of an open rule that names the way out (judge_slo.py)."""
 MAX_WORDS: Final = 12
 MAX_RULE: Final = 40
 LIMIT_AT: Final = 70.0
@@ -358,6 +361,8 @@ class RuleBullet(NamedTuple):
     """The ends of the interval; None: it has none. An end beyond the scale is at its edge."""
     limit: float | None
     rises: bool
+    advice: str
+    """What may decide an open rule. Empty: it is decided, or nobody knows."""
     """The good side is the upper one."""
 
     @property
@@ -388,7 +393,13 @@ def make_rule_bullets(results: Sequence[SloResult], run: Run) -> Iterator[RuleBu
             high=high,
             limit=None if result.limit is None else LIMIT_AT,
             rises=rule is not None and not rule.base and rule.op.startswith(">"),
+            advice=_find_advice(result),
         )
+
+
+def _find_advice(result: SloResult) -> str:
+    found = ADVICE.search(result.reason) if result.status == INCONCLUSIVE else None
+    return "" if found is None else found[1]
 
 
 def _name_stage(result: SloResult, unit: str) -> str:

@@ -256,6 +256,31 @@ def test_a_stage_that_broke_the_rules_without_an_answer_fails() -> None:
     assert found == Verdict("2 requests/s:", "within the SLO; 40 fails.", "pass")
 
 
+@pytest.mark.parametrize(
+    ("status", "reason", "advice"),
+    [
+        (
+            INCONCLUSIVE,
+            "95% interval 0% to 44% crosses the limit, a longer grace period (-s) may decide it; "
+            "275 of the requests were cut",
+            "a longer grace period (-s) may decide it",
+        ),
+        (INCONCLUSIVE, "about 40 s more may decide it", "about 40 s more may decide it"),
+        (INCONCLUSIVE, "too few requests", ""),
+        (FAIL, "about 40 s more may decide it", ""),
+    ],
+)
+def test_an_open_rule_has_the_way_out_beside_it(status: str, reason: str, advice: str) -> None:
+    assert bullet_of("ttft p95 < 1s", status=status, reason=reason).advice == advice
+
+
+def test_the_way_out_is_in_the_reasons_of_the_judge() -> None:
+    """The limit is near the median of 100 requests."""
+    run = a_run(slo=("ttft p50 < 150ms",))
+    (found,) = make_rule_bullets(summarise_run(collect_columns(GOOD[:100]), run).slos, run)
+    assert (found.kind, found.advice.endswith("may decide it")) == ("open", True)
+
+
 def test_an_end_that_is_not_known_is_that_of_the_scale() -> None:
     found = bullet_of("ttft p95 < 1s", status=INCONCLUSIVE, low=0.4)
     assert (found.low, found.high, found.kind) == (28.0, 100.0, "open")
