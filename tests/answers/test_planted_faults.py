@@ -9,47 +9,16 @@ import math
 
 import pytest
 from support.checked_answers import ASKED_SHARE as ASKED
-from support.checked_answers import CROWD, CheckedLoad
+from support.checked_answers import (
+    CROWD,
+    LOGPROBS,
+    PLANTED_CASES,
+    RESPONSES,
+    CheckedLoad,
+)
 
 P = 0.1
-CROWDED = (CROWD - 1) / CROWD
-"""The first request of a crowd comes while no other one is open."""
-LOGPROBS = {"logprobs": True, "top_logprobs": 2}
-RESPONSES = {"kind": "responses"}
-COUNTED = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
-
-
-CASES = pytest.mark.parametrize(
-    ("quirk", "setting", "share", "name"),
-    [
-        # both answers of a pair, and whoever got the answer of one who asked shows it
-        ("swap", {}, 2 * ASKED, "foreign_marker"),
-        # it obeys its own prompt, with the code of another
-        ("prefix_leak", {}, CROWDED * ASKED, "foreign_marker"),
-        # the begin of an answer to one who asked
-        ("late_block", {}, CROWDED * ASKED, "foreign_marker"),
-        ("drop_delta", LOGPROBS, 1, "lost_delta"),
-        ("double_delta", LOGPROBS, 1, "doubled_delta"),
-        ("drop_delta", RESPONSES, 1, "lost_delta"),
-        ("double_delta", RESPONSES, 1, "doubled_delta"),
-        ("reorder_delta", RESPONSES, 1, "reordered_delta"),
-        ("double_delta", COUNTED, 1, "doubled_delta"),
-        ("reorder_delta", COUNTED, 1, "reordered_delta"),
-        ("wrong_usage", {}, 1, "wrong_usage"),
-        ("wrong_usage", LOGPROBS, 1, "wrong_usage"),
-        ("wrong_usage", {"stream": False}, 1, "wrong_usage"),
-        ("duplicate_id", {}, 1, "duplicate_id"),
-        ("duplicate_id", {"stream": False}, 1, "duplicate_id"),
-        ("wrong_id", {}, 1, "id_switched"),
-        ("wrong_id", RESPONSES, 1, "id_switched"),
-        # what cannot be seen: the stream of a chat has no numbers, and other words are no fault
-        ("drop_delta", {}, 0, "lost_delta"),
-        ("reorder_delta", {}, 0, "reordered_delta"),
-        ("reorder_delta", LOGPROBS, 0, "reordered_delta"),
-        ("near_tie", {"temperature": 0, **LOGPROBS}, 0, "logprobs_text"),
-        ("wide_flip", {"temperature": 0, **LOGPROBS}, 0, "logprobs_text"),
-    ],
-)
+CASES = pytest.mark.parametrize(("quirk", "setting", "share", "name"), PLANTED_CASES)
 
 
 @CASES

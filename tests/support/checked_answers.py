@@ -22,6 +22,54 @@ TOKENS = 12
 TOPICS = ("rivers", "boats", "mills", "lamps", "roads")
 
 
+CROWDED = (CROWD - 1) / CROWD
+"""The first request of a crowd comes while no other one is open."""
+LOGPROBS = {"logprobs": True, "top_logprobs": 2}
+RESPONSES = {"kind": "responses"}
+COUNTED = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+
+
+class PlantedCase(NamedTuple):
+    quirk: str
+    setting: dict
+    """How the requests ask."""
+    share: float
+    """How many answers with this fault are found, for each one that draws it."""
+    name: str
+    """As what it is found."""
+
+
+PLANTED_CASES = (
+    # both answers of a pair, and whoever got the answer of one who asked shows it
+    PlantedCase("swap", {}, 2 * ASKED_SHARE, "foreign_marker"),
+    # it obeys its own prompt, with the code of another
+    PlantedCase("prefix_leak", {}, CROWDED * ASKED_SHARE, "foreign_marker"),
+    # the begin of an answer to one who asked
+    PlantedCase("late_block", {}, CROWDED * ASKED_SHARE, "foreign_marker"),
+    PlantedCase("drop_delta", LOGPROBS, 1, "lost_delta"),
+    PlantedCase("double_delta", LOGPROBS, 1, "doubled_delta"),
+    PlantedCase("drop_delta", RESPONSES, 1, "lost_delta"),
+    PlantedCase("double_delta", RESPONSES, 1, "doubled_delta"),
+    PlantedCase("reorder_delta", RESPONSES, 1, "reordered_delta"),
+    PlantedCase("double_delta", COUNTED, 1, "doubled_delta"),
+    PlantedCase("reorder_delta", COUNTED, 1, "reordered_delta"),
+    PlantedCase("wrong_usage", {}, 1, "wrong_usage"),
+    PlantedCase("wrong_usage", LOGPROBS, 1, "wrong_usage"),
+    PlantedCase("wrong_usage", {"stream": False}, 1, "wrong_usage"),
+    PlantedCase("duplicate_id", {}, 1, "duplicate_id"),
+    PlantedCase("duplicate_id", {"stream": False}, 1, "duplicate_id"),
+    PlantedCase("wrong_id", {}, 1, "id_switched"),
+    PlantedCase("wrong_id", RESPONSES, 1, "id_switched"),
+    # what cannot be seen: the stream of a chat has no numbers, and other words are no fault
+    PlantedCase("drop_delta", {}, 0, "lost_delta"),
+    PlantedCase("reorder_delta", {}, 0, "reordered_delta"),
+    PlantedCase("reorder_delta", LOGPROBS, 0, "reordered_delta"),
+    PlantedCase("near_tie", {"temperature": 0, **LOGPROBS}, 0, "logprobs_text"),
+    PlantedCase("wide_flip", {"temperature": 0, **LOGPROBS}, 0, "logprobs_text"),
+)
+"""Each planted fault, and what a chat stream cannot show."""
+
+
 class CheckedAnswer(NamedTuple):
     faults: tuple[str, ...]
     planted: tuple[str, ...]
