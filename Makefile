@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
 SERIAL = $(shell grep -rl --include='test_*.py' 'mark.serial' tests)
 
-.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-native fuzz test-js lint-js test-aiperf test-exports lint format docs screenshots bench bench-answers bench-readers bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes bench-drift peers calibration soak confusion twins other-twins published what-if intervals schedulers seeds golden example clean
+.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-native fuzz test-js lint-js test-aiperf test-exports lint format docs screenshots bench bench-answers bench-planted bench-readers bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-media bench-spans bench-telemetry bench-changes bench-drift peers calibration soak confusion twins other-twins published what-if intervals schedulers seeds golden example clean
 
 $(VENV)/.installed: setup.cfg setup.py pyproject.toml locust_llm/client/reader/_reader.c
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -109,6 +109,9 @@ bench: $(VENV)/.installed-tests   ## what the load generator says against what w
 
 bench-answers: $(VENV)/.installed-tests  ## what --check-answers costs: for each word, and for each chunk of 200 and 800 streams, in turn
 	PYTHONPATH=tests $(BIN)/python tests/bench/checked_answers.py
+
+bench-planted: $(VENV)/.installed-tests  ## planted faults of answers, and after how many requests each is found; a minute
+	PYTHONPATH=tests $(BIN)/python tests/bench/planted_faults.py
 
 bench-readers: $(VENV)/.installed-tests  ## the readers in C and in Python beside a client in C that only reads, seven times: 25 minutes
 	$(BIN)/python tests/bench/readers.py

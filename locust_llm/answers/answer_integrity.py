@@ -91,7 +91,10 @@ class ModelNames:
         """The name of the first answer, for each model that was asked for."""
 
     def is_wrong(self, asked: str, answered: str) -> bool:
-        if not asked or is_same_model(asked, answered):
+        if not asked:
+            return False
+        if is_same_model(asked, answered):
+            self._first.setdefault(asked, answered)
             return False
         asked_root = self._roots.get(asked)
         answered_root = self._roots.get(answered)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .simulated_faults import Quirks
     from .simulated_metrics import TruthRow
 
+OTHER_MODEL: Final = "another-model"
+BROKEN_WORD: Final = " \N{REPLACEMENT CHARACTER}"
 DELTA_FAULTS: Final = ("drop_delta", "double_delta", "reorder_delta")
 MAX_RECENT: Final = 32
 """So many earlier requests can be the source of a wrong text."""
@@ -75,6 +77,8 @@ class FaultPlanter:
             self._cancelled = None
             answer.row.planted.append("slot_leak")
         self._plant_flips(answer, drawn, crowded=crowded)
+        if "broken_text" in drawn:
+            self._break_word(answer)
         self._plant_into_stream(answer, drawn)
         self._unbegun[answer] = None
         if not self._swap_with_waiting(answer) and "swap" in drawn:
@@ -146,6 +150,17 @@ class FaultPlanter:
                 answer.spoken = replace(text, changed={place: text.runner_up(place)})
                 answer.row.planted.append("wide_flip")
 
+    def _break_word(self, answer: SimulatedAnswer) -> None:
+        """Breaks a word behind the session code, but not the last one: half a character at the end
+        of an answer that its length cut off is no fault."""
+        text = answer.spoken
+        assert text is not None
+        places = range(len(text.pieces), answer.max_tokens - 1)
+        if places and not text.ends:
+            broken = {self.random.choice(places): BROKEN_WORD}
+            answer.spoken = replace(text, changed={**(text.changed or {}), **broken})
+            answer.row.planted.append("broken_text")
+
     def _place_tie(self, answer: SimulatedAnswer) -> None:
         """Puts a near tie where the prompt decides, as alone as under load."""
         text = answer.spoken
@@ -156,6 +171,9 @@ class FaultPlanter:
 
     def _plant_into_stream(self, answer: SimulatedAnswer, drawn: set[str]) -> None:
         random = self.random
+        if "wrong_model" in drawn:
+            answer.model = OTHER_MODEL
+            answer.row.planted.append("wrong_model")
         if "wrong_usage" in drawn:
             answer.extra_tokens = random.randint(1, answer.max_tokens)
             answer.row.planted.append("wrong_usage")

@@ -75,6 +75,7 @@ class SimulatedAnswer:
         self.extra_tokens = 0  # that a wrong usage counts
         self.damage = "", 0  # what happens to which chunk
         self.new_id = 0, ""  # from which chunk on
+        self.model = server.names[0]
         self.planter = server.planter if plants else None
         if self.planter:
             self.planter.plant(self, crowded=server.num_open > 1)
@@ -295,7 +296,7 @@ class WholeAnswer(SimulatedAnswer):
         reasoning, content = self.text_so_far()
         ended = api.UnstreamedAnswer(
             self.row.answer_id,
-            self.server.names[0],
+            self.model,
             content,
             reasoning,
             self.reported_reason,
@@ -344,7 +345,7 @@ class StreamedAnswer(SimulatedAnswer):
     ) -> None:
         super().__init__(server, connection, asked, row, quirks)
         self.chunks = asked.form.events(
-            row.answer_id, server.names[0], quirks, self.reported_reason, asked
+            row.answer_id, self.model, quirks, self.reported_reason, asked
         )
         self.call = self.chunks.call()  # until it was sent
         self.continuous = asked.continuous_usage or quirks.continuous_usage

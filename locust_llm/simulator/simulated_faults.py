@@ -10,7 +10,8 @@ MAX_DRAFT_TOKENS: Final = 64
 HEADER: Final = b"x-simulate"
 RATES: Final = (
     "swap", "prefix_leak", "slot_leak", "late_block", "near_tie", "wide_flip", "drop_delta",
-    "double_delta", "reorder_delta", "wrong_usage", "duplicate_id", "wrong_id",
+    "double_delta", "reorder_delta", "wrong_usage", "duplicate_id", "wrong_id", "wrong_model",
+    "broken_text",
 )  # fmt: skip
 """The quirks that are the share of the answers with that fault."""
 
@@ -69,6 +70,8 @@ class Quirks:
     wrong_usage: float = 0.0  # too many output tokens are counted
     duplicate_id: float = 0.0  # the id of the answer before
     wrong_id: float = 0.0  # the id changes within the stream
+    wrong_model: float = 0.0  # the answer names another model
+    broken_text: float = 0.0  # one word is a replacement character
 
     @property
     def plants_faults(self) -> bool:

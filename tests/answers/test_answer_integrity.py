@@ -128,6 +128,10 @@ def test_a_name_outside_of_the_list_is_right_if_it_was_there_first():
     assert faults(models=models, events=[chunk(model="/models/x.gguf")]) == ()
     assert faults(models=models, events=[chunk(model="/models/x.gguf")]) == ()
     assert faults(models=models, events=[chunk(model="/models/y.gguf")]) == ("wrong_model",)
+    models = ModelNames()
+    assert faults(models=models, events=[chunk(model="small")]) == ()
+    assert faults(models=models, events=[chunk(model="/models/y.gguf")]) == ("wrong_model",)
+    assert faults(models=models, events=[chunk(model="small-2026-01-01")]) == ()
 
 
 # -- counts ----------------------------------------------------------------------------------------

@@ -60,6 +60,9 @@ PLANTED_CASES = (
     PlantedCase("duplicate_id", {"stream": False}, 1, "duplicate_id"),
     PlantedCase("wrong_id", {}, 1, "id_switched"),
     PlantedCase("wrong_id", RESPONSES, 1, "id_switched"),
+    PlantedCase("wrong_model", {}, 1, "wrong_model"),
+    PlantedCase("wrong_model", {"stream": False}, 1, "wrong_model"),
+    PlantedCase("broken_text", {}, 1, "broken_text"),
     # what cannot be seen: the stream of a chat has no numbers, and other words are no fault
     PlantedCase("drop_delta", {}, 0, "lost_delta"),
     PlantedCase("reorder_delta", {}, 0, "reordered_delta"),
@@ -119,7 +122,7 @@ class CheckedLoad:
         reader = EventReader()
         completion = request.parse(reader.add)
         received = received_answer(completion, reader)
-        asked = AnswerRequested(model="", max_tokens=TOKENS)
+        asked = AnswerRequested(model="small", max_tokens=TOKENS)
         faults = find_answer_faults(received, asked, self.models)
         found = self.markers.find(received.text)
         if any(number != marker.number for number in found):
