@@ -14,8 +14,10 @@ from typing import Final
 import gevent
 from msgspec.structs import replace
 
+from locust_llm.answers.fault_names import FOREIGN_MARKER
 from locust_llm.answers.reference_answer import AFTER_LOAD, IDLE, UNDER_LOAD, ReferenceAnswer
 from locust_llm.answers.reference_prompts import load_reference_prompts
+from locust_llm.answers.session_markers import MarkerKey
 from locust_llm.client.tls_settings import find_trusted_certificates
 from locust_llm.files.buffered_file import BufferedFile
 from locust_llm.records.phase_plan import BETWEEN, OVER
@@ -63,6 +65,7 @@ class ReferenceRequests:
         self._context, self._phases = context, phases
         self._settings, self._store, self._time = context.settings, context.store, context.time
         self._prompts = load_reference_prompts(self._settings.reference_file)
+        self._markers = MarkerKey(self._store.marker_key)
         self._file: BufferedFile | None = None
         """None: nothing was asked yet. The folder of a run that does not begin stays empty."""
         self._used = len(self._prompts)
@@ -196,13 +199,20 @@ class ReferenceRequests:
         target, number, streamed = way
         in_flight = self._phases.sends.open if asked == UNDER_LOAD else 0
         how = AskedHow(asked, streamed, timeout_s, in_flight)
-        answer = target.ask(number, self._prompts[number], how)
+        answer = self._search(target.ask(number, self._prompts[number], how))
         if self._file is None:
             self._file = BufferedFile(self._context.folder / REFERENCE_ANSWERS)
         self._file.write(format_reference_answer(answer))
         for note in target.notes:
             self._store.add_note(note)
         return answer
+
+    def _search(self, answer: ReferenceAnswer) -> ReferenceAnswer:
+        """The answer, with a fault if it has the marker of a session: no reference prompt has
+        one."""
+        if not self._markers.find(answer.whole_text):
+            return answer
+        return replace(answer, faults=(FOREIGN_MARKER, *answer.faults))
 
     def _flush(self) -> None:
         """What the disk does not take stays in memory."""

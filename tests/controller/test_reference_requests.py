@@ -16,6 +16,7 @@ from support.virtual_time import VirtualTime
 
 from locust_llm.answers.reference_answer import AFTER_LOAD, IDLE, UNDER_LOAD, ReferenceAnswer
 from locust_llm.answers.reference_prompts import BUILT_IN_PROMPTS
+from locust_llm.answers.session_markers import MarkerKey
 from locust_llm.controller.block_runner import BlockRunner
 from locust_llm.controller.reference_requests import ReferenceRequests
 from locust_llm.records.phase_plan import BETWEEN, PROFILING
@@ -24,6 +25,7 @@ from locust_llm.server.discovery import Discovery
 from locust_llm.settings.run_options import Settings
 
 PROMPTS = len(BUILT_IN_PROMPTS)
+KEY = b"0123456789abcdef"
 DOWN = (503, {"error": {"message": "down"}})
 
 
@@ -40,7 +42,7 @@ class Run:
         self.time = VirtualTime()
         self.folder = folder
         self.notes: list[str] = []
-        self.store = SimpleNamespace(draining=False, add_note=self._add_note)
+        self.store = SimpleNamespace(draining=False, add_note=self._add_note, marker_key=KEY)
         self.phases: Any = SimpleNamespace(
             plan=SimpleNamespace(phase=PROFILING), sends=SimpleNamespace(open=5), stages=None
         )
@@ -101,6 +103,17 @@ def test_idle_then_beside_the_load_then_once_more(run: Run, server: TinyServer) 
     assert [answer.prompt for answer in run.answers(AFTER_LOAD)] == [*range(PROMPTS)]
     assert run.notes == []
     assert {asked.headers["x-locust-llm-probe"] for asked in server.asked} == {"1"}
+
+
+def test_a_marker_in_a_reference_answer_is_a_leak(run: Run, server: TinyServer) -> None:
+    marker = MarkerKey(KEY, 7).make()
+    message = {"role": "assistant", "content": f"It was {marker.text}."}
+    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+    server.chat = lambda asked: (200, {"id": "r", "model": "tiny", "choices": choices})
+    run.references.ask_idle_server()
+    answers = run.answers(IDLE)
+    assert answers
+    assert all(answer.faults[:1] == ("foreign_marker",) for answer in answers)
 
 
 def test_every_prompt_is_asked_in_both_ways_in_its_turn(run: Run) -> None:
