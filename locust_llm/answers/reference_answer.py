@@ -29,6 +29,8 @@ class ReferenceAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     prompt: int
     """The number of the prompt, from 0."""
+    question: str = ""
+    """The begin of its last message."""
     asked: str
     """IDLE, UNDER_LOAD or AFTER_LOAD."""
     sent_at: float

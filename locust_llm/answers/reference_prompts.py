@@ -16,6 +16,7 @@ TOKENS: Final = 64
 """The longest answer to a prompt that asks for no other length."""
 MAX_TOKENS: Final = 4_096
 MAX_PROMPTS: Final = 100
+QUESTION_CHARACTERS: Final = 40
 TOOL: Final = "tool"
 SCHEMA: Final = "schema"
 WEATHER_TOOL: Final[dict[str, Any]] = {
@@ -76,6 +77,12 @@ class ReferencePrompt(msgspec.Struct, frozen=True, kw_only=True):
         if self.tools:
             return TOOL
         return SCHEMA if self.response_format else ""
+
+    @property
+    def question(self) -> str:
+        """The begin of the last message, to tell it from others. Empty: it is no text."""
+        content = self.messages[-1].get("content")
+        return " ".join(content.split())[:QUESTION_CHARACTERS] if isinstance(content, str) else ""
 
     @property
     def fields(self) -> dict[str, Any]:

@@ -80,6 +80,8 @@ class ShownDifference(msgspec.Struct, frozen=True, kw_only=True):
 
     prompt: int
     """From 1."""
+    question: str = ""
+    """The begin of the prompt."""
     situation: str
     size: str
     """See AnswerDifference."""
@@ -220,6 +222,7 @@ def _show(one: ComparedAnswer) -> ShownDifference:
     at = one.difference.at_character
     return ShownDifference(
         prompt=one.answer.prompt + 1,
+        question=one.answer.question,
         situation=_describe_situation(one.answer),
         size=one.difference.size,
         margin=one.difference.margin,

@@ -165,7 +165,8 @@ class ReferenceTarget:
         )
         answer = ReferenceAnswer(
             prompt=number, asked=how.asked, sent_at=self._now(), ended_at=0.0, server=self.name,
-            streamed=how.streamed, kind=prompt.kind, in_flight=how.in_flight, without=without,
+            question=prompt.question, streamed=how.streamed, kind=prompt.kind,
+            in_flight=how.in_flight, without=without,
         )  # fmt: skip
         try:
             response = fetch(

@@ -12,6 +12,7 @@ from support.examples import examples
 
 from locust_llm.answers.reference_prompts import (
     BUILT_IN_PROMPTS,
+    ReferencePrompt,
     load_reference_prompts,
 )
 
@@ -21,6 +22,16 @@ def test_without_a_file_the_built_in_prompts_are_used() -> None:
     kinds = [prompt.kind for prompt in BUILT_IN_PROMPTS]
     assert (len(kinds), kinds.count("tool"), kinds.count("schema")) == (8, 1, 1)
     assert {prompt.max_tokens for prompt in BUILT_IN_PROMPTS} == {64}
+
+
+def test_a_question_is_the_begin_of_the_last_message() -> None:
+    system, question = (
+        {"role": "system", "content": "no"},
+        {"role": "user", "content": "a\nb " * 20},
+    )
+    assert ReferencePrompt(messages=[system, question]).question == ("a b " * 20)[:40]
+    image = {"role": "user", "content": [{"type": "image_url"}]}
+    assert ReferencePrompt(messages=[image]).question == ""
 
 
 def test_a_line_is_a_prompt_or_an_object(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_a_stream_is_read_with_its_tokens_counts_and_names(server: TinyServer) -
     )  # fmt: skip
     answer = target(server).ask(3, PLAIN, STREAMED)
     assert answer == ReferenceAnswer(
-        prompt=3, asked=IDLE, sent_at=answer.sent_at, ended_at=answer.ended_at, streamed=True,
+        prompt=3, question="Count from one to thirty in English word", asked=IDLE, sent_at=answer.sent_at, ended_at=answer.ended_at, streamed=True,
         text="one two", finish_reason="stop", input_tokens=30, output_tokens=2, cached_tokens=16,
         response_ids=("chatcmpl-1",), model="tiny",
         tokens=(AnswerToken("one", -1, 1.5), AnswerToken(" two", -1, 1.5)),

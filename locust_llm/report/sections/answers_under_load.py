@@ -23,7 +23,7 @@ from locust_llm.report.answer_results import (
     is_worse_under_load,
 )
 from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBlock
-from locust_llm.text.format import format_brief, format_count, format_number
+from locust_llm.text.format import clean_line, format_brief, format_count, format_number
 
 from .section import ReportMaterial, ReportSection
 
@@ -212,7 +212,8 @@ def _make_rate_row(rate: MismatchRate) -> tuple[str, ...]:
 def _make_difference_row(shown: ShownDifference) -> tuple[str, ...]:
     margin = "" if shown.margin is None else f", {format_number(shown.margin)} nats"
     kind = ", ".join((f"{shown.size}{margin}", *shown.broken))
-    return f"{shown.prompt}", shown.situation, kind, shown.idle_text, shown.text
+    question = f": {clean_line(shown.question)}" if shown.question else ""
+    return f"{shown.prompt}{question}", shown.situation, kind, shown.idle_text, shown.text
 
 
 # -- section ---------------------------------------------------------------------------------------

@@ -263,14 +263,17 @@ def test_texts_are_shown_around_their_first_difference_on_one_line() -> None:
 
 
 def test_the_tables_have_every_situation_and_each_difference() -> None:
-    answers = [*[reference(IDLE, at=1.0)] * 3, reference(UNDER_LOAD, "uno", in_flight=3)]
+    answers = [
+        *[reference(IDLE, at=1.0)] * 3,
+        reference(UNDER_LOAD, "uno", in_flight=3, question="Count"),
+    ]
     found = AnswersUnderLoad(isolation=isolation(), references=compare_references(answers, []))
     tables = [block for block in make_answers_blocks(found) if isinstance(block, TableBlock)]
     rates, differences = tables
     assert [row[0] for row in rates.rows] == ["idle", "under load", "crowded", "streamed"]
     assert rates.rows[1] == ("under load", "1", "0", "1", "0", "100%", "2.5% to 100%", "0.33")
     assert differences.rows == (
-        ("1", "3 requests in flight, streamed", "unknown margin", "▸one, two", "▸uno"),
+        ("1: Count", "3 requests in flight, streamed", "unknown margin", "▸one, two", "▸uno"),
     )
 
 
