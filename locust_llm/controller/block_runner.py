@@ -109,7 +109,7 @@ class BlockRunner(StageRunner):
         if not means_s:
             return
         slower = max(means_s, key=lambda arm: means_s[arm])
-        block_s, washout_s = self._whole.block_duration, self._whole.washout_s
+        block_s, washout_s = self._whole.block_s, self._whole.washout_s
         enough_s = find_long_enough_block(means_s[slower], block_s=block_s, washout_s=washout_s)
         if enough_s is None:
             return

@@ -38,12 +38,15 @@ def measure_response_time(
     clock: Callable[[], float] = time.monotonic,
 ) -> ResponseTime | None:
     """Send a typical request of the load, and wait for its answer at most as long as its users may
-    take to start. None: it failed.
+    take to start; to its end where the length of blocks depends on it. None: it failed.
 
     The server may have been cold, so a second one follows, and the faster of the two counts. Their
     words are their own, so that no cache is warmer for the load.
     """
-    longest_s = min(PROBE_TIMEOUT_S, probes.settings.longest_start_s or PROBE_TIMEOUT_S)
+    s = probes.settings
+    longest_s = min(PROBE_TIMEOUT_S, s.longest_start_s or PROBE_TIMEOUT_S)
+    if s.compares and s.shortens_blocks:
+        longest_s = PROBE_TIMEOUT_S
     first = _time_request(probes, lengths, length_way, longest_s, clock)
     if first is None or first.cut or first.seconds > MAX_COLD_S:
         return first

@@ -125,7 +125,8 @@ def prepare_run(settings: Settings, headers: Mapping[str, str], *, here: bool) -
             headers,
             verify=find_trusted_certificates(),
             sleep=gevent.sleep,
-            times_response=settings.spreads_start,
+            times_response=settings.spreads_start
+            or (settings.compares and settings.shortens_blocks),
         )
     except DiscoveryFailed as error:
         refuse_run(f"{settings.host}: {error}" if settings.hosts else str(error))

@@ -8,8 +8,10 @@ import msgspec
 
 from locust_llm.access.headers_and_api_key import read_candidate_headers
 from locust_llm.client.tls_settings import find_trusted_certificates
+from locust_llm.settings.ab_arms import BLOCK_S, LEAST, find_long_enough_block
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.run_refusal import refuse_run
+from locust_llm.text.format import format_duration
 
 from .discovery import Discovery, DiscoveryFailed, discover_server
 from .prepare_run import MAX_COUNT_DIFFERENCE, prepare_run, read_run_headers
@@ -22,6 +24,7 @@ def survey_servers(settings: Settings, options: Namespace | None, *, here: bool)
     if "," in (getattr(options, "candidate", None) or ""):
         refuse_run("base and candidate have one address each: use one --candidate")
     discovery = prepare_run(settings, headers, here=here)
+    refuse_short_blocks(settings, "the base", discovery)
     if not settings.compares or settings.same_server:
         return discovery
     try:
@@ -30,9 +33,11 @@ def survey_servers(settings: Settings, options: Namespace | None, *, here: bool)
             {**headers, **read_candidate_headers(options)},
             verify=find_trusted_certificates(),
             sleep=gevent.sleep,
+            times_response=settings.shortens_blocks,
         )
     except DiscoveryFailed as error:
         refuse_run(f"the candidate: {error}")
+    refuse_short_blocks(settings, "the candidate", other)
     notes = [f"candidate: {note}" for note in other.notes]
     a, b = discovery.lengths.tokens_a_word, other.lengths.tokens_a_word
     if (
@@ -45,6 +50,26 @@ def survey_servers(settings: Settings, options: Namespace | None, *, here: bool)
             f"{b:.3f} at the candidate"
         )
     return msgspec.structs.replace(discovery, candidate=other, notes=(*discovery.notes, *notes))
+
+
+def refuse_short_blocks(settings: Settings, arm: str, discovery: Discovery) -> None:
+    """Refuse a time that leaves blocks which are too short for a request of the load, as it was
+    measured before it. Blocks of a requested or of the usual length are not refused."""
+    found = discovery.response_time
+    if not (settings.compares and settings.shortens_blocks) or found is None:
+        return
+    block_s = settings.block_s
+    enough_s = find_long_enough_block(found.seconds, block_s=block_s, washout_s=settings.washout_s)
+    if enough_s is None:
+        return
+    needed = f"-t {2 * (LEAST + 1) * enough_s}s"
+    if enough_s > BLOCK_S:  # -t alone leaves the usual length
+        needed = f"{needed} and --block-duration {enough_s}"
+    more = "more than " if found.cut else ""
+    refuse_run(
+        f"a request of {arm} takes {more}{format_duration(found.seconds)}, and -t leaves blocks of "
+        f"{format_duration(block_s)}, which are too short for it: use {needed}"
+    )
 
 
 def make_candidate_settings(settings: Settings) -> Settings:

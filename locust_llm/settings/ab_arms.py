@@ -29,6 +29,10 @@ LEAST: Final = 10
 """Fewer pairs give no conclusion."""
 PAIRS: Final = 12
 """The pairs of a run without a duration."""
+BLOCK_S: Final = 15.0
+"""The usual length of a block."""
+SHORTEST_S: Final = 2.0
+"""No shorter blocks are chosen: their starts and ends would be most of them."""
 SPREAD: Final = 0.5
 """The counted part of a block differs from its nominal length by at most this share of it."""
 REQUESTS_A_BLOCK: Final = 2.0

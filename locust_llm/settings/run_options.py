@@ -22,7 +22,9 @@ from locust_llm.workload.generated_images_and_audio import (
 from locust_llm.workload.model_and_tenant_mix import parse_weights
 
 from .ab_arms import (
+    BLOCK_S,
     CANDIDATE,
+    LEAST,
     PAIR,
     PAIRS,
     CandidateChanges,
@@ -293,16 +295,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         ),
     ] = False
     block_duration: Annotated[
-        float,
+        float | None,
         Option(
             "ab",
             "Mean time for which a block sends requests",
             "10",
             "seconds",
             DURATION,
+            otherwise="15, or less if -t needs it for 10 pairs",
             in_form=False,
         ),
-    ] = 15.0
+    ] = None
     washout: Annotated[
         float | None,
         Option(
@@ -1334,7 +1337,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         """The longest start of users: a share of the time in which they send. None: it has no
         bound."""
         if self.compares:
-            return START_SHARE * self.block_duration
+            return START_SHARE * self.block_s
         if self.sweep:
             return START_SHARE * parse_duration_range(self.stage_duration)[0]
         if self.warmup_goes_on and self.warmup_duration is not None:
@@ -1395,9 +1398,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     def pairs(self) -> int:
         """The counted pairs of blocks: as many as the time allows beside the first, which does not
         count."""
-        return (
-            PAIRS if not self.run_time_s else int(self.run_time_s // (2 * self.block_duration)) - 1
-        )
+        if not self.run_time_s:
+            return PAIRS
+        return LEAST if self.shortens_blocks else int(self.run_time_s // (2 * self.block_s)) - 1
+
+    @property
+    def shortens_blocks(self) -> bool:
+        """Blocks are shorter than usual, as the time is too short for enough pairs of usual ones."""
+        usual_s = 2 * (LEAST + 1) * BLOCK_S
+        return self.block_duration is None and 0 < (self.run_time_s or 0) < usual_s
+
+    @property
+    def block_s(self) -> float:
+        """The mean length of a block: as requested, else the usual one, or a shorter one with which
+        the time has enough pairs."""
+        if self.block_duration is not None:
+            return self.block_duration
+        if self.shortens_blocks and self.run_time_s:
+            return self.run_time_s / (2 * (LEAST + 1))
+        return BLOCK_S
 
     @cached_property
     def blocks(self) -> tuple[TrialBlock, ...]:
@@ -1405,7 +1424,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         if not self.compares:
             return ()
         return order_blocks(
-            self.pairs, self.random_seed or 0, block_s=self.block_duration, washout_s=self.washout_s
+            self.pairs, self.random_seed or 0, block_s=self.block_s, washout_s=self.washout_s
         )
 
     def block(self, stage: int) -> TrialBlock | None:
@@ -1433,7 +1452,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
 
     @property
     def washout_s(self) -> float:
-        return self.block_duration / 5 if self.washout is None else self.washout
+        return self.block_s / 5 if self.washout is None else self.washout
 
     @cached_property
     def changes(self) -> CandidateChanges:

@@ -30,7 +30,7 @@ from locust_llm.workload.model_and_tenant_mix import parse_tenant_priorities, pa
 from locust_llm.workload.prefix_reuse import max_cached_blocks
 from locust_llm.workload.traces.session_start_point import parse_start_shares
 
-from .ab_arms import BASE, LEAST
+from .ab_arms import BASE, LEAST, SHORTEST_S
 from .endpoint_types import POOLING
 from .option_declaration import declared_options, find_out_of_range
 from .run_labels import parse_labels
@@ -599,17 +599,22 @@ def _arms(settings: Settings) -> Iterator[str]:
     for flag, given in contradicting:
         if given:
             yield f"{name} and {flag} exclude each other: leave out {flag}"
-    if settings.washout_s >= settings.block_duration:
+    if settings.washout_s >= settings.block_s:
         yield (
             f"--washout {settings.washout_s:g} must be shorter than a block "
-            f"({settings.block_duration:g} s, --block-duration)"
+            f"({settings.block_s:.3g} s, --block-duration)"
         )
+    blocks = 2 * (LEAST + 1)
     if settings.pairs < LEAST:
-        takes = 2 * (LEAST + 1) * settings.block_duration
         yield (
-            f"-t allows {max(0, settings.pairs)} pairs of blocks of {settings.block_duration:g} s "
+            f"-t allows {max(0, settings.pairs)} pairs of blocks of {settings.block_s:g} s "
             f"besides the first, which is not counted, and {LEAST} are needed: use -t "
-            f"{math.ceil(takes)}s or a shorter --block-duration"
+            f"{math.ceil(blocks * settings.block_s)}s or a shorter --block-duration"
+        )
+    if settings.shortens_blocks and settings.block_s < SHORTEST_S:
+        yield (
+            f"-t {settings.run_time_s:g} leaves {settings.block_s:.2g} s for each of {blocks} "
+            f"blocks, and {SHORTEST_S:g} s are needed: use -t {math.ceil(blocks * SHORTEST_S)}s"
         )
     if limit := settings.changes.prefill_concurrency:
         yield from (

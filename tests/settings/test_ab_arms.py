@@ -5,6 +5,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from locust_llm.records.run_facts import ResponseTime
+from locust_llm.server.discovery import Discovery
+from locust_llm.server.server_survey import refuse_short_blocks
 from locust_llm.settings.ab_arms import (
     BASE,
     CANDIDATE,
@@ -14,6 +17,7 @@ from locust_llm.settings.ab_arms import (
     parse_candidate_changes,
 )
 from locust_llm.settings.run_options import Settings, make_stage_settings
+from locust_llm.settings.run_refusal import RunRefused
 from locust_llm.settings.settings_validation import validate_settings
 from locust_llm.slo.student_t import find_student_t
 
@@ -120,6 +124,49 @@ def test_pairs_follow_from_the_time_less_the_first_one() -> None:
     assert Settings(run_time_s=240.0).stage_s(0) == 240.0
 
 
+def test_blocks_are_as_short_as_ten_pairs_need() -> None:
+    """330 s are the first pair and ten more of usual blocks, of 15 s. 300 s are 22 blocks of 13.6
+    s."""
+    usual = Settings(aa=True, run_time_s=330.0)
+    assert (usual.block_s, usual.pairs, usual.shortens_blocks) == (15.0, 10, False)
+    short = Settings(aa=True, run_time_s=300.0, users=8)
+    assert (short.block_s, short.pairs) == (pytest.approx(300 / 22), 10)
+    assert short.washout_s == pytest.approx(300 / 22 / 5)
+    assert sum(block.load_s for block in short.blocks) == pytest.approx(300.0)
+    assert Settings(aa=True, run_time_s=300.0, block_duration=10.0).pairs == 14
+    for seconds in range(44, 331):
+        settings = Settings(host="http://a", users=4, aa=True, run_time_s=float(seconds))
+        assert settings.pairs == 10
+        assert list(validate_settings(settings)) == []
+
+
+@pytest.mark.parametrize(
+    ("run_time_s", "request_s", "needed"),
+    [
+        # blocks of 5 s count 4 s of it, which is twice 2 s
+        (110.0, 2.0, ""),
+        # twice 2.1 s, with the fifth that does not count, are 5.25 s
+        (110.0, 2.1, "use -t 132s"),
+        (110.0, 8.0, "use -t 440s and --block-duration 20"),
+        (330.0, 8.0, ""),  # the usual length
+    ],
+)
+def test_a_time_that_is_too_short_for_a_request_is_refused(
+    run_time_s: float, request_s: float, needed: str
+) -> None:
+    settings = Settings(host="http://a", users=4, aa=True, run_time_s=run_time_s)
+    found = Discovery(model="m", response_time=ResponseTime(seconds=request_s))
+    if not needed:
+        refuse_short_blocks(settings, "the base", found)
+        return
+    with pytest.raises(RunRefused) as refused:
+        refuse_short_blocks(settings, "the base", found)
+    assert str(refused.value) == (
+        f"a request of the base takes {request_s:g} s, and -t leaves blocks of 5 s, which are "
+        f"too short for it: {needed}"
+    )
+
+
 def test_the_prefill_limit_of_a_block_is_that_of_its_arm() -> None:
     s = Settings(
         users=8, prefill_concurrency=4, candidate_set=("prefill-concurrency=2",), random_seed=1
@@ -136,7 +183,9 @@ def test_the_prefill_limit_of_a_block_is_that_of_its_arm() -> None:
     [
         ({"candidate": "http://b", "aa": True}, "--aa compares the base with itself"),
         ({"candidate": "http://a"}, "the candidate is the same server as the base"),
-        ({"aa": True, "run_time_s": 120.0},
+        ({"aa": True, "run_time_s": 30.0},
+            "-t 30 leaves 1.4 s for each of 22 blocks, and 2 s are needed: use -t 44s"),
+        ({"aa": True, "run_time_s": 120.0, "block_duration": 15.0},
             "-t allows 3 pairs of blocks of 15 s besides the first, which is not counted, and 10 "
             "are needed: use -t 330s or a shorter --block-duration"),
         ({"aa": True, "washout": 20.0}, "--washout 20 must be shorter than a block (15 s"),

@@ -396,6 +396,18 @@ def compute_arm_difference(values: Floats, *, relative: bool) -> ArmDifference:
     return ArmDifference(a, b, of_base, (middle, low, high))
 
 
+def limit_to_possible(arms: ArmDifference, rule: Rule) -> ArmDifference:
+    """The same difference, with an interval that takes no value below 0, and no share above 1."""
+    change, least, most = arms.difference
+    low, high = possible_ends((least, most), arms.base, rule)
+    if (low, high) == (least, most):
+        return arms
+    ratio = None
+    if arms.base > 0:
+        ratio = arms.candidate / arms.base, 1 + low / arms.base, 1 + high / arms.base
+    return arms._replace(difference=(change, low, high), ratio=ratio)
+
+
 def _interval(deltas: Floats) -> tuple[float, float, float]:
     mean = float(deltas.mean())
     n = len(deltas)
@@ -621,7 +633,7 @@ def _describe_uncounted_arm(pairs: Sequence[PairRequests], run: Run) -> str:
         whole_blocks += [block.whole.requests for block in blocks[arm]]
     whole = pd.concat(whole_blocks)
     request_s = float((whole["closed_at"] - whole["sent_at"]).mean())
-    block_s, washout_s = run.settings.block_duration, run.settings.washout_s
+    block_s, washout_s = run.settings.block_s, run.settings.washout_s
     enough_s = None
     if math.isfinite(request_s):
         enough_s = find_long_enough_block(request_s, block_s=block_s, washout_s=washout_s)
@@ -699,12 +711,13 @@ def _compared(
     factor = rule.factor
     widened = _widened(arms, values, _select_reach(error.reach, known))
     _, least, most = (end * factor for end in widened.difference)
-    change, low, high = (end * factor for end in arms.difference)
-    seen_low, seen_high = possible_ends((arms.difference[1], arms.difference[2]), arms.base, rule)
+    ends = arms.difference[1] * factor, arms.difference[2] * factor
+    possible = limit_to_possible(arms, rule)
+    change, low, high = (end * factor for end in possible.difference)
     percent, low_percent, high_percent = (
         (None, None, None)
-        if arms.ratio is None or measure.units is SHARE
-        else [(r - 1) * 100 for r in arms.ratio]
+        if possible.ratio is None or measure.units is SHARE
+        else [(r - 1) * 100 for r in possible.ratio]
     )
     each = np.log(values) if relative else values
     # a pair without the figure changes no sum: its signs can be exchanged like those of the others
@@ -718,12 +731,12 @@ def _compared(
         base=arms.base * factor,
         candidate=arms.candidate * factor,
         difference=change,
-        low=None if seen_low is None or not bounded else seen_low * factor,
-        high=None if seen_high is None or not bounded else seen_high * factor,
+        low=low if bounded else None,
+        high=high if bounded else None,
         percent=percent,
         low_percent=low_percent if bounded else None,
         high_percent=high_percent if bounded else None,
-        word=_word(rule, (low, high), (least - error.off_s * factor, most + error.off_s * factor)),
+        word=_word(rule, ends, (least - error.off_s * factor, most + error.off_s * factor)),
         note=_few(rule, used),
         pairs=tuple((float(a) * factor, float(b) * factor) for a, b in values),
         left_out=left_out,
@@ -914,6 +927,7 @@ def _judged(
         )
         return replace(result, status=RULE_INCONCLUSIVE, count=len(values), reason=why)
     value, low, high = _worse(rule, arms)
+    _, shown_low, shown_high = _worse(rule, limit_to_possible(arms, rule))
     ends = (value, value) if by_point else (low, high)
     _, least, most = _worse(rule, _widened(arms, values, _select_reach(error.reach, known)))
     widest = (value + least - low, value + most - high) if by_point else (least, most)
@@ -935,8 +949,8 @@ def _judged(
         status=status,
         close_to_limit=crossed and not by_point and rule.decides_around(*furthest),
         observed=value * rule.factor,
-        low=low * rule.factor,
-        high=high * rule.factor,
+        low=shown_low * rule.factor,
+        high=shown_high * rule.factor,
         worst=None,
         count=len(values),
         # the verdict of the arms has it in full

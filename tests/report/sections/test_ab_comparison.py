@@ -29,6 +29,7 @@ from locust_llm.report.sections.ab_comparison import (
     describe_paired_verdict,
     familywise_p_value,
     find_complete_pairs,
+    limit_to_possible,
     list_compared_figures,
     make_paired_head,
     make_paired_table,
@@ -92,6 +93,19 @@ def summarised(run: Run, records: list[Record]) -> Summary:
 def the(summary: Summary, label: str) -> PairedFigure:
     assert summary.paired is not None
     return next(figure for figure in summary.paired.figures if figure.label == label)
+
+
+def test_no_interval_of_pairs_falls_below_nothing() -> None:
+    """Base 4 and 0, candidate 0 and 1: the differences are -4 and 1, -1.5 on average, with a
+    standard deviation of 3.54 and t 12.71: -33.3 to 30.3. The base's mean is 2, so at most 2, or
+    100 %, can be lost."""
+    values = np.array([[4.0, 0.0], [0.0, 1.0]])
+    arms = compute_arm_difference(values, relative=False)
+    change, low, high = limit_to_possible(arms, parse_rule("gate_wait p50 < 1s")).difference
+    assert (change, low) == (-1.5, -2.0)
+    assert high == pytest.approx(-1.5 + 12.706 * 2.5, abs=0.01)
+    ratio = limit_to_possible(arms, parse_rule("gate_wait p50 < 1s")).ratio
+    assert ratio == pytest.approx((0.25, 0.0, 1 + high / 2))
 
 
 def test_the_interval_of_a_mean_difference() -> None:
