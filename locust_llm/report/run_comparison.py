@@ -69,8 +69,9 @@ SHORT_TITLES: Final = ("base", "this run")
 HEAD: Final = ("difference", "%", "95% interval", "")
 NOTES: Final = (
     "Difference: this run minus the base. The 95% interval combines the intervals of both runs, "
-    "which include the correlation between requests. It may exceed the value of the base, whose "
-    "true value is uncertain too. No significant difference: the interval contains 0. With two "
+    "which include the correlation between requests. Divided by the value of the base, it is the "
+    "interval that an SLO rule against this base has. No significant difference: the interval "
+    "contains 0. With two "
     "equal runs, about one metric of 20 is called better or worse at random. No interval covers "
     "changes between the runs, such as a restart of the server or other programs on the machine. "
     "Repeat both runs before you trust a small difference.",
@@ -268,7 +269,7 @@ def list_differences(pair: RunPair) -> list[Difference]:
         if percent is None or line.base is None or not line.base > 0:
             continue
         low, high = (
-            None if end is None or is_bound else max(100 * end / line.base, -100.0)
+            None if end is None or is_bound else 100 * end / line.base
             for end in (line.low, line.high)
         )
         differences.append(

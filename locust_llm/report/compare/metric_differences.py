@@ -3,8 +3,10 @@
 The interval of each run's own figure widens by the correlation of its requests
 (report/slo_evidence/confidence_intervals.py); that of the difference, and of the ratio, is made of both by
 adding the squares of their reaches (Zou and Donner, Construction of confidence limits about effect
-measures, Statistics in Medicine 27, 2008). Two runs one after the other see different weather: what
-changed on the machines between them is in no interval.
+measures, Statistics in Medicine 27, 2008). A change is stated with one interval, which holds both
+(``change_ends``): in the figure's unit, or in percent of the base's value as it was measured. Two
+runs one after the other see different weather: what changed on the machines between them is in no
+interval.
 """
 
 import math
@@ -31,6 +33,9 @@ SAME: Final = "no significant difference"
 FEW: Final = "too few to tell"
 HARDLY: Final = 0.01
 """A certain difference below this share of the base's value is called hardly one."""
+KNOWN_WELL: Final = 0.5
+"""A base whose interval goes further down than to this share of it has no ratio worth an interval:
+its upper end would be as good as infinite."""
 
 
 class MetricChange(NamedTuple):
@@ -45,6 +50,7 @@ class MetricChange(NamedTuple):
     ratio: float | None = None
     """here / base. Infinite: only the base's value is 0."""
     ratio_ends: Ends | None = (None, None)
+    """The ends of the same interval (``change_ends``)."""
     note: str = ""
 
     def word(self, rule: Rule) -> str:
@@ -80,12 +86,27 @@ def measure_change(rule: Rule, base: Evaluation, here: Evaluation) -> MetricChan
         return known._replace(ends=None, ratio_ends=None)
     if few := "; ".join(filter(None, (_few(rule, old, "in the base"), _few(rule, new, "here")))):
         return known._replace(note=few)
-    return known._replace(
-        ends=difference_ends(old, new), ratio_ends=ratio_ends(old, new), note=_unsettled(old, new)
-    )
+    ends, of_ratio = change_ends(old, new, rule)
+    return known._replace(ends=ends, ratio_ends=of_ratio, note=_unsettled(old, new))
 
 
-def difference_ends(old: ObservedValue, new: ObservedValue) -> Ends:
+def change_ends(old: ObservedValue, new: ObservedValue, rule: Rule) -> tuple[Ends, Ends]:
+    """One interval of a change, in two units: (its ends as ``new`` minus ``old``, the same as
+    ``new`` over ``old``), each the other beside the base's value as it was measured. It holds the
+    interval of the difference and, where the base is known well enough for one, that of the
+    ratio."""
+    base = _known(old)
+    of_ratio = ratio_ends(old, new)
+    if not 0 < base < math.inf:  # nothing is a percentage of it
+        return difference_ends(old, new), of_ratio
+    low, high = possible_ends(difference_ends(old, new), base, rule)
+    if BY_WORD[rule.metric].units is not SHARE and _reach(old)[0] > KNOWN_WELL * base:
+        low = min(low, base * (of_ratio[0] - 1))
+        high = max(high, base * (of_ratio[1] - 1))
+    return (low, high), (1 + low / base, 1 + high / base)
+
+
+def difference_ends(old: ObservedValue, new: ObservedValue) -> tuple[float, float]:
     """The ends of ``new`` minus ``old``. For two rates they hold both the difference with the
     load's start and end, and the one without."""
     if old.settled is None or new.settled is None:
@@ -108,17 +129,15 @@ def _difference_ends(old: ObservedValue, new: ObservedValue) -> tuple[float, flo
     )
 
 
-def possible_ends(ends: Ends, base: float, rule: Rule) -> Ends:
+def possible_ends(ends: tuple[float, float], base: float, rule: Rule) -> tuple[float, float]:
     """The ends beside a base's value: no end takes the other value below 0, or a share above 1."""
-    low, high = ends
-    if low is not None:
-        low = max(low, -base)
-    if high is not None and BY_WORD[rule.metric].units is SHARE:
-        high = min(high, 1.0 - base)
-    return low, high
+    low = max(ends[0], -base)
+    if BY_WORD[rule.metric].units is SHARE:
+        return low, min(ends[1], 1.0 - base)
+    return low, ends[1]
 
 
-def ratio_ends(old: ObservedValue, new: ObservedValue) -> Ends:
+def ratio_ends(old: ObservedValue, new: ObservedValue) -> tuple[float, float]:
     """The ends of ``new`` over ``old``; for two rates as in ``difference_ends``."""
     if old.settled is None or new.settled is None:
         return _ratio_ends(old, new)
