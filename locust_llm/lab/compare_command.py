@@ -9,6 +9,7 @@ import msgspec
 
 from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.files.json_file import STANDARD_OUTPUT, replace_file
+from locust_llm.records.run_facts import RECORDS
 from locust_llm.text.format import print_safely
 
 from .history import select_runs
@@ -85,6 +86,12 @@ def _compare_folders(options: argparse.Namespace) -> int:
     from .interop.comparison_page import OverlaidRuns, render_comparison_page
 
     folders = [options.base, *options.runs]
+    for folder in folders:
+        if folder.is_dir() and not (folder / RECORDS).is_file():
+            return fail(
+                f"{folder} holds no run: it has no {RECORDS}. To compare a result of another tool, "
+                "name its file"
+            )
     overlaid = OverlaidRuns(folders) if options.html else None
     try:
         compared = run_comparison.compare_folders(folders, *([overlaid.add] if overlaid else []))

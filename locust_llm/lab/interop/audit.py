@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
+from locust_llm.text.format import format_brief
 
 
 class AuditOutcome(StrEnum):
@@ -77,8 +78,8 @@ def check_request_count(figures: Figures) -> Iterator[Finding]:
     rate = figures.requests_per_s
     if requests is not None and time_s and rate is not None:
         words = (
-            f"{requests:,} requests in {format_seconds_or_ms(time_s)} are {requests / time_s:.4g}/s; reported: "
-            f"{rate:.4g}/s"
+            f"{requests:,} requests in {format_seconds_or_ms(time_s)} are {format_brief(requests / time_s)}/s; reported: "
+            f"{format_brief(rate)}/s"
         )
         yield check_equal("requests/s", rate, requests / time_s, words)
 
@@ -90,8 +91,8 @@ def check_token_throughput(figures: Figures) -> Iterator[Finding]:
     each = figures.output_tokens.avg
     if rate is not None and out is not None and each is not None:
         words = (
-            f"{rate:.4g} requests/s x {each:.4g} output tokens = {rate * each:,.4g}/s; reported: "
-            f"{out:,.4g}/s"
+            f"{format_brief(rate)} requests/s x {format_brief(each)} output tokens = {format_brief(rate * each)}/s; reported: "
+            f"{format_brief(out)}/s"
         )
         yield check_equal("tokens/s", out, rate * each, words)
     total = figures.total_tokens_per_s
@@ -99,8 +100,8 @@ def check_token_throughput(figures: Figures) -> Iterator[Finding]:
     if rate is not None and total is not None and each is not None and prompt is not None:
         expected = rate * (each + prompt)
         words = (
-            f"{rate:.4g} requests/s x ({prompt:.4g} + {each:.4g}) tokens = {expected:,.4g}/s; "
-            f"reported: {total:,.4g}/s"
+            f"{format_brief(rate)} requests/s x ({format_brief(prompt)} + {format_brief(each)}) tokens = {format_brief(expected)}/s; "
+            f"reported: {format_brief(total)}/s"
         )
         yield check_equal("all tokens/s", total, expected, words)
 
@@ -111,7 +112,7 @@ def check_token_counts(figures: Figures) -> Iterator[Finding]:
     theirs = figures.server_output_tokens
     if ours is not None and theirs is not None:
         words = (
-            f"{ours:.4g} tokens per response by the tool's tokenizer, {theirs:.4g} by the server's "
+            f"{format_brief(ours)} tokens per response by the tool's tokenizer, {format_brief(theirs)} by the server's "
             "usage"
         )
         agree = abs(ours - theirs) <= OFF * max(ours, theirs)
@@ -139,7 +140,7 @@ def check_decode_time(figures: Figures) -> Iterator[Finding]:
     words = (
         f"{format_seconds_or_ms(last)} latency - {format_seconds_or_ms(first)} TTFT = "
         f"{format_seconds_or_ms(decode_s)} of decode; "
-        f"{format_seconds_or_ms(each.avg)} a token x ({count:.4g} - 1) tokens {source} = "
+        f"{format_seconds_or_ms(each.avg)} a token x ({format_brief(count)} - 1) tokens {source} = "
         f"{format_seconds_or_ms(expected_s)}"
     )
     least = each.min or 0.0
@@ -170,7 +171,7 @@ def check_littles_law(figures: Figures) -> Iterator[Finding]:
         return
     busy = rate * latency
     words = (
-        f"{rate:.4g}/s x {format_seconds_or_ms(latency)} = {busy:.4g} requests in flight on "
+        f"{format_brief(rate)}/s x {format_seconds_or_ms(latency)} = {format_brief(busy)} requests in flight on "
         f"average; {most:,} allowed"
     )
     finding = check_at_most("Little's law", busy, most, words)
@@ -197,8 +198,8 @@ def check_littles_law_of_prefills(figures: Figures) -> Iterator[Finding]:
     first = figures.ttft.avg
     most = figures.prefill_concurrency
     if rate is not None and first is not None and most:
-        waiting = f"{rate * first:.4g} requests awaiting their first token on average"
-        words = f"{rate:.4g}/s x {format_seconds_or_ms(first)} TTFT = {waiting}; {most:,} allowed"
+        waiting = f"{format_brief(rate * first)} requests awaiting their first token on average"
+        words = f"{format_brief(rate)}/s x {format_seconds_or_ms(first)} TTFT = {waiting}; {most:,} allowed"
         yield check_at_most("Little's law of prefills", rate * first, most, words)
 
 
@@ -212,7 +213,7 @@ def check_stream_speed(figures: Figures) -> Iterator[Finding]:
         fastest = most / least * tokens / max(tokens - 1, 1)
         words = (
             f"{most:,} streams at {format_seconds_or_ms(least)} a token at best are "
-            f"{fastest:,.4g} tokens/s; reported: {out:,.4g}/s"
+            f"{format_brief(fastest)} tokens/s; reported: {format_brief(out)}/s"
         )
         yield check_at_most("tokens/s of the streams", out, fastest, words)
 
@@ -243,7 +244,7 @@ def check_schedule(figures: Figures) -> Iterator[Finding]:
     at_most = sent / rate * (1 + 2 / answered**0.5) + last
     late = time_s > at_most * (1 + LATE)
     words = (
-        f"{sent:,} requests at {rate:.4g}/s take {format_seconds_or_ms(sent / rate)}, the last "
+        f"{sent:,} requests at {format_brief(rate)}/s take {format_seconds_or_ms(sent / rate)}, the last "
         f"{format_seconds_or_ms(last)} more; took {format_seconds_or_ms(time_s)}"
     )
     busy = (_rate(figures) or 0.0) * (figures.latency.avg or 0.0)
@@ -284,7 +285,12 @@ def check_goodput(figures: Figures) -> Iterator[Finding]:
     good = figures.goodput_per_s
     rate = _rate(figures)
     if good is not None and rate is not None:
-        yield check_at_most("goodput", good, rate, f"goodput {good:.4g}/s <= {rate:.4g} requests/s")
+        yield check_at_most(
+            "goodput",
+            good,
+            rate,
+            f"goodput {format_brief(good)}/s <= {format_brief(rate)} requests/s",
+        )
 
 
 def check_client(figures: Figures) -> Iterator[Finding]:

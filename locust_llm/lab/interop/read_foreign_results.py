@@ -5,8 +5,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
+from locust_llm.files.regular_file import open_regular
 from locust_llm.lab.interop import read_printed_tables
 from locust_llm.lab.interop.imported_records import ImportedRun, UnusableResult
 from locust_llm.lab.interop.load_metrics import Figures
@@ -22,9 +24,12 @@ from locust_llm.lab.interop.tool_format import (
     FiguresReader,
     RequestsReader,
 )
+from locust_llm.records.run_facts import RECORDS, RUN
 
 from .tool_registry import READ, load_formats
 
+MAX_LINE_BYTES: Final = 2**20
+"""As much of the first line of a file of requests is read."""
 MAX_FILES: Final = 50
 """At most this many files of a folder are tried."""
 FIGURES_ELSEWHERE: Final = "locust-llm compare and locust-llm audit can read its summary"
@@ -37,6 +42,21 @@ class UnknownFormat(ValueError):
 def list_figures_files() -> list[str]:
     """Lists the names of files with metrics in the folder of a run or a result."""
     return [reader.file for _, reader in _figures_readers() if reader.file]
+
+
+def holds_foreign_result(folder: Path) -> bool:
+    """Returns whether a folder has the metrics of another tool under their known name, and is no
+    run folder of ours, which has such a file too."""
+    if not folder.is_dir() or (folder / RUN).exists() or _has_own_records(folder / RECORDS):
+        return False
+    return any((folder / name).is_file() for name in list_figures_files())
+
+
+def _has_own_records(path: Path) -> bool:
+    """AIPerf's file of requests has the same name. Its lines have no ``record``."""
+    with suppress(OSError, ValueError), open_regular(path) as file:
+        return "record" in msgspec.json.decode(file.readline(MAX_LINE_BYTES), type=dict)
+    return False
 
 
 def name_importable_tools() -> str:
@@ -108,7 +128,9 @@ def _find_figures_file(path: Path) -> Path:
     for name in names:
         if (path / name).is_file():
             return path / name
-    raise UnknownFormat(f"it is a folder without {' and without '.join(names)}")
+    raise UnknownFormat(
+        f"it is a folder without {' and without '.join(names)}: name the file with the metrics"
+    )
 
 
 def _read_figures_of_several(result: object, path: Path, place: int, cut: str) -> list[Figures]:

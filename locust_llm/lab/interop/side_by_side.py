@@ -17,7 +17,7 @@ from locust_llm.lab.static_page import render_page
 from locust_llm.report.compare.same_workload import LengthStatistics, RunWork, find_work_differences
 from locust_llm.text.format import clean_line, format_brief, print_safely
 
-from . import evalscope, read_foreign_results
+from . import read_foreign_results
 from .load_metrics import Distribution, Figures
 
 OWN: Final = """
@@ -72,11 +72,11 @@ def make_compare_parser() -> argparse.ArgumentParser:
 
 
 def names_result_files(words: Sequence[str]) -> bool:
-    """Returns whether one of the results is a file. Folders alone are our runs, unless they are
-    evalscope's."""
+    """Returns whether one of the results is a file, or a folder of another tool. Other folders are
+    our runs."""
     results: list[Path] = make_compare_parser().parse_known_args(words)[0].results
     return len(results) > 1 and any(
-        path.is_file() or (path / evalscope.SUMMARY).is_file() for path in results
+        path.is_file() or read_foreign_results.holds_foreign_result(path) for path in results
     )
 
 

@@ -17,7 +17,12 @@ from msgspec.structs import replace
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.interop import audit_command as command
 from locust_llm.lab.interop import read_foreign_results
-from locust_llm.lab.interop.audit import AuditOutcome, Finding, audit_figures
+from locust_llm.lab.interop.audit import (
+    AuditOutcome,
+    Finding,
+    audit_figures,
+    check_token_throughput,
+)
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 
 TTFT = Distribution(avg=0.5, min=0.2, max=1.0, std=0.2, percentiles={50.0: 0.45, 99.0: 0.95})
@@ -312,3 +317,14 @@ def test_blocks_of_two_variants_keep_no_schedule_of_the_whole_time() -> None:
         assert any(doubtful)
         blocks = audit_figures(replace(figures, in_blocks=True))
         assert all(one.verdict is AuditOutcome.HOLDS for one in blocks)
+
+
+def test_large_numbers_have_no_power_of_ten() -> None:
+    figures = Figures(
+        tool="one",
+        requests_per_s=100.0,
+        output_tokens=Distribution(avg=250.0),
+        output_tokens_per_s=25_000.0,
+    )
+    (found,) = check_token_throughput(figures)
+    assert found.arithmetic == ("100 requests/s x 250 output tokens = 25,000/s; reported: 25,000/s")

@@ -9,7 +9,9 @@ from msgspec.structs import replace
 
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.compare_command import run_compare
+from locust_llm.lab.interop.audit_command import run_audit
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
+from locust_llm.lab.interop.read_foreign_results import holds_foreign_result
 from locust_llm.lab.interop.side_by_side import (
     build_result_table,
     find_unlike_conditions,
@@ -113,3 +115,42 @@ def test_files_of_other_tools_are_compared(
     (tmp_path / "b.json").write_text("{")
     assert run_compare([str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == ExitStatus.REFUSED
     assert "b.json: it is not JSON" in capsys.readouterr().err
+
+
+RESULTS = Path(__file__).parents[2] / "data" / "results"
+
+
+def test_folders_that_audit_reads_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two folders of AIPerf, without and with the file of their requests, whose name is that of
+    ours."""
+    folders = [RESULTS / "aiperf-0.13.0" / name for name in ("concurrency-8", "rate-6")]
+    assert run_audit([str(folders[0])]) == ExitStatus.OK
+    assert run_compare([str(folder) for folder in folders]) == ExitStatus.OK
+    assert "AIPerf 0.13.0 (1)" in capsys.readouterr().out
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    name = "profile_export_aiperf.json"
+    (whole / name).write_bytes((folders[0] / name).read_bytes())
+    (whole / "profile_export.jsonl").write_text('{"metadata":{"session_num":0},"metrics":{}}\n')
+    assert holds_foreign_result(whole)
+    assert run_compare([str(whole), str(folders[1])]) == ExitStatus.OK
+    (whole / "run.json").write_text("{}")
+    assert not holds_foreign_result(whole)  # a run of ours has that summary too
+    (whole / "run.json").unlink()
+    (whole / "profile_export.jsonl").write_text('{"metadata":{},"record":{}}\n')
+    assert not holds_foreign_result(whole)
+
+
+def test_a_folder_of_another_tool_without_a_known_name_is_told_the_way(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = str(RESULTS / "inference-perf-0.7.0" / "rate-6")
+    assert run_compare([folder, folder]) == ExitStatus.REFUSED
+    assert (
+        f"{folder} holds no run: it has no profile_export.jsonl. To compare a result of another "
+        "tool, name its file" in capsys.readouterr().err
+    )
+    assert run_audit([folder]) == ExitStatus.REFUSED
+    assert "benchmark_summary.json: name the file with the metrics" in capsys.readouterr().err
