@@ -273,7 +273,8 @@
     const few = body.textContent.includes("*") ? " * too few values for this percentile." : "";
     by("made").textContent = (isOver
       ? "Exact, as in the report: successful requests of the profiling phase, the gate wait of all."
-      : "Three significant digits; successful requests, the gate wait of all. The whole run: its profiling phase, in a sweep the stage.") + few;
+      : "Three significant digits. TTFT of the last 10 s counts first tokens as they come, but by name only requests that ended. "
+        + "All else is of successful requests that ended, gate waits of all. The whole run: its profiling phase, in a sweep the stage.") + few;
   }
   // The latency that the page leads with, as the report does.
   function nameFirst() {
