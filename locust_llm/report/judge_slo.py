@@ -50,7 +50,12 @@ from locust_llm.report.sections.sweep.knee import (
 )
 from locust_llm.report.slo_evidence.capacity_evidence import find_capacity
 from locust_llm.report.slo_evidence.censoring import COUNTED
-from locust_llm.report.slo_evidence.confidence_intervals import MIN_VALUES, RISES
+from locust_llm.report.slo_evidence.confidence_intervals import (
+    MIN_VALUES,
+    RISES,
+    TAIL_VALUES,
+    find_most_times_largest,
+)
 from locust_llm.report.slo_evidence.load_start_burst import (
     describe_decided_rest,
     describe_start_burst,
@@ -109,7 +114,6 @@ ANSWERS_IN_EACH_STAGE: Final = "the server answers to the end of each stage"
 ICL: Final = "icl"
 ITL: Final = "itl"
 INTERVAL_CROSSES: Final = "its 95% interval crosses the limit"
-BEYOND_VALUES: Final = "an end of it lies beyond all values"
 MAY_BE_OFF: Final = "the error of the load generator may be up to"
 MAX_LONGER: Final = 100.0
 """So many times as long a run is the most that is advised."""
@@ -444,7 +448,7 @@ def _decided(
     note = found.note
     if note.startswith(TOO_FEW):
         note = f"each of {format_count(found.count, 'request')} is far from the limit"
-    reasons = "; ".join(filter(None, (note, _cut(found), _assumed(rule, found))))
+    reasons = "; ".join(filter(None, (note, _cut(found), _assumed(rule, found, seen))))
     if blame:
         return INCONCLUSIVE, blame, None
     if holds is None:
@@ -506,29 +510,46 @@ def _gets_worse(rule: Rule, found: ObservedValue) -> bool:
     return (found.trend == RISES) == rule.op.startswith("<")
 
 
-def _assumed(rule: Rule, found: ObservedValue) -> str:
-    """What the decision rests on beside the values: ``at most 81ms, beyond all values, by their
-    spread`` or ``by the mean of the largest 5% of them``."""
-    up = rule.percentile is None or rule.percentile >= 50
-    end = None if found.ends is None else found.ends[1 if up else 0]
-    assumes = found.extrapolated or found.slowest > 0
-    if not assumes or end is None or found.value is None or (rule.limit > found.value) != up:
+def _assumed(rule: Rule, found: ObservedValue, seen: Evaluation) -> str:
+    """What the decision rests on beside the values; empty: the limit is on the other side, or the
+    end of the interval is one that the values show."""
+    up = _is_upper_assumed(rule)
+    if found.value is None or (rule.limit > found.value) != up:
         return ""
-    bound = f"{'at most' if up else 'at least'} {_bound(rule, end)}"
-    if found.extrapolated:
-        bound = f"{bound}, beyond all values"
-    return f"{bound}, {_name_basis(rule, found)}"
+    return _describe_assumption(rule, found, seen)
 
 
-def _name_basis(rule: Rule, found: ObservedValue) -> str:
-    """What the end of an interval rests on: ``by their spread``, ``by the largest of them``."""
+def _is_upper_assumed(rule: Rule) -> bool:
+    """Of a percentile below the median it is the lower end that values may not show."""
+    return rule.percentile is None or rule.percentile >= 50
+
+
+def _describe_assumption(rule: Rule, found: ObservedValue, seen: Evaluation) -> str:
+    """``fewer than 20 independent values lie beyond p95, so the upper end (81ms) is an assumption:
+    as the largest values fall off``; empty: the values show that end."""
+    up = _is_upper_assumed(rule)
+    end = None if found.ends is None else found.ends[1 if up else 0]
+    if not (found.extrapolated or found.slowest > 0) or end is None:
+        return ""
+    which, side = ("largest", "upper") if up else ("smallest", "lower")
+    few = found.extrapolated
+    if rule.percentile is not None and found.size is not None:
+        outside = 1 - rule.percentile / 100 if up else rule.percentile / 100
+        few = few or found.size * outside < TAIL_VALUES
+    why = "the values vary too much"
+    if few:
+        where = "beyond" if up else "below"
+        why = f"fewer than {TAIL_VALUES:.0f} independent values lie {where} {rule.stat}"
     if not found.slowest:
-        return "by their spread"
-    which = "largest" if rule.percentile is None or rule.percentile >= 50 else "smallest"
-    of = "them" if found.extrapolated else "all values"
-    if round(found.slowest * found.count) <= 1:
-        return f"by the {which} of {of}"
-    return f"by the mean of the {which} {100 * found.slowest:.3g}% of {of}"
+        basis = f"as the {which} values fall off"
+    elif round(found.slowest * found.count) > 1:
+        basis = f"from the mean of the {which} {100 * found.slowest:.3g}%"
+    elif up:
+        times = find_most_times_largest(found.count, len(seen.run.settings.looks) or 1)
+        basis = f"{times:.3g} times the largest value"
+    else:
+        basis = "from the smallest value"
+    return f"{why}, so the {side} end ({_bound(rule, end)}) is an assumption: {basis}"
 
 
 def _bound(rule: Rule, bound: float) -> str:
@@ -606,7 +627,7 @@ def _explain_open_rule(
     why = f"{why}; {more}" if burst else f"{why}, {more}"
     beyond = ""
     if found.extrapolated and not burst:  # the end goes by the requests of the start
-        beyond = f"{BEYOND_VALUES}, {_name_basis(rule, found)}"
+        beyond = _describe_assumption(rule, found, seen)
     return "; ".join(filter(None, (why, beyond, note, _cut(found)))), longer
 
 

@@ -512,8 +512,18 @@ def bound_by_slowest(levels: ValueLevels, share: float) -> UpperEnd:
     largest = levels.level_at(1.0)
     if beyond < SLOW_VALUES:
         return by_mean
-    by_largest = largest + levels.room * (FAR_BEYOND - 1) * abs(largest)
+    by_largest = largest + _far_beyond(levels.room) * abs(largest)
     return min(by_mean, UpperEnd(by_largest, 1 / levels.count))
+
+
+def _far_beyond(room: float) -> float:
+    """How far above the largest value an end may lie, as a share of that value."""
+    return room * (FAR_BEYOND - 1)
+
+
+def find_most_times_largest(count: int, looks: int) -> float:
+    """As many times the largest value the upper end that goes by it is (``bound_by_slowest``)."""
+    return 1 + _far_beyond(find_room(count, looks))
 
 
 def bound_by_fastest(levels: ValueLevels) -> float:
