@@ -2,7 +2,8 @@
 written in them."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -228,13 +229,26 @@ def mark_inexact(row: Row, stat: str) -> str:
     return INEXACT if stat in row.inexact else ""
 
 
+def explain_marks(rows: Sequence[tuple[str, ...]]) -> Iterator[TextBlock]:
+    """The notes below a table on the marks of its values."""
+    if any("*" in cell for cell in chain.from_iterable(rows)):
+        yield TextBlock(SCARCE_NOTE)
+    if has_inexact(rows):
+        yield TextBlock(f"{INEXACT_NOTE} because of the load generator.")
+
+
+def has_inexact(rows: Sequence[tuple[str, ...]]) -> bool:
+    """Whether a value of a table has the mark ``~``."""
+    return any(cell.startswith(INEXACT) for cell in chain.from_iterable(row[1:] for row in rows))
+
+
 def format_percentile(row: Row, percentile: float, digits: int | None = None, most: int = 2) -> str:
     """A percentile of a row. ``*`` marks too few values, ``≥`` a lower bound, and ``~`` a value
     that may be off. ``digits`` and ``most``: see ``format_number``."""
     value = row.percentiles.get(percentile)
     least = row.at_least.get(percentile)
     few = "" if value is None or row.count is None else mark_scarce(row.count, percentile)
-    inexact = mark_inexact(row, name_percentile(percentile))
+    inexact = "" if math.isinf(value or 0.0) else mark_inexact(row, name_percentile(percentile))
     return (
         f"{inexact}{format_number(value, digits, most)}"
         if least is None

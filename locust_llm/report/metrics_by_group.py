@@ -4,7 +4,7 @@ replica, user class."""
 import itertools
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -28,7 +28,7 @@ from locust_llm.slo.metric_definitions import (
 from locust_llm.workload.model_and_tenant_mix import parse_shares
 
 from .request_selection import RequestSelection, mean_of_known, ratio_of_sums
-from .summary_rows import ModelShare, RequestBreakdown, RequestGroup, TtftGrowth
+from .summary_rows import ModelShare, RequestBreakdown, RequestGroup, Row, TtftGrowth
 
 _NARROW: Final = 1.25
 
@@ -104,6 +104,8 @@ def _short(tokens: int) -> str:
 
 Mask = NDArray[np.bool_]
 Groups = Iterable[tuple[str, RequestSelection]]
+RowMarker = Callable[[Row, RequestSelection], Row]
+"""Takes a row and the requests behind it."""
 
 PERCENTILES: Final = (50.0, 90.0, 95.0, 99.0)
 MAX_RAMP_RANGES: Final = 8
@@ -123,8 +125,11 @@ TURN: Final = "turn"
 BACKEND: Final = "backend"
 
 
-def divide_requests(main: RequestSelection, run: Run) -> Iterator[RequestBreakdown]:
-    """The breakdowns that divide the profiling phase. ``main`` has its requests."""
+def divide_requests(
+    main: RequestSelection, run: Run, mark: RowMarker = lambda row, part: row
+) -> Iterator[RequestBreakdown]:
+    """The breakdowns that divide the profiling phase. ``main`` has its requests. ``mark``: see
+    ``InexactValues.mark_row``."""
     metrics = [TTFT_FROM_DUE, TTFT, ITL] if run.has_waits else [TTFT, ITL]
     if not run.settings.generates:
         metrics = [LATENCY, GATE_WAIT] if run.limits else [LATENCY]
@@ -143,7 +148,9 @@ def divide_requests(main: RequestSelection, run: Run) -> Iterator[RequestBreakdo
         if by == LIMIT and run.settings.generates:
             shown = [*metrics[:-1], LONGEST_STALL, ITL]  # a limit is there to shorten stalls
         decoding = _decoded_in_one(main, run, by)
-        rows = tuple(_group(label, part, shown, with_tokens, decoding) for label, part in groups)
+        rows = tuple(
+            _group(label, part, shown, with_tokens, decoding, mark) for label, part in groups
+        )
         if sum(group.label != WHOLE for group in rows) > 1:
             yield RequestBreakdown(by=by, groups=rows)
 
@@ -357,6 +364,7 @@ def _group(
     metrics: Sequence[Metric],
     with_tokens: bool,
     decoding: "pd.Series[bool] | None",
+    mark: RowMarker,
 ) -> RequestGroup:
     """``decoding`` selects the requests for ITL and stalls; None: all."""
     ok = part.outcome(OK)
@@ -364,15 +372,17 @@ def _group(
     failed = finished.size - ok.size
     decoded = ok if decoding is None or label == WHOLE else ok.only(decoding)
     part_of = {GATE_WAIT.tag: finished, ITL.tag: decoded, LONGEST_STALL.tag: decoded}
+    rows = list[Row]()
+    for metric in metrics:
+        counted = part_of.get(metric.tag, ok)
+        row = make_distribution_row(metric, counted[metric.column], PERCENTILES)
+        rows.append(mark(row, counted))
     return RequestGroup(
         label=label,
         succeeded=ok.size,
         failed=failed,
         failure_rate=failed / finished.size if finished.size else None,
-        rows=tuple(
-            make_distribution_row(metric, part_of.get(metric.tag, ok)[metric.column], PERCENTILES)
-            for metric in metrics
-        ),
+        rows=tuple(rows),
         input_tokens=mean_of_known(ok["input_tokens"]) if with_tokens else None,
         cached_share=ratio_of_sums(ok["cached_tokens"], ok["input_tokens"])
         if with_tokens

@@ -93,6 +93,7 @@ from .slo_evidence.confidence_intervals import (
     estimate_percentile_interval,
 )
 from .slo_evidence.goodput import make_goodput_rows, measure_goodput
+from .slo_evidence.inexact_values import InexactValues, find_inexact_values
 from .slo_evidence.measurement_error import (
     describe_certificates,
     find_error_sources,
@@ -150,6 +151,7 @@ def summarise_run(
     errors = tuple(_figure_errors(rows, main, run, columns, experiment))
     judged = tuple(error for error in errors if error.judged)
     rows = _mark_inexact(rows, judged)  # those that the client verdict is of
+    inexact = find_inexact_values(columns.requests, run, judged)
     # an experiment is about gaps
     words = MAIN if experiment is None else (*MAIN, BY_NAME[POOLED].word)
     verdict = judge_figures(judged, found, words)
@@ -176,10 +178,13 @@ def summarise_run(
         conditions=conditions,
         counts=counts,
         rows=relabel_chunk_rows(_had(run, rows), counts.tokens_per_chunk),
-        adjusted=_had(run, _adjusted(main, percentiles))
+        adjusted=_had(run, _mark_rows(_adjusted(main, percentiles), main.outcome(OK), inexact))
         if conditions.failed or conditions.cut or conditions.cancelled
         else (),
-        warmup=_had(run, _warmup_rows(warm, gaps["warmup"], percentiles)),
+        warmup=_had(
+            run,
+            _mark_rows(_warmup_rows(warm, gaps["warmup"], percentiles), warm.outcome(OK), inexact),
+        ),
         reading=_had(run, make_readability_rows(main.outcome(OK), percentiles)),
         failures=_failures(main),
         client=shown,
@@ -189,8 +194,13 @@ def summarise_run(
         sentinels=certified.chunks,
         gate=_gate(columns, run, levels, span),
         delivery=delivered,
-        breakdowns=tuple(divide_requests(main, run)),
-        cancelled=_had(run, _given_up(main.outcome(CANCELLED), percentiles)),
+        breakdowns=tuple(divide_requests(main, run, inexact.mark_row)),
+        cancelled=_had(
+            run,
+            _mark_rows(
+                _given_up(main.outcome(CANCELLED), percentiles), main.outcome(CANCELLED), inexact
+            ),
+        ),
         slos=slos,
         slo_status=combine_results(slos),
         good=measure_goodput(seen) if swept is None else None,
@@ -256,6 +266,19 @@ def _mark_inexact(rows: Sequence[Row], errors: Sequence[FigureError]) -> tuple[R
         inexact[TTFT_FROM_DUE.word] = inexact.get(TTFT.word, ())
     words = {row.tag: BY_NAME[row.tag].word for row in rows if row.tag in BY_NAME}
     return tuple(replace(row, inexact=inexact.get(words.get(row.tag, ""), ())) for row in rows)
+
+
+def _mark_rows(
+    rows: Sequence[Row], part: RequestSelection, inexact: InexactValues
+) -> tuple[Row, ...]:
+    """Rows of other requests than those of the client verdict, each value marked by its own."""
+    rates = {throughput.tag for throughput in THROUGHPUTS}
+    wrong_rate = ("",) if inexact.is_rate_inexact(part) else ()
+    marked = list[Row]()
+    for row in rows:
+        of_rate = row.tag in rates
+        marked.append(replace(row, inexact=wrong_rate) if of_rate else inexact.mark_row(row, part))
+    return tuple(marked)
 
 
 def _with_plus_minus(rows: Sequence[Row], errors: Sequence[FigureError]) -> tuple[Row, ...]:

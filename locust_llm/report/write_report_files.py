@@ -59,6 +59,7 @@ from locust_llm.report.sections.sweep.sweep_findings import (
     is_too_short,
     summarise_sweep,
 )
+from locust_llm.report.slo_evidence.inexact_values import find_inexact_values
 from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.summary_rows import SweepSummary
 from locust_llm.settings.run_options import Settings
@@ -230,12 +231,15 @@ def _write(
         unmade,
         lambda: measure_prefix_cache(records, by_metrics, run),
     )
+    inexact = find_inexact_values(columns.requests, run, summary.figure_errors)
     summary = replaced(
         summary,
         speculation=tuple(measure_speculation(history, run, columns.requests)),
         prefix_cache=reuse,
         sections=_find_sections(
-            ReportMaterial(run, columns, records, history, _read_references(folder, unmade)),
+            ReportMaterial(
+                run, columns, records, history, _read_references(folder, unmade), inexact
+            ),
             unmade,
         ),
     )

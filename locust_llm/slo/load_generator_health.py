@@ -89,6 +89,12 @@ CENTRAL: Final = ("", "avg", "p50")
 """The statistics that show what is usual. Empty: a rate's."""
 
 
+def is_rate_inexact(lost: float) -> bool:
+    """Whether a rate may be too low by more than it should, as the load generator added this share
+    of its requests' time."""
+    return lost >= 1 or lost / (1 - lost) > FINE_SHARE
+
+
 def can_touch(cause: str, word: str) -> bool:
     """Whether an error of this kind can be in a value of this metric."""
     return word in TOUCHES[MERGED if cause == SENT_TOGETHER else cause]

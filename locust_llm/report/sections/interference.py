@@ -588,6 +588,7 @@ def make_interference_blocks(
             "ahead: other requests that awaited their first token when a request was sent; tokens "
             "ahead: median sum of their input tokens; own tokens: median input tokens of the "
             f"requests.{'' if slope is None else f' {_slope(slope)}'}{_describe_standstill_requests(interference)}"
+            f"{'' if client == FINE else f' The client verdict is {client}, so these values may be off.'}"
         )
 
 

@@ -17,6 +17,7 @@ from locust_llm.report.document_blocks import (
     TextBlock,
     choose_row_decimals,
     format_percentile,
+    has_inexact,
     label_row,
     mark_inexact,
 )
@@ -336,9 +337,12 @@ def _measurement_error(figure_error: FigureError) -> tuple[str, ...]:
 
 
 def _breakdowns(breakdowns: Sequence[RequestBreakdown]) -> Iterator[Block]:
+    inexact = False
     for breakdown in breakdowns:
         yield Heading(f"By {breakdown.by} (ms)", folded=True)
-        yield _breakdown(breakdown)
+        table = _breakdown(breakdown)
+        yield table
+        inexact = inexact or has_inexact(table.rows)
     if breakdowns:
         tags: set[str] = set()
         for breakdown in breakdowns:
@@ -354,7 +358,7 @@ def _breakdowns(breakdowns: Sequence[RequestBreakdown]) -> Iterator[Block]:
         first = "TTFT and ITL are" if TTFT.tag in tags else "the latency is"
         yield TextBlock(
             f"ok: successful requests, of which {first}; failed: share of failures{wait}{due}; * "
-            f"too few values"
+            f"too few values{f'; {INEXACT_NOTE}' * inexact}"
         )
 
 

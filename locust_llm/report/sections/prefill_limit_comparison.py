@@ -6,7 +6,7 @@ How they are compared: locust_llm/slo/best_prefill_limit.py; what counts: record
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import msgspec
@@ -19,6 +19,7 @@ from locust_llm.records.limit_blocks import (
     LimitBlockRecords,
     find_median_length,
 )
+from locust_llm.records.phase_plan import PROFILING
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
 from locust_llm.report.chart_data.plot_data import (
@@ -29,20 +30,23 @@ from locust_llm.report.chart_data.plot_data import (
     round_values,
 )
 from locust_llm.report.document_blocks import (
-    SCARCE_NOTE,
+    INEXACT,
     Block,
     Heading,
     TableBlock,
     TextBlock,
+    explain_marks,
     mark_scarce,
 )
 from locust_llm.report.measurement_window import RateWindow
+from locust_llm.report.metrics_by_group import estimate_input_lengths
 from locust_llm.report.outages import (
     Outage,
     find_run_outages,
     list_metric_readings,
     select_spans_within,
 )
+from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.slo_evidence.observed_rule_values import Evaluation
 from locust_llm.slo.best_prefill_limit import (
     GOODPUT,
@@ -60,6 +64,7 @@ from locust_llm.slo.best_prefill_limit import (
     find_likely_best,
     format_limit,
 )
+from locust_llm.slo.metric_definitions import GATE_WAIT, LONGEST_STALL, TTFT_FROM_DUE, Metric
 from locust_llm.slo.percentile import find_percentile
 from locust_llm.slo.rules import define_good_request
 from locust_llm.text.format import (
@@ -124,6 +129,8 @@ class LimitLengthRow(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_per_s: float | None
     goodput_per_s: float | None
     """None: nothing defines a good request."""
+    inexact: tuple[str, ...] = ()
+    """``ttft_from_due p95``: its values that the load generator may have too wrong."""
 
 
 class LimitRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,6 +150,8 @@ class LimitRow(msgspec.Struct, frozen=True, kw_only=True):
     """best, as good, likely best, not distinguished, likely worse or worse."""
     left_open: int
     """Requests that count, and had not ended when the limit changed."""
+    inexact: bool = False
+    """The load generator may have the figure too wrong."""
 
 
 class LimitComparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -524,8 +533,7 @@ def make_limit_blocks(found: LimitComparison) -> Iterator[Block]:
     yield TextBlock(describe_method(found))
     rows = tuple(_length_cells(row, found) for row in found.lengths)
     yield TableBlock(make_length_head(found), rows)
-    if any("*" in cell for cell in chain.from_iterable(rows)):
-        yield TextBlock(SCARCE_NOTE)
+    yield from explain_marks(rows)
     if any(row.prompts == SHORT for row in found.lengths):
         yield TextBlock(
             f"Short: prompts of at most {found.longest_short:,} tokens, at least half of all "
@@ -554,7 +562,7 @@ def make_limit_cells(row: LimitRow, found: LimitComparison) -> tuple[str, ...]:
     return (
         format_limit(row.limit),
         str(row.rounds),
-        f"{format_number(figure, 4)}{_mark_scarce_figure(row, found)}",
+        f"{INEXACT * row.inexact}{format_number(figure, 4)}{_mark_scarce_figure(row, found)}",
         "-" if row.regret is None else f"+{_percent(row.regret)}",
         "-" if row.regret_high is None else f"{_percent(row.regret_low)} to {high}",
         row.verdict,
@@ -585,22 +593,24 @@ def make_length_head(found: LimitComparison) -> tuple[str, ...]:
 
 
 def _length_cells(row: LimitLengthRow, found: LimitComparison) -> tuple[str, ...]:
-    def ms(seconds: float | None, percentile: float) -> str:
+    def ms(seconds: float | None, metric: Metric, percentile: float) -> str:
         if seconds is None:
             return "-" if not row.requests else "fail"
-        return format_number(seconds * 1e3, 4) + mark_scarce(row.requests, percentile)
+        inexact = INEXACT * (f"{metric.word} p{percentile:g}" in row.inexact)
+        few = mark_scarce(row.requests, percentile)
+        return f"{inexact}{format_number(seconds * 1e3, 4)}{few}"
 
     good = (format_number(row.goodput_per_s, 4),) if found.conditions else ()
     return (
         f"{format_limit(row.limit)}, {row.prompts}",
         str(row.requests),
         str(row.failed),
-        ms(row.ttft_from_due_p50_s, 50),
-        ms(row.ttft_from_due_p95_s, 95),
-        ms(row.gate_wait_p50_s, 50),
-        ms(row.gate_wait_p95_s, 95),
-        "-" if row.longest_stall_p95_s is None else ms(row.longest_stall_p95_s, 95),
-        format_number(row.output_tokens_per_s, 4),
+        ms(row.ttft_from_due_p50_s, TTFT_FROM_DUE, 50),
+        ms(row.ttft_from_due_p95_s, TTFT_FROM_DUE, 95),
+        ms(row.gate_wait_p50_s, GATE_WAIT, 50),
+        ms(row.gate_wait_p95_s, GATE_WAIT, 95),
+        "-" if row.longest_stall_p95_s is None else ms(row.longest_stall_p95_s, LONGEST_STALL, 95),
+        f"{INEXACT * (TOKENS in row.inexact)}{format_number(row.output_tokens_per_s, 4)}",
         *good,
     )
 
@@ -744,7 +754,47 @@ def _find(material: ReportMaterial) -> LimitComparison | None:
         return None
     readings = list_metric_readings(material.history)
     outages = find_run_outages(material.columns, material.run, readings)
-    return replace(found, silent_blocks=tuple(_list_silent_blocks(material.run, outages)))
+    found = replace(found, silent_blocks=tuple(_list_silent_blocks(material.run, outages)))
+    if material.inexact.sources is None:
+        return found
+    return replace(
+        found,
+        rows=tuple(_mark_figure(row, found, material) for row in found.rows),
+        lengths=tuple(_mark_lengths(row, found, material) for row in found.lengths),
+    )
+
+
+def _mark_figure(row: LimitRow, found: LimitComparison, material: ReportMaterial) -> LimitRow:
+    """The objective of a limit, marked as the same value is in the table by limit and length."""
+    stats = {SHORT_TTFT: f"{TTFT_FROM_DUE.word} p95", STALL: f"{LONGEST_STALL.word} p95"}
+    prompts = SHORT if found.objective == SHORT_TTFT else ALL
+    if all(length.prompts == ALL for length in found.lengths):
+        prompts = ALL
+    wrong = _find_inexact(row.limit, prompts, found, material)
+    return replace(row, inexact=stats.get(found.objective, found.objective) in wrong)
+
+
+def _mark_lengths(
+    row: LimitLengthRow, found: LimitComparison, material: ReportMaterial
+) -> LimitLengthRow:
+    return replace(row, inexact=_find_inexact(row.limit, row.prompts, found, material))
+
+
+def _find_inexact(
+    limit: Limit, prompts: str, found: LimitComparison, material: ReportMaterial
+) -> tuple[str, ...]:
+    """The values of a limit, or of its short or long prompts, that may be too wrong."""
+    requests = material.columns.requests
+    of_limit = (requests["arm"] == format_limit(limit)) & (requests["phase"] == PROFILING)
+    part = RequestSelection(requests, of_limit.to_numpy(np.bool_))
+    if prompts != ALL:
+        is_short = estimate_input_lengths(part) <= found.longest_short
+        part = part.where(is_short if prompts == SHORT else ~is_short)
+    wrong = [TOKENS] * material.inexact.is_rate_inexact(part)
+    for metric in (TTFT_FROM_DUE, GATE_WAIT, LONGEST_STALL):
+        stats = material.inexact.find_stats(metric, part, (50.0, 95.0))
+        wrong += [f"{metric.word} {stat}" for stat in stats]
+    return tuple(wrong)
 
 
 def _list_silent_blocks(run: Run, outages: Sequence[Outage]) -> Iterator[str]:

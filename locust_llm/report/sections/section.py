@@ -12,6 +12,7 @@ from locust_llm.report.chart_data.plot_data import Plot
 from locust_llm.report.chart_data.timeline import Timeline
 from locust_llm.report.document_blocks import Block
 from locust_llm.report.load_records import RequestColumns
+from locust_llm.report.slo_evidence.inexact_values import NONE_INEXACT, InexactValues
 
 Finding = TypeVar("Finding")
 
@@ -25,6 +26,8 @@ class ReportMaterial(NamedTuple):
     """The records of the columns. They can be read again."""
     history: EngineHistory
     reference_answers: Sequence[ReferenceAnswer] = ()
+    inexact: InexactValues = NONE_INEXACT
+    """Which values the load generator may have too wrong."""
 
 
 class ReportSection(NamedTuple, Generic[Finding]):

@@ -17,13 +17,16 @@ from locust_llm.records.record import Record
 from locust_llm.report.chart_data.timeline import MAX_ROWS, Timeline
 from locust_llm.report.chart_data.timeline_lines import MAX_DOTS, TimelineRow, make_timeline_row
 from locust_llm.report.document_blocks import (
-    SCARCE_NOTE,
+    INEXACT,
     Block,
     Heading,
     TableBlock,
     TextBlock,
+    explain_marks,
     mark_scarce,
 )
+from locust_llm.report.request_selection import RequestSelection
+from locust_llm.slo.metric_definitions import TTFT
 from locust_llm.text.format import clean_line, format_count, format_duration, format_number
 
 from .section import ReportMaterial, ReportSection
@@ -48,6 +51,8 @@ class TurnGroup(msgspec.Struct, frozen=True, kw_only=True):
     """The mean input tokens."""
     cached: float | None
     """The cached share of the input tokens. None: the server reported none."""
+    inexact: tuple[str, ...] = ()
+    """The percentiles that the load generator may have too wrong."""
 
 
 class SessionsSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -266,9 +271,7 @@ def make_sessions_blocks(summary: SessionsSummary) -> Iterator[Block]:
     if summary.by_turn:
         tables.append(_groups("turn", summary.by_turn))
     yield from tables
-    rows = chain.from_iterable(table.rows for table in tables)
-    if any("*" in cell for cell in chain.from_iterable(rows)):
-        yield TextBlock(SCARCE_NOTE)
+    yield from explain_marks([*chain.from_iterable(table.rows for table in tables)])
 
 
 def _rows(sessions: SessionsSummary) -> Iterator[tuple[str, str]]:
@@ -302,11 +305,9 @@ def _groups(by: str, groups: Sequence[TurnGroup]) -> TableBlock:
         yield str(group.first) if group.first == group.last else f"{group.first} to {group.last}"
         yield f"{group.turns:,}"
         for ttft_s, percentile in ((group.ttft_p50_s, 50), (group.ttft_p95_s, 95)):
-            yield (
-                "-"
-                if ttft_s is None
-                else format_number(ttft_s * 1e3, 4) + mark_scarce(group.turns, percentile)
-            )
+            inexact = INEXACT * (f"p{percentile}" in group.inexact)
+            few = mark_scarce(group.turns, percentile)
+            yield "-" if ttft_s is None else f"{inexact}{format_number(ttft_s * 1e3, 4)}{few}"
         yield format_number(group.input_tokens, 4)
         yield "-" if group.cached is None else f"{group.cached:.1%}"
 
@@ -357,7 +358,34 @@ def _row(record: Record, start: float, length_s: float) -> TimelineRow:
 def _find(material: ReportMaterial) -> SessionsSummary | None:
     if not (material.columns.requests["turn"] > 0).any():
         return None
-    return summarise_sessions(material.records, PROFILING)
+    found = summarise_sessions(material.records, PROFILING)
+    if found is None or material.inexact.sources is None:
+        return found
+    # without branches a turn is as deep as its number
+    of_depth = found.by_turn and _mark_inexact(found.by_depth, material, by_number=False)
+    return msgspec.structs.replace(
+        found,
+        by_depth=of_depth or _mark_inexact(found.by_depth, material, by_number=True),
+        by_turn=_mark_inexact(found.by_turn, material, by_number=True),
+    )
+
+
+def _mark_inexact(
+    groups: Sequence[TurnGroup], material: ReportMaterial, *, by_number: bool
+) -> tuple[TurnGroup, ...]:
+    """The groups with their marks: each by its own requests, or by those of all turns."""
+    requests = material.columns.requests
+    counted = (requests["phase"] == PROFILING).to_numpy(np.bool_)
+    number = requests["turn"].to_numpy(np.float64) + 1
+    marked = list[TurnGroup]()
+    for group in groups:
+        here = counted
+        if by_number:
+            here = here & (number >= group.first) & (number <= group.last)
+        part = RequestSelection(requests, here)
+        stats = material.inexact.find_stats(TTFT, part, (50.0, 95.0))
+        marked.append(msgspec.structs.replace(group, inexact=stats))
+    return tuple(marked)
 
 
 def _draw(sessions: SessionsSummary, material: ReportMaterial) -> Iterator[Timeline]:

@@ -14,12 +14,13 @@ waited: (sum x)^2 / (n sum x^2), 1 for equal ones, 1/n where one has all.
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, combinations
+from itertools import combinations
 from typing import Final
 
 import msgspec
 import numpy as np
 import pandas as pd
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from locust_llm.records.outcomes import OK, RETRIED
@@ -31,14 +32,17 @@ from locust_llm.report.chart_data.charts_over_time import find_time_axis
 from locust_llm.report.chart_data.plot_data import Plot, PlotAxis, PlotSeries, round_values
 from locust_llm.report.chart_data.time_axis import TIME_GROUP, TimeAxis
 from locust_llm.report.document_blocks import (
-    SCARCE_NOTE,
+    INEXACT,
     Block,
     Heading,
     TableBlock,
     TextBlock,
+    explain_marks,
     mark_scarce,
 )
+from locust_llm.report.request_selection import RequestSelection
 from locust_llm.settings.ab_arms import BASE
+from locust_llm.slo.metric_definitions import ITL, TTFT
 from locust_llm.text.format import format_brief, format_duration, format_number, truncate_text
 from locust_llm.workload.model_and_tenant_mix import parse_tenant_weights as weights_of
 
@@ -83,6 +87,8 @@ class TenantRow(msgspec.Struct, frozen=True, kw_only=True):
     demand_share: float | None
     waiting: float | None
     """The share of the time under load through which it waited."""
+    inexact: tuple[str, ...] = ()
+    """``ttft p95``: its values that the load generator may have too wrong."""
     contended_share: float | None = None
     """Its share of the service while all backlogged tenants waited. None: it was not backlogged, or
     alone."""
@@ -441,9 +447,7 @@ def make_tenant_blocks(summary: TenantsSummary) -> Iterator[Block]:
     )
     rows = tuple(tuple(_cells(row, weighted)) for row in summary.rows)
     yield TableBlock(head + ("weight",) * weighted, rows)
-    figures = chain.from_iterable(row[1:] for row in rows)
-    if any("*" in figure for figure in figures):
-        yield TextBlock(SCARCE_NOTE)
+    yield from explain_marks(rows)
     yield TextBlock(describe_fairness(summary, weighted=weighted))
     if summary.gap is not None and summary.gap_of is not None:
         first, second = (truncate_text(name, NAME) for name in summary.gap_of)
@@ -496,14 +500,15 @@ def _cells(row: TenantRow, weighted: bool) -> Iterator[str]:
     yield truncate_text(row.name, NAME)
     yield f"{row.requests:,}"
     yield "-" if row.failure_rate is None else f"{row.failure_rate:.1%}"
-    for seconds, percentile in ((row.ttft_p50_s, 50), (row.ttft_p95_s, 95), (row.itl_p50_s, 50)):
-        yield (
-            "-"
-            if seconds is None
-            else format_number(seconds * 1e3, 4)
-            + mark_scarce(row.requests - row.failed, percentile)
-        )
-    yield format_number(row.tokens_per_s, 4)
+    for word, percentile, seconds in (
+        ("ttft", 50, row.ttft_p50_s),
+        ("ttft", 95, row.ttft_p95_s),
+        ("itl", 50, row.itl_p50_s),
+    ):
+        inexact = INEXACT * (f"{word} p{percentile}" in row.inexact)
+        few = mark_scarce(row.requests - row.failed, percentile)
+        yield "-" if seconds is None else f"{inexact}{format_number(seconds * 1e3, 4)}{few}"
+    yield f"{INEXACT * ('tokens_per_s' in row.inexact)}{format_number(row.tokens_per_s, 4)}"
     yield f"{row.service:,.0f}"
     for share in (row.share, row.demand_share, row.waiting):
         yield "-" if share is None else f"{share:.1%}"
@@ -562,7 +567,21 @@ def plot_tenant_service(summary: TenantsSummary, time: TimeAxis) -> Iterator[Plo
 
 
 def _find(material: ReportMaterial) -> TenantsSummary | None:
-    return summarise_tenants(material.columns.requests, material.run, material.records)
+    found = summarise_tenants(material.columns.requests, material.run, material.records)
+    if found is None or material.inexact.sources is None:
+        return found
+    return replace(found, rows=tuple(_mark_inexact(row, material) for row in found.rows))
+
+
+def _mark_inexact(row: TenantRow, material: ReportMaterial) -> TenantRow:
+    """A row of several tenants together (``OTHERS``) has no marks."""
+    requests = material.columns.requests
+    of_tenant = (requests["tenant"] == row.name) & (requests["phase"] == PROFILING)
+    part = RequestSelection(requests, of_tenant.to_numpy(np.bool_))
+    wrong = [f"ttft {stat}" for stat in material.inexact.find_stats(TTFT, part, (50.0, 95.0))]
+    wrong += [f"itl {stat}" for stat in material.inexact.find_stats(ITL, part, (50.0,))]
+    wrong += ["tokens_per_s"] * material.inexact.is_rate_inexact(part)
+    return replace(row, inexact=tuple(wrong))
 
 
 def _draw(tenants: TenantsSummary, material: ReportMaterial) -> Iterator[Plot]:

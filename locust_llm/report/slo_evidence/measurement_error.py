@@ -326,7 +326,7 @@ def measure_figure_errors(
         elif row.tag == POOLED:
             yield from _gap_errors(row, sources, gaps, merged)
         elif measure.metric is not None and measure.metric.column in WORD_OF and row.unit == "ms":
-            yield from _latency_errors(row, measure.metric, ok, sources)
+            yield from measure_latency_errors(row, measure.metric, ok, sources)
 
 
 def measure_compared_ttft(ttft_s: float | None, run: Run) -> Iterator[FigureError]:
@@ -341,9 +341,10 @@ def measure_compared_ttft(ttft_s: float | None, run: Run) -> Iterator[FigureErro
         )  # fmt: skip
 
 
-def _latency_errors(
+def measure_latency_errors(
     row: Row, metric: Metric, ok: RequestSelection, sources: ErrorSources
 ) -> Iterator[FigureError]:
+    """The errors of a row of these requests, of its percentiles and its mean."""
     values = ok[metric.column]
     there = ~np.isnan(values)
     reported = values[there] * 1e3
