@@ -251,8 +251,8 @@ def _levels(summary: EngineSummary, whose: str) -> Iterator[str]:
     if not parts:
         return
     of = (
-        f"{summary.engine}, means of {format_count(summary.samples, 'reading')}, one a second "
-        f"while the load was on"
+        f"{summary.engine}, means of {format_count(summary.samples, 'reading')} while the load was "
+        f"on"
     )
     remarks = (
         ["Running and waiting count only the requests in its scheduler."]

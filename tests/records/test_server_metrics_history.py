@@ -231,7 +231,7 @@ def of(**more: object) -> EngineSummary:
 def test_the_figures_and_nothing_that_is_not_known() -> None:
     (levels, *_) = diagnose_server(of())
     assert levels == (
-        "The server's own metrics (vLLM, means of 9 readings, one a second while the load was "
+        "The server's own metrics (vLLM, means of 9 readings while the load was "
         "on): running 3.0 (at most 8), waiting 0.0 (at most 0), KV cache 30% (at most 50%), "
         "preemptions 0. Running and waiting count only the requests in its scheduler."
     )
@@ -242,7 +242,7 @@ def test_the_figures_and_nothing_that_is_not_known() -> None:
 def test_of_two_servers_the_line_names_the_one_that_was_read() -> None:
     levels = next(iter(diagnose_server(of(), whose=BASE)))
     assert levels.startswith(
-        "The base's own metrics (vLLM, means of 9 readings, one a second while the load was on): r"
+        "The base's own metrics (vLLM, means of 9 readings while the load was on): r"
     )
 
 

@@ -66,7 +66,7 @@ def test_old_notes_on_the_servers_metrics_are_made_anew() -> None:
     renewed = renew_notes(replace(run, notes=old), [], history).notes
     assert renewed == (
         "the host is slow",
-        "The server's own metrics (vLLM, means of 2 readings, one a second while the load was "
+        "The server's own metrics (vLLM, means of 2 readings while the load was "
         "on): running 3.0 (at most 4). Running and waiting count only the requests in its "
         "scheduler.",
         "WARNING: 1 reading of the metrics of the server failed, the first with HTTP 500.",

@@ -14,6 +14,7 @@ from locust_llm.report.open_loop_delivery import Delivery, describe_undelivered
 from locust_llm.report.sections.ab_comparison import (
     DIFFERENT,
     FROM_DUE,
+    UNSURE,
     PairedComparison,
     list_paired_differences,
 )
@@ -36,6 +37,7 @@ from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, Rule, SloResult
 from locust_llm.text.format import (
     format_duration,
     format_duration_rounded_up,
+    format_plain_number,
     truncate_text,
 )
 
@@ -119,14 +121,15 @@ def _answer_arms(paired: PairedComparison) -> Verdict:
         elif shown.difference is not None:
             parts.setdefault(figure.metric, f"{shown.label} {shown.difference:+.1f}")
     for metric in (FROM_DUE if paired.limits_differ else TTFT.word, ITL.word):
-        known = any(of == metric for of, _ in ratios)
-        if known and metric not in parts:
-            parts[metric] = f"{BY_WORD[metric].spoken_name}: {NOT_SIGNIFICANT}"
+        words = {one.word for (of, _), one in ratios.items() if of == metric}
+        if words and metric not in parts:
+            found = UNSURE if UNSURE in words else NOT_SIGNIFICANT
+            parts[metric] = f"{BY_WORD[metric].spoken_name}: {found}"
     texts = list(parts.values())
     while len(texts) > 1 and len(" ".join(texts).split()) >= MAX_WORDS:
         texts.pop()
-    words = {figure.word for figure in differing}
-    kind = {frozenset([BETTER]): "pass", frozenset([WORSE]): "loud"}.get(frozenset(words), "open")
+    sides = frozenset(figure.word for figure in differing)
+    kind = {frozenset([BETTER]): "pass", frozenset([WORSE]): "loud"}.get(sides, "open")
     return Verdict("Candidate:", f"{'; '.join(texts)}.", kind)
 
 
@@ -284,17 +287,28 @@ def _describe_open(open_ones: Sequence[SloResult], rules: Mapping[str, Rule]) ->
 
 def _describe_failed(failed: Sequence[SloResult], rules: Mapping[str, Rule]) -> str:
     """``TTFT p95 is 810 ms, limit 500 ms; 2 more failed.``"""
-    first = failed[0]
-    rule = rules.get(first.rule)
-    if rule is None or rule.where or rule.base:
-        text = f"{_name_rule(first, rule)} is {format_value(first)}"
-    else:
-        text = (
-            f"{format_rule_subject(rule)} is {format_value(first)}, limit {format_rule_limit(rule)}"
-        )
+    text = _describe_broken(failed[0], rules.get(failed[0].rule))
     more = f"; {len(failed) - 1} more failed" if len(failed) > 1 else ""
     is_short = len(f"{text}{more}".split()) < MAX_WORDS
     return f"{text}{more if is_short else ''}."
+
+
+def _describe_broken(result: SloResult, rule: Rule | None) -> str:
+    """``TTFT p95 falls on a failed request, limit 1 s``; against a base ``ITL p95 is 64% worse than
+    reports/base, tolerance 5%``."""
+    if rule is None:
+        return f"{_name_rule(result, rule)} is {format_value(result)}"
+    subject = truncate_text(format_rule_subject(rule), MAX_RULE)
+    is_value = f"is {format_value(result)}"
+    if result.observed is not None and math.isinf(result.observed):
+        is_value = f"falls on a {'failed' if result.worst is None else 'cut'} request"
+    if not rule.base:
+        return f"{subject} {is_value}, limit {format_rule_limit(rule)}"
+    tolerance = space_unit(f"{format_plain_number(rule.number)}{rule.unit}")
+    if result.observed is None or math.isinf(result.observed):
+        return f"{subject} {is_value}, tolerance {tolerance}"
+    base = truncate_text(rule.base, MAX_RULE)
+    return f"{subject} {is_value} worse than {base}, tolerance {tolerance}"
 
 
 def _describe_figures(summary: Summary) -> str:

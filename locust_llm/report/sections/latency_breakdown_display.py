@@ -1,6 +1,7 @@
 """Latency breakdown display: where slow requests spend their time, as sentences, tables and
 bars."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
 from types import MappingProxyType
@@ -29,6 +30,7 @@ from locust_llm.records.breakdown_labels import (
 from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBlock
 from locust_llm.report.sections.latency_breakdown import (
     HISTOGRAMS,
+    MIN_GROUP,
     REQUESTS,
     LatencyAttribution,
     LatencyBreakdown,
@@ -151,6 +153,11 @@ def make_latency_parts_blocks(attribution: LatencyAttribution) -> Iterator[Block
             tuple(_format_group_row(group, reported) for group in grouped.groups),
             numbers=False,
         )
+        counts = Counter[str]()
+        for group in grouped.groups:
+            counts[group.by] += group.count
+        if min(counts.values()) < attribution.requests:
+            yield TextBlock(f"Groups of fewer than {MIN_GROUP} requests are left out.")
     if answer := describe_server_time(attribution):
         yield TextBlock(answer)
     for own in attribution.own_means:
@@ -242,7 +249,7 @@ def _divide_first_token(attribution: LatencyAttribution, whole: str) -> str:
             name = "neither"
             share = outside_ms / whole_ms
     return (
-        f"{QUESTION} {name.capitalize()}, {share:.0%}, by the server's own histograms "
+        f"{QUESTION} {name.capitalize()}, {share:.0%} on average, by the server's own histograms "
         f"({server.engine}): of {_format_ms(whole_ms)} {whole} {_format_ms(server.queue_ms)} are queue, "
         f"{_format_ms(server.prefill_ms)} prefill{rest}"
     )

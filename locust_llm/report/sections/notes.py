@@ -249,6 +249,8 @@ def format_verdict_line(summary: Summary, run: Run) -> str | None:
         advice = _for_locustfile(summary.client.advice, run)
         return f"CLIENT {summary.client.level}: {reasons}. {advice}"
     fine = ", ".join(list_fine_metrics(summary.figure_errors))
+    if summary.examination is not None:  # its values are other ones
+        fine = ""
     if summary.client.level == INVALID:
         effect = f"do not use these metrics{f', except {fine}' if fine else ''}"
     else:
@@ -256,8 +258,10 @@ def format_verdict_line(summary: Summary, run: Run) -> str | None:
     if summary.examination is None:
         advice = _for_locustfile(summary.client.advice, run)
     else:
-        effect, advice = effect.partition(" but for")[0], summary.examination.client_advice
+        advice = summary.examination.client_advice
     reasons = capitalise_sentence("; ".join(summary.client.reasons))
+    if summary.paired is not None:  # the table has them apart
+        reasons = f"Of base and candidate together: {reasons[:1].lower()}{reasons[1:]}"
     sentences = filter(None, [effect, reasons, *_stand(summary, run), advice])
     return f"CLIENT {summary.client.level}: {'. '.join(sentences)}"
 
@@ -629,12 +633,17 @@ def _without_itl(counts: RunCounts, succeeded: int) -> Iterator[str]:
     why = counts.without_itl
     if not why or why.get(NOT_STREAMED, 0) == succeeded:
         return
-    reasons = ", ".join(f"{number:,} {reason}" for reason, number in why.items())
-    yield (
-        f"{sum(why.values()):,} of {format_count(succeeded, 'request')} have no Inter Token "
-        f"Latency, and no token rate per user: "
-        f"{reasons}."
-    )
+    reasons = ", ".join(_count_reason(number, reason) for reason, number in why.items())
+    requests = format_count(succeeded, "request")
+    lacking = _count_reason(sum(why.values()), f"of {requests} have no Inter Token Latency")
+    yield f"{lacking}, and no token rate per user: {reasons}."
+
+
+def _count_reason(number: int, reason: str) -> str:
+    """``1 was read at once``, ``2 were read at once``."""
+    if number == 1:
+        reason = re.sub(r"\bwere\b", "was", re.sub(r"\bhave\b", "has", reason))
+    return f"{number:,} {reason}"
 
 
 def _chunks(counts: RunCounts, succeeded: int) -> Iterator[str]:

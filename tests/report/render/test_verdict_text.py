@@ -1,6 +1,7 @@
 """The first line of the report page has at most twelve words; a rule's bullet shows how far its
 value is from its limit."""
 
+import math
 from typing import Any
 
 import pytest
@@ -43,8 +44,26 @@ def test_the_verdict_of_rules() -> None:
     assert warned.text == "all 2 rules hold; 1 warn: rule broken."
     broken = verdict_of(GOOD, "ttft p50 < 50ms", "error_rate < 5%")
     assert broken == Verdict("Failed:", "TTFT p50 is 150 ms, limit 50 ms.", "loud")
+    failing = [*GOOD, *(failed(sent_at=11.0 + i) for i in range(len(GOOD)))]
+    lands = verdict_of(failing, "ttft p95 < 1s")
+    assert lands.text == "TTFT p95 falls on a failed request, limit 1 s."
     both = verdict_of(GOOD, "ttft p50 < 50ms", "ttft p95 < 60ms")
     assert both.text == "TTFT p50 is 150 ms, limit 50 ms; 1 more failed."
+
+
+def test_a_broken_rule_against_a_base_names_the_difference() -> None:
+    """63.8 % worse, where 5 % are tolerated."""
+    rule = "itl p95 within 5% of reports/s7"
+    result = SloResult(rule=rule, status=FAIL, observed=63.8, limit=5.0, unit="%")
+    run = a_run(slo=(rule,))
+    summary = replace(
+        summarise_run(collect_columns(GOOD), a_run()), slos=(result,), slo_status=FAIL
+    )
+    found = make_verdict(summary, run)
+    assert found.text == "ITL p95 is 63.8% worse than reports/s7, tolerance 5%."
+    worse = replace(result, observed=math.inf)
+    found = make_verdict(replace(summary, slos=(worse,)), run)
+    assert found.text == "ITL p95 falls on a failed request, tolerance 5%."
 
 
 def test_an_open_rule_names_what_it_needs() -> None:
@@ -327,5 +346,5 @@ def test_the_verdict_of_two_arms_names_what_differs() -> None:
     paired = PairedComparison(verdict="DIFFERENT", chance=0.001, pairs=10, figures=figures)
     run = a_run()
     summary = replace(summarise_run(collect_columns(GOOD), run), paired=paired)
-    expected = Verdict("Candidate:", "TTFT p50 3.2 times as long; ITL: not significant.", "loud")
+    expected = Verdict("Candidate:", "TTFT p50 3.2 times as long; ITL: not concluded.", "loud")
     assert make_verdict(summary, run) == expected

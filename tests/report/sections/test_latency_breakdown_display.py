@@ -351,7 +351,7 @@ def test_histograms_split_the_servers_time_where_single_requests_do_not() -> Non
         replace(UNKNOWN, means_ms=MEANS), history_of(queue=0.00002, prefill=0.0216, ttft=0.024)
     )
     answer = (
-        "Queue or prefill? Prefill, 90%, by the server's own histograms (vLLM): of 24 ms to a "
+        "Queue or prefill? Prefill, 90% on average, by the server's own histograms (vLLM): of 24 ms to a "
         "first token 0.02 ms are "
         "queue, 21.6 ms prefill, 2.38 ms neither, means of 50 requests."
         f"{FAR}"
@@ -446,7 +446,7 @@ def test_first_tokens_of_requests_that_never_ended_are_no_part_of_the_division()
         )  # fmt: skip
     made = with_(replace(UNKNOWN, requests=47, means_ms=MEANS), history)
     assert describe_server_time(made) == (
-        "Queue or prefill? Queue, 75%, by the server's own histograms (vLLM): of 1.17 s of queue "
+        "Queue or prefill? Queue, 75% on average, by the server's own histograms (vLLM): of 1.17 s of queue "
         "and prefill 875 ms are queue, 292 ms prefill, means of 47 requests. 223 first tokens "
         "arrived within the time of these readings, after 6.04 s on average. A server counts "
         "queue and prefill only when a request ends, and many servers never count cancelled "
@@ -460,11 +460,11 @@ def test_first_tokens_of_requests_that_never_ended_are_no_part_of_the_division()
     ("history", "begin"),
     [
         (history_of(queue=0.6, prefill=0.2, ttft=0.8),
-            "Queue or prefill? Queue, 75%, by the server's"),
+            "Queue or prefill? Queue, 75% on average, by the server's"),
         (history_of(queue=0.01, prefill=0.2, ttft=1.0),
-            "Queue or prefill? Neither, 79%, by the server's"),
+            "Queue or prefill? Neither, 79% on average, by the server's"),
         # no TTFT of its own
-        (history_of(queue=0.01, prefill=0.2), "Queue or prefill? Prefill, 95%, by the server's"),
+        (history_of(queue=0.01, prefill=0.2), "Queue or prefill? Prefill, 95% on average, by the server's"),
         (history_of(queue=0.01), "From the send to the first token: 24 ms in the server, on "
             "average. The metrics page does"),
         (history_of(44, queue=0.6, prefill=0.2),
@@ -485,7 +485,7 @@ def test_what_no_clock_of_the_server_had_is_neither_queue_nor_prefill() -> None:
     frozen = history_of(queue=0.00393, prefill=0.0571, ttft=0.066)
     answer = describe_server_time(with_(here, frozen))
     assert answer.startswith(
-        "Queue or prefill? Neither, 81%, by the server's own histograms (vLLM): of 348 ms to a "
+        "Queue or prefill? Neither, 81% on average, by the server's own histograms (vLLM): of 348 ms to a "
         "first token here 3.93 ms are queue, 57.1 ms prefill, 4.97 ms neither, 282 ms outside its "
         "measurement (its socket and front end, or the network), means of 50 requests."
     )

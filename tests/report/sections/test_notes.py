@@ -281,14 +281,17 @@ def test_counts_that_were_not_taken_are_named_with_their_number() -> None:
 def test_requests_without_an_itl_are_counted_with_the_reason() -> None:
     one_read = answered(200, 200, 200, merged=((0, 1), (1, 1), (2, 1)))
     told = said([answered(200, output_tokens=50)] * 2 + [one_read] + [answered(200, 250)] * 2)
-    why = "2 came in one chunk, 1 were read at once."
+    why = "2 came in one chunk, 1 was read at once."
     assert f"3 of 5 requests have no Inter Token Latency, and no token rate per user: {why}" in told
     assert "no Inter Token Latency" not in said([answered(200, 250)])
     empty = answered(output_tokens=1)  # the end of a sentence, without a chunk
     assert "2 of 3 requests have no Inter Token Latency" in said(
         [answered(200), empty, answered(200, 250)]
     )
-    assert "1 had no chunk" in said([empty, answered(200, 250)])
+    assert (
+        "1 of 2 requests has no Inter Token Latency, and no token rate per user: 1 had no chunk"
+        in (said([empty, answered(200, 250)]))
+    )
     whole = answered(streamed=False)
     assert "no Inter Token Latency" not in said([whole, whole])
 

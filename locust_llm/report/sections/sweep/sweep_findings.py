@@ -179,7 +179,7 @@ def _change(before: float, after: float) -> str:
     """``stays at 98% of what it was there``."""
     share = after / before
     what = "rises to" if share > 1 / MIN_KEPT else "stays at"
-    return f"{what} {share:.0%} of of the value there"
+    return f"{what} {share:.0%} of the value there"
 
 
 def _gateway(axis: str, level: LoadLevel, where: str) -> Iterator[str]:

@@ -161,9 +161,9 @@ def test_goodput_that_falls_while_throughput_stays() -> None:
     ]
     assert told(levels, INPUT) == [
         "Beyond input-tokens 2 goodput falls, from 2 to 0.2 good requests/s at 4, while "
-        "throughput stays at 99% of of the value there."
+        "throughput stays at 99% of the value there."
     ]
     tripled = [*levels[:2], a_level(4, output_tokens_per_s=311.0, goodput_per_s=0.2)]
-    assert told(tripled, INPUT)[0].endswith("while throughput rises to 311% of of the value there.")
+    assert told(tripled, INPUT)[0].endswith("while throughput rises to 311% of the value there.")
     assert told(levels[:2], INPUT) == []
     assert told([*levels[:2], a_level(4, output_tokens_per_s=50.0, goodput_per_s=0.2)], INPUT) == []
