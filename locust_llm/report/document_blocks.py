@@ -239,7 +239,7 @@ def explain_marks(rows: Sequence[tuple[str, ...]]) -> Iterator[TextBlock]:
 
 def has_inexact(rows: Sequence[tuple[str, ...]]) -> bool:
     """Whether a value of a table has the mark ``~``."""
-    return any(cell.startswith(INEXACT) for cell in chain.from_iterable(row[1:] for row in rows))
+    return any(cell.startswith(INEXACT) for cell in chain.from_iterable(rows))
 
 
 def format_percentile(row: Row, percentile: float, digits: int | None = None, most: int = 2) -> str:
