@@ -302,7 +302,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
             "10",
             "seconds",
             DURATION,
-            otherwise="15, or less if -t needs it for 10 pairs",
+            otherwise="15, less with a short -t",
             in_form=False,
         ),
     ] = None
