@@ -14,16 +14,16 @@ LONG: Final = 25
 WRITTEN: Final = 37_000
 """Words by hand: of all pages but those of commands and the changelog, without generated tables.
 They were 36,000 when this was set; the rest is for pages of new features."""
-GENERATED: Final = 6_800
+GENERATED: Final = 7_000
 """Words of the pages of commands and of generated tables. The goal is 5,000."""
 LONG_SHARE: Final = 0.02
 """Share of long sentences in all pages."""
 PAGE: Final = 1000
-"""A page has at most so many words, and its own ceiling where it had more."""
+"""A page has at most so many words by hand, and its own ceiling where it had more."""
 LARGER: Final[dict[str, int]] = {
     "how-to/locustfiles.md": 1100,
     "how-to/twin.md": 1150,
-    "reference/metrics.md": 1950,
+    "reference/metrics.md": 1450,
     "reference/reports.md": 1150,
 }
 LONG_OF_A_PAGE: Final = 0.05
@@ -62,6 +62,10 @@ TEXTS: Final = {
 BY_HAND: Final = tuple(name for name in TEXTS if not name.startswith("reference/cli/"))
 
 
+def count_by_hand(name: str) -> int:
+    return count_words(GENERATED_TABLE.sub("", TEXTS[name]))
+
+
 def test_words_and_sentences_are_counted() -> None:
     text = "# Title\n\nOne [two](a/b.md) three. Four `five six`:\n\n```sh\nrun it\n```\n\n| a | 7 |\n|---|---|\n\n- eight nine\n"
     assert count_words(text) == 1 + 6 + 2 + 2
@@ -71,11 +75,11 @@ def test_words_and_sentences_are_counted() -> None:
 
 @pytest.mark.parametrize("name", BY_HAND)
 def test_a_page_is_within_its_words(name: str) -> None:
-    assert count_words(TEXTS[name]) <= LARGER.get(name, PAGE)
+    assert count_by_hand(name) <= LARGER.get(name, PAGE)
 
 
 def test_all_pages_are_within_their_words() -> None:
-    written = sum(count_words(GENERATED_TABLE.sub("", TEXTS[name])) for name in BY_HAND)
+    written = sum(map(count_by_hand, BY_HAND))
     everything = sum(map(count_words, TEXTS.values()))
     assert written <= WRITTEN
     assert everything - written <= GENERATED
