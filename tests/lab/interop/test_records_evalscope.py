@@ -125,7 +125,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     a_database(path, [ROW], table="results")
     assert why() == "it is a SQLite file without a table 'result': evalscope did not write it"
     a_database(path, [ROW], without=("latency", "success"))
-    assert why().startswith("its table 'result' has no success, latency: ")
+    assert why().startswith("its table 'result' has no success, latency, ")
     a_database(path, [])
     assert why() == "none of its requests can be read"
     a_database(path, [{**ROW, "first_chunk_latency": math.nan}])  # SQLite keeps it as NULL

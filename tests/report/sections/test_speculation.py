@@ -64,7 +64,7 @@ def test_what_answers_report_wins_over_the_counters_of_all() -> None:
         2.5,
     )
     assert format_speculation(found) == (
-        "Speculative decoding (the server): 37.5% of 120 draft tokens were accepted, 2.50 tokens a "
+        "Speculative decoding (the server): 37.5% of 120 draft tokens were accepted, 2.50 tokens per "
         "step with a draft, as 3 "
         "answers reported."
     )
