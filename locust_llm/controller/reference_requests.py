@@ -7,6 +7,7 @@ would be nothing to compare with.
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from itertools import cycle, islice
 from typing import Final
@@ -35,6 +36,9 @@ logger = logging.getLogger("locust_llm")
 
 IDLE_S: Final = 30.0
 """The longest time for all answers of the idle server, and again after the load."""
+FIRST_ANSWER_S: Final = 120.0
+"""The longest wait for the first answer of a server. Some compile what logprobs need only then, and
+answer nobody meanwhile (vLLM on CPUs: a minute)."""
 EVERY_S: Final = 1.0
 """Under load at most one reference request begins in this time."""
 TIMEOUT_S: Final = 120.0
@@ -85,19 +89,23 @@ class ReferenceRequests:
             f"Reference prompts: {len(self._prompts)} are asked while the server is idle, for at "
             f"most {IDLE_S:g} s"
         )
-        began = self._time.monotonic()
-        until = began + IDLE_S
+        ways = [*self._list_idle_ways()]
+        firsts = ways[: len(self._targets)]
         asked = left_out = failures = 0
         failed = ""
-        for way in self._list_idle_ways():
-            left_s = until - self._time.monotonic()
+        until = math.inf
+        for place, way in enumerate(ways):
+            if place == len(firsts):  # the time begins once the server is warm
+                until = self._time.monotonic() + IDLE_S
+            left_s = min(until - self._time.monotonic(), FIRST_ANSWER_S)
             if way[1] >= self._used:
                 continue
             if left_s <= 0 or failures >= MAX_FAILURES:
                 left_out += 1
                 continue
+            began = self._time.monotonic()
             answer = self._ask(way, IDLE, left_s)
-            if not asked:
+            if place == len(firsts):
                 self._choose_prompts(self._time.monotonic() - began)
             asked += 1
             failures = failures + 1 if answer.error else 0

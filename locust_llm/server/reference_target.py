@@ -10,7 +10,7 @@ import msgspec
 from locust_llm.answers.answer_integrity import ModelNames, find_answer_faults
 from locust_llm.answers.received_answer import AnswerRequested, EventReader, ReceivedAnswer
 from locust_llm.answers.reference_answer import AnswerToken, AnswerToolCall, ReferenceAnswer
-from locust_llm.answers.reference_prompts import ReferencePrompt
+from locust_llm.answers.reference_prompts import SCHEMA, TOOL, ReferencePrompt
 from locust_llm.answers.token_margins import read_token_margins
 from locust_llm.client.chat_answer import REASONING, join_deltas
 from locust_llm.client.request_exchange import UserConnection
@@ -42,6 +42,7 @@ _MEANINGS: Final = {
     "seed": "answers may differ at random where the server samples",
 }
 """What it means that a field is left out."""
+_KINDS: Final = {TOOL: " with tools", SCHEMA: " with a JSON schema"}
 _NOT_FOR_REFERENCES: Final = frozenset(
     ("n", "best_of", "ignore_eos", "min_tokens", "tools", "tool_choice", "response_format")
 )
@@ -79,8 +80,9 @@ class ReferenceTarget:
         """``own_headers`` and ``body``: what its requests have beside the headers and fields of
         every request. ``name`` tells it from the others. ``now``: Unix seconds."""
         self.name = name
-        self.without: tuple[str, ...] = ()
-        """The optional fields that this server refuses."""
+        self._without = dict[tuple[str, bool], tuple[str, ...]]()
+        """The optional fields that this server refuses, by the kind of the prompt and whether the
+        answer is streamed. llama.cpp refuses logprobs with tools in a stream alone."""
         self.notes: list[str] = []
         """What the user must know of refused fields."""
         self._settings, self._model, self._form = settings, model, form
@@ -92,19 +94,22 @@ class ReferenceTarget:
     def ask(self, number: int, prompt: ReferencePrompt, how: AskedHow) -> ReferenceAnswer:
         """Ask one prompt. Where the server refuses an optional field, ask again without it."""
         refusals = list[ReferenceAnswer]()
-        tried = {self.without}
-        without = self.without
+        known = self._find_known_refusals(prompt.kind, how)
+        tried = {known}
+        without = known
         answer, status = self._send(number, prompt, how, without)
         while status in REFUSED:
             refusals.append(answer)
-            other = self._choose_other_form(without, answer.error, tried)
+            other = self._choose_other_form(known, without, answer.error, tried)
             if other is None:
                 return refusals[0]
             without = other
             tried.add(without)
             answer, status = self._send(number, prompt, how, without)
         if refusals and not answer.error:
-            self._learn(without, [refusal.error for refusal in refusals])
+            self._without[prompt.kind, how.streamed] = without
+            messages = [refusal.error for refusal in refusals]
+            self._note_refusals([name for name in without if name not in known], prompt, messages)
         return answer
 
     def close(self) -> None:
@@ -116,15 +121,24 @@ class ReferenceTarget:
         headers = {**self._headers, **self._own_headers}
         return collect_secrets(headers, headers)
 
+    def _find_known_refusals(self, kind: str, how: AskedHow) -> tuple[str, ...]:
+        """What was refused for such prompts; else for plain ones."""
+        plain = self._without.get(("", how.streamed), ())
+        return self._without.get((kind, how.streamed), plain)
+
     def _choose_other_form(
-        self, without: tuple[str, ...], message: str, tried: set[tuple[str, ...]]
+        self,
+        known: tuple[str, ...],
+        without: tuple[str, ...],
+        message: str,
+        tried: set[tuple[str, ...]],
     ) -> tuple[str, ...] | None:
         """The fields to leave out next: also the one that the message names; else one alone, at
-        last all. None: all was tried."""
+        last all. ``known``: the fields that were left out first. None: all was tried."""
         own = self._list_optional_fields()
         named = [name for name in own if name in message and name not in without]
         forms = [{*without, name} for name in named]
-        forms += [{*self.without, name} for name in own]
+        forms += [{*known, name} for name in own]
         forms.append({*own})
         for form in forms:
             ordered = tuple(name for name in own if name in form)
@@ -136,17 +150,20 @@ class ReferenceTarget:
         has_choices = self._settings.endpoint_type in CHOICES_APIS
         return OPTIONAL_FIELDS if has_choices else (TEMPERATURE,)
 
-    def _learn(self, without: tuple[str, ...], messages: Sequence[str]) -> None:
-        """Note the fields that this server refuses. ``messages`` are its refusals."""
+    def _note_refusals(
+        self, names: Sequence[str], prompt: ReferencePrompt, messages: Sequence[str]
+    ) -> None:
+        """Note fields that this server was found to refuse. ``messages`` are its refusals."""
         where = f"{self.name}: " if self.name else ""
-        for name in without:
-            if name not in self.without:
-                message = next((text for text in messages if name in text), messages[0])
-                self.notes.append(
-                    f"{where}the server refuses {name} ({message.rstrip('.')}), so reference "
-                    f"requests leave it out: {_MEANINGS[name]}"
-                )
-        self.without = without
+        whose = _KINDS.get(prompt.kind, "")
+        for name in names:
+            message = next((text for text in messages if name in text), messages[0])
+            note = (
+                f"{where}the server refuses {name}{whose} ({message.rstrip('.')}), so reference "
+                f"requests leave it out: {_MEANINGS[name]}"
+            )
+            if note not in self.notes:
+                self.notes.append(note)
 
     def _send(
         self, number: int, prompt: ReferencePrompt, how: AskedHow, without: tuple[str, ...]

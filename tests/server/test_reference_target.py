@@ -110,7 +110,8 @@ def test_a_refused_field_is_left_out_from_then_on_and_noted_once(
     asking = target(server)
     answers = [asking.ask(0, PLAIN, STREAMED), asking.ask(0, PLAIN, WHOLE)]
     assert [(answer.error, answer.without) for answer in answers] == [("", (name,))] * 2
-    assert [name in asked.body for asked in server.asked] == [True, False, False]
+    # streams and whole answers are refused apart
+    assert [name in asked.body for asked in server.asked] == [True, False, True, False]
     (note,) = asking.notes
     assert note.startswith(f"the server refuses {name} (HTTP 400: {name} is not supported), so ")
 
@@ -136,6 +137,26 @@ def test_several_refused_fields_and_one_without_a_name(server: TinyServer) -> No
     asking = target(server)
     assert asking.ask(0, PLAIN, WHOLE).without == ("logprobs", "seed", "temperature")
     assert len(asking.notes) == 3
+
+
+def test_what_is_refused_with_tools_in_a_stream_is_left_out_there_alone(
+    server: TinyServer,
+) -> None:
+    """As llama.cpp does."""
+
+    def answer(asked: Asked) -> tuple[int, Any]:
+        if {"tools", "stream", "logprobs"} <= {*asked.body}:
+            return 400, {"error": {"message": "logprobs is not supported with tools + stream"}}
+        return refusing()(asked)
+
+    server.chat = answer
+    asking = target(server)
+    prompts = ((7, TOOL, STREAMED), (0, PLAIN, STREAMED), (7, TOOL, WHOLE), (7, TOOL, STREAMED))
+    answers = [asking.ask(*asked) for asked in prompts]
+    assert [answer.without for answer in answers] == [("logprobs",), (), (), ("logprobs",)]
+    assert len(server.asked) == 5
+    (note,) = asking.notes
+    assert note.startswith("the server refuses logprobs with tools (HTTP 400: logprobs is not")
 
 
 def test_a_refused_prompt_teaches_nothing(server: TinyServer) -> None:

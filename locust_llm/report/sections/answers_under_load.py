@@ -168,7 +168,8 @@ def _make_reference_blocks(references: ReferenceComparison) -> Iterator[Block]:
     )
     if references.without:
         yield TextBlock(
-            f"The server refuses {', '.join(references.without)}: requests left it out."
+            f"The server refuses {', '.join(references.without)} with some prompts: requests left "
+            "it out there."
         )
     if references.rates:
         yield TableBlock(
