@@ -10,6 +10,7 @@ import json
 import random
 import tempfile
 import time
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from tabulate import tabulate
 from truth import build, server
 
 from locust_llm.answers.session_markers import MarkerKey, load_marker_words
+from locust_llm.client.reader.native_reader import plain_events
+from locust_llm.client.response_chunks import Response
 from locust_llm.protocols.answer_parser import Completion
 from locust_llm.protocols.protocol_registry import PROTOCOLS
 from locust_llm.worker.answer_inspection import AnswerInspector, InspectedRequest
@@ -28,6 +31,8 @@ from locust_llm.worker.request_to_send import OutgoingTurn
 from locust_llm.workload.local_tokenizer import load_corpus
 
 WORDS = 5_000
+READS = 60
+"""So many reads are decoded at once."""
 ROUNDS = 20
 CHECKED = "--check-answers"
 
@@ -59,6 +64,30 @@ def decode(events: list[tuple[int, str, bytes]], *, checked: bool) -> Completion
     return answer
 
 
+def make_reads(events: list[tuple[int, str, bytes]]) -> list[bytes]:
+    """A response as a reader gets it, an event with each read."""
+    end = {"id": "chatcmpl-123", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    datas = [*(data for _, _, data in events), json.dumps(end).encode(), b"[DONE]"]
+    frames = [b"data: %b\n\n" % data for data in datas]
+    chunks = [b"%x\r\n%b\r\n" % (len(frame), frame) for frame in frames]
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+    return [head + b"Transfer-Encoding: chunked\r\n\r\n", *chunks, b"0\r\n\r\n"]
+
+
+def decode_response(reads: list[bytes], *, checked: bool) -> Completion:
+    """From the bytes to the end of the answer, by the shortcut of the native reader if there is
+    one."""
+    response = Response(0, checked=checked)
+    response.plain_events = plain_events
+    for at in range(0, len(reads), READS):
+        part = reads[at : at + READS]
+        stamps = array("q", range(at, at + len(part))).tobytes()
+        response.append_reads(stamps, stamps, part)
+        response.decode_pending()
+    response.finish()
+    return response.answer
+
+
 def show_parts() -> None:
     words = load_corpus()[0].split()[:WORDS]
     events = make_events(words)
@@ -71,7 +100,15 @@ def show_parts() -> None:
     record = answered(1, 2)
     plain_us = measure_cpu_us(lambda: decode(events, checked=False), WORDS)
     checked_us = measure_cpu_us(lambda: decode(events, checked=True), WORDS)
+    reads = make_reads(events)
+    bytes_us = measure_cpu_us(lambda: decode_response(reads, checked=False), WORDS)
+
+    def decode_and_check() -> None:
+        inspector.inspect(record, asked, decode_response(reads, checked=True))
+
     rows = [
+        ("from the bytes to the record, without the option", bytes_us),
+        ("the same with the option", measure_cpu_us(decode_and_check, WORDS)),
         ("search of prose", measure_cpu_us(lambda: key.find(prose), WORDS)),
         (
             "search of nothing but words of the list",
@@ -129,7 +166,8 @@ def main() -> None:
     print(machine())
     show_parts()
     users = [int(count) for count in options.users.split(",") if count]
-    show_runs(users, options.seconds, options.pairs)
+    if users:
+        show_runs(users, options.seconds, options.pairs)
 
 
 if __name__ == "__main__":
