@@ -39,6 +39,7 @@ SUBCOMMANDS: Final = {"twin": ("fit", "predict", "drift"), "scenario": ("", "sho
 GUIDES: Final = {
     "run": "../../get-started/quickstart.md",
     "ab": "../../how-to/ab.md",
+    "verify": "../../how-to/check-answers.md",
     "probe": "../../how-to/interference.md",
     "demo": "../../get-started/install.md",
     "simulate": "../../how-to/simulator.md",
@@ -106,6 +107,12 @@ def pages() -> dict[Path, str]:
         "Compares a baseline with a candidate: two servers, or two settings of one server. It sends load to both in "
         "turn, in short blocks, and compares block with block. `--base` is another name of `--host`.",
         [option for option in OPTIONS if option.group == "ab"],
+    )
+    made["verify"] = _page_of_own(
+        "verify",
+        "Checks whether answers stay right under load. It is a run with `--check-answers`, at 4, 16 and 64 users for five "
+        "minutes, with shared prefixes and cancelled requests. Each option replaces a choice.",
+        [],
     )
     made["probe"] = _page_of_own(
         "probe",

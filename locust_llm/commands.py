@@ -15,6 +15,7 @@ Command = Callable[[list[str]], int]
 COMMANDS: Final = {
     "run": "locust_llm.locust_adapter.run_command:run_load_test",
     "ab": "locust_llm.locust_adapter.ab_command:run_ab_test",
+    "verify": "locust_llm.locust_adapter.verify_command:run_verify",
     "probe": "locust_llm.lab.probe.probe_command:run_probe",
     "demo": "locust_llm.demo_command:run_demo",
     "simulate": "locust_llm.simulator.simulate_command:run_simulate",
@@ -35,7 +36,7 @@ COMMANDS: Final = {
     "scenario": "locust_llm.settings.scenario_command:run_scenario_command",
     "upload": "locust_llm.integrations.upload_command:run_upload",
 }
-LOCUST_COMMANDS: Final = ("run", "ab", "probe", "demo")
+LOCUST_COMMANDS: Final = ("run", "ab", "verify", "probe", "demo")
 """Locust parses the words of these commands."""
 REMOVED: Final = {
     "manifest": "manifest was removed: change deploy/kubernetes by the patch in "
@@ -50,7 +51,7 @@ OF_OTHERS: Final = {
     "figure": ("plot", "draw", "timeline"),
     "compare": ("diff",),
     "history": ("trend", "trends", "list", "runs", "log"),
-    "audit": ("verify", "validate", "lint"),
+    "audit": ("validate", "lint"),
     "scenario": ("scenarios", "preset", "presets", "workload", "workloads"),
     "report": ("html", "summary", "analyze"),
 }
@@ -62,6 +63,7 @@ Test a server:
   run             send load to a server, report the result and judge the SLOs
   check HOST      check a server before a run, in ten seconds
   ab              compare two servers, or two settings of one server, in alternating blocks
+  verify          check in five minutes whether answers stay right under load
   probe           identify the scheduler of a server, in one to six minutes
   canary HOST     watch a shared server for the prefill load of other users
 

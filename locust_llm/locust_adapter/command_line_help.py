@@ -22,6 +22,7 @@ USAGES: Final = {
     "run": "locust-llm run --host URL [-u USERS] [-t TIME] [options] [UserClass ...]",
     "ab": "locust-llm ab --base URL (--candidate URL | --candidate-set KEY=VALUE | --aa) [-u "
     "USERS] [-t TIME] [options]",
+    "verify": "locust-llm verify --host URL [options]",
     "probe": "locust-llm probe --host URL [options]",
 }
 ALL_OPTIONS: Final = "--help-all"
@@ -53,6 +54,13 @@ MAIN_OPTIONS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "Requests": (*REQUESTS, "-f"),
         "Comparison": ("--block-duration", "--slo"),
         "Run and report": ("--processes", "--report-dir"),
+    },
+    "verify": {
+        "Server": ("--host", "--model", "--api-key-file"),
+        "Load": (*LOAD, "--sweep"),
+        "Requests": (*REQUESTS, "-f"),
+        "Checks": ("--reference-file", "--keep-text", "--slo"),
+        "Report": ("--report-dir",),
     },
     "probe": {
         "Server": ("--host", "--model", "--api-key-file"),

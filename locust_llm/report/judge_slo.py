@@ -127,8 +127,20 @@ true figure in nine of ten cases."""
 def judge_rules(seen: Evaluation) -> tuple[SloResult, ...]:
     """A result for each rule of the run, and for each that cannot be read (by another version,
     say). Of a stage: those that name no stage, or this one."""
-    results = (_judged(entry, seen) for entry in seen.run.settings.rules.entries)
-    return tuple(result for result in results if result is not None)
+    judged = list[SloResult]()
+    for entry in seen.run.settings.rules.entries:
+        result = _judged(entry, seen)
+        # a stage alone may have too few answers: all stages are judged together
+        waits = (
+            result is not None
+            and result.status == INCONCLUSIVE
+            and seen.run.stage is not None
+            and entry.rule is not None
+            and _is_of_all_stages(entry.rule)
+        )
+        if result is not None and not waits:
+            judged.append(result)
+    return tuple(judged)
 
 
 def judge_without_silence(results: Sequence[SloResult], seen: Evaluation) -> tuple[SloResult, ...]:
@@ -201,10 +213,12 @@ def _grows_with_queue(rule: Rule) -> bool:
     return measure.metric is not None and measure.units is TIME and rule.op.startswith("<")
 
 
-def judge_sweep(sweep: SweepSummary, run: Run) -> tuple[SloResult, ...]:
+def judge_sweep(
+    sweep: SweepSummary, run: Run, whole: Evaluation | None = None
+) -> tuple[SloResult, ...]:
     """Judges the rules of a sweep, from the results of its stages."""
     entries = run.settings.rules.entries
-    results = [_judged_by_stages(entry, sweep, run) for entry in entries]
+    results = [_judged_by_stages(entry, sweep, run, whole) for entry in entries]
     together = _together([entry.rule for entry in entries], results, sweep)
     return (*results, *together, *_judge_death(results, sweep))
 
@@ -710,15 +724,17 @@ def _blame(
 # -- a rule in a sweep -----------------------------------------------------------------------------
 
 
-def _judged_by_stages(entry: RuleEntry, sweep: SweepSummary, run: Run) -> SloResult:
+def _judged_by_stages(
+    entry: RuleEntry, sweep: SweepSummary, run: Run, whole: Evaluation | None
+) -> SloResult:
     if (rule := entry.rule) is None:
         return SloResult(rule=entry.text, status=INCONCLUSIVE, reason=entry.why)
     if rule.base:
         return _at_partners(rule, sweep)
     if rule.staged:
         return _at_stages(rule, sweep, run)
-    if rule.metric in OF_ANSWERS:
-        return _at_all_stages(rule, sweep)
+    if _is_of_all_stages(rule):
+        return _over_all_stages(entry, rule, sweep, whole)
 
     if sweep.capacity is not None and (searched := _judge_searched(rule, sweep)) is not None:
         return searched
@@ -840,14 +856,24 @@ def _at_stages(rule: Rule, sweep: SweepSummary, run: Run) -> SloResult:
     )
 
 
-def _at_all_stages(rule: Rule, sweep: SweepSummary) -> SloResult:
-    """The worst of all stages: a wrong answer is wrong at any load."""
+def _is_of_all_stages(rule: Rule) -> bool:
+    return rule.metric in OF_ANSWERS and not rule.staged
+
+
+def _over_all_stages(
+    entry: RuleEntry, rule: Rule, sweep: SweepSummary, whole: Evaluation | None
+) -> SloResult:
+    """By the answers of all stages together. A stage that fails fails the sweep: a wrong answer is
+    wrong at any load."""
     held = [
         (level, result) for level in sweep.levels if (result := _result(level, rule)) is not None
     ]
-    if not held:
+    together = None if whole is None else _judged(entry, whole)
+    level, worst = max(held, key=_rank_of_stage, default=(None, None))
+    if together is not None and (together.status == FAIL or worst is None or worst.status != FAIL):
+        return together
+    if level is None or worst is None:
         return _open(rule, "no stage was measured")
-    level, worst = max(held, key=_rank_of_stage)
     reason = "; ".join(filter(None, (f"at {describe_levels(sweep.axis, level)}", worst.reason)))
     return replace(worst, of_stage=level.value, reason=reason)
 
@@ -891,7 +917,9 @@ def _together(
     common = {
         str(rule)
         for rule in rules
-        if rule is not None and rule.decides and not rule.staged and not rule.base
+        if rule is not None
+        and rule.decides
+        and not (rule.staged or rule.base or rule.metric in OF_ANSWERS)
     }
     statuses: set[str | None] = set()
     for level in sweep.levels:

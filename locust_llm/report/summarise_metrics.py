@@ -318,7 +318,7 @@ def _of_rules(
         return _of_arms(seen, everything)
     if seen.run.limit_blocks and seen.run.settings.rules.entries:
         seen = _of_best_limit(seen)
-    return seen, judge_rules(seen) if swept is None else judge_sweep(swept, seen.run), None
+    return seen, judge_rules(seen) if swept is None else judge_sweep(swept, seen.run, seen), None
 
 
 def _of_arms(

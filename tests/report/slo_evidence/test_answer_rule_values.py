@@ -133,6 +133,18 @@ def test_a_leak_in_one_stage_fails_the_sweep() -> None:
     assert found.reason == "at concurrency 2; 1 of 9 answers contains a marker"
 
 
+def test_a_sweep_judges_the_answers_of_all_stages_together() -> None:
+    """200 answers of each of two stages leave 1.8% for each, and 0.92% together."""
+    rule = "broken_text < 1%"
+    records = answers(400, repeated=80)
+    run = a_run(slo=(rule,), sweep="concurrency=1,2", check_answers=True)
+    open_ = SloResult(rule=rule, status=INCONCLUSIVE, observed=0.0)
+    levels = (a_level(1.0, slos=(open_,)), a_level(2.0, slos=(open_,)))
+    sweep = SweepSummary(axis="concurrency", unit="users", levels=levels, ended="")
+    found = summarise_run(collect_columns(records), run, 0, records, sweep).slos[0]
+    assert (found.status, found.count) == (PASS, 400)
+
+
 def test_rules_on_answers_need_the_checks() -> None:
     refused = [*validate_settings(Settings(slo=(LEAK,)))]
     assert f"SLO {LEAK!r} needs --check-answers" in refused
