@@ -89,7 +89,7 @@ def _compare_folders(options: argparse.Namespace) -> int:
     for folder in folders:
         if folder.is_dir() and not (folder / RECORDS).is_file():
             return fail(
-                f"{folder} holds no run: it has no {RECORDS}. To compare a result of another tool, "
+                f"{folder} is not a run folder: it has no {RECORDS}. To compare a result of another tool, "
                 "name its file"
             )
     overlaid = OverlaidRuns(folders) if options.html else None

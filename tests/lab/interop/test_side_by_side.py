@@ -149,7 +149,7 @@ def test_a_folder_of_another_tool_without_a_known_name_is_told_the_way(
     folder = str(RESULTS / "inference-perf-0.7.0" / "rate-6")
     assert run_compare([folder, folder]) == ExitStatus.REFUSED
     assert (
-        f"{folder} holds no run: it has no profile_export.jsonl. To compare a result of another "
+        f"{folder} is not a run folder: it has no profile_export.jsonl. To compare a result of another "
         "tool, name its file" in capsys.readouterr().err
     )
     assert run_audit([folder]) == ExitStatus.REFUSED
