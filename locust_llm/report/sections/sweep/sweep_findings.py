@@ -99,9 +99,12 @@ def describe_sweep_findings(
             where = (
                 f"at {describe_levels(axis, best)}, the highest stage known to be within the SLO"
             )
-        if highest is not None and any(
-            best.value < level.value <= highest for level in levels if level.silence
-        ):
+        higher = [
+            level for level in levels if highest is not None and best.value < level.value <= highest
+        ]
+        if any(level.distorted for level in higher):
+            where = f"at {describe_levels(axis, best)}, the highest stage whose rates are accurate"
+        if any(level.silence for level in higher):
             where = f"at {describe_levels(axis, best)}, the highest stage in which answers never stopped"
         if safe is not None:
             load = format_load(safe, AXES[axis])

@@ -136,6 +136,18 @@ def test_limits_for_a_gateway_are_those_at_the_slo() -> None:
     assert told([burnt]) == []
 
 
+def test_a_higher_stage_within_the_slo_whose_rates_may_be_off_is_not_denied() -> None:
+    """16 users hold the rules, and the load generator distorted their rate."""
+    levels = [
+        a_level(8, 2.5, slo="PASS"),
+        a_level(16, 5.0, slo="PASS", client="DEGRADED", uncertain=("requests_per_s",)),
+    ]
+    assert told(levels) == [
+        "Limits for a gateway, at concurrency 8, the highest stage whose rates are accurate: 150 "
+        "requests per minute."
+    ]
+
+
 def test_cost_is_told_at_the_slo() -> None:
     """Two GPUs at 1.80 an hour, 250 tokens/s: 3.60 / 900,000 tokens, 4 for a million."""
     levels = [
