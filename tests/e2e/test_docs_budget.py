@@ -11,9 +11,9 @@ ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
 LONG: Final = 25
 """A sentence of more words is long."""
-WRITTEN: Final = 37_000
+WRITTEN: Final = 37_300
 """Words by hand: of all pages but those of commands and the changelog, without generated tables.
-They were 36,000 when this was set; the rest is for pages of new features."""
+They were 36,000 before the page on checked answers came."""
 GENERATED: Final = 7_000
 """Words of the pages of commands and of generated tables. The goal is 5,000."""
 LONG_SHARE: Final = 0.02
