@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from support.records import UNIX, a_run, answered
 from support.stages import a_level
 
-from locust_llm.answers.fault_names import BROKEN_TEXT
+from locust_llm.answers.fault_names import BROKEN_TEXT, FOREIGN_MARKER
 from locust_llm.answers.reference_answer import IDLE, UNDER_LOAD, AnswerToken, ReferenceAnswer
 from locust_llm.records.answer_checks import AnswerChecks
 from locust_llm.records.record import Record
@@ -67,6 +67,15 @@ def test_one_leak_fails_however_rarely_the_model_repeats_its_marker(repeated: in
     found = judged(LEAK, answers(200, repeated=repeated, leaks=1))
     assert (found.status, found.observed) == (FAIL, 1.0)
     assert found.reason == "1 of 200 answers contains the session marker of another session"
+
+
+def test_a_leak_into_a_reference_answer_fails_too() -> None:
+    leaked = replace(reference(UNDER_LOAD), faults=(FOREIGN_MARKER,))
+    found = judged(LEAK, answers(200, repeated=40), [reference(IDLE), leaked])
+    assert (found.status, found.observed) == (FAIL, 1.0)
+    assert found.reason == (
+        "0 of 200 answers contain the session marker of another session, and 1 reference answer"
+    )
 
 
 @pytest.mark.parametrize(
