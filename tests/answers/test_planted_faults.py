@@ -88,7 +88,7 @@ def test_sound_answers_with_near_ties_give_no_alarm():
 
 @pytest.mark.full
 def test_a_million_sound_answers_give_no_alarm():
-    """Ten minutes of one core."""
+    """Seven minutes of one core."""
     check_no_alarm(1_000_000)
 
 
