@@ -11,6 +11,7 @@ from locust_llm.report.compare.forest_plot import BETTER, NOT_SIGNIFICANT, WORSE
 from locust_llm.report.document_blocks import format_interval, format_observed
 from locust_llm.report.metrics_by_group import LIMIT, WHOLE
 from locust_llm.report.open_loop_delivery import Delivery, describe_undelivered
+from locust_llm.report.outages import describe_outages
 from locust_llm.report.sections.ab_comparison import (
     DIFFERENT,
     FROM_DUE,
@@ -77,6 +78,8 @@ def make_verdict(summary: Summary, run: Run) -> Verdict:
         )
     if paired is not None and paired.verdict == DIFFERENT and not paired.isolated and not paired.aa:
         return _answer_arms(paired)
+    if summary.swept and summary.outages and not _has_knee(summary.sweep):
+        return Verdict("No knee:", f"{describe_outages(summary.outages[:1])}.", "loud")
     if summary.examination is not None or summary.swept:
         first, _, _ = make_headline(summary, run).partition("; ")
         return Verdict("", f"{first.rstrip('.')}.")
@@ -142,22 +145,25 @@ def _answer_sweep(sweep: SweepSummary) -> Verdict | None:
         if level.slo_status == FAIL or (level.slo_status and level.succeeded)
     ]
     knee = next((knee for knee in sweep.knees if knee.rule == SLO), None)
-    if sweep.axis == PREFILL or not judged or knee is None:
+    if sweep.axis == PREFILL:
         return None
+    dead = list_dead_stages(sweep.levels)
+    if knee is None or not judged:
+        died = _name_death(sweep, dead)
+        return Verdict("Failed:", f"{died}.", "loud") if died else None
     failing = min((level.value for level in judged if level.slo_status == FAIL), default=None)
     if knee.value is None:
         return _answer_without_load(sweep, judged, failing)
     higher = any(level.value > knee.value for level in judged)
     fails = "no higher load failed" if higher else "no higher load ran"
-    dead = list_dead_stages(sweep.levels, above=knee.value)
-    if dead:
-        fails = f"the server died at {dead[0].value:g}"
     beyond = [level for level in judged if _fails_above(level, knee.value)]
     if beyond:
         lowest = min(beyond, key=lambda level: level.value)
         fails = f"{lowest.value:g} fails{_describe_silent_failure(lowest)}"
+    if dead:
+        fails = f"the server died at {dead[0].value:g}"
     load = format_load(knee.value, sweep.unit)
-    kind = "loud" if list_dead_stages(sweep.levels) else "pass"
+    kind = "loud" if dead else "pass"
     capacity = sweep.capacity
     if capacity is None:
         return Verdict(f"{load}:", f"within the SLO; {fails}.", kind)
@@ -168,6 +174,15 @@ def _answer_sweep(sweep: SweepSummary) -> Verdict | None:
     high_text = "more" if capacity.high is None else format_load(capacity.high)
     or_more = " or more" * capacity.reaches_top
     return Verdict(f"{load}:", f"95% interval {low_text} to {high_text}{or_more}; {fails}.", kind)
+
+
+def _has_knee(sweep: SweepSummary | None) -> bool:
+    return sweep is not None and any(knee.value is not None for knee in sweep.knees)
+
+
+def _name_death(sweep: SweepSummary, dead: Sequence[LoadLevel]) -> str:
+    """``the server died at 2 users``. Empty: it lived."""
+    return f"the server died at {format_load(dead[0].value, sweep.unit)}" if dead else ""
 
 
 def _fails_above(level: LoadLevel, load: float) -> bool:
@@ -193,6 +208,9 @@ def _answer_without_load(
 ) -> Verdict | None:
     """The best guess: the highest stage whose values are within the limits, if none below fails."""
     lowest = min(level.value for level in judged)
+    died = _name_death(sweep, list_dead_stages(sweep.levels))
+    if died and failing is not None:
+        return Verdict("Failed:", f"{died}; {failing:g} fails.", "loud")
     if failing == lowest:
         at = next(one for one in judged if one.value == lowest and one.slo_status == FAIL)
         load = format_load(lowest, sweep.unit)
@@ -201,6 +219,9 @@ def _answer_without_load(
     below = [level for level in judged if failing is None or level.value < failing]
     within = [level.value for level in below if _is_within_limits(level)]
     fails = "none fails" if failing is None else f"{failing:g} fails"
+    if died:
+        guess = f"; {format_load(max(within))} may pass" if within else ""
+        return Verdict("Failed:", f"{died}{guess}.", "loud")
     if not within:
         return Verdict("Not decided:", f"{fails}.", "open")
     guess = format_load(max(within), sweep.unit)

@@ -388,7 +388,10 @@ def find_slo_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
 
     if not any(status_of(level) for level in levels):
         if dead := list_dead_stages(levels):
-            text = f"INCONCLUSIVE: no stage was judged; {explain_unused(axis, dead[0])}."
+            text = (
+                f"INCONCLUSIVE: the server died at {describe_levels(axis, dead[0])}, and no stage "
+                f"was judged; {explain_unused(axis, dead[0])}."
+            )
             return Knee(rule=SLO, value=None, text=text)
         return Knee(rule=SLO, value=None, text="No SLO is given (--slo).")
     passing = find_passing_stages(
@@ -415,9 +418,11 @@ def find_slo_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
     notes += (
         [] if passing.broken is None else [f"broken at {format_plain_number(passing.broken.value)}"]
     )
-    longer = ", and longer stages may decide it" * _is_time_missing(levels)
+    also = ", and longer stages may decide it" * _is_time_missing(levels)
+    if passing.died:
+        also = f", and the server died at {describe_levels(axis, passing.died[0])}"
     text = (
-        f"INCONCLUSIVE: no stage is known to be within the SLO{longer}; "
+        f"INCONCLUSIVE: no stage is known to be within the SLO{also}; "
         f"{'; '.join(notes)}.{_because(lowest)}"
     )
     return Knee(

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 from support.records import UNIX, answered, failed
 from support.stages import fill_sweep
@@ -14,10 +15,11 @@ from locust_llm.report.open_loop_delivery import format_outage_line
 from locust_llm.report.render.text_report import render_markdown_blocks
 from locust_llm.report.render.verdict_text import make_verdict
 from locust_llm.report.run_comparison import compare_folders
+from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.sections.sweep.sweep_text import make_sweep_tables
 from locust_llm.report.write_report_files import summarise_folder
-from locust_llm.slo.rules import FAIL, PASS
+from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS
 
 
 def answers(begin: int, end: int, users: int = 1) -> list[Record]:
@@ -122,6 +124,65 @@ def test_without_rules_a_dead_server_has_failed_requests_alone(tmp_path: Path) -
     summary = make_sweep(tmp_path, dying())
     assert summary.slos == ()
     assert summary.conditions.failed == 60
+    run = read_run(tmp_path)
+    verdict = make_verdict(summary, run)
+    assert verdict == ("Failed:", "the server died at 2 users.", "loud")
+    assert make_headline(summary, run) == (
+        "The server died at concurrency 2, and no stage was judged; nothing answered from 29.8 s on"
+    )
+
+
+@pytest.mark.parametrize("end", ["all stages ran", "it was stopped"])
+def test_where_the_server_died_no_longer_stage_decides(tmp_path: Path, end: str) -> None:
+    """One of 12 requests of the lowest stage is beyond the limit, and 5 % may be: open."""
+    slow = answered(1500, 1600, sent_at=18.0)
+    first = [slow, *(answered(100, 200, sent_at=1 + 1.5 * step) for step in range(11))]
+    make_sweep(tmp_path, {**dying(), 1: first}, slo=("ttft p95 < 1s",))
+    write_run(tmp_path, replace(read_run(tmp_path), sweep_end=end))
+    summary, _ = summarise_folder(tmp_path)
+    run = read_run(tmp_path)
+    assert summary.sweep is not None
+    assert [level.slo_status for level in summary.sweep.levels] == [INCONCLUSIVE, None, None]
+    assert summary.slo_status == FAIL
+    verdict = make_verdict(summary, run)
+    assert verdict == ("Failed:", "the server died at 2 users; 1 may pass.", "loud")
+    assert make_headline(summary, run) == (
+        "No stage is known to be within the SLO, and the server died at concurrency 2; "
+        "nothing answered from 29.8 s on"
+    )
+    assert "longer stages" not in format_ending(summary, run, tmp_path, 500)
+
+
+@pytest.mark.parametrize("slo", [(), ("ttft p95 < 1s",)])
+def test_a_server_that_died_in_the_first_or_the_last_stage(
+    tmp_path: Path, slo: tuple[str, ...]
+) -> None:
+    first = {
+        1: [*answers(0, 10), *refusals(10, 20)],
+        2: refusals(20, 40),
+        4: refusals(40, 60),
+    }
+    summary = make_sweep(tmp_path / "first", first, slo=slo)
+    verdict = make_verdict(summary, read_run(tmp_path / "first"))
+    assert verdict == ("Failed:", "the server died at 1 user.", "loud")
+    last = {
+        1: answers(0, 20),
+        2: answers(20, 40, users=2),
+        4: [*answers(40, 50, users=4), *refusals(50, 60)],
+    }
+    summary = make_sweep(tmp_path / "last", last, slo=slo)
+    verdict = make_verdict(summary, read_run(tmp_path / "last"))
+    assert "the server died at 4" in verdict.text
+    assert verdict.kind == "loud"
+
+
+def test_a_frozen_server_is_why_a_sweep_without_rules_has_no_knee(tmp_path: Path) -> None:
+    """It freezes at second 30: two requests in flight were cut at the end."""
+    hung = [answered(100, sent_at=30.0, outcome="cut", closed_at=40.0) for _ in range(2)]
+    stages = {1.0: answers(0, 20), 2.0: [*answers(20, 30, users=2), *hung]}
+    summary = make_sweep(tmp_path, stages)
+    verdict = make_verdict(summary, read_run(tmp_path))
+    assert verdict == ("No knee:", "no token came from 30.1 s on.", "loud")
 
 
 def freezing() -> dict[float, list[Record]]:
