@@ -53,7 +53,7 @@ def make_reports(folder: Path) -> ReportOutcome:
         late: gevent.Greenlet | None = None
         try:
             _working = subprocess.Popen(
-                [sys.executable, "-m", "locust_llm", "report", "--json", str(folder)],
+                [sys.executable, "-m", "locust_llm", "report", "--json", "--ends-run", str(folder)],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace",
                 start_new_session=True,

@@ -164,9 +164,11 @@ def find_console_width() -> int:
     return max(LEAST, min(WIDTH, shutil.get_terminal_size((WIDTH, LINES)).columns))
 
 
-def format_ending(summary: Summary, run: Run, folder: Path | str, width: int = WIDTH) -> str:
+def format_ending(
+    summary: Summary, run: Run, folder: Path | str, width: int = WIDTH, *, ends_run: bool = True
+) -> str:
     """The ending as plain text. No line is wider than ``width`` characters, and control characters
-    are harmless."""
+    are harmless. ``ends_run``: a run ends with it, so it has the run's exit status."""
     fruitless = bool(summary.conditions.requests) and not summary.conditions.succeeded
     status = f"SLO {summary.slo_status}: " if summary.slo_status else ""
     first = _wrapped(
@@ -189,7 +191,7 @@ def format_ending(summary: Summary, run: Run, folder: Path | str, width: int = W
         - len(_last(folder, width))
         - (3 if table else 2)
     )
-    unmet = [*_rules(summary, run)]
+    unmet = [*_rules(summary, run, ends_run=ends_run)]
     remarks = [*_remarks(summary, run)]
     # each failed rule, and the first one of others, has its place however many warnings there are
     failed_lines = list[str]()
@@ -298,7 +300,7 @@ def _count_failures(failures: Sequence[FailureGroup], shown: int = 0) -> str:
     return f"{outcomes.total()} more failed, with other messages: {listed}"
 
 
-def _rules(summary: Summary, run: Run) -> Iterator[str]:
+def _rules(summary: Summary, run: Run, *, ends_run: bool) -> Iterator[str]:
     """The rules that did not pass, with one line for all that share a reason."""
 
     def kind(result: SloResult) -> tuple[str, str]:
@@ -326,7 +328,7 @@ def _rules(summary: Summary, run: Run) -> Iterator[str]:
             yield f"  {status} {rules_of_kind[0].rule}: {known_of_rule}"
     if rest := sum(len(rules_of_kind) for _, rules_of_kind in groups[shown:]):
         yield f"  and {format_count(rest, 'more rule')}"
-    yield from format_policy_lines(summary, run)
+    yield from format_policy_lines(summary, run, ends_run=ends_run)
 
 
 def _rule_with_value(result: SloResult) -> str:

@@ -22,7 +22,7 @@ from locust_llm.report.sections.ab_comparison import describe_paired_verdict
 from locust_llm.report.sections.benchmark_validity import format_broken_rules
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.latency_breakdown import parse_explained_metric
-from locust_llm.report.sections.notes import list_missing_parts
+from locust_llm.report.sections.notes import format_exit_status, list_missing_parts
 from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.summary_rows import Row
 from locust_llm.slo.published_rules import FAILS
@@ -66,6 +66,8 @@ def _report_options() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--verbose", action="store_true", help="print all tables")
+    # a run whose own end this is: its exit status belongs to the text
+    parser.add_argument("--ends-run", action="store_true", help=argparse.SUPPRESS)
     return parser
 
 
@@ -109,9 +111,12 @@ def run_report_command(words: list[str]) -> int:
         )
         facts = replace(facts, notes=(*facts.notes, note))
     width = console_summary.find_console_width()
+    ends_run = options.ends_run
+    exit_line = f"{format_exit_status(summary, facts)}\n".lstrip() if ends_run else ""
     result = make_report_result(
-        summary, facts, console_summary.format_ending(summary, facts, folder, width),
-        f"{tables.render_console(summary, facts, folder, width)}\n",
+        summary, facts,
+        console_summary.format_ending(summary, facts, folder, width, ends_run=ends_run),
+        f"{tables.render_console(summary, facts, folder, width)}\n{exit_line}",
         workflow.make_announcement(summary, facts, os.environ),
     )  # fmt: skip
     if options.json:

@@ -2,15 +2,19 @@
 terminal."""
 
 import re
+from pathlib import Path
 from typing import Final
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed, mixed
 
 from locust_llm.exit_status import RunOutcome, decide_exit_status
+from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.run_facts import OpenLoopSchedule, ProcessHealth, Run
+from locust_llm.records.report_result import ReportResult
+from locust_llm.records.run_facts import OpenLoopSchedule, ProcessHealth, Run, write_run
 from locust_llm.records.timing_accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.report.console_summary import (
     LINES,
@@ -28,6 +32,7 @@ from locust_llm.report.document_blocks import (
 )
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render.text_report import render_console
+from locust_llm.report.report_command import run_report_command
 from locust_llm.report.sections.benchmark_validity import PublishedCheck, Validity
 from locust_llm.report.sections.metric_tables import NOTHING
 from locust_llm.report.sections.notes import make_remarks
@@ -218,6 +223,37 @@ def test_the_exit_status_on_the_console_is_that_of_the_run(policy: str, rule: st
     )
     (shown,) = re.findall(r"Exit status (\d)", format_ending(summary, run, "reports/by-hand", 120))
     assert int(shown) == decide_exit_status(outcome)
+
+
+@pytest.mark.parametrize("policy", INCONCLUSIVE_POLICIES)
+@pytest.mark.parametrize("rule", [NEAR, FAR])
+def test_only_the_end_of_a_run_has_its_exit_status(policy: str, rule: str, tmp_path: Path) -> None:
+    """``report`` and ``import`` end with 0 and have no --inconclusive, and files are read later."""
+    run = a_run(slo=(rule,), inconclusive=policy)
+    summary = summarise_run(collect_columns(spread(199)), run)
+    again = format_ending(summary, run, tmp_path, 120, ends_run=False)
+    for text in (again, render_console(summary, run, tmp_path, 120)):
+        assert "1 rule is INCONCLUSIVE" in text
+        assert "Exit status" not in text
+        assert "use --inconclusive" not in text
+
+
+@pytest.mark.parametrize("words", [(), ("--json",), ("--verbose",)])
+def test_a_remade_report_has_no_exit_status(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """199 requests with TTFT of 100 ms, and a rule of no request, are INCONCLUSIVE. ``report`` ends
+    with 0, and the run that calls it with 4."""
+    write_run(tmp_path, a_run(slo=(FAR,)))
+    lines = (format_record_line(record) + b"\n" for record in spread(199))
+    (tmp_path / "profile_export.jsonl").write_bytes(b"".join(lines))
+    assert run_report_command([str(tmp_path), *words]) == 0
+    assert "Exit status" not in capsys.readouterr().out
+    assert "Exit status" not in (tmp_path / "summary.md").read_text()
+    assert run_report_command([str(tmp_path), "--json", "--ends-run"]) == 0
+    ending = msgspec.json.decode(capsys.readouterr().out, type=ReportResult)
+    for text in (ending.text, ending.tables):
+        assert "Exit status 4; use --inconclusive warn" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("settings", [{}, {"inconclusive": "warn"}, {"inconclusive": "pass"}])

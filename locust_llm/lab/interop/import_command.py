@@ -91,7 +91,7 @@ def run_import(words: list[str]) -> int:
         )
     else:
         width = console_summary.find_console_width()
-        print_safely(console_summary.format_ending(summary, facts, folder, width))
+        print_safely(console_summary.format_ending(summary, facts, folder, width, ends_run=False))
     return ExitStatus.INCOMPLETE if missing else ExitStatus.OK
 
 

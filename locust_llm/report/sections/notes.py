@@ -320,19 +320,13 @@ def format_users(conditions: Conditions) -> str:
     return describe_users(conditions.users, conditions.users_in_force)
 
 
-def format_policy_lines(summary: Summary, run: Run) -> Iterator[str]:
-    """What INCONCLUSIVE rules do to the exit status, and how rules were judged, where that is not
-    the default."""
-    s, c = run.settings, summary.conditions
-    whole = (c.succeeded or c.cancelled) and not list_missing_parts(summary, run)
-    invalid = (
-        s.published_rules == published_rules.FAILS
-        and summary.validity is not None
-        and not summary.validity.valid
-    )
-    # else the status is about something else
-    if summary.slo_status == INCONCLUSIVE and whole and not invalid:
-        yield _describe_inconclusive_status(summary, s.inconclusive)
+def format_policy_lines(summary: Summary, run: Run, *, ends_run: bool = False) -> Iterator[str]:
+    """Which rules are INCONCLUSIVE, and how rules were judged, where that is not the default.
+    ``ends_run``: also what that does to the exit status. Only the run's own end has this one."""
+    s = run.settings
+    if _is_status_of_rules(summary, run):
+        line, status = _describe_inconclusive(summary, s.inconclusive)
+        yield f"{line} {status}" if ends_run else line
     if s.slo_mode == POINT and summary.slos:
         yield (
             "SLOs are judged by the measured value alone, without their intervals (--slo-mode "
@@ -340,22 +334,42 @@ def format_policy_lines(summary: Summary, run: Run) -> Iterator[str]:
         )
 
 
-def _describe_inconclusive_status(summary: Summary, policy: str) -> str:
-    """``WARNING: 1 rule is INCONCLUSIVE: its 95% interval (95ms to 108ms) holds the limit 100ms.
-    Exit status 0; use --inconclusive fail to fail.``"""
+def format_exit_status(summary: Summary, run: Run) -> str:
+    """What INCONCLUSIVE rules do to the exit status of a run. Empty: they do nothing."""
+    if not _is_status_of_rules(summary, run):
+        return ""
+    return _describe_inconclusive(summary, run.settings.inconclusive)[1]
+
+
+def _is_status_of_rules(summary: Summary, run: Run) -> bool:
+    """Whether INCONCLUSIVE rules decide the exit status, and nothing else does."""
+    c = summary.conditions
+    whole = (c.succeeded or c.cancelled) and not list_missing_parts(summary, run)
+    invalid = (
+        run.settings.published_rules == published_rules.FAILS
+        and summary.validity is not None
+        and not summary.validity.valid
+    )
+    return bool(summary.slo_status == INCONCLUSIVE and whole and not invalid)
+
+
+def _describe_inconclusive(summary: Summary, policy: str) -> tuple[str, str]:
+    """``WARNING: 1 rule is INCONCLUSIVE: its 95% interval (95ms to 108ms) holds the limit 100ms.``,
+    and ``Exit status 0; use --inconclusive fail to fail.``"""
     rules = summary.inconclusive
     which = f"{format_count(len(rules), 'rule')} {'is' if len(rules) == 1 else 'are'} INCONCLUSIVE"
     if not tolerates_inconclusive(policy, close_to_limit=summary.close_to_limit):
-        return f"{which}. Exit status 4; use --inconclusive warn to end with 0."
+        return f"{which}.", "Exit status 4; use --inconclusive warn to end with 0."
     if policy != CLOSE:
         counted = "counts" if len(rules) == 1 else "count"
         effect = f", and {counted} as passed" if policy == PASSES else ""
-        return f"{'WARNING: ' * (policy == WARNS)}{which}{effect} (--inconclusive {policy}). Exit status 0."
+        warning = "WARNING: " * (policy == WARNS)
+        return f"{warning}{which}{effect} (--inconclusive {policy}).", "Exit status 0."
     why = "their 95% intervals contain their limits"
     if len(rules) == 1:
         limit = format_brief(rules[0].limit or 0.0, rules[0].unit)
         why = f"its 95% interval ({format_interval(rules[0])}) contains the limit {limit}"
-    return f"WARNING: {which}: {why}. Exit status 0; use --inconclusive fail to fail."
+    return f"WARNING: {which}: {why}.", "Exit status 0; use --inconclusive fail to fail."
 
 
 def make_loop_remark(conditions: Conditions, *, generates: bool = True, by_arm: str = "") -> str:
