@@ -4,7 +4,7 @@ writes them, a test says when they are out of date."""
 import os
 import re
 import sys
-from argparse import SUPPRESS, Action, ArgumentParser, HelpFormatter
+from argparse import SUPPRESS, Action, ArgumentParser, HelpFormatter, _SubParsersAction
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
@@ -82,6 +82,7 @@ The options of Locust that most runs need. [All others](https://docs.locust.io/e
 | <a id="headless"></a>`--headless` | no web page | |
 | <a id="processes"></a>`--processes` | worker processes on this machine; `auto`: [one per core but one](../../how-to/distributed.md) | 1 |
 | <a id="locustfile"></a>`-f`, `--locustfile` | locustfile of your own; `locust-llm run` brings its own | |
+| <a id="otel"></a>`--otel` | sends spans and metrics to an [OpenTelemetry collector](../../how-to/opentelemetry.md#opentelemetry) | |
 """
 HEAD: Final = "| option | value | default | example | meaning |\n|---|---|---|---|---|\n"
 SHORT_HEAD: Final = "| option | value | default | meaning |\n|---|---|---|---|\n"
@@ -263,7 +264,7 @@ def _short_usage(parser: ArgumentParser) -> str:
 def _shown_actions(parser: ArgumentParser) -> Iterator[Action]:
     for action in parser._actions:
         hidden = action.dest == "help" or action.help == SUPPRESS
-        if not hidden and not isinstance(action.choices, dict):
+        if not hidden and not isinstance(action, _SubParsersAction):
             yield action
 
 

@@ -15,8 +15,8 @@ def run_upload(words: list[str]) -> int:
         prog="locust-llm upload",
         description="Copy a run folder to object storage, such as s3://bucket/prefix.",
     )
-    parser.add_argument("folder", metavar="DIR", type=Path)
-    parser.add_argument("url", metavar="URL")
+    parser.add_argument("folder", metavar="DIR", type=Path, help="run folder")
+    parser.add_argument("url", metavar="URL", help="folder of the store")
     given = parser.parse_args(words)
     why = explain_upload_refusal(given.url) or explain_unreadable_folder(given.folder)
     if why:

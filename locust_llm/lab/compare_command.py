@@ -19,6 +19,9 @@ WEATHER: Final = """\
 These runs were made one after the other. A change of the server, the machine or the network in between looks like a
 difference between the runs, and no interval covers it. locust-llm ab avoids this by alternating short blocks."""
 
+USAGE: Final = """\
+%(prog)s BASE DIR [DIR ...] [options]
+       %(prog)s --last N [DIR ...] [options]"""
 COMPARED: Final = """\
 Compare runs with the first one (the base): differences with their intervals. If a result comes from another tool
 (AIPerf, vllm bench, guidellm, ...), all results are shown in one table."""
@@ -44,7 +47,7 @@ def run_compare(words: list[str]) -> int:
 
 def _compare_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="locust-llm compare", description=COMPARED, epilog=CHOSEN,
+        prog="locust-llm compare", usage=USAGE, description=COMPARED, epilog=CHOSEN,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument(

@@ -27,7 +27,7 @@ def run_comment_command(words: list[str]) -> int:
             "request. The comment begins with a hidden marker, so that the next run can update it."
         ),
     )
-    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="run folder")
     parser.add_argument(
         "--base",
         type=Path,

@@ -21,7 +21,7 @@ def run_figure_command(words: list[str]) -> int:
             "a dot for each chunk."
         ),
     )
-    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="run folder")
     parser.add_argument(
         "-o", "--output", type=Path, action="append", metavar="FILE",
         help="file to write, .svg or .png; may be repeated (default: DIR/timeline.svg)",
@@ -33,12 +33,14 @@ def run_figure_command(words: list[str]) -> int:
         metavar="S",
         help="first second to show, from the start of the run",
     )
-    parser.add_argument("--to", type=float, dest="end", metavar="S")
+    parser.add_argument(
+        "--to", type=float, dest="end", metavar="S", help="last second to show, from the same start"
+    )
     parser.add_argument(
         "--requests", type=int, default=MAX_ROWS, metavar="N",
         help=f"maximum number of requests to show, 1 to {drawing.MAX_ROWS} (default: {MAX_ROWS})",
     )  # fmt: skip
-    parser.add_argument("--title", default="", metavar="T")
+    parser.add_argument("--title", default="", metavar="T", help="title of the figure")
     options = parser.parse_args(words)
     files = options.output or [options.folder / write_report_files.TIMELINE_FILE]
     try:

@@ -41,7 +41,7 @@ def _report_options() -> argparse.ArgumentParser:
         prog="locust-llm report",
         description="Create the reports of a run again from its request records.",
     )
-    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="run folder")
     parser.add_argument(
         "--stages",
         action="store_true",

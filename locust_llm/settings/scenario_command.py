@@ -32,7 +32,7 @@ def run_scenario_command(words: list[str]) -> int:
     show = parser.add_subparsers().add_parser(
         "show", help="print the file of a scenario, to edit it: scenario show NAME > mine.toml"
     )
-    show.add_argument("name", metavar="NAME")
+    show.add_argument("name", metavar="NAME", help="name of the scenario")
     options = parser.parse_args(words)
     name = getattr(options, "name", None)
     if options.json and name is None:

@@ -70,8 +70,14 @@ def put_in_front(words: Sequence[str]) -> list[str]:
     """Replaces ``--last N`` and the filters by the folders that they select. These come first, the
     oldest of them first. Raises ValueError and OSError."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog="locust-llm compare")
-    parser.add_argument("--last", type=int)
-    parser.add_argument("--runs", type=Path, default=Path("reports"))
+    parser.add_argument(
+        "--last", type=int, metavar="N",
+        help="compare the last N runs of the same workload; the oldest of them is the base",
+    )  # fmt: skip
+    parser.add_argument(
+        "--runs", type=Path, default=Path("reports"), metavar="DIR",
+        help="folder that contains these runs (default: %(default)s)",
+    )  # fmt: skip
     add_run_filter_arguments(parser)
     options, rest = parser.parse_known_args(words)
     choice = parse_run_filter(options)

@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         "folder", type=Path, metavar="DIR", help="run folder, or the folder of one stage of a sweep"
     )
     formats = list_export_formats()
-    parser.add_argument("--format", choices=[*formats], required=True)
+    parser.add_argument("--format", choices=[*formats], required=True, help="format of the file")
     names = ", ".join(each.file for each in formats.values())
     parser.add_argument(
         "--out",

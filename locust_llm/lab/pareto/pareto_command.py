@@ -178,7 +178,7 @@ def run_pareto_command(words: list[str]) -> int:
     parser.add_argument(
         "--markdown", type=Path, metavar="FILE", help="also write the tables as Markdown"
     )
-    parser.add_argument("--title", default="", metavar="T")
+    parser.add_argument("--title", default="", metavar="T", help="title of the figure")
     options = parser.parse_args(words)
     try:
         if options.gpus is not None and options.gpus < 1:

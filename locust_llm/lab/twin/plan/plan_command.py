@@ -66,7 +66,10 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PRICE",
         help="price of one GPU for one hour. Without it the plan shows no costs",
     )
-    parser.add_argument("--gpus-per-replica", type=int, default=1, metavar="N", help="(default: 1)")
+    parser.add_argument(
+        "--gpus-per-replica", type=int, default=1, metavar="N",
+        help="number of GPUs of one replica (default: 1)",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
 
 
