@@ -593,8 +593,16 @@ def format_backlog_line(summary: "Summary") -> str | None:
     """That more requests were in flight at the stop than by chance in a server that keeps up, where
     the run is too short to call it overloaded. None: they were not, or another line has the
     reason."""
-    d = summary.delivery
-    if d is None or d.overload is not None or d.cause or summary.outages:
+    backlog = None if summary.outages else describe_backlog(summary.delivery)
+    if backlog is None:
+        return None
+    return f"BACKLOG: {backlog}. It may fall behind: use a longer run (-t) to find out."
+
+
+def describe_backlog(d: Delivery | None) -> str | None:
+    """``30 of the 90 requests that were due were in flight at the stop``, and how many are usual.
+    None: not more than that, or there is another reason."""
+    if d is None or d.overload is not None or d.cause:
         return None
     if d.expected is None or d.completed_share is None:
         return None
@@ -603,9 +611,8 @@ def format_backlog_line(summary: "Summary") -> str | None:
     if d.completed_share >= MAX_COMPLETED_SHARE or d.in_flight <= by_chance:
         return None
     return (
-        f"BACKLOG: {d.in_flight:,} of the {d.due:,} requests that were due were in flight at the "
-        f"stop, and a server that keeps up has about {usual:,}. It may fall behind: use a longer "
-        "run (-t) to find out."
+        f"{d.in_flight:,} of the {d.due:,} requests that were due were in flight at the stop, and "
+        f"a server that keeps up has about {usual:,}"
     )
 
 

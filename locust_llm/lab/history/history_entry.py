@@ -3,7 +3,7 @@
 The key metrics have the names of rules.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +22,12 @@ from locust_llm.lab.interop.read_foreign_results import (
 from locust_llm.records.journal import is_locked
 from locust_llm.records.machine import Commit
 from locust_llm.records.run_facts import RECORDS, RUN, Unix
+from locust_llm.report.open_loop_delivery import (
+    Delivery,
+    describe_backlog,
+    describe_overload,
+    describe_undelivered,
+)
 from locust_llm.settings.run_labels import parse_labels
 from locust_llm.slo.metric_definitions import MIN_CUT_SHARE
 from locust_llm.text.format import format_brief, format_count
@@ -148,7 +154,8 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     client: str = ""
     """The value is OK, DEGRADED or INVALID."""
     ended: str = ""
-    """If the run did not end as requested, this explains how it ended or what was cut."""
+    """If the run did not end as requested, this explains how it ended or what was cut. A load that
+    was not delivered, an overload and lost records have their word here."""
     left_out: str = ""
     """This explains why comparisons skip the run's metrics."""
     note: str = ""
@@ -209,11 +216,18 @@ class _Outage(msgspec.Struct):
     in_flight: int = 0
 
 
+class _Counts(msgspec.Struct):
+    records_lost: int = 0
+    broken_lines: int = 0
+
+
 class _Facts(msgspec.Struct):
     run: _Run
     client: _Client | None = None
     slo_status: str | None = None
     conditions: _Conditions | None = None
+    counts: _Counts | None = None
+    delivery: dict[str, Any] | None = None
     outages: list[_Outage] = []
     plus_minus: dict[str, dict[str, tuple[float | None, float | None]]] | None = None
 
@@ -303,7 +317,11 @@ def _entry_of_run(
     except (TypeError, ValueError, AttributeError) as error:
         known = {}
         note = f"{note}{'; ' if note else ''}labels: {error}"[:MAX_TEXT]
-    beside = (_explain_cut(facts.conditions), _describe_outages(facts.outages))
+    beside = (
+        *_describe_shortfalls(facts),
+        _explain_cut(facts.conditions),
+        _describe_outages(facts.outages),
+    )
     note = "; ".join(filter(None, (note, *beside)))[:MAX_TEXT]
     if several := _several_loads(run):
         load = None
@@ -339,7 +357,7 @@ def _describe_end(facts: _Facts) -> str:
     requested."""
     run = facts.run
     conditions = facts.conditions
-    words = []
+    words = [shortfall.partition(":")[0] for shortfall in _describe_shortfalls(facts)]
     if run.stopping_at is None:
         words.append(DID_NOT_END)
     words += [f"ended by {broken.rule}" for broken in run.broken_rules if not broken.stage]
@@ -348,6 +366,34 @@ def _describe_end(facts: _Facts) -> str:
     if conditions is not None and _explain_cut(conditions):
         words.append(f"{conditions.cut:,} requests cut")
     return "; ".join(words)[:MAX_TEXT]
+
+
+def _describe_shortfalls(facts: _Facts) -> Iterator[str]:
+    """Describes, each after its word of the console, records that are lost and a schedule that
+    was not sent or not kept up with."""
+    counts = facts.counts or _Counts()
+    if counts.records_lost:
+        lost = format_count(counts.records_lost, "request")
+        has = "has" if counts.records_lost == 1 else "have"
+        yield f"INCOMPLETE: {lost} {has} no record, so counts and rates are too low"
+    elif counts.broken_lines:
+        lines = format_count(counts.broken_lines, "line")
+        yield f"INCOMPLETE: {lines} of {RECORDS} could not be read"
+    delivery = _read_delivery(facts)
+    if overload := describe_overload(delivery):
+        yield f"OVERLOADED: {overload}"
+    elif less := describe_undelivered(delivery):
+        yield f"NOT DELIVERED: {less}"
+    elif not facts.outages and (backlog := describe_backlog(delivery)):
+        yield f"BACKLOG: {backlog}"
+
+
+def _read_delivery(facts: _Facts) -> Delivery | None:
+    """None: it had no schedule, or another version wrote it."""
+    try:
+        return None if facts.delivery is None else msgspec.convert(facts.delivery, Delivery)
+    except msgspec.ValidationError:
+        return None
 
 
 def _explain_cut(conditions: _Conditions | None) -> str:

@@ -21,8 +21,6 @@ from .run_series import (
 
 NAME: Final = 34
 """A folder's name is cut after this many characters."""
-ENDED: Final = 40
-"""The description of a run's end is cut after this many characters."""
 PLOT: Final = 44
 """A plot is this many characters wide."""
 LIST_LEFT_OUT: Final = ("ttft_p95", "icl_p99", "requests_per_s")
@@ -63,7 +61,7 @@ def _list_runs(series: RunSeries, last: int, least: float) -> Iterator[str]:
         if judged:
             row.append(entry.slo or "-")
         row.append(entry.client or "-")
-        row.append(truncate_text(clean_line(entry.ended), ENDED))
+        row.append(clean_line(entry.ended))
         rows.append(row)
     if not any(row[-1] for row in rows):
         head[-1] = ""

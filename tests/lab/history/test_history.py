@@ -366,6 +366,76 @@ def test_a_run_in_which_nothing_came_for_a_while_is_named(tmp_path: Path) -> Non
     assert entry.note == "no token came for 6 s, which its rates count"
 
 
+DELIVERY = {
+    "duration_s": 15.0, "due": 36, "sent": 27, "completed": 26, "never_started": 0,
+    "offered_per_s": 2.4, "sent_per_s": 1.8, "completed_per_s": 1.73, "share": 0.75, "users": 17,
+    "completed_share": 0.72, "expected": 36.0, "in_flight": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "word", "note"),
+    [
+        ({"delivery": {**DELIVERY, "cause": "gate"}}, "NOT DELIVERED",
+            "offered 2.4/s, sent 1.8/s, completed 1.7/s in the 15 s to the stop (the prefill limit)"),
+        ({"delivery": {**DELIVERY, "cause": "server", "overload": {
+            "in_flight_middle": 9, "in_flight_end": 18, "by_chance": 3.0}}}, "OVERLOADED",
+            "offered 2.4/s, completed 1.7/s in the 15 s to the stop, and the queue grew until the "
+            "end"),
+        # 36 - 34 = 2 are usual, and 2 + 2 x 3 = 8 may be by chance: 9 are more
+        ({"delivery": {**DELIVERY, "expected": 34.0, "in_flight": 9}}, "BACKLOG",
+            "9 of the 36 requests that were due were in flight at the stop, and a server that "
+            "keeps up has about 2"),
+        ({"counts": {"records_lost": 2}}, "INCOMPLETE",
+            "2 requests have no record, so counts and rates are too low"),
+        ({"counts": {"records_lost": 1}}, "INCOMPLETE",
+            "1 request has no record, so counts and rates are too low"),
+        ({"counts": {"broken_lines": 3}}, "INCOMPLETE",
+            "3 lines of profile_export.jsonl could not be read"),
+    ],
+)  # fmt: skip
+def test_a_load_that_was_not_delivered_and_lost_records_have_their_word(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    more: Mapping[str, Any],
+    word: str,
+    note: str,
+) -> None:
+    folder = run_folder(tmp_path / "short", START, 1.0, stopped_early="after 15 of 30 s")
+    document = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**document, **more}))
+    assert main(["history", str(tmp_path)]) == ExitStatus.OK
+    printed = capsys.readouterr()
+    assert f"{word}; stopped after 15 of 30 s\n" in printed.out
+    assert f"short: {word}: {note}\n" in printed.err
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        # 2 + 2 x 2.6 = 7.3 may be by chance
+        {"delivery": {**DELIVERY, "expected": 34.0, "in_flight": 7}},
+        {"delivery": {"due": "of another version"}},
+        {"delivery": None, "counts": {"records_lost": 0}},
+    ],
+)
+def test_a_delivered_load_has_no_word(tmp_path: Path, more: Mapping[str, Any]) -> None:
+    folder = run_folder(tmp_path / "whole", START, 1.0)
+    document = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**document, **more}))
+    (entry,) = index_runs(tmp_path).entries
+    assert (entry.ended, entry.note) == ("", "")
+
+
+def test_the_end_of_a_run_is_not_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = run_folder(tmp_path / "stopped", START, 1.0, stopped_early="after 5.4 of 30 s")
+    document = json.loads((folder / "run.json").read_text())
+    document["conditions"] |= {"succeeded": 0, "cut": 1234}
+    (folder / "run.json").write_text(json.dumps(document))
+    assert main(["history", str(tmp_path)]) == ExitStatus.OK
+    assert "stopped after 5.4 of 30 s; 1,234 requests cut\n" in capsys.readouterr().out
+
+
 def test_a_run_that_is_on_is_still_running(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
