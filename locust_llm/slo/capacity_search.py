@@ -251,6 +251,14 @@ class CapacityEstimate(msgspec.Struct, frozen=True, kw_only=True):
         return (above or self.chances[-1:])[0] > TAIL
 
     @property
+    def probably_fails(self) -> float | None:
+        """The highest measured level, where the rules probably, but not certainly, fail there, and
+        higher ones are requested. None: they do not."""
+        is_inside = self.measured_to < self.levels[-1]
+        likely = self.chance_of(self.measured_to) < HALF
+        return self.measured_to if self.reaches_top and is_inside and likely else None
+
+    @property
     def is_narrow(self) -> bool:
         """Nothing is left to find: the interval is one level, or two neighbours."""
         if self.low is None or self.high is None:

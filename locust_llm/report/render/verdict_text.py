@@ -160,11 +160,13 @@ def _answer_sweep(sweep: SweepSummary) -> Verdict | None:
     if beyond:
         lowest = min(beyond, key=lambda level: level.value)
         fails = f"{lowest.value:g} fails{_describe_silent_failure(lowest)}"
+    capacity = sweep.capacity
+    if capacity is not None and capacity.probably_fails is not None:
+        fails = f"{format_load(capacity.probably_fails)} probably fails"
     if dead:
         fails = f"the server died at {dead[0].value:g}"
     load = format_load(knee.value, sweep.unit)
     kind = "loud" if dead else "pass"
-    capacity = sweep.capacity
     if capacity is None:
         return Verdict(f"{load}:", f"within the SLO; {fails}.", kind)
     if capacity.is_open:

@@ -21,6 +21,7 @@ from locust_llm.report.render.verdict_text import (
     make_verdict,
 )
 from locust_llm.report.sections.ab_comparison import PairedComparison, PairedFigure
+from locust_llm.report.sections.sweep.knee import describe_capacity
 from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.summary_rows import Knee, SweepSummary
 from locust_llm.slo.capacity_search import CapacityEstimate
@@ -201,6 +202,33 @@ def test_the_verdict_of_a_search_has_its_interval() -> None:
     run = a_run()
     found = make_verdict(replace(summarise_run(collect_columns(GOOD), run), sweep=sweep), run)
     assert found == Verdict("3 users:", "95% interval 3 to 4; 8 fails.", "pass")
+
+
+def test_the_verdict_and_the_capacity_say_the_same_of_a_stage_that_probably_fails() -> None:
+    """Of 1 to 8 users, 1, 3 and 4 ran: the capacity is at least 4 in 30 of 100 cases."""
+    capacity = CapacityEstimate(
+        levels=tuple(map(float, range(1, 9))),
+        chances=(1.0, 0.98, 0.8, 0.3, 0.2, 0.1, 0.05, 0.0),
+        measured_to=4.0,
+        rule="ttft p95 < 1s",
+    )
+    levels = (
+        level(1, slo_status=PASS),
+        level(3, slo_status=PASS),
+        level(4, slo_status=INCONCLUSIVE),
+    )
+    knee = describe_capacity("concurrency", capacity, 60.0)
+    assert "At 4 users the SLO probably fails: use a longer -t." in knee.text
+    sweep = SweepSummary(
+        axis="concurrency", unit="users", levels=levels, ended="", knees=(knee,), searched=True,
+        capacity=capacity,
+    )  # fmt: skip
+    run = a_run()
+    summary = replace(summarise_run(collect_columns(GOOD), run), sweep=sweep)
+    expected = Verdict("3 users:", "95% interval 2 to 4 or more; 4 probably fails.", "pass")
+    assert make_verdict(summary, run) == expected
+    likely = replace(capacity, chances=(1.0, 0.98, 0.8, 0.6, 0.2, 0.1, 0.05, 0.0))
+    assert likely.probably_fails is None
 
 
 def test_the_verdict_without_rules() -> None:

@@ -14,7 +14,7 @@ from locust_llm.report.slo_evidence.observed_rule_values import TOO_FEW
 from locust_llm.report.summary_rows import Knee, LoadLevel, SweepSummary
 from locust_llm.settings.sweep_option import AXES, CONCURRENCY, MIN_GAIN, PREFILL, RATE, REPEAT
 from locust_llm.slo.binomial_intervals import NORMAL_REACH
-from locust_llm.slo.capacity_search import HALF, CapacityEstimate, format_load
+from locust_llm.slo.capacity_search import CapacityEstimate, format_load
 from locust_llm.slo.load_generator_health import LEVELS, OK
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS
 from locust_llm.text.format import (
@@ -100,8 +100,9 @@ def describe_capacity(
         parts.append(f"Safe: {format_load(capacity.safe, unit)}.")
     parts.append(rule.strip())
     if capacity.reaches_top and capacity.measured_to < highest:
-        if capacity.chance_of(capacity.measured_to) < HALF:
-            above = "higher stages fail the SLO, but not with certainty: use a longer -t"
+        if capacity.probably_fails is not None:
+            load = format_load(capacity.probably_fails, unit)
+            above = f"at {load} the SLO probably fails: use a longer -t"
         parts.append(f"{capitalise_sentence(above)}.")
     if (ends := capacity.predict_interval(2)) is not None and ends != (low, high):
         least, most = map(format_load, ends)

@@ -101,7 +101,7 @@ def test_a_search_whose_time_is_up_claims_no_more_than_its_highest_stage() -> No
     doubtful = replace(estimate(1, 0.9, 0.6, 0.1), measured_to=4.0)
     assert describe_capacity("concurrency", doubtful, 100.0).text == (
         "Capacity: 3 users (95% interval 1 to 4 or more). Safe: 1 user. The rule ttft p95 < 1s "
-        "determines it. Higher stages fail the SLO, but not with certainty: use a longer -t."
+        "determines it. At 4 users the SLO probably fails: use a longer -t."
     )
 
 
