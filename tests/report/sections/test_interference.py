@@ -25,6 +25,7 @@ from locust_llm.report.gate_occupancy import compute_occupancy
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render.text_report import render_plain_block
 from locust_llm.report.sections.interference import (
+    MIN_BASE_SHARE,
     MIN_COMPARED,
     MIN_COMPARED_SHARE,
     LabelledGaps,
@@ -178,6 +179,28 @@ def test_failing_as_many_streams_more_of_them() -> None:
     assert {row.label: row.slowdown for row in found(more, two, again).rows} == pytest.approx(
         {"0": 1, "1": 3}
     )
+
+
+@pytest.mark.parametrize(("short_gap_ms", "usual_ms"), [(2.0, 20.0), (4.0, 4.0)])
+def test_moments_with_one_stream_less_are_no_base(short_gap_ms: float, usual_ms: float) -> None:
+    """Two streams for 1 s with 50 gaps of 20 ms each, 2 s in total. Then one alone, with 60 gaps of
+    2 ms: 0.12 of 2.12 s are 6 %, too few, so 40 gaps of 80 ms beside a prefill took 4 times as long
+    as 20 ms, not 40 times as long as 2 ms. With gaps of 4 ms it is 0.24 of 2.24 s, 11 %."""
+    alone_ms = 60 * short_gap_ms
+    two = answered(*steady(50, 20.0, 0.0), id="two")
+    one = answered(
+        *steady(50, 20.0, 0.0),
+        *steady(59, short_gap_ms, 1000.0 + short_gap_ms),
+        *steady(39, 80.0, 1080.0 + alone_ms),
+        id="one",
+    )
+    began = 11.0001 + alone_ms / 1e3
+    said = found(one, two, failed(sent_at=began, closed_at=began + 4.0))
+    by_label = {row.label: row for row in said.rows}
+    assert (by_label["0"].gaps, by_label["1"].gaps) == (160, 40)
+    assert by_label["1"].usual_ms == pytest.approx(usual_ms)
+    assert by_label["1"].slowdown == pytest.approx(80 / usual_ms)
+    assert said.lost_s == pytest.approx(40 * (0.08 - usual_ms / 1e3))
 
 
 def test_fewer_streams_are_nothing_to_compare_with() -> None:
@@ -369,7 +392,9 @@ def test_the_usual_gap_as_a_slow_twin_has_it(
     for streams, _, _ in gaps:
         for candidate in sorted({step(s) for s, _, _ in gaps if step(s) >= step(streams)}):
             undisturbed = [gap_s for s, calm, gap_s in gaps if calm and step(s) == candidate]
-            if len(undisturbed) >= MIN_COMPARED:
+            at_least = [gap_s for s, calm, gap_s in gaps if calm and step(s) >= candidate]
+            rare = sum(undisturbed) < MIN_BASE_SHARE * sum(at_least)
+            if len(undisturbed) >= MIN_COMPARED and not rare:
                 expected.append(sum(undisturbed) / len(undisturbed))
                 break
         else:
