@@ -181,7 +181,7 @@ def test_words_are_those_of_a_shell_and_others_run_meanwhile() -> None:
     ticking.kill()
     assert ticks
     for wrong, said in (
-        ("'", "is no command"),
+        ("'", "is not a valid command"),
         ("  ", "is empty"),
         ("/no/such/program", "cannot be started: No such file"),
     ):
