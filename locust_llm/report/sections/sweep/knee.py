@@ -20,6 +20,7 @@ from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS
 from locust_llm.text.format import (
     capitalise_sentence,
     format_brief,
+    format_count,
     format_plain_number,
     format_supported,
 )
@@ -460,8 +461,14 @@ def find_asymptotic_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
     latency = known[0][0].latencies.get("request_latency")
     if latency is None or latency.avg is None:
         return Knee(rule=ASYMPTOTIC, value=None, text="No request latency is known.")
-    lowest = known[0][0]
+    lowest, least = known[0]
     best, most = max(known, key=lambda pair: pair[1])
+    if most <= least * (1 + MIN_GAIN):
+        text = (
+            f"No valid stage has {MIN_GAIN:.0%} more throughput than {describe_levels(axis, lowest)}, "
+            "the lowest of them, so the measured range has no knee."
+        )
+        return Knee(rule=ASYMPTOTIC, value=None, text=text)
     alone_s = latency.avg / 1e3
     rate_error = best.requests_per_s_error
     error_s = (
@@ -473,9 +480,17 @@ def find_asymptotic_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
     reach = None
     if rate_error is not None and error_s is not None and alone_s:
         reach = NORMAL_REACH * value * math.hypot(rate_error / most, error_s / alone_s)
+    rising = _rising(known)
+    doubt = "throughput still rose at the highest stage" if rising else ""
+    unused = [level for level in levels if not level.sound and (level.requests_per_s or 0.0) > most]
+    if unused and not rising:
+        doubt = f"throughput was higher at {describe_levels(axis, *unused)}, but may be off"
+    in_flight = f"{_fitted(value, reach)} requests in flight"
+    claim = f"below {in_flight} the server has spare capacity, above it requests wait"
+    if doubt:
+        claim = f"{doubt}, so the knee may be higher than {in_flight}"
     notes = [
-        f"below {_fitted(value, reach)} requests in flight the server has spare capacity, above it "
-        f"requests wait: {_known(most, rate_error)} requests/s, the highest (at "
+        f"{claim}: {_known(most, rate_error)} requests/s{'' if doubt else ', the highest'} (at "
         f"{describe_levels(axis, best)}), x {_known(alone_s, error_s)} s per request at "
         f"{describe_levels(axis, lowest)}"
     ]
@@ -484,15 +499,28 @@ def find_asymptotic_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
             f"the lowest stage has {format_plain_number(lowest.value)} users instead of 1, so its "
             "latency may include waiting, and the knee may be lower"
         )
-    rising = _rising(known)
-    if rising:
-        notes.append("throughput still rose at the highest stage, so the knee may be higher")
     return Knee(
         rule=ASYMPTOTIC,
-        value=value,
-        low=value if rising else None,
+        value=None if rising else value,
+        low=value if doubt else None,
         reach=reach,
         text=f"{'. '.join(map(_sentence, notes))}.",
+    )
+
+
+def limit_to_slots(axis: str, knees: Sequence[Knee], slots: int | None) -> tuple[Knee, ...]:
+    """The knees, of which the asymptotic one is at most the slots of the server: with more requests
+    in flight, some wait for a slot. ``slots`` is None where they are unknown."""
+    if axis != CONCURRENCY or slots is None:
+        return tuple(knees)
+    text = (
+        f"The server has {format_count(slots, 'slot')}, so above {slots} in flight requests wait."
+    )
+    return tuple(
+        Knee(rule=ASYMPTOTIC, value=slots, text=text)
+        if knee.rule == ASYMPTOTIC and max(knee.value or 0.0, knee.low or 0.0) > slots
+        else knee
+        for knee in knees
     )
 
 

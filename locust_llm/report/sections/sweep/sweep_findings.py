@@ -51,11 +51,12 @@ from locust_llm.slo.rules import Rule
 from locust_llm.text.format import (
     capitalise_sentence,
     format_brief,
+    format_count,
     format_plain_number,
     format_supported,
 )
 
-from .knee import SLO, UNMEASURED, describe_levels, find_knees
+from .knee import SLO, UNMEASURED, describe_levels, find_knees, limit_to_slots
 
 MAX_EARLY: Final = 8.0
 """The early slope covers the stages up to so many times the lowest one."""
@@ -318,12 +319,17 @@ def summarise_levels(run: Run, levels: Sequence[LoadLevel]) -> SweepSummary:
     searched = run.settings.find_max
     capacity = _find_capacity(run, levels) if searched else None
     safe = None if capacity is None or capacity.is_open else capacity.safe
-    knees = find_knees(axis, levels, capacity, run.settings.run_time_s)
+    slots = _count_slots(run)
+    knees = limit_to_slots(axis, find_knees(axis, levels, capacity, run.settings.run_time_s), slots)
     if capacity is not None:
         doubts = describe_doubts(axis, levels, run.settings)
         knees = tuple(
             replace(knee, text=knee.text + doubts) if knee.rule == SLO else knee for knee in knees
         )
+    findings = list[str]()
+    if axis != REPEAT:
+        findings += describe_slots(axis, levels, slots)
+        findings += describe_sweep_findings(axis, levels, knees, run.settings, safe)
     return SweepSummary(
         axis=axis,
         unit=AXES.get(axis, ""),
@@ -331,13 +337,29 @@ def summarise_levels(run: Run, levels: Sequence[LoadLevel]) -> SweepSummary:
         ended=_ended(run, levels),
         unreached=describe_unreached_stages(run),
         knees=knees,
-        findings=()
-        if axis == REPEAT
-        else tuple(describe_sweep_findings(axis, levels, knees, run.settings, safe)),
+        findings=tuple(findings),
         spread=compute_repeat_spread(levels) if axis == REPEAT else (),
         searched=searched,
         capacity=capacity,
     )
+
+
+def _count_slots(run: Run) -> int | None:
+    """How many requests the server computes at a time: the slots of llama.cpp. None: unknown."""
+    slots = run.server_flags.get("total_slots", "")
+    return int(slots) if slots.isdecimal() and int(slots) else None
+
+
+def describe_slots(axis: str, levels: Sequence[LoadLevel], slots: int | None) -> Iterator[str]:
+    """``4 slots: of 8 users 4 wait for a slot, and TTFT includes that wait.``"""
+    if axis != CONCURRENCY or slots is None or not levels:
+        return
+    users = int(levels[-1].value)
+    if users > slots:
+        yield (
+            f"{format_count(slots, 'slot')}: of {users} users {users - slots} wait for a slot, "
+            "and TTFT includes that wait."
+        )
 
 
 def _find_capacity(run: Run, levels: Sequence[LoadLevel]) -> CapacityEstimate | None:

@@ -6,9 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from support.records import a_run
 from support.stages import a_level
 
-from locust_llm.report.sections.sweep.knee import find_knees, find_passing_stages
+from locust_llm.report.sections.sweep.knee import (
+    find_knees,
+    find_passing_stages,
+    limit_to_slots,
+)
+from locust_llm.report.sections.sweep.sweep_findings import summarise_levels
 from locust_llm.report.summary_rows import Knee, LoadLevel
 from locust_llm.settings.sweep_option import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
 
@@ -151,16 +157,71 @@ def test_the_asymptotic_knee_is_where_both_bounds_meet() -> None:
     )
 
 
-def test_a_lowest_stage_that_waits_already_is_said() -> None:
-    found = knee("asymptotic", CONCURRENCY, *saturating(16, 32, 64))
-    assert found.value == pytest.approx(16)
-    assert "the lowest stage has 16 users instead of 1" in found.text.lower()
+def test_a_lowest_stage_that_may_wait_already_is_said() -> None:
+    """Latencies of 0.8 s at 4 users, and 10 requests/s at most."""
+    found = knee("asymptotic", CONCURRENCY, *saturating(4, 8, 16))
+    assert found.value == pytest.approx(8)
+    assert "the lowest stage has 4 users instead of 1" in found.text.lower()
+
+
+@pytest.mark.parametrize("users", [(16, 32, 64), (8, 16)])
+def test_where_the_lowest_stage_has_the_highest_throughput_there_is_no_knee(
+    users: tuple[int, ...],
+) -> None:
+    """10 requests/s at each: times the latency of the lowest stage they are its own users."""
+    found = knee("asymptotic", CONCURRENCY, *saturating(*users))
+    assert (found.value, found.low) == (None, None)
+    assert found.text == (
+        f"No valid stage has 5% more throughput than concurrency {users[0]}, the lowest of them, so "
+        "the measured range has no knee."
+    )
 
 
 def test_where_throughput_still_rises_the_knee_may_lie_above() -> None:
+    """4 users have 5 requests/s, x 0.8 s = 4."""
     found = knee("asymptotic", CONCURRENCY, *saturating(1, 2, 4))
-    assert (found.value, found.low) == (pytest.approx(4), pytest.approx(4))
-    assert "Throughput still rose at the highest stage" in found.text
+    assert (found.value, found.low) == (None, pytest.approx(4))
+    assert found.text == (
+        "Throughput still rose at the highest stage, so the knee may be higher than 4 requests in "
+        "flight: 5 requests/s (at concurrency 4), x 0.8 s per request at concurrency 1."
+    )
+
+
+def test_a_higher_throughput_of_a_stage_that_is_left_out_is_said() -> None:
+    """10 requests/s x 0.8 s = 8 of the valid stages; the last one has 12 a second."""
+    burnt = a_level(32, 12.0, 100.0, **BURNT)
+    found = knee("asymptotic", CONCURRENCY, *saturating(1, 2, 4, 8, 16), burnt)
+    assert (found.value, found.low) == (pytest.approx(8), pytest.approx(8))
+    assert found.text.startswith(
+        "Throughput was higher at concurrency 32, but may be off, so the knee may be higher than 8 "
+        "requests in flight: 10 requests/s (at concurrency 8), x"
+    )
+    assert "spare capacity" not in found.text
+
+
+@pytest.mark.parametrize(
+    ("slots", "value", "text"),
+    [
+        (4, 4, "The server has 4 slots, so above 4 in flight requests wait."),
+        (8, 8, "Below 8 requests in flight the server has spare capacity"),
+        (None, 8, "Below 8 requests in flight the server has spare capacity"),
+    ],
+)
+def test_no_knee_is_above_the_slots(slots: int | None, value: float, text: str) -> None:
+    knees = find_knees(CONCURRENCY, saturating(1, 2, 4, 8, 16))
+    (found,) = (k for k in limit_to_slots(CONCURRENCY, knees, slots) if k.rule == "asymptotic")
+    assert found.value == pytest.approx(value)
+    assert found.text.startswith(text)
+
+
+def test_a_sweep_beyond_the_slots_says_so() -> None:
+    run = replace(a_run(sweep="concurrency=1..8", users=None), server_flags={"total_slots": "4"})
+    stages = saturating(1, 2, 4, 8)
+    waiting = "4 slots: of 8 users 4 wait for a slot, and TTFT includes that wait."
+    assert waiting in summarise_levels(run, stages).findings
+    within = summarise_levels(run, stages[:3]).findings
+    unknown = summarise_levels(replace(run, server_flags={}), stages).findings
+    assert not any("slot" in text for text in (*within, *unknown))
 
 
 def test_one_valid_stage_has_no_knee() -> None:
