@@ -185,7 +185,8 @@ class PhaseRunner:
         )
         self._store.starts.append(start)
         self._first_requests = FirstRequestTimes(start.users)
-        logger.info(start.describe_plan())
+        if not self._settings.compares or len(self._store.starts) == 1:
+            logger.info(start.describe_plan())  # all blocks of a comparison start much alike
         if start.by != BY_RATE:
             longest_s = find_longest_start_s(self._settings, start)
             self._start = StartSpread(phase, start.over_s / users, longest_s / users)

@@ -525,10 +525,12 @@ def _gets_worse(rule: Rule, found: ObservedValue) -> bool:
 
 
 def _assumed(rule: Rule, found: ObservedValue, seen: Evaluation) -> str:
-    """What the decision rests on beside the values; empty: the limit is on the other side, or the
-    end of the interval is one that the values show."""
+    """What the decision, or the printed end of the interval, rests on beside the values; empty: the
+    values show that end."""
     up = _is_upper_assumed(rule)
-    if found.value is None or (rule.limit > found.value) != up:
+    if found.value is None:
+        return ""
+    if (rule.limit > found.value) != up and not found.extrapolated:
         return ""
     return _describe_assumption(rule, found, seen)
 

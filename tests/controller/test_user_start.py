@@ -1,17 +1,20 @@
 """User start: how fast users start, and what the report says of it."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from support.records import answered
 
+from locust_llm.controller.phases import PhaseRunner
 from locust_llm.controller.user_start import (
     FirstRequestTimes,
     ResponseTimes,
     find_longest_start_s,
     plan_user_start,
 )
+from locust_llm.records.phase_plan import PROFILING
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import ResponseTime, UserStart
 from locust_llm.settings.run_options import Settings
@@ -153,3 +156,21 @@ def test_a_start_takes_at_most_four_times_as_long_and_a_tenth_of_the_run(
 ) -> None:
     start = plan(seconds, **settings)
     assert find_longest_start_s(Settings(users=32, **settings), start) == pytest.approx(longest_s)
+
+
+@pytest.mark.parametrize(("compares", "lines"), [(True, 1), (False, 3)])
+def test_the_blocks_of_a_comparison_name_their_start_once(
+    compares: bool, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner: Any = object.__new__(PhaseRunner)
+    runner._settings = SimpleNamespace(compares=compares, spawn_rate=2.0)
+    runner.asked = SimpleNamespace(users=2, warmup_concurrency=None)
+    runner.stages = None
+    runner._users = SimpleNamespace(shaped=False)
+    runner._responses = ResponseTimes()
+    runner._context = SimpleNamespace(survey=SimpleNamespace(response_time=None))
+    runner._store = SimpleNamespace(starts=[])
+    with caplog.at_level("INFO", "locust_llm"):
+        for _ in range(3):
+            runner._spread_start(PROFILING)
+    assert len([line for line in caplog.messages if "2 users start" in line]) == lines

@@ -63,6 +63,8 @@ OF_TAGS: Final = {
 MAX_NAMES: Final = 4
 MAX_NAME: Final = 30
 """The names of requests in the sentence, and the characters of one."""
+FEW_BY_CHANCE: Final = 0.05
+"""Arrivals whose rate differs by a smaller share from the requested one need no word."""
 MAX_DIFFERENCES: Final = 3
 """The most differences of two arms in the sentence."""
 
@@ -191,7 +193,8 @@ def _load(conditions: Conditions, run: Run, summary: Summary) -> str:
         elif "rate" in ramp:
             load = of_ramp
         else:
-            load = f"At {format_brief(conditions.rate_per_s, '/s', 3)}{_on_average(run)}"
+            rate = format_brief(conditions.rate_per_s, "/s", 3)
+            load = f"At {rate}{_on_average(run) or _describe_arrival_rate(summary)}"
     else:
         load = (
             ""
@@ -201,6 +204,15 @@ def _load(conditions: Conditions, run: Run, summary: Summary) -> str:
     if "limit" in ramp and limit:
         load = f"{load or 'With'}{' and' * bool(load)} prefill limits {limit} together (a ramp)"
     return f"{load[:1].upper()}{load[1:]}"
+
+
+def _describe_arrival_rate(summary: Summary) -> str:
+    """`` (arrivals: 1.36/s)``, where chance made them differ from the requested rate. Empty: they
+    hardly do."""
+    delivery, rate = summary.delivery, summary.conditions.rate_per_s
+    if delivery is None or not rate or abs(delivery.offered_per_s / rate - 1) < FEW_BY_CHANCE:
+        return ""
+    return f" (arrivals: {format_brief(delivery.offered_per_s, '/s', 3)})"
 
 
 def _on_average(run: Run) -> str:

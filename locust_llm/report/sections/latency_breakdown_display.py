@@ -471,7 +471,7 @@ def _summarise_breakdown(breakdown: LatencyBreakdown, attribution: LatencyAttrib
     proxy = has_unknown_route(attribution) and any(part.name == SERVER for part in breakdown.parts)
     stood_still = (breakdown.stood_still_ms or 0.0) / whole_ms
     if stood_still >= MIN_NAMED:
-        parts += f"; {stood_still:.0%} of it the server stood still"
+        parts += f"; the server stood still for {stood_still:.0%} of this time"
     return (
         f"{name_breakdown(breakdown)}: "
         f"{parts}{'; this includes the path through the proxy' * proxy}."

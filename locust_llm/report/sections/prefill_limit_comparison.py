@@ -407,11 +407,11 @@ def _describe_too_few(
     start = "The prefill limits are not distinguished:"
     if whole < LEAST_ROUNDS:
         missing = f"{LEAST_ROUNDS} rounds at each limit are needed"
+        count = {0: "none was", 1: "1 was"}.get(whole, f"{whole} were")
         if len({one.rounds for one in regrets if not one.left_out}) == 1:
-            missing = f"{missing}, {whole} were done"
+            missing = f"{missing}, {count} done"
         elif least is not None:
             where = "without a limit" if least.limit is None else f"at limit {least.limit}"
-            count = {0: "none was", 1: "1 was"}.get(whole, f"{whole} were")
             missing = f"{missing}, and {where} {count} done"
         factor = LEAST_ROUNDS / max(rounds, 1)
     elif OBJECTIVES[objective].percentile is not None and fewest and fewest.values < LEAST_VALUES:
@@ -617,7 +617,9 @@ def _length_cells(row: LimitLengthRow, found: LimitComparison) -> tuple[str, ...
 
 def describe_method(found: LimitComparison) -> str:
     """What the table rests on."""
-    low, high = found.block_s
+    low, high = (f"{seconds:.1f}" for seconds in found.block_s)
+    blocks = f"{low} s" if low == high else f"{low} to {high} s"
+    which = "The round" if found.rounds == 1 else f"Each of the {found.rounds:,} rounds"
     same = (
         "with the same arrivals and lengths"
         if found.same_arrivals
@@ -625,9 +627,9 @@ def describe_method(found: LimitComparison) -> str:
     )
     left_open = sum(row.left_open for row in found.rows)
     text = (
-        "Regret: how much worse a limit is than the best one. Each of the "
-        f"{format_count(found.rounds, 'round')} has a block at each limit, in random order, "
-        f"{same}; blocks last {low:.1f} to {high:.1f} s. {format_count(found.left_out, 'request')} "
+        "Regret: how much worse a limit is than the best one. "
+        f"{which} has a block at each limit, in random order, "
+        f"{same}; blocks last {blocks}. {format_count(found.left_out, 'request')} "
         "in flight at a change of the limit are not counted"
     )
     if left_open:

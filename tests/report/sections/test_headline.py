@@ -41,11 +41,11 @@ def spread(count: int) -> list[Record]:
         ),
         (
             {"slo": ("ttft p50 < 3s", "error_rate < 5%"), "request_rate": 4.0},
-            "At 4/s p50 of TTFT is 100 ms, within 3 s; all 2 rules hold",
+            "At 4/s (arrivals: 1.99/s) p50 of TTFT is 100 ms, within 3 s; all 2 rules hold",
         ),
         (
             {"slo": ("ttft p50 < 3s", "ttft p99 < 202ms"), "request_rate": 4.0},
-            "At 4/s p50 of TTFT is 100 ms, within 3 s; ttft p99 < 202ms is INCONCLUSIVE: run roughly 10 s longer",
+            "At 4/s (arrivals: 1.99/s) p50 of TTFT is 100 ms, within 3 s; ttft p99 < 202ms is INCONCLUSIVE: run roughly 10 s longer",
         ),
         (
             {"slo": ("ttft p99 < 1ms", "itl avg < 1s", "error_rate > 5%", "warn: ttft p50 < 1ms")},
@@ -60,6 +60,7 @@ def spread(count: int) -> list[Record]:
     ],
 )
 def test_of_a_load_test(settings: dict[str, object], expected: str) -> None:
+    """199 arrivals in 100 s are 1.99/s."""
     assert said(*spread(199), **settings) == expected
 
 

@@ -231,7 +231,7 @@ def test_slow_requests_of_a_standstill_have_no_advice_on_prompts() -> None:
 
     text, line = explain((UNIX + 80.05, UNIX + 85.05))
     assert "in the server. 5 s of it is a standstill, when no token came." in text
-    assert "; 98% of it the server stood still." in line
+    assert "; the server stood still for 98% of this time." in line
     assert (
         "No token came for a while as 3 requests awaited the first token: 250 ms of the mean"
         in text

@@ -18,6 +18,7 @@ from locust_llm.report.sections.prefill_limit_comparison import (
     LimitComparison,
     compare_limits,
     describe_answer,
+    describe_method,
     make_limit_blocks,
     name_limits,
     plot_limits,
@@ -111,6 +112,19 @@ def test_too_few_rounds() -> None:
         "The prefill limits are not distinguished: 3 rounds at each limit are needed, 2 were done. Run "
         "for about 3 min or compare fewer limits."
     )
+
+
+def test_one_round_is_no_several_rounds() -> None:
+    regrets = [a_regret(limit, (0.0, math.inf), rounds=1) for limit in (None, 1)]
+    text = describe_answer(regrets, SHORT_TTFT, None, rounds=1, seconds=60.0)
+    assert "3 rounds at each limit are needed, 1 was done. " in text
+    found = LimitComparison(objective=SHORT_TTFT, answer="", rounds=1, block_s=(12.01, 12.04))
+    method = describe_method(found)
+    assert "The round has a block at each limit, " in method
+    assert "; blocks last 12.0 s. " in method
+    several = describe_method(replace(found, rounds=3, block_s=(11.0, 12.0)))
+    assert "Each of the 3 rounds has a block at each limit, " in several
+    assert "; blocks last 11.0 to 12.0 s. " in several
 
 
 def test_too_few_requests() -> None:
