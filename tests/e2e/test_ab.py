@@ -116,7 +116,7 @@ def test_what_cannot_be_is_refused_before_any_load(tmp_path: Path) -> None:
         for words, said in (
             ((), "ab needs --candidate URL"),
             (("--candidate", "localhost:1"), "the candidate: cannot reach http://localhost:1"),
-            (("--aa", "-t", "60s"), "10 are needed"),
+            (("--aa", "-t", "20s"), "use -t 44s"),
             (("--candidate-set", "header:X Y=sesame"), "write a header as header:NAME=VALUE"),
         ):
             done = ab(tmp_path / "r", "--base", url, *words)
