@@ -129,7 +129,7 @@ def _count(
     )
 
 
-class Stratum(NamedTuple):
+class PromptStratum(NamedTuple):
     """The answers to one prompt of one server, asked in one way."""
 
     hits: int
@@ -139,7 +139,9 @@ class Stratum(NamedTuple):
     idle_answers: int
 
 
-def _group(compared: Iterable[ComparedAnswer], idle: Iterable[ComparedAnswer]) -> list[Stratum]:
+def _group(
+    compared: Iterable[ComparedAnswer], idle: Iterable[ComparedAnswer]
+) -> list[PromptStratum]:
     counts: defaultdict[tuple[str, int, bool], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for place, group in ((0, compared), (2, idle)):
         for one in group:
@@ -147,10 +149,10 @@ def _group(compared: Iterable[ComparedAnswer], idle: Iterable[ComparedAnswer]) -
             stratum = counts[answer.server, answer.prompt, answer.streamed]
             stratum[place] += one.difference is not None and one.difference.is_mismatch
             stratum[place + 1] += 1
-    return [Stratum(*stratum) for stratum in counts.values()]
+    return [PromptStratum(*stratum) for stratum in counts.values()]
 
 
-def compute_strata_p(strata: Iterable[Stratum]) -> float:
+def compute_strata_p(strata: Iterable[PromptStratum]) -> float:
     """The probability of at least so many hits in the situation, if in each stratum all hits fell
     by chance on its answers, idle or not (Fisher's exact test, one-sided)."""
     total = 0
@@ -161,7 +163,7 @@ def compute_strata_p(strata: Iterable[Stratum]) -> float:
     return min(1.0, sum(chances[total:]))
 
 
-def _list_chances(stratum: Stratum) -> list[float]:
+def _list_chances(stratum: PromptStratum) -> list[float]:
     """The probability of 0, 1, 2 and so on of its hits among the answers in the situation."""
     hits = stratum.hits + stratum.idle_hits
     ways = math.comb(stratum.answers + stratum.idle_answers, hits)

@@ -15,7 +15,7 @@ import msgspec
 
 from locust_llm.answers.answer_integrity import find_duplicates
 from locust_llm.answers.compare_answers import ComparedAnswer, compare_with_idle
-from locust_llm.answers.fault_names import DUPLICATE_ID, FAULT_SENTENCES
+from locust_llm.answers.fault_names import DUPLICATE_ID, FAULT_SENTENCES, FOREIGN_MARKER
 from locust_llm.answers.mismatch_rates import (
     IDLE_SERVER,
     LOADED_SERVER,
@@ -57,22 +57,27 @@ class AnswerIsolation(msgspec.Struct, frozen=True, kw_only=True):
     """All answers that have their own marker."""
     leaks: int
     """The answers with a foreign marker."""
+    reference_leaks: int = 0
+    """The reference answers with one."""
     faults: dict[str, int] = {}
     """How many answers had each fault, by its name."""
 
     @property
     def sensitivity(self) -> float:
-        """The share of marked answers that have their own marker: a swapped one would show."""
-        return self.repeated / self.marked if self.marked else 0.0
+        """The share of answers that have their own marker: a swapped one would show."""
+        return self.repeated / self.answers if self.answers else 0.0
+
+    @property
+    def all_leaks(self) -> int:
+        return self.leaks + self.reference_leaks
 
     @property
     def most_swapped(self) -> float | None:
         """Without a leak, at most this share of answers was swapped, with 95 % confidence. None:
         there is no bound."""
-        if self.leaks or not self.repeated:
+        if self.all_leaks or not self.repeated:
             return None
-        seen = self.answers * self.sensitivity
-        return float(1 - (1 - CONFIDENCE) ** (1 / seen))
+        return float(1 - (1 - CONFIDENCE) ** (1 / self.repeated))
 
 
 class ShownDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +123,7 @@ class AnswersUnderLoad(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_alarming(self) -> bool:
         """An answer was wrong, or the load makes answers differ."""
-        if self.isolation.leaks or self.isolation.faults:
+        if self.isolation.all_leaks or self.isolation.faults:
             return True
         references = self.references
         return references is not None and (
@@ -251,6 +256,17 @@ def _describe_situation(answer: ReferenceAnswer) -> str:
     return ", ".join([*filter(None, [answer.server]), *parts])
 
 
+def describe_foreign_markers(isolation: AnswerIsolation) -> str:
+    """Where foreign markers were found, as a part of a sentence."""
+    where = list[str]()
+    if isolation.leaks:
+        where.append(f"{isolation.leaks:,} of {isolation.answers:,} answers")
+    if isolation.reference_leaks:
+        where.append(format_count(isolation.reference_leaks, "reference answer"))
+    verb = "contains" if isolation.all_leaks == 1 else "contain"
+    return f"{' and '.join(where)} {verb} the session marker of another session"
+
+
 def is_worse_under_load(references: ReferenceComparison) -> bool:
     """More answers differ than chance allows, or some by a wide margin, which none did idle."""
     load = find_rate(references.rates, LOADED_SERVER)
@@ -267,7 +283,9 @@ def find_answer_results(
     """The results of a run, or of a stage. None: answers were not checked."""
     if not run.settings.check_answers:
         return None
-    return AnswersUnderLoad(
-        isolation=measure_isolation(records),
-        references=compare_references(select_answers(references, run), records),
-    )
+    isolation = measure_isolation(records)
+    compared = compare_references(select_answers(references, run), records)
+    if compared is not None:
+        leaks = compared.faults.get(FOREIGN_MARKER, 0)
+        isolation = msgspec.structs.replace(isolation, reference_leaks=leaks)
+    return AnswersUnderLoad(isolation=isolation, references=compared)

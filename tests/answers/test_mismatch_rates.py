@@ -14,8 +14,8 @@ from locust_llm.answers.compare_answers import (
     ComparedAnswer,
 )
 from locust_llm.answers.mismatch_rates import (
+    PromptStratum,
     RequestEnds,
-    Stratum,
     compute_mismatch_rates,
     compute_strata_p,
     find_rate,
@@ -35,19 +35,21 @@ def compared(asked: str, size: str = "", **fields: Any) -> ComparedAnswer:
 
 def test_fishers_lady_tasting_tea() -> None:
     """Three of four cups right of each kind: 17 of the 70 ways are as good (Fisher, 1935)."""
-    assert compute_strata_p([Stratum(3, 4, 1, 4)]) == pytest.approx(17 / 70)
-    assert compute_strata_p([Stratum(4, 4, 0, 4)]) == pytest.approx(1 / 70)
-    assert compute_strata_p([Stratum(0, 4, 0, 4)]) == 1.0
+    assert compute_strata_p([PromptStratum(3, 4, 1, 4)]) == pytest.approx(17 / 70)
+    assert compute_strata_p([PromptStratum(4, 4, 0, 4)]) == pytest.approx(1 / 70)
+    assert compute_strata_p([PromptStratum(0, 4, 0, 4)]) == 1.0
     assert compute_strata_p([]) == 1.0
 
 
 def test_strata_add_up_and_one_without_idle_answers_has_no_say() -> None:
     """Of two prompts, with one hit each among two loaded and two idle answers: both hits are loaded
     ones in 1/4 of the ways. What only the load was asked says nothing."""
-    both = [Stratum(1, 2, 0, 2)] * 2
+    both = [PromptStratum(1, 2, 0, 2)] * 2
     assert compute_strata_p(both) == pytest.approx(1 / 4)
-    assert compute_strata_p([*both, Stratum(5, 9, 0, 0)]) == pytest.approx(1 / 4)
-    assert compute_strata_p([Stratum(1, 2, 0, 2), Stratum(0, 2, 1, 2)]) == pytest.approx(3 / 4)
+    assert compute_strata_p([*both, PromptStratum(5, 9, 0, 0)]) == pytest.approx(1 / 4)
+    assert compute_strata_p(
+        [PromptStratum(1, 2, 0, 2), PromptStratum(0, 2, 1, 2)]
+    ) == pytest.approx(3 / 4)
 
 
 def test_a_situation_counts_its_answers_and_near_ties_are_no_mismatch() -> None:

@@ -19,6 +19,7 @@ from locust_llm.report.answer_results import (
     AnswersUnderLoad,
     ReferenceComparison,
     ShownDifference,
+    describe_foreign_markers,
     find_answer_results,
     is_worse_under_load,
 )
@@ -34,14 +35,11 @@ ANSWERS: Final = "answers"
 # -- sentences -------------------------------------------------------------------------------------
 
 
-def describe_isolation(isolation: AnswerIsolation) -> str:
+def describe_leaks(isolation: AnswerIsolation) -> str:
     """One sentence, the result first."""
     answers = f"{isolation.answers:,} answers"
-    if isolation.leaks:
-        verb = "holds" if isolation.leaks == 1 else "hold"
-        return (
-            f"LEAK: {isolation.leaks:,} of {answers} {verb} the session marker of another session."
-        )
+    if isolation.all_leaks:
+        return f"LEAK: {describe_foreign_markers(isolation)}."
     if not isolation.answers:
         return "No answer was searched for session markers of others."
     if not isolation.marked:
@@ -90,7 +88,7 @@ def describe_faults(faults: Mapping[str, int], whose: str) -> str:
 def format_answers_line(found: AnswersUnderLoad) -> str:
     """The result of all checks for the console and the begin of the report."""
     isolation, references = found.isolation, found.references
-    sentences = [describe_isolation(isolation), describe_faults(isolation.faults, "Answers")]
+    sentences = [describe_leaks(isolation), describe_faults(isolation.faults, "Answers")]
     if references is not None:
         sentences.append(describe_references(references))
         sentences.append(describe_faults(references.faults, "Reference answers"))
@@ -113,13 +111,13 @@ def _percent(share: float | None) -> str:
 def make_answers_blocks(found: AnswersUnderLoad) -> Iterator[Block]:
     yield Heading("Answers under load")
     isolation, references = found.isolation, found.references
-    yield TextBlock(describe_isolation(isolation), loud=bool(isolation.leaks))
+    yield TextBlock(describe_leaks(isolation), loud=bool(isolation.all_leaks))
     yield TextBlock(
         f"Own marker repeated: in {isolation.asked_repeated:,} of {isolation.asked:,} answers that "
         f"were asked for it, and in {isolation.repeated:,} of {isolation.marked:,} in all."
     )
     yield from _make_fault_blocks(isolation, references)
-    if isolation.leaks or isolation.faults:
+    if isolation.all_leaks or isolation.faults:
         yield TextBlock(
             f"{ANSWER_FAULTS_FILE} has wrong answers with their requests and the requests that "
             "overlapped with them."

@@ -1,13 +1,14 @@
 """Answer rule values: what a rule on answers is about (``leaks``, ``mismatch_rate``,
 ``broken_text``), with its interval."""
 
-from locust_llm.answers.fault_names import BROKEN_TEXT, FOREIGN_MARKER
+from locust_llm.answers.fault_names import BROKEN_TEXT
 from locust_llm.answers.mismatch_rates import LOADED_SERVER, find_rate
 from locust_llm.report.answer_results import (
     LEAST_SENSITIVITY,
     AnswerIsolation,
     AnswersUnderLoad,
     ReferenceComparison,
+    describe_foreign_markers,
 )
 from locust_llm.slo.binomial_intervals import TAIL, binomial_shares
 from locust_llm.slo.metric_definitions import LEAKS, MISMATCH_RATE
@@ -21,25 +22,17 @@ def observe_answers(word: str, found: AnswersUnderLoad | None) -> ObservedValue:
     if found is None:
         return ObservedValue(None, note="answers were not checked")
     if word == LEAKS:
-        return _observe_leaks(found.isolation, found.references)
+        return _observe_leaks(found.isolation)
     if word == MISMATCH_RATE:
         return _observe_mismatches(found.references)
     return _observe_broken_text(found.isolation)
 
 
-def _observe_leaks(
-    isolation: AnswerIsolation, references: ReferenceComparison | None
-) -> ObservedValue:
-    """Answers of the load and to reference prompts."""
+def _observe_leaks(isolation: AnswerIsolation) -> ObservedValue:
     answers = format_count(isolation.answers, "answer")
-    of_references = 0 if references is None else references.faults.get(FOREIGN_MARKER, 0)
-    leaks = isolation.leaks + of_references
-    if leaks:
-        holds = "contains" if isolation.leaks == 1 else "contain"
-        note = f"{isolation.leaks:,} of {answers} {holds} the session marker of another session"
-        if of_references:
-            note += f", and {format_count(of_references, 'reference answer')}"
-        return ObservedValue(float(leaks), None, isolation.answers, note=note)
+    if isolation.all_leaks:
+        note = describe_foreign_markers(isolation)
+        return ObservedValue(float(isolation.all_leaks), None, isolation.answers, note=note)
     if not isolation.answers:
         return ObservedValue(None, note="no answer was searched for session markers")
     if not isolation.marked:

@@ -36,7 +36,7 @@ from locust_llm.report.answer_results import (
 from locust_llm.report.console_summary import format_ending
 from locust_llm.report.document_blocks import TableBlock, TextBlock
 from locust_llm.report.sections.answers_under_load import (
-    describe_isolation,
+    describe_leaks,
     describe_references,
     format_answers_line,
     make_answers_blocks,
@@ -70,7 +70,7 @@ def isolation(**counts: Any) -> AnswerIsolation:
 
 def test_no_leak_is_reported_with_the_bound_that_the_answers_give() -> None:
     """1 - 0.05^(1 / 223) is 1.33%: 223 of 1,240 is 18%."""
-    assert describe_isolation(isolation()) == (
+    assert describe_leaks(isolation()) == (
         "No leak in 1,240 answers; a swapped answer would have shown in 18% of cases, so at most "
         "1.3% were swapped (95%)."
     )
@@ -79,12 +79,21 @@ def test_no_leak_is_reported_with_the_bound_that_the_answers_give() -> None:
 @pytest.mark.parametrize(
     ("counts", "sentence"),
     [
-        ({"leaks": 3}, "LEAK: 3 of 1,240 answers hold the session marker of another session."),
-        ({"leaks": 1}, "LEAK: 1 of 1,240 answers holds the session marker of another session."),
+        ({"leaks": 3}, "LEAK: 3 of 1,240 answers contain the session marker of another session."),
+        ({"leaks": 1}, "LEAK: 1 of 1,240 answers contains the session marker of another session."),
         (
             {"repeated": 12, "asked_repeated": 12},
             "No leak in 1,240 answers, but leaks could hardly be seen: the model repeated its "
             "marker in 12 of 240 requests that asked for it.",
+        ),
+        (
+            {"reference_leaks": 1},
+            "LEAK: 1 reference answer contains the session marker of another session.",
+        ),
+        (  # 1 - 0.05^(1 / 40): only 40 texts could have shown, however few prompts had a marker
+            {"marked": 80, "asked": 40, "asked_repeated": 40, "repeated": 40},
+            "No leak in 1,240 answers; a swapped answer would have shown in 3.2% of cases, so at "
+            "most 7.2% were swapped (95%).",
         ),
         ({"answers": 0}, "No answer was searched for session markers of others."),
         (
@@ -94,7 +103,7 @@ def test_no_leak_is_reported_with_the_bound_that_the_answers_give() -> None:
     ],
 )
 def test_the_sentence_says_what_the_checks_could_see(counts: dict[str, int], sentence: str) -> None:
-    assert describe_isolation(isolation(**counts)) == sentence
+    assert describe_leaks(isolation(**counts)) == sentence
 
 
 def test_checks_of_records_are_counted() -> None:
@@ -118,7 +127,7 @@ def test_checks_of_records_are_counted() -> None:
         leaks=2,
         faults={"duplicate_id": 2, "wrong_usage": 2, "lost_delta": 1},
     )
-    assert (found.sensitivity, found.most_swapped) == (0.5, None)
+    assert (found.sensitivity, found.most_swapped) == (0.4, None)
 
 
 @pytest.mark.parametrize(("swapped", "sensitivity"), [(0.02, 0.18), (0.005, 0.9), (0.1, 0.05)])
@@ -316,7 +325,7 @@ def test_console_page_and_markdown_have_the_result(tmp_path: Path) -> None:
 def test_a_leak_comes_first_on_console_and_page(tmp_path: Path) -> None:
     records = [checked(repeated=True, asked=True, id_hash=n) for n in range(99)]
     console, markdown = write(tmp_path, [*records, checked(foreign=(5,))], [])
-    leak = "LEAK: 1 of 100 answers holds the session marker of another session."
+    leak = "LEAK: 1 of 100 answers contains the session marker of another session."
     assert console.index(leak) < console.index("From 100 answered requests")
     assert markdown.index(leak) < markdown.index("## Answers under load")
     assert "answer\\_faults.jsonl has wrong answers with their requests" in markdown

@@ -73,9 +73,7 @@ def test_a_leak_into_a_reference_answer_fails_too() -> None:
     leaked = replace(reference(UNDER_LOAD), faults=(FOREIGN_MARKER,))
     found = judged(LEAK, answers(200, repeated=40), [reference(IDLE), leaked])
     assert (found.status, found.observed) == (FAIL, 1.0)
-    assert found.reason == (
-        "0 of 200 answers contain the session marker of another session, and 1 reference answer"
-    )
+    assert found.reason == ("1 reference answer contains the session marker of another session")
 
 
 @pytest.mark.parametrize(
