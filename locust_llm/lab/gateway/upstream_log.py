@@ -1,0 +1,120 @@
+"""Upstream log: one line of JSON for each request that reached the upstream. Standard library only,
+as the upstream writes it.
+
+Each replica writes a file of its own, ``upstream-0.jsonl`` and so on, in the folder of the run.
+``read_upstream_log`` reads them all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+CANARY: Final = "gwbench-canary"
+"""Values of headers that hold this are the bench's own, and stay readable."""
+SECRET_HEADERS: Final = (
+    "authorization", "proxy-authorization", "x-api-key", "api-key", "cookie", "x-goog-api-key",
+)  # fmt: skip
+COMPLETE: Final = "complete"
+CLIENT_GONE: Final = "client gone"
+FAULT: Final = "fault"
+
+
+@dataclass(slots=True, kw_only=True)
+class UpstreamRequest:
+    """Holds what the upstream knows of one request. Moments are ns of CLOCK_MONOTONIC."""
+
+    id: str
+    """Empty: the request had no script."""
+    replica: int = 0
+    connection: int = 0
+    """The number of the connection at this replica, counted from 1."""
+    method: str = ""
+    path: str = ""
+    version: str = "1.1"
+    """Of HTTP."""
+    received_ns: int = 0
+    """The kernel's stamp of the request's last byte."""
+    headers: list[tuple[str, str]] = field(default_factory=list)
+    model: str = ""
+    stream: bool = False
+    include_usage: bool = False
+    body_bytes: int = 0
+    body_sha: str = ""
+    arrival: int = 1
+    """2: this id came for the second time, at whichever replica. ``read_upstream_log`` counts."""
+    fault: str = ""
+    """The fault that the answer really got."""
+    status: int = 200
+    writes: int = 0
+    words: int = 0
+    """So many words were written."""
+    first_sent_ns: int = 0
+    """Just before the write of the first word; 0: there was none."""
+    last_sent_ns: int = 0
+    """Just before the last write."""
+    blocked: int = 0
+    """So many writes found the kernel's buffer full. What they stamped went out later."""
+    end: str = ""
+    """COMPLETE, CLIENT_GONE or FAULT."""
+    gone_ns: int = 0
+    """The upstream saw the end of the connection at this moment, while it answered or stalled. 0:
+    it did not."""
+
+
+def mask_secrets(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The headers, with a hash in place of each secret that is not the bench's own."""
+    return [(name, _mask(name, value)) for name, value in headers]
+
+
+def _mask(name: str, value: str) -> str:
+    if name.lower() not in SECRET_HEADERS or CANARY in value:
+        return value
+    return f"sha256:{hashlib.sha256(value.encode()).hexdigest()[:16]}"
+
+
+def encode_log_line(request: UpstreamRequest) -> str:
+    return json.dumps(asdict(request), separators=(",", ":")) + "\n"
+
+
+def name_log_file(replica: int) -> str:
+    return f"upstream-{replica}.jsonl"
+
+
+def read_upstream_log(folder: Path) -> list[UpstreamRequest]:
+    """The requests of all replicas in the order of their arrival. ``arrival`` counts the arrivals
+    of each id. A last line that is cut off (the replica was killed) is left out. Raises OSError."""
+    requests = list[UpstreamRequest]()
+    for path in sorted(folder.glob(name_log_file(0).replace("0", "*"))):
+        requests += _parse_lines(path.read_text("utf-8").splitlines())
+    return count_arrivals(requests)
+
+
+def count_arrivals(requests: Sequence[UpstreamRequest]) -> list[UpstreamRequest]:
+    """The requests in the order of their arrival, each with its ``arrival``."""
+    seen = dict[str, int]()
+    counted = list[UpstreamRequest]()
+    for request in sorted(requests, key=lambda request: request.received_ns):
+        if request.id:
+            seen[request.id] = seen.get(request.id, 0) + 1
+            request = replace(request, arrival=seen[request.id])
+        counted.append(request)
+    return counted
+
+
+def _parse_lines(lines: Iterable[str]) -> list[UpstreamRequest]:
+    known = {one.name for one in fields(UpstreamRequest)}
+    requests = list[UpstreamRequest]()
+    for line in lines:
+        try:
+            values: dict[str, Any] = json.loads(line)
+        except ValueError:
+            continue
+        values = {name: value for name, value in values.items() if name in known}
+        values["headers"] = [(name, value) for name, value in values.get("headers", ())]
+        requests.append(UpstreamRequest(**values))
+    return requests

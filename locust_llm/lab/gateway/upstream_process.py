@@ -1,0 +1,138 @@
+"""Upstream process: starts the timed upstream, one process for each replica, and ends it."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Self
+
+MODULE: Final = "locust_llm.lab.gateway.timed_upstream"
+BACKLOG: Final = 4096
+PATIENCE_S: Final = 2.0
+"""A process is killed after so long."""
+
+
+class UpstreamReplica:
+    """One process. It accepts connections from the moment it is made: they wait in the kernel until
+    it runs."""
+
+    def __init__(
+        self, folder: Path, number: int = 0, port: int = 0, host: str = "127.0.0.1"
+    ) -> None:
+        """``port`` 0: any free one. The log is in ``folder``. Raises OSError, whose text names the
+        port."""
+        self._alive, theirs = os.pipe()
+        self._folder = folder
+        self.number = number
+        self.host = host
+        try:
+            with socket.socket() as listener:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    listener.bind((host, port))
+                except OSError as error:
+                    raise OSError(error.errno, explain_taken_port(host, port, error)) from None
+                listener.listen(BACKLOG)
+                self.port: int = listener.getsockname()[1]
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", MODULE, str(number), str(folder)],
+                    stdin=listener.fileno(),
+                    stdout=theirs,
+                    start_new_session=True,
+                )
+        except BaseException:
+            os.close(self._alive)
+            raise
+        finally:
+            os.close(theirs)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self) -> None:
+        """End it as a crash would: the kernel closes its connections."""
+        with suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def close(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """End it, and wait until its log is whole."""
+        if self._alive >= 0:
+            os.close(self._alive)
+            self._alive = -1
+        try:
+            self._process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def read_cpu_s(self) -> float | None:
+        """The CPU seconds of its only thread so far. None: the kernel does not report them."""
+        try:
+            return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
+        except (OSError, ValueError, IndexError):
+            return None
+
+
+class UpstreamReplicas:
+    """All replicas of a run, at ports in a row."""
+
+    def __init__(
+        self, folder: Path, count: int = 1, port: int = 0, host: str = "127.0.0.1"
+    ) -> None:
+        """``port`` 0: any free ones. Raises OSError."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self._replicas: list[UpstreamReplica] = []
+        try:
+            for number in range(count):
+                own = port + number if port else 0
+                self._replicas.append(UpstreamReplica(folder, number, own, host))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *ignored: object) -> None:
+        self.close()
+
+    def __getitem__(self, number: int) -> UpstreamReplica:
+        return self._replicas[number]
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+    @property
+    def urls(self) -> Sequence[str]:
+        host = "127.0.0.1" if self._replicas[0].host in ("", "0.0.0.0") else self._replicas[0].host
+        return [f"http://{host}:{replica.port}" for replica in self._replicas]
+
+    def kill(self, number: int) -> None:
+        """End one replica as a crash would."""
+        self._replicas[number].kill()
+
+    def restart(self, number: int) -> None:
+        """Start a replica again at its port, after ``kill``. Its log goes on. Raises OSError."""
+        old = self._replicas[number]
+        old.close()
+        self._replicas[number] = UpstreamReplica(self.folder, number, old.port, old.host)
+
+    def close(self) -> None:
+        for replica in self._replicas:
+            replica.close()
+
+
+def explain_taken_port(host: str, port: int, error: OSError) -> str:
+    """Why the upstream cannot listen there, and what to do."""
+    why = os.strerror(error.errno) if error.errno else str(error)
+    return (
+        f"the upstream cannot listen at {host}:{port} ({why.lower()}): end what listens there, or "
+        f"give another --upstream port and point the gateway to it"
+    )
