@@ -18,7 +18,7 @@ from locust_llm.slo.metric_definitions import RuleMeasure as Measure
 PAGE: Final = Path(__file__).parent / "reference" / "metrics.md"
 BEGIN: Final = "<!-- {}, made by docs/generate_metrics.py: do not edit -->\n"
 END: Final = "<!-- end -->\n"
-HEAD: Final = "| metric | definition | word in rules | tag |\n|---|---|---|---|\n"
+HEAD: Final = "| metric | definition | names |\n|---|---|---|\n"
 
 
 def page() -> str:
@@ -47,10 +47,11 @@ def _measure_row(measure: Measure) -> str:
 
 
 def _row(label: str, means: str, word: str, tag: str) -> str:
-    """With the other names of ``word`` that rules know; the tag is one of them."""
+    """With every name of ``word`` that rules know, the tag last. Without one only files have it."""
     others = [name for name, one in BY_NAME.items() if one.word == word and name != tag]
-    words = ", ".join(f"`{name}`" for name in dict.fromkeys((word, *others)) if name)
-    return f"| {label} | {means} | {words} | `{tag}` |\n"
+    words = [name for name in dict.fromkeys((word, *others)) if name not in ("", tag)]
+    names = ", ".join(f"`{name}`" for name in (*words, tag))
+    return f"| {label} | {means} | {names if word else f'({names})'} |\n"
 
 
 if __name__ == "__main__":

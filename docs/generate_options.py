@@ -5,7 +5,7 @@ import os
 import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentParser, HelpFormatter, _SubParsersAction
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -61,31 +61,35 @@ GUIDES: Final = {
     "upload": "../../how-to/kubernetes.md#results-in-a-store",
 }
 """The page that explains each command."""
+SAME_OPTIONS: Final = {
+    "history": ("compare", "", "choose-"),
+    "plan": ("twin", "predict", "predict-"),
+}
+"""Commands that share options with a command of another page: that command, its subcommand and the
+beginning of its anchors."""
 ENVIRONMENT: Final = """\
 Each option that takes a value can also be set by an environment variable or in a configuration file: `--request-rate` is
-`LOCUST_LLM_REQUEST_RATE`. `OPENAI_API_KEY` holds the key of the server, `LOCUST_LLM_HEADERS` one header per line, and
-`REQUESTS_CA_BUNDLE` or `SSL_CERT_FILE` a certificate authority. Times are in seconds and lengths in tokens, unless an option has
-another unit.
+`LOCUST_LLM_REQUEST_RATE`, and `--header` is `LOCUST_LLM_HEADERS`. A *repeatable* option has one value per line there.
+`OPENAI_API_KEY` holds the server's key. Integers are at least 1 and other numbers above 0, unless a range is shown.
 """
 LOCUSTS_OPTIONS: Final = """\
 ## Locust
 
-The options of Locust that most runs need. [All others](https://docs.locust.io/en/stable/configuration.html) work too.
+[All other options](https://docs.locust.io/en/stable/configuration.html) of Locust work too.
 
 | option | meaning | default |
 |---|---|---|
 | <a id="host"></a>`-H`, `--host` | server, with or without scheme and `/v1`; [several](../../how-to/routers.md), comma-separated | |
-| <a id="users"></a>`-u`, `--users` | concurrent users; with a request rate the maximum number of concurrent sessions | 1 |
+| <a id="users"></a>`-u`, `--users` | concurrent users; with a request rate the most concurrent sessions | 1 |
 | <a id="spawn-rate"></a>`-r`, `--spawn-rate` | users started per second | a closed loop: over [one response time](../../how-to/load-modes.md#start) |
-| <a id="run-time"></a>`-t`, `--run-time` | length of the profiling phase, such as `90`, `90s` or `10m` | until Ctrl-C |
+| <a id="run-time"></a>`-t`, `--run-time` | length of the profiling phase, such as `90s` or `10m` | until Ctrl-C |
 | <a id="stop-timeout"></a>`-s`, `--stop-timeout` | grace period for open requests at the end, in seconds | 30 |
 | <a id="headless"></a>`--headless` | no web page | |
 | <a id="processes"></a>`--processes` | worker processes on this machine; `auto`: [one per core but one](../../how-to/distributed.md) | 1 |
 | <a id="locustfile"></a>`-f`, `--locustfile` | locustfile of your own; `locust-llm run` brings its own | |
 | <a id="otel"></a>`--otel` | sends spans and metrics to an [OpenTelemetry collector](../../how-to/opentelemetry.md#opentelemetry) | |
 """
-HEAD: Final = "| option | value | default | example | meaning |\n|---|---|---|---|---|\n"
-SHORT_HEAD: Final = "| option | value | default | meaning |\n|---|---|---|---|\n"
+HEAD: Final = "| option | value | default | meaning |\n|---|---|---|---|\n"
 OF_OWN: Final = ("ab", "probe")
 """Groups of the commands with that name, which take the options of a run too."""
 FLAGS_OF_RUN: Final = {option.flag: option for option in OPTIONS if option.group not in OF_OWN}
@@ -105,14 +109,14 @@ def pages() -> dict[Path, str]:
     made = {"run": _page_of_run(of_run)}
     made["ab"] = _page_of_own(
         "ab",
-        "Compares a baseline with a candidate: two servers, or two settings of one server. It sends load to both in "
-        "turn, in short blocks, and compares block with block. `--base` is another name of `--host`.",
+        "Compares a baseline with a candidate: two servers, or two settings of one server. It sends short blocks of load "
+        "to both in turn. `--base` is another name of `--host`.",
         [option for option in OPTIONS if option.group == "ab"],
     )
     made["verify"] = _page_of_own(
         "verify",
-        "Checks whether answers stay right under load. It is a run with `--check-answers`, at 4, 16 and 64 users for five "
-        "minutes, with shared prefixes and cancelled requests. Each option replaces a choice.",
+        "Checks whether answers stay right under load: a run with `--check-answers`, at 4, 16 and 64 users for five "
+        "minutes, with shared prefixes and cancelled requests. Options change these choices.",
         [],
     )
     made["probe"] = _page_of_own(
@@ -147,7 +151,7 @@ def _index(made: Iterable[str]) -> str:
     ]
     return (
         f"# Commands and options\n\n{MADE}\nA page for each command. `locust-llm COMMAND --help` prints the same options; "
-        "`run --help` shows the ones that\nmost runs need, and `run --help-all` shows all.\n\n"
+        "`run --help-all` shows those\nthat few runs need, too.\n\n"
         f"| command | what it does |\n|---|---|\n{''.join(rows)}\nOptions can also be set by [environment variables and configuration files](run.md).\n"
     )
 
@@ -168,9 +172,11 @@ def _page_of_run(options: Iterable[Option]) -> str:
 
 
 def _page_of_own(command: str, what: str, options: Iterable[Option]) -> str:
+    rows = "".join(map(_row, options))
+    table = f"\n{HEAD}{rows}" if rows else ""
     return (
         f"{_title(command)}{what} It also takes the [options of a run](run.md).\n\n"
-        f"```text\n{USAGES[command]}\n```\n\n{_guide(command)}{_groups(options)}"
+        f"```text\n{USAGES[command]}\n```\n{table}\n{_guide(command)}"
     )
 
 
@@ -178,7 +184,7 @@ def _groups(options: Iterable[Option]) -> str:
     parts = []
     for name, members in groupby(options, key=lambda option: option.group):
         title, what, example = GROUPS[name]
-        parts.append(f"\n## {title}\n\n{what}\n\n```sh\n{example}\n```\n\n{HEAD}")
+        parts.append(f"\n## {title}\n\n{_text(what)}\n\n```sh\n{example}\n```\n\n{HEAD}")
         parts += map(_row, members)
     return "".join(parts)
 
@@ -190,9 +196,9 @@ def _page_of_command(command: str) -> str:
         *choosers, parser = _find_parsers(command, words)
         if subcommand:
             text += f"\n## {subcommand}\n"
-        text += _parser_text(parser, f"{subcommand}-" if subcommand else "")
+        text += _parser_text(parser, f"{subcommand}-" if subcommand else "", command)
         for chooser in choosers:
-            text += f"\n## Choose runs\n\n{SHORT_HEAD}{_rows(chooser, 'choose-')}"
+            text += f"\n## Choose runs\n\n{HEAD}{_rows(chooser, 'choose-', set())}"
     return f"{text}\n{_guide(command)}"
 
 
@@ -229,24 +235,63 @@ def _choose_subparser(parser: ArgumentParser, words: list[str]) -> ArgumentParse
     return parser
 
 
-def _parser_text(parser: ArgumentParser, prefix: str) -> str:
+def _parser_text(parser: ArgumentParser, prefix: str, command: str) -> str:
     described = " ".join((parser.description or "").replace("%(prog)s", parser.prog).split())
     text = f"\n{_text(described)}\n" if described else ""
     text += f"\n```text\n{_short_usage(parser)}\n```\n"
     actions = list(_shown_actions(parser))
-    shared = [flag for action in actions if (flag := _flag_of_run(action))]
-    if rows := _rows(parser, prefix):
-        text += f"\n{SHORT_HEAD}{rows}"
-    if shared:
-        links = ", ".join(f"[`{flag}`](run.md#{flag.lstrip('-')})" for flag in shared)
-        text += f"\nAs for [`run`](run.md): {links}.\n"
+    of_run = [flag for action in actions if (flag := _flag_of_run(action))]
+    other, subcommand, anchors = SAME_OPTIONS.get(command, ("", "", ""))
+    of_other = _find_shared_flags(actions, other, subcommand) if other else []
+    if rows := _rows(parser, prefix, {*of_run, *of_other}):
+        text += f"\n{HEAD}{rows}"
+    if of_run:
+        text += f"\nAs for [`run`](run.md): {_link_flags_of_run(of_run)}.\n"
+    if of_other:
+        name = f"{other} {subcommand}".strip()
+        text += f"\nAs for [`{name}`]({other}.md): {_link_flags(of_other, other, anchors)}.\n"
     return text
 
 
-def _rows(parser: ArgumentParser, prefix: str) -> str:
-    """A row for each argument that ``run`` has not."""
-    actions = (action for action in _shown_actions(parser) if not _flag_of_run(action))
-    return "".join(_action_row(parser, action, prefix) for action in actions)
+def _find_shared_flags(actions: Iterable[Action], command: str, subcommand: str) -> list[str]:
+    """The flags that a command has too, with the same text."""
+    parsers = _find_parsers(command, [subcommand] if subcommand else [])
+    texts = {
+        flag: action.help
+        for parser in parsers
+        for action in _shown_actions(parser)
+        for flag in action.option_strings
+    }
+    flags = [
+        (action.option_strings[-1], action.help) for action in actions if action.option_strings
+    ]
+    return [flag for flag, text in flags if flag in texts and texts[flag] == text]
+
+
+def _link_flags_of_run(flags: Sequence[str]) -> str:
+    """A link to each option, or to its group where all options of the group are among them."""
+    rest = list(flags)
+    links = list[str]()
+    for name, members in groupby(FLAGS_OF_RUN.values(), key=lambda option: option.group):
+        of_group = {option.flag for option in members}
+        if of_group <= {*rest}:
+            title = GROUPS[name].title
+            links.append(f"the options of [{title}](run.md#{title.lower().replace(' ', '-')})")
+            rest = [flag for flag in rest if flag not in of_group]
+    return ", ".join([*links, *filter(None, [_link_flags(rest, "run", "")])])
+
+
+def _link_flags(flags: Iterable[str], command: str, anchors: str) -> str:
+    return ", ".join(f"[`{flag}`]({command}.md#{anchors}{flag.lstrip('-')})" for flag in flags)
+
+
+def _rows(parser: ArgumentParser, prefix: str, elsewhere: set[str]) -> str:
+    """A row for each argument that no other page has."""
+    return "".join(
+        _action_row(parser, action, prefix)
+        for action in _shown_actions(parser)
+        if not elsewhere.intersection(action.option_strings)
+    )
 
 
 def _short_usage(parser: ArgumentParser) -> str:
@@ -278,14 +323,13 @@ def _flag_of_run(action: Action) -> str:
 
 
 def _row(option: Option) -> str:
-    flag = f"{_anchor(option.flag)}`{option.flag}`"
-    flag += f", `--no-{option.flag[2:]}`" if option.kind is bool else ""
-    default = format_option_default(option)
+    """A switch that is on has both forms. One that is off has no default worth a word."""
+    is_on = option.kind is bool and option.default
+    flag = f"{_anchor(option.flag)}`--{'[no-]' if is_on else ''}{option.flag[2:]}`"
+    default = "" if option.kind is bool and not is_on else format_option_default(option)
     if default:
         default = _text(default) if option.otherwise else f"`{default}`"
-    is_text = option.kind is str and not option.choices
-    example = f"`{format_option_example(option)}`" if is_text else ""
-    return _line(flag, _value(option), default, example, _text(option.help))
+    return _line(flag, _value(option), default, _text(option.help))
 
 
 def _anchor(flag: str, prefix: str = "") -> str:
@@ -293,21 +337,24 @@ def _anchor(flag: str, prefix: str = "") -> str:
 
 
 def _value(option: Option) -> str:
-    """What it takes: one of these, or its unit and range; upper ends only where somebody could
-    reach them."""
+    """What it takes: one of these, an example of a text, or its unit and range. Lower ends that the
+    page has as a rule are left out, and upper ends that nobody reaches."""
     if option.kind is bool:
         return ""
     if option.choices:
         return ", ".join(f"`{choice}`" for choice in option.choices)
+    if option.kind in (str, tuple) and option.example:
+        return f"`{format_option_example(option)}`"
     value = option.unit if option.unit in UNITS else format_metavar(option)
-    value = {"N": "integer", "NUMBER": "number", "TEXT": "text"}.get(
+    value = {"N": "integer", "NUMBER": "number", "PIXELS": "pixels"}.get(
         value, value if value in UNITS else f"`{value}`"
     )
     if option.range is None or option.range.least < 0:
         return value
     least, most = option.range
-    value += f" {'>' if 0 < least < 1 else '≥'} {0 if least < 1 else format_quoted_number(least)}"
-    return value + (f", ≤ {format_quoted_number(most)}" if most <= 1000 else "")
+    if most <= 1000:
+        return f"{value}, {0 if least < 1 else format_quoted_number(least)} to {format_quoted_number(most)}"
+    return value + (f" ≥ {format_quoted_number(least)}" if least == 0 or least > 1 else "")
 
 
 def _action_row(parser: ArgumentParser, action: Action, prefix: str) -> str:

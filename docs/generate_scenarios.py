@@ -12,7 +12,8 @@ from locust_llm.slo.published_rules import least_samples, parse_published_rules
 PAGE: Final = Path(__file__).parent / "reference" / "scenarios.md"
 BEGIN: Final = "<!-- made by docs/generate_scenarios.py: do not edit -->\n"
 END: Final = "<!-- end -->\n"
-SOURCE: Final = re.compile(r"(\w[^;]*?) \((https:[^)]+)\)")
+SOURCE: Final = re.compile(r"(\w[^;,]*?)(?:, [^;]*?)? \((https:[^)]+)\)")
+"""A source up to its first comma, and its address."""
 PUBLISHED_BEGIN: Final = (
     "<!-- published rules, made by docs/generate_scenarios.py: do not edit -->\n"
 )
@@ -101,7 +102,7 @@ def _row(name: str, found: Scenario) -> str:
         _spread(values, "session-turns", 1, ""),
         _spread(values, "session-turn-delay", 1000, " s"),
         ", ".join(f"`{rule}`" for rule in values.get("slo", ())),
-        f"{SOURCE.sub(_link, found.about['source'])}, {found.about['date']}",
+        SOURCE.sub(_link, found.about["source"]),
     )
     return f"| {' | '.join(cells)} |\n"
 

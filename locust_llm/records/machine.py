@@ -48,7 +48,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     mhz: float | None = None
     """The clock of the fastest core at that moment."""
     virtual: bool | None = None
-    """Whether it runs under a hypervisor. None: unknown."""
+    """The machine runs under a hypervisor. None: unknown."""
     kernel: str = ""
     load: float | None = None
     """The mean number of programs that ran or waited for a core, over the minute before."""

@@ -55,7 +55,7 @@ class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
     slo_status: str | None = None
     """PASS, FAIL or INCONCLUSIVE; None without rules."""
     close_to_limit: bool = False
-    """The status is INCONCLUSIVE, and each rule that made it so is close to its limit."""
+    """The status is INCONCLUSIVE, and each such rule is close to its limit."""
     rules: tuple[RuleResult, ...] = ()
     not_valid: str = ""
     """The published rule that the run breaks, where that has an exit status of its own."""
@@ -69,9 +69,9 @@ class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
     has_waits: bool = False
     """A schedule or a gate held requests, so TTFT from due comes first."""
     silence: str = ""
-    """``no token came for 6 s``. Empty: never so long."""
+    """A long time without tokens, such as ``no token came for 6 s``. Empty: there was none."""
     swept: bool = False
-    """The run had stages: latencies are shown for each stage only."""
+    """The run had stages, so latencies are shown for each stage only."""
     findings: tuple[str, ...] = ()
     """The findings of a sweep: why it ended, its knees."""
     stage_evidence: StageEvidence | None = None

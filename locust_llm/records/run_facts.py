@@ -52,7 +52,7 @@ class LimitChange(msgspec.Struct, frozen=True):
 
 
 class RateChange(msgspec.Struct, frozen=True):
-    """Somebody changed the request rate to ``per_s`` at ``at`` (Unix seconds)."""
+    """The request rate became ``per_s`` at ``at`` (Unix seconds)."""
 
     at: Unix
     per_s: Annotated[float, msgspec.Meta(gt=0, le=1e9)]
@@ -227,7 +227,7 @@ def find_loaded_times(
 
 
 class Arm(msgspec.Struct, frozen=True, kw_only=True):
-    """One side of a run that compares two."""
+    """One variant of an A/B test."""
 
     name: str
     host: str

@@ -58,8 +58,8 @@ class ErrorBounds(msgspec.Struct, frozen=True, kw_only=True):
     p50_ms: Ms
     p95_ms: Ms
     p99_ms: Ms
-    """Of fewer than 100 differences it is the second largest; for p95, of fewer than 22. One
-    difference alone does not lower a client verdict."""
+    """p99 of the differences; the second largest of fewer than 100. So one difference alone does
+    not lower a client verdict."""
     max_ms: Ms
     within: dict[Share, Ms] = {}
     """For each share, the bound beyond which at most so much of all differences lie. Only shares

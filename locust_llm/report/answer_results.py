@@ -114,7 +114,7 @@ class ReferenceComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswersUnderLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether answers are right."""
+    """Whether answers were right under load."""
 
     isolation: AnswerIsolation
     references: ReferenceComparison | None = None

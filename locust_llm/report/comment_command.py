@@ -23,8 +23,8 @@ def run_comment_command(words: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="locust-llm comment",
         description=(
-            "Print the result of a run as Markdown, for a comment on a pull request or merge "
-            "request. The comment begins with a hidden marker, so that the next run can update it."
+            "Print the result of a run as Markdown, for a comment on a pull request. It begins "
+            "with a hidden marker, by which the next run can update it."
         ),
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="run folder")
@@ -37,7 +37,7 @@ def run_comment_command(words: list[str]) -> int:
     parser.add_argument(
         "--name",
         default="",
-        help="name of this load test, if a pull request has comments from several",
+        help="name of this load test, if a pull request has several",
     )
     if "--post" in words:
         return fail(NO_POST)

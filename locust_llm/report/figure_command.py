@@ -24,18 +24,16 @@ def run_figure_command(words: list[str]) -> int:
     parser.add_argument("folder", type=Path, metavar="DIR", help="run folder")
     parser.add_argument(
         "-o", "--output", type=Path, action="append", metavar="FILE",
-        help="file to write, .svg or .png; may be repeated (default: DIR/timeline.svg)",
+        help="file to write, .svg or .png, repeatable (default: DIR/timeline.svg)",
     )  # fmt: skip
     parser.add_argument(
         "--from",
         type=float,
         dest="start",
         metavar="S",
-        help="first second to show, from the start of the run",
+        help="first second of the run to show",
     )
-    parser.add_argument(
-        "--to", type=float, dest="end", metavar="S", help="last second to show, from the same start"
-    )
+    parser.add_argument("--to", type=float, dest="end", metavar="S", help="last second to show")
     parser.add_argument(
         "--requests", type=int, default=MAX_ROWS, metavar="N",
         help=f"maximum number of requests to show, 1 to {drawing.MAX_ROWS} (default: {MAX_ROWS})",

@@ -45,7 +45,7 @@ def _report_options() -> argparse.ArgumentParser:
     parser.add_argument(
         "--stages",
         action="store_true",
-        help="also recreate the reports of all stages that are up to date",
+        help="also recreate the reports of the stages",
     )
     parser.add_argument(
         "--spans", type=Path, metavar="FILE", help="add the server's spans from this OTLP/JSON file"
@@ -53,15 +53,14 @@ def _report_options() -> argparse.ArgumentParser:
     parser.add_argument(
         "--records", type=Path, action="append", default=[], metavar="FILE",
         help=(
-            "add the records of a worker that could not deliver them to the master, without "
-            "duplicates"
+            "add the records that a worker could not deliver, without duplicates"
         ),
     )  # fmt: skip
     parser.add_argument(
         "--blame", action="append", default=[], metavar="WHAT",
         help=(
-            "also explain the slow requests of this metric, such as 'ttft{model=a} p95'; may be "
-            "repeated"
+            "also explain the slow requests of this metric, such as 'ttft{model=a} p95' "
+            "(repeatable)"
         ),
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the result as JSON")

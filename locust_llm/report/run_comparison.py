@@ -93,15 +93,15 @@ class ComparisonLine(msgspec.Struct, frozen=True, kw_only=True):
     value: float | None
     difference: float | None
     difference_percent: float | None
-    """None: the base's value is 0, or this is a share."""
+    """The difference in percent of the base. None: the base's value is 0, or the value is a
+    share."""
     low: float | None
     high: float | None
-    """The ends of the 95 % interval of the difference. None: too few values, or a value without an
-    interval."""
+    """``low`` and ``high`` bound the 95 % interval of the difference. None: too few values, or a
+    value without an interval."""
     base_open: bool = False
     value_open: bool = False
-    """Cut requests, which count at their best, leave the value open: a latency is a lower bound, a
-    rate an upper one."""
+    """Cut requests leave the value open: a latency is a lower bound, a rate an upper bound."""
     word: str
     """better, worse, hardly better or hardly worse (by less than 1 %), no significant difference,
     too few to tell, or - for nothing to compare."""
@@ -112,32 +112,32 @@ class StagePair(msgspec.Struct, frozen=True, kw_only=True):
     """Two stages of one value, or the values of one limit in two comparisons of prefill limits."""
 
     value: float | None
-    """None: no limit."""
+    """The level of the sweep, or the prefill limit. None: no limit."""
     lines: tuple[ComparisonLine, ...]
     warnings: tuple[str, ...]
 
 
 class RunPair(msgspec.Struct, frozen=True, kw_only=True):
-    """A run against the base."""
+    """A run compared with the base."""
 
     folder: str
     warnings: tuple[str, ...]
-    """The problems of its folder, and each condition in which the two differ."""
+    """The problems of the run's folder, and each condition in which the two runs differ."""
     lines: tuple[ComparisonLine, ...]
-    """Empty for two equal sweeps, which are compared stage by stage."""
+    """The compared values. Empty for two equal sweeps, which are compared stage by stage."""
     other_work: str = ""
-    """Why there are no differences. Empty: there are."""
+    """Why no differences are computed. Empty: they are computed."""
     axis: str = ""
     stages: tuple[StagePair, ...] = ()
     alone: tuple[str, ...] = ()
-    """The stages that only one of them has, in words."""
+    """The stages that only one of the two runs has, in words."""
     between_runs: str = ""
-    """How much runs of one server differ, and which differences are no larger. Empty: this was not
-    examined."""
+    """How much runs of one server differ by chance, and which differences are no larger. Empty:
+    unknown."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Several runs against the first of them."""
+    """Several runs, each compared with the first one."""
 
     schema: int = SCHEMA
     base: str

@@ -118,7 +118,7 @@ class RunCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateUse(msgspec.Struct, frozen=True, kw_only=True):
-    """The gate's use in a stretch of time."""
+    """The use of the prefill limit over a time."""
 
     mean_used: float
     """The time-weighted mean of ``used``."""
@@ -131,7 +131,7 @@ class GateUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests that have something in common."""
+    """Requests with a common property, such as a length or a model."""
 
     label: str
     succeeded: int
@@ -183,8 +183,7 @@ class GoodRequests(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SteadyState(msgspec.Struct, frozen=True, kw_only=True):
-    """What was inside and what went through in the measured time of a stage, whenever it was
-    sent."""
+    """The requests in flight and the throughput in the measured time of a stage."""
 
     in_flight: float
     """The time-weighted mean of requests at the gate, in prefill or decoding."""

@@ -20,7 +20,7 @@ Span = tuple[float, float]
 
 
 class StepSeries(msgspec.Struct, frozen=True, kw_only=True):
-    """A number over a stretch of time, in steps."""
+    """A number that changes over time in steps."""
 
     least: int
     most: int

@@ -96,8 +96,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "prompts",
-            "Preset workload (scenario) whose options become the defaults of this run. A name "
-            "from locust-llm scenario, or a TOML file",
+            "Preset workload whose options become this run's defaults: a name from locust-llm "
+            "scenario, or a TOML file",
             "interactive-chat",
             "NAME|FILE",
             in_form=False,
@@ -111,8 +111,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str,
         Option(
             "rules",
-            "Action when the run breaks the published rules of its scenario: print a warning, or "
-            "fail with exit status 4",
+            "Action when the run breaks its scenario's published rules: warn, or fail with "
+            "exit status 4",
             "fail",
             choices=PUBLISHED_MODES,
         ),
@@ -121,8 +121,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         tuple[str, ...],
         Option(
             "rules",
-            "SLO that must hold (may be repeated). In the environment variable, write one rule "
-            "per line",
+            "SLO that must hold (repeatable)",
             "ttft p95 < 500ms",
             "RULE",
             repeated=True,
@@ -139,8 +138,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float | None,
         Option(
             "rules",
-            "Extend the run past -t until every SLO is decided. The value is the maximum total "
-            "time",
+            "Extend the run past -t until every SLO is decided, up to this total time",
             "600",
             "seconds",
             flag="--until-decided",
@@ -151,8 +149,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str,
         Option(
             "rules",
-            "Action for an INCONCLUSIVE SLO: fail (exit status 4), warn or pass. close fails too, "
-            "but only warns if the value is close to the limit",
+            "Action for an INCONCLUSIVE SLO: fail (exit status 4), warn or pass. close only "
+            "warns if the value is close to the limit",
             "warn",
             choices=INCONCLUSIVE_POLICIES,
             otherwise="close; fail where CI is set, or with --slo-file",
@@ -162,7 +160,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str,
         Option(
             "rules",
-            "Judge SLOs by the 95% confidence interval, or by the measured value alone (point)",
+            "Judge SLOs by the 95% confidence interval or by the measured value (point)",
             "point",
             choices=MODES,
         ),
@@ -171,7 +169,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "rules",
-            "Limits that make a request a good one, in AIPerf's format. Times are in ms",
+            "Limits of a good request in AIPerf's format, in ms",
             "time_to_first_token:300 inter_token_latency:20",
         ),
     ] = None
@@ -179,9 +177,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float,
         Option(
             "rules",
-            "Reading speed of a user in tokens per second, for the metrics qoe and reading_stall",
+            "Reading speed in tokens per second, for the metrics qoe and reading_stall",
             "3.3",
-            "N",
             range=OptionRange(*PACES),
         ),
     ] = PACE
@@ -189,8 +186,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str,
         Option(
             "rules",
-            "Deadlines for the first token and for each next token, for the metric fluidity. The "
-            "metric qoe uses the first one",
+            "Deadlines for the first and for each next token, for the metrics fluidity and qoe",
             "450ms,40ms",
             "TTFT,TPOT",
         ),
@@ -199,16 +195,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "answers",
-            "Check whether answers are right under load. Each synthetic prompt gets a code of six "
-            "words, which no answer of another session may contain",
+            "Check whether answers are right under load. Each prompt gets six code words, "
+            "which no other session's answer may contain",
         ),
     ] = False
     reference_file: Annotated[
         str | None,
         Option(
             "answers",
-            "Prompts whose answers under load are compared with the answers of the idle server: "
-            "a prompt, or JSON with messages and max_tokens, per line",
+            "Prompts whose answers under load are compared with the idle server's: a prompt, "
+            "or JSON with messages and max_tokens, per line",
             "prompts.jsonl",
             "FILE",
             otherwise="a built-in set",
@@ -219,16 +215,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "answers",
-            "Keep the text of every answer in the records. Without it, only answers with a fault "
-            "and answers to reference prompts are kept",
+            "Keep the text of every answer in the records, not only of faults and reference "
+            "prompts",
         ),
     ] = False
     selftest: Annotated[
         str,
         Option(
             "report",
-            "Measure the timing error of the load generator during the run, by reference streams "
-            "with known send times. With require, a run without this measurement is INVALID",
+            "Measure the load generator's timing error by reference streams. With require, a "
+            "run without this measurement is INVALID",
             "require",
             choices=(AUTO, OFF, REQUIRE),
         ),
@@ -237,7 +233,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         tuple[float, ...],
         Option(
             "report",
-            "Percentiles to show in the tables, separated by commas, up to 99.9",
+            "Percentiles in the tables, up to 99.9",
             "50,95,99.9",
             "numbers",
         ),
@@ -246,7 +242,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str,
         Option(
             "report",
-            "Folder to write the reports to",
+            "Folder for the reports",
             "out",
             "FOLDER",
             otherwise="reports/<time>-<model>",
@@ -257,8 +253,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         tuple[str, ...],
         Option(
             "report",
-            "Label of the run, by which locust-llm history and compare find it (may be repeated). "
-            "In the environment variable, write one per line",
+            "Label by which history and compare find the run (repeatable)",
             "gpu=h200",
             "KEY=VALUE",
             in_form=False,
@@ -269,7 +264,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "report",
-            "Record the Git commit and branch of the working directory, or of the CI job",
+            "Record the Git commit and branch of the working directory or the CI job",
             in_form=False,
         ),
     ] = True
@@ -310,7 +305,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float | None,
         Option(
             "ab",
-            "Settling time at the start of each block. Its requests are not counted",
+            "Settling time at the start of each block, whose requests are not counted",
             "2",
             "seconds",
             DURATION,
@@ -347,7 +342,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float,
         Option(
             "prompts",
-            "Mean output length, sent as the limit max_tokens",
+            "Mean output length, sent as max_tokens",
             "200",
             "tokens",
             TOKENS,
@@ -369,7 +364,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         int,
         Option(
             "prompts",
-            "Inputs per request: texts for embeddings, documents for rerank",
+            "Texts per embeddings request, or documents per rerank request",
             "32",
             range=OptionRange(1, 4096),
         ),
@@ -378,7 +373,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float,
         Option(
             "prompts",
-            "Mean width of synthetic images. 0 sends no images",
+            "Mean width of synthetic images; 0 sends none",
             "1024",
             "pixels",
             PIXELS,
@@ -395,9 +390,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     ] = 0.0
     image_batch_size: Annotated[
         int,
-        Option(
-            "prompts", "Number of synthetic images in each request", "4", range=OptionRange(0, 256)
-        ),
+        Option("prompts", "Synthetic images per request", "4", range=OptionRange(0, 256)),
     ] = 1
     image_format: Annotated[
         str,
@@ -412,7 +405,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float,
         Option(
             "prompts",
-            "Mean length of synthetic audio clips. 0 sends no audio",
+            "Mean length of synthetic audio clips; 0 sends none",
             "10",
             "seconds",
             AUDIO_S,
@@ -425,7 +418,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str,
         Option(
             "prompts",
-            "Sample rates of synthetic audio clips, separated by commas. Each clip has one of them",
+            "Sample rates of synthetic audio clips, one per clip",
             "16,44.1",
             "kHz,...",
         ),
@@ -443,7 +436,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         int,
         Option(
             "prompts",
-            "Number of synthetic audio clips in each request",
+            "Synthetic audio clips per request",
             "2",
             range=OptionRange(0, 256),
         ),
@@ -452,8 +445,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "prompts",
-            "Mix of input and output lengths instead of the means, as ISL,OSL:PERCENT pairs. A "
-            "length is a number, mean|stddev, uniform:A..B or lognormal:...",
+            "Mix of lengths instead of the means, as ISL,OSL:PERCENT pairs. A length is a "
+            "number, mean|stddev, uniform:A..B or lognormal:...",
             "200|20,128:80;uniform:4000..16000,512:20",
         ),
     ] = None
@@ -461,7 +454,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "prompts",
-            "Additional fields of the request body, as key:value pairs or a JSON object",
+            "Additional fields of the request body, as key:value pairs or JSON",
             "ignore_eos:true temperature:0.5",
         ),
     ] = None
@@ -469,7 +462,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "prompts",
-            "File with a JSON list of tools, which every request sends",
+            "JSON list of tools that every request sends",
             "tools.json",
             "FILE",
             in_form=False,
@@ -485,8 +478,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "prompts",
-            "Length of the context with which each session begins, different in every session. A "
-            "number of tokens, or a distribution as in --seq-dist",
+            "Length of the context that starts each session, as a number or a distribution of "
+            "--seq-dist. Each session has its own",
             "lognormal:4000|2500",
             "LENGTH",
         ),
@@ -495,7 +488,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         int | None,
         Option(
             "prompts",
-            "Number of shared prefixes. Each prompt begins with one of them",
+            "Number of shared prefixes; each prompt begins with one",
             "10",
             range=OptionRange(1, 10**5),
         ),
@@ -507,8 +500,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float | None,
         Option(
             "prompts",
-            "Target hit rate of the server's prefix cache: the share of input tokens that repeat "
-            "earlier ones",
+            "Target hit rate of the server's prefix cache: the share of input tokens that repeat",
             "80%",
             "percent",
             OptionRange(0, 99),
@@ -551,7 +543,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "prompts",
-            "Tokenizer of the model (tokenizer.json or its folder), for prompts of exact length",
+            "Tokenizer (tokenizer.json or its folder) for prompts of exact length",
             "llama/",
             "FILE",
             in_form=False,
@@ -561,8 +553,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "prompts",
-            "Dataset to send: ShareGPT, OpenAI-style or multi-turn JSONL, a trace of requests or "
-            "agents, or an access log",
+            "Dataset: ShareGPT, OpenAI-style or multi-turn JSONL, a trace, or an access log",
             "prompts.jsonl",
             "FILE",
             in_form=False,
@@ -576,7 +567,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "prompts",
-            "Names of the columns of an access log, as OURS=YOURS pairs",
+            "Columns of an access log, as OURS=YOURS pairs",
             "timestamp=ts,input_tokens=prompt_tokens",
         ),
     ] = None
@@ -584,7 +575,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str,
         Option(
             "prompts",
-            "Order in which the rows of the dataset are sent",
+            "Order of the dataset's rows",
             "shuffle",
             choices=("sequential", "shuffle", "random"),
         ),
@@ -593,14 +584,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "prompts",
-            "Skip broken rows of the dataset and count them, instead of refusing the file",
+            "Skip and count broken rows of the dataset, instead of refusing the file",
         ),
     ] = False
     idle_cap: Annotated[
         float | None,
         Option(
             "prompts",
-            "Maximum wait between turns of a dataset. Longer waits are shortened to it",
+            "Maximum wait between turns of a dataset; longer waits are shortened",
             "60",
             "seconds",
             OptionRange(0, 10**7),
@@ -610,8 +601,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "prompts",
-            "Start each session of a dataset after this share of its turns: a number or a range, "
-            "from 0 to 1",
+            "Start each session of a dataset after this share of its turns: a number or a range",
             "0.25..0.75",
         ),
     ] = None
@@ -633,7 +623,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     ] = 0.0
     session_turn_delay_mean: Annotated[
         float,
-        Option("prompts", "Mean think time between the turns of a session", "2000", "ms", DELAY_MS),
+        Option("prompts", "Mean think time between turns", "2000", "ms", DELAY_MS),
     ] = 0.0
     session_turn_delay_stddev: Annotated[
         float, Option("prompts", "Standard deviation of the think time", "500", "ms", DELAY_MS)
@@ -642,8 +632,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str,
         Option(
             "prompts",
-            "Where a conversation of the Responses API is kept. client sends all of it in each "
-            "turn; server refers to it by previous_response_id",
+            "Who keeps a conversation of the Responses API: the client sends all of it each "
+            "turn; the server refers to previous_response_id",
             "server",
             choices=("client", "server"),
         ),
@@ -652,8 +642,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "prompts",
-            "Request header that carries the session ID: a name, or the preset aiperf, mlperf or "
-            "dynamo",
+            "Header with the session ID: a name, or aiperf, mlperf or dynamo",
             "mlperf",
             "NAME",
         ),
@@ -662,7 +651,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "prompts",
-            "Response header to copy into the next request of the same session",
+            "Response header to copy into the session's next request",
             "x-session-token",
             "NAME",
         ),
@@ -688,8 +677,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str,
         Option(
             "server",
-            "API of the server: chat or plain completions, OpenAI's Responses, Anthropic's "
-            "Messages, embeddings or rerank",
+            "API of the server",
             "responses",
             choices=tuple(ENDPOINT_TYPES),
         ),
@@ -704,8 +692,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "server",
-            "Several models with weights, such as a base model and its adapters. Each session "
-            "uses one of them",
+            "Several models with weights, such as a base model and its adapters; one per session",
             "base=60,adapter-a=30,adapter-b=10",
             "NAME=WEIGHT,...",
         ),
@@ -714,8 +701,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "tenants",
-            "Tenants and their shares of the load: of the arrivals with a request rate, otherwise "
-            "of the users",
+            "Tenants and their shares of the arrivals (with a request rate) or users",
             "gold=20,free=80",
             "NAME=WEIGHT,...",
         ),
@@ -726,7 +712,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "tenants",
-            "Value of the body's field priority for each tenant (vLLM serves the lowest first)",
+            "Value of the body's field priority per tenant (vLLM serves the lowest first)",
             "gold=0,free=10",
             "NAME=N,...",
         ),
@@ -735,8 +721,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "tenants",
-            "Weight of each tenant for the fairness metrics. Jain's index and the service gap "
-            "compare service divided by weight",
+            "Weight of each tenant for the fairness metrics, which divide service by weight",
             "gold=4,free=1",
             "NAME=WEIGHT,...",
         ),
@@ -745,7 +730,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "tenants",
-            "Compare this tenant alone and with the other tenants, in alternating blocks "
+            "Compare this tenant alone and with the others, in alternating blocks "
             "(--block-duration)",
             "gold",
             "TENANT",
@@ -756,21 +741,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "server",
-            "Require --model to be in the server's list of models (/v1/models)",
+            "Require --model to be in the server's list (/v1/models)",
         ),
     ] = True
     streaming: Annotated[
         bool,
         Option(
             "server",
-            "Request streamed responses. Without streaming there is no time to first token",
+            "Request streamed responses. Without streaming there is no TTFT",
         ),
     ] = True
     per_chunk_usage: Annotated[
         bool,
         Option(
             "server",
-            "Request a token count with each chunk (vLLM), because a chunk may hold several tokens",
+            "Request a token count with each chunk (vLLM), because chunks may hold several tokens",
         ),
     ] = False
     max_tokens_field: Annotated[
@@ -793,7 +778,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         int,
         Option(
             "load",
-            "Maximum number of users that a request rate adds when -u is not given",
+            "Maximum number of users that a request rate adds without -u",
             "5000",
             range=USERS,
         ),
@@ -846,7 +831,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str,
         Option(
             "load",
-            "Distribution of the times between requests, with --request-rate",
+            "Distribution of the times between requests",
             "constant",
             choices=PATTERNS,
             otherwise="poisson; gamma with --arrival-smoothness",
@@ -856,7 +841,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float | None,
         Option(
             "load",
-            "Shape of the gamma arrival pattern. 1 equals poisson, lower values are burstier",
+            "Shape of the gamma pattern: 1 equals poisson, lower is burstier",
             "0.5",
             range=OptionRange(0.001, POSITIVE.most),
         ),
@@ -869,8 +854,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "load",
-            "JSON file with the request rate over time, as [seconds, rate] points. Rates between "
-            "points are interpolated",
+            "JSON file of [seconds, rate] points; rates between them are interpolated",
             "day.json",
             "FILE",
             in_form=False,
@@ -880,18 +864,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float | None,
         Option(
             "load",
-            "Requests per second of all users (-u) together. Each user sends one request every "
-            "users / rate seconds",
+            "Requests per second of all users (-u) together; each user sends at fixed intervals",
             "4",
             range=POSITIVE,
         ),
     ] = None
     fixed_schedule: Annotated[
         bool,
-        Option("load", "Replay a trace (--input-file): each session starts at its recorded time"),
+        Option("load", "Replay a trace (--input-file) at its recorded times"),
     ] = False
     fixed_schedule_auto_offset: Annotated[
-        bool, Option("load", "Shift the trace so that its first timestamp is the start of the run")
+        bool, Option("load", "Shift the trace so that it starts with the run")
     ] = True
     fixed_schedule_start_offset: Annotated[
         float | None,
@@ -907,9 +890,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
 
     warmup_request_count: Annotated[
         int | None,
-        Option(
-            "load", "Number of warmup requests, which the main tables leave out", "20", range=COUNT
-        ),
+        Option("load", "Warmup requests, which the main tables leave out", "20", range=COUNT),
     ] = None
     warmup_duration: Annotated[
         float | None,
@@ -923,13 +904,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     ] = None
     warmup_concurrency: Annotated[
         int | None,
-        Option("load", "Number of users during the warmup", "4", range=USERS, otherwise="-u"),
+        Option("load", "Users during the warmup", "4", range=USERS, otherwise="-u"),
     ] = None
     warmup_request_rate: Annotated[
         float | None,
         Option(
             "load",
-            "Request rate during the warmup, in requests per second",
+            "Requests per second during the warmup",
             "1",
             range=POSITIVE,
             otherwise="--request-rate",
@@ -949,7 +930,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float | None,
         Option(
             "gate",
-            "Time over which the prefill concurrency limit of the warmup rises from 1",
+            "Time over which the warmup's limit rises from 1",
             "10",
             "seconds",
             DURATION,
@@ -961,7 +942,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float | None,
         Option(
             "load",
-            "Share of the requests that the load generator cancels on purpose",
+            "Share of requests that are cancelled on purpose",
             "10",
             "percent",
             OptionRange(1e-6, 100),
@@ -978,7 +959,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float,
         Option(
             "server",
-            "Maximum time from sending a request to its first token",
+            "Maximum time to the first token",
             "60",
             "seconds",
             DURATION,
@@ -991,7 +972,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float,
         Option(
             "server",
-            "Maximum time to wait for the server to become ready before the run",
+            "Maximum time to wait for the server before the run",
             "300",
             "seconds",
             DELAY,
@@ -1001,7 +982,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         int,
         Option(
             "server",
-            "Maximum size of a response. A request with a larger response fails",
+            "Maximum size of a response; larger ones fail",
             "1000000",
             "bytes",
             OptionRange(1, 2**40),
@@ -1011,21 +992,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         int,
         Option(
             "server",
-            "Maximum retries of a request after HTTP 429 or 503. Each waits for the time in "
-            "Retry-After",
+            "Maximum retries after HTTP 429 or 503, each after the time in Retry-After",
             "3",
             range=OptionRange(0, 1000),
         ),
     ] = 0
-    server_metrics: Annotated[
-        bool, Option("server", "Read the server's metrics (/metrics) every second, if it has any")
-    ] = True
+    server_metrics: Annotated[bool, Option("server", "Read the server's /metrics every second")] = (
+        True
+    )
     metrics_url: Annotated[
         tuple[str, ...],
         Option(
             "server",
-            "Metrics page of a replica or of a DCGM exporter (may be repeated). In the "
-            "environment variable, write one per line",
+            "Metrics page of a replica or DCGM exporter (repeatable)",
             "http://replica-1:8000/metrics",
             "URL",
             in_form=False,
@@ -1036,16 +1015,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "server",
-            "Send a W3C traceparent header with each request, so that the server's spans can be "
-            "joined to it",
+            "Send a W3C traceparent header, so that the server's spans can be joined",
         ),
     ] = True
     otlp_receiver: Annotated[
         str | None,
         Option(
             "server",
-            "Receive the server's OpenTelemetry spans, with the queue and prefill time of each "
-            "request. Without a value it listens on 127.0.0.1:4318",
+            "Receive the server's OpenTelemetry spans, with queue and prefill times. Without a "
+            "value it listens on 127.0.0.1:4318",
             "0.0.0.0:4318",
             "ADDR:PORT",
             in_form=False,
@@ -1056,8 +1034,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float,
         Option(
             "server",
-            "Share of the requests whose spans --otel sends, from 0 to 1. Metrics always cover "
-            "all requests",
+            "Share of the requests whose spans --otel sends. Metrics cover all requests",
             "0.1",
             range=OptionRange(0, 1),
             in_form=False,
@@ -1067,7 +1044,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "server",
-            "Serve Prometheus metrics of the run at this port (/llm/metrics), also with --headless",
+            "Serve Prometheus metrics at this port (/llm/metrics)",
             "9646",
             "[ADDR:]PORT",
             in_form=False,
@@ -1097,7 +1074,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "report",
-            "Response header that names the replica, for a table by replica",
+            "Response header that names the replica",
             "x-backend",
             "NAME",
         ),
@@ -1106,8 +1083,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         int | None,
         Option(
             "prompts",
-            "Seed of prompts, lengths and arrivals, the same in each run. The server's prefix "
-            "cache may still hold these prompts",
+            "Seed of prompts, lengths and arrivals. The server's prefix cache may still hold "
+            "these prompts",
             "42",
             range=OptionRange(-(2**53), 2**53),
         ),
@@ -1116,16 +1093,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "prompts",
-            "With --random-seed: keep lengths, order and arrivals, but send words that no earlier "
-            "run sent. Also applies to a dataset",
+            "With --random-seed: keep lengths, order and arrivals, but send words that no "
+            "earlier run sent",
         ),
     ] = False
     probe: Annotated[
         bool,
         Option(
             "prompts",
-            "Send a short request before the run, and let the server count the tokens of a few "
-            "prompts",
+            "Send a few short requests before the run, to test the server and count tokens",
         ),
     ] = True
 
@@ -1133,9 +1109,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "sweep",
-            "Run several load levels (stages) of concurrency, request-rate or input-tokens: A..B "
-            "doubles, commas make a list. prefill-concurrency compares limits, and no limit, in "
-            "short blocks under one load",
+            "Run several load levels (stages): A..B doubles, commas make a list. Axes: "
+            "concurrency, request-rate, input-tokens, prefill-concurrency",
             "concurrency=1..64",
             "AXIS=VALUES",
         ),
@@ -1145,8 +1120,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "sweep",
-            "Metric that compares prefill limits: good requests/s, p95 of TTFT from due of "
-            "short prompts, p95 of the longest stall, or output tokens/s",
+            "Metric that compares prefill limits: good requests/s, p95 of TTFT from due, p95 "
+            "of the longest stall, or output tokens/s",
             "ttft",
             choices=tuple(OBJECTIVES),
             otherwise="goodput with rules on latencies, else ttft",
@@ -1156,15 +1131,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "sweep",
-            "Search the range of --sweep for the highest load that meets the SLOs, within the "
-            "time of -t. The result has a 95% interval",
+            "Search the range of --sweep for the highest load that meets the SLOs, with its "
+            "95% interval",
         ),
     ] = False
     repeats: Annotated[
         int,
         Option(
             "sweep",
-            "Number of repeats of the same load, to show the spread of the results",
+            "Repeat the same load this many times, to show the spread",
             "3",
             range=OptionRange(1, 1000),
         ),
@@ -1192,7 +1167,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         int | None,
         Option(
             "sweep",
-            "Minimum number of requests per user in a stage, as some benchmarks require",
+            "Minimum number of requests per user in a stage",
             "10",
             range=OptionRange(1, 1000),
         ),
@@ -1201,7 +1176,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         int,
         Option(
             "sweep",
-            "Number of requests that each user completes before the stage is measured",
+            "Requests of each user before the stage is measured",
             "2",
             range=OptionRange(1, 1000),
         ),
@@ -1210,7 +1185,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         int | None,
         Option(
             "report",
-            "Number of GPUs of the server, for tokens per second per GPU",
+            "GPUs of the server, for tokens per second per GPU",
             "8",
             range=USERS,
         ),
@@ -1219,7 +1194,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float | None,
         Option(
             "report",
-            "Price of one GPU for one hour, for the cost of a million tokens at the SLO",
+            "Price of a GPU hour, for the cost of a million tokens",
             "2.5",
             range=POSITIVE,
         ),

@@ -26,8 +26,8 @@ class UnrecordedOptions(msgspec.Struct):
         str | None,
         Option(
             "server",
-            "Command that prints the API key. It runs at the start, and again when the server "
-            "refuses the key (HTTP 401). It runs without a shell",
+            "Command that prints the API key, without a shell. It runs at the start and when "
+            "the server refuses the key (HTTP 401)",
             "gcloud auth print-access-token",
             "COMMAND",
             in_form=False,
@@ -37,7 +37,7 @@ class UnrecordedOptions(msgspec.Struct):
         str | None,
         Option(
             "server",
-            "TLS certificate of this client, for a server that requires one (PEM)",
+            "TLS certificate of this client (PEM)",
             "client.pem",
             "FILE",
             in_form=False,
@@ -58,7 +58,7 @@ class UnrecordedOptions(msgspec.Struct):
         str | None,
         Option(
             "server",
-            "Certificate authorities to trust, including one of a proxy that inspects TLS (PEM)",
+            "Certificate authorities to trust, for example of a proxy that inspects TLS (PEM)",
             "company-ca.pem",
             "FILE",
             otherwise="$REQUESTS_CA_BUNDLE, else certifi's",
@@ -69,8 +69,8 @@ class UnrecordedOptions(msgspec.Struct):
         tuple[str, ...],
         Option(
             "server",
-            "Source addresses of this machine, used in turn: addresses or networks, separated by "
-            "commas. Each address adds its own range of ports",
+            "Source addresses or networks of this machine, used in turn (repeatable). Each "
+            "adds its own range of ports",
             "10.0.0.2,10.0.0.8/29",
             "ADDRESSES",
             in_form=False,
@@ -81,8 +81,7 @@ class UnrecordedOptions(msgspec.Struct):
         tuple[str, ...],
         Option(
             "server",
-            "Header of every request (may be repeated). In the environment variable, write one "
-            "per line; other users of the machine cannot see it there",
+            "Header of every request (repeatable). Other users cannot see it in the environment",
             "X-Team: search",
             "NAME: VALUE",
             in_form=False,
@@ -94,9 +93,8 @@ class UnrecordedOptions(msgspec.Struct):
         tuple[str, ...],
         Option(
             "ab",
-            "Setting changed for the candidate (may be repeated): header:NAME=VALUE, model=NAME, "
-            "prefill-concurrency=N or body.FIELD=VALUE. In the environment variable, write one "
-            "per line",
+            "Setting changed for the candidate (repeatable): header:NAME=VALUE, model=NAME, "
+            "prefill-concurrency=N or body.FIELD=VALUE",
             "body.temperature=0.5",
             "KEY=VALUE",
             in_form=False,
@@ -107,8 +105,7 @@ class UnrecordedOptions(msgspec.Struct):
         tuple[str, ...],
         Option(
             "tenants",
-            "Header of all requests of one tenant (may be repeated). In the environment variable, "
-            "write one per line",
+            "Header of one tenant's requests (repeatable)",
             "gold:x-gateway-inference-objective=interactive",
             "TENANT:NAME=VALUE",
             in_form=False,
@@ -129,7 +126,7 @@ class UnrecordedOptions(msgspec.Struct):
         str | None,
         Option(
             "report",
-            "Copy the report folder to this URL after the run. Needs the extra locust-llm[upload]",
+            "Copy the report folder to this URL. Needs the extra locust-llm[upload]",
             "s3://bucket/load-tests",
             "URL",
             in_form=False,
@@ -139,7 +136,7 @@ class UnrecordedOptions(msgspec.Struct):
         bool,
         Option(
             "report",
-            "Print all tables at the end, including Locust's, not only the verdict",
+            "Print all tables at the end, including Locust's",
             in_form=False,
         ),
     ] = False
@@ -147,8 +144,7 @@ class UnrecordedOptions(msgspec.Struct):
         str | None,
         Option(
             "report",
-            "Additional host names of the web page or of a proxy in front of it, separated by "
-            "commas",
+            "Additional host names of the web page or its proxy",
             "load.example.com,locust:8089",
             "NAMES",
             in_form=False,
@@ -158,7 +154,7 @@ class UnrecordedOptions(msgspec.Struct):
         str | None,
         Option(
             "report",
-            "Folder with the datasets that the web form offers",
+            "Folder of the datasets that the web form offers",
             "datasets/",
             "FOLDER",
             otherwise="the working directory, if only this machine or a login reaches the page",

@@ -47,13 +47,13 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--served-model-name",
-        "names of the model; responses contain the first one (default: --model)",
+        "names of the model; responses have the first (default: --model)",
         metavar="NAME",
         nargs="+",
     )
     add(
         "--max-model-len",
-        "context length (default: the model's, or what the KV cache holds)",
+        "context length (default: the model's or the KV cache's)",
         type=count,
     )
     add("--api-key", "API key that requests must have", metavar="KEY")
@@ -65,29 +65,28 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--ssl-ca-certs",
-        "certificate authorities: clients must have a certificate from one of them",
+        "certificate authorities that clients must have a certificate of",
         metavar="FILE",
     )
     add(
         "--max-num-queued-reqs",
-        "answer 503 above this number of open requests (default: no limit)",
+        "answer 503 above this many open requests (default: no limit)",
         type=any_count,
     )
     add(
         "--max-num-queued-tokens",
-        "answer 503 while this many prompt tokens wait or prefill (default: no limit)",
+        "answer 503 while this many prompt tokens are not computed (default: no limit)",
         type=any_count,
     )
     add(
         "--replicas",
-        "number of engines behind the address, each with its own KV cache (default: 1)",
+        "engines behind the address, each with its own KV cache (default: 1)",
         type=count,
         default=1,
     )
     add(
         "--route",
-        "routing of requests to engines: in turn, by session, by the longest cached prefix, or by "
-        "a token from the last response (default: %(default)s)",
+        "how requests are routed to engines (default: %(default)s)",
         choices=ROUTES,
         default=ROUTES[0],
         metavar=None,
@@ -105,13 +104,13 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--seed",
-        "seed of the text, the ids, the jitter and the faults (default: 0)",
+        "seed of texts, ids, jitter and faults (default: 0)",
         type=int,
         default=0,
     )
     add(
         "--truth",
-        "content of GET /truth; full includes the times of every chunk (default: %(default)s)",
+        "content of GET /truth; full has the times of every chunk (default: %(default)s)",
         choices=("summary", "full"),
         default="summary",
         metavar=None,
@@ -137,9 +136,7 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--policy",
-        "how steps are scheduled (default: chunked; with --no-enable-chunked-prefill "
-        "mixed; with "
-        "--max-num-partial-prefills above 1 partial-prefills)",
+        "scheduler (default: chunked, unless vLLM's flags choose mixed or partial-prefills)",
         choices=(*POLICIES, DISAGGREGATED),
         metavar=None,
     )
@@ -151,37 +148,36 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
     add("--max-num-seqs", "sequences running at a time (default: vLLM's on this GPU)", type=count)
     add(
         "--max-num-active-seqs",
-        "lower limit on running sequences, as in vLLM (default: none)",
+        "lower limit on running sequences (default: none)",
         type=count,
     )
     add(
         "--enable-chunked-prefill",
-        "the flag of vLLM that selects the policy (default: set by --policy)",
+        "chunked or mixed (default: set by --policy)",
         action=argparse.BooleanOptionalAction,
     )
     add(
         "--async-scheduling",
-        "choose each step while the one before runs, as vLLM does on a GPU (default: off)",
+        "choose each step during the one before, as vLLM does on a GPU (default: off)",
         action=argparse.BooleanOptionalAction,
         default=False,
     )
     add(
         "--enable-prefix-caching",
-        "keep KV blocks for prompts with the same beginning (default: on)",
+        "reuse the KV blocks of equal beginnings (default: on)",
         action=argparse.BooleanOptionalAction,
         default=True,
     )
     add(
         "--long-prefill-token-threshold",
-        "maximum prompt tokens of one sequence per step if others are waiting; with partial "
-        "prefills, the length from which a prompt is long (default: 0, no limit; with partial "
-        "prefills 4%% of the context)",
+        "maximum prompt tokens of one sequence per step if others wait; with partial prefills, "
+        "the length of a long prompt (default: 0, no limit; or 4%% of the context)",
         type=_number(int, least=0),
         default=0,
     )
     add(
         "--long-prefill-token-threshold-adaptive",
-        "raise this limit to a sequence's share of the budget, if it is larger",
+        "raise it to a sequence's share of the budget",
         action="store_true",
     )
     add(
@@ -203,8 +199,7 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--watermark",
-        "share of the KV blocks to keep free when a request is admitted while others run "
-        "(default: 0)",
+        "share of the KV blocks that admission keeps free (default: 0)",
         type=_number(float, least=0, below=1),
         default=0.0,
         metavar="X",
@@ -240,7 +235,7 @@ def _add_steps(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--kv-transfer-gb-per-s",
-        "link speed of each prefill engine (default: %(default)s, a 400 Gbit/s link)",
+        "link speed of each prefill engine (default: %(default)s)",
         type=positive,
         default=50.0,
         metavar="X",
@@ -254,19 +249,19 @@ def _add_steps(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--ttft-ms",
-        "with --itl-ms: fixed time to first token, without batching",
+        "fixed time to first token, without batching; needs --itl-ms",
         type=not_negative,
         metavar="MS",
     )
     add(
         "--itl-ms",
-        "with --ttft-ms: fixed time between tokens, without batching",
+        "fixed time between tokens; needs --ttft-ms",
         type=not_negative,
         metavar="MS",
     )
     add(
         "--jitter-ms",
-        "random variation of --ttft-ms and --itl-ms (uniform)",
+        "random variation of both (uniform)",
         type=not_negative,
         default=0.0,
         metavar="MS",
@@ -277,8 +272,7 @@ def _add_waiting(group: argparse._ArgumentGroup) -> None:
     add = _adder(group)
     add(
         "--scheduling-policy",
-        "which waiting request is next: the first arrival, the lowest priority in the body, or "
-        "the tenant with the least service (default: %(default)s)",
+        "order of waiting requests (default: %(default)s)",
         choices=QUEUES,
         default=QUEUES[0],
         metavar=None,
@@ -303,18 +297,18 @@ def _add_front(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--quirks",
-        "changes to this behaviour, such as role=early,usage=finish: docs/how-to/simulator.md",
+        "changes to this behaviour, such as role=early,usage=finish (docs/how-to/simulator.md)",
         default="",
         metavar="LIST",
     )
     add(
         "--stream-interval",
-        "tokens per chunk (vLLM's name for tokens_per_chunk)",
+        "tokens per chunk",
         type=_number(int, least=1),
     )
     add(
         "--faults",
-        "faults to inject into some requests, such as cut=5",
+        "faults of some responses, such as cut=5",
         default="",
         metavar="LIST",
     )
@@ -331,14 +325,12 @@ def _add_times(group: argparse._ArgumentGroup) -> None:
     add = _adder(group)
     add(
         "--otlp-traces-endpoint",
-        "send a span of each request there, as vLLM does, by OTLP over "
-        "HTTP: "
-        "http://127.0.0.1:4318/v1/traces",
+        "send a span of each request, as vLLM does, such as to http://127.0.0.1:4318/v1/traces",
         metavar="URL",
     )
     add(
         "--otlp-protocol",
-        "http/protobuf or http/json (default: %(default)s)",
+        "encoding of the spans (default: %(default)s)",
         choices=PROTOCOLS,
         default="http/protobuf",
         metavar=None,
@@ -350,10 +342,14 @@ def _add_times(group: argparse._ArgumentGroup) -> None:
         default=0.0,
         metavar="SECONDS",
     )
-    add("--timings", "llama.cpp's in the last event (default: as --like does)", action="store_true")
+    add(
+        "--timings",
+        "llama.cpp's times in the last event (default: as --like does)",
+        action="store_true",
+    )
     add(
         "--time-headers",
-        "TGI's headers and Server-Timing; a stream's headers then come with its first token",
+        "times in headers; a stream's headers then come with its first token",
         action="store_true",
     )
     add(

@@ -80,7 +80,7 @@ OBJECTIVES: Final = {
 
 
 class LimitRegret(NamedTuple):
-    """One limit against the best one. Regrets are ratios less 1: 0.1 is 10 % worse."""
+    """One limit compared with the best one. A regret of 0.1 is 10 % worse."""
 
     limit: Limit
     figure: float | None

@@ -57,9 +57,10 @@ class RuleEvidence(msgspec.Struct, frozen=True, kw_only=True):
     allowed: float | None = None
     """The allowed share. None: the rule is about no share of requests."""
     count: float = 0.0
-    """The requests. Where none is beyond the limit, or all are, it is the effective sample size."""
+    """The number of requests. If none or all are beyond the limit, the effective sample size."""
     inflation: float = 1.0
-    """So many requests show as much about the share as one independent request."""
+    """The number of requests with as much information about the share as one independent
+    request."""
     excess: float = 0.0
     """The logarithm of the value over its limit, above 0 where the rule is broken."""
     error: float = 0.0
@@ -73,7 +74,7 @@ class RuleEvidence(msgspec.Struct, frozen=True, kw_only=True):
     than their errors."""
     needs_load: bool = False
     """The rule is about a throughput, which a low load cannot reach. Below the level with the
-    highest throughput it shows nothing."""
+    highest throughput the stage shows nothing."""
     passes: bool = False
     """The stage passes the rule by itself."""
     fails: bool = False
@@ -81,14 +82,14 @@ class RuleEvidence(msgspec.Struct, frozen=True, kw_only=True):
     figure: tuple[float, float, float] | None = None
     """(low, value, high): the value of the rule between the ends of its 95 % interval."""
     rise: float = 0.0
-    """How much nearer to the limit the values are after they settled than before, as a mean
-    logarithm of the ratio."""
+    """How much nearer to the limit the values are after they settled, as a mean logarithm of the
+    ratio."""
     rise_error: float = 0.0
     """The standard error of the rise. 0: the rise is not known."""
     later: float = 0.0
-    """By so much the excess may be larger where values have not settled in the stage."""
+    """By how much the excess may be larger if values have not settled in the stage."""
     unsettled: float = 0.0
-    """The probability that they have not."""
+    """The probability that values have not settled."""
     begin: float = 0.0
     """The excess of the first requests of the stage."""
     settled: "RuleEvidence | None" = None
@@ -104,11 +105,11 @@ class StageEvidence(msgspec.Struct, frozen=True, kw_only=True):
     number: int = 0
     measured_s: float = 0.0
     saturated_at: float | None = None
-    """The requests a second that the server answered where more were due than it could answer.
-    None: it kept up, or the load was a closed loop."""
+    """The completed requests per second of an overloaded server. None: it kept up, or the load was
+    a closed loop."""
     rules: tuple[RuleEvidence, ...] = ()
     silent: bool = False
-    """Nothing answered for a while as it was measured."""
+    """The server answered nothing for a while during the measurement."""
 
     @property
     def passes(self) -> bool:
@@ -165,10 +166,10 @@ class CapacityEstimate(msgspec.Struct, frozen=True, kw_only=True):
     rule: str = ""
     """The rule that limits it first."""
     measured_to: float = math.inf
-    """The highest level with a stage, or with one that passes by itself where none fails. Beyond it
-    nothing is claimed: chances there only guide the search."""
+    """The highest level with a stage. If no stage fails, the highest level that passes by itself.
+    Beyond it nothing is claimed."""
     passed: bool = True
-    """A stage passes by itself, or one fails. Else nothing is claimed at all."""
+    """A stage passes by itself, or one fails. Otherwise no capacity is claimed."""
     passes_to: float = 0.0
     """The highest level with a stage that passes by itself, where none fails up to there. 0: there
     is none."""
@@ -335,7 +336,7 @@ class StageTime(NamedTuple):
     whole_s: float
     """The time with its waves and its report."""
     silent: bool = False
-    """Nothing answered for a while as it was measured."""
+    """The server answered nothing for a while during the measurement."""
 
 
 def select_shown(done: Sequence[StageTime]) -> list[StageTime]:

@@ -101,7 +101,7 @@ def can_touch(cause: str, word: str) -> bool:
 
 
 class FigureError(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one value may be off, in its unit, and why."""
+    """The measurement error of one value, in its unit, and the cause."""
 
     word: str
     """The name of its metric, as in rules."""
@@ -192,7 +192,7 @@ class ClientVerdict(msgspec.Struct, frozen=True):
     level: str
     reasons: tuple[str, ...] = ()
     advice: str = ""
-    """What to change."""
+    """What the user should change."""
     signals: dict[str, str] = {}
     """The level of each cause that lowers it."""
 

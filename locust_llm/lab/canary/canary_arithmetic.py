@@ -85,24 +85,24 @@ class CanaryRound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class BackgroundLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes the effect of other clients over some rounds."""
+    """The effect of other clients over some rounds."""
 
     rounds: int
     """The number of rounds with enough gaps."""
     watched_s: float
     """The time between chunks that was watched, in seconds."""
     lost: float
-    """Others take this share of the decode time, 0 to 1."""
+    """The share of the decode time that others' prefills take, 0 to 1."""
     low: float | None
     high: float | None
     """``low`` and ``high`` bound the 95 % interval of ``lost``. None: too few rounds, or no
     stall."""
     stalls: int
     slower: float
-    """The usual gap exceeds the lowest gap of the session by this share."""
+    """The share by which the usual gap exceeds the lowest gap of the session."""
     quiet_s: float
     ttft_s: float
-    """This is the median over the rounds."""
+    """The median TTFT of the rounds, in seconds."""
 
     def tokens_per_s(self, token_s: float) -> tuple[float, float | None, float | None]:
         """Returns the prefill tokens per second of others, and both ends of the 95 % interval.

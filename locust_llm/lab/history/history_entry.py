@@ -127,44 +127,41 @@ class UnreadableRun(ValueError):
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes one run. Empty and None mean unknown."""
+    """One run. Empty and None mean unknown."""
 
     folder: str
-    """The path is relative to the folder of runs."""
+    """The path of the run, relative to the folder of runs."""
     started: float
-    """The run started at this Unix time in seconds. A result without a start has the time of its
-    file."""
+    """The start of the run, in Unix seconds. A result without a start has the time of its file."""
     tool: str = ""
     model: str = ""
     host: str = ""
     server: str = ""
     machine: str = ""
-    """This names the machine of the load generator and its version."""
+    """The machine and the version of the load generator."""
     workload: str = ""
     """Only runs with equal hashes are compared."""
     conditions: str = ""
-    """These words describe the workload."""
+    """The workload in words."""
     labels: dict[str, str] = {}
     commit: str = ""
     branch: str = ""
     dirty: bool | None = None
     simulated: bool = False
     slo: str = ""
-    """The value is PASS, FAIL or INCONCLUSIVE."""
+    """PASS, FAIL or INCONCLUSIVE. Empty: no rules."""
     client: str = ""
-    """The value is OK, DEGRADED or INVALID."""
+    """The client verdict: OK, DEGRADED or INVALID."""
     ended: str = ""
-    """If the run did not end as requested, this explains how it ended or what was cut. A load that
-    was not delivered, an overload and lost records have their word here."""
+    """How the run ended, if not as requested; also undelivered load, overload and lost records."""
     left_out: str = ""
-    """This explains why comparisons skip the run's metrics."""
+    """Why comparisons skip the run's metrics."""
     note: str = ""
-    """This names the parts of the folder that could not be read."""
+    """The parts of the folder that could not be read."""
     figures: dict[str, float] = {}
-    """Key metrics by name are in seconds, 1/s and shares of 1."""
+    """The key metrics by name, in seconds, per second, or as shares of 1."""
     plus_minus: dict[str, float] = {}
-    """The true value differs from the reported one by at most this time in seconds, by metric
-    name."""
+    """The measurement error in seconds, by metric name."""
 
     def value_of(self, key: str) -> str | None:
         """Returns the value of a label. Every run has the labels ``branch``, ``commit``, ``model``,

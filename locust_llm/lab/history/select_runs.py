@@ -37,21 +37,21 @@ def add_run_filter_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--label", action="append", default=[], type=_label, metavar="KEY=VALUE",
         help=(
-            "select runs with this label; * matches any text; may be repeated. branch, commit, "
-            "model, host and tool are labels of every run"
+            "select runs with this label (repeatable); * matches any text. branch, commit, "
+            "model, host and tool are labels too"
         ),
     )  # fmt: skip
     parser.add_argument(
-        "--model", default="", metavar="M", help="select runs whose model name contains this text"
+        "--model", default="", metavar="M", help="select runs by part of the model's name"
     )
     parser.add_argument(
         "--host",
         default="",
         metavar="H",
-        help="select runs whose server address contains this text",
+        help="select runs by part of the server's address",
     )
     parser.add_argument(
-        "--commit", default="", metavar="C", help="select runs whose commit begins with this text"
+        "--commit", default="", metavar="C", help="select runs by the start of the commit"
     )
 
 
@@ -72,7 +72,7 @@ def put_in_front(words: Sequence[str]) -> list[str]:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog="locust-llm compare")
     parser.add_argument(
         "--last", type=int, metavar="N",
-        help="compare the last N runs of the same workload; the oldest of them is the base",
+        help="compare the last N runs of the same workload; the oldest is the base",
     )  # fmt: skip
     parser.add_argument(
         "--runs", type=Path, default=Path("reports"), metavar="DIR",

@@ -31,7 +31,7 @@ class AuditedLoad(msgspec.Struct, frozen=True, kw_only=True):
     verdict: AuditOutcome
     """The worst verdict of the findings; ``holds`` without findings."""
     findings: tuple[Finding, ...]
-    """The result of each rule that could be applied. Empty: no two figures depend on each other."""
+    """The result of each check that could be applied. Empty: no two values depend on each other."""
 
 
 def run_audit(words: list[str]) -> int:

@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE",
-        help="vllm-bench, pytorch: additional field, such as hw=h200; may be repeated",
+        help="vllm-bench, pytorch: additional field, such as hw=h200 (repeatable)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the path and format as JSON")
     return parser

@@ -25,13 +25,12 @@ MEDIAN: Final = 50.0
 
 
 class CurveWorkload(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes the workload that curves must share to be comparable."""
+    """The workload that curves must share to be comparable."""
 
     model: str
     input_tokens: float | None
     output_tokens: float | None
-    """Both are means over the requests: the requested length, or the observed length if none was
-    requested."""
+    """The mean lengths over the requests: requested, or observed if none was requested."""
 
     @property
     def work(self) -> RunWork:
@@ -53,24 +52,23 @@ class CurveWorkload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParetoCurve(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the points of one sweep, or of several single runs."""
+    """The points of one sweep, or of several single runs."""
 
     name: str
     axis: str
     gpus: int | None
-    """None: the number is unknown."""
+    """The number of GPUs. None: unknown."""
     points: tuple[CurvePoint, ...]
-    """The points are sorted by load."""
+    """The points, sorted by load."""
     knee: float | None = None
-    """The first knee of the sweep is at this load. None: the sweep has no knee."""
+    """The load of the sweep's first knee. None: there is no knee."""
     knee_rule: str = ""
     limits: tuple[PaceLimit, ...] = ()
     workloads: tuple[CurveWorkload, ...] = ()
-    """A sweep has one workload, single runs have one each."""
+    """The workloads: one of a sweep, one of each single run."""
     simulated: bool = False
     not_valid: str = ""
-    """Names the published rules of the scenario that the run breaks. It is empty without such rules
-    or breaches."""
+    """The published rules that the run breaks. Empty: none."""
 
     @property
     def steps(self) -> tuple[tuple[float, float], ...]:

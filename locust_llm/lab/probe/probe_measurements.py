@@ -164,7 +164,7 @@ STALL_RATIO: Final = 3.0
 
 
 class PromptCost(msgspec.Struct, frozen=True):
-    """Holds the time of one prompt length alone."""
+    """The time of one prompt length alone."""
 
     asked_tokens: int
     input_tokens: int
@@ -177,7 +177,7 @@ class PromptCost(msgspec.Struct, frozen=True):
 
 
 class DecoderStall(msgspec.Struct, frozen=True):
-    """Describes long prompts that came at one moment, and the decoders beside them."""
+    """Long prompts that were sent together, and the requests that decoded meanwhile."""
 
     kind: str
     """``stall`` has one prompt, ``pair`` two."""
@@ -233,7 +233,7 @@ class DecoderStall(msgspec.Struct, frozen=True):
 
 
 class QueuedShortRequest(msgspec.Struct, frozen=True):
-    """Describes a short request that came while a long prompt was in prefill."""
+    """A short request that was sent while a long prompt was in prefill."""
 
     round: int
     ttft_s: float
@@ -247,7 +247,7 @@ class QueuedShortRequest(msgspec.Struct, frozen=True):
 
 
 class BurstResult(msgspec.Struct, frozen=True):
-    """Describes equal prompts sent at one moment, with their TTFTs in rising order."""
+    """Equal prompts that were sent together, with their TTFTs in rising order."""
 
     round: int
     input_tokens: int
@@ -277,7 +277,7 @@ class BurstResult(msgspec.Struct, frozen=True):
 
 
 class CachedPrompt(msgspec.Struct, frozen=True):
-    """Describes a prompt that was sent twice."""
+    """A prompt that was sent twice."""
 
     input_tokens: int
     first_s: float
@@ -286,7 +286,7 @@ class CachedPrompt(msgspec.Struct, frozen=True):
 
 
 class ProbeMeasurements(msgspec.Struct, frozen=True):
-    """Holds all measurements of a probe."""
+    """All measurements of a probe."""
 
     requests: int = msgspec.field(name="shots")  # their name in run.json
     failed: int

@@ -78,8 +78,7 @@ class ProbeOptions(msgspec.Struct):
         int,
         Option(
             "probe",
-                "Length of the longest prompt. The probe uses a shorter one if its prefill takes "
-                "too long", "16000", "tokens",
+                "Length of the longest prompt; shorter if its prefill takes too long", "16000", "tokens",
             OptionRange(8 * DEFAULT_BOUNDS.first_tokens, TOKENS.most), in_form=False,
         ),
     ] = DEFAULT_BOUNDS.longest_tokens  # fmt: skip
@@ -87,7 +86,7 @@ class ProbeOptions(msgspec.Struct):
         int,
         Option(
             "probe",
-            "Number of requests that decode while a prompt arrives",
+            "Requests that decode while a prompt arrives",
             "6",
             range=USERS,
             in_form=False,
@@ -97,7 +96,7 @@ class ProbeOptions(msgspec.Struct):
         int,
         Option(
             "probe",
-            "Number of repetitions of each measurement",
+            "Repetitions of each measurement",
             "5",
             range=OptionRange(2, COUNT.most),
             in_form=False,

@@ -31,7 +31,7 @@ _PROBE: Final = re.compile(r"probe, (.*)")
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options with the names and texts of ``run``, which checks the values."""
-    parser.add_argument("-H", "--host", help="such as localhost:8000")
+    parser.add_argument("-H", "--host", metavar="URL", help="the server, such as localhost:8000")
     group = parser.add_argument_group("Server", "The same options as in locust-llm run.")
     for option in SERVER:
         settings: dict[str, Any] = {"metavar": option.unit.upper() or "VALUE", "default": None}

@@ -126,9 +126,9 @@ STAGE_S: Final = (10.0, 60.0)
 """A stage takes at least and at most these times. The remaining stages share ``--time``."""
 REQUESTS_A_USER: Final = 4
 TO_PROBE: Final = {
-    "longest": "tokens of the longest prompt of the probe",
-    "rounds": "repetitions of each measurement of the probe",
-    "decoders": "requests that decode while a prompt of the probe arrives",
+    "longest": "longest prompt of the probe",
+    "rounds": "repetitions in the probe",
+    "decoders": "requests that decode in the probe",
 }
 """(option that the probe has too: its help)."""
 UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
@@ -340,10 +340,9 @@ def _fit_parser() -> argparse.ArgumentParser:
         prog="locust-llm twin fit", allow_abbrev=False,
         usage="locust-llm twin fit (--host URL | DIR DIR...) [options]",
         description=(
-            "Fit a performance model (a digital twin) to a server: its scheduler, the time of a "
-            "step, and the errors of the model. With --host, the command runs a probe and a "
-            "sweep, which take five to ten minutes. With folders, it uses an existing probe and "
-            "sweep. With both, it runs only what is missing."
+            "Fit a performance model (a digital twin) to a server: scheduler, step time, and "
+            "errors. With --host, the command runs a probe and a sweep (five to ten minutes). "
+            "With folders, it uses these runs. With both, it runs what is missing."
         ),
         epilog="example: locust-llm twin fit --host localhost:8000",
     )  # fmt: skip
@@ -365,11 +364,9 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=Path,
         metavar="FILE",
-        help="file to write the twin to (default: twin.toml in the folder of the runs)",
+        help="file of the twin (default: twin.toml in the folder of the runs)",
     )
-    _add_run_arguments(
-        parser, SWEEP_S, "maximum duration of the sweep, such as 90s or 6m (default: 6m)", "twin"
-    )
+    _add_run_arguments(parser, SWEEP_S, "maximum duration of the sweep (default: 6m)", "twin")
     add(
         "--most-users",
         type=_whole,
@@ -482,9 +479,9 @@ def _drift_parser() -> argparse.ArgumentParser:
         prog="locust-llm twin drift", allow_abbrev=False,
         usage="locust-llm twin drift TWIN [DIR] [options]",
         description=(
-            "Check whether a server still behaves as its twin predicts. The command repeats three "
-            "loads of the twin's sweep, one minute in total, and compares them with the twin. "
-            "Exit status 0: no drift; 3: the server has drifted; 4: INCONCLUSIVE."
+            "Check whether a server still behaves as its twin predicts. The command repeats "
+            "three loads of the twin's sweep in one minute. Exit status 3: the server has "
+            "drifted; 4: INCONCLUSIVE."
         ),
         epilog="example: locust-llm twin drift twin.toml --host localhost:8000",
     )  # fmt: skip
@@ -496,12 +493,12 @@ def _drift_parser() -> argparse.ArgumentParser:
 def add_drift_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds its own options. Options of the server are added separately."""
     add = parser.add_argument
-    add("twin", type=Path, metavar="TWIN", help="file or folder written by locust-llm twin fit")
+    add("twin", type=Path, metavar="TWIN", help="twin.toml, or a folder that contains it")
     add(
         "folder",
         nargs="?",
         metavar="DIR",
-        help="folder of an existing run at these loads (default: the command runs them)",
+        help="existing run at these loads (default: a new run)",
     )
     _add_run_arguments(parser, MINUTE_S, "duration of the run (default: 1m)", "drift")
     add("--json", action="store_true", help="print the result as JSON")
@@ -540,7 +537,7 @@ def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seq-dist",
         metavar="MIX",
-        help="mix of lengths instead of the means, as in run: 64|10,32|8:70;1024,512:30",
+        help="mix of lengths, as in run: 64|10,32|8:70;1024,512:30",
     )
 
 
@@ -668,8 +665,8 @@ def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--load", action="append", metavar="AXIS=VALUES",
         help=(
-            "loads to predict: concurrency=1..128 or request-rate=0.5..8; may be repeated "
-            "(default: the measured concurrency)"
+            "loads: concurrency=1..128 or request-rate=0.5..8; repeatable (default: the "
+            "measured concurrency)"
         ),
     )  # fmt: skip
     parser.add_argument(
@@ -681,12 +678,12 @@ def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_rules(parser)
     add_workload_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="print all predictions as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument(
         "--html",
         type=Path,
         metavar="FILE",
-        help="also write an HTML page with a plot of the best combinations",
+        help="also write an HTML page",
     )
 
 
@@ -695,7 +692,7 @@ def add_rules(parser: argparse.ArgumentParser) -> None:
         "--slo", action="append", default=[], metavar="RULE",
         help=f"SLO to judge, such as 'ttft p95 < 1s'; may be repeated. Metrics: {PREDICTED}",
     )  # fmt: skip
-    parser.add_argument("--slo-preset", metavar="NAME", help="named set of SLOs, as in run: chat")
+    parser.add_argument("--slo-preset", metavar="NAME", help="named set of SLOs: chat")
 
 
 def parse_rules(options: argparse.Namespace) -> tuple[Rule, ...]:

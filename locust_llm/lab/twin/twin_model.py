@@ -8,22 +8,21 @@ import msgspec
 
 
 class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes the scheduler with the names of vLLM's flags."""
+    """The scheduler, by the names of vLLM's flags."""
 
     policy: str
-    """The value is one of the simulator's POLICIES."""
+    """One of the simulator's policies."""
     max_num_batched_tokens: int
     long_prefill_token_threshold: int = 0
-    """A step has at most this many tokens of one prompt while others run. 0: no limit."""
+    """The most tokens of one prompt in a step while others run. 0: no limit."""
     max_num_partial_prefills: int = 1
     max_num_seqs: int | None = None
     """None: the limit was not reached, so it is unknown, and predictions beyond the fitted loads
     report this."""
     kv_tokens: int | None = None
-    """The KV cache has this many tokens. None: the limit was not reached."""
+    """The size of the KV cache in tokens. None: the limit was not reached."""
     common_prefix_tokens: int = 0
-    """All prompts begin with this many tokens (a chat template). llama.cpp chooses slots by
-    them."""
+    """The number of tokens with which all prompts begin (a chat template)."""
 
 
 class StepCosts(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +42,7 @@ class StepCosts(msgspec.Struct, frozen=True, kw_only=True):
     pair_s: float = 0.0
     free_tokens: float = 0.0
     own_pair_s: float = 0.0
-    """Own pairs take this time in addition to ``pair_s``."""
+    """The time of an own pair in addition to ``pair_s``."""
     admission_s: float = 0.0
 
     def step_s(self, work: "StepWork") -> float:
@@ -192,7 +191,7 @@ class Draw(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HeldOutCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """Compares a prediction with a measured value that the fit did not use."""
+    """A prediction, and the measured value that the fit did not use."""
 
     load: str
     figure: str

@@ -43,7 +43,7 @@ Logarithms = Sequence[Sequence[float]]
 
 
 class PredictedValue(NamedTuple):
-    """Holds seconds, or tokens per second, with the 95% interval."""
+    """A value in seconds or tokens per second, with its 95 % interval."""
 
     low: float
     about: float

@@ -113,7 +113,7 @@ WORDS: Final = {
 
 
 class LimitLengthRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests of one limit with prompts of one class of length. Seconds."""
+    """The requests of one limit with short or with long prompts. Times are in seconds."""
 
     limit: int | None
     prompts: str
@@ -134,10 +134,10 @@ class LimitLengthRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LimitRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One limit against the best one. Regrets are ratios less 1: 0.1 is 10 % worse."""
+    """One limit compared with the best one. A regret of 0.1 is 10 % worse."""
 
     limit: int | None
-    """None: no limit."""
+    """The prefill limit. None: no limit."""
     rounds: int
     figure: float | None
     """Of the objective: seconds, or a number a second."""
@@ -155,7 +155,7 @@ class LimitRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LimitComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """What the limits of one load came to."""
+    """The comparison of the prefill limits of one load."""
 
     objective: str
     answer: str

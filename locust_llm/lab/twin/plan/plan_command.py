@@ -48,8 +48,8 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--arrivals", required=True, metavar="WHAT",
         help=(
-            "request rate such as 1.4/s, 5000/h or 120000/day, or a trace in a format of "
-            "--input-file. The plan uses the lengths of a trace too"
+            "request rate such as 1.4/s, 5000/h or 120000/day, or a trace (a format of "
+            "--input-file) with its lengths"
         ),
     )  # fmt: skip
     parser.add_argument(
@@ -64,13 +64,13 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
         "--gpu-hour",
         type=float,
         metavar="PRICE",
-        help="price of one GPU for one hour. Without it the plan shows no costs",
+        help="price of a GPU hour, for the cost",
     )
     parser.add_argument(
         "--gpus-per-replica", type=int, default=1, metavar="N",
-        help="number of GPUs of one replica (default: 1)",
+        help="GPUs of one replica (default: 1)",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def _plan(options: argparse.Namespace) -> replica_plan.CapacityPlan:

@@ -72,7 +72,7 @@ class PlanRow(msgspec.Struct, frozen=True, kw_only=True):
     falls_behind: bool
     """The replica completes fewer requests than arrive, so waits grow without end."""
     extrapolated: tuple[str, ...]
-    """What lies outside of the loads and lengths that were measured."""
+    """Loads and lengths outside the measured ones."""
     unknown: tuple[str, ...]
     """Properties of the server that are unknown and matter at this rate."""
     answers: dict[str, PredictedValue]
@@ -94,15 +94,15 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True):
     only_shape: str | None
     """Why there is no number of replicas. null: the twin's error allows one."""
     replicas: int | None
-    """The number of replicas that hold the rules at the peak when one is lost. null: only a shape,
-    or no number of replicas holds the rules."""
+    """The number of replicas that meet the rules at the peak when one is lost. null: no number
+    does, or the twin predicts only relative changes."""
     replicas_by_middle: int | None
-    """The number of replicas by the middle of the answers instead of their 95 % intervals."""
+    """The number of replicas by the predicted values instead of their 95 % intervals."""
     requests_per_s_per_replica: float | None
     """The rate that one replica holds, in requests per second."""
     limited_by_what_was_measured: str | None
-    """Why a replica does not get more: a higher rate would be an extrapolation. null: the rules
-    limit it."""
+    """Why a replica gets no higher rate: it would be an extrapolation. null: the rules limit the
+    rate."""
     add_above: ReplicaThreshold | None
     """Above this load of each replica, add one. null: there is no number of replicas."""
     remove_below: ReplicaThreshold | None

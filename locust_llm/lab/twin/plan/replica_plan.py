@@ -228,7 +228,7 @@ MILLION: Final = 1e6
 
 
 class PlanCost(msgspec.Struct, frozen=True):
-    """Holds costs in the currency of the price."""
+    """The costs, in the currency of the price."""
 
     gpus: int
     """The number of GPUs of all replicas."""

@@ -300,7 +300,7 @@ class PredictedWhatIf(msgspec.Struct, frozen=True, kw_only=True):
     falls_behind: bool
     """The server completes fewer requests than arrive, so waits grow without end."""
     extrapolated: tuple[str, ...]
-    """What lies outside of the loads and settings that were measured."""
+    """Loads and settings outside the measured ones."""
     unknown: tuple[str, ...]
     """Properties of the server that are unknown and matter here."""
     frontier: bool

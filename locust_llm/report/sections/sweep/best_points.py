@@ -13,21 +13,21 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
     """The value that the sweep changes. For a single run it is its users, for an open loop its
     rate."""
     per_user: float
-    """1000 / a percentile of TPOT in ms: the tokens a second of one user. With the median it is the
-    median for each user."""
+    """The tokens per second of one user: 1000 / a percentile of TPOT in ms."""
     per_gpu: float
-    """The output tokens a second of the server for each GPU; of the whole server where the GPUs'
-    number is unknown."""
+    """The server's output tokens per second and GPU. If the number of GPUs is unknown, those of the
+    whole server."""
     ttft_ms: float | None = None
-    """The same percentile of TTFT."""
+    """The same percentile of TTFT, in ms."""
     requests: int = 0
     slo_status: str | None = None
     client: str | None = None
     silence: str = ""
-    """``no token came from 9.7 to 15.7 s``, which its rate counts. Empty: never so long."""
+    """A long time without tokens, such as ``no token came from 9.7 to 15.7 s``. Empty: there was
+    none."""
     joules_per_output_token: float | None = None
     best: bool = False
-    """No other point of its curve has as much of both and more of one."""
+    """No other point of the curve is as good in both values and better in one."""
 
     @property
     def sound(self) -> bool:
@@ -36,12 +36,11 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PaceLimit(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's pace that a rule on ITL requires."""
+    """The tokens per second of one user that a rule on ITL requires."""
 
     rule: str
     per_user: float
-    """The least tokens a second. For another percentile than the points' it is a line beside
-    them."""
+    """The fewest tokens per second. The rule may use another percentile than the points."""
 
 
 def mark_best_points(points: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
