@@ -4,7 +4,14 @@ writes them, a test says when they are out of date."""
 import os
 import re
 import sys
-from argparse import SUPPRESS, Action, ArgumentParser, HelpFormatter, _SubParsersAction
+from argparse import (
+    SUPPRESS,
+    Action,
+    ArgumentParser,
+    BooleanOptionalAction,
+    HelpFormatter,
+    _SubParsersAction,
+)
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -172,7 +179,7 @@ def _page_of_run(options: Iterable[Option]) -> str:
 
 
 def _page_of_own(command: str, what: str, options: Iterable[Option]) -> str:
-    rows = "".join(map(_row, options))
+    rows = "".join(_rows_of(list(options)))
     table = f"\n{HEAD}{rows}" if rows else ""
     return (
         f"{_title(command)}{what} It also takes the [options of a run](run.md).\n\n"
@@ -185,7 +192,7 @@ def _groups(options: Iterable[Option]) -> str:
     for name, members in groupby(options, key=lambda option: option.group):
         title, what, example = GROUPS[name]
         parts.append(f"\n## {title}\n\n{_text(what)}\n\n```sh\n{example}\n```\n\n{HEAD}")
-        parts += map(_row, members)
+        parts += _rows_of(list(members))
     return "".join(parts)
 
 
@@ -322,14 +329,39 @@ def _flag_of_run(action: Action) -> str:
     return ""
 
 
+def _rows_of(options: Sequence[Option]) -> Iterator[str]:
+    """A row for each option. A mean and its standard deviation share one."""
+    by_flag = {option.flag: option for option in options}
+    for option in options:
+        if option.flag.endswith("-stddev"):
+            continue
+        spread = by_flag.get(f"{option.flag.removesuffix('-mean')}-stddev")
+        yield _row(option) if spread is None else _row_of_mean(option, spread)
+
+
 def _row(option: Option) -> str:
-    """A switch that is on has both forms. One that is off has no default worth a word."""
+    return _line(_flag(option), _value(option), _default(option), _text(option.help))
+
+
+def _row_of_mean(mean: Option, spread: Option) -> str:
+    flags = f"{_flag(mean)}, {_flag(spread)}"
+    defaults = f"{_default(mean)}; {_default(spread)}"
+    meaning = f"Mean and standard deviation: {mean.help.removeprefix('Mean ')}"
+    return _line(flags, _value(mean), defaults, _text(meaning))
+
+
+def _flag(option: Option) -> str:
+    """A switch that is on has both forms."""
     is_on = option.kind is bool and option.default
-    flag = f"{_anchor(option.flag)}`--{'[no-]' if is_on else ''}{option.flag[2:]}`"
-    default = "" if option.kind is bool and not is_on else format_option_default(option)
-    if default:
-        default = _text(default) if option.otherwise else f"`{default}`"
-    return _line(flag, _value(option), default, _text(option.help))
+    return f"{_anchor(option.flag)}`--{'[no-]' if is_on else ''}{option.flag[2:]}`"
+
+
+def _default(option: Option) -> str:
+    """Empty for a switch that is off."""
+    if option.kind is bool and not option.default:
+        return ""
+    default = format_option_default(option)
+    return _text(default) if option.otherwise or not default else f"`{default}`"
 
 
 def _anchor(flag: str, prefix: str = "") -> str:
@@ -359,7 +391,10 @@ def _value(option: Option) -> str:
 
 def _action_row(parser: ArgumentParser, action: Action, prefix: str) -> str:
     name = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
-    flags = ", ".join(f"`{flag}`" for flag in action.option_strings) or f"`{name}`"
+    named = list(action.option_strings)
+    if isinstance(action, BooleanOptionalAction):
+        named = [f"--[no-]{named[0][2:]}"]
+    flags = ", ".join(f"`{flag}`" for flag in named) or f"`{name}`"
     long = [flag for flag in action.option_strings if flag.startswith("--")]
     anchor = _anchor(long[0], prefix) if long else ""
     text = HelpFormatter(parser.prog)._expand_help(action) if action.help else ""

@@ -17,11 +17,11 @@ SOURCE: Final = re.compile(r"(\w[^;,]*?)(?:, [^;]*?)? \((https:[^)]+)\)")
 PUBLISHED_BEGIN: Final = (
     "<!-- published rules, made by docs/generate_scenarios.py: do not edit -->\n"
 )
-PUBLISHED: Final = ("scenario", "rules of", "load", "a point", "a curve")
+PUBLISHED: Final = ("scenario", "rules of", "load", "each point", "the curve")
 COLUMNS: Final = (
     "scenario",
-    "before it",
-    "prompt, answer of a turn",
+    "shared start",
+    "input, output of a turn",
     "turns",
     "wait",
     "rules",

@@ -177,7 +177,7 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--long-prefill-token-threshold-adaptive",
-        "raise it to a sequence's share of the budget",
+        "raise this limit to a sequence's share of the budget",
         action="store_true",
     )
     add(
@@ -261,7 +261,7 @@ def _add_steps(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--jitter-ms",
-        "random variation of both (uniform)",
+        "uniform random variation of --ttft-ms and --itl-ms",
         type=not_negative,
         default=0.0,
         metavar="MS",

@@ -133,16 +133,15 @@ LATENCIES: Final = (
     LATE,
     TTFT_FROM_DUE,
     Metric("Connect Time", "http_req_connecting", "ms", "connect_s", 1e3,
-           "opening a connection, before the request: in no other latency. To an address the "
-               "kernel's own time; the lookup "
-           "of a name, a proxy and TLS are timed here", word="connect_time", waits=True),
+           "opening a connection before the request; part of no other latency. The kernel "
+           "times a plain connection, the load generator name lookup, proxy and TLS", word="connect_time", waits=True),
     Metric("TCP Round Trip", "tcp_round_trip", "ms", "rtt_us", 1e-3,
            "shortest round trip of the connection (kernel) until the end of the response; shows "
            "delays of the network",
            word="rtt", spoken="round trip"),
     Metric("Read Lag", "read_lag", "ms", "read_lag_us", 1e-3,
-           "longest time from the newest byte of a read to that read (its older bytes may have "
-               "waited longer): health of the load generator", word="read_lag"),
+           "longest time from the newest byte of a read to that read; health of the load "
+           "generator", word="read_lag"),
 )  # fmt: skip
 PER_USER: Final = Metric(
     "Output Token Throughput per User", "output_token_throughput_per_user", "tokens/s", "itl_s",
@@ -166,7 +165,7 @@ FELT: Final = (
 """The readability metrics: report/fluidity_and_qoe.py."""
 LENGTHS: Final = (
     Metric("Input Tokens per Request", "input_sequence_length", "tokens", "input_tokens", 1.0,
-        "as the server counted"),
+        "the server's count"),
     Metric("Inputs per Request", "inputs", "inputs", "inputs", 1.0,
         "texts of embeddings, documents of rerank",
            optional=True),
@@ -174,19 +173,19 @@ LENGTHS: Final = (
         "images, also of earlier turns",
            optional=True),
     Metric("Image Pixels per Request", "image_pixels", "megapixels", "image_pixels", 1e-6,
-        "of all of them", optional=True),
+        "sum over its images", optional=True),
     Metric("Image Bytes per Request", "image_bytes", "MB", "image_bytes", 1e-6,
-        "of their files, before base64",
+        "size of its image files, before base64",
            optional=True),
     Metric("Audio per Request", "audio_duration", "s", "audio_s", 1.0,
         "total length of the audio clips", optional=True),
     Metric("Output Tokens per Request", "output_sequence_length", "tokens", "output_tokens", 1.0,
-           "as the server counted, with reasoning; else one per chunk, and the report notes the "
-               "estimate", instead=""),
+           "the server's count, with reasoning; else one per chunk, and the report notes the "
+           "estimate", instead=""),
     Metric("Tokens per Chunk", "tokens_per_chunk", "tokens", "tokens_per_chunk", 1.0,
-           "mean over the chunks of a request: as the server counted with each chunk, else output "
-               "tokens / chunks; "
-           "where it is above one, Inter Chunk Latency is longer than Inter Token Latency",
+           "mean over the chunks of a request, by the server's count with each chunk, else "
+           "output tokens / chunks. Above one, Inter Chunk Latency is longer than Inter Token "
+           "Latency",
            optional=True, instead=""),
     Metric("Cached Tokens per Request", "usage_prompt_cache_read_tokens", "tokens", "cached_tokens",
         1.0,

@@ -298,6 +298,18 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
     assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
 
 
+@pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.name)
+def test_a_report_has_an_abstract_and_its_origin(report: Path) -> None:
+    """Below the title one paragraph, and a table with date, machine, commit and command."""
+    if report.name == "README.md":
+        return
+    title, abstract, table, *_ = report.read_text("utf-8").split("\n\n")
+    assert title.startswith("# ")
+    assert abstract[0].isalnum() or abstract[0] == "`"
+    keys = re.findall(r"^\| ([a-z ]+) \| [^|]", table, re.MULTILINE)
+    assert keys == ["date", "machine", "commit that recorded it", "repeat it with"]
+
+
 def test_targets_of_make_that_pages_name_exist() -> None:
     targets = {
         line.partition(":")[0]

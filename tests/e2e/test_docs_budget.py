@@ -11,17 +11,16 @@ ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
 LONG: Final = 25
 """A sentence of more words is long."""
-WRITTEN: Final = 37_300
-"""Words by hand: of all pages but those of commands and the changelog, without generated tables.
-They were 36,000 before the page on checked answers came."""
-GENERATED: Final = 7_000
+WRITTEN: Final = 37_200
+"""Words by hand: of all pages but those of commands and the changelog, without generated tables."""
+GENERATED: Final = 6_000
 """Words of the pages of commands and of generated tables. The goal is 5,000."""
 LONG_SHARE: Final = 0.02
 """Share of long sentences in all pages."""
 PAGE: Final = 1000
 """A page has at most so many words by hand, and its own ceiling where it had more."""
 LARGER: Final[dict[str, int]] = {
-    "how-to/locustfiles.md": 1100,
+    "how-to/locustfiles.md": 1050,
     "how-to/twin.md": 1150,
     "reference/metrics.md": 1450,
     "reference/reports.md": 1150,
