@@ -76,7 +76,7 @@ Read results:
   comment DIR     print the result of a run as Markdown for a pull request
 
 Plan capacity:
-  twin COMMAND    fit a performance model to a server, ask it what if, and check for drift
+  twin COMMAND    fit a performance model to a server, predict loads, and check for drift
   plan TWIN       compute how many replicas hold an SLO, and their cost
 
 Other tools:
@@ -88,7 +88,7 @@ Other tools:
 Without a server:
   demo            start the simulator and test it for 45 seconds
   simulate        start a server with simulated times, without a GPU
-  selftest        test whether this machine measures exactly
+  selftest        measure the timing error of this machine
   scenario        list the workloads for run --scenario
 
   --version       print the versions of this package, Locust and Python

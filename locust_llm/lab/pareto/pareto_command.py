@@ -157,7 +157,7 @@ def run_pareto_command(words: list[str]) -> int:
         help="run folder of a sweep or of a single load",
     )
     parser.add_argument("-o", "--output", type=Path, action="append", default=[], metavar="FILE",
-                        help="file for the figure, .svg or .png; may be repeated")  # fmt: skip
+                        help="file for the figure, .svg or .png (repeatable)")  # fmt: skip
     parser.add_argument(
         "--gpus",
         type=int,

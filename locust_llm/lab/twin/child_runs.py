@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from locust_llm.exit_status import ENDING_SIGNALS, ERROR_PREFIX
-from locust_llm.settings.option_declaration import Option, declared_options
+from locust_llm.settings.option_declaration import Option, declared_options, format_metavar
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.server_address import choose_given_host, is_address
 from locust_llm.settings.unrecorded_options import UnrecordedOptions
@@ -34,7 +34,7 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-H", "--host", metavar="URL", help="the server, such as localhost:8000")
     group = parser.add_argument_group("Server", "The same options as in locust-llm run.")
     for option in SERVER:
-        settings: dict[str, Any] = {"metavar": option.unit.upper() or "VALUE", "default": None}
+        settings: dict[str, Any] = {"metavar": format_metavar(option), "default": None}
         if option.kind is bool:
             settings = {"action": argparse.BooleanOptionalAction, "default": None}
         elif option.repeated:

@@ -611,7 +611,7 @@ def _said(tokens: list[int]) -> str:
 # Command: ``locust-llm twin predict TWIN``.
 
 DESCRIPTION: Final = """\
-Ask a twin what if: every load with every combination of settings, in virtual time, each answer with its interval."""
+Predict every load with every combination of settings, each with its 95 % interval."""
 EPILOG: Final = """\
 Values are as --sweep has them: 1..128 is 1, 2, 4, ... 128, 8..64+8 goes in steps of 8, and lists have commas; none is no
 limit. Predictions outside of the fitted range are marked as extrapolated; those far outside are refused.
@@ -672,7 +672,7 @@ def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUES",
         help=(
-            "values of a setting to predict; may be repeated. Keys: "
+            "values of a setting to predict (repeatable). Keys: "
             f"{', '.join(whatif_grid.KEYS)}. All but prefill-concurrency are settings of the server"
         ),
     )  # fmt: skip
@@ -690,7 +690,7 @@ def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
 def add_rules(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slo", action="append", default=[], metavar="RULE",
-        help=f"SLO to judge, such as 'ttft p95 < 1s'; may be repeated. Metrics: {PREDICTED}",
+        help=f"SLO to judge, such as 'ttft p95 < 1s' (repeatable). Metrics: {PREDICTED}",
     )  # fmt: skip
     parser.add_argument("--slo-preset", metavar="NAME", help="named set of SLOs: chat")
 

@@ -15,7 +15,7 @@ from locust_llm.text.format import print_json
 from . import plan_text, replica_plan
 
 DESCRIPTION: Final = """\
-Find the fewest replicas that meet an SLO when one is lost, by a twin; with their cost, and when to add or remove one."""
+Find the fewest replicas that meet an SLO when one is lost, their cost, and when to add or remove one."""
 EPILOG: Final = """\
 The plan assumes that requests are spread evenly over the replicas. If the twin's error on held-out loads is above 10%,
 the plan shows how latency grows with load, but no number of replicas.
