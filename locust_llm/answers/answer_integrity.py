@@ -6,7 +6,7 @@ found. An answer without a finish reason is a failed request already, and is not
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
 from typing import Final
 
@@ -152,7 +152,7 @@ def _is_longer_than_asked(answer: ReceivedAnswer, asked: AnswerRequested, writte
 
 
 def _count_of_logprobs_differs(answer: ReceivedAnswer, written: int) -> bool:
-    listed = _comparable_logprobs(answer)
+    listed = _countable_logprobs(answer)
     if listed is None:
         return False
     at_end = 0 if answer.finish_reason in LENGTH else 1  # the end of the answer is a token too
@@ -166,6 +166,17 @@ def _comparable_logprobs(answer: ReceivedAnswer) -> Sequence[LogprobToken] | Non
     if not listed or answer.choices > 1 or not answer.text.isascii():
         return None
     return None if _has_reasoning(answer) or answer.tool_arguments else listed
+
+
+def _countable_logprobs(answer: ReceivedAnswer) -> Sequence[LogprobToken] | None:
+    """The listed tokens, where the text is made of them and of nothing else. llama.cpp holds back
+    what stands before the JSON of a schema, and most of its tokens with it."""
+    listed = _comparable_logprobs(answer)
+    if listed is None or not join_tokens(listed).removeprefix(" ").startswith(
+        answer.text.removeprefix(" ")
+    ):
+        return None
+    return listed
 
 
 def _has_reasoning(answer: ReceivedAnswer) -> bool:
@@ -220,7 +231,9 @@ def has_replacement(answer: ReceivedAnswer) -> bool:
     text = answer.text + answer.reasoning
     if answer.finish_reason is None or answer.finish_reason in LENGTH:
         text = answer.text.rstrip(REPLACEMENT) + answer.reasoning.rstrip(REPLACEMENT)
-    return REPLACEMENT in text
+    # how each of the other choices ended is not known
+    others = [other.rstrip(REPLACEMENT) for other in answer.other_texts]
+    return any(REPLACEMENT in part for part in (text, *others))
 
 
 # -- deltas ----------------------------------------------------------------------------------------
@@ -260,7 +273,7 @@ def _by_tokens_so_far(answer: ReceivedAnswer) -> Iterator[str]:
 def _by_logprobs(answer: ReceivedAnswer, asked: AnswerRequested) -> Iterator[str]:
     """Each delta brings its logprobs. Where the answer has the length asked for, too few of them
     mean a lost delta, too many a doubled one."""
-    listed = _comparable_logprobs(answer)
+    listed = _countable_logprobs(answer)
     if listed is None or answer.finish_reason not in LENGTH:
         return
     if asked.max_tokens is None or answer.completion_tokens != asked.max_tokens:
@@ -308,14 +321,3 @@ def _is_swapped(expected: str, text: str, begin: int, end: int) -> bool:
             if text[left:right] in 2 * expected[left:right]:
                 return True
     return False
-
-
-# -- over all answers ------------------------------------------------------------------------------
-
-
-def find_duplicates(id_hashes: Iterable[int]) -> dict[int, int]:
-    """How often each response id came that came more than once."""
-    counts: dict[int, int] = {}
-    for id_hash in id_hashes:
-        counts[id_hash] = counts.get(id_hash, 0) + 1
-    return {id_hash: count for id_hash, count in counts.items() if count > 1}

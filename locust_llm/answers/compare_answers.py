@@ -79,21 +79,39 @@ class ComparedAnswer(msgspec.Struct, frozen=True, kw_only=True):
                 yield name
 
 
+class IdleAnswers:
+    """The first idle answer to each prompt of each server, which all others are compared with."""
+
+    def __init__(self) -> None:
+        self._first = dict[tuple[str, int], ReferenceAnswer]()
+
+    def add(self, answer: ReferenceAnswer) -> bool:
+        """Whether it is the first idle one, which is kept. A failed request has no answer."""
+        key = answer.server, answer.prompt
+        if answer.asked != IDLE or answer.error or key in self._first:
+            return False
+        self._first[key] = answer
+        return True
+
+    def compare(self, answer: ReferenceAnswer) -> ComparedAnswer | None:
+        """None: it is a failed request, or its prompt has no idle answer."""
+        idle = self._first.get((answer.server, answer.prompt))
+        if idle is None or answer.error:
+            return None
+        return ComparedAnswer(answer=answer, idle=idle, difference=compare_answers(idle, answer))
+
+
 def compare_with_idle(answers: Sequence[ReferenceAnswer]) -> Iterator[ComparedAnswer]:
     """Compare each answer with the first idle answer to its prompt, later idle answers too.
 
     A failed request, and a prompt without an idle answer, have no comparison.
     """
-    first = dict[tuple[str, int], int]()
-    for place, answer in enumerate(answers):
-        if answer.asked == IDLE and not answer.error:
-            first.setdefault((answer.server, answer.prompt), place)
-    for place, answer in enumerate(answers):
-        idle_place = first.get((answer.server, answer.prompt))
-        if idle_place is None or place == idle_place or answer.error:
-            continue
-        idle = answers[idle_place]
-        yield ComparedAnswer(answer=answer, idle=idle, difference=compare_answers(idle, answer))
+    idle = IdleAnswers()
+    others = [answer for answer in answers if not idle.add(answer)]
+    for answer in others:
+        compared = idle.compare(answer)
+        if compared is not None:
+            yield compared
 
 
 def compare_answers(idle: ReferenceAnswer, other: ReferenceAnswer) -> AnswerDifference | None:

@@ -168,6 +168,8 @@ class ReceivedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The arguments of each tool call, joined."""
     finish_reason: str | None = None
     choices: int = 1
+    other_texts: tuple[str, ...] = ()
+    """Everything that choices beside the first one hold, a text for each."""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     reasoning_tokens: int | None = None

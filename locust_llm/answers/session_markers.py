@@ -25,6 +25,8 @@ _PART_BITS: Final = _PART_WORDS * _WORD_BITS
 _NUMBERS: Final = 1 << _PART_BITS
 _COUNT_BITS: Final = 22
 """A process makes four million markers before one comes again, and 2,048 processes make others."""
+_QUICK_BITS: Final = 64 - _WORD_BITS
+"""Below so many bits of a sum of 64 are left out."""
 KEY_BYTES: Final = 16
 ASKED_SHARE: Final = 0.2
 """The share of requests that ask the model to repeat its marker."""
@@ -70,6 +72,9 @@ class MarkerKey:
         self._factor = spread % _NUMBERS | 1
         self._shift = (spread >> _PART_BITS) % _NUMBERS
         self._inverse = pow(self._factor, -1, _NUMBERS)
+        quick = blake2s(b"quick", key=key, digest_size=16).digest()
+        self._quick_factor = int.from_bytes(quick[:8], "little") | 1
+        self._quick_shift = int.from_bytes(quick[8:], "little")
         self._asked_at = 0.0
 
     def make(self) -> Marker:
@@ -119,25 +124,29 @@ class MarkerKey:
             first -= 1
         while last < min(len(words), at + MARKER_WORDS) - 1 and words[last + 1] in place_of:
             last += 1
+        places = [place_of[word] for word in words[first : last + 1]]
         found = []
-        for begin in range(first, last - MARKER_WORDS + 2):
-            places = [place_of[word] for word in words[begin : begin + MARKER_WORDS]]
-            number = self._read(places)
-            if number is not None:
-                found.append(number)
+        for begin in range(len(places) - MARKER_WORDS + 1):
+            # by hand, as a text of nothing but words of the list does this for each word
+            a, b, c, quick, *_ = places[begin : begin + MARKER_WORDS]
+            spread = a | b << _WORD_BITS | c << 2 * _WORD_BITS
+            if self._hash_quickly(spread) != quick:
+                continue
+            if self._hash(spread) == _join_places(
+                places[begin + _PART_WORDS : begin + MARKER_WORDS]
+            ):
+                found.append((spread - self._shift) * self._inverse % _NUMBERS)
         return found
 
-    def _read(self, places: list[int]) -> int | None:
-        """The number of a marker from the places of its words. None: it is no marker of this
-        run."""
-        spread = _join_places(places[:_PART_WORDS])
-        if self._hash(spread) != _join_places(places[_PART_WORDS:]):
-            return None
-        return (spread - self._shift) * self._inverse % _NUMBERS
-
     def _hash(self, spread: int) -> int:
+        """33 bits. The first word of them is quick, so hardly another text needs the slow ones."""
         digest = blake2s(spread.to_bytes(8, "little"), key=self._key, digest_size=8).digest()
-        return int.from_bytes(digest, "little") % _NUMBERS
+        slow = int.from_bytes(digest, "little") << _WORD_BITS
+        return (slow | self._hash_quickly(spread)) % _NUMBERS
+
+    def _hash_quickly(self, spread: int) -> int:
+        """11 bits: the upper ones of a product with a secret factor."""
+        return (spread * self._quick_factor + self._quick_shift >> _QUICK_BITS) & (WORDS - 1)
 
 
 def _split_places(value: int) -> list[int]:

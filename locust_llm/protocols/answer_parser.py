@@ -6,6 +6,7 @@ without it, vLLM sends it after an error.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -144,6 +145,10 @@ class Completion:
         """There was anything to read, in a stream or in a whole answer."""
         self.deltas: list[Delta | TextChoice] | None = [] if keep_text or checked else None
         """The deltas of the first choice, in their order. None: they are not kept."""
+        self.other_deltas: defaultdict[Any, list[Delta | TextChoice]] | None = (
+            defaultdict(list) if checked else None
+        )
+        """The deltas of each choice other than 0, by its index. None: they are not kept."""
         self.events = EventReader() if checked else None
         """Response ids, model names, event numbers and logprobs. None: they are not checked."""
         self.calls: dict[Any, bool] = {}

@@ -137,6 +137,8 @@ class ChoicesProtocol(Protocol[CompletionChunk[Any]]):
                     answer.lead()
                 if answer.deltas is not None and delta is not None and not (index and answer.led):
                     answer.deltas.append(delta)
+                if index and answer.other_deltas is not None and delta is not None:
+                    answer.other_deltas[index].append(delta)
         if output and answer.first_output is None:
             answer.first_output = len(answer.chunk_reads)
         if usage is not None or (usage := message.counts) is not None:
@@ -197,6 +199,8 @@ class ChoicesProtocol(Protocol[CompletionChunk[Any]]):
                 answer.content = True
                 if choice.index:
                     answer.others.add(choice.index)
+                    if answer.other_deltas is not None:
+                        answer.other_deltas[choice.index].append(whole)
                 elif answer.deltas is not None:
                     answer.deltas.append(whole)
         if (usage := message.counts) is not None:

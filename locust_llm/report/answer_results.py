@@ -13,7 +13,6 @@ from typing import Final
 
 import msgspec
 
-from locust_llm.answers.answer_integrity import find_duplicates
 from locust_llm.answers.compare_answers import ComparedAnswer, compare_with_idle
 from locust_llm.answers.fault_names import DUPLICATE_ID, FAULT_SENTENCES, FOREIGN_MARKER
 from locust_llm.answers.mismatch_rates import (
@@ -25,6 +24,7 @@ from locust_llm.answers.mismatch_rates import (
     find_rate,
 )
 from locust_llm.answers.reference_answer import AFTER_LOAD, IDLE, ReferenceAnswer
+from locust_llm.records.answer_checks import AnswerChecks
 from locust_llm.records.outcomes import CANCELLED, CUT, RETRIED
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
@@ -131,37 +131,61 @@ class AnswersUnderLoad(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def measure_isolation(records: Iterable[Record]) -> AnswerIsolation:
-    """Count the checks of all answers, of the warmup too."""
-    counts = Counter[str]()
-    faults = Counter[str]()
-    ids = list[int]()
-    for record in records:
-        checks = record.answer
-        if checks is None:
-            continue
-        faults.update(set(checks.faults))
+class IsolationCounts:
+    """Counts the checks of answers, one by one."""
+
+    def __init__(self, *, most_ids: int | None = None) -> None:
+        """``most_ids``: a duplicate id is found among so many answers. None: among all."""
+        self._counts = Counter[str]()
+        self._faults = Counter[str]()
+        self._ids = dict[int, int]()
+        """How often each response id came, in the order of the first ones."""
+        self._most_ids = most_ids
+
+    def add(self, checks: AnswerChecks) -> None:
+        self._faults.update(set(checks.faults))
         if checks.id_hash is not None:
-            ids.append(checks.id_hash)
+            self._add_id(checks.id_hash)
         if not checks.searched:
-            continue
+            return
+        counts = self._counts
         counts["answers"] += 1
         counts["marked"] += checks.marker is not None
         counts["asked"] += checks.asked
         counts["asked_repeated"] += checks.asked and checks.repeated
         counts["repeated"] += checks.repeated
         counts["leaks"] += bool(checks.foreign)
-    if duplicates := sum(find_duplicates(ids).values()):
-        faults[DUPLICATE_ID] += duplicates
-    return AnswerIsolation(
-        answers=counts["answers"],
-        marked=counts["marked"],
-        asked=counts["asked"],
-        asked_repeated=counts["asked_repeated"],
-        repeated=counts["repeated"],
-        leaks=counts["leaks"],
-        faults=_order_faults(faults),
-    )
+
+    def _add_id(self, id_hash: int) -> None:
+        """All answers with the same id are counted, the first one too."""
+        times = self._ids.get(id_hash, 0) + 1
+        self._ids[id_hash] = times
+        if times > 1:
+            self._faults[DUPLICATE_ID] += 2 if times == 2 else 1
+        if self._most_ids is not None and len(self._ids) > self._most_ids:
+            del self._ids[next(iter(self._ids))]
+
+    def summarise(self, reference_leaks: int = 0) -> AnswerIsolation:
+        counts = self._counts
+        return AnswerIsolation(
+            answers=counts["answers"],
+            marked=counts["marked"],
+            asked=counts["asked"],
+            asked_repeated=counts["asked_repeated"],
+            repeated=counts["repeated"],
+            leaks=counts["leaks"],
+            reference_leaks=reference_leaks,
+            faults=order_faults(self._faults),
+        )
+
+
+def measure_isolation(records: Iterable[Record]) -> AnswerIsolation:
+    """Count the checks of all answers, of the warmup too."""
+    counts = IsolationCounts()
+    for record in records:
+        if record.answer is not None:
+            counts.add(record.answer)
+    return counts.summarise()
 
 
 def compare_references(
@@ -190,14 +214,14 @@ def compare_references(
         sent=len(answers),
         failed=sum(bool(answer.error) for answer in answers),
         without=tuple(sorted(set(chain.from_iterable(answer.without for answer in answers)))),
-        faults=_order_faults(faults),
+        faults=order_faults(faults),
         rates=compute_mismatch_rates(compared, RequestEnds(cancelled), RequestEnds(retried)),
         differences=tuple(map(_show, different[:MAX_SHOWN])),
         more_differences=max(0, len(different) - MAX_SHOWN),
     )
 
 
-def _order_faults(faults: Counter[str]) -> dict[str, int]:
+def order_faults(faults: Counter[str]) -> dict[str, int]:
     """The gravest fault first."""
     known = {name: faults[name] for name in FAULT_SENTENCES if faults[name]}
     return known | dict(faults)

@@ -214,6 +214,7 @@ def summarise_run(
         capacity=_find_capacity(run, evidence),
         paired=compared,
         unread=tuple(unread),
+        answers=answers,
     )
 
 

@@ -237,10 +237,7 @@ def _write(
         speculation=tuple(measure_speculation(history, run, columns.requests)),
         prefix_cache=reuse,
         sections=_find_sections(
-            ReportMaterial(
-                run, columns, records, history, _read_references(folder, unmade), inexact
-            ),
-            unmade,
+            ReportMaterial(run, columns, records, history, summary.answers, inexact), unmade
         ),
     )
     power = _made("the energy per token", unmade, lambda: measure_run_energy(summary, run, history))
@@ -406,7 +403,7 @@ def _summary(
         experiment,
         unread.reasons,
         outages,
-        _read_references(folder, []) if run.settings.check_answers else (),
+        _read_references(folder, unmade) if run.settings.check_answers else (),
     )
     if (
         experiment is None

@@ -195,8 +195,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "answers",
-            "Check whether answers are right under load. Each prompt gets six code words, "
-            "which no other session's answer may contain",
+            "Check whether answers are right under load. Each prompt gets a marker of six "
+            "words, which no other session's answer may contain",
         ),
     ] = False
     reference_file: Annotated[

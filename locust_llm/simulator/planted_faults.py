@@ -151,7 +151,7 @@ class FaultPlanter:
                 answer.row.planted.append("wide_flip")
 
     def _break_word(self, answer: SimulatedAnswer) -> None:
-        """Breaks a word behind the session code, but not the last one: half a character at the end
+        """Breaks a word behind the session marker, but not the last one: half a character at the end
         of an answer that its length cut off is no fault."""
         text = answer.spoken
         assert text is not None

@@ -1,6 +1,6 @@
 """Simulated text: what an answer says, token by token, where a request asks for more than words.
 
-At temperature 0 the words depend on the prompt alone. An answer begins with the session code of its
+At temperature 0 the words depend on the prompt alone. An answer begins with the session marker of its
 prompt if the prompt asks for that, and fills in a JSON schema.
 """
 
@@ -163,7 +163,7 @@ def read_text_wish(
 
 
 def find_session_code(messages: Messages) -> str:
-    """Finds the session code in the first message of the user, or returns an empty text."""
+    """Finds the session marker in the first message of the user, or returns an empty text."""
     first = next((text for role, text in messages if role == "user"), "")
     match = _CODE.search(first)
     return match[1] if match else ""

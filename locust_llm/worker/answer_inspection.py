@@ -5,7 +5,7 @@ wrong answer goes to the controller.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
@@ -155,14 +155,16 @@ class AnswerInspector:
 def read_received_answer(answer: Completion) -> ReceivedAnswer:
     """What came of an answer whose deltas were kept."""
     deltas = answer.deltas or ()
-    message = join_deltas(deltas)
+    texts = _read_choice(deltas)
     counts = answer.counts
+    several = answer.other_deltas if answer.choices > 1 else None
     return ReceivedAnswer(
-        text=_read_text(message.get("content")) + _read_text(message.get("refusal")),
-        reasoning=_join_reasoning(message, deltas),
-        tool_arguments=tuple(_list_arguments(message)),
+        text=texts.text,
+        reasoning=texts.reasoning,
+        tool_arguments=texts.tool_arguments,
         finish_reason=answer.finish_reason,
         choices=answer.choices,
+        other_texts=tuple([_read_choice(other).whole for other in (several or {}).values()]),
         prompt_tokens=counts.input,
         completion_tokens=counts.output,
         reasoning_tokens=counts.reasoning,
@@ -173,10 +175,33 @@ def read_received_answer(answer: Completion) -> ReceivedAnswer:
     )
 
 
+class _ChoiceTexts(NamedTuple):
+    """All texts of one choice."""
+
+    text: str
+    reasoning: str
+    tool_arguments: tuple[str, ...]
+
+    @property
+    def whole(self) -> str:
+        """All of them, one below the other."""
+        return _join_lines((self.text, self.reasoning, *self.tool_arguments))
+
+
+def _read_choice(deltas: Sequence[Delta | TextChoice]) -> _ChoiceTexts:
+    message = join_deltas(deltas)
+    text = _read_text(message.get("content")) + _read_text(message.get("refusal"))
+    return _ChoiceTexts(text, _join_reasoning(message, deltas), tuple(_list_arguments(message)))
+
+
 def join_texts(received: ReceivedAnswer) -> str:
     """All texts of an answer, one below the other."""
-    parts = (received.text, received.reasoning, *received.tool_arguments)
-    return "\n".join([part for part in parts if part])
+    first = (received.text, received.reasoning, *received.tool_arguments)
+    return _join_lines((*first, *received.other_texts))
+
+
+def _join_lines(texts: Iterable[str]) -> str:
+    return "\n".join([text for text in texts if text])
 
 
 def hash_id(response_id: str) -> int:

@@ -1,4 +1,4 @@
-"""What answers say: the session code, words that depend on the prompt, JSON, logprobs; and that
+"""What answers say: the session marker, words that depend on the prompt, JSON, logprobs; and that
 nothing of it changes an ordinary answer."""
 
 import hashlib

@@ -4,7 +4,7 @@ from collections import Counter
 from random import Random
 from typing import NamedTuple
 
-from locust_llm.answers.answer_integrity import ModelNames, find_answer_faults, find_duplicates
+from locust_llm.answers.answer_integrity import ModelNames, find_answer_faults
 from locust_llm.answers.fault_names import DUPLICATE_ID, FOREIGN_MARKER
 from locust_llm.answers.received_answer import AnswerRequested, EventReader, ReceivedAnswer
 from locust_llm.answers.session_markers import MarkerKey
@@ -13,7 +13,7 @@ from locust_llm.simulator.simulated_text import ASKS_FOR_CODE
 from support.direct_simulator import DirectSimulator
 
 ASKED_SHARE = 0.2
-"""The share of requests that ask for the session code."""
+"""The share of requests that ask for the session marker."""
 KEY = b"a key of sixteen"
 CROWD = 20
 """So many requests are open at a time."""
@@ -135,7 +135,7 @@ class CheckedLoad:
     def faults(self):
         """How many answers have each fault."""
         counts = Counter(name for answer in self.answers for name in answer.faults)
-        repeats = sum(count - 1 for count in find_duplicates(self._id_hashes).values())
+        repeats = len(self._id_hashes) - len(set(self._id_hashes))
         return counts + Counter({DUPLICATE_ID: repeats})
 
     @property

@@ -159,6 +159,67 @@ def test_an_answer_in_one_body_is_as_one_in_chunks() -> None:
     assert received.events.ids == ["r"]
 
 
+def several_choices(kind: str, *pieces: tuple[int, str], whole: bool = False) -> Completion:
+    """An answer with ``n`` above 1: the index of a choice and its next text, in the order in which
+    they came."""
+    answer = Completion(PROTOCOLS[kind], checked=True)
+    holder = "message" if whole else "delta"
+    texts = dict[int, str]()
+    for index, text in pieces:
+        texts[index] = texts.get(index, "") + text
+    shown = [*texts.items()] if whole else pieces
+    choices = [
+        {"index": index, "text": text}
+        if kind == "completions"
+        else {"index": index, holder: {"content": text}}
+        for index, text in shown
+    ]
+    ends = [{"index": index, "finish_reason": "stop"} for index in texts]
+    if whole:
+        body = [choice | {"finish_reason": "stop"} for choice in choices]
+        answer.whole(json.dumps({"id": "r-1", "model": "m", "choices": body}).encode())
+        return answer
+    for number, choice in enumerate([*choices, *ends]):
+        event = {"id": "r-1", "model": "m", "choices": [choice]}
+        answer.add((number, "message", json.dumps(event).encode()))
+    return answer
+
+
+@pytest.mark.parametrize("kind", ["chat", "completions"])
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("leaking", [0, 1, 2])
+def test_each_of_several_choices_is_searched(
+    inspector: AnswerInspector, kind: str, whole: bool, leaking: int
+) -> None:
+    """Their pieces come in turn, and choice 1 comes first."""
+    head, tail = OTHER.text[:9], OTHER.text[9:]
+    pieces = [(index, head if index == leaking else "no ") for index in (1, 0, 2)]
+    pieces += [(index, tail if index == leaking else "leak") for index in (0, 1, 2)]
+    checks = inspect(inspector, several_choices(kind, *pieces, whole=whole))
+    assert (checks.foreign, checks.faults) == ((OTHER.number,), ())
+
+
+def test_the_own_marker_in_any_choice_shows_that_a_leak_would_be_seen(
+    inspector: AnswerInspector,
+) -> None:
+    checks = inspect(inspector, several_choices("chat", (0, "Hello"), (1, OWN.text)), asks=True)
+    assert checks.repeated
+
+
+@pytest.mark.parametrize(
+    ("pieces", "faults"),
+    [
+        (((0, "fine"), (1, "bro\ufffdken")), ("broken_text",)),
+        (((0, "fine"), (1, "half a character\ufffd")), ()),  # its length may have cut it off
+        (((1, "bro\ufffdken"),), ("broken_text",)),  # the only choice has another number
+    ],
+)
+def test_broken_text_is_found_in_each_choice(
+    inspector: AnswerInspector, pieces: tuple[tuple[int, str], ...], faults: tuple[str, ...]
+) -> None:
+    assert inspect(inspector, several_choices("chat", *pieces)).faults == faults
+
+
 def test_an_id_that_switches_is_a_fault(inspector: AnswerInspector, reported: Reported) -> None:
     answer = completion({"content": "a"}, {"content": "b"})
     other = {"id": "r-2", "choices": [{"index": 0, "delta": {"content": "c"}}]}

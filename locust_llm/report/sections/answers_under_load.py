@@ -20,13 +20,12 @@ from locust_llm.report.answer_results import (
     ReferenceComparison,
     ShownDifference,
     describe_foreign_markers,
-    find_answer_results,
     is_worse_under_load,
 )
 from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBlock
 from locust_llm.text.format import clean_line, format_brief, format_count, format_number
 
-from .section import ReportMaterial, ReportSection
+from .section import ReportSection
 
 ANSWERS: Final = "answers"
 """The name of the finding in run.json."""
@@ -218,15 +217,11 @@ def _make_difference_row(shown: ShownDifference) -> tuple[str, ...]:
 # -- section ---------------------------------------------------------------------------------------
 
 
-def _find(material: ReportMaterial) -> AnswersUnderLoad | None:
-    return find_answer_results(material.run, material.records, material.reference_answers)
-
-
 ANSWERS_UNDER_LOAD: Final = ReportSection(
     name=ANSWERS,
     subject="the checks of answers",
     finding=AnswersUnderLoad,
-    find=_find,
+    find=lambda material: material.answers,
     make_blocks=make_answers_blocks,
     shows_arms=True,
 )

@@ -1,13 +1,13 @@
 """Section: what a file of this folder declares. A line in section_registry.py then brings its
 finding into run.json and its tables and charts into the report."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from locust_llm.answers.reference_answer import ReferenceAnswer
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
 from locust_llm.records.server_metrics_history import EngineHistory
+from locust_llm.report.answer_results import AnswersUnderLoad
 from locust_llm.report.chart_data.plot_data import Plot
 from locust_llm.report.chart_data.timeline import Timeline
 from locust_llm.report.document_blocks import Block
@@ -25,7 +25,8 @@ class ReportMaterial(NamedTuple):
     records: Iterable[Record]
     """The records of the columns. They can be read again."""
     history: EngineHistory
-    reference_answers: Sequence[ReferenceAnswer] = ()
+    answers: AnswersUnderLoad | None = None
+    """What the checks of answers found, as the rules use it too."""
     inexact: InexactValues = NONE_INEXACT
     """Which values the load generator may have too wrong."""
 

@@ -4,6 +4,7 @@ of known truth."""
 import html
 import json
 import random
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from locust_llm.records.run_facts import Stage
 from locust_llm.report.answer_results import (
     AnswerIsolation,
     AnswersUnderLoad,
+    IsolationCounts,
     compare_references,
     measure_isolation,
     select_answers,
@@ -128,6 +130,24 @@ def test_checks_of_records_are_counted() -> None:
         faults={"duplicate_id": 2, "wrong_usage": 2, "lost_delta": 1},
     )
     assert (found.sensitivity, found.most_swapped) == (0.4, None)
+
+
+@pytest.mark.parametrize(
+    ("ids", "most_ids", "duplicates"),
+    [
+        ([1, 2, 3, 2, 2, 4, 3], None, 5),
+        (range(1_000), None, 0),
+        ([1, 2, 1], 2, 2),
+        ([1, 2, 3, 1], 2, 0),  # the first one is forgotten
+    ],
+)
+def test_each_answer_with_the_id_of_another_is_counted(
+    ids: Iterable[int], most_ids: int | None, duplicates: int
+) -> None:
+    counts = IsolationCounts(most_ids=most_ids)
+    for id_hash in ids:
+        counts.add(AnswerChecks(id_hash=id_hash))
+    assert counts.summarise().faults.get("duplicate_id", 0) == duplicates
 
 
 @pytest.mark.parametrize(("swapped", "sensitivity"), [(0.02, 0.18), (0.005, 0.9), (0.1, 0.05)])
