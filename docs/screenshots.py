@@ -210,7 +210,7 @@ def _free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def _wait_for(url: str, timeout_s: float = 30) -> None:
+def _wait_for(url: str, timeout_s: float = 120) -> None:
     until = time.monotonic() + timeout_s
     while True:
         try:

@@ -14,7 +14,7 @@ import gevent
 from locust_llm.records.phase_plan import BETWEEN, PROFILING, WARMUP
 from locust_llm.slo.best_prefill_limit import format_limit
 from locust_llm.slo.load_generator_health import LEVELS, OK, ClientVerdict
-from locust_llm.text.format import format_duration
+from locust_llm.text.format import format_count, format_duration
 
 from .run_controller import Controller
 from .run_progress import RATE_S, WINDOW_S, RequestCounts
@@ -53,6 +53,9 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
             1, counts, counts.replace("all stages: ", "all:").replace("all blocks: ", "all:")
         ),
     ]
+    tally = control.store.answer_tally
+    if tally is not None and (leaks := tally.isolation.all_leaks):
+        parts.append(ProgressPart(1, f"LEAK in {format_count(leaks, 'answer')}", f"LEAKS {leaks}"))
     if silent_s := stats.silent_s():
         parts.append(
             ProgressPart(1, f"nothing answered for {silent_s:.0f} s", f"no answer {silent_s:.0f} s")

@@ -211,6 +211,8 @@ class ReferenceRequests:
         if self._file is None:
             self._file = BufferedFile(self._context.folder / REFERENCE_ANSWERS)
         self._file.write(format_reference_answer(answer))
+        if self._store.answer_tally is not None:
+            self._store.answer_tally.add_reference(answer)
         for note in target.notes:
             self._store.add_note(note)
         return answer

@@ -56,6 +56,7 @@ from locust_llm.settings.run_options import Settings
 from locust_llm.text.format import format_count
 from locust_llm.worker.ab_targets import list_variants
 
+from .answer_tally import AnswerTally
 from .prometheus_export import RunTotals
 from .run_progress import RunProgress
 
@@ -114,8 +115,12 @@ class RunStore:
             streams=settings.streaming,
         )
         self.totals = RunTotals()
+        self.answer_tally: AnswerTally | None = None
+        """None: answers are not checked."""
         self.buffering = Buffering()
         self.started_at = now()
+        if settings.check_answers:
+            self.answer_tally = AnswerTally(self.started_at)
         self.profiling_at = self.started_at
         self.stopping_at: float | None = None
         self.limits: list[LimitChange] = []
@@ -187,6 +192,8 @@ class RunStore:
             return False
         self.run_progress.add(record)
         self.totals.add(record)
+        if self.answer_tally is not None:
+            self.answer_tally.add(record)
         if all_failed := self._first.add(record):
             self.add_note(f"WARNING: {self._why(all_failed)}")
         silence = self._silence.setdefault(record.arm, SilenceDetector(record.arm))

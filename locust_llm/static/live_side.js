@@ -71,6 +71,15 @@ const liveSide = (() => {
     by("failures").classList.toggle("bad", failures.some(([, count]) => count));
   }
 
+  // -- the checks of answers ---------------------------------------------------------------------------------------------------
+
+  function showAnswers({ answers = [] }) {
+    by("checks").hidden = !answers.length;
+    by("checks").querySelector("dl").replaceChildren(...answers.flatMap((row) => [
+      element("dt", row.label), element("dd", row.value, row.is_fault ? "loud" : ""),
+    ]));
+  }
+
   // -- the server's own metrics --------------------------------------------------------------------------------------------------
 
   const valuesOf = (point, chart) => (point?.[SERVER]?.[chart] ?? []).filter((value) => typeof value === "number");
@@ -162,5 +171,5 @@ const liveSide = (() => {
     place.replaceChildren(facts.join(", "), facts.length && verdict ? " · " : "", element("span", verdict, kind));
   }
 
-  return { element, many, ms, showParts, showFailures, showEngine, showRequests, showGenerator };
+  return { element, many, ms, showParts, showFailures, showAnswers, showEngine, showRequests, showGenerator };
 })();

@@ -19,10 +19,10 @@ from locust_llm.text.format import format_brief, format_clock, format_count, tru
 
 BAD, WARN, PAST = "bad", "warn", "past"
 LEVELS: Final = (BAD, WARN, PAST)
-RUN_ENDS, SERVER, FAILURES, WORKER, RULE, CLIENT, HOLE = (
-    "run", "server", "failures", "worker", "rule", "client", "hole",
+RUN_ENDS, LEAK, SERVER, FAILURES, WORKER, RULE, CLIENT, HOLE = (
+    "run", "leak", "server", "failures", "worker", "rule", "client", "hole",
 )  # fmt: skip
-KINDS: Final = (RUN_ENDS, SERVER, FAILURES, WORKER, RULE, CLIENT, HOLE)
+KINDS: Final = (RUN_ENDS, LEAK, SERVER, FAILURES, WORKER, RULE, CLIENT, HOLE)
 """The kinds of alerts of one level, the worst first."""
 CALM_S: Final = 10.0
 """So long after its last failure a series of failures is over."""
@@ -146,6 +146,18 @@ class SilenceWatch:
 def _is(count: int, verb: str) -> str:
     """The verb as ``count`` requires it."""
     return f"{verb}s" if count == 1 else verb
+
+
+def describe_leak_alert(leaks: int, first_s: float) -> Alert:
+    """``first_s``: when the first answer with a leak ended, in seconds since the start."""
+    verb = "contains" if leaks == 1 else "contain"
+    return Alert(
+        LEAK,
+        BAD,
+        f"{format_count(leaks, 'answer')} {verb} the session marker of another session, since "
+        f"{format_clock(first_s)}",
+        round(first_s, 2),
+    )
 
 
 def describe_lost_worker(loss: LostWorker, started_at: float) -> Alert:

@@ -8,6 +8,7 @@ from locust.env import Environment
 
 import gevent
 
+from locust_llm.controller.answer_tally import AnswerRow
 from locust_llm.controller.progress_line import format_phase_position
 from locust_llm.controller.run_controller import Controller
 from locust_llm.controller.run_progress import PARTS_S
@@ -37,6 +38,7 @@ from .alerts import (
     Alert,
     describe_client,
     describe_hole,
+    describe_leak_alert,
     describe_lost_worker,
     describe_silent_worker,
     order_alerts,
@@ -110,6 +112,9 @@ class RunView:
         """The lost workers that have their mark."""
         self._stages: list[Json] = []
         """The table of the stages."""
+        self._answers: list[AnswerRow] = []
+        """What the checks of answers have found. Empty: answers are not checked."""
+        self._has_leak_mark = False
         self._marked_levels: set[str] = set()
         """The levels of the client verdict that have their mark."""
         self._client: tuple[str, float] | None = None
@@ -140,7 +145,8 @@ class RunView:
         self._last_s = 0.0
         self._client = None
         self._marked_levels = set()
-        self._stages = []
+        self._stages, self._answers = [], []
+        self._has_leak_mark = False
         self._marked_losses = 0
         self._rules = {str(rule): rule for rule in asked.rules.readable}
         self._begin_board(control)
@@ -269,6 +275,10 @@ class RunView:
         for loss in control.losses.lost_workers[self._marked_losses :]:
             self._marked_losses += 1
             live.mark_at(loss.at - live.started_at, f"worker {loss.number} lost", "trouble")
+        tally = control.store.answer_tally
+        if tally is not None and tally.first_leak_s is not None and not self._has_leak_mark:
+            self._has_leak_mark = True
+            live.mark_at(tally.first_leak_s, "leak", "trouble")
         self._watch_client(live, now)
         stage = 0 if control.stages is None else control.stages.number
         if stage != self._board_stage:
@@ -317,6 +327,9 @@ class RunView:
         found = [live.failures_watch.alert(now), live.silence.alert(now)]
         if control.failure:
             found.append(Alert(RUN_ENDS, BAD, f"The run ends: {control.failure}"))
+        tally = control.store.answer_tally
+        if tally is not None and tally.first_leak_s is not None:
+            found.append(describe_leak_alert(tally.isolation.all_leaks, tally.first_leak_s))
         processes = control.processes()
         losses = control.losses.lost_workers
         of = len(processes) + len(losses)
@@ -407,7 +420,10 @@ class RunView:
         )
         if control is not None:
             self._stages = _stage_table(control, live)
+            if control.store.answer_tally is not None:
+                self._answers = control.store.answer_tally.list_rows()
         status["stages"] = self._stages
+        status["answers"] = self._answers
         if control is not None:
             status |= {
                 "users": self._users,
@@ -469,6 +485,8 @@ class RunView:
                 for percentile, value in zip(PERCENTILES, values or (), strict=False):
                     cells[f"{name}{percentile}"] = format_brief(value, digits=3)
             yield cells
+        for answers in status["answers"]:
+            yield {"figure": f"{answers.label}: {answers.value}"}
 
 
 def _phase(control: Controller) -> str:

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import unpatched_locust  # noqa: F401  before the rest
+from support.records import UNIX, answered
 
 from locust_llm.controller import progress_line as module
+from locust_llm.controller.answer_tally import AnswerTally
 from locust_llm.controller.progress_line import (
     CLEAR,
     ProgressPart,
@@ -25,6 +27,7 @@ from locust_llm.controller.progress_line import (
     show_run_progress,
 )
 from locust_llm.controller.run_progress import RunProgress
+from locust_llm.records.answer_checks import AnswerChecks
 from locust_llm.records.phase_plan import PROFILING, WARMUP
 from locust_llm.settings.run_options import Settings
 from locust_llm.slo.load_generator_health import DEGRADED, INVALID, ClientVerdict
@@ -56,6 +59,7 @@ def control(counts: dict[str, int] | None = None, **known: Any) -> Any:
         "draining": False,
         "phase_s": 12.4,
         "limit": None,
+        "store": SimpleNamespace(answer_tally=None),
     }
     fields["run_progress"].counts = Counter(counts or {})
     fields["run_progress"].profiled = Counter(counts or {})
@@ -64,6 +68,19 @@ def control(counts: dict[str, int] | None = None, **known: Any) -> Any:
 
 def said(control: Any, client: ClientVerdict | None = None) -> str:
     return " | ".join(part.text for part in build_progress_parts(control, client))
+
+
+def test_leaks_are_named_as_soon_as_they_are_found() -> None:
+    tally = AnswerTally(UNIX)
+    checking = control({"ok": 2}, store=SimpleNamespace(answer_tally=tally))
+    assert "LEAK" not in said(checking)
+    for number in (1, 2):
+        tally.add(answered(1.0, answer=AnswerChecks(foreign=(7,), searched=True)))
+        parts = build_progress_parts(checking, None)
+        (leak,) = [part for part in parts if "LEAK" in part.text]
+        assert leak.text == ("LEAK in 1 answer" if number == 1 else "LEAK in 2 answers")
+        line = fit_progress_line(parts, 60)
+        assert leak.text in line or leak.short in line
 
 
 def test_a_sentence_with_everything() -> None:

@@ -17,6 +17,7 @@ from support.virtual_time import VirtualTime
 from locust_llm.answers.reference_answer import AFTER_LOAD, IDLE, UNDER_LOAD, ReferenceAnswer
 from locust_llm.answers.reference_prompts import BUILT_IN_PROMPTS
 from locust_llm.answers.session_markers import MarkerKey
+from locust_llm.controller.answer_tally import AnswerTally
 from locust_llm.controller.block_runner import BlockRunner
 from locust_llm.controller.reference_requests import ReferenceRequests
 from locust_llm.records.phase_plan import BETWEEN, PROFILING
@@ -43,7 +44,10 @@ class Run:
         self.folder = folder
         self.notes: list[str] = []
         self.answered = 0
-        self.store = SimpleNamespace(draining=False, add_note=self._add_note, marker_key=KEY)
+        self.store = SimpleNamespace(
+            draining=False, add_note=self._add_note, marker_key=KEY,
+            answer_tally=AnswerTally(self.time.source.now()),
+        )  # fmt: skip
         self.phases: Any = SimpleNamespace(
             plan=SimpleNamespace(phase=PROFILING), sends=SimpleNamespace(open=5), stages=None
         )
@@ -115,6 +119,7 @@ def test_a_marker_in_a_reference_answer_is_a_leak(run: Run, server: TinyServer) 
     answers = run.answers(IDLE)
     assert answers
     assert all(answer.faults[:1] == ("foreign_marker",) for answer in answers)
+    assert run.store.answer_tally.isolation.all_leaks == len(answers)
 
 
 def test_every_prompt_is_asked_in_both_ways_in_its_turn(run: Run) -> None:

@@ -48,10 +48,12 @@ class Watched:
     """A server of its own, a run on it, and the page that shows it."""
 
     def __init__(
-        self, browser: Any, folder: Path, *words: str, locustfile: Path = CHAT, **form: Any
-    ) -> None:
+        self, browser: Any, folder: Path, *words: str, locustfile: Path = CHAT, quirks: str = "",
+        **form: Any,
+    ) -> None:  # fmt: skip
+        wrong = ("--quirks", quirks) if quirks else ()
         self.server = subprocess.Popen(
-            [sys.executable, "-m", "locust_llm.simulator", "--port", "0", *FAST],
+            [sys.executable, "-m", "locust_llm.simulator", "--port", "0", *FAST, *wrong],
             stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"},
         )  # fmt: skip
         assert self.server.stdout is not None
@@ -286,3 +288,59 @@ def test_a_sweep_has_its_stages_and_a_curve_that_grows(watched: Callable[..., Wa
     assert violations(page) == []
     run.web.picture(page, "sweep")
     assert run.web.errors == []
+
+
+WRONG = "swap=0.2,broken_text=0.1,wide_flip=0.5"
+
+
+def read_answers(run: Watched) -> dict[str, str]:
+    """The checks of answers in the page, each value by its name."""
+    names, values = (run.page.locator(f"#checks {tag}").all_inner_texts() for tag in ("dt", "dd"))
+    return dict(zip(names, values, strict=True))
+
+
+def read_locusts_tab(run: Watched) -> list[str]:
+    """The lines in the tab of Locust's own page."""
+    tables = requests.get(run.web.base + "/stats/requests", timeout=10).json()["extended_stats"]
+    (ours,) = [table["data"] for table in tables if table["key"] == "llm"]
+    return [row["figure"] for row in ours]
+
+
+def test_the_checks_of_answers_are_shown_while_the_load_is_on(
+    watched: Callable[..., Watched],
+) -> None:
+    """Over a master and two workers: a fifth of the answers is swapped, and a tenth broken."""
+    run = watched("--check-answers", "--processes", "2", quirks=WRONG, run_time="60s")
+    said = run.alert(r"\d+ answers? contains? the session marker of another session, since 0:\d\d")
+    assert "Show" in said
+    until(lambda: re.match(r"\d+, the first at 0:\d\d", read_answers(run)["Leaks"]), 20)
+    until(lambda: re.match(r"\d+ of \d+", read_answers(run)["Differ under load"]), 30)
+    before = read_answers(run)
+    assert [*before][:4] == ["Searched", "Own marker repeated", "Leaks", "Differ under load"]
+    assert re.fullmatch(r"in \d+(\.\d)?% of answers", before["Own marker repeated"])
+    assert int(before["broken_text"].replace(",", "")) > 0
+    loud = run.page.locator("#checks dd.loud")
+    assert loud.first.inner_text() == before["Leaks"]
+    until(lambda: read_answers(run)["Searched"] != before["Searched"], 10)  # it goes on
+    assert "leak" in [mark[1] for mark in run.web.status()["marks"]]
+    assert any(line.startswith("Leaks: ") for line in read_locusts_tab(run))
+    for width, scheme in ((360, "light"), (390, "dark"), (1600, "dark")):
+        run.page.set_viewport_size({"width": width, "height": 800})
+        run.page.emulate_media(color_scheme=scheme)
+        assert run.page.locator("#checks").is_visible()
+        assert run.page.evaluate("document.documentElement.scrollWidth") <= width
+        assert violations(run.page) == []
+        run.web.picture(run.page, f"answers-{width}-{scheme}")
+    assert run.web.errors == []
+    run.web.log.flush()
+    assert "LEAK: an answer contains the session marker" in (run.web.folder / "log").read_text()
+
+
+def test_without_checks_of_answers_nothing_of_them_is_shown(
+    watched: Callable[..., Watched],
+) -> None:
+    run = watched(quirks=WRONG, run_time="60s")
+    assert not run.page.locator("#checks").is_visible()
+    assert run.web.status()["answers"] == []
+    assert not [line for line in read_locusts_tab(run) if line.startswith(("Leaks", "Searched"))]
+    assert run.page.locator("#alert").inner_text() == "No alerts."

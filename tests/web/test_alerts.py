@@ -9,6 +9,7 @@ from locust_llm.web.alerts import (
     BAD,
     CLIENT,
     FAILURES,
+    LEAK,
     PAST,
     RULE,
     SERVER,
@@ -20,6 +21,7 @@ from locust_llm.web.alerts import (
     describe_client,
     describe_failing_rule,
     describe_hole,
+    describe_leak_alert,
     describe_lost_worker,
     describe_silent_worker,
     find_change_before,
@@ -198,4 +200,16 @@ def test_the_worst_comes_first() -> None:
     warning = Alert(CLIENT, WARN, "b")
     rule = Alert(RULE, BAD, "c")
     server = Alert(SERVER, BAD, "d")
-    assert order_alerts([past, warning, rule, server]) == [server, rule, warning, past]
+    leak = describe_leak_alert(1, 12.0)
+    assert order_alerts([past, warning, rule, server, leak]) == [leak, server, rule, warning, past]
+
+
+@pytest.mark.parametrize(
+    ("leaks", "sentence"),
+    [
+        (1, "1 answer contains the session marker of another session, since 1:12"),
+        (12, "12 answers contain the session marker of another session, since 1:12"),
+    ],
+)
+def test_a_leak_is_said_with_its_count_and_since_when(leaks: int, sentence: str) -> None:
+    assert describe_leak_alert(leaks, 72.004) == Alert(LEAK, BAD, sentence, 72.0)

@@ -56,7 +56,7 @@ class Run:
         self.stages = self.limit_block = None
         self.draining = False
         self.phase_s = 0.0
-        self.store = SimpleNamespace(result=None, poller=None)
+        self.store = SimpleNamespace(result=None, poller=None, answer_tally=None)
         self.losses = SimpleNamespace(lost_workers=list[LostWorker]())
         self.by_hand = self
         self.failure = ""
