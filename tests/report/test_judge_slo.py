@@ -1075,6 +1075,22 @@ def test_a_sweep_passes_up_to_the_highest_stage_that_does(
     assert found.reason.startswith(reason)
 
 
+def test_a_short_sweep_knows_its_first_stages_to_be_within_the_limit() -> None:
+    """Stages of 16 s whose requests take 1 s have 16 requests a user. With 1 and 2 users all are far
+    below 400 ms, and with 4 the largest are close to it."""
+    rule = "ttft p95 < 400ms"
+    statuses = list[str]()
+    for users, fastest, slowest in ((1, 95, 130), (2, 120, 250), (4, 150, 390)):
+        count = 16 * users
+        ttfts = [fastest + (slowest - fastest) * place / count for place in mixed(count)]
+        stage = [answered(ms, ms + 900, sent_at=10 + i / users) for i, ms in enumerate(ttfts)]
+        statuses.append(judged(rule, stage).status)
+    assert statuses == ["PASS", "PASS", "INCONCLUSIVE"]
+    (found,) = swept((rule,), *[[status] for status in statuses])
+    assert found.status == "PASS"
+    assert found.reason.startswith("holds up to concurrency 2; ")
+
+
 @pytest.mark.parametrize(
     ("rule", "statuses", "status", "reason"),
     [
