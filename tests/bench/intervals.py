@@ -64,6 +64,8 @@ ABORTS: Final = 120
 """This many runs of a cell are checked against ``abort:``, every LOOKS requests."""
 LOOKS: Final = 16
 SECTIONS: Final = 10
+LEAST_SPREAD: Final = 0.0005
+"""A value that varies less from run to run has no width worth a number."""
 NORMAL: Final = NormalDist().inv_cdf(1 - TAIL)
 
 
@@ -185,7 +187,7 @@ def evaluate_cell(cell: Cell, runs: int, seed: int) -> list[Result]:
 # -- the page --------------------------------------------------------------------------------------
 
 HEAD: Final = (
-    "load, requests or seconds", "figure", "spread", "width", "held", "wrong PASS / FAIL", "wrong, 30 % off",
+    "load, requests or seconds", "value", "spread", "width", "held", "wrong PASS / FAIL", "wrong, 30 % off",
     "limit above by 10, 20, 30, 40 %", "below", "two, three times", "half, third", "an oracle decides", "",
 )  # fmt: skip
 
@@ -201,11 +203,14 @@ def _format_shares(shares: Iterable[float]) -> str:
 
 def make_rows(cell: Cell, results: list[Result]) -> Iterator[tuple[str, ...]]:
     for one in results:
+        width = f"{one.reach_down:.1f}, {one.reach_up:.1f}"
+        if one.spread < LEAST_SPREAD:
+            width = ""
         mark = "-" if one.possible else ""
         if one.decided >= DECIDED:
             mark = "+"
         yield (
-            f"{cell.name}, {cell.count:,}", one.figure, f"{one.spread:.1%}", f"{one.reach_down:.1f}, {one.reach_up:.1f}", f"{one.held:.1%}",
+            f"{cell.name}, {cell.count:,}", one.figure, f"{one.spread:.1%}", width, f"{one.held:.1%}",
             f"{one.wrong_pass:.1%} / {one.wrong_fail:.1%}", f"{one.wrong:.1%}",
             *map(_format_shares, (one.below, one.above, one.far_below, one.far_above, one.oracle)), mark,
         )  # fmt: skip
@@ -217,7 +222,7 @@ def summarise(results: list[Result]) -> str:
     left = [one for one in open_ if one.possible]
     at_truth = [max(one.wrong_pass, one.wrong_fail) for one in results]
     lines = [
-        f"{len(results)} figures: held in 95 % of runs or more {sum(one.held >= 0.95 for one in results)}, in 90 to 95 % "
+        f"{len(results)} values: held in 95 % of runs or more {sum(one.held >= 0.95 for one in results)}, in 90 to 95 % "
         f"{sum(0.9 <= one.held < 0.95 for one in results)}, in fewer {sum(one.held < 0.9 for one in results)}; "
         f"a limit 30 % off decided wrongly in more than 1 %: {sum(one.wrong > 0.01 for one in results)}. Of all runs "
         f"{np.mean([one.wrong_pass for one in results]):.1%} pass wrongly at the truth and {np.mean([one.wrong_fail for one in results]):.1%} fail wrongly.",
@@ -319,7 +324,7 @@ def main() -> None:
         results = [job.get() for job in jobs]
     table = list(chain.from_iterable(map(make_rows, chosen, results)))
     print(tabulate(table, HEAD, tablefmt="github", disable_numparse=True))
-    print(f"\nAll figures. {summarise(list(chain.from_iterable(results)))}")
+    print(f"\nAll values. {summarise(list(chain.from_iterable(results)))}")
     asked = [
         one
         for cell, found in zip(chosen, results, strict=True)
