@@ -28,8 +28,9 @@ from locust_llm.records.control_message import ControlMessage
 LEASE_S: Final = 3.0
 """A process admits nobody when its status has not been answered for so long."""
 SILENT_S: Final = 4.0
-"""The share of a process that has sent no status for so long goes to the others. Above LEASE_S:
-clocks differ in their rate, and between an admission and its send lies a moment."""
+"""The share of a process that has sent no status for so long, and for the longest prefill more, goes
+to the others. Above LEASE_S: clocks differ in their rate, and between an admission and its send lies
+a moment."""
 ADMISSIONS_PER_ROUND: Final = 8
 """The average admissions of each process before all that take turns have had one turn."""
 MAX_DEFICIT_S: Final = 0.5
@@ -51,6 +52,8 @@ class GateStatus(ControlMessage, frozen=True):
     """The admissions of this share are used up: it may go to another process."""
     waited_s: float = 0.0
     """The seconds for which the first request at the gate has waited so far."""
+    serial: int = 0
+    """A later status of the process has a higher serial number."""
 
 
 class Share(ControlMessage, frozen=True):
@@ -79,6 +82,8 @@ class _Process:
         self.since = inf
         """When the first request at its gate arrived."""
         self.seen_at = now
+        self.heard = 0
+        """The serial number of its latest status that came."""
         self.silent = False
         self.fraction: float | None = None
         """Its fractional part of a scarce limit, in proportion to demand. The integer share is
@@ -146,9 +151,10 @@ class GateShares:
 
     def update(self, worker: str, status: GateStatus, now: float) -> None:
         part = self._processes.get(worker)
-        if part is None:
+        if part is None or status.serial < part.heard:  # a later status overtook it
             return
-        part.seen_at, part.used, part.waiting = now, status.used, status.waiting
+        part.heard, part.seen_at = status.serial, now
+        part.used, part.waiting = status.used, status.waiting
         part.since = now - status.waited_s if status.waiting else inf
         joins, part.silent = part.silent, False
         if status.number == part.number:  # else a share is on its way to it, or lost
@@ -165,7 +171,7 @@ class GateShares:
     def expire(self, now: float) -> list[str]:
         """Give the shares of silent processes to the others, as soon as they cannot be in use any
         more. Returns the processes that have just become silent."""
-        patience_s = max(SILENT_S, LEASE_S + self.prefill_s)
+        patience_s = SILENT_S + self.prefill_s
         passed_s = 0.0 if self._updated_at is None else now - self._updated_at
         self._updated_at = now
         silent = []
@@ -330,6 +336,7 @@ class GateLease:
         )
         self.number = -1
         """The serial number of the last share that came."""
+        self._statuses = 0
         self._urgent = urgent
         self._share: int | None = 0
         self._last: int | None = None
@@ -360,8 +367,11 @@ class GateLease:
     def status(self) -> GateStatus:
         """The status for the controller."""
         self._reported = self._state()
+        self._statuses += 1
         gate = self.gate
-        return GateStatus(gate.used, gate.waiting, self.number, self._exhausted, gate.waited_s)
+        return GateStatus(
+            gate.used, gate.waiting, self.number, self._exhausted, gate.waited_s, self._statuses
+        )
 
     def _state(self) -> _State:
         gate = self.gate

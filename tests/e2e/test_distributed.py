@@ -117,6 +117,11 @@ class Site:
         self.workers.append(self._start(name, *words, **environment))
         return self.workers[-1]
 
+    def lose_messages(self) -> None:
+        """From now on the relay loses, doubles and delays messages."""
+        assert self._relay is not None
+        self._relay.send_signal(signal.SIGUSR1)
+
     def seen(self, count: int) -> None:
         """Until the server has seen so many requests from now on."""
         before = len(self.server.rows())
@@ -336,11 +341,13 @@ def check_loss(its: Site) -> list[Record]:
     assert len(its.server.rows()) - len(got) == its.run["records_lost"]
     limit = its.run["settings"]["prefill_concurrency"]
     assert limit is None or its.server.truth()["max_prefilling"] <= limit
-    (note,) = [note for note in its.run["notes"] if "was lost" in note]
-    lost = its.run["records_lost"]
-    assert f"{lost} request{'s have' if lost != 1 else ' has'} no record" in note.replace(
-        " that it had sent", ""
+    # on a busy machine a worker that was stopped may be given up as well
+    counts = re.findall(
+        r"was lost .*: (\d+) requests? (?:that it had sent )?ha(?:ve|s) no record",
+        "\n".join(its.run["notes"]),
     )
+    assert counts
+    assert sum(map(int, counts)) == its.run["records_lost"]
     assert (its.folder / "r" / "report.html").exists()
     return got
 
@@ -357,7 +364,7 @@ def test_neither_a_killed_nor_a_stopped_worker_changes_the_count_or_the_limit(
         killed, stopped, third = its.workers
         killed.kill()
         stopped.send_signal(signal.SIGSTOP)
-        time.sleep(SILENT_S + 0.5)
+        time.sleep(SILENT_S + 1.5)  # a prefill of this server takes far less
         its.seen(1)
         assert third.poll() is None
         stopped.send_signal(signal.SIGCONT)
@@ -467,7 +474,10 @@ def test_messages_that_are_lost_doubled_and_late_lose_no_record(
     """In both directions: an acknowledgement that does not come is no record that is lost."""
     words = ("-u", "8", "--prefill-concurrency", "3", "--request-count", "150", "-t", "60")
     with site(server, tmp_path, *words, workers=2, lossy=(seed, 0.05 * seed, 0.1)) as its:
+        its.seen(1)
+        its.lose_messages()
         its.end()
+    assert server.truth()["max_prefilling"] <= 3
     assert len(its.records()) + its.run["records_lost"] == len(server.rows())
     assert its.run["records_lost"] == 0
     assert its.master.returncode == 0, its.log("master")

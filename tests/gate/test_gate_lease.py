@@ -122,7 +122,9 @@ def test_a_turn_is_over_after_its_admissions_and_said_with_the_last_prefill() ->
     one.report_due()
     one.go()
     assert one.report_due()
-    assert one.lease.status() == GateStatus(used=0, waiting=1, number=1, exhausted=True)
+    told, again = one.lease.status(), one.lease.status()
+    assert (told.used, told.waiting, told.number, told.exhausted) == (0, 1, 1, True)
+    assert again.serial == told.serial + 1
     one.lease.renew(Share(1, 1, turns=2), at=50.0)  # the same again: no new turn
     turn()
     assert one.gate.used == 0

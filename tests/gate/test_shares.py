@@ -193,12 +193,12 @@ def test_a_silent_process_loses_its_quota_when_its_lease_and_its_prefills_are_ov
     control = Control(6, "a", "b")
     control.shares.prefill_s = 2.5
     control.report("a", used=3)
-    for second in (0.0, 1.0, 2.0, 3.0, 4.0, 5.0):
+    for second in (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0):
         control.now = 100.0 + second
         control.report("b", used=3)
         assert control.shares.expire(control.now) == []
     assert control.slots == {"a": 3, "b": 3}
-    control.now = 100.0 + LEASE_S + 2.5 + 0.01
+    control.now = 100.0 + SILENT_S + 2.5 + 0.01
     control.sent.clear()
     assert control.shares.expire(control.now) == ["a"]
     assert [(worker, share.share) for worker, share in control.sent] == [("b", 6)]
@@ -207,6 +207,18 @@ def test_a_silent_process_loses_its_quota_when_its_lease_and_its_prefills_are_ov
     assert control.report("a", used=2, waiting=1) == [("b", 3)]
     assert control.report("b", used=3) == [("a", 3)]
     assert SILENT_S > LEASE_S
+
+
+def test_a_status_that_a_later_one_overtook_is_void() -> None:
+    """It was true once: three in prefill, of which the control must not believe again."""
+    control = Control(3, "a")
+    control.shares.set_limit(1)
+    control.report("a", used=2, serial=2)
+    assert control.shares.reserved == {"a": 2}
+    control.report("a", used=3, waiting=5, serial=1)
+    assert control.shares.reserved == {"a": 2}
+    control.report("a", used=1, serial=3)
+    assert control.shares.reserved == {"a": 1}
 
 
 def test_what_a_dead_one_had_is_free_at_once() -> None:
@@ -458,6 +470,26 @@ class Site:
             raise AssertionError("somebody waits for ever")
         for process in self.processes.values():
             process.close()
+
+
+def test_what_a_slow_clock_began_late_is_over_before_its_slots_go_to_others() -> None:
+    """Its lease of 3 s lasts 3.33 s here, and a prefill 2 s: both together 5.33 s."""
+    site = Site()
+    site.do("join", 0)  # 0.9 of its seconds pass in one of ours
+    site.do("round", 0)
+    (process,) = site.processes.values()
+    for seconds in (1.0, 1.0, 1.0, 0.3):
+        site._pass(seconds)
+    process.come(site.now)
+    for _ in range(19):
+        assert len(process.prefills) == 1
+        site.check()
+        site._pass(0.1)
+    site._pass(0.11)
+    assert (process.could_use, site.shares.reserved) == (0, {"w1": 3})
+    site._pass(SILENT_S + PREFILL_S - 3.3 - 2.0)
+    assert site.shares.reserved == {"w1": 0}
+    process.close()
 
 
 ACTIONS = (

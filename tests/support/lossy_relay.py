@@ -1,18 +1,18 @@
 """Lossy relay: loses, doubles and delays whole messages between a run's workers and its master, by
 a seed.
 
-lossy_relay.py LISTEN MASTER SEED LOST DOUBLED: two ports, a number, and two shares. Messages of the
-first seconds come through, so that the run begins.
+lossy_relay.py LISTEN MASTER SEED LOST DOUBLED: two ports, a number, and two shares. All messages come
+through until SIGUSR1, so that the run begins.
 """
 
 import heapq
 import random
+import signal
 import sys
 import time
 
 import zmq
 
-FAITHFUL_S = 5.0
 DELAYS_S = (0.0, 0.0, 0.01, 0.05, 0.3)
 
 
@@ -28,7 +28,11 @@ class Relay:
         self._poller.register(self._front, zmq.POLLIN)
         self._due: list[tuple[float, int, zmq.Socket[bytes], list[bytes]]] = []
         self._count = 0
-        self._began_at = time.monotonic()
+        self._faithful = True
+        signal.signal(signal.SIGUSR1, self._lose)
+
+    def _lose(self, *signalled: object) -> None:
+        self._faithful = False
 
     def run(self) -> None:
         while True:
@@ -62,13 +66,12 @@ class Relay:
 
     def _pass_on(self, socket: "zmq.Socket[bytes]", parts: list[bytes]) -> None:
         now = time.monotonic()
-        faithful = now - self._began_at < FAITHFUL_S
-        if not faithful and self._drawn.random() < self._lost:
+        if not self._faithful and self._drawn.random() < self._lost:
             return
-        copies = 1 if faithful else 1 + (self._drawn.random() < self._doubled)
+        copies = 1 if self._faithful else 1 + (self._drawn.random() < self._doubled)
         for _ in range(copies):
             self._count += 1
-            delay_s = 0.0 if faithful else self._drawn.choice(DELAYS_S)
+            delay_s = 0.0 if self._faithful else self._drawn.choice(DELAYS_S)
             heapq.heappush(self._due, (now + delay_s, self._count, socket, parts))
 
 
