@@ -126,7 +126,7 @@ def select_measured_run(run: Run, records: Sequence[Record]) -> MeasuredRun:
     chunks = (sent_s(record) + record.chunk_us[-1] / 1e6 for record in records if record.chunk_us)
     cut = sum(record.outcome in (CUT, CANCELLED) for record in records)
     failed = tuple(record for record in records if record.failed)
-    return MeasuredRun(run, ok, failed, cut, sent_s(records[0]), max(*ends, *chunks))
+    return MeasuredRun(run, ok, failed, cut, sent_s(records[0]), max([*ends, *chunks]))
 
 
 def export_as_json(

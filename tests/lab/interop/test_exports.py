@@ -11,7 +11,7 @@ from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.lab.interop import export_command as command
 from locust_llm.lab.interop import import_command as imports
-from locust_llm.lab.interop.measured_requests import MeasuredRun, sent_s
+from locust_llm.lab.interop.measured_requests import MeasuredRun, select_measured_run, sent_s
 from locust_llm.lab.interop.tool_registry import list_export_formats
 from locust_llm.lab.interop.vllm_bench_export import fullest_second, most_at_once
 from locust_llm.records.profile_export_jsonl import format_record_line
@@ -166,6 +166,13 @@ def test_a_sweep_is_exported_by_stages(tmp_path: Path, capsys: pytest.CaptureFix
     a_folder(tmp_path)
     assert command.run_export([str(tmp_path), "--format", "vllm-bench"]) == 5
     assert "it is a sweep" in capsys.readouterr().err
+
+
+def test_one_answer_in_one_piece_is_a_run() -> None:
+    """It has no chunks."""
+    one = answered(sent_at=10.0, closed_at=12.5, streamed=False, clock_offset_s=0.0)
+    found = select_measured_run(a_run(), [one])
+    assert (found.began_s, found.ended_s) == (10.0, 12.5)
 
 
 @pytest.mark.parametrize("apart_s", [0.5, 1e9, -1e9, 1e11])
