@@ -61,7 +61,7 @@ def measure_other_load(
 def _count_sequences(columns: RequestColumns) -> int:
     """The most that a request of the run can be in the server: one for each choice, or input."""
     each = (columns.requests[name].max() for name in ("choices", "inputs"))
-    return max(1, *(int(most) for most in each if not math.isnan(most)))
+    return max([1, *(int(most) for most in each if not math.isnan(most))])
 
 
 def _count_own(levels: Occupancy, sample: EngineSample) -> int:

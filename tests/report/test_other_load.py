@@ -32,7 +32,9 @@ def measured(
         history.add(EngineSample(at=UNIX + at, engine="vLLM", running=running, waiting=waiting))
     run = run or a_run()
     columns = collect_columns(records)
-    return measure_other_load(history, columns, compute_occupancy(columns.requests, ()), run)
+    return measure_other_load(
+        history, columns, compute_occupancy(columns.requests, run.limits), run
+    )
 
 
 def test_what_the_server_had_beside_the_run_is_of_others() -> None:
@@ -43,6 +45,11 @@ def test_what_the_server_had_beside_the_run_is_of_others() -> None:
     assert measured(2.15, two_in_flight()) is None
     assert measured(6.0, two_in_flight(choices=3)) is None
     assert measured(8.0, two_in_flight(inputs=4)) is None
+
+
+def test_where_nothing_was_sent_all_is_of_others() -> None:
+    assert measured(22.0, []) is None
+    assert measured(22.0, [], a_run(limits=((0.0, 3),))) == OtherLoad(others=22.0, in_server=22.0)
 
 
 def test_a_reference_request_of_the_run_is_of_no_other() -> None:
