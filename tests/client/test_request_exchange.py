@@ -325,7 +325,7 @@ def test_a_connection_that_the_server_was_just_closing_costs_no_failure(
         labels={"id": "again"},
     )
     first = exchange_request(line, Gate(1), request, 0.0)
-    time.sleep(0.1)
+    until(lambda: not line.connection.alive())
     gate = Gate(1)
     with monkeypatch.context() as blind:
         blind.setattr(Connection, "alive", lambda self: True)
@@ -422,7 +422,7 @@ def test_an_answer_whose_connection_stays_open_behind_its_done_is_complete(
     assert 1 < time.monotonic() - began < 10
     assert (record.outcome, record.error, len(record.chunk_us)) == (OK, NO_END, 3)
     assert record.close_lag_s is not None
-    assert 0 <= record.close_lag_s < 0.5
+    assert 0 <= record.close_lag_s < 1
     assert line.connection is None
     assert scripted.row("open behind done").end == "gone"
     assert run(scripted, "open behind done, after", stream(1), line).outcome == OK

@@ -153,7 +153,8 @@ class Hostile:
         self.url = f"http{'s' if certificate else ''}://127.0.0.1:{self._listener.getsockname()[1]}"
         self._open = True
         self._threads: list[threading.Thread] = []
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listening = threading.Thread(target=self._listen, daemon=True)
+        self._listening.start()
 
     def whole(self, path: str, body: bytes | str, **more: Any) -> None:
         """Makes a server with the same response to every request."""
@@ -192,6 +193,7 @@ class Hostile:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._listening.join()  # it starts no more threads
         for thread in self._threads:  # else it closes its socket when another test counts them
             thread.join(0.5)
 

@@ -3,7 +3,9 @@ browser, no load."""
 
 import logging
 import re
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,10 +29,14 @@ from locust_llm.settings.run_options import Settings
 from locust_llm.slo.load_generator_health import ClientVerdict
 from locust_llm.web import live_page_data as view_module
 from locust_llm.web import run_form_submit
+from locust_llm.web.live_page_tallies import LivePageTallies
 from locust_llm.web.routes import ASSETS
 
 STATIC = Path(locust_llm.__file__).parent / "static"
 KEY = "sk-0123456789"
+STOPPED_S = 1_700_000_000.0
+"""The clock of a run and of its live values: what is of the last seconds stays, however long a page
+takes on a busy machine."""
 
 
 @pytest.fixture
@@ -50,7 +56,7 @@ class Run:
             **{"host": "http://server", "users": 9, "prefill_concurrency": 4, **settings}
         )
         self.survey = Discovery(model="m")
-        self.run_progress = RunProgress()
+        self.run_progress = RunProgress(lambda: STOPPED_S)
         self.abort = EarlyStop(self.settings.rules.readable)
         self.plan = SimpleNamespace(phase=PROFILING)
         self.stages = self.limit_block = None
@@ -90,8 +96,16 @@ class Run:
 
 
 @pytest.fixture
-def on(pages: Callable[..., Page], tmp_path: Path) -> tuple[Page, Any]:
+def on(
+    pages: Callable[..., Page], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Page, Any]:
     """A page, and the run that is on."""
+    monkeypatch.setattr(
+        view_module, "LivePageTallies", partial(LivePageTallies, clock=lambda: STOPPED_S)
+    )
+    monkeypatch.setattr(
+        view_module, "time", SimpleNamespace(time=lambda: STOPPED_S, monotonic=time.monotonic)
+    )
     page, run = pages("-u", "9", "--prefill-concurrency", "4"), Run(tmp_path / "reports" / "one")
     page.view.begins(run)  # type: ignore[arg-type]
     page.runner.state = "running"
