@@ -142,12 +142,12 @@ def test_answers_of_every_form_are_good(scripted: Scripted, form: str) -> None:
     } | special  # fmt: skip
     assert {field: getattr(record, field) for field in expected} == expected
     assert len(record.chunk_us) == 3
-    gevent.sleep(0.02)
+    kept = form not in ("until close", "bytes after the end")
+    until(lambda: kept or line.connection is None or not line.connection.alive())
     # whatever came: the next request is not hurt
     after = run(scripted, form + ", after", stream(1), line)
     assert after.outcome == OK
-    used_again = after.connect_s is None
-    assert used_again == (form not in ("until close", "bytes after the end"))
+    assert (after.connect_s is None) == kept
 
 
 def test_a_json_answer_to_a_streaming_request(scripted: Scripted) -> None:
@@ -392,17 +392,17 @@ def test_no_first_token_in_time(scripted: Scripted) -> None:
 
 def test_a_gap_that_is_too_long(scripted: Scripted) -> None:
     """The timer goes off in the middle of the stream first, and is set again."""
-    limits = {"first_token_timeout_s": 5, "gap_timeout_s": 0.3, "timeout_s": 5}
+    limits = {"first_token_timeout_s": 20, "gap_timeout_s": 0.6, "timeout_s": 20}
     line = UserConnection()
-    record = run(scripted, "gap", stream(20, each_ms=20, cut="stall"), line, **limits)
+    record = run(scripted, "gap", stream(20, each_ms=40, cut="stall"), line, **limits)
     assert (record.outcome, record.error, len(record.chunk_us)) == (
         "gap_timeout",
-        "nothing more for 0.3 s",
+        "nothing more for 0.6 s",
         20,
     )
     assert record.ttft_s is not None
     assert record.close_lag_s is not None
-    assert record.close_lag_s >= 0.3
+    assert record.close_lag_s >= 0.6
     assert (line.connection, scripted.row("gap").end) == (None, "gone")
 
 
@@ -839,14 +839,11 @@ def test_killed_in_the_queue_is_no_record_and_no_slot(scripted: Scripted) -> Non
 
 
 def test_a_timeout_around_the_call_is_the_users_own(scripted: Scripted) -> None:
-    gate = Gate(1)
-    with pytest.raises(Timeout) as caught, Timeout(0.1) as theirs:
-        exchange_request(
-            UserConnection(),
-            gate,
-            scripted.request("theirs", stream(2, cut="stall"), timeout_s=5),
-            0.0,
-        )
+    theirs = Timeout(0.1)
+    gate = Gate(1, on_enter=theirs.start)
+    request = scripted.request("theirs", stream(2, cut="stall"), timeout_s=20)
+    with pytest.raises(Timeout) as caught:
+        exchange_request(UserConnection(), gate, request, 0.0)
     assert caught.value is theirs
     assert caught.value.record.outcome == "cancelled"
     assert gate.used == 0
@@ -951,6 +948,7 @@ def test_a_connection_that_is_closed_during_the_wait_is_opened_again(scripted: S
             exchange_request(line, gate, scripted.request(f"linger{number}", steps), 0.0).outcome
             == OK
         )
+    idle = [line.connection for line in lines]
     gate.set_limit(0)
     jobs = [
         gevent.spawn(
@@ -960,6 +958,12 @@ def test_a_connection_that_is_closed_during_the_wait_is_opened_again(scripted: S
     ]
     until(lambda: gate.waiting == 5)
     gevent.sleep(0.4)
+    until(
+        lambda: all(
+            line.connection is not one or not one.alive()
+            for line, one in zip(lines, idle, strict=True)
+        )
+    )
     gate.set_limit(2)
     records = [job.get() for job in jobs]
     assert {record.outcome for record in records} == {OK}
@@ -971,12 +975,13 @@ def test_a_connection_that_is_closed_during_the_wait_is_opened_again(scripted: S
 
 def test_a_new_connection_after_the_admission_is_counted_by_itself(scripted: Scripted) -> None:
     """It is no delay of the load generator's: the server closed the idle one, after 0.5 s, and the
-    gate opens after one second."""
+    gate opens after that."""
     gate, line = Gate(), UserConnection()
     exchange_request(line, gate, scripted.request("idle", [*stream(1), ["linger", 0.5]]), 0.0)
+    idle = line.connection
     gate.set_limit(0)
     job = gevent.spawn(exchange_request, line, gate, scripted.request("held", stream(2)), 0.0)
-    gevent.sleep(1.0)
+    until(lambda: gate.waiting and not idle.alive())
     gate.set_limit(1)
     record = job.get()
     assert record.outcome == OK
@@ -1154,10 +1159,15 @@ def test_the_limit_holds_at_the_server_and_both_books_agree(scripted: Scripted, 
     before = os.listdir("/proc/self/fd")
     for seed in range(block * 20 + 1, block * 20 + 20):
         ends.update(short_run(scripted, seed))
+    # without each of them it shows little, and on a busy machine some are rare
+    wanted = {OK, CANCELLED, "timeout", "first_token_timeout", "gap_timeout", "cut"}
+    for seed in range(1000 * (block + 1), 1000 * (block + 1) + 200):
+        if set(ends) >= wanted:
+            break
+        ends.update(short_run(scripted, seed))
     gevent.sleep(0.01)
     assert os.listdir("/proc/self/fd") == before
-    # else it shows little
-    assert set(ends) >= {OK, CANCELLED, "timeout", "first_token_timeout", "gap_timeout", "cut"}
+    assert set(ends) >= wanted
 
 
 def test_with_one_limit_the_servers_maximum_is_that(scripted: Scripted) -> None:

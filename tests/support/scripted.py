@@ -247,7 +247,7 @@ class Scripted:
         return Request(target=target, data=data, labels={"id": name}, **options)
 
     def rows(
-        self, prefix: str = "", count: int = 0, patience_s: float = 5.0
+        self, prefix: str = "", count: int = 0, patience_s: float = 20.0
     ) -> dict[str, list[Row]]:
         """Returns the rows of all finished requests whose id begins so, by id (a request that came
         twice has two). The server may need a moment to finish a row, so ``count`` rows are
