@@ -81,7 +81,8 @@ class UnrecordedOptions(msgspec.Struct):
         tuple[str, ...],
         Option(
             "server",
-            "Header of every request (repeatable). Other users cannot see it in the environment",
+            "Header of every request (repeatable). In LOCUST_LLM_HEADERS other users of the "
+            "machine cannot see it",
             "X-Team: search",
             "NAME: VALUE",
             in_form=False,

@@ -11,8 +11,9 @@ ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
 LONG: Final = 25
 """A sentence of more words is long."""
-WRITTEN: Final = 37_200
-"""Words by hand: of all pages but those of commands and the changelog, without generated tables."""
+WRITTEN: Final = 36_700
+"""Words by hand: of all pages but those of commands and the changelog, without generated tables.
+36,000 are for the pages of today, and 700 for a tutorial on checked answers."""
 GENERATED: Final = 6_000
 """Words of the pages of commands and of generated tables. The goal is 5,000."""
 LONG_SHARE: Final = 0.02
@@ -20,10 +21,10 @@ LONG_SHARE: Final = 0.02
 PAGE: Final = 1000
 """A page has at most so many words by hand, and its own ceiling where it had more."""
 LARGER: Final[dict[str, int]] = {
-    "how-to/locustfiles.md": 1050,
-    "how-to/twin.md": 1150,
-    "reference/metrics.md": 1450,
-    "reference/reports.md": 1150,
+    "how-to/locustfiles.md": 1010,
+    "how-to/twin.md": 1100,
+    "reference/metrics.md": 1400,
+    "reference/reports.md": 1110,
 }
 LONG_OF_A_PAGE: Final = 0.05
 """Share of long sentences in a page, which may have one at least."""
