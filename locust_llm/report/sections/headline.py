@@ -22,7 +22,7 @@ from locust_llm.report.summary_rows import CHUNKS_AS_TOKENS, RequestGroup, Row, 
 from locust_llm.report.users_and_limit_over_time import describe_users, format_limit_range
 from locust_llm.slo.load_generator_health import INVALID, list_fine_metrics
 from locust_llm.slo.metric_definitions import BY_WORD, ITL, LATENCY, RATE, TIME, TTFT, TTFT_FROM_DUE
-from locust_llm.slo.rules import FAIL, PASS, Rule, SloResult
+from locust_llm.slo.rules import EQUALS, FAIL, PASS, Rule, SloResult
 from locust_llm.text.format import (
     MOST_DIGITS,
     count_distinguishing_digits,
@@ -312,6 +312,11 @@ def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:
         side = "worse" if (result.observed or 0) > 0 else "better"
         by = format_brief(abs(result.observed or 0), rule.unit, choose_value_digits(result))
         return f"{what} is {by} {side} than {rule.base}, {tolerance}"
+    if rule.op == EQUALS:
+        side = {PASS: "as required", FAIL: f"and must be {_limit(rule)}"}.get(
+            result.status, f"limit {_limit(rule)}"
+        )
+        return f"{what} is {_value(rule, result)}, {side}"
     less = rule.op.startswith("<")
     side = {PASS: "within" if less else "above", FAIL: "above" if less else "below"}.get(
         result.status, "limit"

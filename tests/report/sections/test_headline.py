@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 from support.records import a_run, answered, failed, mixed
 
+from locust_llm.records.answer_checks import AnswerChecks
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import OpenLoopSchedule, Run
 from locust_llm.report.load_records import collect_columns
@@ -78,6 +79,27 @@ def test_a_figure_near_its_limit_has_the_digits_that_part_them(
 ) -> None:
     records = [answered(ttft_ms, ttft_ms + 20)] * 199
     assert said(*records, slo=(rule,)) == f"With 2 users {expected}"
+
+
+@pytest.mark.parametrize(
+    ("leaks", "expected"),
+    [(0, "number of leaks is 0, as required"), (2, "number of leaks is 2, and must be 0")],
+)
+def test_a_number_that_must_be_met_exactly(leaks: int, expected: str) -> None:
+    """A third of the answers has its own marker, so leaks can be seen."""
+    records = [
+        answered(
+            100, 120,
+            answer=AnswerChecks(
+                marker=1, searched=True, asked=number % 3 == 0, repeated=number % 3 == 0,
+                foreign=(7,) * (number < leaks),
+            ),
+        )
+        for number in range(199)
+    ]  # fmt: skip
+    run = a_run(slo=("leaks == 0",), check_answers=True)
+    summary = summarise_run(collect_columns(records), run, records=records)
+    assert make_headline(summary, run) == f"With 2 users {expected}"
 
 
 def test_undecided_rules_are_named() -> None:
