@@ -410,6 +410,7 @@ def test_pictures_are_small() -> None:
 TUTORIALS: Final = tuple(sorted((DOCS / "tutorials").glob("*.md")))
 MIX: Final = {'"200,100:70;8000,100:30"': '"50,10:70;200,10:30"'}
 SHORTER: Final[dict[str, dict[str, str]]] = {
+    "answers-under-load": {"-t 2m": "-t 12", "-t 10m": "-t 8"},
     "ci-gate": {"-t 2m": "-t 8", "--warmup-duration 10": "--warmup-duration 2"},
     "coming-from-other-tools": {
         "--benchmark-duration 60": "--benchmark-duration 6", "--num-prompts 100": "--num-prompts 20",
