@@ -55,7 +55,7 @@ from locust_llm.settings.server_address import (
     split_replica_urls,
 )
 from locust_llm.settings.settings_validation import validate_settings
-from locust_llm.text.format import format_count, print_safely
+from locust_llm.text.format import format_count, format_duration, print_safely
 from locust_llm.text.hide_secrets import collect_secrets
 from locust_llm.text.sanitise import sanitise_text
 from locust_llm.workload.prompt_length_model import PromptLengthModel
@@ -299,8 +299,8 @@ def _answers(checker: Checker, prompt_tokens: float) -> Iterator[CheckFinding]:
             if record.input_tokens is None
             else f"{record.input_tokens} input tokens"
         )
-        seconds = f"{(record.latency_s or 0.0) * 1e3:.0f} ms"
-        yield CheckFinding(FINE, "answers", f"in one piece, after {seconds}; {counted}")
+        took = format_duration(record.latency_s or 0.0)
+        yield CheckFinding(FINE, "answers", f"in one piece, after {took}; {counted}")
         return
     if not record.streamed or record.ttft_s is None:
         yield CheckFinding(
@@ -312,7 +312,7 @@ def _answers(checker: Checker, prompt_tokens: float) -> Iterator[CheckFinding]:
     yield CheckFinding(
         FINE,
         "streams",
-        f"yes; TTFT {record.ttft_s * 1e3:.0f} ms for "
+        f"yes; TTFT {format_duration(record.ttft_s, 2)} for "
         f"{record.input_tokens or f'about {prompt_tokens:.0f}'} tokens",
     )
     yield _usage(record)
@@ -350,10 +350,13 @@ def _network(record: Record, settings: Settings) -> Iterator[CheckFinding]:
             else ""
         )
         connect = (
-            "" if record.connect_s is None else f", {record.connect_s * 1e3:.1f} ms to connect"
+            "" if record.connect_s is None else f", {format_duration(record.connect_s)} to connect"
         )
         yield CheckFinding(
-            NOTE if far else FINE, "round trip", f"{record.rtt_us / 1e3:.2f} ms{connect}", advice
+            NOTE if far else FINE,
+            "round trip",
+            f"{format_duration(record.rtt_us / 1e6)}{connect}",
+            advice,
         )
     if not settings.host.startswith("https:"):
         yield CheckFinding(FINE, "TLS", "none (http)")
@@ -417,7 +420,7 @@ def _stream(asked: list[CheckedRequest]) -> Iterator[CheckFinding]:
     early = early_s >= MIN_EARLY_S
     yield CheckFinding(
         NOTE if early else FINE, "early events",
-        f"one without content {early_s * 1e3:.0f} ms before the first token" if early else "none before the first token",
+        f"one without content {format_duration(early_s)} before the first token" if early else "none before the first token",
         "TTFT here ends at the first content; tools that count the first event report a shorter "
         "TTFT" if early else "",
     )  # fmt: skip
@@ -432,7 +435,7 @@ def _cache(first: Record, again: Record) -> CheckFinding:
             FINE, "prefix cache", "no sign of one: the same prompt took the same time again"
         )
     tokens = f"{cached} of {again.input_tokens} tokens cached, " if cached else ""
-    times = f"TTFT {ttft_s * 1e3:.0f} ms, then {(again.ttft_s or 0) * 1e3:.0f} ms"
+    times = f"TTFT {format_duration(ttft_s, 2)}, then {format_duration(again.ttft_s or 0.0, 2)}"
     return CheckFinding(
         NOTE, "prefix cache", f"{tokens}{times} for the same prompt",
         "synthetic prompts do not repeat; a dataset that repeats prompts measures the cache",

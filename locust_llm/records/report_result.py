@@ -4,6 +4,7 @@ import msgspec
 
 from locust_llm.slo.capacity_search import CapacityEstimate, StageEvidence
 from locust_llm.slo.load_generator_health import INVALID, OK, ClientVerdict
+from locust_llm.text.format import format_duration
 
 
 class MetricValue(msgspec.Struct, frozen=True):
@@ -104,12 +105,11 @@ class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
             if self.has_waits
             else ("TTFT", "time_to_first_token")
         )
-        for name, tag, digits in ((*first, 0), ("ITL", "inter_token_latency", 1)):
+        for name, tag in (first, ("ITL", "inter_token_latency")):
             known = self._figure(tag).percentiles
             if 50.0 in known and 99.0 in known:
-                parts.append(
-                    f"{name} p50 {known[50.0]:.{digits}f} ms, p99 {known[99.0]:.{digits}f} ms"
-                )
+                p50, p99 = (format_duration(known[p] / 1e3) for p in (50.0, 99.0))
+                parts.append(f"{name} p50 {p50}, p99 {p99}")
         if (tokens_per_s := self._figure("output_token_throughput").avg) is not None:
             parts.append(f"{tokens_per_s:.0f} {self.token_rate_unit}")
         if self.silence:

@@ -519,10 +519,10 @@ def _list_delays(summary: "Summary") -> Iterator[str]:
         yield others
     permit_ms = max((one.permit_lag_p99_ms or 0.0 for one in summary.evidence), default=0.0)
     if summary.client is not None and LATE_PERMIT in summary.client.signals and permit_ms:
-        permits = format_brief(permit_ms, " ms", 2)
+        permits = format_duration(permit_ms / 1e3, 2)
         yield f"free permits of the prefill limit were late by {permits} (p99)"
     lag_ms = max((one.loop_lag_p99_ms or 0.0 for one in summary.evidence), default=0.0)
-    yield f"its event loop was late by {format_brief(lag_ms, ' ms', 2)} (p99)"
+    yield f"its event loop was late by {format_duration(lag_ms / 1e3, 2)} (p99)"
 
 
 def _format_beside_limit(value: float, limit: float) -> str:

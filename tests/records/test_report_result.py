@@ -33,7 +33,7 @@ def test_it_goes_through_json() -> None:
     [
         (
             FULL,
-            "TTFT p50 120 ms, p99 450 ms, ITL p50 10.0 ms, p99 20.0 ms, 812 tokens/s, SLO PASS, "
+            "TTFT p50 120 ms, p99 450 ms, ITL p50 10 ms, p99 20 ms, 812 tokens/s, SLO PASS, "
             "client DEGRADED",
             812.3,
         ),

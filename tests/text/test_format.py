@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import locust_llm
 from locust_llm.report.document_blocks import format_percentile
 from locust_llm.report.summary_rows import Row
 from locust_llm.text.format import (
@@ -242,3 +244,29 @@ def test_what_differs_is_written_so(limit: float, off: float) -> None:
     written = parse_brief(format_brief(value, digits=count_distinguishing_digits(value, limit)))
     same = math.isclose(value, limit, rel_tol=SAME)
     assert same or (written != limit and (written < limit) == (value < limit))
+
+
+OWN_MS = {
+    "text/format.py",  # the one place
+    "report/document_blocks.py", "report/sections/metric_tables.py",  # the mark's bound, 1 ms
+    "report/sections/interference.py", "report/sections/notes.py",  # ms for each 1,000 tokens
+    "lab/history/history_chart.py",  # an error beside its value
+    "lab/twin/twin_drift.py",  # a difference with a sign
+    "simulator/simulate_command.py",  # imports nothing of the package
+}  # fmt: skip
+"""The files that write milliseconds by hand, and what of."""
+
+
+def test_times_are_written_by_one_function() -> None:
+    """``2.17 s``, not ``2,174 ms``: a text with its own unit would not change at a second."""
+    package = Path(locust_llm.__file__).parent
+    by_hand = re.compile(r"""\} ms\b|["'] ms["']""")
+    found = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if by_hand.search(path.read_text())
+    }
+    assert found == OWN_MS
+    assert [format_duration(s) for s in (0.4123, 0.99949, 0.9995, 2.1743)] == [
+        "412 ms", "999 ms", "1 s", "2.17 s",
+    ]  # fmt: skip

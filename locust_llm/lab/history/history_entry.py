@@ -30,7 +30,7 @@ from locust_llm.report.open_loop_delivery import (
 )
 from locust_llm.settings.run_labels import parse_labels
 from locust_llm.slo.metric_definitions import MIN_CUT_SHARE
-from locust_llm.text.format import format_brief, format_count
+from locust_llm.text.format import format_brief, format_count, format_duration
 
 
 class KeyFigure(NamedTuple):
@@ -44,12 +44,12 @@ class KeyFigure(NamedTuple):
     """run.json has the measurement error under this tag. Empty: the metric has none."""
     percentile: float = 0.0
     unit: str = "s"
-    """``s`` is shown in ms, ``share`` in %, ``/s`` as it is."""
+    """``s`` is a time, ``share`` is shown in %, ``/s`` as it is."""
 
     def format_value(self, value: float | None, digits: int = 4) -> str:
         """Formats a value, such as ``412.3 ms``, ``12.4/s`` or ``0.5%``."""
         if self.unit == "s":
-            return format_brief(None if value is None else value * 1e3, " ms", digits)
+            return format_duration(value, digits)
         if self.unit == "share":
             return format_brief(None if value is None else value * 100, "%", digits)
         return format_brief(value, "/s", digits)

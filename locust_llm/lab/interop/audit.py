@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
-from locust_llm.text.format import format_brief
+from locust_llm.text.format import format_brief, format_duration
 
 
 class AuditOutcome(StrEnum):
@@ -54,7 +54,7 @@ def check_at_most(rule: str, reported: float, most: float, words: str, off: floa
 
 def format_seconds_or_ms(value: float) -> str:
     """Formats a time, such as ``1.23 s`` or ``45.6 ms``."""
-    return f"{value:.4g} s" if abs(value) >= 1 else f"{value * 1e3:.4g} ms"
+    return format_duration(value, 4)
 
 
 # -- flow ------------------------------------------------------------------------------------------

@@ -322,8 +322,8 @@ def _describe_queued_requests(measurements: ProbeMeasurements) -> Iterator[str]:
             else f", {format_duration(measurements.short_s)} alone"
         )
         yield (
-            f"Short requests behind a prompt of {measurements.longest:,} tokens: TTFT {_format_ms(took)} "
-            f"ms{alone}, which is "
+            f"Short requests behind a prompt of {measurements.longest:,} tokens: TTFT "
+            f"{_format_times(took)}{alone}, which is "
             f"{_format_spread([100 * share for share in waited], '%')} of the remaining prefill of the "
             f"long one."
         )
@@ -341,8 +341,8 @@ def _describe_caching(measurements: ProbeMeasurements) -> Iterator[str]:
     )
     name = "Prefix caching" if 2 * hits > len(measurements.cached) else "No prefix caching"
     yield (
-        f"{name}: a prompt of {measurements.cached[0].input_tokens:,} tokens took {_format_ms(first)} ms, and "
-        f"{_format_ms(again)} ms the second time{usage}."
+        f"{name}: a prompt of {measurements.cached[0].input_tokens:,} tokens took "
+        f"{_format_times(first)}, and {_format_times(again)} the second time{usage}."
     )
 
 
@@ -383,6 +383,12 @@ def _describe_agreement(measurements: ProbeMeasurements) -> Iterator[str]:
 
 def _format_ms(values_s: Sequence[float]) -> str:
     return _format_spread([seconds * 1e3 for seconds in values_s], digits=3)
+
+
+def _format_times(values_s: Sequence[float]) -> str:
+    """Formats the median with the range, such as ``275 ms (268 ms to 280 ms)``."""
+    middle, low, high = map(format_duration, (median(values_s), min(values_s), max(values_s)))
+    return middle if low == middle == high else f"{middle} ({low} to {high})"
 
 
 def _format_spread(values: Sequence[float], unit: str = "", digits: int = 2) -> str:

@@ -48,7 +48,7 @@ from locust_llm.lab.twin.twin_prediction import (
     logarithms_by_stage,
 )
 from locust_llm.lab.twin.virtual_replay import Lengths, resend_stage
-from locust_llm.text.format import format_brief, format_count
+from locust_llm.text.format import format_brief, format_count, format_duration
 
 NUM_LENGTHS: Final = 1000
 MAX_FAILED_SHARE: Final = 0.05
@@ -517,4 +517,4 @@ def format_checked_value(check: HeldOutCheck, value: float) -> str:
     """Formats milliseconds, or tokens per second."""
     if check.figure == THROUGHPUT:
         return f"{format_brief(value, digits=3)}/s"
-    return f"{format_brief(value * 1e3, digits=3)} ms"
+    return format_duration(value)

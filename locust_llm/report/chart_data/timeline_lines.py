@@ -12,6 +12,7 @@ import msgspec
 
 from locust_llm.records.outcomes import FAILURES, OK
 from locust_llm.records.record import Record
+from locust_llm.text.format import format_duration
 
 MAX_DOTS: Final = 400
 """The dots of a line. Chunks nearer to each other are one dot."""
@@ -61,13 +62,13 @@ def make_timeline_row(record: Record, start: float, dot: float, slow: float) -> 
         chunks = tuple(
             round(sent + us / 1e3, 1) for us in thin_chunks(record.chunk_us, dot * 1e3, slow * 1e3)
         )
-    parts = [f"TTFT {record.ttft_s * 1e3:,.0f} ms"] if record.ttft_s is not None else []
+    parts = [f"TTFT {format_duration(record.ttft_s)}"] if record.ttft_s is not None else []
     if record.gate_wait_s is not None and record.limit is not None:
-        parts.append(f"gate wait {record.gate_wait_s * 1e3:,.0f} ms")
+        parts.append(f"gate wait {format_duration(record.gate_wait_s)}")
     if record.output_tokens is not None:
         parts.append(f"{record.output_tokens:,} tokens out")
     if record.longest_stall_s is not None:
-        parts.append(f"longest stall {record.longest_stall_s * 1e3:,.0f} ms")
+        parts.append(f"longest stall {format_duration(record.longest_stall_s)}")
     if record.outcome != OK:
         parts.append(record.outcome)
     outcome = "failed" if record.outcome in FAILURES else record.outcome

@@ -72,7 +72,7 @@ from locust_llm.report.sections.sweep.sweep_chart import plot_stages
 from locust_llm.slo.load_generator_health import ProcessEvidence
 from locust_llm.slo.metric_definitions import BY_WORD, POOLED
 from locust_llm.slo.rules import Rule, SloResult
-from locust_llm.text.format import clean_line, format_brief
+from locust_llm.text.format import clean_line, format_brief, format_duration
 
 from .inline_assets import CHART_SCRIPTS, embed_json, make_policy, read_static
 from .request_sample import RequestSample, describe_sample, make_request_sample
@@ -500,25 +500,40 @@ def _health(evidence: Sequence[ProcessEvidence]) -> Iterator[PageSection]:
     """What each process of the load generator measured of itself."""
     rows = list[tuple[str, str, str]]()
     for process in evidence:
-        for what, value, scale, unit in _measurements(process):
-            if value is not None:
-                rows.append((process.worker, what, format_brief(value * scale, unit, 3)))
+        rows += ((process.worker, what, text) for what, text in _measurements(process))
     if rows:
         table = TableBlock(("Process", "Measurement", "Observed"), tuple(rows), numbers=False)
         yield PageSection("Client health", [table], folded=True)
 
 
-def _measurements(process: ProcessEvidence) -> Iterator[tuple[str, float | None, float, str]]:
-    """(name, value, its factor, the unit then)."""
-    yield "merged chunks", process.merged_share, 100, "%"
-    yield "send after admission p99", process.send_lag_p99_ms, 1, " ms"
-    yield "wait for a free slot p99", process.permit_lag_p99_ms, 1, " ms"
-    yield "read lag p99", process.read_lag_p99_ms, 1, " ms"
-    yield "event loop lag p99", process.loop_lag_p99_ms, 1, " ms"
-    yield "TTFT error of reference streams p99", process.ttft_off_ms, 1, " ms"
-    yield "gap error of reference streams p99", process.gap_off_ms, 1, " ms"
-    yield "CPU (of a core)", process.cpu_share, 100, "%"
-    yield "time without a free core", process.cpu_wait_share, 100, "%"
-    yield "server under test (cores)", process.server_cores, 1, ""
+def _measurements(process: ProcessEvidence) -> Iterator[tuple[str, str]]:
+    """(name, value) of what is known."""
+    known: list[tuple[str, float | None, Callable[[float], str]]] = [
+        ("merged chunks", process.merged_share, _format_share),
+        ("send after admission p99", process.send_lag_p99_ms, _format_ms),
+        ("wait for a free slot p99", process.permit_lag_p99_ms, _format_ms),
+        ("read lag p99", process.read_lag_p99_ms, _format_ms),
+        ("event loop lag p99", process.loop_lag_p99_ms, _format_ms),
+        ("TTFT error of reference streams p99", process.ttft_off_ms, _format_ms),
+        ("gap error of reference streams p99", process.gap_off_ms, _format_ms),
+        ("CPU (of a core)", process.cpu_share, _format_share),
+        ("time without a free core", process.cpu_wait_share, _format_share),
+        ("server under test (cores)", process.server_cores, _format_cores),
+    ]
     for name, used in process.other_programs.items():
-        yield f"other program {name} (cores)", used, 1, ""
+        known.append((f"other program {name} (cores)", used, _format_cores))
+    for name, value, format_value in known:
+        if value is not None:
+            yield name, format_value(value)
+
+
+def _format_ms(ms: float) -> str:
+    return format_duration(ms / 1e3)
+
+
+def _format_share(share: float) -> str:
+    return format_brief(100 * share, "%", 3)
+
+
+def _format_cores(cores: float) -> str:
+    return format_brief(cores, digits=3)

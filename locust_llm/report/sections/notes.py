@@ -535,9 +535,9 @@ def _unrealistic(summary: Summary, run: Run) -> Iterator[str]:
     s, c, g = run.settings, summary.conditions, summary.growth
     if g is not None and g.high < MIN_PREFILL_MS_PER_1K:
         yield (
-            f"WARNING: TTFT does not grow with the prompt: {g.short_ttft_ms:.1f} ms up to "
-            f"{g.short_tokens:,.0f} tokens, {g.long_ttft_ms:.1f} ms from {g.long_tokens:,.0f} "
-            f"tokens, {g.ms_per_1k:.2f} ms for each 1,000 tokens (95% interval {g.low:.2f} to "
+            f"WARNING: TTFT does not grow with the prompt: {format_duration(g.short_ttft_ms / 1e3)} up to "
+            f"{g.short_tokens:,.0f} tokens, {format_duration(g.long_ttft_ms / 1e3)} from "
+            f"{g.long_tokens:,.0f} tokens, {g.ms_per_1k:.2f} ms for each 1,000 tokens (95% interval {g.low:.2f} to "
             f"{g.high:.2f}). A stub or a cache behaves like this. The test does not measure a "
             "model, which must read the whole prompt."
         )
@@ -750,7 +750,7 @@ def _sent_late(summary: Summary) -> Iterator[str]:
         begin = "WARNING: the" if latest_ms > VERY_LATE_MS else "The"
         yield (
             f"{begin} load generator ({e.worker}) sent the latest of {e.requests} requests "
-            f"{format_brief(latest_ms, ' ms', 3)} late. That is {share:.1%} of the requests' time, "
+            f"{format_duration(latest_ms / 1e3)} late. That is {share:.1%} of the requests' time, "
             f"so it does not lower the client verdict."
         )
 

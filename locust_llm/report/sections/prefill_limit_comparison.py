@@ -71,6 +71,7 @@ from locust_llm.text.format import (
     capitalise_sentence,
     format_brief,
     format_count,
+    format_duration,
     format_number,
 )
 
@@ -744,7 +745,7 @@ def _plot_objective(
 
 def _describe_least_value(line: PlotSeries) -> str:
     least = min(value for value in line.y if value is not None)
-    return f"{line.name}: {format_brief(least)} ms at least"
+    return f"{line.name}: {format_duration(least / 1e3)} at least"
 
 
 # -- section ---------------------------------------------------------------------------------------
