@@ -23,38 +23,33 @@ from locust_llm.records.limit_blocks import (
     find_block,
 )
 from locust_llm.records.record import Record
+from locust_llm.settings.limit_sweep_length import explain_short_limit_sweep
 from locust_llm.settings.run_options import Settings
 from locust_llm.slo.best_prefill_limit import (
     OBJECTIVES,
-    SHORT_TTFT,
     Limit,
     LimitRegret,
     compare_with_best,
     format_limit,
     is_look,
 )
+from locust_llm.slo.limit_block_lengths import (
+    MIN_SETTLE_S,
+    SPREAD,
+    WARM_BLOCK_S,
+    WARM_REQUESTS,
+    WARM_SHARE,
+    explain_short_comparison,
+    find_block_lengths,
+)
 from locust_llm.slo.percentile import find_percentile
 from locust_llm.slo.rules import Condition, define_good_request
 from locust_llm.text.format import format_count
 
-WARM_BLOCK_S: Final = 2.0
-"""The seconds of the first blocks, which count nowhere, until so many requests have ended:"""
-WARM_REQUESTS: Final = 30
-WARM_SHARE: Final = 0.2
-"""The first blocks take at most this share of the run's time."""
 WARM_S: Final = 120.0
 """The first blocks of a run without a length take at most so many seconds."""
-SETTLE: Final = 0.5
-"""How long a block settles, as a share of the p95 of request latency."""
-BLOCK: Final = (3.0, 9.0)
-"""The least and the most mean length of a block, in multiples of that p95."""
-MIN_REQUESTS: Final = 5.0
-"""A block has at least so many due requests."""
 WANTED_ROUNDS: Final = 10
 """Blocks are short enough for so many rounds, where they are not too short for a request."""
-SPREAD: Final = 0.5
-"""A block's length differs from the mean by at most this share of it."""
-MIN_SETTLE_S: Final = 0.5
 ROUNDS: Final = 12
 """The rounds of a run without a length."""
 KEEPING_UP: Final = 1.5
@@ -78,13 +73,17 @@ class LimitSweep:
         seed: int = 0,
         rate_per_s: float | None = None,
         longest_s: float | None = None,
+        is_known_short: bool = False,
     ) -> None:
         """``good`` has the conditions of a good request. ``rate_per_s`` is an open loop's rate.
-        ``longest_s`` bounds the run; None: ROUNDS rounds."""
+        ``longest_s`` bounds the run; None: ROUNDS rounds. ``is_known_short``: that is too short by
+        what one request took before the load."""
         self.blocks: list[LimitBlock] = []
         """The blocks in the order of time. The last ones may be to come."""
         self.end = ""
         """Why there are no more blocks."""
+        self.warning = ""
+        """Why the run is too short, if that was found under its load."""
         self.records = LimitBlockRecords(good)
         self.regrets: tuple[LimitRegret, ...] = ()
         """The regrets at the last look."""
@@ -92,6 +91,7 @@ class LimitSweep:
         self._contenders = list(limits)
         self._seed = seed
         self._objective, self._longest_s, self._rate_per_s = objective, longest_s, rate_per_s
+        self._is_known_short = is_known_short
         self._order = Random(f"{seed}/limits")
         self._lengths = Random(f"{seed}/limit blocks")
         self._began_at: float | None = None
@@ -179,19 +179,18 @@ class LimitSweep:
 
     def _begin_round(self, begins_at: float) -> bool:
         """Begin a round. False: there is no time for another one."""
-        latency_s = max(MIN_SETTLE_S, self._find_p95(lambda request: request.latency_s))
-        self._latency_s = latency_s
-        self._settle_s = max(MIN_SETTLE_S, SETTLE * latency_s)
-        self._tail_s = latency_s
-        if self._objective == SHORT_TTFT:  # then only first tokens are waited for
-            first_s = self._find_p95(lambda request: request.ttft_s)
-            self._tail_s = min(latency_s, max(MIN_SETTLE_S, first_s))
-        beside_s = self._settle_s + self._tail_s
-        least_s, most_s = (max(latency_s, times * latency_s - beside_s) for times in BLOCK)
-        if rate := self._find_rate(begins_at):
-            least_s = max(least_s, MIN_REQUESTS / rate)
-        most_s = max(most_s, least_s)
+        latency_s = self._find_p95(lambda request: request.latency_s)
+        lengths = find_block_lengths(
+            latency_s, objective=self._objective,
+            first_s=self._find_p95(lambda request: request.ttft_s),
+            rate_per_s=self._find_rate(begins_at),
+        )  # fmt: skip
+        self._latency_s = max(MIN_SETTLE_S, latency_s)
+        self._settle_s, self._tail_s = lengths.settle_s, lengths.tail_s
+        beside_s, least_s, most_s = lengths.beside_s, lengths.least_s, lengths.most_s
         count = len(self._contenders)
+        if not self._round and not self._is_known_short and self._longest_s is not None:
+            self.warning = explain_short_comparison(count, self._longest_s, latency_s, lengths)
         factor = self._lengths.uniform(1 - SPREAD, 1 + SPREAD)
         if self._longest_s is None:
             if self._round >= ROUNDS:
@@ -311,8 +310,9 @@ class LimitSweep:
         return [at_s * seconds / times[-1] for at_s in times[:count]]
 
 
-def make_limit_sweep(settings: Settings) -> LimitSweep | None:
-    """The sweep of these settings. None: they compare no limits."""
+def make_limit_sweep(settings: Settings, response_s: float | None = None) -> LimitSweep | None:
+    """The sweep of these settings. None: they compare no limits. ``response_s``: what one request
+    took before the load."""
     if not settings.swept_limits:
         return None
     return LimitSweep(
@@ -322,4 +322,5 @@ def make_limit_sweep(settings: Settings) -> LimitSweep | None:
         seed=settings.random_seed or 0,
         rate_per_s=settings.request_rate,
         longest_s=settings.run_time_s,
+        is_known_short=bool(explain_short_limit_sweep(settings, response_s)),
     )

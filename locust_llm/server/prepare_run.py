@@ -126,7 +126,8 @@ def prepare_run(settings: Settings, headers: Mapping[str, str], *, here: bool) -
             verify=find_trusted_certificates(),
             sleep=gevent.sleep,
             times_response=settings.spreads_start
-            or (settings.compares and settings.shortens_blocks),
+            or (settings.compares and settings.shortens_blocks)
+            or bool(settings.swept_limits and settings.run_time_s),
         )
     except DiscoveryFailed as error:
         refuse_run(f"{settings.host}: {error}" if settings.hosts else str(error))

@@ -1,6 +1,7 @@
 """Server survey: the queries to the server before a run, to both servers where there are two
 arms."""
 
+import logging
 from argparse import Namespace
 
 import gevent
@@ -9,12 +10,15 @@ import msgspec
 from locust_llm.access.headers_and_api_key import read_candidate_headers
 from locust_llm.client.tls_settings import find_trusted_certificates
 from locust_llm.settings.ab_arms import BLOCK_S, LEAST, find_long_enough_block
+from locust_llm.settings.limit_sweep_length import explain_short_limit_sweep
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.run_refusal import refuse_run
 from locust_llm.text.format import format_duration
 
 from .discovery import Discovery, DiscoveryFailed, discover_server
 from .prepare_run import MAX_COUNT_DIFFERENCE, prepare_run, read_run_headers
+
+logger = logging.getLogger("locust_llm")
 
 
 def survey_servers(settings: Settings, options: Namespace | None, *, here: bool) -> Discovery:
@@ -25,6 +29,9 @@ def survey_servers(settings: Settings, options: Namespace | None, *, here: bool)
         refuse_run("base and candidate have one address each: use one --candidate")
     discovery = prepare_run(settings, headers, here=here)
     refuse_short_blocks(settings, "the base", discovery)
+    idle = discovery.response_time
+    if why := explain_short_limit_sweep(settings, None if idle is None else idle.seconds):
+        logger.warning(why)
     if not settings.compares or settings.same_server:
         return discovery
     try:

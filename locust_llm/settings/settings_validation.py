@@ -32,6 +32,7 @@ from locust_llm.workload.traces.session_start_point import parse_start_shares
 
 from .ab_arms import BASE, LEAST, SHORTEST_S
 from .endpoint_types import POOLING
+from .limit_sweep_length import explain_short_limit_sweep
 from .option_declaration import declared_options, find_out_of_range
 from .run_labels import parse_labels
 from .run_options import Settings, make_stage_settings
@@ -482,6 +483,8 @@ def _limit_sweep(settings: Settings) -> Iterator[str]:
                 f"SLO {str(rule)!r}: SLOs are judged at the best prefill limit: leave out the "
                 "braces"
             )
+    if why := explain_short_limit_sweep(settings, 0.0):
+        yield why
     highest = msgspec.structs.replace(
         settings, sweep=None, objective=None, prefill_concurrency=limits[-1]
     )

@@ -204,3 +204,18 @@ def test_the_objective_follows_from_the_rules() -> None:
     assert Settings(sweep=sweep).chosen_objective == "ttft"
     assert Settings(sweep=sweep, slo=("ttft p95 < 1s",)).chosen_objective == "goodput"
     assert Settings(sweep=sweep, objective="stall").chosen_objective == "stall"
+
+
+def test_a_time_that_is_too_short_under_this_load_is_told_once() -> None:
+    """Requests of 2 s, all of it to the first token: 3 s of a block do not count, 1.5 s at least
+    do. Three rounds of three limits and 2 s: 42.5 s. Who knew that before the load does not hear it
+    again."""
+    for longest_s, is_known, expected in (
+        (40.0, False, "-t 40 is too short to name the best of 3 prefill limits: 3 rounds with "),
+        (40.0, True, ""),
+        (45.0, False, ""),
+    ):
+        sweep = make_sweep(longest_s=longest_s, is_known_short=is_known)
+        play(sweep, lambda limit: 2.0)
+        assert sweep.warning.startswith(expected)
+        assert bool(sweep.warning) == bool(expected)
