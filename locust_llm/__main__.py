@@ -20,7 +20,14 @@ from locust_llm.text.console import discard_if_unread, settle_output_at_exit
 from locust_llm.text.format import print_safely
 
 from .commands import COMMANDS, LOCUST_COMMANDS, OF_OTHERS, REMOVED, USAGE, load_command
-from .exit_status import ENDING_SIGNALS, ExitStatus, end_in_order, fail, signal_exit_status
+from .exit_status import (
+    ENDING_SIGNALS,
+    ExitStatus,
+    end_before_load,
+    end_in_order,
+    fail,
+    signal_exit_status,
+)
 
 USAGE_ERROR: Final = 2
 """The status of argparse. A run's parser does not use it, as it would mean that the load generator
@@ -60,7 +67,7 @@ def _main(argv: Sequence[str] | None) -> int:
         return fail(why)
     for number in ENDING_SIGNALS if argv is None else ():
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-            signal.signal(number, end_in_order)
+            signal.signal(number, end_before_load if name in LOCUST_COMMANDS else end_in_order)
     try:
         return load_command(name)(words[1:])
     except SystemExit as ended:

@@ -1,8 +1,10 @@
 """Exit statuses: what each number means to the shell, and which one wins where several apply."""
 
+import os
 import signal
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -50,6 +52,23 @@ def signal_exit_status(number: int) -> int:
 def end_in_order(number: int, frame: object) -> None:
     """A handler of ``ENDING_SIGNALS``: each ``finally`` on the way runs."""
     raise SystemExit(signal_exit_status(number))
+
+
+def report_early_end(number: int) -> None:
+    """Write the line of a run that a signal ends before its load. A handler of signals may call
+    it."""
+    line = (
+        f"locust-llm: {signal.Signals(number).name} ended the run before its load, so nothing was "
+        "measured\n"
+    )
+    with suppress(OSError):  # nobody reads it
+        os.write(2, line.encode())
+
+
+def end_before_load(number: int, frame: object) -> None:
+    """``end_in_order`` for a run that has not begun."""
+    report_early_end(number)
+    end_in_order(number, frame)
 
 
 def fail(message: str, status: ExitStatus = ExitStatus.REFUSED) -> int:

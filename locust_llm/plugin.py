@@ -88,7 +88,13 @@ from locust_llm.worker.worker_context import (
 )
 from locust_llm.worker.worker_process import STATUS_S, cut_open_requests, start_worker
 
-from .exit_status import ExitStatus, RunOutcome, decide_exit_status, signal_exit_status
+from .exit_status import (
+    ExitStatus,
+    RunOutcome,
+    decide_exit_status,
+    report_early_end,
+    signal_exit_status,
+)
 from .user import LLMUser
 
 logger = logging.getLogger("locust_llm")
@@ -365,6 +371,7 @@ class Plugin:
             if self._children is not None:
                 self._children.kill(block=False)
             self._runner.quit()  # Locust waits for workers; those that are there would wait on
+            report_early_end(number)
             leave_process(signal_exit_status(number))
         else:
             if self._control is not None:

@@ -2,6 +2,7 @@
 hurries. Without a run the process ends at once, and after a run's report nothing heeds them."""
 
 import math
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Final
 
 import gevent
 
-from locust_llm.exit_status import ENDING_SIGNALS, signal_exit_status
+from locust_llm.exit_status import ENDING_SIGNALS, report_early_end, signal_exit_status
 
 AT_ONCE_S: Final = 0.5
 EXIT_S: Final = 10.0
@@ -21,11 +22,15 @@ _came = 0
 """The signal that came before ``listen_for_signals``."""
 _came_at = -math.inf
 _listening = False
+_process = 0
+"""The process that says why it ends. Its forks get the same signal."""
 
 
 def end_at_once() -> None:
-    """Until ``listen_for_signals``, a signal ends the process with the shell's status and without a
-    traceback. Ignored signals stay ignored (nohup; SIGINT of a background job)."""
+    """Until ``listen_for_signals``, a signal ends the process with the shell's status, one line and
+    no traceback. Ignored signals stay ignored (nohup; SIGINT of a background job)."""
+    global _process
+    _process = os.getpid()
     for number in () if _listening else ENDING_SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _exit)
@@ -37,6 +42,8 @@ def _exit(number: int, frame: FrameType | None) -> None:
         return  # the process ends: what interrupts that leaves a traceback, or workers behind
     _came = number
     _came_at = time.monotonic()
+    if os.getpid() == _process:
+        report_early_end(number)
     raise SystemExit(signal_exit_status(number))
 
 

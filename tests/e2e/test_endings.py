@@ -5,6 +5,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -564,7 +565,7 @@ AT_THE_START: Final = [("alone", at_s) for at_s in (0.02, 0.05, 0.1, 0.15, 0.2, 
     ("mode", "after_s"),
     [pytest.param(*one, marks=() if one == ("alone", 0.1) else full) for one in AT_THE_START],
 )
-def test_ctrl_c_at_the_start_ends_it_without_a_word(
+def test_ctrl_c_at_the_start_ends_it_without_a_traceback(
     server: Server, tmp_path: Path, mode: str, after_s: float
 ) -> None:
     """Python itself has the first moments: what it says then names no file of ours."""
@@ -581,6 +582,27 @@ def test_ctrl_c_at_the_start_ends_it_without_a_word(
         assert f'File "{PACKAGE}' not in its.text, its.text
         assert not (tmp_path / "r").exists()
         assert not its.left_behind(), its.text
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_load_is_told_in_one_line(tmp_path: Path, number: int) -> None:
+    """The server takes the connection of the checks, and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host = f"127.0.0.1:{silent.getsockname()[1]}"
+        words = ("run", "--headless", "--host", host, "-u", "1", "-t", "5", "--report-dir", "r")
+        with command(tmp_path, *words) as its:
+            silent.settimeout(60)
+            connection, _ = silent.accept()
+            its.process.send_signal(number)
+            assert its.ends(15) == 128 + number, its.text
+            connection.close()
+            line = (
+                f"locust-llm: {signal.Signals(number).name} ended the run before its load, so "
+                "nothing was measured"
+            )
+            assert its.text.count(line) == 1, its.text
+            assert "Traceback" not in its.text
+            assert not (tmp_path / "r").exists()
 
 
 @pytest.mark.parametrize(
