@@ -20,6 +20,13 @@ from locust_llm.records.profile_export_jsonl import RecordFile
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import RECORDS, RUN, Run
 from locust_llm.records.ttft_itl_latency import GAPS
+from locust_llm.report.load_records import collect_columns
+from locust_llm.report.outages import (
+    Outage,
+    describe_outages,
+    find_run_outages,
+    select_outages_between,
+)
 from locust_llm.settings.sweep_option import CONCURRENCY, PREFILL, RATE, parse_sweep
 from locust_llm.slo.load_generator_health import OK as CLIENT_OK
 from locust_llm.slo.load_generator_health import ClientVerdict
@@ -212,10 +219,17 @@ def read_folder_loads(folder: Folder) -> Loads:
     sent = 0
     failed = 0
     parts = list(_read_parts(folder))
+    outages = _find_outages(folder.run, parts)
     for part in parts:
         stage, remarks = stage_of_part(part)
         sent += len(part.records)
         failed += sum(_failed(record) for record in part.records)
+        if during := _select_outages(part, outages, folder.run):
+            stage = None
+            remarks = [
+                f"{part.name} left out: {describe_outages(during)}, which is no speed of the "
+                "server. Measure this load again"
+            ]
         if (client := _read_client_verdict(folder, part)) is not None and client.level != CLIENT_OK:
             stage = None
             remarks = [
@@ -259,6 +273,20 @@ def _list_stage_values(run: Run) -> Iterator[tuple[int, float]]:
         yield from ((stage.number, stage.value) for stage in run.stages)
     elif run.settings.sweep:
         yield from enumerate(parse_sweep(run.settings.sweep).values, start=1)
+
+
+def _find_outages(run: Run, parts: Sequence[LoadRecords]) -> tuple[Outage, ...]:
+    records = list(chain.from_iterable(part.records for part in parts))
+    return find_run_outages(collect_columns(records), run) if records else ()
+
+
+def _select_outages(part: LoadRecords, outages: Sequence[Outage], run: Run) -> tuple[Outage, ...]:
+    """Selects the outages while requests of a load were open."""
+    if not part.records:
+        return ()
+    began = min(record.asked_unix_s for record in part.records)
+    ended = max(record.closed_unix_s for record in part.records)
+    return select_outages_between(outages, run, began, ended)
 
 
 def _read_client_verdict(folder: Folder, part: LoadRecords) -> ClientVerdict | None:

@@ -192,3 +192,26 @@ def test_a_client_that_was_too_slow_is_left_out(tmp_path: Path) -> None:
     )
     assert found.stages == []
     assert "client verdict is DEGRADED (merged chunks 9%)" in found.notes[0]
+
+
+def test_a_load_in_which_the_server_stood_still_is_left_out(tmp_path: Path) -> None:
+    """Four users have answers of a second, back to back for 20 s. Their 11th answers begin at 10 s
+    and have a first token at 10.5 s, but no second one before 16 s."""
+    usual = closed_loop(4, 10)
+    frozen = [
+        answered(500, 6000, sent_at=10.0, id=f"frozen {user}", user=user) for user in range(4)
+    ]
+    later = [
+        replace(record, asked_at=record.asked_at + 16, sent_at=(record.sent_at or 0.0) + 16,
+                due_at=record.due_at + 16, closed_at=record.closed_at + 16)
+        for record in closed_loop(4, 10)
+    ]  # fmt: skip
+    run = a_run(users=4)
+    steady = read_folder_loads(Folder(write(tmp_path / "steady", run, closed_loop(4, 20))))
+    assert (len(steady.stages), steady.notes) == (1, [])
+    found = read_folder_loads(Folder(write(tmp_path / "frozen", run, [*usual, *frozen, *later])))
+    assert found.stages == []
+    assert found.notes == [
+        "frozen, 4 users, left out: no token came from 10.5 to 16.0 s, which is no speed of the "
+        "server. Measure this load again"
+    ]
