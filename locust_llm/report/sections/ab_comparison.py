@@ -16,6 +16,7 @@ Human Brain Mapping 15, 2002).
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import pairwise, product
 from typing import Final, NamedTuple
 
@@ -280,15 +281,33 @@ def move_pairs(
     """The pairs with every value at its least, or at its most: see move_requests."""
 
     def moved(block: BlockRequests) -> BlockRequests:
+        requests = move_requests(block.whole.requests, sources, most=most, stamps=stamps)
         counted, whole = (
-            RequestSelection(
-                move_requests(part.requests, sources, most=most, stamps=stamps), part.chosen
-            )
-            for part in (block.counted, block.whole)
+            RequestSelection(requests, part.chosen) for part in (block.counted, block.whole)
         )
         return block._replace(counted=counted, whole=whole)
 
     return [PairRequests(*map(moved, pair)) for pair in pairs]
+
+
+class PairErrors:
+    """The load generator's error in the values of some pairs. What all values share is computed
+    once, when the first one needs it."""
+
+    def __init__(self, pairs: Sequence[PairRequests], seen: Evaluation) -> None:
+        self.pairs, self.seen = pairs, seen
+        self._moved: dict[tuple[bool, bool], list[PairRequests]] = {}
+
+    @cached_property
+    def sources(self) -> ErrorSources:
+        return find_error_sources(self.seen.main.requests, self.seen.run)
+
+    def move(self, *, most: bool, stamps: bool) -> list[PairRequests]:
+        """See move_pairs."""
+        key = most, stamps
+        if key not in self._moved:
+            self._moved[key] = move_pairs(self.pairs, self.sources, most=most, stamps=stamps)
+        return self._moved[key]
 
 
 def count_block_requests(rule: Rule, pairs: Sequence[PairRequests]) -> Iterator[int]:
@@ -447,10 +466,11 @@ def compare_arms(
     whole = Evaluation(
         everything, run, verdict, None, (), everything, RateWindow(everything.span())
     )
+    errors = PairErrors(pairs, whole)
     figures = list[PairedFigure]()
     deltas = list[Floats]()
     for rule in list_compared_figures(run):
-        error = ArmError(math.inf) if few else _error(rule, pairs, whole)
+        error = ArmError(math.inf) if few else _error(rule, errors)
         figure, delta = _compared(rule, pairs, error)
         figures.append(figure)
         if delta is not None:
@@ -529,25 +549,25 @@ def _blame(verdict: ClientVerdict | None) -> str:
     ).rstrip(".")
 
 
-def _error(rule: Rule, pairs: Sequence[PairRequests], seen: Evaluation) -> ArmError:
+def _error(rule: Rule, errors: PairErrors) -> ArmError:
     """The load generator's error in this value."""
+    pairs, seen = errors.pairs, errors.seen
     if seen.verdict is None or seen.verdict.level == OK:
         return ArmError()
     if UNCERTIFIED in seen.verdict.signals:
         return ArmError(math.inf)
-    sources = find_error_sources(seen.main.requests, seen.run)
+    sources = errors.sources
     measure = BY_WORD[rule.metric]
     if measure.units is RATE:
         # what it held back came to no request: good ones are more by that share at most
         lost = min(sum(dict(lost_shares(seen.main.outcome(SUCCEEDED), sources)).values()), 0.99)
         values = compute_pair_values(rule, pairs)
-        best = compute_pair_values(rule, move_pairs(pairs, sources, most=False, stamps=True))
-        least = compute_pair_values(rule, move_pairs(pairs, sources, most=True, stamps=True))
+        best = compute_pair_values(rule, errors.move(most=False, stamps=True))
+        least = compute_pair_values(rule, errors.move(most=True, stamps=True))
         return ArmError(0.0, (np.fmin(least, values), np.fmax(best, values) / (1 - lost)))
     stamps = rule.metric in GIVEN
     reach = [
-        compute_pair_values(rule, move_pairs(pairs, sources, most=side, stamps=stamps))
-        for side in (False, True)
+        compute_pair_values(rule, errors.move(most=side, stamps=stamps)) for side in (False, True)
     ]
     bounds = None if stamps else bounds_of(rule.metric, seen.main.outcome(SUCCEEDED), sources)
     return ArmError(
@@ -797,7 +817,7 @@ def _describe_silent_arms(everything: RequestSelection, run: Run) -> str:
         last = answered["last_chunk_at"]
         since = float(np.where(np.isnan(last), answered["closed_at"], last).max())
         if select_unanswered_since(part, since).size >= MIN_REQUESTS:
-            texts.append(f"the {arm} answered nothing from {since - run.profiling_at:.1f} s on")
+            texts.append(f"the {arm} answered nothing from {since - run.started_at:.1f} s on")
     return "; ".join(texts)
 
 
@@ -888,11 +908,12 @@ def judge_paired_rules(
     settings = seen.run.settings
     few = _too_few(compared.pairs, seen.run)
     rules = {text: rule for text, rule in settings.rules.by_text.items() if rule.base == BASE}
+    errors = PairErrors(pairs, seen)
     judged_anew = []
     for result in results:
         rule = rules.get(result.rule)
         if rule is not None:
-            error = ArmError(math.inf) if few else _error(rule, pairs, seen)
+            error = ArmError(math.inf) if few else _error(rule, errors)
             blame = few or _blame(seen.verdict)
             result = _judged(rule, result, blame, error, pairs, by_point=settings.slo_mode == POINT)
         judged_anew.append(result)

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from locust_llm.records.outcomes import CANCELLED, CUT, FAILURES, OK
 from locust_llm.report.array_types import Floats
-from locust_llm.report.request_selection import RequestSelection
+from locust_llm.report.request_selection import RequestSelection, has_outcome
 from locust_llm.slo.metric_definitions import (
     BY_WORD,
     ITL,
@@ -275,15 +275,15 @@ def find_send_times(part: RequestSelection) -> Floats:
 
 def _outcomes(part: RequestSelection) -> NDArray[np.object_]:
     """``ok``, ``cut``, ``cancelled`` or ``failed`` for each request."""
-    outcome = part.requests["outcome"].to_numpy()[part.chosen].astype(np.object_)
-    outcome[~np.isin(outcome, (OK, CUT, CANCELLED))] = "failed"
+    outcome = np.full(part.size, "failed", np.object_)
+    for name in (OK, CUT, CANCELLED):
+        outcome[has_outcome(part.requests, (name,))[part.chosen]] = name
     return outcome
 
 
 def _running(part: RequestSelection) -> Mask:
     """Which requests were not let run to their end."""
-    running: Mask = part.requests["outcome"].isin((CUT, CANCELLED)).to_numpy(np.bool_)[part.chosen]
-    return running
+    return has_outcome(part.requests, (CUT, CANCELLED))[part.chosen]
 
 
 def _redistributed(found: ValueBounds, cancelled: Mask, until: Floats) -> ValueBounds:
