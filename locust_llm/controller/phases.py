@@ -94,7 +94,8 @@ class PhaseRunner:
             None if stages is None else kind(settings, stages, context.folder, context.time.now)
         )
         """None: the run has no stages."""
-        self.limit_sweep = make_limit_sweep(settings)
+        idle = context.survey.response_time
+        self.limit_sweep = make_limit_sweep(settings, None if idle is None else idle.seconds)
         """None: the run compares no prefill limits."""
         self.asked = settings if self.stages is None else self.stages.settings
         """The settings of this phase. In a sweep they are the stage's."""
@@ -130,7 +131,7 @@ class PhaseRunner:
         """Run the phases in a greenlet, from the first to the last, unless the run ends before."""
         if self.before_load is not None:
             self.before_load()
-            self._store.profiling_at = self._time.now()
+            self._store.note_load_start()
         self.beside_load()
         while self.plan.phase != OVER and not self._shutdown.begun:
             if self.plan.phase == BETWEEN and not self._next_stage():
@@ -228,7 +229,7 @@ class PhaseRunner:
                 self._context.spawn(self._time_is_up, after_s=lead_s + s.run_time_s)
         elif phase == PROFILING:
             if lead_s:
-                self._store.profiling_at = self._time.now() + lead_s
+                self._store.began_profiling_at = self._time.now() + lead_s
             if s.run_time_s:
                 until = (
                     ""
@@ -281,6 +282,8 @@ class PhaseRunner:
             if block.limit != self.limit.now:
                 self.limit.set_limit(block.limit)
             if block.round and block.round != sweep.blocks[turned - 1].round:
+                if block.round == 1 and sweep.warning:
+                    logger.warning(sweep.warning)
                 logger.info(sweep.describe_round(block.round))
             turned += 1
             if not self.allocator.open:
@@ -374,7 +377,7 @@ class PhaseRunner:
         if phase == WARMUP and not self._shutdown.begun:
             on = ", and the load continues" if goes_on else ""
             logger.info(f"Warmup finished, profiling starts{on}")
-            self._store.profiling_at = self._time.now()
+            self._store.began_profiling_at = self._time.now()
 
     def _kill_jobs(self) -> None:
         """Kill the phase's greenlets. When this returns, none acts in the next phase."""
@@ -467,7 +470,7 @@ class PhaseRunner:
         self.send_stage(stages.number)
         self.plan.begin(stages.number, self.asked.request_count)
         if stages.number == 1:
-            self._store.profiling_at = self._time.now()
+            self._store.began_profiling_at = self._time.now()
         return True
 
     def send_stage(self, number: int, worker: str | None = None) -> None:

@@ -118,10 +118,12 @@ class RunStore:
         self.answer_tally: AnswerTally | None = None
         """None: answers are not checked."""
         self.buffering = Buffering()
-        self.started_at = now()
+        self._made_at = now()
         if settings.check_answers:
-            self.answer_tally = AnswerTally(self.started_at)
-        self.profiling_at = self.started_at
+            self.answer_tally = AnswerTally(self._made_at)
+        self._first_sent_at: float | None = None
+        self.began_profiling_at: float | None = None
+        """When the profiling phase began. None: with the load."""
         self.stopping_at: float | None = None
         self.limits: list[LimitChange] = []
         self.rates: list[RateChange] = []
@@ -169,6 +171,17 @@ class RunStore:
         self._lock = lock_file(self.folder / RECORDS)
 
     @property
+    def started_at(self) -> float:
+        """The origin of all moments that the run names: the first send, as far as it is known."""
+        return max(self._made_at, self._first_sent_at or 0.0)
+
+    @property
+    def profiling_at(self) -> float:
+        """When the profiling phase began."""
+        known = self.began_profiling_at
+        return self.started_at if known is None else known
+
+    @property
     def draining(self) -> bool:
         """The end of the run has begun."""
         return self.stopping_at is not None
@@ -186,6 +199,9 @@ class RunStore:
     def write(self, record: Record, *, gated: bool) -> bool:
         """Write a record to the disk before anything else. False: another attempt follows it."""
         self._file.write(format_record_line(record))
+        if record.sent_at is not None:
+            sent_at = record.sent_unix_s
+            self._first_sent_at = min(sent_at, self._first_sent_at or sent_at)
         self._resent += record.resent
         if record.outcome == RETRIED:
             self._retried += 1
@@ -197,7 +213,7 @@ class RunStore:
         if all_failed := self._first.add(record):
             self.add_note(f"WARNING: {self._why(all_failed)}")
         silence = self._silence.setdefault(record.arm, SilenceDetector(record.arm))
-        if news := silence.add(record, self.profiling_at):
+        if news := silence.add(record, self.started_at):
             log_note(news)
         if record.failed and not self._out_of_memory and advise_on_memory(record.error, None):
             self._out_of_memory = record.error
@@ -246,7 +262,12 @@ class RunStore:
             logger.error(what)
 
     def since_start(self) -> str:
-        return f"{self._now() - self.started_at:.1f} s after the start"
+        """``9.7 s after the start``, which is the first send, as in the report."""
+        return f"{max(0.0, self._now() - self.started_at):.1f} s after the start"
+
+    def note_load_start(self) -> None:
+        """The load begins now, after what the run did with the idle server."""
+        self._made_at = self._now()
 
     def note_users(self, count: int) -> None:
         """Note the present number of users over all processes."""

@@ -101,8 +101,8 @@ class SilenceDetector:
         self._reported = False
 
     def add(self, record: Record, began_at: float) -> str:
-        """Add a record. Returns a line, empty without news. ``began_at`` is the start of the
-        profiling phase in Unix seconds, as in the report."""
+        """Add a record. Returns a line, empty without news. ``began_at`` is the
+        first send of the run in Unix seconds, as in the report."""
         at = record.closed_unix_s
         if record.status is not None or record.chunk_us:
             began, ended = _answering(record)

@@ -286,9 +286,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     settings: Settings
     started_at: Unix
-    """When the users were allowed to send."""
+    """The first send: all moments in texts and charts count from it. Older versions: when the users
+    were allowed to send."""
     profiling_at: Unix
-    """When the profiling phase began. Without a warmup it equals started_at."""
+    """When the profiling phase began. In a closed loop without a warmup it equals started_at."""
     stopping_at: Unix | None = None
     """When the run was stopped: its time was up, all was sent, or somebody stopped it. The wait for
     open requests begins then, or a moment later where the load generator has no CPU. None: the run

@@ -402,7 +402,7 @@ def _broken_by_silence(rule: Rule, found: ObservedValue, seen: Evaluation) -> st
     held_before = before is not None and rule.holds(before)
     if not held_before and not _is_broken_by(silent.size / max(found.count, 1), rule):
         return ""
-    from_s = since - seen.run.profiling_at
+    from_s = since - seen.run.started_at
     requests = format_count(silent.size, "request")
     return f"nothing answered from {from_s:.1f} s on: {requests} had no response at all"
 

@@ -26,7 +26,7 @@ from locust_llm.text.format import format_brief, format_count
 
 
 class Outage(msgspec.Struct, frozen=True, kw_only=True):
-    """A time without any answer, in seconds after the begin of the profiling phase."""
+    """A time without any answer, in seconds after the first send of the run."""
 
     began_s: float
     ended_s: float | None
@@ -117,6 +117,8 @@ FAR_LONGER: Final = 20.0
 request in flight explains."""
 FEW_SHARE: Final = 0.05
 """So few of the requests may have such a silence. More of them are what this server does."""
+OWN_SHARE: Final = 0.1
+"""So few of the gaps of one answer may be such silences. More of them are what this answer does."""
 MIN_CHUNKS: Final = 20
 """Fewer chunks do not show how long a gap may be."""
 READING_S: Final = 2.0
@@ -162,7 +164,7 @@ def find_outages(
     found = list[Outage]()
     if not run.settings.compares:  # of two servers one may answer
         silent = main.where(_unanswered(main))
-        found += _divide_outages(silences, silent, ok, time, run.profiling_at)
+        found += _divide_outages(silences, silent, ok, time, run.started_at)
     dead = [(outage.began_s, outage.ended_s or math.inf) for outage in found]
 
     def was_dead(moment_s: float) -> bool:
@@ -205,14 +207,14 @@ def find_silent_from(outages: Sequence[Outage], run: Run) -> float | None:
     began = [
         outage.began_s for outage in outages if outage.ended_s is None and not outage.in_flight
     ]
-    return run.profiling_at + began[0] if began else None
+    return run.started_at + began[0] if began else None
 
 
 def list_stage_outages(run: Run, stage: Run, outages: Sequence[Outage]) -> tuple[Outage, ...]:
     """The outages of a stage by the clock of its run. One that lasted to the end of the stage lasts
     so long for certain."""
-    later_s = stage.profiling_at - run.profiling_at
-    end_s = (stage.stopping_at or stage.profiling_at) - run.profiling_at
+    later_s = stage.started_at - run.started_at
+    end_s = (stage.stopping_at or stage.profiling_at) - run.started_at
     return tuple(
         replace(
             outage,
@@ -253,8 +255,8 @@ def select_outages_between(
     outages: Sequence[Outage], run: Run, began_at: float, ended_at: float
 ) -> tuple[Outage, ...]:
     """The outages in a part of the run, which has Unix seconds."""
-    began_s = began_at - run.profiling_at
-    ended_s = ended_at - run.profiling_at
+    began_s = began_at - run.started_at
+    ended_s = ended_at - run.started_at
     return tuple(
         outage for outage in outages if outage.began_s < ended_s and _end_s(outage) > began_s
     )
@@ -263,7 +265,7 @@ def select_outages_between(
 def is_dead_at(outages: Sequence[Outage], run: Run, moment: float) -> bool:
     """Whether nothing answered at this moment (Unix seconds), and requests ended without an
     answer."""
-    moment_s = moment - run.profiling_at
+    moment_s = moment - run.started_at
     return any(
         outage.began_s < moment_s <= _end_s(outage) for outage in outages if not outage.in_flight
     )
@@ -288,7 +290,7 @@ def select_spans_within(outages: Sequence[Outage], run: Run, within: Span) -> tu
 def _list_spans(outages: Sequence[Outage], run: Run) -> tuple[Span, ...]:
     """(from, to) in Unix seconds."""
     return tuple(
-        (run.profiling_at + outage.began_s, run.profiling_at + _end_s(outage)) for outage in outages
+        (run.started_at + outage.began_s, run.started_at + _end_s(outage)) for outage in outages
     )
 
 
@@ -318,7 +320,7 @@ def _divide_outages(
     silent: RequestSelection,
     ok: RequestSelection,
     time: _WatchedTime,
-    profiling_at: float,
+    started_at: float,
 ) -> Iterator[Outage]:
     """The silences in which several requests ended without an answer."""
     if silent.size < MIN_REQUESTS:
@@ -331,7 +333,7 @@ def _divide_outages(
         needed_s = PATIENCE * longest_s if count <= cut else MIN_S
         if count < MIN_REQUESTS or _last_s(began, ended, time) < max(MIN_S, needed_s):
             continue
-        yield _make_outage(began, ended, time, profiling_at, unanswered=count)
+        yield _make_outage(began, ended, time, started_at, unanswered=count)
 
 
 def _last_s(began: float, ended: float, time: _WatchedTime) -> float:
@@ -343,16 +345,17 @@ def _make_outage(
     began: float,
     ended: float,
     time: _WatchedTime,
-    profiling_at: float,
+    started_at: float,
     *,
     unanswered: int = 0,
     in_flight: int = 0,
     in_flight_most: int = 0,
 ) -> Outage:
     rated_from, rated_to = time.rated
+    from_start = began <= time.start and time.start - started_at < MIN_S
     return Outage(
-        began_s=max(0.0, began - profiling_at) if began > time.start else 0.0,
-        ended_s=None if ended >= time.last else ended - profiling_at,
+        began_s=0.0 if from_start else began - started_at,
+        ended_s=None if ended >= time.last else ended - started_at,
         seconds=max(0.0, min(ended, rated_to) - max(began, rated_from)),
         unanswered=unanswered,
         in_flight=in_flight,
@@ -405,7 +408,7 @@ def _find_standstills(
         first = flying.where(flying["sent_at"] <= stood_from + SENT_SOON_S)
         if _is_unusual_for_several(flying, ok, began, ended):
             yield _make_outage(
-                stood_from, ended, time, run.profiling_at,
+                stood_from, ended, time, run.started_at,
                 in_flight=first.size, in_flight_most=flying.size,
             )  # fmt: skip
         elif ended - stood_from >= MIN_S:
@@ -414,7 +417,7 @@ def _find_standstills(
     for silence in lone:
         if _is_unusual_for_one(silence, lone, ok, long_gaps, readings):
             yield _make_outage(
-                silence.began, silence.ended, time, run.profiling_at,
+                silence.began, silence.ended, time, run.started_at,
                 in_flight=silence.flying.size, in_flight_most=silence.in_flight_most,
             )  # fmt: skip
 
@@ -449,30 +452,42 @@ def _is_unusual_for_one(
     """Whether a silence is far longer than all that other requests had. Of the longest of them, few
     ones of the same kind do not count."""
     others = silence.select_beside(ok)
-    if len(lone) <= max(1, FEW_SHARE * ok.size):
+    silent = np.zeros(len(ok.chosen), np.bool_)
+    for other in lone:
+        silent |= other.flying.chosen
+    if np.count_nonzero(silent) <= max(1, FEW_SHARE * ok.size):
         for other in lone:
             others = other.select_beside(others)
     if silence.decoding:
         if np.nansum(others["chunks"]) < MIN_CHUNKS:
             return False
-        usual_s = max(_find_largest(others["longest_stall_s"]), _find_own_gap_s(silence, long_gaps))
+        own_s = _find_own_gap_s(silence, lone, long_gaps)
+        usual_s = max(_find_largest(others["longest_stall_s"]), own_s)
     else:
         usual_s = _find_longest_wait_s(silence, others, readings)
     return silence.ended - silence.began >= FAR_LONGER * usual_s
 
 
-def _find_own_gap_s(silence: _LoneSilence, long_gaps: LongGaps) -> float:
+def _find_own_gap_s(
+    silence: _LoneSilence, lone: Sequence[_LoneSilence], long_gaps: LongGaps
+) -> float:
     """The longest known gap of the silent answers but for the silence, or their mean one: all of a
-    slow answer is slow."""
-    own = np.isin(long_gaps.request, np.flatnonzero(silence.flying.chosen))
-    gaps_s = np.sort((long_gaps.ended_s - long_gaps.began_s)[own])
+    slow answer is slow. Few other silences of an answer do not count either, as the server may
+    stand still twice in it."""
     flying = silence.flying
-    others = flying["chunks"] - 2  # gaps
-    went_on = flying["last_chunk_at"] > silence.began
-    silent_s = np.where(went_on, silence.ended - silence.began, 0.0)
+    known = [other for other in lone if (other.flying.chosen & flying.chosen).any()]
+    if len(known) > max(1, OWN_SHARE * _find_largest(flying["chunks"] - 1)):
+        known = [silence]
+    own = np.isin(long_gaps.request, np.flatnonzero(flying.chosen))
+    gaps_s = np.sort((long_gaps.ended_s - long_gaps.began_s)[own])
+    others = flying["chunks"] - 1 - len(known)
+    silent_s = np.zeros(flying.size)
+    for other in known:
+        went_on = flying["last_chunk_at"] > other.began
+        silent_s += np.where(went_on, other.ended - other.began, 0.0)
     decoded_s = flying["last_chunk_at"] - flying["first_chunk_at"] - silent_s
     means_s = decoded_s[others > 0] / others[others > 0]
-    return max(_find_largest(gaps_s[:-1]), _find_largest(means_s))
+    return max(_find_largest(gaps_s[: -len(known)]), _find_largest(means_s))
 
 
 def _find_longest_wait_s(

@@ -64,6 +64,7 @@ def detect_overload_before_users(
         asked_s, np.where(np.isnan(first_s), over_s, first_s), busy_s, offer.duration_s
     ):
         return None
+    schedule_s = run.profiling_at - run.started_at
     last_s = float(due_s.max())  # what found no user is what was due last
     unsent_s = last_s + (offer.duration_s - last_s) * (np.arange(offer.never_started) + 1.0) / (
         offer.never_started + 1
@@ -74,7 +75,7 @@ def detect_overload_before_users(
         count_in_flight(due_s, over_s, moment)
         for moment in (offer.duration_s / 2, offer.duration_s)
     )
-    return Overload(in_flight_middle=middle, in_flight_end=end, all_busy_s=busy_s)
+    return Overload(in_flight_middle=middle, in_flight_end=end, all_busy_s=busy_s + schedule_s)
 
 
 def has_queue_of_first_tokens(

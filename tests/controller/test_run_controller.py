@@ -292,7 +292,7 @@ def test_warmup_then_profiling_then_the_end(begun: Any, caplog: pytest.LogCaptur
         (2, WARMUP),
         (5, PROFILING),
     ]
-    assert facts.started_at < facts.limits[0].at < facts.profiling_at <= facts.limits[1].at
+    assert facts.limits[0].at < facts.profiling_at <= facts.limits[1].at
 
 
 def test_stages_follow_each_other_and_the_run_ends_with_the_last(
@@ -480,7 +480,7 @@ def test_how_far_a_run_was_that_somebody_stopped(
 ) -> None:
     control = begun(Master("a"), **settings)
     control.run_progress.profiled["ok"] = done
-    control.store.profiling_at = time.time() - elapsed_s
+    control.store.began_profiling_at = time.time() - elapsed_s
     gevent.spawn(control.drain)
     turn()
     assert control.facts().stopped_early == how_far
@@ -543,7 +543,7 @@ def test_the_servers_own_metrics_are_of_the_time_in_which_it_had_load(
         Stage(number=2, value=2, began_at=6.0, ended_at=8.0, arm="candidate"),
     ]
     store.facts(stages=tuple(blocks))
-    store.profiling_at, store.stopping_at = 1.0, 9.0
+    store.began_profiling_at, store.stopping_at = 1.0, 9.0
     store.facts()
     assert asked == [stretches, [(1.0, 9.0)]]
 
@@ -1352,3 +1352,17 @@ def test_answers_that_were_not_checked_are_noted(begun: Any) -> None:
     control.losses.on_ended("b", Ended(unchecked_answers=1))
     (note,) = [note for note in control.facts().notes if "schemas" in note]
     assert note.startswith("WARNING: 3 answers could not be checked against their schemas in time")
+
+
+def test_all_moments_count_from_the_first_send(begun: Any) -> None:
+    """The users take 0.3 s to send. Of two requests the second one ends first."""
+    time = VirtualTime()
+    control = begun(Master("a"), time=time)
+    keep_alive(control, time)
+    assert control.facts().started_at == UNIX
+    time.advance(10.0)
+    control.records.add(answered(100, sent_at=0.5, clock_offset_s=UNIX))
+    control.records.add(answered(2000, sent_at=0.3, clock_offset_s=UNIX))
+    assert control.store.since_start() == "9.7 s after the start"
+    facts = control.facts()
+    assert (facts.started_at, facts.profiling_at) == (UNIX + 0.3, UNIX + 0.3)

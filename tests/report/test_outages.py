@@ -142,7 +142,8 @@ def test_a_restart_and_a_late_start() -> None:
     assert (round(one.began_s, 3), round(one.ended_s or 0, 3), one.unanswered) == (14.1, 20.05, 5)
     assert str(one) == "from 14.1 to 20.0 s"  # of 20.05
     (first,) = found(
-        [*refused(10, 15), *each_second(15, 20)], replace(a_run(), profiling_at=UNIX + 10)
+        [*refused(10, 15), *each_second(15, 20)],
+        replace(a_run(), started_at=UNIX + 10, profiling_at=UNIX + 10),
     )
     assert str(first) == "until 5.0 s"  # of 5.05
 
@@ -347,6 +348,27 @@ def test_the_pause_of_the_only_answer_in_flight_is_named() -> None:
         "stood still. Rates are over 30.9 s; without these 6.04 s they are 9.65 output tokens/s "
         "and 0.322 requests/s."
     )
+
+
+def frozen_twice(sent_at: float, **other: object) -> Record:
+    """A token each 100 ms; after the 10th token none for 6 s, after the 20th none for 4 s."""
+    at_ms = [100.0 * number for number in range(1, 31)]
+    late_ms = [ms + 5_900 * (ms > 1_000) + 3_900 * (ms > 2_000) for ms in at_ms]
+    return answered(*late_ms, sent_at=sent_at, **other)
+
+
+def test_two_standstills_within_one_answer_are_two() -> None:
+    """Tokens at 41.0 s, at 47.0 to 47.9 s, then from 51.9 s on."""
+    two = found([*one_user(), frozen_twice(40.0 + 10)])
+    spans = [(round(one.began_s, 1), round(one.ended_s or 0, 1)) for one in two]
+    assert spans == [(51.0, 57.0), (57.9, 61.9)]
+    assert describe_outages(two) == "no token came from 51.0 to 57.0 s, from 57.9 to 61.9 s"
+
+
+def test_two_standstills_within_the_answers_of_several_users_are_two() -> None:
+    together = [frozen_twice(50.0 + 0.01 * user) for user in range(3)]
+    two = found([*one_user(), *together])
+    assert [(round(one.seconds), one.in_flight) for one in two] == [(6, 3), (4, 3)]
 
 
 def test_so_is_one_that_the_end_cuts() -> None:

@@ -3,6 +3,7 @@ clocks."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
+from typing import Final
 
 from locust_llm.records.machine import Machine, format_machine
 from locust_llm.records.run_facts import Run, Stage
@@ -39,6 +40,8 @@ from .notes import (
     format_users,
 )
 from .sweep.knee import describe_client_verdicts
+
+ORIGIN: Final = "moments count from the first send"
 
 
 def make_conditions_rows(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
@@ -99,7 +102,8 @@ def make_conditions_rows(summary: Summary, run: Run) -> Iterator[tuple[str, str]
         if find_measured_span(run) or run.warmup_went_on
         else f", first send to last end{between}"
     )
-    yield "duration", "-" if c.duration_s is None else f"{c.duration_s:.2f} s{span}"
+    origin = "" if run.stage is not None else f"; {ORIGIN}"
+    yield "duration", "-" if c.duration_s is None else f"{c.duration_s:.2f} s{span}{origin}"
     yield "requests", _requests(c)
     if c.schema_checked:
         yield (
