@@ -463,7 +463,7 @@ def _groups(summary: Summary) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
     """The table by the names of requests, else by the limit or the rate of a ramp, whose common
     values mean little."""
     by_name = [breakdown for breakdown in summary.breakdowns if breakdown.of_names]
-    by_ramp = [breakdown for breakdown in summary.breakdowns if breakdown.of_ramp]
+    by_ramp = [found for found in summary.breakdowns if found.of_ramp or found.of_limit]
     if not (by_name or by_ramp) or summary.swept or summary.examination is not None:
         return (), ()
     breakdown = (by_name or by_ramp)[0]

@@ -28,7 +28,16 @@ from locust_llm.slo.metric_definitions import (
 from locust_llm.workload.model_and_tenant_mix import parse_shares
 
 from .request_selection import RequestSelection, mean_of_known, ratio_of_sums
-from .summary_rows import ModelShare, RequestBreakdown, RequestGroup, Row, TtftGrowth
+from .summary_rows import (
+    CHANGED_LIMIT,
+    LIMIT,
+    ModelShare,
+    RequestBreakdown,
+    RequestGroup,
+    Row,
+    TtftGrowth,
+)
+from .users_and_limit_over_time import follows_ramp
 
 _NARROW: Final = 1.25
 
@@ -119,7 +128,6 @@ CLOCK_SLACK_S: Final = 1e-3
 counts under it."""
 
 WHOLE: Final = "whole phase"
-LIMIT: Final = "limit of the ramp"
 RATE: Final = "rate of the ramp"
 TURN: Final = "turn"
 BACKEND: Final = "backend"
@@ -137,7 +145,7 @@ def divide_requests(
         ("input length", group_by_length(main)),
         ("images", group_by_images(main)),
         ("image size (thousands of pixels)", group_by_pixels(main)),
-        (LIMIT, group_by_limit(main, run)),
+        (LIMIT if follows_ramp(run) else CHANGED_LIMIT, group_by_limit(main, run)),
         (RATE, group_by_rate(main, run)),
         (TURN, group_by_turn(main)),
         (BACKEND, group_by_backend(main)),
@@ -145,7 +153,7 @@ def divide_requests(
     ):
         with_tokens = by in (TURN, BACKEND)  # with input and cached tokens in place of the wait
         shown = metrics[-2:] if with_tokens and run.settings.generates else metrics
-        if by == LIMIT and run.settings.generates:
+        if by in (LIMIT, CHANGED_LIMIT) and run.settings.generates:
             shown = [*metrics[:-1], LONGEST_STALL, ITL]  # a limit is there to shorten stalls
         decoding = _decoded_in_one(main, run, by)
         rows = tuple(
@@ -199,8 +207,8 @@ def estimate_input_lengths(part: RequestSelection) -> Floats:
 
 
 def group_by_limit(main: RequestSelection, run: Run) -> Groups:
-    """Group by the prefill limit in force. The last limit (the plateau) and the whole phase come
-    last. Nothing if the limit never changed.
+    """Group by the prefill limit in force. The last limit (of a ramp the plateau) and the whole
+    phase come last. Nothing if the limit never changed.
 
     The plateau has the requests that were sent while the last limit stood. With one process the
     records have their limit. With several, each process knows only its share, so the time of the
@@ -227,7 +235,8 @@ def group_by_limit(main: RequestSelection, run: Run) -> Groups:
     for low, high, here in _ranges(np.where(plateau, np.nan, limit)):
         yield f"{low}" if low == high else f"{low}-{high}", main.where(here)
     if plateau.any():
-        yield f"{last.limit} (plateau)", main.where(plateau)
+        name = "plateau" if follows_ramp(run) else "last"
+        yield f"{last.limit} ({name})", main.where(plateau)
     yield WHOLE, main
 
 
@@ -248,10 +257,10 @@ def group_by_rate(main: RequestSelection, run: Run) -> Groups:
 
 
 def _decoded_in_one(main: RequestSelection, run: Run, by: str) -> "pd.Series[bool] | None":
-    """For a ramp: whether each request ended under the limit, or in the quarter of the ramp, in
+    """By limit or rate: whether each request ended under the limit, or in the quarter of the ramp, in
     which it began, and before the load stopped. An answer that was decoded under another load, or
-    while the run ended, shows nothing of its own. None: there is no ramp."""
-    if by == LIMIT:
+    while the run ended, shows nothing of its own. None: by anything else."""
+    if by in (LIMIT, CHANGED_LIMIT):
         at = np.array([change.at for change in run.limits])
         began, ended = (
             np.searchsorted(at, main.requests[column])

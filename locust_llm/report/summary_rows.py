@@ -139,11 +139,16 @@ class RequestGroup(msgspec.Struct, frozen=True, kw_only=True):
     failure_rate: float | None
     rows: tuple[Row, ...]
     """TTFT and ITL, with TTFT from Due before them where requests had waits. Each has p50, p90,
-    p95, p99. By the limit of a ramp, Longest Stall is before ITL. By the limit or rate of a ramp, ITL
+    p95, p99. By prefill limit, Longest Stall is before ITL. By prefill limit or rate of a ramp, ITL
     and stalls cover requests that decoded under it alone."""
     input_tokens: float | None = None
     """The mean input tokens as delivered, only by turn."""
     cached_share: float | None = None
+
+
+LIMIT: Final = "limit of the ramp"
+CHANGED_LIMIT: Final = "prefill limit"
+"""The limit in force where somebody changed it."""
 
 
 class RequestBreakdown(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,6 +161,11 @@ class RequestBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     def of_ramp(self) -> bool:
         """It divides by the limit, or the rate, of a ramp."""
         return self.by.endswith(" of the ramp")
+
+    @property
+    def of_limit(self) -> bool:
+        """It divides by the prefill limit in force, of a ramp or as somebody changed it."""
+        return self.by in (LIMIT, CHANGED_LIMIT)
 
     @property
     def of_names(self) -> bool:

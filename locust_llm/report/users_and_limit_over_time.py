@@ -29,16 +29,20 @@ class StepSeries(msgspec.Struct, frozen=True, kw_only=True):
     changes: int
     """The changes within the stretch."""
     steps: tuple[tuple[float, int | None], ...] = ()
-    """(seconds after the begin of the stretch, value from then on), the first at 0. None: no gate.
-    Empty: there are more than MAX_STEPS."""
+    """(seconds after the first send of the run, value from then on), the first one at the begin of
+    the stretch. None: no gate. Empty: there are more than MAX_STEPS."""
     without_s: float = 0.0
     """Seconds without a gate."""
 
 
-def make_step_series(changes: Sequence[tuple[float, int | None]], span: Span) -> StepSeries | None:
+def make_step_series(
+    changes: Sequence[tuple[float, int | None]], span: Span, started_at: float | None = None
+) -> StepSeries | None:
     """``changes``: (Unix seconds, value from then on) in order. The first value also holds before.
-    None: there are no changes, or there was no number."""
+    ``started_at``: of the run; by default the begin of the stretch. None: there are no changes, or
+    there was no number."""
     start, end = span
+    origin = start if started_at is None else started_at
     held: list[tuple[float, int | None]] = []
     for at, value in changes:
         if at >= end > start and held:
@@ -62,7 +66,7 @@ def make_step_series(changes: Sequence[tuple[float, int | None]], span: Span) ->
         most=max(values),
         mean=area / total_s if total_s > 0 else float(values[-1]),
         changes=len(held) - 1,
-        steps=tuple((at - start, value) for at, value in held) if len(held) <= MAX_STEPS else (),
+        steps=tuple((at - origin, value) for at, value in held) if len(held) <= MAX_STEPS else (),
         without_s=sum(seconds for value, seconds in lasted if value is None),
     )
 
@@ -85,7 +89,7 @@ def find_limit_in_force(run: Run) -> StepSeries | None:
     span = find_profiled_span(run)
     if changes and run.settings.prefill_concurrency is None and changes[0][0] > span[0]:
         changes.insert(0, (span[0], None))  # somebody set a limit while the run went on
-    return make_step_series(changes, span)
+    return make_step_series(changes, span, run.started_at)
 
 
 def describe_users(asked: int | None, series: StepSeries | None) -> str:
@@ -119,6 +123,21 @@ def describe_limit(asked: int | None, ramp_s: float | None, series: StepSeries |
         f"{series.least} to {series.most} ({format_brief(series.mean, digits=2)} on average, "
         f"{series.changes} changes{without})"
     )
+
+
+def follows_ramp(run: Run) -> bool:
+    """Whether the limit rose by ones, as a ramp of the run makes it rise. Else somebody changed
+    it."""
+    settings = run.settings
+    ramp_s = settings.prefill_concurrency_ramp_duration
+    if settings.warmup_goes_on:  # with its ramp
+        ramp_s = settings.warmup_ramp_s
+    limits = [change.limit for change in run.limits if change.phase == PROFILING]
+    by_ones = all(
+        before is not None and limit is not None and limit - before in (0, 1)
+        for before, limit in pairwise(limits)
+    )
+    return bool(ramp_s) and by_ones
 
 
 def describe_arm_limits(run: Run) -> str:

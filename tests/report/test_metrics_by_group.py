@@ -45,6 +45,7 @@ def p50s(group: RequestGroup) -> list[float | None]:
 
 
 RAMP = ((0.0, 1), (10.0, 2), (20.0, 3))
+TO_3 = {"prefill_concurrency": 3, "prefill_concurrency_ramp_duration": 20.0}
 """Limit 1 from second 0 on, 2 from second 10, 3 from second 20."""
 
 
@@ -96,7 +97,7 @@ def test_a_failure_lies_where_requests_of_its_length_lie() -> None:
 
 
 def test_by_limit_of_the_ramp() -> None:
-    run = a_run(RAMP, prefill_concurrency=3)
+    run = a_run(RAMP, **TO_3)
     records = [
         gated(1, 1, 100), gated(3, 1, 300), gated(11, 2, 500), gated(12, 2, outcome="reset"),
         gated(21, 3, 700), gated(25, 3, 800), gated(30, 3, 900),
@@ -113,7 +114,7 @@ def test_by_limit_of_the_ramp() -> None:
 def test_itl_by_limit_is_of_what_decoded_under_it_alone_while_the_load_was_on() -> None:
     """Of those that were admitted at limit 1 one decodes on under limit 2, of those at limit 3 one
     while the run ends."""
-    run = replace(a_run(RAMP, prefill_concurrency=3), stopping_at=UNIX + 40)
+    run = replace(a_run(RAMP, **TO_3), stopping_at=UNIX + 40)
     records = [
         gated(1, 1, 100, chunk_us=(100_000, 120_000), output_tokens=2),
         gated(9, 1, 100, chunk_us=(100_000, 5_100_000), output_tokens=2),
@@ -135,7 +136,7 @@ def test_itl_by_limit_is_of_what_decoded_under_it_alone_while_the_load_was_on() 
 def test_of_several_processes_the_clock_tells_the_limit() -> None:
     """Each of two knows of its half only. Who was let in by the change itself may be stamped a
     little before it."""
-    run = replace(a_run(RAMP, prefill_concurrency=3), workers=("a", "b"))
+    run = replace(a_run(RAMP, **TO_3), workers=("a", "b"))
     records = [gated(5, 1), gated(9.9995, 1), gated(15, 1), gated(21, 2), gated(22, 1)]
     found = broken_down(*records, run=run)["limit of the ramp"]
     assert sizes(found) == [("1", 1, 0), ("2", 2, 0), ("3 (plateau)", 2, 0), ("whole phase", 5, 0)]
@@ -146,9 +147,19 @@ def test_of_several_processes_who_was_sent_without_a_gate_belongs_to_no_limit() 
         a_run(((0.0, 1), (10.0, None), (20.0, 3)), prefill_concurrency=1), workers=("a", "b")
     )
     found = broken_down(gated(5, 1), gated(15, None), gated(16, None), gated(21, 2), run=run)[
-        "limit of the ramp"
+        "prefill limit"
     ]
-    assert sizes(found) == [("1", 1, 0), ("3 (plateau)", 1, 0), ("whole phase", 4, 0)]
+    assert sizes(found) == [("1", 1, 0), ("3 (last)", 1, 0), ("whole phase", 4, 0)]
+
+
+def test_a_limit_that_somebody_changed_is_no_ramp() -> None:
+    """From 2 to 4, and back to 2; and from 1 to 3 at once, though a ramp was asked for."""
+    up_and_down = a_run(((0.0, 2), (10.0, 4), (20.0, 2)), prefill_concurrency=2)
+    records = [gated(5, 2), gated(11, 4), gated(12, 4), gated(25, 2)]
+    found = broken_down(*records, run=up_and_down)["prefill limit"]
+    assert sizes(found) == [("2", 1, 0), ("4", 2, 0), ("2 (last)", 1, 0), ("whole phase", 4, 0)]
+    at_once = a_run(((0.0, 1), (10.0, 3)), **TO_3)
+    assert "prefill limit" in broken_down(gated(1, 1), gated(11, 3), run=at_once)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +174,9 @@ def test_a_limit_that_never_changed_is_no_breakdown(
 
 
 def test_a_ramp_that_nobody_sent_in_is_none() -> None:
-    assert "limit of the ramp" not in broken_down(gated(21, 3), gated(22, 3), run=a_run(RAMP))
+    assert "limit of the ramp" not in broken_down(
+        gated(21, 3), gated(22, 3), run=a_run(RAMP, **TO_3)
+    )
 
 
 def test_a_limit_of_the_warmup_is_another_matter() -> None:
@@ -181,7 +194,10 @@ def replaced(limit: int) -> tuple[tuple[float, int], ...]:
 def test_a_long_ramp_is_told_in_ranges() -> None:
     """Limits 1 to 40, each for a second; 39 of them before the plateau, in 8 ranges."""
     records = [gated(at + 0.5, at) for at in range(1, 41)]
-    found = broken_down(*records, run=a_run(replaced(40)))["limit of the ramp"]
+    found = broken_down(
+        *records,
+        run=a_run(replaced(40), prefill_concurrency=40, prefill_concurrency_ramp_duration=40.0),
+    )["limit of the ramp"]
     assert len(found.groups) == MAX_RAMP_RANGES + 2
     assert [group.label for group in found.groups[:2]] == ["1-5", "6-10"]
     assert [group.label for group in found.groups[-3:]] == ["36-39", "40 (plateau)", "whole phase"]

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from locust_llm.report.metrics_by_group import LIMIT, WHOLE
+from locust_llm.report.metrics_by_group import WHOLE
 from locust_llm.report.summary_rows import RequestBreakdown
 from locust_llm.slo.metric_definitions import TTFT, TTFT_FROM_DUE
 from locust_llm.text.format import format_duration
@@ -23,7 +23,7 @@ LINES: Final = (
 
 def plot_ramp_by_limit(breakdowns: Sequence[RequestBreakdown]) -> Iterator[Plot]:
     """Nothing of a run without a ramp, or with one limit."""
-    ramp = next((found for found in breakdowns if found.by == LIMIT), None)
+    ramp = next((found for found in breakdowns if found.of_limit), None)
     if ramp is None:
         return
     series = list[PlotSeries]()

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from locust_llm.records.run_facts import Run
 from locust_llm.report.compare.forest_plot import BETTER, NOT_SIGNIFICANT, WORSE, describe_ratio
 from locust_llm.report.document_blocks import format_interval, format_observed
-from locust_llm.report.metrics_by_group import LIMIT, WHOLE
+from locust_llm.report.metrics_by_group import WHOLE
 from locust_llm.report.open_loop_delivery import Delivery, describe_undelivered
 from locust_llm.report.outages import describe_outages
 from locust_llm.report.sections.ab_comparison import (
@@ -354,7 +354,7 @@ def _describe_figures(summary: Summary) -> str:
 def _describe_ramp(summary: Summary) -> str:
     """``TTFT p50 650 ms at limit 1, 3.4 s at limit 5.``: what a ramp of the gate did. Empty: there
     is none."""
-    breakdown = next((found for found in summary.breakdowns if found.by == LIMIT), None)
+    breakdown = next((found for found in summary.breakdowns if found.of_limit), None)
     if breakdown is None:
         return ""
     medians = list[tuple[str, float]]()

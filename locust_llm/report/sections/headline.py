@@ -17,14 +17,28 @@ from locust_llm.report.outages import describe_outages
 from locust_llm.report.sections.ab_comparison import DIFFERENT, INCONCLUSIVE, PairedComparison
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.run_summary import Summary
-from locust_llm.report.sections.sweep.knee import describe_client_verdicts, select_top_knees
-from locust_llm.report.summary_rows import CHUNKS_AS_TOKENS, RequestGroup, Row, SweepSummary
+from locust_llm.report.sections.sweep.knee import (
+    NO_RULES,
+    SATURATION,
+    SLO,
+    describe_client_verdicts,
+    is_ruled,
+    select_top_knees,
+)
+from locust_llm.report.summary_rows import (
+    CHUNKS_AS_TOKENS,
+    RequestBreakdown,
+    RequestGroup,
+    Row,
+    SweepSummary,
+)
 from locust_llm.report.users_and_limit_over_time import describe_users, format_limit_range
 from locust_llm.slo.load_generator_health import INVALID, list_fine_metrics
 from locust_llm.slo.metric_definitions import BY_WORD, ITL, LATENCY, RATE, TIME, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.rules import EQUALS, FAIL, PASS, Rule, SloResult
 from locust_llm.text.format import (
     MOST_DIGITS,
+    capitalise_sentence,
     count_distinguishing_digits,
     format_brief,
     format_count,
@@ -89,7 +103,8 @@ def make_headline(summary: Summary, run: Run) -> str:
         if verdicts := describe_client_verdicts(summary.sweep):
             found.append(f"the client verdict is {verdicts}")
         if summary.outages:
-            found.append(describe_outages(summary.outages))
+            found.insert(_place_outages(summary.sweep, found), describe_outages(summary.outages))
+            found[0] = capitalise_sentence(found[0])
     else:
         found = list(_load_test(summary, run))
     return "; ".join((*found, *filter(None, [format_broken_rules(summary.validity)])))
@@ -122,7 +137,11 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
             "the load is too high or the run too short"
         )
     invalid = summary.client is not None and summary.client.level == INVALID
-    load = "" if trouble or (invalid and not _of_ramp(summary)) else _load(conditions, run, summary)
+    load = (
+        ""
+        if trouble or (invalid and not _find_changed_load(summary))
+        else _load(conditions, run, summary)
+    )
     if trouble:
         yield trouble
     if not rules and ((trouble and conditions.cut) or has_lost_many(conditions)):
@@ -175,14 +194,15 @@ def _reasons(summary: Summary, run: Run) -> Iterator[str]:
         yield f"{conditions.cancelled} were cancelled on purpose"
 
 
-def _of_ramp(summary: Summary) -> str:
-    """The ramp's limit or rate. Empty: there is none."""
-    return next((found.by for found in summary.breakdowns if found.of_ramp), "")
+def _find_changed_load(summary: Summary) -> RequestBreakdown | None:
+    """The requests by the limit or the rate, where it changed during the run."""
+    return next((found for found in summary.breakdowns if found.of_ramp or found.of_limit), None)
 
 
 def _load(conditions: Conditions, run: Run, summary: Summary) -> str:
-    """``With 30 users,``. A ramp has all of its values, as the results are of all of it."""
-    ramp = _of_ramp(summary)
+    """``With 30 users,``. A load that changed has all of its values, as the results are of all of
+    it."""
+    changed = _find_changed_load(summary)
     limit = format_limit_range(conditions.limit_in_force)
     if conditions.loop == "open":
         of_ramp = (
@@ -190,7 +210,7 @@ def _load(conditions: Conditions, run: Run, summary: Summary) -> str:
         )
         if conditions.rate_per_s is None:
             load = ""
-        elif "rate" in ramp:
+        elif changed is not None and not changed.of_limit:
             load = of_ramp
         else:
             rate = format_brief(conditions.rate_per_s, "/s", 3)
@@ -201,8 +221,9 @@ def _load(conditions: Conditions, run: Run, summary: Summary) -> str:
             if conditions.users is None
             else f"With {describe_users(conditions.users, conditions.users_in_force)}"
         )
-    if "limit" in ramp and limit:
-        load = f"{load or 'With'}{' and' * bool(load)} prefill limits {limit} together (a ramp)"
+    if changed is not None and changed.of_limit and limit:
+        how = "a ramp" if changed.of_ramp else "changed by hand"
+        load = f"{load or 'With'}{' and' * bool(load)} prefill limits {limit} together ({how})"
     return f"{load[:1].upper()}{load[1:]}"
 
 
@@ -451,13 +472,24 @@ def _ms(row: Row, percentile: float) -> str:
 
 
 def _stages(sweep: SweepSummary) -> str:
-    """The first sentence of the first knee."""
-    texts = [knee.text for knee in select_top_knees(sweep)]
-    text = next(filter(None, texts), "") or f"{format_count(len(sweep.levels), 'stage')} measured"
+    """The first sentence of the first knee. If no rule was judged and no knee found, the number of
+    stages."""
+    knees = [knee for knee in select_top_knees(sweep) if knee.text not in ("", NO_RULES)]
+    telling = (
+        knee.text for knee in knees if knee.value is not None or knee.rule in (SLO, SATURATION)
+    )
+    text = next(telling, f"Measured {format_count(len(sweep.levels), 'stage')}")
     if text.startswith(OPEN):  # the reasons are said below it
         text = text.removeprefix(OPEN).partition(";")[0]
         text = text[:1].upper() + text[1:]
     return text.split(". ")[0].rstrip(".")
+
+
+def _place_outages(sweep: SweepSummary, found: Sequence[str]) -> int:
+    """The place of the outages in the sentence: first, unless a rule or the server's death is the
+    news."""
+    dead = any(knee.rule == SLO and knee.text != NO_RULES for knee in sweep.knees)
+    return len(found) if dead or is_ruled(sweep) else 0
 
 
 def _slower(found: PairedComparison) -> str:

@@ -349,12 +349,14 @@ def _breakdowns(breakdowns: Sequence[RequestBreakdown]) -> Iterator[Block]:
             tags.update(row.tag for row in breakdown.groups[0].rows)
         wait = "; wait: Gate Wait, including failed requests" if GATE_WAIT.tag in tags else ""
         due = "; from due: TTFT from Due" if TTFT_FROM_DUE.tag in tags else ""
-        alone = (
-            "; by a ramp's limit or rate, ITL and stall (Longest Stall) are of responses that "
-            "began and ended under it before the load stopped"
-        )
-        of_ramp = any(breakdown.of_ramp for breakdown in breakdowns)
-        due += alone if ITL.tag in tags and of_ramp else ""
+        by_ramp = any(breakdown.of_ramp for breakdown in breakdowns)
+        by_limit = any(breakdown.of_limit for breakdown in breakdowns)
+        if ITL.tag in tags and (by_ramp or by_limit):
+            by = "a ramp's limit or rate" if by_ramp else "prefill limit"
+            due += (
+                f"; by {by}, ITL and stall (Longest Stall) are of responses that began and ended "
+                "under it before the load stopped"
+            )
         first = "TTFT and ITL are" if TTFT.tag in tags else "the latency is"
         yield TextBlock(
             f"ok: successful requests, of which {first}; failed: share of failures{wait}{due}; * "

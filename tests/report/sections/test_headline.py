@@ -284,9 +284,13 @@ def test_where_a_gate_held_requests_what_users_waited_comes_first() -> None:
     assert "With 2 users p50 of TTFT from due is 1.1 s and p95 1.1 s, p50 of TTFT is 100 ms" in of(
         run, records
     )
-    ramp = a_run(((0.0, 1), (15.0, 2)), prefill_concurrency=2)
+    limits = ((0.0, 1), (15.0, 2))
+    ramp = a_run(limits, prefill_concurrency=2, prefill_concurrency_ramp_duration=15.0)
     assert of(ramp, records).startswith(
         "With 2 users and prefill limits 1 to 2 together (a ramp) p50 of TTFT from due "
+    )
+    assert of(a_run(limits, prefill_concurrency=1), records).startswith(
+        "With 2 users and prefill limits 1 to 2 together (changed by hand) p50 of TTFT from due "
     )
 
 

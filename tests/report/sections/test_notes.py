@@ -123,7 +123,7 @@ def test_what_ended_the_wait_for_open_requests_is_named(
 
 def test_a_ttft_that_does_not_depend_on_the_prompt_is_warned_of() -> None:
     told = said(mixed(300, 0))
-    assert "WARNING: TTFT does not grow with the prompt: 300.0 ms" in told
+    assert "WARNING: TTFT does not grow with the prompt: 300 ms" in told
     assert "0.00 ms for each 1,000 tokens (95% interval 0.00 to 0.00). A stub or a cache" in told
     # it parses what it does not read
     assert "does not grow" in said(mixed(300, 0.0003, noise=0.001))

@@ -28,6 +28,7 @@ from locust_llm.text.format import (
 from .usl import fit_scalability_law, kappa_interval
 
 SLO: Final = "SLO"
+NO_RULES: Final = "No SLO is given (--slo)."
 ASYMPTOTIC: Final = "asymptotic"
 USL: Final = "USL"
 SATURATION: Final = "saturation"
@@ -202,10 +203,15 @@ def _is_blamed(level: LoadLevel) -> bool:
 def select_top_knees(sweep: SweepSummary) -> list[Knee]:
     """The knees of the rules first, where there are any, also if they found none. Then the other
     knees that were found."""
-    ruled = any(level.slo_status for level in sweep.levels)
+    ruled = is_ruled(sweep)
     return sorted(
         sweep.knees, key=lambda knee: (not (ruled and knee.rule == SLO), knee.value is None)
     )
+
+
+def is_ruled(sweep: SweepSummary) -> bool:
+    """Whether a rule was judged in a stage."""
+    return any(level.slo_status for level in sweep.levels)
 
 
 def describe_levels(axis: str, *levels: LoadLevel) -> str:
@@ -395,7 +401,7 @@ def find_slo_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
                 f"was judged; {explain_unused(axis, dead[0])}."
             )
             return Knee(rule=SLO, value=None, text=text)
-        return Knee(rule=SLO, value=None, text="No SLO is given (--slo).")
+        return Knee(rule=SLO, value=None, text=NO_RULES)
     passing = find_passing_stages(
         levels, status_of, distorted_too=True
     )  # a rule that the error of the client can turn is INCONCLUSIVE there

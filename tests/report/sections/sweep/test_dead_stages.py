@@ -227,13 +227,25 @@ def test_a_stage_with_a_standstill_is_left_out_of_knees_and_named(tmp_path: Path
 
 
 def test_a_stage_has_its_own_rates_without_the_standstill(tmp_path: Path) -> None:
-    """Its clock begins as it is measured, at second 21."""
+    """Its clock begins with its first wave, at second 20."""
     make_sweep(tmp_path, freezing())
     own, _ = summarise_folder(tmp_path / "stages" / "2")
     assert format_outage_line(own) == (
-        "NO ANSWER: no token came from 5.1 to 11.1 s: 2 requests were in flight all the while. "
+        "NO ANSWER: no token came from 6.1 to 12.1 s: 2 requests were in flight all the while. "
         "Rates are over 19 s; without these 6 s they are 11.5 output tokens/s and 3.85 requests/s."
     )
+
+
+def test_without_rules_the_headline_of_a_sweep_begins_with_its_standstill(tmp_path: Path) -> None:
+    """Three stages of other loads, too few for a fit of the throughput."""
+    summary = make_sweep(tmp_path, freezing())
+    line = make_headline(summary, read_run(tmp_path))
+    assert line.startswith("No token came from 26.1 to 32.1 s; ")
+    assert "No SLO is given" not in line
+    judged = make_sweep(tmp_path / "judged", freezing(), slo=("ttft p95 < 1s",))
+    line = make_headline(judged, read_run(tmp_path / "judged"))
+    assert line.startswith("Within the SLO up to concurrency 4; ")
+    assert line.endswith("; no token came from 26.1 to 32.1 s")
 
 
 def test_a_stage_that_fails_by_a_standstill_alone_says_so(tmp_path: Path) -> None:
