@@ -261,18 +261,21 @@ class RunStore:
             self.missing.append(what)
             logger.error(what)
 
-    def since_start(self) -> str:
-        """``9.7 s after the start``, which is the first send, as in the report."""
-        return f"{max(0.0, self._now() - self.started_at):.1f} s after the start"
+    def since_start(self, ago_s: float = 0.0) -> str:
+        """``9.7 s after the start``, which is the first send, as in the report. ``ago_s``: so long
+        ago."""
+        return f"{max(0.0, self._now() - ago_s - self.started_at):.1f} s after the start"
 
     def note_load_start(self) -> None:
         """The load begins now, after what the run did with the idle server."""
         self._made_at = self._now()
 
-    def note_users(self, count: int) -> None:
-        """Note the present number of users over all processes."""
+    def note_users(self, count: int, ago_s: float = 0.0) -> None:
+        """Note the number of users over all processes: the present one, or that since so long
+        ago."""
         if count != (self.users[-1].users if self.users else 0):
-            self.users.append(UserChange(self._now(), count))
+            at = self._now() - ago_s
+            self.users.append(UserChange(max(at, self.users[-1].at) if self.users else at, count))
 
     def flush(self) -> None:
         """Flush each second, and at the end. What the disk does not take stays in memory."""

@@ -25,6 +25,7 @@ FIRST_WORKER_S: Final = 10.0
 WORKERS_S: Final = 0.25
 """The interval of checks for lost processes."""
 ENDED: Final = "was ended by the locustfile"
+LOST: Final = "was lost"
 
 
 class WorkerLosses:
@@ -71,7 +72,8 @@ class WorkerLosses:
                 if self._store.draining:  # it ends what it has, and hands it over
                     continue
                 self._store.add_note(
-                    f"{LOST_WORKER} {worker} stopped reporting {self._store.since_start()}{share}"
+                    f"{LOST_WORKER} {worker} stopped reporting "
+                    f"{self._store.since_start(self._workers.silent_s(worker))}{share}"
                 )
             for worker in self._workers.lost():
                 self.lose(worker)
@@ -81,7 +83,9 @@ class WorkerLosses:
                 and not self._shutdown.begun
             ):
                 lost = "all workers were lost" if self._workers.names else "no worker had joined"
-                self._store.add_gap(f"{lost} {self._store.since_start()}: the run ended early")
+                lost_at = [loss.at for loss in self.lost_workers]
+                ago_s = self._context.time.now() - lost_at[-1] if lost_at else 0.0
+                self._store.add_gap(f"{lost} {self._store.since_start(ago_s)}: the run ended early")
                 self._shutdown.begin()
                 return
 
@@ -98,7 +102,7 @@ class WorkerLosses:
         self._store.add_gap(why)
         return why
 
-    def lose(self, worker: str, how: str = "was lost") -> None:
+    def lose(self, worker: str, how: str = LOST) -> None:
         """A process is lost: its records are recovered, its unsent requests go to others, and the
         rest counts as lost."""
         if worker in self.leaving:
@@ -112,6 +116,10 @@ class WorkerLosses:
     def _write_off(self, worker: str, how: str, recovered: int) -> None:
         """Close the account of a lost process. ``recovered`` records came from its disk."""
         loss = self._workers.drop(worker)
+        # it is found later than it is lost, and its users sent nothing since then
+        ago_s = loss.silent_s if how == LOST else 0.0
+        if how == LOST:
+            self._store.note_users(self._workers.user_count(), ago_s)
         self._phases.limit.shares.leave(worker)
         self._store.run_progress.lose(worker, loss.reads)
         self._phases.end_count(worker)  # nothing of it is under way any more
@@ -120,7 +128,11 @@ class WorkerLosses:
             place = self._workers.names.index(worker) + 1
             self.lost_workers.append(
                 LostWorker(
-                    self._context.time.now(), place, len(self._workers.names), loss.sent, recovered
+                    self._context.time.now() - ago_s,
+                    place,
+                    len(self._workers.names),
+                    loss.sent,
+                    recovered,
                 )
             )
         self._store.lost += loss.sent
@@ -129,7 +141,7 @@ class WorkerLosses:
             self._store.add_note(f"worker {worker} {how} {self._store.since_start()}")
         else:
             self._store.add_note(
-                f"{LOST_WORKER} {worker} {how} {self._store.since_start()}: "
+                f"{LOST_WORKER} {worker} {how} {self._store.since_start(ago_s)}: "
                 f"{format_count(loss.sent, 'request')} that it had sent "
                 f"{'has' if loss.sent == 1 else 'have'} {NO_RECORD}, "
                 f"{format_count(recovered, 'record')} {'was' if recovered == 1 else 'were'} "

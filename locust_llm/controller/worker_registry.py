@@ -63,6 +63,8 @@ class WorkerLoss(NamedTuple):
     phase: str
     health: ProcessHealth | None
     reads: int
+    silent_s: float = 0.0
+    """For how long it had sent nothing."""
 
 
 class WorkerRegistry:
@@ -135,6 +137,11 @@ class WorkerRegistry:
                 self.names.append(name)
             self._members[name] = WorkerState(self.names.index(name), self._clock())
         return self._members[name]
+
+    def silent_s(self, name: str) -> float:
+        """For how long a process has sent nothing. 0: it takes no part."""
+        worker = self._members.get(name)
+        return 0.0 if worker is None else max(0.0, self._clock() - worker.seen_at)
 
     def seen(self, name: str) -> WorkerState | None:
         """A process has sent something. None: it takes no part, or is lost."""
@@ -253,7 +260,14 @@ class WorkerRegistry:
         clock_error_s = self._clock_errors_s.get(name, 0.0)
         health = health and msgspec.structs.replace(health, clock_error_s=clock_error_s)
         return WorkerLoss(
-            unsent, sent, dict(worker.out), worker.sessions, worker.phase, health, worker.reads
+            unsent,
+            sent,
+            dict(worker.out),
+            worker.sessions,
+            worker.phase,
+            health,
+            worker.reads,
+            max(0.0, self._clock() - worker.seen_at),
         )
 
 

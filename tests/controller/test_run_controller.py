@@ -1254,10 +1254,23 @@ def test_a_silent_worker_loses_its_share_after_four_seconds_and_its_place_after_
         )
     notes = [note for note in control.facts().notes if "worker a" in note]
     assert len(notes) == 1
-    assert "stopped reporting 4.2 s after the start" in notes[0]
+    assert "stopped reporting 0.0 s after the start" in notes[0]  # it never did
     assert control.phases.limit.shares.share("b").share == 4
     time.advance(0.5)
-    assert any("worker a was lost 15." in note for note in control.facts().notes)
+    assert any("worker a was lost 0.0 s" in note for note in control.facts().notes)
+
+
+def test_users_of_a_lost_worker_are_gone_from_its_last_message_on(begun: Any) -> None:
+    """Two workers of four users. One is silent from 10.0 s on, and found lost 15 s later."""
+    runner, time = Master("a", "b"), VirtualTime()
+    control = begun(runner, time=time)
+    while time.at < 26.0:
+        time.advance(0.25)
+        for worker in ("a", "b") if time.at <= 10.0 else ("b",):
+            control.on_status(worker, status(users=4, at=time.at))
+    changes = [(change.at - UNIX, change.users) for change in control.facts().users]
+    assert changes == [(0.25, 4), (0.25, 8), (10.0, 4)]
+    assert any("worker a was lost 10.0 s after the start" in n for n in control.facts().notes)
 
 
 def test_arrivals_go_out_a_second_ahead_and_stop_when_the_phase_is_closed(begun: Any) -> None:
