@@ -13,6 +13,8 @@ class MetricValue(msgspec.Struct, frozen=True):
     avg: float | None = None
     count: int | None = None
     percentiles: dict[float, float] = {}
+    inexact: tuple[str, ...] = ()
+    """Which of them the load generator may have too wrong: ``avg``, ``p50``."""
 
 
 class RuleResult(msgspec.Struct, frozen=True):

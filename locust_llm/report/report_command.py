@@ -188,7 +188,7 @@ def _figure(row: Row) -> MetricValue:
     percentiles = {
         p: round(value, 6) for p, value in row.percentiles.items() if math.isfinite(value)
     }
-    return MetricValue(_finite(row.avg), row.count, percentiles)
+    return MetricValue(_finite(row.avg), row.count, percentiles, tuple(sorted(row.inexact)))
 
 
 def _finite(value: float | None) -> float | None:

@@ -15,10 +15,10 @@
   };
   const kindOf = (word) => KINDS[word] || "open";
   const figure = (value) => chartFormat.brief(value, "", 3);
-  // A percentile; with a star where there are too few values for it.
-  function starred(value, count, i, form) {
-    return value === undefined || value === null ? "–" : `${form(value)}${liveValues.isFew(QUANTILES[i], count) ? "*" : ""}`;
+  function marked(value, count, i, form, inexact) {
+    return value === undefined || value === null ? "–" : liveValues.markPercentile(form(value), QUANTILES[i], count, inexact);
   }
+  const FEW = "* too few values for this percentile";
 
   // -- the bar ---------------------------------------------------------------------------------------------------------------------
 
@@ -268,20 +268,22 @@
     }
     head.replaceChildren(top, names);
     fill(body, status.table.map((row) => [row.label, ...groups.flatMap(([, values, count]) => [
-      ...QUANTILES.map((_, i) => element("td", starred(row[values]?.[i], row[count], i, figure), i ? "" : "first")), many(row[count]),
+      ...QUANTILES.map((_, i) => element("td", marked(row[values]?.[i], row[count], i, figure, row.inexact), i ? "" : "first")), many(row[count]),
     ])]));
-    const few = body.textContent.includes("*") ? " * too few values for this percentile." : "";
+    const few = body.textContent.includes("*") ? ` ${FEW}.` : "";
+    const off = body.textContent.includes("~") ? " ~ may be off by more than 2% and 1 ms because of the load generator." : "";
+    const named = status.table.some((row) => row.named) ? " Rows by name have three significant digits." : "";
     by("made").textContent = (isOver
-      ? "Exact, as in the report: successful requests of the profiling phase, the gate wait of all."
+      ? `Exact, as in the report: successful requests of the profiling phase, the gate wait of all.${named}`
       : "Three significant digits. TTFT of the last 10 s counts first tokens as they come, but by name only requests that ended. "
-        + "All else is of successful requests that ended, gate waits of all. The whole run: its profiling phase, in a sweep the stage.") + few;
+        + "All else is of successful requests that ended, gate waits of all. The whole run: its profiling phase, in a sweep the stage.") + few + off;
   }
   // The latency that the page leads with, as the report does.
   function nameFirst() {
     if (!history.streams) return "Request latency";
     return history.measure === "ttft" ? "TTFT" : "TTFT from due";
   }
-  function showNames({ names = [], streams }) {
+  function showNames({ names = [], streams, state: at }) {
     by("names").hidden = !names.length;
     if (!names.length) return;
     const first = nameFirst();
@@ -289,10 +291,13 @@
     head.append(element("td"), ...[`${first} p50`, "p95", ...(streams === false ? [] : ["ITL p50", "p95"]), "answered", "failed"].map((text) => element("th", text)));
     by("names").querySelector("thead").replaceChildren(head);
     fill(by("names").querySelector("tbody"), names.map((row) => {
-      const pair = (values) => [starred(values?.[0], row.count, 0, ms), starred(values?.[1], row.count, 2, ms)];
-      return [row.name, ...pair(row.ttft_ms), ...(streams === false ? [] : pair(row.itl_ms)), many(row.ok),
+      const pair = (values, count) => [marked(values?.[0], count, 0, ms), marked(values?.[1], count, 2, ms)];
+      return [row.name, ...pair(row.ttft_ms, row.count), ...(streams === false ? [] : pair(row.itl_ms, row.itl_count)), many(row.ok),
         element("td", many(row.failed), row.failed ? "loud" : "")];
     }));
+    const which = at === "over" ? "latencies of the whole run" : "latencies of requests that ended in the last 10 s";
+    const few = by("names").querySelector("tbody").textContent.includes("*") ? `; ${FEW}` : "";
+    by("names-head").querySelector("small").textContent = which + few;
   }
   function showStages({ stages = [] }) {
     by("stages").hidden = !stages.length;
@@ -303,9 +308,10 @@
     const names = ["stage", stages[0].axis, ...first, "requests/s", ...(history.generates ? ["tokens/s"] : []), "failed", "SLO"];
     head.append(...names.map((name) => element("th", name)));
     by("stages").querySelector("thead").replaceChildren(head);
+    const p95 = (row, name, place) => marked(row[name]?.[1], row.counts[place], 2, ms);
     fill(by("stages").querySelector("tbody"), stages.map((row) => [
       row.running ? `${row.number} …` : String(row.number), chartFormat.brief(row.value),
-      ...(history.streams ? [ms(row.ttft_ms?.[1]), ms(row.itl_ms?.[1])] : [ms(row.latency_ms?.[1])]),
+      ...(history.streams ? [p95(row, "ttft_ms", 0), p95(row, "itl_ms", 1)] : [p95(row, "latency_ms", 2)]),
       chartFormat.brief(row.requests_per_s, "", 3), ...(history.generates ? [chartFormat.brief(row.tokens_per_s, "", 3)] : []),
       element("td", many(row.failed), row.failed ? "loud" : ""), element("td", row.slo || "–", kindOf(row.slo || "no value yet")),
     ]));

@@ -44,6 +44,8 @@ const liveValues = (() => {
   // Percentiles with the number of values that each needs at least.
   const NEEDS = { p50: 2, p90: 10, p95: 20, p99: 100 };
   const isFew = (name, count) => count < NEEDS[name];
+  // A percentile with the marks of the report: a star where there are too few values, a tilde where it may be off.
+  const markPercentile = (text, name, count, inexact = []) => `${inexact.includes(name) ? "~" : ""}${text}${isFew(name, count) ? "*" : ""}`;
   // What stands beside the percentiles of a chart: how many values they are of, and which are of too few.
   function describeCount(count) {
     if (!count) return "last 10 s";
@@ -104,6 +106,6 @@ const liveValues = (() => {
 
   return {
     RATE_S, SILENT_MS, AT, USERS, LIMIT, USED_S, WAITING_S, DECODING_S, TTFT, ITL, TOKENS, OK, FAILED, SERVER, LATENCY, IN_FLIGHT_AT,
-    findRates, breakAtHoles, findEnd, findPlanned, findShare, describeSilence, describeCount, isFew, sum,
+    findRates, breakAtHoles, findEnd, findPlanned, findShare, describeSilence, describeCount, isFew, markPercentile, sum,
   };
 })();

@@ -135,7 +135,7 @@ class RunView:
         asked = control.settings
         live = LivePageTallies(
             control.run_progress,
-            time.time(),
+            control.store.started_at,
             generates=asked.generates,
             streams=asked.streaming,
         )
@@ -408,7 +408,7 @@ class RunView:
             "ended_by_us": counts.ended_by_us,
             "failures": live.failure_rows(),
             "holes": live.holes,
-            "names": live.names(),
+            "names": live.names(whole=state == OVER),
             "measure": "ttft_from_due" if live.has_waits else "ttft",
             "server_charts": {
                 "names": self._replicas,
@@ -611,6 +611,7 @@ def _stage_row(
         "ttft_ms": row.ttft_ms,
         "itl_ms": row.itl_ms,
         "latency_ms": row.latency_ms,
+        "counts": row.counts,
         "slo": "",
     }
     if result is not None:
@@ -667,5 +668,10 @@ def _exact(label: str, figure: MetricValue) -> LatencyRow:
         if (p := float(percentile)) in figure.percentiles
     ]
     return LatencyRow(
-        label, 0, None, figure.count or 0, known if len(known) == len(PERCENTILES) else None
+        label,
+        0,
+        None,
+        figure.count or 0,
+        known if len(known) == len(PERCENTILES) else None,
+        inexact=figure.inexact,
     )

@@ -128,9 +128,10 @@ class NameRow(msgspec.Struct, frozen=True):
     ok: int
     failed: int
     count: int
-    """The values of the last WINDOW_S seconds."""
+    """The values of the last WINDOW_S seconds; of an ended run, of all of it."""
     ttft_ms: list[float] | None
-    """PLOT_PERCENTILES of the last seconds; request latency where answers have no first token."""
+    """PLOT_PERCENTILES of these; request latency where answers have no first token."""
+    itl_count: int
     itl_ms: list[float] | None
 
 
@@ -147,6 +148,8 @@ class StageRow(msgspec.Struct, frozen=True):
     """PLOT_PERCENTILES"""
     itl_ms: list[float] | None
     latency_ms: list[float] | None
+    counts: tuple[int, int, int]
+    """The values behind these three."""
 
 
 class LatencyRow(msgspec.Struct, frozen=True):
@@ -160,6 +163,8 @@ class LatencyRow(msgspec.Struct, frozen=True):
     whole_ms: list[float] | None
     named: bool = False
     """The row is for the requests of one name."""
+    inexact: tuple[str, ...] = ()
+    """Which values of the whole run the load generator may have too wrong: ``p50``."""
 
 
 def order_latency_rows(rows: Mapping[str, str], *, waits: bool, gated: bool) -> dict[str, str]:
@@ -181,6 +186,7 @@ class NameTally:
         self.recent = SlidingHistogram(WINDOW_S, clock)
         self.whole = Histogram()
         self.recent_itl = SlidingHistogram(WINDOW_S, clock)
+        self.whole_itl = Histogram()
 
 
 class StageTally:
@@ -218,6 +224,7 @@ class StageTally:
             ttft_ms=shorten(self.ttft.percentiles_ms(*PLOT_PERCENTILES)),
             itl_ms=shorten(self.itl.percentiles_ms(*PLOT_PERCENTILES)),
             latency_ms=shorten(self.latency.percentiles_ms(*PLOT_PERCENTILES)),
+            counts=(self.ttft.count, self.itl.count, self.latency.count),
         )
 
 
@@ -311,6 +318,7 @@ class LivePageTallies:
             tally.whole.add(round(first_s * 1e6))
         if record.itl_s is not None:
             tally.recent_itl.add((round(record.itl_s * 1e6),))
+            tally.whole_itl.add(round(record.itl_s * 1e6))
 
     @property
     def seconds(self) -> float:
@@ -448,19 +456,22 @@ class LivePageTallies:
             )
         return rows
 
-    def names(self) -> list[NameRow]:
-        """A row for each request name. Empty: there is one name only."""
+    def names(self, *, whole: bool = False) -> list[NameRow]:
+        """A row for each request name. Empty: there is one name only. ``whole``: the latencies are
+        of all that was counted, not of the last seconds."""
         rows = []
         for name, tally in sorted(self._names.items()) if len(self._names) > 1 else ():
-            recent = tally.recent.histogram()
+            first = tally.whole if whole else tally.recent.histogram()
+            itl = tally.whole_itl if whole else tally.recent_itl.histogram()
             rows.append(
                 NameRow(
                     name=sanitise_text(name, most=NAME_BYTES),
                     ok=tally.ok,
                     failed=tally.failed,
-                    count=recent.count,
-                    ttft_ms=shorten(recent.percentiles_ms(*PLOT_PERCENTILES)),
-                    itl_ms=shorten(tally.recent_itl.histogram().percentiles_ms(*PLOT_PERCENTILES)),
+                    count=first.count,
+                    ttft_ms=shorten(first.percentiles_ms(*PLOT_PERCENTILES)),
+                    itl_count=itl.count,
+                    itl_ms=shorten(itl.percentiles_ms(*PLOT_PERCENTILES)),
                 )
             )
         return rows

@@ -70,4 +70,7 @@ test("a percentile of too few values is marked, beside the charts as in the tabl
   assert.equal(liveValues.describeCount(19), "last 10 s, 19 requests; too few for p95, p99");
   assert.equal(liveValues.describeCount(0), "last 10 s");
   assert.deepEqual(["p50", "p90", "p95", "p99"].map((name) => liveValues.isFew(name, 33)), [false, false, false, true]);
+  const marked = [liveValues.markPercentile("12", "p95", 19), liveValues.markPercentile("12", "p95", 20),
+    liveValues.markPercentile("12", "p95", 20, ["p50", "p95"]), liveValues.markPercentile("12", "p99", 20, ["p99"])];
+  assert.deepEqual(marked, ["12*", "12", "~12", "~12*"]);
 });

@@ -313,6 +313,19 @@ def test_names_have_rows_of_their_own_where_there_are_several(live: LivePageTall
     assert (long.name, long.ok, long.failed, long.ttft_ms) == ("long", 1, 1, [300.0] * 3)
 
 
+def test_after_the_run_rows_of_names_have_all_of_it(live: LivePageTallies, clock: Clock) -> None:
+    """An answer in one chunk has no ITL. The last 10 s are empty then."""
+    keep(live, answered(100, 150, name="chat"))
+    keep(live, answered(300, name="chat", output_tokens=1))
+    keep(live, answered(300, 320, name="long"))
+    clock.now += WINDOW_S + 1
+    recent, _ = live.names()
+    assert (recent.count, recent.ttft_ms, recent.itl_count, recent.itl_ms) == (0, None, 0, None)
+    chat, _ = live.names(whole=True)
+    assert (chat.count, chat.itl_count, chat.itl_ms) == (2, 1, [50.0] * 3)
+    assert chat.ttft_ms == pytest.approx([200.0, 290.0, 298.0])
+
+
 def test_a_stage_by_pencil(live: LivePageTallies) -> None:
     """Two requests of stage 1, from 10 to 12.1 s, and one of its warmup, which does not count."""
     keep(live, answered(100, 200, sent_at=10.0, stage=1))
@@ -324,6 +337,7 @@ def test_a_stage_by_pencil(live: LivePageTallies) -> None:
     assert (first.number, first.ok, first.failed, first.tokens) == (1, 2, 1, 4)
     assert first.seconds == pytest.approx(2.1)
     assert first.ttft_ms == pytest.approx([75.0, 97.5, 99.5])
+    assert first.counts == (2, 2, 2)
     assert (second.number, second.ok, second.ttft_ms) == (2, 1, [300.0] * 3)
 
 
