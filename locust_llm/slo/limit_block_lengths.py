@@ -4,7 +4,7 @@ how long a comparison of limits must be for the fewest rounds that give a conclu
 import math
 from typing import Final, NamedTuple
 
-from locust_llm.text.format import format_duration, format_duration_rounded_up
+from locust_llm.text.format import format_duration
 
 from .best_prefill_limit import LEAST_ROUNDS, SHORT_TTFT
 
@@ -75,10 +75,9 @@ def explain_short_comparison(
     where it is not known."""
     if run_time_s >= find_shortest_comparison_s(limits, lengths):
         return ""
-    needed_s = find_usual_comparison_s(limits, lengths)
+    needed_s = math.ceil(find_usual_comparison_s(limits, lengths))
     each = f" with requests of {format_duration(latency_s)}" if latency_s else ""
     return (
-        f"-t {run_time_s:g} is too short to name the best of {limits} prefill limits: "
-        f"{LEAST_ROUNDS} rounds{each} need about {format_duration_rounded_up(needed_s)}. Use -t "
-        f"{math.ceil(needed_s)}s or fewer limits"
+        f"-t {run_time_s:g} is too short to name the best of {limits} prefill limits, which takes "
+        f"{LEAST_ROUNDS} rounds{each}: use -t {needed_s}s or fewer limits"
     )

@@ -211,7 +211,11 @@ def test_a_time_that_is_too_short_under_this_load_is_told_once() -> None:
     do. Three rounds of three limits and 2 s: 42.5 s. Who knew that before the load does not hear it
     again."""
     for longest_s, is_known, expected in (
-        (40.0, False, "-t 40 is too short to name the best of 3 prefill limits: 3 rounds with "),
+        (
+            40.0,
+            False,
+            "-t 40 is too short to name the best of 3 prefill limits, which takes 3 rounds ",
+        ),
         (40.0, True, ""),
         (45.0, False, ""),
     ):
