@@ -268,7 +268,11 @@ class PhaseRunner:
         sweep, time = self.limit_sweep, self._time
         assert sweep is not None
         turned = 0
+        told = False
         while True:
+            if sweep.warning and not told:
+                logger.warning(sweep.warning)
+                told = True
             if turned == len(sweep.blocks):
                 if sweep.end:
                     break
@@ -282,8 +286,6 @@ class PhaseRunner:
             if block.limit != self.limit.now:
                 self.limit.set_limit(block.limit)
             if block.round and block.round != sweep.blocks[turned - 1].round:
-                if block.round == 1 and sweep.warning:
-                    logger.warning(sweep.warning)
                 logger.info(sweep.describe_round(block.round))
             turned += 1
             if not self.allocator.open:

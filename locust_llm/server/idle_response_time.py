@@ -45,7 +45,7 @@ def measure_response_time(
     """
     s = probes.settings
     longest_s = min(PROBE_TIMEOUT_S, s.longest_start_s or PROBE_TIMEOUT_S)
-    if s.compares and s.shortens_blocks:
+    if (s.compares and s.shortens_blocks) or s.swept_limits:
         longest_s = PROBE_TIMEOUT_S
     first = _time_request(probes, lengths, length_way, longest_s, clock)
     if first is None or first.cut or first.seconds > MAX_COLD_S:
