@@ -28,7 +28,7 @@ class CancelDelay(msgspec.Struct, frozen=True, kw_only=True):
     delays_ms: tuple[float, ...]
     """The times until the upstream saw it, sorted."""
     never: int
-    """So many the upstream did not see: it answered to the end."""
+    """So many the upstream did not see in time."""
     unknown: int
     """So many requests did not reach the upstream, or their end is unknown."""
     waited_s: float
@@ -60,7 +60,7 @@ def measure_cancel_delay(
         requests = by_id.get(identity, [])
         if not requests:
             unknown += 1
-        elif all(_was_seen(request, closed) for request in requests):
+        elif all(_was_seen(request, closed, waited_s) for request in requests):
             latest = max(request.gone_ns for request in requests)
             delays.append(round((latest - closed) / 1e6, 3))
         else:
@@ -75,6 +75,6 @@ def measure_cancel_delay(
     )
 
 
-def _was_seen(request: UpstreamRequest, closed_ns: int) -> bool:
-    """A gateway that sent the request twice must end both."""
-    return request.end == CLIENT_GONE and request.gone_ns > 0 and request.gone_ns >= closed_ns
+def _was_seen(request: UpstreamRequest, closed_ns: int, waited_s: float) -> bool:
+    """Whether it was seen in time. A gateway that sent the request twice must end both."""
+    return request.end == CLIENT_GONE and 0 <= request.gone_ns - closed_ns <= waited_s * 1e9

@@ -1,0 +1,67 @@
+"""Cancel trials: clients leave before the first token, in mid-stream and without a stream, and the
+upstream's log tells when it saw that."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import gevent
+
+from locust_llm.records.outcomes import CANCELLED
+
+from .cancel_delay import (
+    BEFORE_FIRST,
+    MOMENTS,
+    NOT_STREAMED,
+    CancelDelay,
+    measure_cancel_delay,
+)
+from .trial_request import LOG_WAIT_S, Trial, TrialAddress, send_trials
+from .upstream_log import UpstreamRequest
+from .upstream_script import UpstreamScript
+
+TRIALS: Final = 5
+WAITED_S: Final = 3.0
+LEAVES_AFTER_S: Final = 0.3
+GAP_MS: Final = 50.0
+WORDS_BEHIND: Final = 4
+"""The answer to a client that left before its first word has so many words."""
+
+
+def make_cancel_trial(moment: str, identity: str, waited_s: float = WAITED_S) -> Trial:
+    """A request whose answer goes on for a second longer than ``waited_s`` after its client left."""
+    rest_ms = (LEAVES_AFTER_S + waited_s + 1.0) * 1e3
+    ttft_ms = rest_ms if moment == BEFORE_FIRST else 10.0
+    tokens = WORDS_BEHIND if moment == BEFORE_FIRST else int(rest_ms / GAP_MS)
+    script = UpstreamScript(id=identity, ttft_ms=ttft_ms, gap_ms=GAP_MS, tokens=tokens)
+    return Trial(script, streamed=moment != NOT_STREAMED, cancel_after_s=LEAVES_AFTER_S)
+
+
+def run_cancel_trials(
+    address: TrialAddress,
+    read_log: Callable[[], Sequence[UpstreamRequest]],
+    run: str,
+    trials: int = TRIALS,
+    waited_s: float = WAITED_S,
+) -> tuple[CancelDelay, ...]:
+    """The delays of each moment."""
+    planned = [
+        make_cancel_trial(moment, f"{run}-{moment}-{number}", waited_s)
+        for moment in MOMENTS
+        for number in range(trials)
+    ]
+    answers = send_trials(address, planned, at_once=len(planned))
+    gevent.sleep(waited_s + 1.0 + WORDS_BEHIND * GAP_MS / 1e3 + LOG_WAIT_S)
+    log = read_log()
+    closed_ns = {
+        answer.record.id: int(answer.record.closed_at * 1e9)
+        for answer in answers
+        if answer.record.outcome == CANCELLED
+    }
+    found = []
+    for moment in MOMENTS:
+        begin = f"{run}-{moment}-"
+        own = {
+            identity: closed for identity, closed in closed_ns.items() if identity.startswith(begin)
+        }
+        found.append(measure_cancel_delay(moment, own, log, waited_s))
+    return tuple(found)

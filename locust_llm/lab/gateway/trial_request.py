@@ -1,0 +1,181 @@
+"""Trial request: sends one scripted request to an address, and returns what the client saw of the
+answer."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import gevent
+import msgspec
+from gevent.pool import Pool
+from msgspec.structs import replace
+
+from locust_llm.client.request_bytes import Request
+from locust_llm.client.request_exchange import UserConnection, exchange_request
+from locust_llm.client.requests_bridge import make_target
+from locust_llm.client.response_chunks import Response
+from locust_llm.gate.gate import Gate
+from locust_llm.protocols.protocol_registry import PROTOCOLS
+from locust_llm.protocols.request_body import encode_request_body
+from locust_llm.records.record import Record
+from locust_llm.settings.server_address import join_server_url
+
+from .hidden_failures import Sighting
+from .upstream_log import UpstreamRequest
+from .upstream_script import UpstreamScript, write_prompt
+
+WORD: Final = re.compile(r"\bw(\d+)\.\d{18}\b")
+ORIGIN: Final = re.compile(r"\br\d{18}\.(\d+) ")
+"""Stands before the first word, with the number of the replica."""
+ENDPOINT: Final = "chat"
+AT_ONCE: Final = 16
+"""So many trials are under way together."""
+LOG_WAIT_S: Final = 0.5
+"""The upstream's log is complete so long after the last answer."""
+Headers = tuple[tuple[str, str], ...]
+
+
+class TrialAddress(NamedTuple):
+    """Where trials go: the upstream itself, or a gateway in front of it."""
+
+    url: str
+    """The server's base, without the path of the API."""
+    model: str
+    headers: Mapping[str, str]
+    """What each request needs there, as a key."""
+    verify: bool | str = True
+
+
+class Trial(NamedTuple):
+    """One request of a trial."""
+
+    script: UpstreamScript
+    streamed: bool = True
+    headers: Mapping[str, str] = {}
+    """These replace the address's of the same name."""
+    cancel_after_s: float | None = None
+    silence_s: float = 2.0
+    """The client gives up when so long nothing came."""
+
+
+class TrialAnswer(NamedTuple):
+    """What the client saw."""
+
+    sighting: Sighting
+    record: Record
+    headers: Headers
+    """Of the response; empty: it had none."""
+    replica: int | None
+    """The replica that wrote the first word. None: it did not come."""
+
+
+def send_trial(
+    address: TrialAddress, trial: Trial, line: UserConnection | None = None
+) -> TrialAnswer:
+    """Sends it on ``line``, or on a connection of its own."""
+    connection = UserConnection() if line is None else line
+    try:
+        record = exchange_request(connection, Gate(), _write_request(address, trial), 0.0)
+        return _read_answer(record, connection.stream)
+    finally:
+        if line is None:
+            connection.close()
+
+
+def send_trials(
+    address: TrialAddress, trials: Sequence[Trial], at_once: int = AT_ONCE
+) -> list[TrialAnswer]:
+    """The answers in the order of the trials, of which some are under way together."""
+    pool = Pool(at_once)
+
+    def send(trial: Trial) -> TrialAnswer:
+        return send_trial(address, trial)
+
+    return list(pool.map(send, trials))
+
+
+def _write_request(address: TrialAddress, trial: Trial) -> Request:
+    script = trial.script
+    messages = [{"role": "user", "content": write_prompt(script)}]
+    data = encode_request_body(
+        ENDPOINT, address.model, messages, 2 * script.tokens, streaming=trial.streamed
+    )
+    target = make_target(address.url, address.verify, None)
+    headers = {
+        "Host": f"{target.host}:{target.port}",
+        "Content-Type": "application/json",
+        "Accept-Encoding": "identity",
+        "Content-Length": str(len(data)),
+        **address.headers,
+        **trial.headers,
+    }
+    path = "/" + join_server_url(address.url, PROTOCOLS[ENDPOINT].path).split("/", 3)[3]
+    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    longest_s = (script.ttft_ms + script.tokens * script.gap_ms * (1 + script.jitter)) / 1e3
+    return Request(
+        target=target,
+        data="\r\n".join((*lines, "", "")).encode("latin-1") + data,
+        labels={"id": script.id},
+        timeout_s=longest_s + 2 * trial.silence_s,
+        first_token_timeout_s=script.ttft_ms / 1e3 + trial.silence_s if trial.streamed else None,
+        gap_timeout_s=script.gap_ms / 1e3 + trial.silence_s,
+        cancel_after_s=trial.cancel_after_s,
+        keep_text=True,
+        checked=True,
+        kind=ENDPOINT,
+    )
+
+
+def _read_answer(record: Record, stream: Response | None) -> TrialAnswer:
+    """``stream`` None: nothing was sent."""
+    if stream is None:
+        return TrialAnswer(_describe(record, "", (), done=False), record, (), None)
+    answer = stream.answer
+    text = " ".join(_list_texts(msgspec.to_builtins(answer.deltas or [])))
+    events = answer.events
+    assert events is not None
+    seen = _describe(record, text, (*events.ids,), done=answer.done_read is not None)
+    origin = ORIGIN.search(text)
+    return TrialAnswer(
+        replace(seen, model=", ".join(events.models)),
+        record,
+        tuple(stream.frame.items()) if stream.frame.has_headers else (),
+        int(origin[1]) if origin else None,
+    )
+
+
+def _describe(record: Record, text: str, ids: Sequence[str], *, done: bool) -> Sighting:
+    return Sighting(
+        outcome=record.outcome,
+        status=record.status,
+        error=record.error,
+        words=len({int(word[1]) for word in WORD.finditer(text)}),
+        finish_reason=record.finish_reason or "",
+        output_tokens=record.output_tokens if record.tokens_from == "usage" else None,
+        id_count=len(ids),
+        done=done or not record.streamed,
+    )
+
+
+def _list_texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _list_texts(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _list_texts(inner)
+
+
+def add_requests(
+    answers: Sequence[TrialAnswer], read_log: Callable[[], Sequence[UpstreamRequest]]
+) -> list[Sighting]:
+    """What the clients saw, each with the number of requests that reached the upstream for it."""
+    gevent.sleep(LOG_WAIT_S)
+    counts = dict[str, int]()
+    for request in read_log():
+        counts[request.id] = counts.get(request.id, 0) + 1
+    return [
+        replace(answer.sighting, requests=counts.get(answer.record.id, 0)) for answer in answers
+    ]
