@@ -1,6 +1,7 @@
 """Cancel trials: clients leave before the first token, in mid-stream and without a stream, and the
 upstream's log tells when it saw that."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -22,18 +23,23 @@ from .upstream_script import UpstreamScript
 TRIALS: Final = 5
 WAITED_S: Final = 3.0
 LEAVES_AFTER_S: Final = 0.3
+APART_S: Final = 0.013
 GAP_MS: Final = 50.0
 WORDS_BEHIND: Final = 4
 """The answer to a client that left before its first word has so many words."""
 
 
-def make_cancel_trial(moment: str, identity: str, waited_s: float = WAITED_S) -> Trial:
-    """A request whose answer goes on for a second longer than ``waited_s`` after its client left."""
-    rest_ms = (LEAVES_AFTER_S + waited_s + 1.0) * 1e3
+def make_cancel_trial(
+    moment: str, identity: str, number: int = 0, waited_s: float = WAITED_S
+) -> Trial:
+    """A request whose answer goes on for a second longer than ``waited_s`` after its client left.
+    ``number`` keeps the clients from leaving all at once."""
+    leaves_after_s = LEAVES_AFTER_S + number * APART_S
+    rest_ms = (leaves_after_s + waited_s + 1.0) * 1e3
     ttft_ms = rest_ms if moment == BEFORE_FIRST else 10.0
-    tokens = WORDS_BEHIND if moment == BEFORE_FIRST else int(rest_ms / GAP_MS)
+    tokens = WORDS_BEHIND if moment == BEFORE_FIRST else math.ceil(rest_ms / GAP_MS)
     script = UpstreamScript(id=identity, ttft_ms=ttft_ms, gap_ms=GAP_MS, tokens=tokens)
-    return Trial(script, streamed=moment != NOT_STREAMED, cancel_after_s=LEAVES_AFTER_S)
+    return Trial(script, streamed=moment != NOT_STREAMED, cancel_after_s=leaves_after_s)
 
 
 def run_cancel_trials(
@@ -45,7 +51,7 @@ def run_cancel_trials(
 ) -> tuple[CancelDelay, ...]:
     """The delays of each moment."""
     planned = [
-        make_cancel_trial(moment, f"{run}-{moment}-{number}", waited_s)
+        make_cancel_trial(moment, f"{run}-{moment}-{number}", number, waited_s)
         for moment in MOMENTS
         for number in range(trials)
     ]
@@ -53,9 +59,9 @@ def run_cancel_trials(
     gevent.sleep(waited_s + 1.0 + WORDS_BEHIND * GAP_MS / 1e3 + LOG_WAIT_S)
     log = read_log()
     closed_ns = {
-        answer.record.id: int(answer.record.closed_at * 1e9)
+        answer.record.id: answer.closed_ns
         for answer in answers
-        if answer.record.outcome == CANCELLED
+        if answer.record.outcome == CANCELLED and answer.closed_ns is not None
     }
     found = []
     for moment in MOMENTS:

@@ -8,8 +8,6 @@ from typing import Final
 import gevent
 from msgspec.structs import replace
 
-from locust_llm.client.request_exchange import UserConnection
-
 from .headers_and_routing import (
     TO_CLIENT,
     TO_UPSTREAM,
@@ -21,7 +19,15 @@ from .headers_and_routing import (
     summarise_death,
 )
 from .hidden_failures import Sighting
-from .trial_request import LOG_WAIT_S, Trial, TrialAddress, TrialAnswer, send_trial, send_trials
+from .trial_request import (
+    LOG_WAIT_S,
+    Trial,
+    TrialAddress,
+    TrialAnswer,
+    TrialConnection,
+    send_trial,
+    send_trials,
+)
 from .upstream_log import CANARY, UpstreamRequest
 from .upstream_process import UpstreamReplicas
 from .upstream_script import UpstreamScript
@@ -97,7 +103,7 @@ def run_spread_trials(
     header on new connections."""
     kept = dict[str, list[int]]()
     for number in range(sessions):
-        line = UserConnection()
+        line = TrialConnection()
         try:
             kept[str(number)] = _find_replicas(
                 [

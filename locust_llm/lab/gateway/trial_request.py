@@ -2,6 +2,7 @@
 answer."""
 
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -58,6 +59,20 @@ class Trial(NamedTuple):
     """The client gives up when so long nothing came."""
 
 
+class TrialConnection(UserConnection):
+    """Writes down when it was closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed_ns: int | None = None
+        """Just before its socket was closed (monotonic ns). None: it was not."""
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.closed_ns = time.monotonic_ns()
+        super().close()
+
+
 class TrialAnswer(NamedTuple):
     """What the client saw."""
 
@@ -67,16 +82,20 @@ class TrialAnswer(NamedTuple):
     """Of the response; empty: it had none."""
     replica: int | None
     """The replica that wrote the first word. None: it did not come."""
+    closed_ns: int | None
+    """When the client closed the connection because the answer had not ended in order. None: it did
+    not."""
 
 
 def send_trial(
-    address: TrialAddress, trial: Trial, line: UserConnection | None = None
+    address: TrialAddress, trial: Trial, line: TrialConnection | None = None
 ) -> TrialAnswer:
     """Sends it on ``line``, or on a connection of its own."""
-    connection = UserConnection() if line is None else line
+    connection = TrialConnection() if line is None else line
+    connection.closed_ns = None
     try:
         record = exchange_request(connection, Gate(), _write_request(address, trial), 0.0)
-        return _read_answer(record, connection.stream)
+        return _read_answer(record, connection.stream, connection.closed_ns)
     finally:
         if line is None:
             connection.close()
@@ -126,10 +145,10 @@ def _write_request(address: TrialAddress, trial: Trial) -> Request:
     )
 
 
-def _read_answer(record: Record, stream: Response | None) -> TrialAnswer:
+def _read_answer(record: Record, stream: Response | None, closed_ns: int | None) -> TrialAnswer:
     """``stream`` None: nothing was sent."""
     if stream is None:
-        return TrialAnswer(_describe(record, "", (), done=False), record, (), None)
+        return TrialAnswer(_describe(record, "", (), done=False), record, (), None, closed_ns)
     answer = stream.answer
     text = " ".join(_list_texts(msgspec.to_builtins(answer.deltas or [])))
     events = answer.events
@@ -141,6 +160,7 @@ def _read_answer(record: Record, stream: Response | None) -> TrialAnswer:
         record,
         tuple(stream.frame.items()) if stream.frame.has_headers else (),
         int(origin[1]) if origin else None,
+        closed_ns,
     )
 
 
