@@ -2,7 +2,8 @@
 upstream's log tells when it saw that."""
 
 import math
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Sequence, Set
 from typing import Final
 
 import gevent
@@ -20,7 +21,9 @@ from .trial_request import LOG_WAIT_S, Trial, TrialAddress, send_trials
 from .upstream_log import UpstreamRequest
 from .upstream_script import UpstreamScript
 
+ReadLog = Callable[[], Sequence[UpstreamRequest]]
 TRIALS: Final = 5
+LOG_LIMIT_S: Final = 10.0
 WAITED_S: Final = 3.0
 LEAVES_AFTER_S: Final = 0.3
 APART_S: Final = 0.013
@@ -44,7 +47,7 @@ def make_cancel_trial(
 
 def run_cancel_trials(
     address: TrialAddress,
-    read_log: Callable[[], Sequence[UpstreamRequest]],
+    read_log: ReadLog,
     run: str,
     trials: int = TRIALS,
     waited_s: float = WAITED_S,
@@ -57,7 +60,7 @@ def run_cancel_trials(
     ]
     answers = send_trials(address, planned, at_once=len(planned))
     gevent.sleep(waited_s + 1.0 + WORDS_BEHIND * GAP_MS / 1e3 + LOG_WAIT_S)
-    log = read_log()
+    log = read_complete_log(read_log, {trial.script.id for trial in planned})
     closed_ns = {
         answer.record.id: answer.closed_ns
         for answer in answers
@@ -71,3 +74,14 @@ def run_cancel_trials(
         }
         found.append(measure_cancel_delay(moment, own, log, waited_s))
     return tuple(found)
+
+
+def read_complete_log(read_log: ReadLog, expected: Set[str]) -> Sequence[UpstreamRequest]:
+    """The upstream's log when it has all of these requests, or after LOG_LIMIT_S: a slow gateway may
+    still hold some."""
+    until = time.monotonic() + LOG_LIMIT_S
+    while True:
+        log = read_log()
+        if expected <= {request.id for request in log} or time.monotonic() > until:
+            return log
+        gevent.sleep(LOG_WAIT_S)

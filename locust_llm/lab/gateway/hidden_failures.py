@@ -62,6 +62,9 @@ class FaultVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The upstream got at most so many requests for one of the client."""
     heals: bool = False
     """The fault came at the first arrival only: a request that is sent again succeeds."""
+    blocked_s: float | None = 0.0
+    """So long afterwards the gateway failed good requests. None: it did not recover, and no further
+    fault was tried."""
 
 
 def judge_fault(
@@ -71,6 +74,7 @@ def judge_fault(
     through: Sequence[Sighting],
     *,
     heals: bool = False,
+    blocked_s: float | None = 0.0,
 ) -> FaultVerdict:
     """Compares the trials through the gateway with the most frequent of the direct ones. Both have
     one trial at least."""
@@ -89,6 +93,7 @@ def judge_fault(
         agreed=len(of_verdict),
         requests=max(seen.requests for seen in through),
         heals=heals,
+        blocked_s=blocked_s,
     )
 
 
