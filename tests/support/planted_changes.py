@@ -275,7 +275,7 @@ class DropUsage(ChangeFields):
 
 class RewriteId(ChangeFields):
     def change_field(self, holder: dict[str, Any], name: str) -> bool:
-        if name != "id" or not {"object", "type"} & holder.keys():
+        if name != "id" or ("object" not in holder and holder.get("type") != "message"):
             return False
         holder[name] = f"planted-{self.path[-4:]}"
         return True

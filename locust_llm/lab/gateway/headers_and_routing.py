@@ -40,7 +40,8 @@ class HeaderPassage(msgspec.Struct, frozen=True, kw_only=True):
 
 def compare_headers(sent: Headers, came: Headers, direction: str) -> list[HeaderPassage]:
     """The passage of each header except those of a connection, in the order of their names."""
-    before, after = _join(sent), _join(came)
+    before = _join(sent)
+    after = _join(came)
     passages = list[HeaderPassage]()
     for name in sorted(before.keys() | after.keys()):
         passages.append(
