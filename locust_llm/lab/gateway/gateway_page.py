@@ -484,7 +484,7 @@ def _tell_spread(one: SessionSpread | None) -> PageCell:
         return PageCell(NOT_MEASURED)
     return PageCell(
         f"{one.sticky:.0%} at one replica",
-        f"by chance {one.expected:.0%}; requests of the replicas: {', '.join(map(str, one.replicas))}",
+        f"{one.expected:.0%} at random; requests of the replicas: {', '.join(map(str, one.replicas))}",
     )
 
 

@@ -140,7 +140,7 @@ def test_cells_say_what_came() -> None:
     assert find_cells("Headers to the upstream", "via")[0] == ("added", "1.1 nginx", "open")
     assert find_cells("Replicas", "sessions with X-Session-Id")[0] == (
         "90% at one replica",
-        "by chance 75%; requests of the replicas: 9, 1",
+        "75% at random; requests of the replicas: 9, 1",
         "",
     )
     assert find_cells("Replicas", "requests after its death")[0] == (
