@@ -52,7 +52,8 @@ class AnswerTally:
         self._started_at = started_at
         self._counts = IsolationCounts(most_ids=MAX_IDS)
         self._idle = IdleAnswers()
-        self._idle_repeats, self._loaded = ComparedCounts(), ComparedCounts()
+        self._idle_repeats = ComparedCounts()
+        self._loaded = ComparedCounts()
         self._reference_faults = Counter[str]()
         self.first_leak_s: float | None = None
         """When the first answer with a leak ended, in seconds since the start. None: there is no

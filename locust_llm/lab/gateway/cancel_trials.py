@@ -4,6 +4,7 @@ upstream's log tells when it saw that."""
 import math
 import time
 from collections.abc import Callable, Sequence, Set
+from itertools import product
 from typing import Final
 
 import gevent
@@ -55,8 +56,7 @@ def run_cancel_trials(
     """The delays of each moment."""
     planned = [
         make_cancel_trial(moment, f"{run}-{moment}-{number}", number, waited_s)
-        for moment in MOMENTS
-        for number in range(trials)
+        for moment, number in product(MOMENTS, range(trials))
     ]
     answers = send_trials(address, planned, at_once=len(planned))
     gevent.sleep(waited_s + 1.0 + WORDS_BEHIND * GAP_MS / 1e3 + LOG_WAIT_S)

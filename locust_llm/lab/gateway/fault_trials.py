@@ -3,7 +3,7 @@ gateway."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, count
+from itertools import chain, count, product
 from typing import Final, NamedTuple
 
 import gevent
@@ -119,10 +119,9 @@ def _see_directly(
     run: str,
     trials: int,
 ) -> list[list[Sighting]]:
-    sent = chain.from_iterable(
-        (fault.make_trial("direct", number, run) for number in range(trials)) for fault in faults
-    )
-    return _split(add_requests(send_trials(address, list(sent)), read_log), trials)
+    pairs = product(faults, range(trials))
+    sent = [fault.make_trial("direct", number, run) for fault, number in pairs]
+    return _split(add_requests(send_trials(address, sent), read_log), trials)
 
 
 def _split(sightings: Sequence[Sighting], size: int) -> list[list[Sighting]]:

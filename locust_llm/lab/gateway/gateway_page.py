@@ -167,11 +167,11 @@ def _plot_added_time(results: Sequence[GatewayResult]) -> Iterator[Plot]:
         series = [line for line in series if len(line.x) > 1]
         if not series:
             continue
-        values = np.array([value for line in series for value in line.y], np.float64)
+        values = np.concatenate([np.array(line.y, np.float64) for line in series])
         log = choose_log_base(values) if (values > 0).all() else 0
         limits = {result.limit_ms for result in results}
         marks = tuple(PlotMark(text=f"limit {limit:g} ms", y=limit, hue="slo") for limit in limits)
-        streams = sorted({x for line in series for x in line.x if x is not None})
+        streams = [x for x in max((line.x for line in series), key=len) if x is not None]
         what = TOKENS_IN_WORDS[quantity]
         yield Plot(
             title=f"Added to {what}, p99",
@@ -231,7 +231,10 @@ def _make_rows(
     labels: Iterable[str],
     cell: Callable[[GatewayResult, str], PageCell],
 ) -> tuple[tuple[str, tuple[PageCell, ...]], ...]:
-    return tuple((label, tuple(cell(result, label) for result in results)) for label in labels)
+    def row(label: str) -> tuple[str, tuple[PageCell, ...]]:
+        return label, tuple(cell(result, label) for result in results)
+
+    return tuple(map(row, labels))
 
 
 def _list_labels(
@@ -287,8 +290,12 @@ def _list_added_rows(
             yield f"{what}, {name}", tuple(map(_tell_added, found))
 
 
+def _find_level(result: GatewayResult, name: str) -> AddedLevel | None:
+    return next((one for one in result.levels if _name_level(one) == name), None)
+
+
 def _find_added(result: GatewayResult, name: str, quantity: str) -> AddedTime | None:
-    level = next((one for one in result.levels if _name_level(one) == name), None)
+    level = _find_level(result, name)
     return None if level is None else level.find(quantity)
 
 
@@ -319,10 +326,7 @@ def _make_cost_table(results: Sequence[GatewayResult]) -> PageTable:
     rows = []
     for name in _list_labels(results, lambda result: map(_name_level, result.levels)):
         for label, read in COSTS.items():
-            levels = [
-                next((one for one in result.levels if _name_level(one) == name), None)
-                for result in results
-            ]
+            levels = [_find_level(result, name) for result in results]
             values = [None if level is None else read(level) for level in levels]
             if any(value is not None for value in values):
                 rows.append((f"{label}, {name}", tuple(map(_tell_number, values))))
@@ -361,17 +365,10 @@ def _make_fault_table(results: Sequence[GatewayResult]) -> PageTable:
         return PageCell(NOT_MEASURED) if found is None else _tell_verdict(found)
 
     labels = _list_labels(results, lambda result: map(_label_fault, result.faults))
-    everywhere = [
-        label
-        for label in labels
-        if all(
-            one.verdict == KEPT and one.requests <= 1 and one.blocked_s == 0.0
-            for result in results
-            for one in result.faults
-            if _label_fault(one) == label
-        )
-    ]
-    others = [label for label in labels if label not in everywhere]
+    every_fault = list(chain.from_iterable(result.faults for result in results))
+    special = {_label_fault(one) for one in every_fault if not _is_plainly_kept(one)}
+    everywhere = [label for label in labels if label not in special]
+    others = [label for label in labels if label in special]
     return PageTable(
         "Failures of the upstream, as clients see them",
         _make_rows(results, others, cell),
@@ -380,6 +377,10 @@ def _make_fault_table(results: Sequence[GatewayResult]) -> PageTable:
         more=_make_rows(results, everywhere, cell),
         more_title=f"{format_count(len(everywhere), 'fault')} that every gateway passes on",
     )
+
+
+def _is_plainly_kept(one: FaultVerdict) -> bool:
+    return one.verdict == KEPT and one.requests <= 1 and one.blocked_s == 0.0
 
 
 STYLES: Final = {KEPT: GOOD, RETRIED: OPEN, HIDDEN: LOUD}
@@ -441,23 +442,22 @@ def _make_header_table(results: Sequence[GatewayResult], direction: str, title: 
     labels = _list_labels(
         results, lambda result: (one.name for one in result.headers if one.direction == direction)
     )
-    passed = [
-        label
-        for label in labels
-        if all(
-            (found := find(result, label)) is not None
-            and found.verdict == PASSED
-            and not found.secret
-            for result in results
-            if result.headers
-        )
-    ]
+    measured = [result for result in results if result.headers]
+
+    def is_passed_by_all(label: str) -> bool:
+        return all(_is_plainly_passed(find(result, label)) for result in measured)
+
+    passed = list(filter(is_passed_by_all, labels))
     return PageTable(
         title,
         _make_rows(results, [label for label in labels if label not in passed], cell),
         more=_make_rows(results, passed, cell),
         more_title=f"{format_count(len(passed), 'header')} that every gateway passes on",
     )
+
+
+def _is_plainly_passed(one: HeaderPassage | None) -> bool:
+    return one is not None and one.verdict == PASSED and not one.secret
 
 
 def _tell_passage(one: HeaderPassage) -> PageCell:
@@ -470,13 +470,17 @@ def _tell_passage(one: HeaderPassage) -> PageCell:
 def _make_routing_table(results: Sequence[GatewayResult]) -> PageTable:
     rows = list[tuple[str, tuple[PageCell, ...]]]()
     for by in _list_labels(results, lambda result: (one.by for one in result.spread)):
-        spreads = [next((one for one in result.spread if one.by == by), None) for result in results]
+        spreads = [_find_spread(result, by) for result in results]
         rows.append((f"sessions with {by}", tuple(map(_tell_spread, spreads))))
     deaths = [result.death for result in results]
     if any(deaths):
         rows.append(("streams of a replica that died", tuple(map(_tell_death, deaths))))
         rows.append(("requests after its death", tuple(map(_tell_recovery, deaths))))
     return PageTable("Replicas", tuple(rows))
+
+
+def _find_spread(result: GatewayResult, by: str) -> SessionSpread | None:
+    return next((one for one in result.spread if one.by == by), None)
 
 
 def _tell_spread(one: SessionSpread | None) -> PageCell:
