@@ -171,7 +171,8 @@ def _plot_added_time(results: Sequence[GatewayResult]) -> Iterator[Plot]:
         log = choose_log_base(values) if (values > 0).all() else 0
         limits = {result.limit_ms for result in results}
         marks = tuple(PlotMark(text=f"limit {limit:g} ms", y=limit, hue="slo") for limit in limits)
-        streams = [x for x in max((line.x for line in series), key=len) if x is not None]
+        longest = max(series, key=lambda line: len(line.x))
+        streams = [x for x in longest.x if x is not None]
         what = TOKENS_IN_WORDS[quantity]
         yield Plot(
             title=f"Added to {what}, p99",
