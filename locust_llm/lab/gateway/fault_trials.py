@@ -119,8 +119,9 @@ def _see_directly(
     run: str,
     trials: int,
 ) -> list[list[Sighting]]:
-    pairs = product(faults, range(trials))
-    sent = [fault.make_trial("direct", number, run) for fault, number in pairs]
+    sent = [
+        fault.make_trial("direct", number, run) for fault, number in product(faults, range(trials))
+    ]
     return _split(add_requests(send_trials(address, sent), read_log), trials)
 
 
