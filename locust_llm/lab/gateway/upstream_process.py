@@ -13,6 +13,8 @@ from typing import Final, Self
 
 MODULE: Final = "locust_llm.lab.gateway.timed_upstream"
 BACKLOG: Final = 4096
+START_S: Final = 20.0
+READ_BYTES: Final = 4096
 PATIENCE_S: Final = 2.0
 """A process is killed after so long."""
 
@@ -55,6 +57,19 @@ class UpstreamReplica:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def near_host(self) -> str:
+        """The address by which this machine reaches it."""
+        return "127.0.0.1" if self.host in ("", "0.0.0.0") else self.host
+
+    def wait_until_it_answers(self) -> None:
+        """Raises OSError if it does not within START_S."""
+        with socket.create_connection((self.near_host, self.port), START_S) as connection:
+            connection.settimeout(START_S)
+            connection.sendall(b"GET /gwbench/clock HTTP/1.1\r\nHost: gwbench\r\n\r\n")
+            if not connection.recv(READ_BYTES):
+                raise OSError("the timed upstream ended when it was started")
+
     def kill(self) -> None:
         """End it as a crash would: the kernel closes its connections."""
         with suppress(ProcessLookupError):
@@ -93,6 +108,8 @@ class UpstreamReplicas:
             for number in range(count):
                 own = port + number if port else 0
                 self._replicas.append(UpstreamReplica(folder, number, own, host))
+            for replica in self._replicas:
+                replica.wait_until_it_answers()
         except BaseException:
             self.close()
             raise
@@ -111,8 +128,7 @@ class UpstreamReplicas:
 
     @property
     def urls(self) -> Sequence[str]:
-        host = "127.0.0.1" if self._replicas[0].host in ("", "0.0.0.0") else self._replicas[0].host
-        return [f"http://{host}:{replica.port}" for replica in self._replicas]
+        return [f"http://{replica.near_host}:{replica.port}" for replica in self._replicas]
 
     def kill(self, number: int) -> None:
         """End one replica as a crash would."""
@@ -122,7 +138,9 @@ class UpstreamReplicas:
         """Start a replica again at its port, after ``kill``. Its log goes on. Raises OSError."""
         old = self._replicas[number]
         old.close()
-        self._replicas[number] = UpstreamReplica(self.folder, number, old.port, old.host)
+        replica = UpstreamReplica(self.folder, number, old.port, old.host)
+        self._replicas[number] = replica
+        replica.wait_until_it_answers()
 
     def close(self) -> None:
         for replica in self._replicas:
