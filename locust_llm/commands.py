@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "simulate": "locust_llm.simulator.simulate_command:run_simulate",
     "check": "locust_llm.check_command:run_check",
     "canary": "locust_llm.lab.canary.canary_command:run_canary",
+    "gateway": "locust_llm.lab.gateway.gateway_command:run_gateway",
     "selftest": "locust_llm.selftest_command:run_selftest",
     "report": "locust_llm.report.report_command:run_report_command",
     "figure": "locust_llm.report.figure_command:run_figure_command",
@@ -66,6 +67,7 @@ Test a server:
   verify          check in five minutes whether answers stay right under load
   probe           identify the scheduler of a server, in one to six minutes
   canary HOST     watch a shared server for the prefill load of other users
+  gateway         measure what a proxy, router or gateway adds, changes and hides
 
 Read results:
   report DIR      make the reports of a run again from its records

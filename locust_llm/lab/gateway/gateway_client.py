@@ -5,9 +5,11 @@ The connection, the reading thread and the first reading of the answer are the l
 What that makes of an answer stands for what a client library would notice.
 """
 
+import socket
 import time
 from array import array
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -72,7 +74,17 @@ def make_address(
     """Raises OSError for a file of certificates."""
     base = normalise_base_url(url)
     target = make_target(base, verify, None)
+    if target.tls is None:
+        # else only one of two ways would look a name up for each connection
+        target = msgspec.structs.replace(target, host=_look_up(target.host, target.port))
     return GatewayAddress(name, base, target, tuple((headers or {}).items()), model)
+
+
+def _look_up(host: str, port: int) -> str:
+    """The first address of a name. A name that has none stays, and its connections fail."""
+    with suppress(OSError, UnicodeError):
+        return str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
+    return host
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,568 @@
+"""Command ``locust-llm gateway``: what a proxy, router or gateway adds, changes and hides. Parses its
+options, starts the timed upstream, and runs the parts one after the other."""
+
+import locust_llm.locust_adapter.command_line_parser  # first: Locust patches before the network is imported
+
+# isort: split
+import argparse
+import os
+import platform
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Final, NamedTuple
+
+import gevent
+from msgspec.structs import replace
+
+import locust_llm
+from locust_llm.client.request_exchange import UserConnection
+from locust_llm.client.tls_settings import find_trusted_certificates
+from locust_llm.exit_status import BY_RULES, ExitStatus, fail, worst_exit_status
+from locust_llm.files.json_file import replace_file
+from locust_llm.locust_adapter.command_line_parser import add_access_options, read_access_options
+from locust_llm.locust_adapter.option_names_of_other_tools import unknown_options
+from locust_llm.records.outcomes import OK
+from locust_llm.settings.server_address import normalise_base_url
+from locust_llm.text.console import write_console
+from locust_llm.text.format import print_json
+from locust_llm.text.sanitise import sanitise_text
+
+from .added_levels import LevelRun, LevelRunner
+from .cancel_trials import run_cancel_trials
+from .change_trials import TRIALS, ChangesFound, run_change_trials
+from .fault_trials import run_fault_trials
+from .gateway_client import DIRECT, Exchange, GatewayAddress, exchange_script, make_address
+from .gateway_result import RESULT_NAME, AddedLevel, GatewayResult, encode_gateway_result
+from .gateway_rules import GatewayRule, judge_gateway_rules, parse_gateway_rule
+from .gateway_text import format_gateway_table, name_load
+from .header_trials import run_death_trial, run_header_trial, run_spread_trials
+from .process_cost import ProcessUse, find_container_pid, read_process_use
+from .trial_request import TrialAddress
+from .upstream_log import UpstreamRequest, read_upstream_log
+from .upstream_process import UpstreamReplicas
+from .upstream_script import UpstreamScript
+
+CHANGES: Final = "changes"
+FAULTS: Final = "faults"
+CANCELS: Final = "cancels"
+ROUTING: Final = "routing"
+TIMES: Final = "times"
+PARTS: Final = (CHANGES, FAULTS, CANCELS, ROUTING, TIMES)
+LEVELS: Final = (1, 4, 16, 64, 100, 200)
+RATES: Final = (25, 50, 100, 200)
+SHARE_OF_STREAMS: Final = 0.75
+"""Levels of streams get this share of the time for levels, levels of requests/s the rest."""
+LEAST_LEVEL_S: Final = 4.0
+FEW_TRIALS: Final = 5
+SHORT_S: Final = 120.0
+"""A shorter run has fewer trials of changes."""
+PREFLIGHT_S: Final = 10.0
+LOG_S: Final = 2.0
+LINE_CHARS: Final = 300
+UNITS_S: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+CONFIGURE: Final = (
+    "point its backend to {url} (deploy/gateway has configurations of nginx, HAProxy, Caddy and "
+    "LiteLLM)"
+)
+
+
+class GatewayOption(NamedTuple):
+    """One ``--gateway``."""
+
+    name: str
+    url: str
+    pid: int | None = None
+
+
+class GatewayPlan(NamedTuple):
+    """What the options ask for."""
+
+    gateways: tuple[GatewayOption, ...]
+    upstream_host: str
+    upstream_port: int
+    replicas: int
+    limit_ms: float
+    time_s: float
+    levels: tuple[int, ...]
+    rates: tuple[float, ...]
+    parts: tuple[str, ...]
+    rules: tuple[GatewayRule, ...]
+    model: str
+    folder: Path
+    headers: Mapping[str, str]
+    verify: bool | str
+
+
+class PreflightFailed(Exception):
+    """The gateway cannot be measured. Its text is a sentence for the user."""
+
+
+def run_gateway(words: list[str]) -> int:
+    parser = _make_parser()
+    if refusal := unknown_options(words, parser._option_string_actions):
+        return fail(refusal)
+    options = parser.parse_args(words)
+    say = partial(write_console, out=sys.stderr if options.json else None)
+    try:
+        plan = _read_plan(options)
+        plan.folder.mkdir(parents=True, exist_ok=True)
+        replicas = UpstreamReplicas(
+            plan.folder, plan.replicas, plan.upstream_port, plan.upstream_host
+        )
+    except (OSError, ValueError) as error:
+        return fail(sanitise_text(str(error), most=LINE_CHARS))
+    with replicas:
+        results = list[GatewayResult]()
+        for option in plan.gateways:
+            bench = GatewayBench(plan, option, replicas, say)
+            try:
+                bench.check_way()
+            except PreflightFailed as error:
+                return fail(str(error))
+            results.append(bench.measure())
+    for result in results:
+        folder = plan.folder if len(results) == 1 else plan.folder / _name_folder(result.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(folder / RESULT_NAME, encode_gateway_result(result))
+        say("\n" + format_gateway_table(result))
+    say(f"\nresult: {plan.folder}\n")
+    if options.json:
+        print_json(results)
+    verdicts = [rule.verdict for result in results for rule in result.rules]
+    return worst_exit_status([ExitStatus.OK, *(BY_RULES[verdict] for verdict in verdicts)])
+
+
+class GatewayBench:
+    """The run of one gateway."""
+
+    def __init__(
+        self,
+        plan: GatewayPlan,
+        option: GatewayOption,
+        replicas: UpstreamReplicas,
+        say: Callable[[str], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._plan = plan
+        self._option = option
+        self._replicas = replicas
+        self._say = say
+        self._clock = clock
+        self._direct = make_address(
+            DIRECT, replicas.urls[0], plan.headers, model=plan.model, verify=plan.verify
+        )
+        self._through = make_address(
+            option.name, option.url, plan.headers, model=plan.model, verify=plan.verify
+        )
+        self._run = f"{option.name}-{os.getpid()}"
+        self._server = ""
+
+    # -- before the run
+
+    def check_way(self) -> None:
+        """Send one request through the gateway. Raises PreflightFailed unless our upstream answers
+        it, on this machine's clock."""
+        script = UpstreamScript(id=f"{self._run}-preflight", ttft_ms=1, gap_ms=1, tokens=2)
+        line = UserConnection()
+        exchange = exchange_script(line, self._through, script, stream=False, timeout_s=PREFLIGHT_S)
+        line.close()
+        answer = exchange.parse()
+        name = f"the gateway {self._option.name} at {self._option.url}"
+        if answer.status is None:
+            raise PreflightFailed(
+                sanitise_text(
+                    f"{name} gave no answer ({exchange.outcome}: {exchange.message}); start it, or "
+                    f"give its address with --gateway",
+                    most=LINE_CHARS,
+                )
+            )
+        reached = self._wait_for_row(script.id)
+        if reached is None:
+            raise PreflightFailed(
+                sanitise_text(
+                    f"{name} answered HTTP {answer.status}, but its request did not reach the "
+                    f"upstream: {CONFIGURE.format(url=self._replicas.urls[0])}",
+                    most=LINE_CHARS,
+                )
+            )
+        if exchange.outcome != OK:
+            raise PreflightFailed(
+                sanitise_text(
+                    f"{name} reached the upstream, and yet the client got {exchange.outcome}: "
+                    f"{exchange.message}",
+                    most=LINE_CHARS,
+                )
+            )
+        self._check_clock(exchange, name)
+        server = answer.header("server")
+        self._server = "" if server == "gwbench" else server
+
+    def _check_clock(self, exchange: Exchange, name: str) -> None:
+        """Raises PreflightFailed where the upstream that answered has another clock."""
+        times = exchange.times()
+        received_ns = times.received_ns
+        if received_ns is None:
+            raise PreflightFailed(
+                f"{name} changes the text of answers, so their times cannot be read: switch off "
+                f"what rewrites text"
+            )
+        if not exchange.sent_ns <= received_ns <= exchange.ended_ns:
+            raise PreflightFailed(
+                f"{name} got its answer from an upstream with another clock, so times per token "
+                f"cannot be measured: {CONFIGURE.format(url=self._replicas.urls[0])}"
+            )
+
+    def _wait_for_row(self, identity: str) -> UpstreamRequest | None:
+        until = self._clock() + LOG_S
+        while True:
+            for row in self._read_log():
+                if row.id == identity:
+                    return row
+            if self._clock() > until:
+                return None
+            gevent.sleep(0.1)
+
+    def _read_log(self) -> Sequence[UpstreamRequest]:
+        return read_upstream_log(self._replicas.folder)
+
+    # -- the run
+
+    def measure(self) -> GatewayResult:
+        plan = self._plan
+        began = self._clock()
+        result = GatewayResult(
+            name=self._option.name,
+            url=self._option.url,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            version=locust_llm.__version__,
+            machine=describe_machine(),
+            server=self._server,
+            limit_ms=plan.limit_ms,
+        )
+        lost_chunks: int | None = None
+        if CHANGES in plan.parts:
+            found = self._find_changes()
+            result = replace(result, changes=found.changes, direct_changes=found.direct_changes)
+            lost_chunks = found.lost_chunks
+        result = self._measure_behaviour(result)
+        if TIMES in plan.parts:
+            left_s = plan.time_s / len(plan.gateways) - (self._clock() - began)
+            levels, notes, lost = self._measure_levels(left_s)
+            result = replace(result, levels=levels, notes=(*result.notes, *notes))
+            lost_chunks = (lost_chunks or 0) + lost
+        busy = describe_busy_machine(os.getloadavg()[0], os.cpu_count() or 1)
+        result = replace(result, notes=(*result.notes, *filter(None, [busy])))
+        return replace(result, rules=judge_gateway_rules(plan.rules, result, lost_chunks))
+
+    def _tell(self, what: str) -> None:
+        self._say(f"{self._option.name}: {what}\n")
+
+    def _find_changes(self) -> ChangesFound:
+        self._tell("changes of streams")
+        trials = FEW_TRIALS if self._plan.time_s < SHORT_S else TRIALS
+        return run_change_trials(self._direct, self._through, f"{self._run}-changes", trials)
+
+    def _measure_behaviour(self, result: GatewayResult) -> GatewayResult:
+        """Failures, cancellations, headers and routing."""
+        parts = self._plan.parts
+        direct = self._make_trial_address(self._direct)
+        through = self._make_trial_address(self._through)
+        if FAULTS in parts:
+            self._tell("failures of the upstream")
+            faults = run_fault_trials(direct, through, self._read_log, f"{self._run}-faults")
+            result = replace(result, faults=faults)
+        if CANCELS in parts:
+            self._tell("cancellations")
+            cancels = run_cancel_trials(through, self._read_log, f"{self._run}-cancels")
+            result = replace(result, cancels=cancels)
+        if ROUTING in parts:
+            self._tell("headers and routing")
+            headers = run_header_trial(direct, through, self._read_log, f"{self._run}-headers")
+            result = replace(result, headers=headers)
+            count = len(self._replicas)
+            if count > 1:
+                spread = run_spread_trials(through, count, f"{self._run}-spread")
+                death = run_death_trial(
+                    through, self._replicas, self._read_log, f"{self._run}-death"
+                )
+                result = replace(result, spread=spread, death=death)
+        return result
+
+    def _make_trial_address(self, address: GatewayAddress) -> TrialAddress:
+        return TrialAddress(address.url, address.model, dict(address.headers), self._plan.verify)
+
+    def _measure_levels(self, left_s: float) -> tuple[tuple[AddedLevel, ...], list[str], int]:
+        """(levels, notes, lost chunks)."""
+        plan = self._plan
+        runner = LevelRunner(
+            self._direct,
+            self._through,
+            f"{self._run}-times",
+            self._read_use,
+            plan.limit_ms,
+            Random(self._run),
+        )
+        rates_share = 1 - SHARE_OF_STREAMS if plan.rates else 0.0
+        runs = list[LevelRun]()
+        notes = list[str]()
+        try:
+            self._tell("time added to new connections")
+            setup = runner.measure_setup()
+            each_s = max(LEAST_LEVEL_S, left_s * (1 - rates_share) / max(1, len(plan.levels)))
+            for streams in plan.levels:
+                self._tell(f"time added at {streams} streams")
+                runs.append(runner.measure_streams(streams, each_s))
+                notes += _tell_run(runs[-1])
+                if runs[-1].last:
+                    break
+            each_s = max(LEAST_LEVEL_S, left_s * rates_share / max(1, len(plan.rates)))
+            for rate in plan.rates:
+                self._tell(f"time added at {rate:g} requests/s")
+                runs.append(runner.measure_rate(rate, each_s))
+                notes += _tell_run(runs[-1])
+                if runs[-1].last:
+                    break
+        finally:
+            runner.close()
+        levels = [run.level for run in runs]
+        if setup is not None and levels:
+            levels[0] = replace(levels[0], added=(*levels[0].added, setup))
+        return tuple(levels), notes, sum(run.lost for run in runs)
+
+    def _read_use(self) -> ProcessUse | None:
+        return None if self._option.pid is None else read_process_use(self._option.pid)
+
+
+def _tell_run(run: LevelRun) -> list[str]:
+    load = name_load(run.level)
+    notes = [f"at {load} {run.note}"] if run.note else []
+    if run.lost:
+        notes.append(f"at {load} {run.lost} chunks were lost of answers that ended well")
+    if run.direct_failed:
+        notes.append(
+            f"at {load} {run.direct_failed} requests failed without the gateway: the machine was "
+            f"too busy"
+        )
+    return notes
+
+
+def describe_busy_machine(load: float, cpus: int) -> str:
+    """Empty: the machine had time."""
+    if load <= cpus:
+        return ""
+    return f"the machine was busy (load average {load:.1f} on {cpus} CPUs): high percentiles tell its state too"
+
+
+def describe_machine() -> str:
+    return f"{os.cpu_count()} CPUs, {platform.machine()}, {platform.system()} {platform.release()}"
+
+
+def _name_folder(name: str) -> str:
+    return re.sub(r"[^\w.-]+", "_", name) or "gateway"
+
+
+# -- options ---------------------------------------------------------------------------------------
+
+
+def parse_gateway_time(text: str) -> float:
+    """Parses ``5ms``, ``20s``, ``5m`` or ``20`` (seconds) into seconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s|m|h)?", text.strip())
+    if match is None or not 0 < float(match[1]) * UNITS_S[match[2] or "s"] <= 86_400:
+        raise argparse.ArgumentTypeError(f"takes a time such as 5ms, 20s or 5m, got {text}")
+    return float(match[1]) * UNITS_S[match[2] or "s"]
+
+
+def parse_numbers(text: str) -> tuple[float, ...]:
+    """Parses ``1,16,64``; empty: none."""
+    try:
+        numbers = tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"takes numbers such as 1,16,64, got {text}") from None
+    if any(not 0 < number <= 10_000 for number in numbers):
+        raise argparse.ArgumentTypeError(f"must be from 1 to 10,000, got {text}")
+    return numbers
+
+
+def parse_parts(text: str) -> tuple[str, ...]:
+    parts = tuple(part.strip() for part in text.split(",") if part.strip())
+    unknown = [part for part in parts if part not in PARTS]
+    if unknown or not parts:
+        raise argparse.ArgumentTypeError(f"takes some of {','.join(PARTS)}, got {text}")
+    return parts
+
+
+def parse_upstream(text: str) -> tuple[str, int]:
+    """(address, port) of ``9000`` or ``0.0.0.0:9000``. Raises ValueError with a sentence."""
+    if "//" in text:
+        raise ValueError(
+            f"--upstream {text}: it takes the port at which this command starts the upstream, as "
+            f"times per token need one clock; run it on the machine of the upstream"
+        )
+    host, _, port = text.rpartition(":")
+    if not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ValueError(f"--upstream takes a port, such as 9000 or 0.0.0.0:9000, got {text}")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def name_gateways(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """(name, URL) of each ``[NAME=]URL``. Raises ValueError with a sentence."""
+    named = list[tuple[str, str]]()
+    for text in texts:
+        match = re.fullmatch(r"(?:([\w .-]+)=)?(.+)", text.strip())
+        if match is None:
+            raise ValueError(f"--gateway takes [NAME=]URL, got {text!r}")
+        url = normalise_base_url(match[2])
+        named.append((match[1] or url.partition("://")[2], url))
+    names = [name for name, _ in named]
+    if len(set(names)) < len(names) or DIRECT in names:
+        raise ValueError(f"each --gateway needs a name of its own, and none is called {DIRECT}")
+    return named
+
+
+def _read_plan(options: argparse.Namespace) -> GatewayPlan:
+    """Raises OSError and ValueError."""
+    named = name_gateways(options.gateway)
+    options.address = None
+    options.host = named[0][1]
+    headers = read_access_options(options)
+    pids = [*options.pid, *map(find_container_pid, options.container)]
+    if len(pids) > len(named):
+        raise ValueError("give at most one --pid or --container for each --gateway, in their order")
+    pids += [None] * (len(named) - len(pids))
+    gateways = [GatewayOption(name, url, pid) for (name, url), pid in zip(named, pids, strict=True)]
+    missing = [pid for pid in pids if pid is not None and read_process_use(pid) is None]
+    if missing:
+        raise ValueError(f"--pid {missing[0]}: there is no such process, or it cannot be looked at")
+    host, port = parse_upstream(options.upstream)
+    folder = options.output or Path("reports") / f"gateway-{time.strftime('%Y%m%d-%H%M%S')}"
+    return GatewayPlan(
+        gateways=tuple(gateways),
+        upstream_host=host,
+        upstream_port=port,
+        replicas=options.replicas,
+        limit_ms=options.limit * 1e3,
+        time_s=options.time,
+        levels=tuple(int(number) for number in options.levels),
+        rates=options.rates,
+        parts=options.parts,
+        rules=tuple(map(parse_gateway_rule, options.slo)),
+        model=options.model,
+        folder=folder,
+        headers=headers,
+        verify=False if options.insecure else find_trusted_certificates(),
+    )
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="locust-llm gateway",
+        description=(
+            "Measure what a proxy, router or gateway adds to answers, changes in them and hides. "
+            "The command starts a timed upstream, to which the gateway must forward."
+        ),
+        epilog=(
+            "example: locust-llm gateway --gateway nginx=localhost:8080 --upstream 9000 "
+            "--slo 'added_ttft p99 < 5ms'"
+        ),
+    )
+    add = parser.add_argument
+    add(
+        "--gateway",
+        action="append",
+        required=True,
+        metavar="[NAME=]URL",
+        help="address of the gateway; repeat it to compare several",
+    )
+    add(
+        "--upstream",
+        default="9000",
+        metavar="[ADDR:]PORT",
+        help="port at which the timed upstream listens (default: 9000 at 127.0.0.1)",
+    )
+    add(
+        "--replicas",
+        type=int,
+        choices=range(1, 17),
+        default=1,
+        metavar="N",
+        help="upstreams, at ports in a row; with two or more, the routing is tested too (default: 1)",
+    )
+    add(
+        "--pid",
+        type=int,
+        action="append",
+        default=[],
+        metavar="PID",
+        help="process of the gateway, whose CPU and memory are measured",
+    )
+    add(
+        "--container",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="container of the gateway, instead of --pid",
+    )
+    add(
+        "--limit",
+        type=parse_gateway_time,
+        default=0.005,
+        metavar="TIME",
+        help="raise the load until p99 of the added time passes this (default: 5ms)",
+    )
+    add(
+        "--levels",
+        type=parse_numbers,
+        default=LEVELS,
+        metavar="N,N,...",
+        help=f"numbers of streams at once (default: {','.join(map(str, LEVELS))})",
+    )
+    add(
+        "--rates",
+        type=parse_numbers,
+        default=RATES,
+        metavar="N,N,...",
+        help=f"short requests per second, '' for none (default: {','.join(map(str, RATES))})",
+    )
+    add(
+        "--parts",
+        type=parse_parts,
+        default=PARTS,
+        metavar="PART,...",
+        help=f"parts of the test (default: {','.join(PARTS)})",
+    )
+    add(
+        "--slo",
+        action="append",
+        default=[],
+        metavar="RULE",
+        help="rule such as 'added_ttft p99 < 5ms' or 'hidden_failures == 0'; repeatable",
+    )
+    add(
+        "-t",
+        "--time",
+        type=parse_gateway_time,
+        default=300.0,
+        metavar="TIME",
+        help="time of the whole test (default: 5m)",
+    )
+    add("--model", default="gwbench", help="model to request (default: %(default)s)")
+    add(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="folder for the result (default: reports/gateway-<time>)",
+    )
+    add(
+        "--json",
+        action="store_true",
+        help="print the results as JSON at the end, and all else to standard error",
+    )
+    add_access_options(parser)
+    return parser

@@ -1,0 +1,86 @@
+"""Process cost: CPU seconds and memory of the gateway's process and its children, from /proc."""
+
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+PROC: Final = Path("/proc")
+ENGINES: Final = ("docker", "podman")
+ASK_S: Final = 10.0
+KIB: Final = 1024
+
+
+class ProcessUse(NamedTuple):
+    """What a process and its descendants have used so far, and hold now."""
+
+    cpu_s: float
+    memory_mb: float
+    """Each shared page counts once (PSS) where the kernel reports that."""
+
+
+def read_process_use(
+    pid: int, proc: Path = PROC, ticks_per_s: float = os.sysconf("SC_CLK_TCK")
+) -> ProcessUse | None:
+    """None: there is no such process, or this user may not look at it."""
+    cpu_s = 0.0
+    memory_mb = 0.0
+    found = False
+    for each in list_process_tree(pid, proc):
+        with suppress(OSError, ValueError, IndexError):
+            fields = _read_stat(proc / str(each))
+            cpu_s += (int(fields[11]) + int(fields[12])) / ticks_per_s
+            memory_mb += _read_memory_mb(proc / str(each))
+            found = True
+    return ProcessUse(cpu_s, memory_mb) if found else None
+
+
+def list_process_tree(pid: int, proc: Path = PROC) -> list[int]:
+    """The process, its children, their children and so on."""
+    children = dict[int, list[int]]()
+    for folder in proc.glob("[0-9]*"):
+        with suppress(OSError, ValueError, IndexError):
+            parent = int(_read_stat(folder)[1])
+            children.setdefault(parent, []).append(int(folder.name))
+    tree = [pid]
+    for each in tree:
+        tree += children.get(each, [])
+    return tree
+
+
+def _read_stat(folder: Path) -> Sequence[str]:
+    """The fields of proc(5) from the state on. The name before them may hold blanks."""
+    return (folder / "stat").read_text().rpartition(")")[2].split()
+
+
+def _read_memory_mb(folder: Path) -> float:
+    with suppress(OSError):
+        return _find_kib(folder / "smaps_rollup", "Pss:") / KIB
+    return _find_kib(folder / "status", "VmRSS:") / KIB
+
+
+def _find_kib(path: Path, name: str) -> int:
+    """Raises OSError, also where the line is missing."""
+    for line in path.read_text().splitlines():
+        if line.startswith(name):
+            return int(line.split()[1])
+    raise OSError(f"no {name} in {path}")
+
+
+def find_container_pid(
+    name: str, run: Callable[..., "subprocess.CompletedProcess[str]"] = subprocess.run
+) -> int:
+    """The process of a container's begin, asked of Docker or Podman. Raises ValueError with a
+    sentence."""
+    for engine in ENGINES:
+        command = [engine, "inspect", "--format", "{{.State.Pid}}", name]
+        with suppress(OSError, subprocess.TimeoutExpired, ValueError):
+            asked = run(command, capture_output=True, text=True, timeout=ASK_S, check=False)
+            if asked.returncode == 0 and int(asked.stdout) > 0:
+                return int(asked.stdout)
+    raise ValueError(
+        f"--container {name}: neither {' nor '.join(ENGINES)} reports a running container of this "
+        f"name; give its process with --pid"
+    )

@@ -1,0 +1,102 @@
+"""Rules about a gateway: their grammar, and their verdicts by intervals and counts."""
+
+import pytest
+
+from locust_llm.lab.gateway.cancel_delay import BEFORE_FIRST, CancelDelay
+from locust_llm.lab.gateway.gateway_result import AddedLevel, AddedTime, GatewayResult, StreamChange
+from locust_llm.lab.gateway.gateway_rules import judge_gateway_rules, parse_gateway_rule
+from locust_llm.lab.gateway.hidden_failures import HIDDEN, KEPT, STREAMED, FaultVerdict
+
+
+def added(p99_ms: float, low: float | None = None, high: float | None = None) -> AddedTime:
+    ends = None if low is None or high is None else (low, high)
+    return AddedTime(
+        quantity="ttft", samples=500, p50_ms=p99_ms / 2, p99_ms=p99_ms, p50_interval_ms=ends,
+        p99_interval_ms=ends,
+    )  # fmt: skip
+
+
+def result(*levels: AddedLevel, **more: object) -> GatewayResult:
+    return GatewayResult(
+        name="a",
+        url="http://a",
+        started="",
+        version="",
+        levels=levels,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def judge(text: str, found: GatewayResult, lost: int | None = 0) -> tuple[str, str]:
+    (verdict,) = judge_gateway_rules([parse_gateway_rule(text)], found, lost)
+    assert verdict.rule == text
+    return verdict.verdict, verdict.value
+
+
+def test_an_interval_decides() -> None:
+    found = result(AddedLevel(streams=16, added=(added(4.0, 3.0, 5.0),)))
+    assert judge("added_ttft p99 < 6ms", found) == ("PASS", "4 ms (3 to 5) at 16 streams")
+    assert judge("added_ttft p99 < 2ms", found)[0] == "FAIL"
+    assert judge("added_ttft p99 < 0.002s", found)[0] == "FAIL"
+    assert judge("added_ttft p99 < 4500us", found)[0] == "INCONCLUSIVE"
+    assert judge("added_ttft p50 <= 5ms", found)[0] == "PASS"
+    assert judge("added_token p99 < 6ms", found) == ("INCONCLUSIVE", "not measured")
+    no_interval = result(AddedLevel(streams=1, added=(added(4.0),)))
+    assert judge("added_ttft p99 < 6ms", no_interval) == (
+        "INCONCLUSIVE",
+        "4 ms at 1 stream, without an interval",
+    )
+
+
+def test_a_rule_is_for_each_load_unless_it_names_some() -> None:
+    found = result(
+        AddedLevel(streams=16, added=(added(1.0, 0.9, 1.1),)),
+        AddedLevel(streams=64, added=(added(9.0, 8.0, 9.9),)),
+        AddedLevel(requests_per_s=50, added=(added(2.0, 1.9, 2.1),)),
+    )
+    assert judge("added_ttft p99 < 5ms", found) == ("FAIL", "9 ms (8 to 9.9) at 64 streams")
+    assert judge("added_ttft{streams=16} p99 < 5ms", found)[0] == "PASS"
+    assert judge("added_ttft{streams=16..64} p99 < 5ms", found)[0] == "FAIL"
+    assert judge("added_ttft{streams=100..} p99 < 5ms", found)[0] == "INCONCLUSIVE"
+
+
+def test_counts() -> None:
+    def verdict(kind: str) -> FaultVerdict:
+        return FaultVerdict(
+            fault="http_500", mode=STREAMED, verdict=kind, direct="", through="", trials=3,
+            agreed=3, requests=1,
+        )  # fmt: skip
+
+    cancel = CancelDelay(
+        moment=BEFORE_FIRST, sent=5, delays_ms=(1.0,), never=4, unknown=0, waited_s=3.0
+    )
+    change = StreamChange(kind="merged", what="", seen=3, of=20)
+    found = result(faults=(verdict(KEPT), verdict(HIDDEN)), cancels=(cancel,), changes=(change,))
+    assert judge("hidden_failures == 0", found) == ("FAIL", "1")
+    assert judge("hidden_failures <= 1", found) == ("PASS", "1")
+    assert judge("unseen_cancellations == 0", found) == ("FAIL", "4")
+    assert judge("changed_streams == 0", found) == ("FAIL", "1")
+    assert judge("lost_chunks == 0", found, 7) == ("FAIL", "7")
+    assert judge("lost_chunks == 0", found, None) == ("INCONCLUSIVE", "not measured")
+    assert judge("hidden_failures == 0", result()) == ("INCONCLUSIVE", "not measured")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("hello", "is no rule"),
+        ("ttft p99 < 5ms", "unknown metric ttft"),
+        ("added_ttf p99 < 5ms", "did you mean added_ttft"),
+        ("added_ttft p99 == 5ms", "cannot be compared with =="),
+        ("added_ttft < 5ms", "needs p50 or p99 and a time"),
+        ("added_ttft p95 < 5ms", "needs p50 or p99 and a time"),
+        ("added_ttft p99 < 5", "needs p50 or p99 and a time"),
+        ("hidden_failures p99 == 0", "is a count"),
+        ("hidden_failures => 0", "cannot be compared with =>"),
+        ("added_ttft{streams=a} p99 < 5ms", "is no rule"),
+        ("added_ttft{streams=9..1} p99 < 5ms", "no value lies in"),
+    ],
+)
+def test_mistakes_are_explained(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        parse_gateway_rule(text)
