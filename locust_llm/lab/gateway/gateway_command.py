@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
@@ -134,8 +135,8 @@ def run_gateway(words: list[str]) -> int:
     say(f"\nresult: {plan.folder}\n")
     if options.json:
         print_json(results)
-    verdicts = [rule.verdict for result in results for rule in result.rules]
-    return worst_exit_status([ExitStatus.OK, *(BY_RULES[verdict] for verdict in verdicts)])
+    rules = chain.from_iterable(result.rules for result in results)
+    return worst_exit_status([ExitStatus.OK, *(BY_RULES[rule.verdict] for rule in rules)])
 
 
 class GatewayBench:

@@ -69,7 +69,8 @@ def parse_gateway_rule(text: str) -> GatewayRule:
             f"SLO {text.strip()[:80]!r} is no rule: write 'added_ttft p99 < 5ms' or "
             f"'hidden_failures == 0'"
         )
-    word, stat, op, unit = match["word"], match["stat"] or "", match["op"], match["unit"]
+    word, stat, op, unit = match.group("word", "stat", "op", "unit")
+    stat = stat or ""
     names = (*TIMES, *COUNTS)
     if word not in names:
         raise ValueError(

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 from .cancel_delay import MOMENTS
@@ -40,15 +41,14 @@ def _tell_levels(levels: Sequence[AddedLevel]) -> Iterator[str]:
         return
     head = ("load", "added to first token p50", "p99", "to further tokens p50", "p99",
         "to the whole answer p50", "p99")  # fmt: skip
-    rows = [list(_make_row(level)) for level in levels]
-    widths = [
-        max(len(head[place]), *(len(row[place]) for row in rows)) for place in range(len(head))
-    ]
-    yield "  ".join(text.rjust(width) for text, width in zip(head, widths, strict=True))
+    rows = [head, *(tuple(_make_row(level)) for level in levels)]
+    columns = zip(*rows, strict=True)
+    widths = [max(map(len, column)) for column in columns]
     for row in rows:
         yield "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True))
-    errors = [added.error_ms for level in levels for added in level.added]
-    yield f"times in ms; the error of one value is up to {max(errors, default=0.0):.2f} ms"
+    times = chain.from_iterable(level.added for level in levels)
+    error_ms = max((added.error_ms for added in times), default=0.0)
+    yield f"times in ms; the error of one value is up to {error_ms:.2f} ms"
     for level in levels:
         if (setup := level.find(SETUP)) is not None:
             yield f"added to a new connection: {setup.p50_ms:.3f} ms (p99 {setup.p99_ms:.3f})"
