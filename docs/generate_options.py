@@ -52,6 +52,7 @@ GUIDES: Final = {
     "simulate": "../../how-to/simulator.md",
     "check": "../../get-started/quickstart.md",
     "canary": "../../how-to/canary.md",
+    "gateway": "../../how-to/gateway.md",
     "selftest": "../../accuracy.md",
     "report": "../reports.md",
     "figure": "../reports.md",

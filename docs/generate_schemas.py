@@ -15,6 +15,7 @@ import locust_llm
 from locust_llm.check_command import CheckFinding
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.canary.canary_session import CanaryResult
+from locust_llm.lab.gateway.gateway_result import GatewayResult
 from locust_llm.lab.history.history_command import HistoryResult
 from locust_llm.lab.interop.audit_command import AuditedLoad
 from locust_llm.lab.interop.export_command import ExportedFile
@@ -49,6 +50,7 @@ JSON_OUTPUTS: Final = {
     "check": list[CHECK_FINDING],  # type: ignore[valid-type]
     "compare": Comparison,
     "export": ExportedFile,
+    "gateway": list[GatewayResult],
     "history": HistoryResult,
     "import": ImportedFolder,
     "pareto": list[ParetoCurve],

@@ -11,10 +11,11 @@ ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
 LONG: Final = 25
 """A sentence of more words is long."""
-WRITTEN: Final = 36_700
+WRITTEN: Final = 37_200
 """Words by hand: of all pages but those of commands and the changelog, without generated tables.
-36,000 are for the pages of today, and 700 for a tutorial on checked answers."""
-GENERATED: Final = 6_000
+36,000 are for the pages of 2026-11-26, 700 for a tutorial on checked answers, and 500 for the page on
+gateways."""
+GENERATED: Final = 6_125
 """Words of the pages of commands and of generated tables. The goal is 5,000."""
 LONG_SHARE: Final = 0.02
 """Share of long sentences in all pages."""

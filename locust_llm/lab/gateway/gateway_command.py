@@ -66,6 +66,7 @@ SHORT_S: Final = 120.0
 PREFLIGHT_S: Final = 10.0
 LOG_S: Final = 2.0
 LINE_CHARS: Final = 300
+MOST_REPLICAS: Final = 16
 UNITS_S: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 CONFIGURE: Final = (
     "point its backend to {url} (deploy/gateway has configurations of nginx, HAProxy, Caddy and "
@@ -390,6 +391,12 @@ def parse_numbers(text: str) -> tuple[float, ...]:
     return numbers
 
 
+def parse_replicas(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST_REPLICAS:
+        raise argparse.ArgumentTypeError(f"must be from 1 to {MOST_REPLICAS}, got {text}")
+    return int(text)
+
+
 def parse_parts(text: str) -> tuple[str, ...]:
     parts = tuple(part.strip() for part in text.split(",") if part.strip())
     unknown = [part for part in parts if part not in PARTS]
@@ -488,11 +495,10 @@ def _make_parser() -> argparse.ArgumentParser:
     )
     add(
         "--replicas",
-        type=int,
-        choices=range(1, 17),
+        type=parse_replicas,
         default=1,
         metavar="N",
-        help="upstreams, at ports in a row; with two or more, the routing is tested too (default: 1)",
+        help="upstreams, at ports in a row; two or more also test the routing (default: 1)",
     )
     add(
         "--pid",

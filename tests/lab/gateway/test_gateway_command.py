@@ -1,0 +1,154 @@
+"""The command: its options, its refusals, and a short run of all parts through a proxy that only
+forwards bytes."""
+
+import argparse
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.planted_proxy import planted_proxy
+
+from locust_llm.exit_status import ExitStatus
+from locust_llm.lab.gateway.gateway_command import (
+    describe_busy_machine,
+    name_gateways,
+    parse_gateway_time,
+    parse_numbers,
+    parse_parts,
+    parse_replicas,
+    parse_upstream,
+)
+from locust_llm.lab.gateway.gateway_result import RESULT_NAME, read_gateway_result
+from locust_llm.lab.gateway.hidden_failures import KEPT
+
+
+def run_command(
+    folder: Path, *words: str, timeout_s: float = 240
+) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "locust_llm", "gateway", "-o", str(folder), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+def find_free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+    return port
+
+
+def test_values_of_options() -> None:
+    assert [parse_gateway_time(text) for text in ("5ms", "20", "2m", "100us")] == [
+        0.005,
+        20.0,
+        120.0,
+        0.0001,
+    ]
+    assert (parse_numbers("1,16, 64"), parse_numbers("")) == ((1.0, 16.0, 64.0), ())
+    assert parse_parts("times, faults") == ("times", "faults")
+    assert parse_replicas("2") == 2
+    for parse, text in (
+        (parse_gateway_time, "5 minutes"),
+        (parse_gateway_time, "0s"),
+        (parse_numbers, "1,a"),
+        (parse_numbers, "0"),
+        (parse_parts, "all"),
+        (parse_parts, ""),
+        (parse_replicas, "0"),
+    ):
+        with pytest.raises(argparse.ArgumentTypeError, match=text or "takes some"):
+            parse(text)
+
+
+def test_the_address_of_the_upstream() -> None:
+    assert parse_upstream("9000") == ("127.0.0.1", 9000)
+    assert parse_upstream("0.0.0.0:9000") == ("0.0.0.0", 9000)
+    for text, why in (
+        ("http://other:9000", "need one clock"),
+        ("port", "takes a port"),
+        ("70000", "takes a port"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            parse_upstream(text)
+
+
+def test_names_of_gateways() -> None:
+    assert name_gateways(["nginx=localhost:1/v1", "http://a:2"]) == [
+        ("nginx", "http://localhost:1"),
+        ("a:2", "http://a:2"),
+    ]
+    for texts in (["a=x:1", "a=x:2"], ["direct=x:1"]):
+        with pytest.raises(ValueError, match="a name of its own"):
+            name_gateways(texts)
+
+
+def test_a_busy_machine_is_named() -> None:
+    assert describe_busy_machine(1.9, 2) == ""
+    assert "load average 9.0 on 2 CPUs" in describe_busy_machine(9.0, 2)
+
+
+@pytest.mark.slow
+def test_a_gateway_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    port, upstream = find_free_port(), find_free_port()
+    done = run_command(tmp_path, "--gateway", f"127.0.0.1:{port}", "--upstream", str(upstream))
+    assert done.returncode == ExitStatus.REFUSED
+    assert f"the gateway 127.0.0.1:{port} at http://127.0.0.1:{port} gave no answer" in done.stderr
+    assert "--gateway" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_gateway_that_forwards_elsewhere_is_refused(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        in_use = run_command(tmp_path, "--gateway", "127.0.0.1:1", "--upstream", port)
+    assert in_use.returncode == ExitStatus.REFUSED
+    assert f"the upstream cannot listen at 127.0.0.1:{port}" in in_use.stderr
+    with planted_proxy([find_free_port()], tmp_path / "proxy.jsonl") as elsewhere:
+        upstream = find_free_port()
+        done = run_command(
+            tmp_path, "--gateway", f"127.0.0.1:{elsewhere}", "--upstream", str(upstream)
+        )
+    assert done.returncode == ExitStatus.REFUSED
+    assert "answered HTTP 502, but its request did not reach the upstream" in done.stderr
+    assert f"point its backend to http://127.0.0.1:{upstream}" in done.stderr
+
+
+@pytest.mark.slow
+def test_all_parts_through_a_proxy_that_forwards(tmp_path: Path) -> None:
+    upstream = find_free_port()
+    with planted_proxy([upstream], tmp_path / "proxy.jsonl") as port:
+        done = run_command(
+            tmp_path, "--gateway", f"proxy=127.0.0.1:{port}", "--upstream", str(upstream),
+            "-t", "40s", "--levels", "4", "--rates", "20", "--json", "--limit", "1s",
+            "--slo", "hidden_failures == 0", "--slo", "lost_chunks == 0",
+            "--slo", "added_token p50 < 1s",
+        )  # fmt: skip
+    assert done.returncode == ExitStatus.OK, done.stderr
+    result = read_gateway_result(tmp_path)
+    assert json.loads(done.stdout) == msgspec.to_builtins([result])
+    assert result == read_gateway_result(tmp_path / RESULT_NAME)
+    assert [rule.verdict for rule in result.rules] == ["PASS"] * 3
+    assert len(result.faults) > 50
+    assert {fault.verdict for fault in result.faults} - {KEPT} <= {"changed", "retried"}
+    assert [cancel.never for cancel in result.cancels] == [0, 0, 0]
+    assert result.headers
+    streams, rate = result.levels
+    assert (streams.streams, rate.requests_per_s) == (4, 20)
+    assert [added.quantity for added in streams.added] == [
+        "ttft",
+        "token",
+        "itl",
+        "latency",
+        "setup",
+    ]
+    assert [added.quantity for added in rate.added] == ["latency"]
+    ttft = streams.find("ttft")
+    assert ttft is not None
+    assert 0 < ttft.p50_ms < 1000
+    assert "proxy at http://127.0.0.1" in done.stderr
+    assert "SLO PASS: hidden_failures == 0 (0)" in done.stderr
