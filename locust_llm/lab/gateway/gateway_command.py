@@ -39,7 +39,14 @@ from .cancel_trials import run_cancel_trials
 from .change_trials import TRIALS, ChangesFound, run_change_trials
 from .fault_trials import run_fault_trials
 from .gateway_client import DIRECT, Exchange, GatewayAddress, exchange_script, make_address
-from .gateway_result import RESULT_NAME, AddedLevel, GatewayResult, encode_gateway_result
+from .gateway_page import render_gateway_page
+from .gateway_result import (
+    RESULT_NAME,
+    AddedLevel,
+    GatewayResult,
+    encode_gateway_result,
+    read_gateway_result,
+)
 from .gateway_rules import GatewayRule, judge_gateway_rules, parse_gateway_rule
 from .gateway_text import format_gateway_table, name_load
 from .header_trials import run_death_trial, run_header_trial, run_spread_trials
@@ -66,6 +73,7 @@ SHORT_S: Final = 120.0
 PREFLIGHT_S: Final = 10.0
 LOG_S: Final = 2.0
 LINE_CHARS: Final = 300
+PAGE_NAME: Final = "gateway.html"
 MOST_REPLICAS: Final = 16
 UNITS_S: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 CONFIGURE: Final = (
@@ -106,6 +114,8 @@ class PreflightFailed(Exception):
 
 
 def run_gateway(words: list[str]) -> int:
+    if words[:1] == ["report"]:
+        return show_gateway_results(words[1:])
     parser = _make_parser()
     if refusal := unknown_options(words, parser._option_string_actions):
         return fail(refusal)
@@ -133,11 +143,35 @@ def run_gateway(words: list[str]) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / RESULT_NAME, encode_gateway_result(result))
         say("\n" + format_gateway_table(result))
-    say(f"\nresult: {plan.folder}\n")
+    page = plan.folder / PAGE_NAME
+    replace_file(page, render_gateway_page(results).encode())
+    say(f"\nresult: {page}\n")
     if options.json:
         print_json(results)
     rules = chain.from_iterable(result.rules for result in results)
     return worst_exit_status([ExitStatus.OK, *(BY_RULES[rule.verdict] for rule in rules)])
+
+
+def show_gateway_results(words: list[str]) -> int:
+    """``gateway report A B``: a page of the results of earlier runs, side by side."""
+    parser = argparse.ArgumentParser(
+        prog="locust-llm gateway report",
+        description="Make one page of several results, side by side.",
+    )
+    parser.add_argument("result", nargs="+", type=Path, help="gateway.json, or its folder")
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path(PAGE_NAME), help="page (default: %(default)s)"
+    )
+    options = parser.parse_args(words)
+    try:
+        results = [read_gateway_result(path) for path in options.result]
+        replace_file(options.output, render_gateway_page(results).encode())
+    except (OSError, ValueError) as error:
+        return fail(sanitise_text(str(error), most=LINE_CHARS))
+    for result in results:
+        write_console("\n" + format_gateway_table(result))
+    write_console(f"\nresult: {options.output}\n")
+    return ExitStatus.OK
 
 
 class GatewayBench:

@@ -21,6 +21,7 @@ from locust_llm.lab.gateway.gateway_command import (
     parse_parts,
     parse_replicas,
     parse_upstream,
+    run_gateway,
 )
 from locust_llm.lab.gateway.gateway_result import RESULT_NAME, read_gateway_result
 from locust_llm.lab.gateway.hidden_failures import KEPT
@@ -152,3 +153,9 @@ def test_all_parts_through_a_proxy_that_forwards(tmp_path: Path) -> None:
     assert 0 < ttft.p50_ms < 1000
     assert "proxy at http://127.0.0.1" in done.stderr
     assert "SLO PASS: hidden_failures == 0 (0)" in done.stderr
+    page = (tmp_path / "gateway.html").read_text("utf-8")
+    assert "<h1>Gateway proxy</h1>" in page
+    again = tmp_path / "again.html"
+    assert run_gateway(["report", str(tmp_path), "-o", str(again)]) == ExitStatus.OK
+    assert again.read_text("utf-8") == page
+    assert run_gateway(["report", str(tmp_path / "absent")]) == ExitStatus.REFUSED
