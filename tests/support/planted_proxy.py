@@ -448,7 +448,11 @@ class Proxy:
     def _take_head(self, client: Client, exchange: Exchange, head: bytes, read_ns: int) -> bool:
         """Whether this response goes to the client."""
         first, headers = split_head(head)
-        exchange.status = int(first.split(" ")[1])
+        status = first.split(" ")[1:2]
+        if not first.startswith("HTTP/1.") or not status[0].isdigit():
+            self._end_upstream(client, reset=False)  # what came is no response
+            return False
+        exchange.status = int(status[0])
         if exchange.status >= 500 and self._retry(client, exchange):
             return False
         exchange.reader = BodyReader(headers, is_response=True)

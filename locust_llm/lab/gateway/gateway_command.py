@@ -71,6 +71,12 @@ FEW_TRIALS: Final = 5
 SHORT_S: Final = 120.0
 """A shorter run has fewer trials of changes."""
 PREFLIGHT_S: Final = 10.0
+READY_S: Final = 5.0
+RETRY_S: Final = 0.25
+NOT_READY: Final = (502, 503, 504)
+"""With these statuses a gateway reports that it has no upstream."""
+GONE: Final = "the gateway gives no good answer any more after the failures of the upstream"
+"""The note of a gateway whose added time cannot be measured."""
 LOG_S: Final = 2.0
 LINE_CHARS: Final = 300
 PAGE_NAME: Final = "gateway.html"
@@ -149,7 +155,9 @@ def run_gateway(words: list[str]) -> int:
     if options.json:
         print_json(results)
     rules = chain.from_iterable(result.rules for result in results)
-    return worst_exit_status([ExitStatus.OK, *(BY_RULES[rule.verdict] for rule in rules)])
+    statuses = [BY_RULES[rule.verdict] for rule in rules]
+    statuses += [ExitStatus.INCOMPLETE for result in results if GONE in result.notes]
+    return worst_exit_status([ExitStatus.OK, *statuses])
 
 
 def show_gateway_results(words: list[str]) -> int:
@@ -204,10 +212,8 @@ class GatewayBench:
     def check_way(self) -> None:
         """Send one request through the gateway. Raises PreflightFailed unless our upstream answers
         it, on this machine's clock."""
-        script = UpstreamScript(id=f"{self._run}-preflight", ttft_ms=1, gap_ms=1, tokens=2)
-        line = UserConnection()
-        exchange = exchange_script(line, self._through, script, stream=False, timeout_s=PREFLIGHT_S)
-        line.close()
+        exchange = self._ask_until_ready("preflight")
+        script = exchange.script
         answer = exchange.parse()
         name = f"the gateway {self._option.name} at {self._option.url}"
         if answer.status is None:
@@ -238,6 +244,25 @@ class GatewayBench:
         self._check_clock(exchange, name)
         server = answer.header("server")
         self._server = "" if server == "gwbench" else server
+
+    def _ask_until_ready(self, what: str) -> Exchange:
+        """Ask again for some seconds while the gateway finds no upstream: one with health checks
+        needs a moment."""
+        until = self._clock() + READY_S
+        attempt = 0
+        while True:
+            attempt += 1
+            script = UpstreamScript(
+                id=f"{self._run}-{what}-{attempt}", ttft_ms=1, gap_ms=1, tokens=2
+            )
+            line = UserConnection()
+            exchange = exchange_script(
+                line, self._through, script, stream=False, timeout_s=PREFLIGHT_S
+            )
+            line.close()
+            if exchange.parse().status not in NOT_READY or self._clock() > until:
+                return exchange
+            gevent.sleep(RETRY_S)
 
     def _check_clock(self, exchange: Exchange, name: str) -> None:
         """Raises PreflightFailed where the upstream that answered has another clock."""
@@ -287,7 +312,10 @@ class GatewayBench:
             result = replace(result, changes=found.changes, direct_changes=found.direct_changes)
             lost_chunks = found.lost_chunks
         result = self._measure_behaviour(result)
-        if TIMES in plan.parts:
+        answers = self._ask_until_ready("again").outcome == OK
+        if not answers:
+            result = replace(result, notes=(*result.notes, GONE))
+        elif TIMES in plan.parts:
             left_s = plan.time_s / len(plan.gateways) - (self._clock() - began)
             levels, notes, lost = self._measure_levels(left_s)
             result = replace(result, levels=levels, notes=(*result.notes, *notes))
