@@ -508,7 +508,9 @@ def _read_plan(options: argparse.Namespace) -> GatewayPlan:
     gateways = [GatewayOption(name, url, pid) for (name, url), pid in zip(named, pids, strict=True)]
     missing = [pid for pid in pids if pid is not None and read_process_use(pid) is None]
     if missing:
-        raise ValueError(f"--pid {missing[0]}: there is no such process, or it cannot be looked at")
+        raise ValueError(
+            f"--pid {missing[0]}: there is no such process, or this user may not read it"
+        )
     host, port = parse_upstream(options.upstream)
     folder = options.output or Path("reports") / f"gateway-{time.strftime('%Y%m%d-%H%M%S')}"
     return GatewayPlan(

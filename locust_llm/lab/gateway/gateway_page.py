@@ -17,7 +17,7 @@ from locust_llm.report.chart_data.plot_data import (
     choose_log_base,
     detect_doubling,
 )
-from locust_llm.text.format import format_brief, format_count
+from locust_llm.text.format import format_brief, format_count, format_duration
 
 from .cancel_delay import MOMENTS, CancelDelay
 from .gateway_result import (
@@ -152,7 +152,7 @@ def is_within(level: AddedLevel, limit_ms: float) -> bool:
 
 
 def format_ms(value: float) -> str:
-    return f"{format_brief(value, digits=2)} ms"
+    return format_duration(value / 1e3, digits=2)
 
 
 # -- charts ----------------------------------------------------------------------------------------
@@ -170,7 +170,9 @@ def _plot_added_time(results: Sequence[GatewayResult]) -> Iterator[Plot]:
         values = np.concatenate([np.array(line.y, np.float64) for line in series])
         log = choose_log_base(values) if (values > 0).all() else 0
         limits = {result.limit_ms for result in results}
-        marks = tuple(PlotMark(text=f"limit {limit:g} ms", y=limit, hue="slo") for limit in limits)
+        marks = tuple(
+            PlotMark(text=f"limit {format_ms(limit)}", y=limit, hue="slo") for limit in limits
+        )
         longest = max(series, key=lambda line: len(line.x))
         streams = [x for x in longest.x if x is not None]
         what = TOKENS_IN_WORDS[quantity]

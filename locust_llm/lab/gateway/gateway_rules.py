@@ -13,7 +13,7 @@ from operator import eq, ge, gt, le, lt
 from typing import Final, NamedTuple
 
 from locust_llm.slo.rules import EQUALS, FAIL, INCONCLUSIVE, PASS, parse_stage_range
-from locust_llm.text.format import find_nearest_names
+from locust_llm.text.format import find_nearest_names, format_duration
 
 from .gateway_result import (
     FIRST_TOKEN,
@@ -141,9 +141,10 @@ def _judge_time(rule: GatewayRule, level: AddedLevel, added: AddedTime) -> tuple
     ends = added.p50_interval_ms if rule.stat == "p50" else added.p99_interval_ms
     load = name_load(level)
     if ends is None:
-        return INCONCLUSIVE, f"{value:.3g} ms at {load}, without an interval"
+        return INCONCLUSIVE, f"{format_duration(value / 1e3)} at {load}, without an interval"
     held = {rule.holds(end) for end in ends}
     verdict = INCONCLUSIVE
     if len(held) == 1:
         verdict = PASS if True in held else FAIL
-    return verdict, f"{value:.3g} ms ({ends[0]:.3g} to {ends[1]:.3g}) at {load}"
+    low, high = (format_duration(end / 1e3) for end in ends)
+    return verdict, f"{format_duration(value / 1e3)} ({low} to {high}) at {load}"

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Final
 
+from locust_llm.text.format import format_duration
+
 from .cancel_delay import MOMENTS
 from .gateway_result import (
     FIRST_TOKEN,
@@ -48,17 +50,20 @@ def _tell_levels(levels: Sequence[AddedLevel]) -> Iterator[str]:
         yield "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True))
     times = chain.from_iterable(level.added for level in levels)
     error_ms = max((added.error_ms for added in times), default=0.0)
-    yield f"times in ms; the error of one value is up to {error_ms:.2f} ms"
+    yield f"times in ms; the error of one value is up to {format_duration(error_ms / 1e3)}"
     for level in levels:
         if (setup := level.find(SETUP)) is not None:
-            yield f"added to a new connection: {setup.p50_ms:.3f} ms (p99 {setup.p99_ms:.3f})"
+            p50, p99 = (format_duration(ms / 1e3) for ms in (setup.p50_ms, setup.p99_ms))
+            yield f"added to a new connection: {p50} (p99 {p99})"
     costs = [level for level in levels if level.cpu_ms_per_request is not None]
     if costs:
         highest = costs[-1]
         tokens = "" if highest.cpu_us_per_token is None else (
             f", {highest.cpu_us_per_token:.0f} µs per token")  # fmt: skip
         memory = "" if highest.memory_mb is None else f", {highest.memory_mb:.0f} MB"
-        yield f"CPU of the gateway: {highest.cpu_ms_per_request:.2f} ms per request{tokens}{memory}"
+        assert highest.cpu_ms_per_request is not None
+        cpu = format_duration(highest.cpu_ms_per_request / 1e3)
+        yield f"CPU of the gateway: {cpu} per request{tokens}{memory}"
 
 
 def name_load(level: AddedLevel) -> str:
@@ -106,7 +111,7 @@ def _tell_faults(result: GatewayResult) -> Iterator[str]:
 
 def _tell_cancels(result: GatewayResult) -> Iterator[str]:
     for one in result.cancels:
-        seen = "" if one.median_ms is None else f"seen after {one.median_ms:.1f} ms"
+        seen = "" if one.median_ms is None else f"seen after {format_duration(one.median_ms / 1e3)}"
         never = f"never seen in {one.never} of {one.sent}" if one.never else ""
         yield f"client left {MOMENTS[one.moment]}: {', '.join(filter(None, (seen, never)))}"
 

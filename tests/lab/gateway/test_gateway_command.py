@@ -42,12 +42,9 @@ def find_free_port() -> int:
 
 
 def test_values_of_options() -> None:
-    assert [parse_gateway_time(text) for text in ("5ms", "20", "2m", "100us")] == [
-        0.005,
-        20.0,
-        120.0,
-        0.0001,
-    ]
+    assert [parse_gateway_time(text) for text in ("5ms", "20", "2m", "100us")] == pytest.approx(
+        [0.005, 20.0, 120.0, 0.0001]
+    )
     assert (parse_numbers("1,16, 64"), parse_numbers("")) == ((1.0, 16.0, 64.0), ())
     assert parse_parts("times, faults") == ("times", "faults")
     assert parse_replicas("2") == 2

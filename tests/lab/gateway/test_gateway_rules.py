@@ -35,7 +35,7 @@ def judge(text: str, found: GatewayResult, lost: int | None = 0) -> tuple[str, s
 
 def test_an_interval_decides() -> None:
     found = result(AddedLevel(streams=16, added=(added(4.0, 3.0, 5.0),)))
-    assert judge("added_ttft p99 < 6ms", found) == ("PASS", "4 ms (3 to 5) at 16 streams")
+    assert judge("added_ttft p99 < 6ms", found) == ("PASS", "4 ms (3 ms to 5 ms) at 16 streams")
     assert judge("added_ttft p99 < 2ms", found)[0] == "FAIL"
     assert judge("added_ttft p99 < 0.002s", found)[0] == "FAIL"
     assert judge("added_ttft p99 < 4500us", found)[0] == "INCONCLUSIVE"
@@ -54,7 +54,7 @@ def test_a_rule_is_for_each_load_unless_it_names_some() -> None:
         AddedLevel(streams=64, added=(added(9.0, 8.0, 9.9),)),
         AddedLevel(requests_per_s=50, added=(added(2.0, 1.9, 2.1),)),
     )
-    assert judge("added_ttft p99 < 5ms", found) == ("FAIL", "9 ms (8 to 9.9) at 64 streams")
+    assert judge("added_ttft p99 < 5ms", found) == ("FAIL", "9 ms (8 ms to 9.9 ms) at 64 streams")
     assert judge("added_ttft{streams=16} p99 < 5ms", found)[0] == "PASS"
     assert judge("added_ttft{streams=16..64} p99 < 5ms", found)[0] == "FAIL"
     assert judge("added_ttft{streams=100..} p99 < 5ms", found)[0] == "INCONCLUSIVE"

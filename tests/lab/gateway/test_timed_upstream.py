@@ -73,10 +73,8 @@ def test_two_streams_on_one_connection(upstream: UpstreamReplicas) -> None:
             assert [before, *moments, after] == sorted([before, *moments, after])
             assert moments[-1] - moments[0] >= 15e6
     first, second = rows_of(upstream)
-    assert (first.id, first.connection, first.end, first.words, first.writes) == (
-        "a", 1, COMPLETE, 3, 3,
-    )  # fmt: skip
-    assert (second.id, second.connection, second.arrival) == ("b", 1, 1)
+    assert (first.id, first.end, first.words, first.writes) == ("a", COMPLETE, 3, 3)
+    assert (second.id, second.connection, second.arrival) == ("b", first.connection, 1)
     assert (second.received_ns, second.first_sent_ns, second.last_sent_ns) == (
         moments[0],
         moments[1],
