@@ -60,6 +60,7 @@ EXCEPTIONS: Final = {  # neither run nor parsed: how the command begins, and why
     "vllm serve": "needs vLLM, and a model",
     "python3 make_log.py": "is a file of its tutorial, which a test runs",
     "locust-llm run --headless --target": "is refused, which its tutorial shows",
+    "deploy/gateway/start_gateway.sh": "starts nginx; in the tutorial's test a proxy replaces it",
     "head ": "shows a file of its tutorial, which a test runs",
 }
 FOREIGN: Final = {  # options of other programs that pages other than migration.md name
@@ -419,6 +420,10 @@ SHORTER: Final[dict[str, dict[str, str]]] = {
     "compare-builds": {
         "-t 6m": "-t 30 --block-duration 1.2 --output-tokens-mean 10 --output-tokens-stddev 0", "-t 2m": "-t 8",
         "--warmup-duration 10": "--warmup-duration 2",
+    },
+    "gateway-cost": {
+        "-t 3m": "-t 10 --levels 2 --rates 20 --parts faults,cancels,routing,times",
+        "-t 2m": "-t 10 --levels 2 --rates '' --parts faults,times",
     },
     "kubernetes": {"-t 60": "-t 8"},
     "prefill-concurrency": {

@@ -338,8 +338,11 @@ class Proxy:
                 read_ns = min(read_ns, seconds * 1_000_000_000 + ns - self._offset_ns)
         if own:
             self._take_from_client(client, data, read_ns)
-        else:
+            return
+        try:
             self._take_from_upstream(client, data, read_ns, reset)
+        except (ValueError, IndexError):  # it is no HTTP
+            self._end_upstream(client, reset=False)
 
     # -- requests ----------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from locust_llm.demo_command import start_simulator
+from support.planted_proxy import planted_proxy
 from support.runs import free_port
 
 BLOCK: Final = re.compile(
@@ -25,6 +26,8 @@ BLOCK: Final = re.compile(
 ADDRESS: Final = re.compile(r"(?:localhost|127\.0\.0\.1):(?P<port>\d{4,5})")
 SERVERS: Final = ("locust-llm simulate", "vllm serve")
 """A command that begins so is run by a simulator, which the rest of the page uses."""
+GATEWAY: Final = "deploy/gateway/start_gateway.sh"
+"""A command that begins so is run by the proxy of the tests."""
 NOT_RUN: Final = ("pip install", "kubectl ", "docker ", "kind ", "git ", "export ", "curl ", "aiperf ", "guidellm ", "vllm bench ")  # fmt: skip
 """A command that begins so needs what a test has not: a cluster, a network, another tool."""
 TIMEOUT_S: Final = 180.0
@@ -111,6 +114,8 @@ class Tutorial:
                     for command in split_commands(block.text):
                         if command.startswith(SERVERS):
                             self._start_server(command)
+                        elif command.startswith(GATEWAY):
+                            self._start_gateway(command)
                         elif not command.startswith(NOT_RUN):
                             result = self._run(command)
                             output += result.output
@@ -145,6 +150,13 @@ class Tutorial:
             start_simulator(*flags, "--port", self._port_of(name))
         )
         assert url.endswith(f":{self._port_of(name)}")
+
+    def _start_gateway(self, command: str) -> None:
+        """``start_gateway.sh NAME PORT UPSTREAM ...``"""
+        _, _, name, upstream, *_ = command.split()
+        self._servers[name] = ExitStack()
+        proxy = planted_proxy([int(self._port_of(upstream))], self.folder / f"proxy-{name}.jsonl")
+        self._ports[name] = str(self._servers[name].enter_context(proxy))
 
     def _run(self, command: str) -> CommandResult:
         short = command

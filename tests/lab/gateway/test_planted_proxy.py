@@ -222,3 +222,12 @@ def test_requests_go_to_the_upstreams_in_turn(tmp_path: Path) -> None:
         for number in range(4):
             ask(port, f"turn-{number}")
     assert sorted(one.replica for one in read_upstream_log(tmp_path)) == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(("fault", "status"), [("not_http", 502), ("bad_chunk", 200)])
+def test_an_upstream_that_speaks_no_http_ends_one_exchange_alone(
+    upstream: UpstreamReplicas, tmp_path: Path, fault: str, status: int
+) -> None:
+    with planted_proxy([upstream[0].port], tmp_path / "log") as port:
+        assert ask(port, f"broken-{fault}", fault=fault).status == status
+        assert ask(port, f"behind-{fault}").words == list(range(10))
