@@ -135,7 +135,7 @@ class RunView:
         asked = control.settings
         live = LivePageTallies(
             control.run_progress,
-            control.store.started_at,
+            time.time(),
             generates=asked.generates,
             streams=asked.streaming,
         )
