@@ -2,7 +2,6 @@
 forwards bytes."""
 
 import argparse
-import json
 import socket
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from support.byte_forwarder import byte_forwarder
 from support.planted_proxy import planted_proxy
 
 from locust_llm.exit_status import ExitStatus
@@ -23,8 +23,8 @@ from locust_llm.lab.gateway.gateway_command import (
     parse_upstream,
     run_gateway,
 )
-from locust_llm.lab.gateway.gateway_result import RESULT_NAME, read_gateway_result
-from locust_llm.lab.gateway.hidden_failures import KEPT
+from locust_llm.lab.gateway.gateway_result import RESULT_NAME, GatewayResult, read_gateway_result
+from locust_llm.lab.gateway.hidden_failures import HIDDEN, KEPT
 
 
 def run_command(
@@ -119,7 +119,7 @@ def test_a_gateway_that_forwards_elsewhere_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_all_parts_through_a_proxy_that_forwards(tmp_path: Path) -> None:
     upstream = find_free_port()
-    with planted_proxy([upstream], tmp_path / "proxy.jsonl") as port:
+    with byte_forwarder(upstream) as port:
         done = run_command(
             tmp_path, "--gateway", f"proxy=127.0.0.1:{port}", "--upstream", str(upstream),
             "-t", "40s", "--levels", "4", "--rates", "20", "--json", "--limit", "1s",
@@ -128,14 +128,17 @@ def test_all_parts_through_a_proxy_that_forwards(tmp_path: Path) -> None:
         )  # fmt: skip
     assert done.returncode == ExitStatus.OK, done.stderr
     result = read_gateway_result(tmp_path)
-    assert json.loads(done.stdout) == msgspec.to_builtins([result])
+    assert msgspec.json.decode(done.stdout, type=list[GatewayResult]) == [result]
     assert result == read_gateway_result(tmp_path / RESULT_NAME)
     assert [rule.verdict for rule in result.rules] == ["PASS"] * 3
     assert len(result.faults) > 50
-    assert {fault.verdict for fault in result.faults} - {KEPT} <= {"changed", "retried"}
+    verdicts = [fault.verdict for fault in result.faults]
+    assert HIDDEN not in verdicts
+    assert verdicts.count(KEPT) > 0.9 * len(verdicts)  # a busy machine may answer late
     assert [cancel.never for cancel in result.cancels] == [0, 0, 0]
     assert result.headers
     streams, rate = result.levels
+    assert (result.changes, result.direct_changes) == ((), ())
     assert (streams.streams, rate.requests_per_s) == (4, 20)
     assert [added.quantity for added in streams.added] == [
         "ttft",
