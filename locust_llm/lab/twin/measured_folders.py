@@ -276,8 +276,10 @@ def _list_stage_values(run: Run) -> Iterator[tuple[int, float]]:
 
 
 def _find_outages(run: Run, parts: Sequence[LoadRecords]) -> tuple[Outage, ...]:
+    """Finds the outages that ended. No answer of a later one is fitted."""
     records = list(chain.from_iterable(part.records for part in parts))
-    return find_run_outages(collect_columns(records), run) if records else ()
+    found = find_run_outages(collect_columns(records), run) if records else ()
+    return tuple(outage for outage in found if outage.ended_s is not None)
 
 
 def _select_outages(part: LoadRecords, outages: Sequence[Outage], run: Run) -> tuple[Outage, ...]:
