@@ -19,7 +19,15 @@ from locust_llm.text.ci_log import guard_streams
 from locust_llm.text.console import discard_if_unread, settle_output_at_exit
 from locust_llm.text.format import print_safely
 
-from .commands import COMMANDS, LOCUST_COMMANDS, OF_OTHERS, REMOVED, USAGE, load_command
+from .commands import (
+    COMMANDS,
+    LOCUST_COMMANDS,
+    OF_OTHERS,
+    REMOVED,
+    SUBCOMMANDS,
+    USAGE,
+    load_command,
+)
 from .exit_status import (
     ENDING_SIGNALS,
     ExitStatus,
@@ -46,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     name = words[0] if words else ""
+    if " ".join(words[:2]) in SUBCOMMANDS:
+        name = " ".join(words[:2])
     settle_output_at_exit()
     guard_streams(os.environ)
     if name in ("--version", "-V", "version"):
@@ -55,7 +65,7 @@ def _main(argv: Sequence[str] | None) -> int:
         return ExitStatus.OK
     if name in REMOVED:
         return fail(REMOVED[name])
-    if name not in COMMANDS:
+    if name not in (*COMMANDS, *SUBCOMMANDS):
         if not words or name in ("-h", "--help", "help"):
             print_safely(f"{USAGE}\n")
             return ExitStatus.OK if words else ExitStatus.REFUSED
@@ -69,7 +79,7 @@ def _main(argv: Sequence[str] | None) -> int:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, end_before_load if name in LOCUST_COMMANDS else end_in_order)
     try:
-        return load_command(name)(words[1:])
+        return load_command(name)(words[len(name.split()) :])
     except SystemExit as ended:
         if ended.code == USAGE_ERROR and name not in LOCUST_COMMANDS:
             raise SystemExit(ExitStatus.REFUSED) from None

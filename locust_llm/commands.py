@@ -37,6 +37,10 @@ COMMANDS: Final = {
     "scenario": "locust_llm.settings.scenario_command:run_scenario_command",
     "upload": "locust_llm.integrations.upload_command:run_upload",
 }
+SUBCOMMANDS: Final = {
+    "verify reproduce": "locust_llm.lab.reproduce.verify_reproduce:run_verify_reproduce",
+}
+"""Commands of two words whose first word is a command of another part of the package."""
 LOCUST_COMMANDS: Final = ("run", "ab", "verify", "probe", "demo")
 """Locust parses the words of these commands."""
 REMOVED: Final = {
@@ -99,6 +103,6 @@ locust-llm COMMAND --help shows the options of a command."""
 
 
 def load_command(name: str) -> Command:
-    """Import the command of this name."""
-    command: Command = pkgutil.resolve_name(COMMANDS[name])
+    """Import the command of this name, of one word or two."""
+    command: Command = pkgutil.resolve_name((COMMANDS | SUBCOMMANDS)[name])
     return command

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .scheduling.step_cost import BLOCK_SIZE
 from .simulated_faults import RATES
-from .simulated_text import SimulatedText, TextWish, find_session_code
+from .simulated_text import SimulatedText, TextWish, find_session_code, quote_session_code
 
 if TYPE_CHECKING:
     from .openai_chat import AnswerRequest
@@ -28,6 +28,9 @@ BROKEN_WORD: Final = " \N{REPLACEMENT CHARACTER}"
 DELTA_FAULTS: Final = ("drop_delta", "double_delta", "reorder_delta")
 MAX_RECENT: Final = 32
 """So many earlier requests can be the source of a wrong text."""
+LONG_PROMPT: Final = 1_000
+LONG_ANSWER: Final = 200
+"""Tokens from which on prompts and answers can have their part in ``cancel_leak``."""
 
 
 class EarlierAnswer(NamedTuple):
@@ -47,6 +50,7 @@ class FaultPlanter:
         self._cancelled: SimulatedText | None = None
         self._unbegun: dict[SimulatedAnswer, None] = {}  # an ordered set
         self._wants_partner: SimulatedAnswer | None = None
+        self._long_answers: set[SimulatedAnswer] = set()  # that are being written
         self._last_id = ""
 
     def choose_id(self, quirks: Quirks, row: TruthRow) -> None:
@@ -88,13 +92,37 @@ class FaultPlanter:
     def begun(self, answer: SimulatedAnswer) -> None:
         """Notes that an answer has its first token, so that its text stays."""
         self._unbegun.pop(answer, None)
+        if answer.quirks.cancel_leak and answer.max_tokens >= LONG_ANSWER:
+            self._drop_finished()
+            self._long_answers.add(answer)
 
     def left(self, answer: SimulatedAnswer, *, cancelled: bool) -> None:
         """Notes the early end of an answer. If its client cancelled it, the next answer may get its
         slot with its text."""
         self._unbegun.pop(answer, None)
+        self._long_answers.discard(answer)
         if cancelled:
             self._cancelled = answer.spoken
+            self._leak_cancelled(answer)
+
+    def _drop_finished(self) -> None:
+        self._long_answers -= {one for one in self._long_answers if one.sequence.is_finished}
+
+    def _leak_cancelled(self, cancelled: SimulatedAnswer) -> None:
+        """Needs three requests: one that is cancelled, a long prompt that awaits its first token,
+        and a long answer that is being written."""
+        if not cancelled.quirks.cancel_leak:
+            return
+        self._drop_finished()
+        victim = next(
+            (one for one in self._unbegun if one.asked.prompt_tokens >= LONG_PROMPT), None
+        )
+        if victim is None or not self._long_answers:
+            return
+        if self.random.random() < cancelled.quirks.cancel_leak:
+            messages = cancelled.asked.wish.messages
+            victim.spoken = quote_session_code(messages, victim.first_word)
+            victim.row.planted.append("cancel_leak")
 
     def _swap_with_waiting(self, answer: SimulatedAnswer) -> bool:
         """Swaps with the answer that waits for a partner, if it has not begun meanwhile."""

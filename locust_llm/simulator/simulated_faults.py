@@ -9,11 +9,12 @@ from typing import Any, Final, Literal, get_args, get_type_hints
 MAX_DRAFT_TOKENS: Final = 64
 HEADER: Final = b"x-simulate"
 RATES: Final = (
-    "swap", "prefix_leak", "slot_leak", "late_block", "near_tie", "wide_flip", "drop_delta",
-    "double_delta", "reorder_delta", "wrong_usage", "duplicate_id", "wrong_id", "wrong_model",
-    "broken_text",
+    "swap", "prefix_leak", "slot_leak", "cancel_leak", "late_block", "near_tie", "wide_flip",
+    "drop_delta", "double_delta", "reorder_delta", "wrong_usage", "duplicate_id", "wrong_id",
+    "wrong_model", "broken_text",
 )  # fmt: skip
-"""The quirks that are the share of the answers with that fault."""
+"""The quirks that are the share of the answers with that fault; cancel_leak is the share of the
+moments at which it can happen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,8 @@ class Quirks:
     swap: float = 0.0  # two open requests get each other's answer
     prefix_leak: float = 0.0  # the prompt that has most in common is answered in its place
     slot_leak: float = 0.0  # the answer of the last cancelled request
+    # a long prompt gets the code of a request that is cancelled while a long answer is written
+    cancel_leak: float = 0.0
     late_block: float = 0.0  # it begins with a block of another answer
     near_tie: float = 0.0  # one word is the second of two that are nearly as likely: no fault
     wide_flip: float = 0.0  # one word is another, under load only

@@ -162,6 +162,11 @@ def read_text_wish(
     )
 
 
+def quote_session_code(messages: Messages, first_word: int) -> SimulatedText:
+    """Makes a text that begins with the session code of a prompt, whether it asks for it or not."""
+    return SimulatedText(_code_pieces(find_session_code(messages)), first_word)
+
+
 def find_session_code(messages: Messages) -> str:
     """Finds the session marker in the first message of the user, or returns an empty text."""
     first = next((text for role, text in messages if role == "user"), "")

@@ -11,7 +11,7 @@ from locust_llm.records.answer_fault import NO_BODY, RequestBeside
 from locust_llm.records.record import Record
 from locust_llm.text.hide_secrets import Secrets
 
-MAX_REQUESTS: Final = 200
+MAX_REQUESTS: Final = 1_000
 MAX_BYTES: Final = 8 << 20
 """The most bytes of all their bodies."""
 BEFORE_S: Final = 10.0

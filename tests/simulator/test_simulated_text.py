@@ -210,6 +210,45 @@ def test_a_slot_keeps_the_answer_of_a_cancelled_request():
     assert CODE not in server.ask("Hello", max_tokens=9).text
 
 
+LONG = "A long prompt about rivers. " * 250
+"""1,500 words."""
+
+
+def send_three(server, *, prompt=LONG, written=200, leave_at=1.1):
+    """A long answer whose first token comes after a second, then a long prompt and a request that
+    is cancelled."""
+    server.send("Write a novel", max_tokens=written)
+    server.run(1.05)
+    victim = server.send(prompt, max_tokens=9)
+    gone = server.send(f"Session code: {CODE}.", max_tokens=100)
+    server.run(leave_at - 1.05)
+    gone.cancel()
+    server.run()
+    return victim
+
+
+def test_three_requests_of_certain_kinds_leak_only_together():
+    assert send_three(DirectSimulator("cancel_leak=1")).text.startswith(CODE)
+    for less in (
+        {"written": 199},  # no long answer
+        {"prompt": "A short prompt."},
+        {"leave_at": 1.9},  # the long answer has ended: its last token comes at 1.199 s
+        {"leave_at": 2.06, "written": 1_500},  # the prompt has its first token
+    ):
+        server = DirectSimulator("cancel_leak=1")
+        assert CODE not in send_three(server, **less).text, less
+        assert not any(server.planted())
+    assert CODE not in send_three(DirectSimulator("cancel_leak=0")).text
+
+
+def test_three_requests_leak_in_the_planted_share_of_the_moments():
+    leaks = 0
+    for seed in range(200):
+        server = DirectSimulator("cancel_leak=0.5", seed=seed)
+        leaks += send_three(server).text.startswith(CODE)
+    assert abs(leaks - 100) <= 28  # four times the standard deviation of 7.1
+
+
 def test_a_prefix_that_matches_one_block_too_much():
     server = DirectSimulator("prefix_leak=1")
     shared = "A long text that all of them share, " * 9

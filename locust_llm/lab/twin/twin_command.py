@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import re
 import shlex
 import shutil
 import sys
@@ -20,6 +19,7 @@ import msgspec
 
 from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.files.json_file import replace_file
+from locust_llm.lab.duration_option import parse_duration_s
 from locust_llm.lab.probe.scheduler_diagnosis import CANNOT_TELL, Diagnosis
 from locust_llm.lab.twin import twin_drift, twin_file
 from locust_llm.lab.twin import twin_fit as fitting
@@ -131,7 +131,6 @@ TO_PROBE: Final = {
     "decoders": "requests that decode in the probe",
 }
 """(option that the probe has too: its help)."""
-UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
 class SchedulerUnnamed(Exception):
@@ -306,17 +305,6 @@ def _unnamed(said: Diagnosis, folders: Sequence[Path]) -> str:
 
 
 # -- options ---------------------------------------------------------------------------------------
-
-
-def parse_duration_s(text: str) -> float:
-    """Parses ``90``, ``90s`` or ``6m``, from a minute to a day."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)?", text)
-    value = float(found[1]) * UNITS[found[2] or ""] if found else 0.0
-    if not 10 <= value <= 86_400:
-        raise argparse.ArgumentTypeError(
-            f"takes a time such as 90s or 6m, from 10s to 24h, got {text}"
-        )
-    return value
 
 
 def _whole(text: str) -> int:
