@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
 SERIAL = $(shell grep -rl --include='test_*.py' 'mark.serial' tests)
 
-.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-native fuzz test-js lint-js test-aiperf test-exports lint format docs screenshots bench bench-answers bench-planted bench-readers bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-gateway bench-media bench-spans bench-telemetry bench-changes bench-drift peers calibration soak confusion twins other-twins published what-if intervals schedulers seeds golden example clean
+.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-native fuzz test-js lint-js test-aiperf test-exports lint format docs screenshots bench bench-answers bench-planted bench-reproduce bench-readers bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-gateway bench-media bench-spans bench-telemetry bench-changes bench-drift peers calibration soak confusion twins other-twins published what-if intervals schedulers seeds golden example clean
 
 $(VENV)/.installed: setup.cfg setup.py pyproject.toml locust_llm/client/reader/_reader.c
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -112,6 +112,9 @@ bench-answers: $(VENV)/.installed-tests  ## what --check-answers costs: for each
 
 bench-planted: $(VENV)/.installed-tests  ## planted faults of answers, and after how many requests each is found; a minute
 	PYTHONPATH=tests $(BIN)/python tests/bench/planted_faults.py
+
+bench-reproduce: $(VENV)/.installed-tests  ## a planted fault that needs three of 500 requests, reproduced in ten runs: 40 minutes
+	PYTHONPATH=tests $(BIN)/python tests/bench/reproductions.py
 
 bench-readers: $(VENV)/.installed-tests  ## the readers in C and in Python beside a client in C that only reads, seven times: 25 minutes
 	$(BIN)/python tests/bench/readers.py

@@ -22,6 +22,7 @@ from locust_llm.lab.interop.export_command import ExportedFile
 from locust_llm.lab.interop.import_command import ImportedFolder
 from locust_llm.lab.pareto.pareto_command import ParetoCurve
 from locust_llm.lab.probe.probe_findings import ProbeFindings
+from locust_llm.lab.reproduce.reproduction import Reproduction
 from locust_llm.lab.twin.plan.plan_text import PlanResult
 from locust_llm.lab.twin.twin_drift import DriftResult
 from locust_llm.lab.twin.twin_fit import FitResult
@@ -61,6 +62,7 @@ JSON_OUTPUTS: Final = {
     "twin drift": DriftResult,
     "twin fit": FitResult,
     "twin predict": PredictionResult,
+    "verify reproduce": Reproduction,
 }
 """What commands print with --json."""
 PYTHON: Final = ("LLMUser", "ProbeUser", "Answer", "read", "events")

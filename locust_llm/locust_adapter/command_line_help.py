@@ -22,7 +22,7 @@ USAGES: Final = {
     "run": "locust-llm run --host URL [-u USERS] [-t TIME] [options] [UserClass ...]",
     "ab": "locust-llm ab --base URL (--candidate URL | --candidate-set KEY=VALUE | --aa) [-u "
     "USERS] [-t TIME] [options]",
-    "verify": "locust-llm verify --host URL [options]",
+    "verify": "locust-llm verify (--host URL | reproduce DIR) [options]",
     "probe": "locust-llm probe --host URL [options]",
 }
 ALL_OPTIONS: Final = "--help-all"

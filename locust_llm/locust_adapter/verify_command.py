@@ -2,7 +2,8 @@
 chooses its load.
 
 The load has what breaks servers: crowds of three sizes, shared prefixes, and requests that are
-cancelled. Each word of the user's replaces a choice.
+cancelled. Each word of the user's replaces a choice. ``verify reproduce`` is a command of its own, in
+the lab (see commands.py).
 """
 
 from collections.abc import Iterable, Sequence

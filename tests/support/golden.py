@@ -32,7 +32,7 @@ PAGES: Final = GOLDEN / "pages.json"
 
 # -- help ------------------------------------------------------------------------------------------
 
-SUBCOMMANDS: Final = ("twin fit", "twin predict", "twin drift", "scenario show")
+SUBCOMMANDS: Final = ("twin fit", "twin predict", "twin drift", "scenario show", "verify reproduce")
 ALL_OPTIONS: Final = ("run --help-all", "ab --help-all", "probe --help-all")
 HELP_COMMANDS: Final = ("", *COMMANDS, *SUBCOMMANDS, *ALL_OPTIONS)
 """The empty one is ``locust-llm --help`` itself."""

@@ -96,7 +96,6 @@ class ReplaySession:
         if self._number:
             time.sleep(PAUSE_S)
         self._number += 1
-        self.tries += 1
         is_fresh = self._number % 2 == 0 if self.is_fresh is None else self.is_fresh
         word = f"({os.urandom(4).hex()})" if is_fresh else ""
         requests = [self._requests[place] for place in places]
@@ -116,6 +115,7 @@ class ReplaySession:
         elif not one.answered:
             self.error = one.error or "no request was answered"
             raise SearchEnded
+        self.tries += 1
         return found
 
     def settle(self) -> None:
