@@ -1,9 +1,10 @@
 """Reduce requests: finds the few requests that a random fault needs, by delta debugging (ddmin: Zeller
 and Hildebrandt, Simplifying and isolating failure-inducing input, 2002).
 
-It leaves out chunks of the requests, ever smaller ones, as long as the fault still appears. One try
-with the fault proves that the rest suffices. Tries without it prove nothing: so many are made that a
-fault with the odds seen so far would be missed in at most 5 % of the steps.
+It leaves out chunks of the requests, ever smaller ones, as long as the fault still appears. Tries
+without it prove nothing: so many are made that a fault with the odds seen so far would be missed in
+at most 5 % of the cases. A try with it may be luck, where a set has far lower odds than the one
+before. So the fault must appear twice, unless its odds are so low that this would take too long.
 """
 
 import math
@@ -19,13 +20,13 @@ FIRST_HITS: Final = 3
 """The odds are known well enough to begin with so many tries with the fault."""
 GIVE_UP_TRIES: Final = 299
 """So many tries without the fault show odds of at most 1 %."""
+TWICE_ODDS: Final = 0.25
+"""From these odds on, a smaller set must show the fault twice."""
 MIN_TRIES: Final = 3
 MAX_TRIES: Final = 59
 """Fewer and more tries than these are made in no step."""
 RECENT_HITS: Final = 8
 """The odds are those of the last tries up to so many hits, as a smaller set may have other odds."""
-CONFIRM_TRIES: Final = 20
-"""Tries of the smallest set, for its odds."""
 
 
 class Odds(NamedTuple):
@@ -79,7 +80,7 @@ class Step(NamedTuple):
 
 
 class RequestReducer:
-    """One search: ``try_all``, then ``leave_out``, then ``confirm``."""
+    """One search: ``try_all``, then ``leave_out``."""
 
     def __init__(
         self,
@@ -123,18 +124,6 @@ class RequestReducer:
             return False
         return True
 
-    def confirm(self) -> Odds:
-        """The odds of the smallest set. The search ends with a hit, so its own tries would show too
-        high ones."""
-        hits = tries = 0
-        try:
-            while tries < CONFIRM_TRIES:
-                hits += self._try(self.requests)
-                tries += 1
-        except SearchEnded:
-            pass
-        return Odds(hits, tries)
-
     def _try(self, requests: Sequence[int]) -> bool:
         found = self._try_once(requests)
         self.tries += 1
@@ -173,13 +162,17 @@ class RequestReducer:
 
     def _shows_fault(self, requests: Sequence[int]) -> bool:
         needed = count_needed_tries(self._odds)
-        found = False
+        hits = 2 if self._odds >= TWICE_ODDS else 1
+        tries_per_hit = list[int]()
         tries = 0
-        while tries < needed and not found:
-            found = self._try(requests)
+        while len(tries_per_hit) < hits and tries < needed:
             tries += 1
+            if self._try(requests):
+                tries_per_hit.append(tries)
+                tries = 0
         self.steps += 1
+        found = len(tries_per_hit) == hits
         if found:
-            self._tries_per_hit.append(tries)
-        self._report(Step(len(requests), tries, int(found)))
+            self._tries_per_hit += tries_per_hit
+        self._report(Step(len(requests), sum(tries_per_hit) + tries, len(tries_per_hit)))
         return found

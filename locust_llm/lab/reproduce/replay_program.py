@@ -115,10 +115,12 @@ class Try:
         fresh: str = "",
         latest: float = float("inf"),
         watched: ReplayedRequest | None = None,
+        waits_for_all: bool = True,
     ) -> None:
         """``fresh``: a word before each prompt, so that no cache has it from an earlier try.
         ``latest``: the try ends at this time of the monotonic clock. ``watched``: only the answer
-        to this request counts. None: each answer does."""
+        to this request counts. None: each answer does. ``waits_for_all``: the others are searched
+        too, for ``found_elsewhere``."""
         self._server = server
         self._requests = sorted(requests, key=lambda request: request.at_s)
         self._find_fault = find_fault
@@ -129,7 +131,7 @@ class Try:
         self._sockets: set[socket.socket] = set()
         self._watched = watched
         awaited = [request for request in requests if not request.open] or requests
-        if watched is not None:
+        if watched is not None and not waits_for_all:
             awaited = [watched]
         self._awaited = {id(request) for request in awaited}
         self.found = ""

@@ -6,9 +6,10 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -57,6 +58,8 @@ SCRIPT: Final = "reproduce.py"
 TRACE: Final = "reproduce.json"
 OWN_TRIES: Final = 10
 """So many tries without the fault in the answer that had it in the run, and each answer counts."""
+CONFIRM_TRIES: Final = 20
+"""Tries of the smallest set, for its odds."""
 SEARCH_SHARE: Final = 0.9
 """The share of the time for the search. The rest counts the odds of what it found."""
 
@@ -65,19 +68,14 @@ class ReplaySession:
     """The tries of one search against one server."""
 
     def __init__(
-        self,
-        server: Server,
-        own: ReplayedRequest,
-        others: Sequence[ReplayedRequest],
-        find_fault: FindFault,
+        self, server: Server, requests: Sequence[ReplayedRequest], find_fault: FindFault
     ) -> None:
-        """``own``: the request whose answer had the fault in the run. It is the last place."""
-        self._server, self._find_fault = server, find_fault
-        self._own, self._requests = own, (*others, own)
+        """The last one of ``requests`` is the one whose answer had the fault in the run."""
+        self._server, self._requests, self._find_fault = server, requests, find_fault
         self.is_own = True
-        """Only the answer to the run's own request counts, and each try sends it. False: each
-        answer counts."""
+        """Only the answer to the last request counts. False: each answer does."""
         self.found_elsewhere = False
+        """An answer that does not count had the fault."""
         self.latest = float("inf")
         """No try lasts longer than to this time of the monotonic clock."""
         self.error = ""
@@ -85,8 +83,8 @@ class ReplaySession:
         self.is_fresh: bool | None = None
         """Whether each try begins its prompts with a new word. None: every second one does, and
         ``settle`` decides."""
-        self._hits = [0, 0]
         self.tries = 0
+        self._hits = [0, 0]
         self._number = 0
 
     def try_once(self, places: Sequence[int]) -> bool:
@@ -98,13 +96,14 @@ class ReplaySession:
         self._number += 1
         is_fresh = self._number % 2 == 0 if self.is_fresh is None else self.is_fresh
         word = f"({os.urandom(4).hex()})" if is_fresh else ""
-        requests = [self._requests[place] for place in places]
-        watched = None
-        if self.is_own:
-            requests.append(self._own)
-            watched = self._own
         one = Try(
-            self._server, requests, self._find_fault, word, latest=self.latest, watched=watched
+            self._server,
+            [self._requests[place] for place in places],
+            self._find_fault,
+            word,
+            latest=self.latest,
+            watched=self._requests[-1] if self.is_own else None,
+            waits_for_all=self.is_fresh is None,
         )
         found = one.run()
         self.found_elsewhere = self.found_elsewhere or one.found_elsewhere
@@ -151,7 +150,7 @@ def run_verify_reproduce(words: list[str]) -> int:
     return ExitStatus.OK if reproduction.requests else ExitStatus.INCONCLUSIVE
 
 
-def _make_say(*, as_json: bool) -> Any:
+def _make_say(*, as_json: bool) -> Callable[[str], object]:
     return lambda text: write_console(text, sys.stderr if as_json else None)
 
 
@@ -198,109 +197,127 @@ def _reproduce(
 ) -> Reproduction | None:
     """None: the server answered nothing. Raises ValueError of one sentence."""
     say = _make_say(as_json=options.json)
-    settings = run.settings
-    template = make_header_template(settings.endpoint_type)
-    if not HEADER_VALUE.fullmatch(os.environ.get(KEY_VARIABLE, "").strip()):
-        raise ValueError(NO_LINE)
-    headers = make_headers(template, [*read_variable_lines("LOCUST_LLM_HEADERS"), *options.header])
-    server = Server(host, settings.endpoint, headers, insecure=settings.insecure)
+    shown_host = strip_secrets(host)
+    # the run's own request has the last place
     traced = [one for one in recorded.requests if one.id != recorded.fault.id]
     traced += [one for one in recorded.requests if one.id == recorded.fault.id]
-    *others, own = [ReplayedRequest(msgspec.to_builtins(request)) for request in traced]
-    is_leak = recorded.name == FOREIGN_MARKER
-    finder = find_leak if is_leak else make_fault_finder(recorded.name)
-    session = ReplaySession(server, own, others, finder)
-    for line in describe_start(run, recorded, strip_secrets(host), options.time):
+    session = ReplaySession(
+        _make_server(options, run, host),
+        [ReplayedRequest(msgspec.to_builtins(request)) for request in traced],
+        find_leak if recorded.name == FOREIGN_MARKER else make_fault_finder(recorded.name),
+    )
+    for line in describe_start(run, recorded, shown_host, options.time):
         say(f"{line}\n")
     begin = time.monotonic()
     session.latest = begin + SEARCH_SHARE * options.time
-    search = search_requests(session, len(others), lambda line: say(f"{line}\n"))
-    first, reducer = search.first, search.reducer
-    if not first.tries and session.error:
-        fail(f"{strip_secrets(host)} does not answer: {clean_line(session.error)}")
-        return None
+    search = search_requests(session, len(traced), lambda line: say(f"{line}\n"))
+    if session.error:
+        why = f"{shown_host} does not answer: {clean_line(session.error)}"
+        if not search.first.tries:
+            fail(why)
+            return None
+        say(f"WARNING: {why}\n")
     session.latest = begin + options.time
-    session.is_own = False
-    odds = Odds(0, 0)
-    chosen: list[TracedRequest] = []
-    if first.hits:
-        reducer.requests = search.places
-        odds = odds if session.error else reducer.confirm()
-        chosen = [traced[place] for place in reducer.requests]
-        chosen.sort(key=lambda request: request.at_s)
-    first_at_s = chosen[0].at_s if chosen else 0.0
-    result = TIME_OVER
-    if search.is_smallest:
-        result = SMALLEST
-    elif session.error:
-        result = SERVER_GONE
+    odds = Odds(0, 0) if session.error else confirm_odds(session, search)
     return Reproduction(
         title=clean_line(f"{FAULT_SENTENCES[recorded.name]} ({run.server or 'unknown server'})"),
         run=run.name,
         fault=recorded.name,
         request=recorded.fault.id,
-        result=result if first.hits else NOT_REPRODUCED,
-        host=strip_secrets(host),
-        path=settings.endpoint,
-        headers=template,
+        result=search.result,
+        host=shown_host,
+        path=run.settings.endpoint,
+        headers=make_header_template(run.settings.endpoint_type),
         model=run.model,
         server=run.server,
         server_flags=run.server_flags,
-        random_seed=settings.random_seed,
+        random_seed=run.settings.random_seed,
         words_seed=run.words_seed,
         version=version("locust-llm"),
         replayed=len(traced),
         left_out=recorded.left_out,
         fresh=bool(session.is_fresh),
-        first_odds=describe_odds(first),
+        first_odds=describe_odds(search.first),
         odds=describe_odds(odds),
         tries=session.tries,
-        steps=reducer.steps,
+        steps=search.steps,
         seconds=round(time.monotonic() - begin, 3),
-        requests=tuple(
-            [
-                msgspec.structs.replace(request, at_s=round(request.at_s - first_at_s, 6))
-                for request in chosen
-            ]
-        ),
+        requests=shift_to_first([traced[place] for place in search.places]),
+    )
+
+
+def _make_server(options: argparse.Namespace, run: Run, host: str) -> Server:
+    if not HEADER_VALUE.fullmatch(os.environ.get(KEY_VARIABLE, "").strip()):
+        raise ValueError(NO_LINE)
+    given = [*read_variable_lines("LOCUST_LLM_HEADERS"), *options.header]
+    headers = make_headers(make_header_template(run.settings.endpoint_type), given)
+    return Server(host, run.settings.endpoint, headers, insecure=run.settings.insecure)
+
+
+def shift_to_first(requests: Sequence[TracedRequest]) -> tuple[TracedRequest, ...]:
+    """The requests in the order of their times, which begin with the first of them."""
+    ordered = sorted(requests, key=lambda request: request.at_s)
+    return tuple(
+        [
+            msgspec.structs.replace(request, at_s=round(request.at_s - ordered[0].at_s, 6))
+            for request in ordered
+        ]
     )
 
 
 class Search(NamedTuple):
     """What the search for a smaller set found."""
 
+    result: str
     first: Odds
     """Of all requests."""
-    places: tuple[int, ...]
-    """The smallest set with the fault, the run's own request with it."""
-    is_smallest: bool
-    reducer: RequestReducer
+    places: tuple[int, ...] = ()
+    """The smallest set with the fault. Empty: it did not appear."""
+    steps: int = 0
 
 
-def search_requests(session: ReplaySession, others: int, say: Callable[[object], object]) -> Search:
-    """``others``: how many requests there are beside the run's own one, which has the last place.
-    Its answer counts alone if it has the fault at all."""
+def search_requests(session: ReplaySession, count: int, say: Callable[[object], object]) -> Search:
+    """``count``: of all requests. The answer that had the fault in the run counts alone, if it has
+    the fault in one of the first tries."""
+    own: tuple[int, ...] = (count - 1,)
     reducer = RequestReducer(
-        others, session.try_once, lambda step: say(step._replace(requests=step.requests + 1)),
+        count - 1,
+        lambda places: session.try_once((*places, count - 1)),
+        lambda step: say(step._replace(requests=step.requests + 1)),
         least=0,
-    )  # fmt: skip
+    )
     first = reducer.try_all(OWN_TRIES)
-    pinned: tuple[int, ...] = (others,)
-    if not first.hits:
+    if not first.hits and not session.error:
         if session.found_elsewhere:
             say(f"{first.tries} tries showed the fault in other answers only: each answer counts.")
         missed = 0 if session.found_elsewhere else first.tries
+        own = ()
         session.is_own = False
-        pinned = ()
-        reducer = RequestReducer(others + 1, session.try_once, say)
-        first = reducer.try_all()
-        first = Odds(first.hits, first.tries + missed)
+        reducer = RequestReducer(count, session.try_once, say)
+        later = reducer.try_all()
+        first = Odds(later.hits, later.tries + missed)
+    if not first.hits:
+        return Search(NOT_REPRODUCED, first)
+    say(Step(count, first.tries, first.hits))
     session.settle()
-    is_smallest = False
-    if first.hits:
-        say(Step(others + 1, first.tries, first.hits))
-        is_smallest = reducer.leave_out()
-    return Search(first, (*reducer.requests, *pinned), is_smallest, reducer)
+    result = TIME_OVER
+    if reducer.leave_out():
+        result = SMALLEST
+    elif session.error:
+        result = SERVER_GONE
+    return Search(result, first, (*reducer.requests, *own), reducer.steps)
+
+
+def confirm_odds(session: ReplaySession, search: Search) -> Odds:
+    """The odds of the smallest set, where each answer counts, as in the script. The search ends
+    with a hit, so its own tries would show too high ones."""
+    session.is_own = False
+    hits = tries = 0
+    with suppress(SearchEnded):
+        while search.places and tries < CONFIRM_TRIES:
+            hits += session.try_once(search.places)
+            tries += 1
+    return Odds(hits, tries)
 
 
 def _write_files(out: Path, reproduction: Reproduction) -> None:
@@ -321,7 +338,7 @@ def describe_start(run: Run, recorded: RecordedFault, host: str, seconds: float)
     ]
     if recorded.left_out:
         count = format_count(recorded.left_out, "request")
-        lines.append(f"WARNING: {count} cannot be replayed, as their bodies would hold a secret.")
+        lines.append(f"WARNING: {count} cannot be replayed: bodies with secrets are not kept.")
     if len(run.workers) > 1:
         lines.append(
             f"WARNING: the run had {len(run.workers)} processes. Only the requests of the process "
@@ -332,22 +349,22 @@ def describe_start(run: Run, recorded: RecordedFault, host: str, seconds: float)
 
 def describe_reproduction(reproduction: Reproduction, out: Path) -> list[str]:
     """The last lines of the command."""
-    took = (
-        f"{format_count(reproduction.tries, 'try', 'tries')} in {reproduction.seconds / 60:.1f} min"
-    )
+    minutes = f"{reproduction.seconds / 60:.1f} min"
     count = format_count(reproduction.replayed, "request")
-    odds = reproduction.odds
+    first, odds = reproduction.first_odds, reproduction.odds
     if reproduction.result == NOT_REPRODUCED:
-        high = reproduction.first_odds.high
         lines = [
-            f"Not reproduced: the fault did not appear in {took} of {count}. Its odds in a try are "
-            f"at most {high:.1%} (95 % confidence)."
+            f"Not reproduced: the fault did not appear in {format_count(first.tries, 'try', 'tries')} "
+            f"of {count} in {minutes}. Its odds in a try are at most {first.high:.1%} (95 % "
+            "confidence)."
         ]
-        if reproduction.tries < GIVE_UP_TRIES:
+        if first.tries < GIVE_UP_TRIES:
             lines.append("More tries need more time (-t).")
         return lines
     size = len(reproduction.requests)
-    lines = [f"Reproduced: {size} of {count} {'suffices' if size == 1 else 'suffice'} ({took})."]
+    verb = "suffices" if size == 1 else "suffice"
+    tries = format_count(reproduction.tries, "try", "tries")
+    lines = [f"Reproduced: {size} of {count} {verb} ({tries} in {minutes})."]
     if odds.tries:
         lines.append(
             f"The fault appeared in {odds.hits} of {odds.tries} tries of them (95 % interval of "

@@ -29,7 +29,7 @@ WORDS: Final = ("river", "mill", "boat", "wind", "rain", "hill", "lamp", "road",
 
 @pytest.fixture(autouse=True)
 def few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reduce_requests, "CONFIRM_TRIES", 4)
+    monkeypatch.setattr(verify_reproduce, "CONFIRM_TRIES", 4)
     monkeypatch.setattr(verify_reproduce, "PAUSE_S", 0.02)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
 
@@ -101,9 +101,9 @@ def test_a_fault_of_one_request_alone(
         "broken_text: The text is broken: it contains replacement characters. (request r-9)",
         f"3 requests over 0.1 s are replayed to {broken}, for at most 10 min.",
         "3 requests: the fault appeared in 3 of 3 tries",
-        "1 request: the fault appeared in 1 of 1 try",
+        "1 request: the fault appeared in 2 of 2 tries",
     ]
-    assert lines[4].startswith("Reproduced: 1 of 3 requests suffices (8 tries in ")
+    assert lines[4].startswith("Reproduced: 1 of 3 requests suffices (9 tries in ")
     assert lines[5].startswith("The fault appeared in 4 of 4 tries of them (95 % interval")
     assert lines[6:] == [
         f"{folder}/reproduce.py shows it: python3 reproduce.py. {folder}/reproduce.json has the "
@@ -176,8 +176,8 @@ def test_without_a_reproduction_it_names_the_tries_and_the_bound(
         assert main(words) == ExitStatus.INCONCLUSIVE
     last, advice = capsys.readouterr().out.splitlines()[-2:]
     assert advice == "More tries need more time (-t)."
-    assert last.startswith("Not reproduced: the fault did not appear in 20 tries in ")
-    assert last.endswith("of 2 requests. Its odds in a try are at most 13.9% (95 % confidence).")
+    assert last.startswith("Not reproduced: the fault did not appear in 20 tries of 2 requests in ")
+    assert last.endswith(" min. Its odds in a try are at most 13.9% (95 % confidence).")
     assert not (folder / "reproduce.py").exists()
 
 
@@ -223,7 +223,7 @@ def test_a_request_with_a_secret_is_left_out(
     fault = make_fault("broken_text", beside=[hidden, BESIDE[1]])
     folder = write_folder(tmp_path / "run", broken, fault)
     assert main(["verify", "reproduce", str(folder)]) == ExitStatus.OK
-    line = "WARNING: 1 request cannot be replayed, as their bodies would hold a secret."
+    line = "WARNING: 1 request cannot be replayed: bodies with secrets are not kept."
     assert line in capsys.readouterr().out
     own = replace(fault, body=msgspec.Raw(b"null"))
     write_folder(folder, broken, own)
