@@ -214,7 +214,7 @@ def _section_of_subcommand(command: str) -> str:
     """The section of a command of two words, in the page of the first one."""
     (parser,) = _find_parsers(command, [])
     word = command.rpartition(" ")[2]
-    return f"\n## {word}\n{_parser_text(parser, f'{word}-')}"
+    return f"\n## {word}\n{_parser_text(parser, f'{word}-', command)}"
 
 
 def _find_parsers(command: str, words: list[str]) -> list[ArgumentParser]:

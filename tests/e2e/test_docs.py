@@ -236,7 +236,11 @@ def known_options() -> set[str]:
     actions = [*load_parser("probe")._actions, *simulate._actions]
     found = {flag for action in actions for flag in action.option_strings}
     package = ROOT / "locust_llm"
-    files = [*package.rglob("*_command.py"), package / "lab" / "history" / "select_runs.py"]
+    files = [
+        *package.rglob("*_command.py"),
+        package / "lab" / "history" / "select_runs.py",
+        package / "lab" / "reproduce" / "verify_reproduce.py",
+    ]
     sources = "".join(path.read_text() for path in files)
     return found | set(re.findall(r'"(--[a-z-]+)"', sources))
 

@@ -63,15 +63,20 @@ def read_received(data: Sequence[bytes]) -> ReceivedAnswer:
         for choice in event.get("choices") or ():
             choices = max(choices, 1 + int(choice.get("index") or 0))
     by_kind: dict[str, list[str]] = {"text": [], "reasoning": [], "tool": []}
+    others: dict[str, str] = {}
     for name, text in texts.items():
-        if not name.startswith("choice ") or name.startswith("choice 0"):
+        choice = name.split()[1] if name.startswith("choice ") else "0"
+        if choice in ("0", "None"):
             by_kind[classify(name)].append(text)
+        else:
+            others[choice] = others.get(choice, "") + text
     return ReceivedAnswer(
         text="".join(by_kind["text"]),
         reasoning="".join(by_kind["reasoning"]),
         tool_arguments=tuple(by_kind["tool"]),
         finish_reason=finish,
         choices=choices,
+        other_texts=tuple(others.values()),
         prompt_tokens=counts.get("prompt"),
         completion_tokens=counts.get("output"),
         reasoning_tokens=counts.get("reasoning"),

@@ -158,9 +158,8 @@ def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="locust-llm verify reproduce",
         description=(
-            "Replay the requests around a wrong answer of a run, leave out requests as long as the "
-            f"fault still appears, and write a script that shows it ({SCRIPT}) with a trace "
-            f"({TRACE})."
+            "Replay the requests around a wrong answer, leave out what the fault does not need, and "
+            f"write a script that shows it ({SCRIPT}) with a trace ({TRACE})."
         ),
     )
     parser.add_argument(
@@ -173,14 +172,14 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("-H", "--host", help="server (default: the server of the run)")
     parser.add_argument(
         "-t", "--time", type=parse_duration_s, default=600.0, metavar="TIME",
-        help="time limit, such as 90s or 20m (default: 10m)",
+        help="time limit (default: 10m)",
     )  # fmt: skip
     parser.add_argument(
         "-o", "--out", type=Path, metavar="DIR", help="folder of the two files (default: DIR)"
     )
     parser.add_argument(
         "--header", action="append", default=[], metavar="NAME:VALUE",
-        help="header of each request; may be repeated, and is written nowhere",
+        help="header of each request; may be repeated",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the trace as JSON")
     return parser
