@@ -126,7 +126,7 @@ def pages() -> dict[Path, str]:
         "Checks whether answers stay right under load: a run with `--check-answers`, at 4, 16 and 64 users for five "
         "minutes, with shared prefixes and cancelled requests. Options change these choices.",
         [],
-    ) + _section_of_subcommand("verify reproduce")
+    )
     made["probe"] = _page_of_own(
         "probe",
         "Measures what long prompts do to other requests, and names the scheduler of the server.",
@@ -208,13 +208,6 @@ def _page_of_command(command: str) -> str:
         for chooser in choosers:
             text += f"\n## Choose runs\n\n{HEAD}{_rows(chooser, 'choose-', set())}"
     return f"{text}\n{_guide(command)}"
-
-
-def _section_of_subcommand(command: str) -> str:
-    """The section of a command of two words, in the page of the first one."""
-    (parser,) = _find_parsers(command, [])
-    word = command.rpartition(" ")[2]
-    return f"\n## {word}\n{_parser_text(parser, f'{word}-', command)}"
 
 
 def _find_parsers(command: str, words: list[str]) -> list[ArgumentParser]:
