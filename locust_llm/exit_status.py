@@ -71,6 +71,12 @@ def end_before_load(number: int, frame: object) -> None:
     end_in_order(number, frame)
 
 
+def leave_before_load(number: int, frame: object) -> None:
+    """``end_before_load`` where an exception would be swallowed: the process ends at once."""
+    report_early_end(number)
+    os._exit(signal_exit_status(number))
+
+
 def fail(message: str, status: ExitStatus = ExitStatus.REFUSED) -> int:
     """Print on one line why a command ends without its result. Returns its exit status."""
     print(f"{ERROR_PREFIX}{message}", file=sys.stderr, flush=True)

@@ -1,13 +1,17 @@
 """Start Locust: hand this process to Locust, with a locustfile of this package by default."""
 
-import os
 import signal
 import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from locust_llm.exit_status import ENDING_SIGNALS, ExitStatus, end_in_order
+from locust_llm.exit_status import (
+    ENDING_SIGNALS,
+    ExitStatus,
+    end_before_load,
+    leave_before_load,
+)
 
 LOCUSTFILES: Final = Path(__file__).parents[1] / "locustfiles"
 
@@ -25,8 +29,8 @@ def start_locust(
     sys.argv = [f"locust-llm {command}", *words]
     for number in ENDING_SIGNALS:
         # an exception may be swallowed while modules are imported
-        if signal.getsignal(number) is end_in_order:
-            signal.signal(number, lambda number, frame: os._exit(128 + number))
+        if signal.getsignal(number) is end_before_load:
+            signal.signal(number, leave_before_load)
     from locust.main import main as locust_main  # late: it patches the process
 
     # before the locustfile, so that --help knows the options of this package

@@ -72,6 +72,7 @@ EXPECTED = {
     "llamacpp_no_usage": Expected(OK, 4, "length"),
     "llamacpp_immediate_stop": Expected(OK, 0, "stop", 13, 1, says="the model ended at once"),
     "llamacpp_max_tokens_0": Expected(OK, 1, "length"),
+    "llamacpp_schema": Expected(OK, 8, "length", 41, 16),
     "llamacpp_n2": Expected(OK, 4, "length", 13, 4, choices=2),
     "llamacpp_completions": Expected(OK, 3, "length", 3, 3),
     "vllm_responses": Expected(OK, 2, "length", 13, 5),

@@ -145,3 +145,5 @@ def test_a_signal_while_modules_are_imported_is_not_swallowed() -> None:
         [sys.executable, "-c", SWALLOWS], capture_output=True, text=True, timeout=30, check=False
     )
     assert (done.returncode, done.stdout) == (143, "")
+    line = "locust-llm: SIGTERM ended the run before its load, so nothing was measured\n"
+    assert done.stderr == line
