@@ -7,7 +7,7 @@ import pytest
 from support.planted_trio import reproduce_trio
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_planted_fault_of_three_requests_is_reduced_and_shown(tmp_path: Path) -> None:
     """A run of 400 requests has two such faults on average, so three runs have none once in 400
     times."""

@@ -181,7 +181,7 @@ def test_without_a_reproduction_it_names_the_tries_and_the_bound(
     assert not (folder / "reproduce.py").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_ends_in_its_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with started("--ttft-ms", "500", "--itl-ms", "1") as sound:
         url = f"http://127.0.0.1:{sound.port}"
@@ -231,7 +231,7 @@ def test_a_request_with_a_secret_is_left_out(
     assert "its body was not kept" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_three_of_nine_requests_leak_together(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
