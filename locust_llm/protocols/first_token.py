@@ -11,10 +11,15 @@ from .token_counts import (
 
 Index = int | float | str | None
 """The index of a choice."""
-THOUGHTS: Final = frozenset(
-    {"thinking", "reasoning", "redacted_thinking", "reasoning.text", "reasoning.summary"}
+THOUGHTS: Final = (
+    "thinking",
+    "reasoning",
+    "redacted_thinking",
+    "reasoning.text",
+    "reasoning.summary",
 )
-"""The types of content parts that are reasoning (Mistral, OpenRouter, LiteLLM)."""
+"""The types of content parts that are reasoning (Mistral, OpenRouter, LiteLLM). No set: a type that
+is a list has no hash."""
 TEXTS: Final = ("text", "thinking", "summary", "content", "reasoning")
 """The fields of a part that hold its text."""
 DEPTH: Final = 5

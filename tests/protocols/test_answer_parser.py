@@ -11,6 +11,7 @@ from support.examples import examples
 
 from locust_llm.protocols.answer_parser import Completion
 from locust_llm.protocols.error_message import MAX_MESSAGE_BYTES, error_line, status_message
+from locust_llm.protocols.first_token import classify_content
 from locust_llm.protocols.protocol_registry import PROTOCOLS
 from locust_llm.records.outcomes import FAILURES, OK
 from locust_llm.text.sanitise import MESSAGE_BYTES
@@ -539,3 +540,9 @@ def test_tokens_of_each_chunk_as_the_server_counts_them() -> None:
 )
 def test_counts_that_do_not_say_what_each_chunk_has(messages: list[Any]) -> None:
     assert answer(*messages, STOP).chunk_tokens == ()
+
+
+@pytest.mark.parametrize("kind", [[], {}, ["thinking"], 1, None])
+def test_a_type_of_content_that_is_no_text_fails_nothing(kind: object) -> None:
+    """The inner text counts as output, as with any part of an unknown type."""
+    assert classify_content({"type": kind, "text": "a"}) == (True, False)
