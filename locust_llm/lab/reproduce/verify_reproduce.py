@@ -354,7 +354,7 @@ def describe_reproduction(reproduction: Reproduction, out: Path) -> list[str]:
     if reproduction.result == NOT_REPRODUCED:
         lines = [
             f"Not reproduced: the fault did not appear in {format_count(first.tries, 'try', 'tries')} "
-            f"of {count} in {minutes}. Its odds in a try are at most {first.high:.1%} (95 % "
+            f"of {count} in {minutes}. Its odds in a try are at most {first.high:.1%} (95% "
             "confidence)."
         ]
         if first.tries < GIVE_UP_TRIES:
@@ -366,7 +366,7 @@ def describe_reproduction(reproduction: Reproduction, out: Path) -> list[str]:
     lines = [f"Reproduced: {size} of {count} {verb} ({tries} in {minutes})."]
     if odds.tries:
         lines.append(
-            f"The fault appeared in {odds.hits} of {odds.tries} tries of them (95 % interval of "
+            f"The fault appeared in {odds.hits} of {odds.tries} tries of them (95% interval of "
             f"the odds: {odds.low:.0%} to {odds.high:.0%})."
         )
     if reproduction.result == TIME_OVER:

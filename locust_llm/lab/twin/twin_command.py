@@ -599,7 +599,7 @@ def _said(tokens: list[int]) -> str:
 # Command: ``locust-llm twin predict TWIN``.
 
 DESCRIPTION: Final = """\
-Predict every load with every combination of settings, each with its 95 % interval."""
+Predict every load with every combination of settings, each with its 95% interval."""
 EPILOG: Final = """\
 Values are as --sweep has them: 1..128 is 1, 2, 4, ... 128, 8..64+8 goes in steps of 8, and lists have commas; none is no
 limit. Predictions outside of the fitted range are marked as extrapolated; those far outside are refused.

@@ -177,7 +177,7 @@ def test_without_a_reproduction_it_names_the_tries_and_the_bound(
     last, advice = capsys.readouterr().out.splitlines()[-2:]
     assert advice == "More tries need more time (-t)."
     assert last.startswith("Not reproduced: the fault did not appear in 20 tries of 2 requests in ")
-    assert last.endswith(" min. Its odds in a try are at most 13.9% (95 % confidence).")
+    assert last.endswith(" min. Its odds in a try are at most 13.9% (95% confidence).")
     assert not (folder / "reproduce.py").exists()
 
 
