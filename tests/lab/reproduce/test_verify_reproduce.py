@@ -104,7 +104,7 @@ def test_a_fault_of_one_request_alone(
         "1 request: the fault appeared in 2 of 2 tries",
     ]
     assert lines[4].startswith("Reproduced: 1 of 3 requests suffices (9 tries in ")
-    assert lines[5].startswith("The fault appeared in 4 of 4 tries of them (95 % interval")
+    assert lines[5].startswith("The fault appeared in 4 of 4 tries of them (95% interval")
     assert lines[6:] == [
         f"{folder}/reproduce.py shows it: python3 reproduce.py. {folder}/reproduce.json has the "
         "requests."
