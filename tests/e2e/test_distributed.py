@@ -347,7 +347,9 @@ def check_loss(its: Site) -> list[Record]:
         "\n".join(its.run["notes"]),
     )
     assert counts
-    assert sum(map(int, counts)) == its.run["records_lost"]
+    # its records may still come after its note, so a note may name requests that have one by now
+    lost = its.run["records_lost"]
+    assert max(map(int, counts)) <= lost <= sum(map(int, counts)), its.run["notes"]
     assert (its.folder / "r" / "report.html").exists()
     return got
 
