@@ -11,7 +11,7 @@ from locust_llm.client.request_exchange import UserConnection
 
 from .changed_streams import (
     AnswerFacts,
-    ComparedAnswer,
+    GatewayAnswer,
     compare_facts,
     read_facts,
     summarise_changes,
@@ -112,9 +112,9 @@ def _compare_all(
     sent: Sequence[tuple[ChangeTrial, int]],
     expected: Sequence[AnswerFacts],
     came: Sequence[AnswerFacts],
-) -> list[ComparedAnswer]:
-    compared = list[ComparedAnswer]()
+) -> list[GatewayAnswer]:
+    compared = list[GatewayAnswer]()
     for (trial, _), one, other in zip(sent, expected, came, strict=True):
         changes = tuple(compare_facts(one, other))
-        compared.append(ComparedAnswer(trial.name, changes, other.outcome))
+        compared.append(GatewayAnswer(trial.name, changes, other.outcome))
     return compared

@@ -501,7 +501,7 @@ def _tell_fields(paths: Sequence[str]) -> str:
 # -- over all answers ------------------------------------------------------------------------------
 
 
-class ComparedAnswer(NamedTuple):
+class GatewayAnswer(NamedTuple):
     """One answer through the gateway, or a second direct one, against a direct one."""
 
     trial: str
@@ -510,12 +510,12 @@ class ComparedAnswer(NamedTuple):
     outcome: str
 
 
-def summarise_changes(compared: Sequence[ComparedAnswer]) -> tuple[StreamChange, ...]:
+def summarise_changes(compared: Sequence[GatewayAnswer]) -> tuple[StreamChange, ...]:
     """The kinds that were seen, in the order of KINDS. ``of`` counts the answers of those trials in
     which the kind was seen."""
     summary = list[StreamChange]()
     for kind, what in KINDS.items():
-        seen = list[tuple[ComparedAnswer, str]]()
+        seen = list[tuple[GatewayAnswer, str]]()
         for one in compared:
             seen += [(one, example) for name, example in one.changes if name == kind]
         if kind == "held":
@@ -540,8 +540,8 @@ def summarise_changes(compared: Sequence[ComparedAnswer]) -> tuple[StreamChange,
 
 
 def _drop_rare(
-    seen: Sequence[tuple[ComparedAnswer, str]], compared: Sequence[ComparedAnswer]
-) -> list[tuple[ComparedAnswer, str]]:
+    seen: Sequence[tuple[GatewayAnswer, str]], compared: Sequence[GatewayAnswer]
+) -> list[tuple[GatewayAnswer, str]]:
     """What nearly all answers of a trial have."""
     counts = Counter(one.trial for one, _ in seen)
     of = Counter(one.trial for one in compared)

@@ -66,7 +66,7 @@ LINE_NS: Final = 100_000
 _timespec = struct.Struct("qq")
 
 
-class Gone(Exception):
+class ConnectionGone(Exception):
     """This connection is of no more use."""
 
 
@@ -220,7 +220,7 @@ class TimedUpstream:
                 self._send_rest(connection)
             if mask & ~select.EPOLLOUT:
                 self._read(connection)
-        except (Gone, OSError):
+        except (ConnectionGone, OSError):
             self._note_gone(connection)
 
     def _accept(self) -> None:
@@ -242,13 +242,13 @@ class TimedUpstream:
     # -- requests
 
     def _read(self, connection: UpstreamConnection) -> None:
-        """Raises Gone and OSError."""
+        """Raises ConnectionGone and OSError."""
         try:
             data, stamp_ns = self._receive(connection.sock)
         except BlockingIOError:
             return
         if not data:
-            raise Gone
+            raise ConnectionGone
         connection.received += data
         connection.received_ns = stamp_ns
         self._take_request(connection)
@@ -397,7 +397,7 @@ class TimedUpstream:
                 continue  # its client is gone
             try:
                 self._write(connection, write)
-            except (Gone, OSError):
+            except (ConnectionGone, OSError):
                 self._note_gone(connection)
 
     def _write(self, connection: UpstreamConnection, write: PlannedWrite) -> None:

@@ -28,10 +28,10 @@ from .upstream_events import (
     STAMP,
     WHOLE,
     WRITERS,
-    AnswerRequest,
     ChatWriter,
+    OnePieceAnswer,
     StreamWriter,
-    WholeAnswer,
+    UpstreamAnswerOptions,
     encode_compact,
 )
 from .upstream_script import FAULTS, STAMP_DIGITS, UpstreamScript
@@ -89,12 +89,12 @@ def find_kind(path: str) -> str | None:
 
 def read_answer_request(
     kind: str, body: Any, *, chunked: bool, gzip: bool, keep_alive: bool
-) -> AnswerRequest:
+) -> UpstreamAnswerOptions:
     """Reads the parsed body of a request. What it does not have is at its default."""
     asked = body if isinstance(body, dict) else {}
     options = asked.get("stream_options")
     inputs = asked.get("input")
-    return AnswerRequest(
+    return UpstreamAnswerOptions(
         kind=kind,
         stream=asked.get("stream") is True and kind in STREAMS,
         include_usage=isinstance(options, dict) and options.get("include_usage") is True,
@@ -169,7 +169,7 @@ class AnswerPlan:
 
 def plan_answer(
     script: UpstreamScript,
-    asked: AnswerRequest,
+    asked: UpstreamAnswerOptions,
     received_ns: int,
     *,
     fault: str,
@@ -187,7 +187,7 @@ class _AnswerMaker:
     def __init__(
         self,
         script: UpstreamScript,
-        asked: AnswerRequest,
+        asked: UpstreamAnswerOptions,
         received_ns: int,
         fault: str,
         replica: int,
@@ -301,7 +301,7 @@ class _AnswerMaker:
         if texts["tool"]:
             texts["tool"] = BEGIN_ARGUMENTS + texts["tool"] + END_ARGUMENTS
         value: dict[str, Any] = WHOLE[self.asked.kind](
-            WholeAnswer(self.script, self.model, self.reason, self.counted, texts)
+            OnePieceAnswer(self.script, self.model, self.reason, self.counted, texts)
         )
         if self.fault == "missing_usage":
             del value["usage"]

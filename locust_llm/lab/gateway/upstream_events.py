@@ -32,7 +32,7 @@ REASONS: Final = {
 """The words of an API for the reasons of chat completions, where they differ."""
 
 
-class AnswerRequest(NamedTuple):
+class UpstreamAnswerOptions(NamedTuple):
     """What a request says of the answer that it wants."""
 
     kind: str
@@ -61,7 +61,7 @@ class StreamWriter:
     done = DONE
 
     def __init__(
-        self, script: UpstreamScript, asked: AnswerRequest, moments: Sequence[int]
+        self, script: UpstreamScript, asked: UpstreamAnswerOptions, moments: Sequence[int]
     ) -> None:
         """``moments`` grows: the moment of each word that was written so far."""
         self.script = script
@@ -219,7 +219,7 @@ class ResponsesWriter(StreamWriter):
     }
 
     def __init__(
-        self, script: UpstreamScript, asked: AnswerRequest, moments: Sequence[int]
+        self, script: UpstreamScript, asked: UpstreamAnswerOptions, moments: Sequence[int]
     ) -> None:
         super().__init__(script, asked, moments)
         self._sequence = 0
@@ -402,7 +402,7 @@ class MessagesWriter(StreamWriter):
     }
 
     def __init__(
-        self, script: UpstreamScript, asked: AnswerRequest, moments: Sequence[int]
+        self, script: UpstreamScript, asked: UpstreamAnswerOptions, moments: Sequence[int]
     ) -> None:
         super().__init__(script, asked, moments)
         self._index = -1
@@ -483,7 +483,7 @@ WRITERS: Final[dict[str, type[StreamWriter]]] = {
 # -- answers in one piece ------------------------------------------------------------------------
 
 
-class WholeAnswer(NamedTuple):
+class OnePieceAnswer(NamedTuple):
     """What an answer in one piece says."""
 
     script: UpstreamScript
@@ -496,7 +496,7 @@ class WholeAnswer(NamedTuple):
     """The text of each channel."""
 
 
-def _whole_chat(answer: WholeAnswer) -> dict[str, Any]:
+def _whole_chat(answer: OnePieceAnswer) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": answer.texts["content"] or None}
     if not answer.texts["tool"]:
         message["content"] = answer.texts["content"]
@@ -518,7 +518,7 @@ def _whole_chat(answer: WholeAnswer) -> dict[str, Any]:
     }
 
 
-def _whole_completions(answer: WholeAnswer) -> dict[str, Any]:
+def _whole_completions(answer: OnePieceAnswer) -> dict[str, Any]:
     text = answer.texts["reasoning"] + answer.texts["tool"] + answer.texts["content"]
     choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": answer.reason}
     return {
@@ -531,7 +531,7 @@ def _whole_completions(answer: WholeAnswer) -> dict[str, Any]:
     }
 
 
-def _whole_responses(answer: WholeAnswer) -> dict[str, Any]:
+def _whole_responses(answer: OnePieceAnswer) -> dict[str, Any]:
     output = list[dict[str, Any]]()
     for channel, text in answer.texts.items():
         if text:
@@ -542,7 +542,7 @@ def _whole_responses(answer: WholeAnswer) -> dict[str, Any]:
     return _responses_object(answer.script.id, answer.model, answer.reason, output, usage)
 
 
-def _whole_messages(answer: WholeAnswer) -> dict[str, Any]:
+def _whole_messages(answer: OnePieceAnswer) -> dict[str, Any]:
     content = list[dict[str, Any]]()
     if answer.texts["reasoning"]:
         thinking = {"thinking": answer.texts["reasoning"], "signature": "gwbench"}
@@ -556,7 +556,7 @@ def _whole_messages(answer: WholeAnswer) -> dict[str, Any]:
     return _messages_object(answer.script.id, answer.model, content, reason, usage)
 
 
-WHOLE: Final[dict[str, Callable[[WholeAnswer], dict[str, Any]]]] = {
+WHOLE: Final[dict[str, Callable[[OnePieceAnswer], dict[str, Any]]]] = {
     "chat": _whole_chat,
     "completions": _whole_completions,
     "responses": _whole_responses,

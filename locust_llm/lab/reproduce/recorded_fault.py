@@ -124,7 +124,7 @@ def _find_request(lines: Iterable[bytes], request: str) -> _Where | None:
     return None
 
 
-def strip_secrets(host: str) -> str:
+def remove_login_and_query(host: str) -> str:
     """The address without a login and a query, which may hold keys."""
     parts = urlsplit(host)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

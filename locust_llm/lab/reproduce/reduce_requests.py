@@ -64,7 +64,7 @@ class SearchEnded(Exception):
     """No more tries can be made: the time is over, or the server is gone."""
 
 
-class Step(NamedTuple):
+class TriedSet(NamedTuple):
     """A set of requests that was tried."""
 
     requests: int
@@ -86,7 +86,7 @@ class RequestReducer:
         self,
         count: int,
         try_once: Callable[[Sequence[int]], bool],
-        report: Callable[[Step], object] = lambda step: None,
+        report: Callable[[TriedSet], object] = lambda step: None,
         *,
         least: int = 1,
     ) -> None:
@@ -174,5 +174,5 @@ class RequestReducer:
         found = len(tries_per_hit) == hits
         if found:
             self._tries_per_hit += tries_per_hit
-        self._report(Step(len(requests), sum(tries_per_hit) + tries, len(tries_per_hit)))
+        self._report(TriedSet(len(requests), sum(tries_per_hit) + tries, len(tries_per_hit)))
         return found

@@ -292,7 +292,7 @@ def find_leak(
 ) -> str:
     """Returns the session code of another request in this answer, unless its own request has it
     too."""
-    words = join_words(read_text(answer.list_events()))
+    words = join_words(join_event_texts(answer.list_events()))
     for other in others:
         for code in other.codes:
             if f" {code} " in words and f" {code} " not in request.words:
@@ -300,7 +300,7 @@ def find_leak(
     return ""
 
 
-def read_text(events: Sequence[bytes]) -> str:
+def join_event_texts(events: Sequence[bytes]) -> str:
     """All that a model wrote: text, reasoning and arguments of tools, one below the other."""
     streams: dict[str, str] = {}
     for data in events:

@@ -59,7 +59,7 @@ def read_received(data: Sequence[bytes]) -> ReceivedAnswer:
         if any(classify(name) == "text" for name, _ in found):
             chunks.append("".join([text for name, text in found if classify(name) == "text"]))
             counted += [counts["output"]] if read_counts(event).get("output") else []
-        finish = read_finish_reason(event) or finish
+        finish = find_event_finish_reason(event) or finish
         for choice in event.get("choices") or ():
             choices = max(choices, 1 + int(choice.get("index") or 0))
     by_kind: dict[str, list[str]] = {"text": [], "reasoning": [], "tool": []}
@@ -116,7 +116,7 @@ def read_counts(event: dict[str, Any]) -> dict[str, int]:
     return {name: count for name, count in counts.items() if isinstance(count, int) and count}
 
 
-def read_finish_reason(event: dict[str, Any]) -> str | None:
+def find_event_finish_reason(event: dict[str, Any]) -> str | None:
     for choice in event.get("choices") or ():
         if not choice.get("index") and choice.get("finish_reason"):
             return str(choice["finish_reason"])

@@ -29,9 +29,9 @@ from .recorded_fault import (
     find_host,
     make_header_template,
     read_recorded_fault,
-    strip_secrets,
+    remove_login_and_query,
 )
-from .reduce_requests import GIVE_UP_TRIES, Odds, RequestReducer, SearchEnded, Step
+from .reduce_requests import GIVE_UP_TRIES, Odds, RequestReducer, SearchEnded, TriedSet
 from .replay_program import (
     KEY_VARIABLE,
     PAUSE_S,
@@ -196,7 +196,7 @@ def _reproduce(
 ) -> Reproduction | None:
     """None: the server answered nothing. Raises ValueError of one sentence."""
     say = _make_say(as_json=options.json)
-    shown_host = strip_secrets(host)
+    shown_host = remove_login_and_query(host)
     # the run's own request has the last place
     traced = [one for one in recorded.requests if one.id != recorded.fault.id]
     traced += [one for one in recorded.requests if one.id == recorded.fault.id]
@@ -297,7 +297,7 @@ def search_requests(session: ReplaySession, count: int, say: Callable[[object], 
         first = Odds(later.hits, later.tries + missed)
     if not first.hits:
         return Search(NOT_REPRODUCED, first)
-    say(Step(count, first.tries, first.hits))
+    say(TriedSet(count, first.tries, first.hits))
     session.settle()
     result = TIME_OVER
     if reducer.leave_out():

@@ -10,13 +10,13 @@ from msgspec.structs import replace
 from locust_llm.lab.gateway.changed_streams import (
     KINDS,
     AnswerFacts,
-    ComparedAnswer,
+    GatewayAnswer,
     compare_facts,
     read_facts,
     summarise_changes,
 )
 from locust_llm.lab.gateway.gateway_client import Exchange
-from locust_llm.lab.gateway.upstream_answers import AnswerRequest, plan_answer
+from locust_llm.lab.gateway.upstream_answers import UpstreamAnswerOptions, plan_answer
 from locust_llm.lab.gateway.upstream_events import STAMP
 from locust_llm.lab.gateway.upstream_script import FEATURES, UpstreamScript
 from locust_llm.records.outcomes import OK
@@ -37,7 +37,7 @@ def answered(
     script = UpstreamScript(
         id=identity, ttft_ms=5, gap_ms=gap, tokens=8, features=(feature,) if feature else ()
     )
-    asked = AnswerRequest(
+    asked = UpstreamAnswerOptions(
         kind, stream=stream, include_usage=True, chunked=False, gzip=feature == "gzip"
     )
     plan = plan_answer(script, asked, 0, fault="", replica=0, headers=[("Server", "gwbench")])
@@ -207,13 +207,13 @@ def test_what_was_not_sent_and_what_failed() -> None:
     assert kinds_of(direct, mixed) == ["several_ids"]
 
 
-def facts_changed(kind: str, outcome: str = OK) -> ComparedAnswer:
-    return ComparedAnswer("chat, tools", ((kind, "an example"),), outcome)
+def facts_changed(kind: str, outcome: str = OK) -> GatewayAnswer:
+    return GatewayAnswer("chat, tools", ((kind, "an example"),), outcome)
 
 
 def test_the_summary_counts_within_the_trials_that_have_a_kind() -> None:
-    unchanged = ComparedAnswer("chat, tools", (), OK)
-    other = ComparedAnswer("chat", (), OK)
+    unchanged = GatewayAnswer("chat, tools", (), OK)
+    other = GatewayAnswer("chat", (), OK)
     (lost,) = summarise_changes([facts_changed("lost", "truncated"), unchanged, other])
     assert (lost.kind, lost.seen, lost.of, lost.noticed) == ("lost", 1, 2, "truncated")
     assert lost.example == "chat, tools: an example"
@@ -222,7 +222,7 @@ def test_the_summary_counts_within_the_trials_that_have_a_kind() -> None:
 
 def test_chunks_held_back_now_and_then_are_the_machine() -> None:
     held = facts_changed("held")
-    unchanged = ComparedAnswer("chat, tools", (), OK)
+    unchanged = GatewayAnswer("chat, tools", (), OK)
     assert summarise_changes([held, unchanged]) == ()
     (found,) = summarise_changes([held] * 4 + [unchanged])
     assert (found.seen, found.of) == (4, 5)

@@ -21,7 +21,7 @@ from locust_llm.lab.gateway.upstream_answers import (
     plan_answer,
     read_answer_request,
 )
-from locust_llm.lab.gateway.upstream_events import STAMP, AnswerRequest, fill_moments
+from locust_llm.lab.gateway.upstream_events import STAMP, UpstreamAnswerOptions, fill_moments
 from locust_llm.lab.gateway.upstream_script import FAULTS, FEATURES, UpstreamScript
 from locust_llm.records.outcomes import OK
 
@@ -30,7 +30,7 @@ STREAMS = ("chat", "completions", "responses", "messages")
 
 
 def played(
-    script: UpstreamScript, asked: AnswerRequest, fault: str | None = None
+    script: UpstreamScript, asked: UpstreamAnswerOptions, fault: str | None = None
 ) -> list[tuple[int, bytes, PlannedWrite]]:
     """(moment, bytes, write) of each write, each exactly when it is due."""
     plan = plan_answer(
@@ -50,7 +50,7 @@ def played(
     return writes
 
 
-def read(asked: AnswerRequest, writes: list[tuple[int, bytes, PlannedWrite]]) -> Response:
+def read(asked: UpstreamAnswerOptions, writes: list[tuple[int, bytes, PlannedWrite]]) -> Response:
     """What the client makes of it."""
     response = Response(RECEIVED_NS, kind=asked.kind, keep_text=True)
     for moment, data, write in writes:
@@ -64,7 +64,7 @@ def read(asked: AnswerRequest, writes: list[tuple[int, bytes, PlannedWrite]]) ->
     return response
 
 
-def outcome_of(script: UpstreamScript, asked: AnswerRequest) -> str:
+def outcome_of(script: UpstreamScript, asked: UpstreamAnswerOptions) -> str:
     response = read(asked, played(script, asked))
     if not response.over:
         response.end_with("timeout", "nothing more comes")
@@ -77,7 +77,7 @@ def outcome_of(script: UpstreamScript, asked: AnswerRequest) -> str:
 @pytest.mark.parametrize("kind", STREAMS)
 def test_each_word_has_the_moment_of_its_write(kind: str) -> None:
     script = UpstreamScript(id="a", ttft_ms=20, gap_ms=10, tokens=4)
-    writes = played(script, AnswerRequest(kind, stream=True))
+    writes = played(script, UpstreamAnswerOptions(kind, stream=True))
     assert [moment - RECEIVED_NS for moment, _, _ in writes] == [20 * MS, 30 * MS, 40 * MS, 50 * MS]
     assert [write.words for _, _, write in writes] == [1, 1, 1, 1]
     for index, (moment, data, _) in enumerate(writes):
@@ -91,7 +91,7 @@ def test_each_word_has_the_moment_of_its_write(kind: str) -> None:
 def test_a_client_reads_each_feature(kind: str, feature: str, version: str) -> None:
     features = (feature,) if feature else ()
     script = UpstreamScript(id="a", tokens=6, features=features)
-    asked = AnswerRequest(
+    asked = UpstreamAnswerOptions(
         kind, stream=True, include_usage=True, chunked=version == "1.1", keep_alive=version == "1.1",
     )  # fmt: skip
     response = read(asked, played(script, asked))
@@ -106,7 +106,7 @@ def test_a_client_reads_each_feature(kind: str, feature: str, version: str) -> N
 def test_a_client_reads_each_answer_in_one_piece(kind: str, feature: str) -> None:
     features = (feature,) if feature else ()
     script = UpstreamScript(id="a", ttft_ms=5, gap_ms=2, tokens=4, features=features)
-    asked = AnswerRequest(kind, inputs=2)
+    asked = UpstreamAnswerOptions(kind, inputs=2)
     ((moment, data, write),) = played(script, asked)
     assert moment - RECEIVED_NS == (5 if kind == "embeddings" else 11) * MS
     response = read(asked, [(moment, data, write)])
@@ -120,7 +120,9 @@ def test_a_client_reads_each_answer_in_one_piece(kind: str, feature: str) -> Non
 @pytest.mark.parametrize("features", [(), ("reasoning", "tools")])
 def test_the_last_texts_of_responses_repeat_the_deltas(features: tuple[str, ...]) -> None:
     script = UpstreamScript(id="a", tokens=4, features=features)
-    data = b"".join(bytes_ for _, bytes_, _ in played(script, AnswerRequest("responses", True)))
+    data = b"".join(
+        bytes_ for _, bytes_, _ in played(script, UpstreamAnswerOptions("responses", True))
+    )
     events: list[dict[str, Any]] = [
         json.loads(line[6:]) for line in data.split(b"\n") if line.startswith(b"data: ")
     ]
@@ -136,7 +138,7 @@ def test_the_last_texts_of_responses_repeat_the_deltas(features: tuple[str, ...]
 
 def test_a_compressed_stream_is_whole() -> None:
     script = UpstreamScript(id="a", tokens=3, features=("gzip",))
-    asked = AnswerRequest("chat", stream=True, gzip=True)
+    asked = UpstreamAnswerOptions("chat", stream=True, gzip=True)
     plain = b"".join(data for _, data, _ in played(script, asked._replace(gzip=False)))
     packed = b"".join(data for _, data, _ in played(script, asked))
     assert b"Content-Encoding: gzip" in packed
@@ -153,7 +155,7 @@ def test_a_compressed_stream_is_whole() -> None:
 def test_bursts_splits_and_comments() -> None:
     def writes_of(*features: str) -> list[tuple[int, bytes, int]]:
         script = UpstreamScript(id="a", ttft_ms=10, gap_ms=10, tokens=5, features=features)
-        played_writes = played(script, AnswerRequest("chat", stream=True))
+        played_writes = played(script, UpstreamAnswerOptions("chat", stream=True))
         return [
             ((moment - RECEIVED_NS) // MS, data, write.words)
             for moment, data, write in played_writes
@@ -206,7 +208,7 @@ def test_each_fault_of_a_stream_is_seen() -> None:
     seen = {
         name: outcome_of(
             UpstreamScript(id="a", tokens=6, fault=name),
-            AnswerRequest("chat", stream=True, include_usage=True),
+            UpstreamAnswerOptions("chat", stream=True, include_usage=True),
         )
         for name in OUTCOMES
     }
@@ -218,7 +220,7 @@ def test_each_fault_of_another_api_is_seen(kind: str) -> None:
     for name, expected in OUTCOMES.items():
         outcome = outcome_of(
             UpstreamScript(id="a", tokens=6, fault=name),
-            AnswerRequest(kind, stream=True, include_usage=True),
+            UpstreamAnswerOptions(kind, stream=True, include_usage=True),
         )
         if name == "no_done" and kind in ("responses", "messages"):
             assert outcome in (OK, "truncated")
@@ -228,7 +230,9 @@ def test_each_fault_of_another_api_is_seen(kind: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.whole])
 def test_each_fault_of_an_answer_in_one_piece_is_made(name: str) -> None:
-    outcome = outcome_of(UpstreamScript(id="a", tokens=6, fault=name), AnswerRequest("chat"))
+    outcome = outcome_of(
+        UpstreamScript(id="a", tokens=6, fault=name), UpstreamAnswerOptions("chat")
+    )
     same = ("wrong_usage", "missing_usage", "wrong_model", "content_filter", "empty")
     if name in (*same, "fewer_vectors"):
         assert outcome == OK
@@ -240,15 +244,15 @@ def test_each_fault_of_an_answer_in_one_piece_is_made(name: str) -> None:
 @pytest.mark.parametrize("name", ["close_midstream", "error_midstream", "no_end", "bad_json"])
 def test_a_fault_in_the_middle_comes_after_so_many_words(name: str, after: int) -> None:
     script = UpstreamScript(id="a", tokens=6, fault=name, after=after)
-    writes = played(script, AnswerRequest("chat", stream=True))
+    writes = played(script, UpstreamAnswerOptions("chat", stream=True))
     assert sum(write.words for _, _, write in writes) == after
-    assert outcome_of(script, AnswerRequest("chat", stream=True)) != OK
+    assert outcome_of(script, UpstreamAnswerOptions("chat", stream=True)) != OK
 
 
 def test_facts_that_are_wrong() -> None:
     def data_of(fault: str) -> bytes:
         script = UpstreamScript(id="a", tokens=6, fault=fault)
-        asked = AnswerRequest("chat", stream=True, include_usage=True)
+        asked = UpstreamAnswerOptions("chat", stream=True, include_usage=True)
         return b"".join(data for _, data, _ in played(script, asked))
 
     assert b'"completion_tokens": 6,' in data_of("")
@@ -260,18 +264,23 @@ def test_facts_that_are_wrong() -> None:
         b"chatcmpl-other-a",
     }
     (_, data, write), *rest = played(
-        UpstreamScript(id="a"), AnswerRequest("chat"), fault="http_429"
+        UpstreamScript(id="a"), UpstreamAnswerOptions("chat"), fault="http_429"
     )
     assert (b"Retry-After: 7" in data, write.then, rest) == (True, "", [])
 
 
 def test_a_fault_that_a_form_cannot_have_is_left_out() -> None:
     plan = plan_answer(
-        UpstreamScript(id="a"), AnswerRequest("chat"), 1, fault="no_end", replica=0, headers=[]
+        UpstreamScript(id="a"),
+        UpstreamAnswerOptions("chat"),
+        1,
+        fault="no_end",
+        replica=0,
+        headers=[],
     )
     assert plan.fault == ""
     assert plan_answer(
-        UpstreamScript(id="a"), AnswerRequest("chat", True), 1, fault="no_end", replica=0,
+        UpstreamScript(id="a"), UpstreamAnswerOptions("chat", True), 1, fault="no_end", replica=0,
         headers=[],
     ).fault == "no_end"  # fmt: skip
 
@@ -282,7 +291,7 @@ def test_what_a_request_wants() -> None:
     assert find_kind("/v1/models") is None
     body = {"model": "m", "stream": True, "stream_options": {"include_usage": True}}
     asked = read_answer_request("chat", body, chunked=False, gzip=True, keep_alive=False)
-    assert asked == AnswerRequest("chat", True, True, "m", 1, False, False, True, False)
+    assert asked == UpstreamAnswerOptions("chat", True, True, "m", 1, False, False, True, False)
     asked = read_answer_request(
         "embeddings",
         {"input": ["a", "b"], "encoding_format": "base64", "stream": True},
@@ -293,4 +302,4 @@ def test_what_a_request_wants() -> None:
     assert (asked.stream, asked.inputs, asked.base64) == (False, 2, True)
     assert read_answer_request(
         "chat", None, chunked=True, gzip=False, keep_alive=True
-    ) == AnswerRequest("chat")
+    ) == UpstreamAnswerOptions("chat")

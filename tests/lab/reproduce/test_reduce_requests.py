@@ -16,7 +16,7 @@ from locust_llm.lab.reproduce.reduce_requests import (
     Odds,
     RequestReducer,
     SearchEnded,
-    Step,
+    TriedSet,
     count_needed_tries,
     find_upper_odds,
 )
@@ -163,14 +163,14 @@ def test_a_set_that_shows_the_fault_once_by_luck_is_not_kept() -> None:
 
 
 def test_each_step_is_reported() -> None:
-    steps: list[Step] = []
+    steps: list[TriedSet] = []
     reducer = RequestReducer(4, lambda requests: 3 in requests, steps.append)
     reducer.try_all()
     reducer.leave_out()
     # {2, 3} suffice; {3} suffices
     assert [(step.requests, step.hits, step.tries) for step in steps] == [(2, 2, 2), (1, 2, 2)]
     assert reducer.steps == 2
-    assert [str(Step(1, 1, 1)), str(Step(20, 4, 0))] == [
+    assert [str(TriedSet(1, 1, 1)), str(TriedSet(20, 4, 0))] == [
         "1 request: the fault appeared in 1 of 1 try",
         "20 requests: no fault in 4 tries",
     ]

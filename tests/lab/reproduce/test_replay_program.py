@@ -22,9 +22,9 @@ from locust_llm.lab.reproduce.replay_program import (
     ReplayedRequest,
     find_leak,
     freshen,
+    join_event_texts,
     join_words,
     make_headers,
-    read_text,
 )
 from locust_llm.lab.reproduce.reproduction_script import write_script
 
@@ -73,7 +73,7 @@ def test_the_text_of_an_answer_in_every_protocol(kind: str, stream: bool) -> Non
     text = sent.parse().deltas
     expected = "".join(delta.content for delta in text if isinstance(delta.content, str))
     assert expected
-    assert read_text(answer_of(sent).list_events()).strip() == expected.strip()
+    assert join_event_texts(answer_of(sent).list_events()).strip() == expected.strip()
 
 
 @pytest.mark.parametrize("path", sorted(CAPTURES.glob("*.http")), ids=lambda path: path.stem)
