@@ -246,7 +246,7 @@ def _divide_first_token(attribution: LatencyAttribution, whole: str) -> str:
             "network)"
         )
         if outside_ms > share * whole_ms:
-            name = "neither"
+            name = "outside the server's measurement"
             share = outside_ms / whole_ms
     return (
         f"{QUESTION} {name.capitalize()}, {share:.0%} on average, by the server's own histograms "

@@ -478,14 +478,14 @@ def test_queue_or_prefill(history: EngineHistory, begin: str) -> None:
     assert answer.startswith(begin)
 
 
-def test_what_no_clock_of_the_server_had_is_neither_queue_nor_prefill() -> None:
+def test_what_no_clock_of_the_server_had_is_outside_its_measurement() -> None:
     """Stopped for seconds: 348 ms to a first token here, of which the server's clock has 66 ms."""
     server = replace(UNKNOWN.server, server_ms=348.0)
     here = replace(UNKNOWN, means_ms=MEANS, server=server)
     frozen = history_of(queue=0.00393, prefill=0.0571, ttft=0.066)
     answer = describe_server_time(with_(here, frozen))
     assert answer.startswith(
-        "Queue or prefill? Neither, 81% on average, by the server's own histograms (vLLM): of 348 ms to a "
+        "Queue or prefill? Outside the server's measurement, 81% on average, by the server's own histograms (vLLM): of 348 ms to a "
         "first token here 3.93 ms are queue, 57.1 ms prefill, 4.97 ms neither, 282 ms outside its "
         "measurement (its socket and front end, or the network), means of 50 requests."
     )
