@@ -286,7 +286,11 @@ class Plugin:
         self._greeted = receive_from_workers(
             environment, runner, lambda: self._control, self._refuse
         )
-        detach_end(runner, unattended=environment.web_ui is None)
+        detach_end(
+            runner,
+            unattended=environment.web_ui is None,
+            ends=lambda: self._control is not None and self._control.shutdown.asked_at is not None,
+        )
         listen_for_signals(self._interrupted, self._hurry)
         ours = all(issubclass(user, LLMUser) for user in environment.user_classes)
         self._view = (

@@ -3,7 +3,7 @@ The report counts again, from the records."""
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -47,8 +47,8 @@ class AnswerRow(msgspec.Struct, frozen=True):
 class AnswerTally:
     """The checks of one run."""
 
-    def __init__(self, started_at: float) -> None:
-        """``started_at``: Unix seconds."""
+    def __init__(self, started_at: Callable[[], float]) -> None:
+        """``started_at``: Unix seconds of the first send, as they are known now."""
         self._started_at = started_at
         self._counts = IsolationCounts(most_ids=MAX_IDS)
         self._idle = IdleAnswers()
@@ -89,7 +89,7 @@ class AnswerTally:
     def _note_leak(self, ended_at: float) -> None:
         """Log the first one as soon as it is known. A record of another worker, which comes later,
         may be earlier."""
-        leak_s = max(0.0, ended_at - self._started_at)
+        leak_s = max(0.0, ended_at - self._started_at())
         if self.first_leak_s is None:
             self.first_leak_s = leak_s
             logger.warning(

@@ -120,7 +120,7 @@ class RunStore:
         self.buffering = Buffering()
         self._made_at = now()
         if settings.check_answers:
-            self.answer_tally = AnswerTally(self._made_at)
+            self.answer_tally = AnswerTally(lambda: self.started_at)
         self._first_sent_at: float | None = None
         self.began_profiling_at: float | None = None
         """When the profiling phase began. None: with the load."""

@@ -247,6 +247,13 @@ class WorkerRegistry:
         self._lost[record.worker] -= counted
         return counted
 
+    def mark_missing(self, name: str) -> None:
+        """Locust takes a lost process for missing with its next look, within a second. It would
+        wait for three heartbeats, and until then for its users where the run ends."""
+        client = None if self.alone else self._runner.clients.get(name)
+        if client is not None:
+            client.heartbeat = min(client.heartbeat, -1)
+
     def drop(self, name: str) -> WorkerLoss:
         """Drop a lost process, whose records are recovered where possible."""
         worker = self._members.pop(name)

@@ -17,7 +17,14 @@ from locust import User
 from locust.env import Environment
 from locust.event import EventHook
 from locust.exception import StopTest
-from locust.runners import STATE_INIT, STATE_RUNNING, STATE_SPAWNING, MasterRunner, WorkerRunner
+from locust.runners import (
+    STATE_INIT,
+    STATE_RUNNING,
+    STATE_SPAWNING,
+    STATE_STOPPING,
+    MasterRunner,
+    WorkerRunner,
+)
 
 import gevent
 from gevent.lock import RLock
@@ -31,14 +38,19 @@ _ends_the_run: WeakSet[Callable[[User], object]] = WeakSet()
 
 
 def detach_end(
-    runner: Any, *, unattended: bool = False, leave: Callable[[], None] = lambda: None
+    runner: Any,
+    *,
+    unattended: bool = False,
+    leave: Callable[[], None] = lambda: None,
+    ends: Callable[[], bool] = lambda: False,
 ) -> None:
     """Detach the end of the runner from its caller.
 
     ``unattended``: there is no page from which another run could start. ``leave`` is called first
-    where a user of a worker ends it.
+    where a user of a worker ends it. ``ends`` tells whether the end of the present run was asked
+    for.
     """
-    ending = _DetachedEnd(runner, unattended, leave)
+    ending = _DetachedEnd(runner, unattended, leave, ends)
     runner.stop, runner.quit = ending.stop, ending.quit
     runner.stop_users = ending.stop_users
     for hook in (runner.environment.events.test_stopping, runner.environment.events.test_stop):
@@ -97,8 +109,15 @@ def _fire(hook: Any, **kw: Any) -> None:
 
 
 class _DetachedEnd:
-    def __init__(self, runner: Any, unattended: bool, leave: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        runner: Any,
+        unattended: bool,
+        leave: Callable[[], None],
+        ends: Callable[[], bool],
+    ) -> None:
         self._runner, self._unattended, self._leave = runner, unattended, leave
+        self._ends = ends
         self._stop, self._quit = runner.stop, runner.quit
         self._stop_users = runner.stop_users
         self.locusts_start: Callable[..., None] = lambda: None
@@ -114,6 +133,11 @@ class _DetachedEnd:
     # -- what replaces Locust's own ----------------------------------------------------------------
 
     def start(self, *args: Any, **kw: Any) -> None:
+        """Locust also starts a run that is on, to give the users of a worker that left to others.
+        A run that ends would begin again so, and Locust would wait a minute for its users."""
+        is_on = self._runner.state in (STATE_SPAWNING, STATE_RUNNING, STATE_STOPPING)
+        if is_on and self._ends():
+            return
         before = self._starting
         self._starting = gevent.getcurrent()
         try:

@@ -48,9 +48,10 @@ def measure_other_load(
         return None
     sequences = _count_sequences(columns)
     references = 1 if run.settings.check_answers else 0
+    unrecorded = references + run.records_lost
     in_server = [(sample.running or 0.0) + (sample.waiting or 0.0) for sample in readings]
     others = [
-        max(0.0, count - sequences * _count_own(levels, sample) - references)
+        max(0.0, count - sequences * _count_own(levels, sample) - unrecorded)
         for count, sample in zip(in_server, readings, strict=True)
     ]
     found = OtherLoad(others=float(np.mean(others)), in_server=float(np.mean(in_server)))

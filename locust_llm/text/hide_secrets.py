@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import chain
 from string import ascii_lowercase, ascii_uppercase
 from typing import Final
-from urllib.parse import quote, quote_plus, unquote_plus
+from urllib.parse import quote, quote_plus, unquote_plus, urlsplit
 
 MASK: Final = "***"
 MIN_SECRET_CHARS: Final = 6
@@ -177,6 +177,12 @@ def hide_url_secrets(text: str) -> str:
     return _FIELD_OF_URL.sub(
         lambda field: field[1] + MASK if _holds_secret(field) else field[0], text
     )
+
+
+def remove_login_and_query(address: str) -> str:
+    """The URL without a login and a query, which may hold keys."""
+    parts = urlsplit(address)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def _holds_secret(field: re.Match[str]) -> bool:

@@ -27,7 +27,7 @@ def reference(
 
 @pytest.fixture
 def tally() -> AnswerTally:
-    return AnswerTally(UNIX)
+    return AnswerTally(lambda: UNIX)
 
 
 def rows(tally: AnswerTally) -> dict[str, str]:

@@ -71,7 +71,7 @@ def said(control: Any, client: ClientVerdict | None = None) -> str:
 
 
 def test_leaks_are_named_as_soon_as_they_are_found() -> None:
-    tally = AnswerTally(UNIX)
+    tally = AnswerTally(lambda: UNIX)
     checking = control({"ok": 2}, store=SimpleNamespace(answer_tally=tally))
     assert "LEAK" not in said(checking)
     for number in (1, 2):

@@ -46,7 +46,7 @@ class Run:
         self.answered = 0
         self.store = SimpleNamespace(
             draining=False, add_note=self._add_note, marker_key=KEY,
-            answer_tally=AnswerTally(self.time.source.now()),
+            answer_tally=AnswerTally(self.time.source.now),
         )  # fmt: skip
         self.phases: Any = SimpleNamespace(
             plan=SimpleNamespace(phase=PROFILING), sends=SimpleNamespace(open=5), stages=None

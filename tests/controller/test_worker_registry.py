@@ -62,6 +62,17 @@ def test_dead_is_whose_connection_is_closed_or_who_left_or_is_silent_too_long(
     assert master.workers.lost() == ["d"]
 
 
+def test_locust_takes_a_lost_worker_for_missing_at_its_next_look(tmp_path: Path) -> None:
+    """Its look makes a worker whose count of heartbeats is below zero a missing one."""
+    master = Master(tmp_path, "a", "b")
+    master.workers.mark_missing("a")
+    master.workers.mark_missing("gone")
+    assert [master.clients[name].heartbeat < 0 for name in "ab"] == [True, False]
+    master.clients["a"].heartbeat = -3  # Locust counts on
+    master.workers.mark_missing("a")
+    assert master.clients["a"].heartbeat == -3
+
+
 def test_what_was_not_sent_is_told_from_what_was_and_has_no_record(tmp_path: Path) -> None:
     master = Master(tmp_path, "a")
     member = master.workers.seen("a")

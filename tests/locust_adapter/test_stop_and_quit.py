@@ -11,7 +11,14 @@ from locust import User, constant, task
 from locust.env import Environment
 from locust.event import Events
 from locust.exception import StopTest, StopUser
-from locust.runners import STATE_STOPPED
+from locust.runners import (
+    STATE_INIT,
+    STATE_RUNNING,
+    STATE_SPAWNING,
+    STATE_STOPPED,
+    STATE_STOPPING,
+    MasterRunner,
+)
 
 import gevent
 import gevent.event
@@ -286,3 +293,28 @@ def test_users_that_end_by_themselves_beside_the_stop_are_no_fault(
     assert in_group_when_ended == [users]
     assert not [record for record in caplog.records if "proper args" in record.getMessage()]
     assert runner.user_count == 0
+
+
+def test_a_run_that_ends_gets_no_users_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Locust gives the users of a worker that has left to the others, whatever the run does."""
+    started: list[str] = []
+    monkeypatch.setattr(
+        MasterRunner, "start", lambda runner, *args, **kw: started.append(runner.state)
+    )
+    asked = False
+    runner = Environment(user_classes=[], events=Events()).create_master_runner("127.0.0.1", 0)
+    try:
+        detach_end(runner, ends=lambda: asked)
+        for state in (STATE_INIT, STATE_RUNNING, STATE_STOPPED):
+            runner.state = state
+            runner.start(1, 1)
+        asked = True
+        for state in (STATE_SPAWNING, STATE_RUNNING, STATE_STOPPING):
+            runner.state = state
+            runner.start(1, 1)
+        runner.state = STATE_STOPPED  # another run begins
+        runner.start(1, 1)
+    finally:
+        runner.greenlet.kill(block=False)
+        runner.server.close(linger=0)
+    assert started == [STATE_INIT, STATE_RUNNING, STATE_STOPPED, STATE_STOPPED]

@@ -58,6 +58,13 @@ def test_a_reference_request_of_the_run_is_of_no_other() -> None:
     assert measured(5.0, two_in_flight(), checked) == OtherLoad(others=2.0, in_server=5.0)
 
 
+def test_a_request_of_a_lost_worker_has_no_record_and_is_of_no_other() -> None:
+    """The server works on it for as long as it does not notice."""
+    lost = replace(a_run(), records_lost=8)
+    assert measured(10.0, two_in_flight(), lost) is None
+    assert measured(15.0, two_in_flight(), lost) == OtherLoad(others=5.0, in_server=15.0)
+
+
 def test_of_several_servers_nobody_knows() -> None:
     several = a_run(hosts=("http://a:8000", "http://b:8000"))
     assert measured(22.0, two_in_flight(), several) is None

@@ -189,6 +189,8 @@ def _read_texts(kind: str, value: Mapping[str, Any]) -> Iterator[tuple[str, str]
 
 def _read_choice(choice: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     delta = choice.get("delta") or choice.get("message") or choice
+    if not isinstance(delta, dict):
+        return
     for name, channel in (
         ("reasoning_content", "reasoning"),
         ("reasoning", "reasoning"),
@@ -200,7 +202,8 @@ def _read_choice(choice: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             if name == "reasoning_content":
                 delta = {**delta, "reasoning": None}  # some gateways write both
     for call in _objects(delta.get("tool_calls")):
-        arguments = (call.get("function") or {}).get("arguments")
+        function = call.get("function")
+        arguments = function.get("arguments") if isinstance(function, dict) else None
         if isinstance(arguments, str) and arguments:
             yield "tool", arguments
 

@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-import gevent
 import msgspec
 
 from locust_llm.client.connection import ConnectFailed, Target
@@ -311,8 +310,3 @@ def _wait_for_end(
     cancelled_ns = time.monotonic_ns()
     line.close()
     return cancelled_ns if cancels else None
-
-
-def sleep_until(moment_ns: int) -> None:
-    """Wait for a moment of the monotonic clock in the event loop."""
-    gevent.sleep(max(0.0, (moment_ns - time.monotonic_ns()) / 1e9))

@@ -32,6 +32,7 @@ from locust_llm.records.outcomes import OK
 from locust_llm.settings.server_address import normalise_base_url
 from locust_llm.text.console import write_console
 from locust_llm.text.format import print_json
+from locust_llm.text.hide_secrets import remove_login_and_query
 from locust_llm.text.sanitise import sanitise_text
 
 from .added_levels import LevelRun, LevelRunner
@@ -41,7 +42,13 @@ from .fault_trials import run_fault_trials
 from .gateway_client import DIRECT, Exchange, GatewayAddress, exchange_script, make_address
 from .gateway_page import render_gateway_page
 from .gateway_result import (
+    CANCELS,
+    CHANGES,
+    FAULTS,
+    PARTS,
     RESULT_NAME,
+    ROUTING,
+    TIMES,
     AddedLevel,
     GatewayResult,
     encode_gateway_result,
@@ -56,12 +63,6 @@ from .upstream_log import UpstreamRequest, read_upstream_log
 from .upstream_process import UpstreamReplicas
 from .upstream_script import UpstreamScript
 
-CHANGES: Final = "changes"
-FAULTS: Final = "faults"
-CANCELS: Final = "cancels"
-ROUTING: Final = "routing"
-TIMES: Final = "times"
-PARTS: Final = (CHANGES, FAULTS, CANCELS, ROUTING, TIMES)
 LEVELS: Final = (1, 4, 16, 64, 100, 200)
 RATES: Final = (25, 50, 100, 200)
 SHARE_OF_STREAMS: Final = 0.75
@@ -136,19 +137,21 @@ def run_gateway(words: list[str]) -> int:
     except (OSError, ValueError) as error:
         return fail(sanitise_text(str(error), most=LINE_CHARS))
     with replicas:
-        results = list[GatewayResult]()
-        for option in plan.gateways:
-            bench = GatewayBench(plan, option, replicas, say)
-            try:
+        benches = [GatewayBench(plan, option, replicas, say) for option in plan.gateways]
+        try:
+            for bench in benches:
                 bench.check_way()
-            except PreflightFailed as error:
-                return fail(str(error))
-            results.append(bench.measure())
-    for result in results:
-        folder = plan.folder if len(results) == 1 else plan.folder / _name_folder(result.name)
-        folder.mkdir(parents=True, exist_ok=True)
-        replace_file(folder / RESULT_NAME, encode_gateway_result(result))
-        say("\n" + format_gateway_table(result))
+        except PreflightFailed as error:
+            return fail(str(error))
+        results = list[GatewayResult]()
+        for bench in benches:
+            result = bench.measure()
+            results.append(result)
+            # now: the next gateway may end the run
+            folder = plan.folder if len(benches) == 1 else plan.folder / _name_folder(result.name)
+            folder.mkdir(parents=True, exist_ok=True)
+            replace_file(folder / RESULT_NAME, encode_gateway_result(result))
+            say("\n" + format_gateway_table(result))
     page = plan.folder / PAGE_NAME
     replace_file(page, render_gateway_page(results).encode())
     say(f"\nresult: {page}\n")
@@ -215,7 +218,7 @@ class GatewayBench:
         exchange = self._ask_until_ready("preflight")
         script = exchange.script
         answer = exchange.parse()
-        name = f"the gateway {self._option.name} at {self._option.url}"
+        name = f"the gateway {self._option.name} at {remove_login_and_query(self._option.url)}"
         if answer.status is None:
             raise PreflightFailed(
                 sanitise_text(
@@ -299,12 +302,13 @@ class GatewayBench:
         began = self._clock()
         result = GatewayResult(
             name=self._option.name,
-            url=self._option.url,
+            url=remove_login_and_query(self._option.url),
             started=datetime.now(UTC).isoformat(timespec="seconds"),
             version=locust_llm.__version__,
             machine=describe_machine(),
             server=self._server,
             limit_ms=plan.limit_ms,
+            parts=plan.parts,
         )
         lost_chunks: int | None = None
         if CHANGES in plan.parts:
@@ -449,8 +453,16 @@ def parse_numbers(text: str) -> tuple[float, ...]:
     except ValueError:
         raise argparse.ArgumentTypeError(f"takes numbers such as 1,16,64, got {text}") from None
     if any(not 0 < number <= 10_000 for number in numbers):
-        raise argparse.ArgumentTypeError(f"must be from 1 to 10,000, got {text}")
+        raise argparse.ArgumentTypeError(f"must be above 0 and at most 10,000, got {text}")
     return numbers
+
+
+def parse_levels(text: str) -> tuple[int, ...]:
+    """Parses ``1,16,64``, whole numbers only; empty: none."""
+    numbers = parse_numbers(text)
+    if any(number != int(number) for number in numbers):
+        raise argparse.ArgumentTypeError(f"takes whole numbers, got {text}")
+    return tuple(map(int, numbers))
 
 
 def parse_replicas(text: str) -> int:
@@ -488,7 +500,7 @@ def name_gateways(texts: Sequence[str]) -> list[tuple[str, str]]:
         if match is None:
             raise ValueError(f"--gateway takes [NAME=]URL, got {text!r}")
         url = normalise_base_url(match[2])
-        named.append((match[1] or url.partition("://")[2], url))
+        named.append((match[1] or remove_login_and_query(url).partition("://")[2], url))
     names = [name for name, _ in named]
     if len(set(names)) < len(names) or DIRECT in names:
         raise ValueError(f"each --gateway needs a name of its own, and none is called {DIRECT}")
@@ -501,7 +513,9 @@ def _read_plan(options: argparse.Namespace) -> GatewayPlan:
     options.address = None
     options.host = named[0][1]
     headers = read_access_options(options)
-    pids = [*options.pid, *map(find_container_pid, options.container)]
+    pids: list[int | None] = [
+        one if isinstance(one, int) else find_container_pid(one) for one in options.processes
+    ]
     if len(pids) > len(named):
         raise ValueError("give at most one --pid or --container for each --gateway, in their order")
     pids += [None] * (len(named) - len(pids))
@@ -509,7 +523,7 @@ def _read_plan(options: argparse.Namespace) -> GatewayPlan:
     missing = [pid for pid in pids if pid is not None and read_process_use(pid) is None]
     if missing:
         raise ValueError(
-            f"--pid {missing[0]}: there is no such process, or this user may not read it"
+            f"process {missing[0]}: there is no such process, or this user may not read it"
         )
     host, port = parse_upstream(options.upstream)
     folder = options.output or Path("reports") / f"gateway-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -520,7 +534,7 @@ def _read_plan(options: argparse.Namespace) -> GatewayPlan:
         replicas=options.replicas,
         limit_ms=options.limit * 1e3,
         time_s=options.time,
-        levels=tuple(int(number) for number in options.levels),
+        levels=options.levels,
         rates=options.rates,
         parts=options.parts,
         rules=tuple(map(parse_gateway_rule, options.slo)),
@@ -568,6 +582,7 @@ def _make_parser() -> argparse.ArgumentParser:
         "--pid",
         type=int,
         action="append",
+        dest="processes",
         default=[],
         metavar="PID",
         help="process of the gateway, whose CPU and memory are measured",
@@ -575,6 +590,7 @@ def _make_parser() -> argparse.ArgumentParser:
     add(
         "--container",
         action="append",
+        dest="processes",
         default=[],
         metavar="NAME",
         help="container of the gateway, instead of --pid",
@@ -588,7 +604,7 @@ def _make_parser() -> argparse.ArgumentParser:
     )
     add(
         "--levels",
-        type=parse_numbers,
+        type=parse_levels,
         default=LEVELS,
         metavar="N,N,...",
         help=f"numbers of streams at once (default: {','.join(map(str, LEVELS))})",
@@ -620,7 +636,7 @@ def _make_parser() -> argparse.ArgumentParser:
         type=parse_gateway_time,
         default=300.0,
         metavar="TIME",
-        help="time of the whole test (default: 5m)",
+        help="approximate time of the test (default: 5m)",
     )
     add("--model", default="gwbench", help="model to request (default: %(default)s)")
     add(

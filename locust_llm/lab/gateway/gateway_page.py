@@ -21,6 +21,7 @@ from locust_llm.text.format import format_brief, format_count, format_duration
 
 from .cancel_delay import MOMENTS, CancelDelay
 from .gateway_result import (
+    CHANGES,
     FIRST_TOKEN,
     FURTHER_TOKEN,
     QUANTITIES,
@@ -112,11 +113,14 @@ def describe_gateway(result: GatewayResult) -> str:
     sentences = [_describe_added(result)]
     if result.faults:
         hidden = count_hidden(result.faults)
-        changed = sum(one.verdict not in (KEPT, HIDDEN) for one in result.faults)
+        changed = sum(one.verdict == CHANGED for one in result.faults)
         sentences.append(
             f"Of {len(result.faults)} faults it hides {hidden or 'none'} and changes "
             f"{changed or 'none'}."
         )
+        retried = sum(one.verdict == RETRIED for one in result.faults)
+        if retried:
+            sentences.append(f"It sends {format_count(retried, 'request')} again.")
     never = [MOMENTS[one.moment] for one in result.cancels if one.never]
     if never:
         sentences.append(f"It does not pass on that a client left {' or '.join(never)}.")
@@ -343,12 +347,13 @@ def _tell_number(value: float | None) -> PageCell:
 def _make_change_table(results: Sequence[GatewayResult]) -> PageTable:
     def cell(result: GatewayResult, label: str) -> PageCell:
         found = next((one for one in result.changes if one.what == label), None)
-        if found is None or not found.seen:
-            return PageCell("no", style=GOOD)
+        if found is None:
+            known = CHANGES in result.parts
+            return PageCell("no", style=GOOD) if known else PageCell(NOT_MEASURED)
         notes = "; ".join(filter(None, (found.noticed, found.example)))
         return PageCell(f"{found.seen} of {found.of}", notes, OPEN)
 
-    labels = _list_labels(results, lambda result: (one.what for one in result.changes if one.seen))
+    labels = _list_labels(results, lambda result: (one.what for one in result.changes))
     return PageTable(
         "Changed answers",
         _make_rows(results, labels, cell),

@@ -10,6 +10,12 @@ from .cancel_delay import CancelDelay
 from .headers_and_routing import HeaderPassage, ReplicaDeath, SessionSpread
 from .hidden_failures import FaultVerdict
 
+CHANGES: Final = "changes"
+FAULTS: Final = "faults"
+CANCELS: Final = "cancels"
+ROUTING: Final = "routing"
+TIMES: Final = "times"
+PARTS: Final = (CHANGES, FAULTS, CANCELS, ROUTING, TIMES)
 RESULT_NAME: Final = "gateway.json"
 FIRST_TOKEN: Final = "ttft"
 FURTHER_TOKEN: Final = "token"
@@ -95,6 +101,8 @@ class GatewayResult(msgspec.Struct, frozen=True, kw_only=True):
     server: str = ""
     """The gateway's Server header, if it has one of its own."""
     limit_ms: float = 5.0
+    parts: tuple[str, ...] = ()
+    """The parts of the test that were run: changes, faults, cancels, routing, times."""
     notes: tuple[str, ...] = ()
     """What a reader must know: a busy machine, a part that was left out."""
     levels: tuple[AddedLevel, ...] = ()

@@ -16,6 +16,7 @@ from locust_llm.slo.rules import EQUALS, FAIL, INCONCLUSIVE, PASS, parse_stage_r
 from locust_llm.text.format import find_nearest_names, format_duration
 
 from .gateway_result import (
+    CHANGES,
     FIRST_TOKEN,
     FURTHER_TOKEN,
     GAP,
@@ -121,12 +122,22 @@ def _judge(rule: GatewayRule, result: GatewayResult, lost_chunks: int | None) ->
 def _count(word: str, result: GatewayResult, lost_chunks: int | None) -> int | None:
     match word:
         case "hidden_failures":
-            return count_hidden(result.faults) if result.faults else None
+            return _count_hidden_of_all(result)
         case "lost_chunks":
             return lost_chunks
         case "changed_streams":
-            return None if lost_chunks is None else sum(one.seen > 0 for one in result.changes)
-    return sum(one.never for one in result.cancels) if result.cancels else None
+            return len(result.changes) if CHANGES in result.parts else None
+    if not result.cancels or any(one.never == len(one.delays_ms) == 0 for one in result.cancels):
+        return None  # of one moment nothing is known
+    return sum(one.never for one in result.cancels)
+
+
+def _count_hidden_of_all(result: GatewayResult) -> int | None:
+    """None: none is known to be hidden, but some faults were left out."""
+    hidden = count_hidden(result.faults)
+    if not result.faults or (not hidden and any(one.blocked_s is None for one in result.faults)):
+        return None
+    return hidden
 
 
 def _is_for(rule: GatewayRule, level: AddedLevel) -> bool:

@@ -95,7 +95,7 @@ def _tell_changes(result: GatewayResult) -> Iterator[str]:
         yield f"changed: {len(result.changes) - MOST_CHANGES} more kinds, see the page"
     if result.direct_changes:
         kinds = ", ".join(one.what for one in result.direct_changes)
-        yield f"note: the same was found without the gateway, so the machine is too busy: {kinds}"
+        yield f"note: without the gateway there were changes too, so the machine is too busy: {kinds}"
 
 
 def _tell_faults(result: GatewayResult) -> Iterator[str]:
@@ -113,7 +113,8 @@ def _tell_cancels(result: GatewayResult) -> Iterator[str]:
     for one in result.cancels:
         seen = "" if one.median_ms is None else f"seen after {format_duration(one.median_ms / 1e3)}"
         never = f"never seen in {one.never} of {one.sent}" if one.never else ""
-        yield f"client left {MOMENTS[one.moment]}: {', '.join(filter(None, (seen, never)))}"
+        known = ", ".join(filter(None, (seen, never))) or "not measured"
+        yield f"client left {MOMENTS[one.moment]}: {known}"
 
 
 def _tell_headers(result: GatewayResult) -> Iterator[str]:

@@ -2,14 +2,15 @@
 replicas, and what the death of a replica does. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import comb
 from typing import Final
 
 import msgspec
 
+from locust_llm.text.hide_secrets import is_secret
+
 from .hidden_failures import Sighting, describe_sighting
-from .upstream_log import SECRET_HEADERS
 
 PASSED: Final = "passed"
 CHANGED: Final = "changed"
@@ -50,7 +51,7 @@ def compare_headers(sent: Headers, came: Headers, direction: str) -> list[Header
                 name=name,
                 verdict=_judge(before.get(name), after.get(name)),
                 value="" if before.get(name) == after.get(name) else after.get(name, ""),
-                secret=name in SECRET_HEADERS and name in before,
+                secret=is_secret(name) and name in before,
             )
         )
     return passages
@@ -74,11 +75,6 @@ def _judge(sent: str | None, came: str | None) -> str:
     return PASSED if sent == came else CHANGED
 
 
-def find_passed_secrets(passages: Iterable[HeaderPassage]) -> list[str]:
-    """The names of the headers whose secret went through."""
-    return [passage.name for passage in passages if passage.secret and passage.verdict == PASSED]
-
-
 class SessionSpread(msgspec.Struct, frozen=True, kw_only=True):
     """How the requests of sessions spread over the replicas."""
 
@@ -93,12 +89,18 @@ class SessionSpread(msgspec.Struct, frozen=True, kw_only=True):
     """The same share if each request went to a replica by chance."""
 
 
-def measure_spread(by: str, replica_of: Mapping[str, Sequence[int]], count: int) -> SessionSpread:
-    """``replica_of``: the replicas of a session's requests in their order. ``count``: of replicas."""
+def measure_spread(
+    by: str, replica_of: Mapping[str, Sequence[int]], count: int
+) -> SessionSpread | None:
+    """``replica_of``: the replicas of a session's requests in their order. ``count``: of replicas.
+    None: no request of any session was answered."""
+    answered = [replicas for replicas in replica_of.values() if replicas]
+    if not answered:
+        return None
     requests = Counter[int]()
     at_main = total = 0
     expected = 0.0
-    for replicas in replica_of.values():
+    for replicas in answered:
         counts = Counter(replicas)
         requests += counts
         at_main += max(counts.values())
@@ -107,7 +109,7 @@ def measure_spread(by: str, replica_of: Mapping[str, Sequence[int]], count: int)
     return SessionSpread(
         by=by,
         replicas=tuple(requests[replica] for replica in range(count)),
-        sessions=len(replica_of),
+        sessions=len(answered),
         sticky=round(at_main / total, 4),
         expected=round(expected / total, 4),
     )

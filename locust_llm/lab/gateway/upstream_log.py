@@ -14,11 +14,10 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
+from locust_llm.text.hide_secrets import is_secret
+
 CANARY: Final = "gwbench-canary"
 """Values of headers that hold this are the bench's own, and stay readable."""
-SECRET_HEADERS: Final = (
-    "authorization", "proxy-authorization", "x-api-key", "api-key", "cookie", "x-goog-api-key",
-)  # fmt: skip
 COMPLETE: Final = "complete"
 CLIENT_GONE: Final = "client gone"
 FAULT: Final = "fault"
@@ -72,7 +71,7 @@ def mask_secrets(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _mask(name: str, value: str) -> str:
-    if name.lower() not in SECRET_HEADERS or CANARY in value:
+    if CANARY in value or not is_secret(name):
         return value
     return f"sha256:{hashlib.sha256(value.encode()).hexdigest()[:16]}"
 

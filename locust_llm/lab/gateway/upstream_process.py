@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
+from locust_llm.text.hide_secrets import is_secret
+
 MODULE: Final = "locust_llm.lab.gateway.timed_upstream"
 BACKLOG: Final = 4096
 START_S: Final = 20.0
@@ -46,6 +48,7 @@ class UpstreamReplica:
                     stdin=listener.fileno(),
                     stdout=theirs,
                     start_new_session=True,
+                    env={name: value for name, value in os.environ.items() if not is_secret(name)},
                 )
         except BaseException:
             os.close(self._alive)
@@ -85,13 +88,6 @@ class UpstreamReplica:
             self._process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             self.kill()
-
-    def read_cpu_s(self) -> float | None:
-        """The CPU seconds of its only thread so far. None: the kernel does not report them."""
-        try:
-            return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
-        except (OSError, ValueError, IndexError):
-            return None
 
 
 class UpstreamReplicas:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -122,12 +121,6 @@ def _find_request(lines: Iterable[bytes], request: str) -> _Where | None:
         if where.id == request:
             return where
     return None
-
-
-def remove_login_and_query(host: str) -> str:
-    """The address without a login and a query, which may hold keys."""
-    parts = urlsplit(host)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def make_header_template(endpoint_type: str) -> dict[str, str]:

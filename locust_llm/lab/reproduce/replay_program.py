@@ -229,7 +229,11 @@ class Try:
         """Searches an answer that is over."""
         if self._stopped.is_set():
             return
-        found = self._find_fault(request, answer, self._requests)
+        try:
+            found = self._find_fault(request, answer, self._requests)
+        except Exception as error:  # what is too broken to read must not stop the replay
+            found = ""
+            answer.error = answer.error or f"unreadable answer: {type(error).__name__}"
         failed = answer.error or (
             f"status {answer.status}" if answer.status and answer.status != 200 else ""
         )

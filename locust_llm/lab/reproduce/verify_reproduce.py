@@ -23,13 +23,13 @@ from locust_llm.settings.environment_and_config_file import read_variable_lines
 from locust_llm.settings.server_address import normalise_base_url
 from locust_llm.text.console import write_console
 from locust_llm.text.format import clean_line, format_count, print_json
+from locust_llm.text.hide_secrets import remove_login_and_query
 
 from .recorded_fault import (
     RecordedFault,
     find_host,
     make_header_template,
     read_recorded_fault,
-    remove_login_and_query,
 )
 from .reduce_requests import GIVE_UP_TRIES, Odds, RequestReducer, SearchEnded, TriedSet
 from .replay_program import (

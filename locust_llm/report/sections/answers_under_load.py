@@ -45,8 +45,8 @@ def describe_leaks(isolation: AnswerIsolation) -> str:
         return f"Isolation was not checked: no prompt of {answers} has a session marker."
     if isolation.sensitivity < LEAST_SENSITIVITY:
         return (
-            f"No leak in {answers}, but leaks could hardly be seen: the model repeated its marker "
-            f"in {isolation.asked_repeated} of {isolation.asked} requests that asked for it."
+            f"No leak in {answers}, but leaks could hardly be seen: {isolation.repeated:,} of them "
+            "hold their own marker."
         )
     return (
         f"No leak in {answers}; a swapped answer would have shown in "

@@ -39,8 +39,7 @@ def _observe_leaks(isolation: AnswerIsolation) -> ObservedValue:
         return ObservedValue(None, note="no prompt has a session marker")
     if isolation.sensitivity < LEAST_SENSITIVITY or isolation.most_swapped is None:
         note = (
-            f"leaks could hardly be seen: the model repeated its marker in "
-            f"{isolation.asked_repeated} of {isolation.asked} requests that asked for it"
+            f"leaks could hardly be seen: {isolation.repeated:,} of {answers} hold their own marker"
         )
         return ObservedValue(None, count=isolation.answers, note=note)
     most = format_brief(100 * isolation.most_swapped, "%", 2)

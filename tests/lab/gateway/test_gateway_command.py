@@ -17,6 +17,7 @@ from locust_llm.lab.gateway.gateway_command import (
     describe_busy_machine,
     name_gateways,
     parse_gateway_time,
+    parse_levels,
     parse_numbers,
     parse_parts,
     parse_replicas,
@@ -159,3 +160,14 @@ def test_all_parts_through_a_proxy_that_forwards(tmp_path: Path) -> None:
     assert run_gateway(["report", str(tmp_path), "-o", str(again)]) == ExitStatus.OK
     assert again.read_text("utf-8") == page
     assert run_gateway(["report", str(tmp_path / "absent")]) == ExitStatus.REFUSED
+
+
+def test_a_login_and_a_query_are_in_no_name() -> None:
+    ((name, url),) = name_gateways(["http://ann:pw@localhost:8080/v1?key=k"])
+    assert (name, "pw" in url) == ("localhost:8080", True)  # the client needs it
+
+
+def test_levels_are_whole_numbers() -> None:
+    assert parse_levels("1,16") == (1, 16)
+    with pytest.raises(argparse.ArgumentTypeError, match="whole numbers"):
+        parse_levels("0.5")

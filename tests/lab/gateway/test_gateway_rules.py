@@ -1,9 +1,18 @@
 """Rules about a gateway: their grammar, and their verdicts by intervals and counts."""
 
 import pytest
+from msgspec.structs import replace
 
 from locust_llm.lab.gateway.cancel_delay import BEFORE_FIRST, CancelDelay
-from locust_llm.lab.gateway.gateway_result import AddedLevel, AddedTime, GatewayResult, StreamChange
+from locust_llm.lab.gateway.gateway_result import (
+    CANCELS,
+    FAULTS,
+    PARTS,
+    AddedLevel,
+    AddedTime,
+    GatewayResult,
+    StreamChange,
+)
 from locust_llm.lab.gateway.gateway_rules import judge_gateway_rules, parse_gateway_rule
 from locust_llm.lab.gateway.hidden_failures import HIDDEN, KEPT, STREAMED, FaultVerdict
 
@@ -71,7 +80,9 @@ def test_counts() -> None:
         moment=BEFORE_FIRST, sent=5, delays_ms=(1.0,), never=4, unknown=0, waited_s=3.0
     )
     change = StreamChange(kind="merged", what="", seen=3, of=20)
-    found = result(faults=(verdict(KEPT), verdict(HIDDEN)), cancels=(cancel,), changes=(change,))
+    found = result(
+        faults=(verdict(KEPT), verdict(HIDDEN)), cancels=(cancel,), changes=(change,), parts=PARTS
+    )
     assert judge("hidden_failures == 0", found) == ("FAIL", "1")
     assert judge("hidden_failures <= 1", found) == ("PASS", "1")
     assert judge("unseen_cancellations == 0", found) == ("FAIL", "4")
@@ -79,6 +90,12 @@ def test_counts() -> None:
     assert judge("lost_chunks == 0", found, 7) == ("FAIL", "7")
     assert judge("lost_chunks == 0", found, None) == ("INCONCLUSIVE", "not measured")
     assert judge("hidden_failures == 0", result()) == ("INCONCLUSIVE", "not measured")
+    # what was not looked at holds no rule
+    left_out = replace(verdict(KEPT), blocked_s=None)
+    nothing = replace(cancel, sent=0, delays_ms=(), never=0)
+    found = result(faults=(left_out,), cancels=(cancel, nothing), parts=(FAULTS, CANCELS))
+    for rule in ("hidden_failures == 0", "unseen_cancellations == 0", "changed_streams == 0"):
+        assert judge(rule, found, 0) == ("INCONCLUSIVE", "not measured")
 
 
 @pytest.mark.parametrize(

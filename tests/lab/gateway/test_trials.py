@@ -162,7 +162,9 @@ def test_headers_that_were_rewritten_are_named(
     with planted_proxy([upstream[0].port], tmp_path / "log") as port:
         plain = run_header_trial(at(upstream[0].port), at(port), read_log, "plain-heads")
     assert {one.verdict for one in plain} == {"passed"}
-    assert [one.name for one in plain if one.secret] == ["authorization", "cookie", "x-api-key"]
+    assert [one.name for one in plain if one.secret] == [
+        "authorization", "cookie", "x-api-key", "x-gwbench-secret",
+    ]  # fmt: skip
     with planted_proxy([upstream[0].port], tmp_path / "log", plants=["request_headers"]) as port:
         upwards = run_header_trial(at(upstream[0].port), at(port), read_log, "up-heads")
     verdicts = {one.name: one.verdict for one in upwards}
