@@ -1,5 +1,5 @@
 """Block runner: takes a run through its blocks, in each of which one arm or one prefill limit is
-measured."""
+measured. settings/ab_arms.py decides the order and the lengths of A/B blocks."""
 
 import logging
 import statistics

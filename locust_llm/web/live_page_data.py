@@ -1,4 +1,7 @@
-"""Live page data: the present or last run as data for the pages, without Flask."""
+"""Live page data: the present or last run as data for the pages, without Flask.
+
+live_page_tallies.py counts the numbers of the live page.
+"""
 
 import time
 from collections.abc import Iterator, Mapping
