@@ -16,7 +16,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -75,25 +75,35 @@ class Server:
     """Where the requests go."""
 
     def __init__(
-        self, host: str, path: str, headers: dict[str, str], *, insecure: bool = False
+        self,
+        host: str,
+        path: str,
+        headers: Mapping[str, str],
+        tls: ssl.SSLContext | None = None,
+        source: str = "",
     ) -> None:
+        """``host`` may have a path and a query. ``source``: the address from which connections
+        leave. Empty: the kernel chooses it."""
         parts = urlsplit(host if "://" in host else f"http://{host}")
         self.netloc = parts.netloc.rpartition("@")[2]
-        self.path = parts.path.rstrip("/") + path
+        own_path, _, own_query = path.partition("?")
+        query = "&".join(filter(None, (own_query, parts.query)))
+        below = parts.path.rstrip("/").removesuffix("/v1") + own_path
+        self.path = f"{below}?{query}" if query else below
         self.headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         self.headers.update(headers)
         self.tls: ssl.SSLContext | None = None
         if parts.scheme == "https":
-            self.tls = ssl.create_default_context()
-            if insecure:
-                self.tls.check_hostname = False
-                self.tls.verify_mode = ssl.CERT_NONE
+            self.tls = tls or ssl.create_default_context()
+        self._source = (source, 0) if source else None
 
     def connect(self, timeout_s: float) -> http.client.HTTPConnection:
         connection = (
-            http.client.HTTPConnection(self.netloc, timeout=timeout_s)
+            http.client.HTTPConnection(self.netloc, timeout=timeout_s, source_address=self._source)
             if self.tls is None
-            else http.client.HTTPSConnection(self.netloc, timeout=timeout_s, context=self.tls)
+            else http.client.HTTPSConnection(
+                self.netloc, timeout=timeout_s, source_address=self._source, context=self.tls
+            )
         )
         connection.connect()
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -390,7 +400,11 @@ def run_script(
     parser.add_argument("--insecure", action="store_true", help="check no certificate")
     options = parser.parse_args(words)
     headers = make_headers(reproduction["headers"], options.header)
-    server = Server(options.host, reproduction["path"], headers, insecure=options.insecure)
+    tls = ssl.create_default_context()
+    if options.insecure:
+        tls.check_hostname = False
+        tls.verify_mode = ssl.CERT_NONE
+    server = Server(options.host, reproduction["path"], headers, tls)
     requests = [ReplayedRequest(fields) for fields in reproduction["requests"]]
     hits = 0
     for number in range(1, options.tries + 1):

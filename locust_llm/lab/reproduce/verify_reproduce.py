@@ -1,11 +1,14 @@
 """Command ``locust-llm verify reproduce DIR`` replays the requests around a wrong answer, finds the few
 that it needs, and writes a script that shows it."""
 
+import locust_llm.locust_adapter.command_line_parser  # noqa: F401  first: Locust patches before the network is imported
+
+# isort: split
 import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -13,13 +16,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from locust_llm.access.headers_and_api_key import HEADER_VALUE, NO_LINE
 from locust_llm.answers.fault_names import FAULT_SENTENCES, FOREIGN_MARKER
+from locust_llm.client.requests_bridge import make_target
+from locust_llm.client.tls_settings import find_trusted_certificates
 from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.files.json_file import replace_file
 from locust_llm.lab.duration_option import parse_duration_s
+from locust_llm.locust_adapter.command_line_parser import add_access_options, read_access_options
 from locust_llm.records.run_facts import Run, read_run
-from locust_llm.settings.environment_and_config_file import read_variable_lines
 from locust_llm.settings.server_address import normalise_base_url
 from locust_llm.text.console import write_console
 from locust_llm.text.format import clean_line, format_count, print_json
@@ -33,14 +37,12 @@ from .recorded_fault import (
 )
 from .reduce_requests import GIVE_UP_TRIES, Odds, RequestReducer, SearchEnded, TriedSet
 from .replay_program import (
-    KEY_VARIABLE,
     PAUSE_S,
     FindFault,
     ReplayedRequest,
     Server,
     Try,
     find_leak,
-    make_headers,
 )
 from .replayed_integrity import make_fault_finder
 from .reproduction import (
@@ -132,8 +134,11 @@ def run_verify_reproduce(words: list[str]) -> int:
         out: Path = options.out or folder
         if not out.is_dir():
             raise ValueError(f"{out} is no folder")
-        host = normalise_base_url(options.host or find_host(folder, run, recorded.fault.id))
-        reproduction = _reproduce(options, run, recorded, host)
+        options.address = None
+        options.host = options.host or find_host(folder, run, recorded.fault.id)
+        options.endpoint_type = run.settings.endpoint_type
+        headers = read_access_options(options)
+        reproduction = _reproduce(options, run, recorded, headers)
         if reproduction is None:
             return ExitStatus.REFUSED
         if reproduction.requests:
@@ -177,11 +182,8 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "-o", "--out", type=Path, metavar="DIR", help="folder of the two files (default: DIR)"
     )
-    parser.add_argument(
-        "--header", action="append", default=[], metavar="NAME:VALUE",
-        help="header of each request; may be repeated",
-    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the trace as JSON")
+    add_access_options(parser)
     return parser
 
 
@@ -192,16 +194,17 @@ def _parse_number(text: str) -> int:
 
 
 def _reproduce(
-    options: argparse.Namespace, run: Run, recorded: RecordedFault, host: str
+    options: argparse.Namespace, run: Run, recorded: RecordedFault, headers: Mapping[str, str]
 ) -> Reproduction | None:
     """None: the server answered nothing. Raises ValueError of one sentence."""
     say = _make_say(as_json=options.json)
+    host = normalise_base_url(options.host)
     shown_host = remove_login_and_query(host)
     # the run's own request has the last place
     traced = [one for one in recorded.requests if one.id != recorded.fault.id]
     traced += [one for one in recorded.requests if one.id == recorded.fault.id]
     session = ReplaySession(
-        _make_server(options, run, host),
+        connect_server(host, run, headers, insecure=options.insecure or run.settings.insecure),
         [ReplayedRequest(msgspec.to_builtins(request)) for request in traced],
         find_leak if recorded.name == FOREIGN_MARKER else make_fault_finder(recorded.name),
     )
@@ -245,12 +248,12 @@ def _reproduce(
     )
 
 
-def _make_server(options: argparse.Namespace, run: Run, host: str) -> Server:
-    if not HEADER_VALUE.fullmatch(os.environ.get(KEY_VARIABLE, "").strip()):
-        raise ValueError(NO_LINE)
-    given = [*read_variable_lines("LOCUST_LLM_HEADERS"), *options.header]
-    headers = make_headers(make_header_template(run.settings.endpoint_type), given)
-    return Server(host, run.settings.endpoint, headers, insecure=run.settings.insecure)
+def connect_server(host: str, run: Run, headers: Mapping[str, str], *, insecure: bool) -> Server:
+    """The server with the certificates and the source address that a run would use. Raises
+    OSError."""
+    target = make_target(host, False if insecure else find_trusted_certificates(), None)
+    source = "" if target.sources is None else target.sources.addresses[0]
+    return Server(host, run.settings.endpoint, headers, target.tls, source)
 
 
 def shift_to_first(requests: Sequence[TracedRequest]) -> tuple[TracedRequest, ...]:

@@ -20,6 +20,7 @@ from locust_llm.lab.reproduce import replay_program, replayed_integrity
 from locust_llm.lab.reproduce.replay_program import (
     ReplayedAnswer,
     ReplayedRequest,
+    Server,
     find_leak,
     freshen,
     join_event_texts,
@@ -197,6 +198,24 @@ def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert make_headers(template, ["X-A: b"]) == {"anthropic-version": "1", "X-A": "b"}
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     assert make_headers(template, [])["Authorization"] == "Bearer k"
+
+
+@pytest.mark.parametrize(
+    ("host", "path", "asked"),
+    [
+        ("localhost:1", "/v1/chat/completions", "/v1/chat/completions"),
+        ("http://a:b@localhost:1/v1/", "/v1/responses", "/v1/responses"),
+        (
+            "http://localhost:1/team?api-version=2",
+            "/v1/messages",
+            "/team/v1/messages?api-version=2",
+        ),
+        ("http://localhost:1?a=1", "/v1/completions?b=2", "/v1/completions?b=2&a=1"),
+    ],
+)
+def test_path_and_query_of_the_address_stay(host: str, path: str, asked: str) -> None:
+    server = Server(host, path, {})
+    assert (server.netloc, server.path, server.tls) == ("localhost:1", asked, None)
 
 
 @pytest.mark.parametrize("fault", ["foreign_marker", "lost_delta"])

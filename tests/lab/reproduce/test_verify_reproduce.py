@@ -1,6 +1,7 @@
 """``locust-llm verify reproduce``: what it reads, prints and writes, against the simulator."""
 
 import json
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,11 +14,13 @@ import pytest
 from msgspec.structs import replace
 from support.records import UNIX, a_run
 from support.runs import free_port
+from support.scripted import Scripted
 from support.simulated import started
 
 from locust_llm.__main__ import main
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.reproduce import reduce_requests, verify_reproduce
+from locust_llm.lab.reproduce.verify_reproduce import connect_server
 from locust_llm.records.answer_fault import AnswerFault, RequestBeside
 from locust_llm.records.outcomes import CANCELLED, OK
 from locust_llm.records.run_facts import write_run
@@ -213,6 +216,24 @@ def test_what_is_refused(
     assert main(["verify", "reproduce", *given]) == ExitStatus.REFUSED
     expected = f"locust-llm: error: {line.format(folder=folder, port=port)}\n"
     assert capsys.readouterr().err == expected
+
+
+def test_a_server_is_reached_as_in_a_run(
+    scripted_tls: Scripted, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same certificates, the query of its address and the headers of every request."""
+    run = a_run()
+    host = f"https://127.0.0.1:{scripted_tls.ports['tls']}/team?api-version=2"
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    strict = connect_server(host, run, {"X-A": "b"}, insecure=False)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        strict.connect(5)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    for insecure in (False, True):
+        server = connect_server(host, run, {"X-A": "b"}, insecure=insecure)
+        server.connect(5).close()
+        assert server.path == "/team/v1/chat/completions?api-version=2"
+        assert server.headers["X-A"] == "b"
 
 
 @pytest.mark.slow
