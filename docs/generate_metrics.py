@@ -1,6 +1,7 @@
 """Two tables of docs/reference/metrics.md, made from the declared metrics and measures: `make docs`
 writes them, a test says when they are old."""
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,9 @@ PAGE: Final = Path(__file__).parent / "reference" / "metrics.md"
 BEGIN: Final = "<!-- {}, made by docs/generate_metrics.py: do not edit -->\n"
 END: Final = "<!-- end -->\n"
 HEAD: Final = "| metric | definition | names |\n|---|---|---|\n"
+
+OF_THROUGHPUT: Final = re.compile(r",? of successful requests| / duration$")
+"""The part of the definition that all throughputs share, and that the page states once."""
 
 
 def page() -> str:
@@ -43,7 +47,8 @@ def _metric_row(metric: Metric) -> str:
 
 def _measure_row(measure: Measure) -> str:
     label = measure.label or measure.spoken_name.capitalize()
-    return _row(label, measure.means, measure.word, measure.tag)
+    means = measure.means if measure.sums is None else OF_THROUGHPUT.sub("", measure.means)
+    return _row(label, means, measure.word, measure.tag)
 
 
 def _row(label: str, means: str, word: str, tag: str) -> str:

@@ -21,7 +21,7 @@ from unittest.mock import patch
 # the simulator could not be imported after Locust's patches
 os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"
 
-from locust_llm.commands import COMMANDS, LOCUST_COMMANDS, USAGE, load_command
+from locust_llm.commands import COMMANDS, LOCUST_COMMANDS, load_command
 from locust_llm.lab.probe.probe_user import ProbeOptions
 from locust_llm.locust_adapter.command_line_help import USAGES
 from locust_llm.locust_adapter.command_line_parser import OPTIONS
@@ -39,7 +39,8 @@ from locust_llm.text.numbers import format_quoted_number
 del os.environ["LOCUST_SKIP_MONKEY_PATCH"]
 
 FOLDER: Final = Path(__file__).parent / "reference" / "cli"
-UNITS: Final = ("seconds", "ms", "tokens", "percent", "bytes", "numbers")
+OF_LOCUST: Final = re.compile(r" The [^.]* options? of Locust\.")
+"""A sentence that a page with Locust's options does not need."""
 ESCAPED: Final = "\\|"
 MADE: Final = "<!-- made by docs/generate_options.py from the declared options: do not edit -->\n"
 SUBCOMMANDS: Final = {"twin": ("fit", "predict", "drift"), "scenario": ("", "show")}
@@ -70,15 +71,16 @@ GUIDES: Final = {
 }
 """The page that explains each command."""
 SAME_OPTIONS: Final = {
-    "history": ("compare", "", "choose-"),
-    "plan": ("twin", "predict", "predict-"),
+    ("history", ""): ("compare", "", "choose-"),
+    ("plan", ""): ("twin", "predict", "predict-"),
+    ("twin", "drift-"): ("twin", "fit", "fit-"),
 }
-"""Commands that share options with a command of another page: that command, its subcommand and the
-beginning of its anchors."""
+"""Commands, with the beginning of their anchors, that share options with another command: that
+command, its subcommand and the beginning of its anchors."""
 ENVIRONMENT: Final = """\
-Each option that takes a value can also be set by an environment variable or in a configuration file: `--request-rate` is
-`LOCUST_LLM_REQUEST_RATE`, and `--header` is `LOCUST_LLM_HEADERS`. A *repeatable* option has one value per line there.
-`OPENAI_API_KEY` holds the server's key. Integers are at least 1 and other numbers above 0, unless a range is shown.
+Options with a value can also be set by environment variables or in a configuration file: `--request-rate` is
+`LOCUST_LLM_REQUEST_RATE`, and `--header` is `LOCUST_LLM_HEADERS`. There a *repeatable* option has one value per line.
+`OPENAI_API_KEY` holds the server's key. `N` is an integer from 1 and `NUMBER` is above 0, unless a range is shown.
 """
 LOCUSTS_OPTIONS: Final = """\
 ## Locust
@@ -87,17 +89,32 @@ LOCUSTS_OPTIONS: Final = """\
 
 | option | meaning | default |
 |---|---|---|
-| <a id="host"></a>`-H`, `--host` | server, with or without scheme and `/v1`; [several](../../how-to/routers.md), comma-separated | |
-| <a id="users"></a>`-u`, `--users` | concurrent users; with a request rate the most concurrent sessions | 1 |
-| <a id="spawn-rate"></a>`-r`, `--spawn-rate` | users started per second | a closed loop: over [one response time](../../how-to/load-modes.md#start) |
-| <a id="run-time"></a>`-t`, `--run-time` | length of the profiling phase, such as `90s` or `10m` | until Ctrl-C |
-| <a id="stop-timeout"></a>`-s`, `--stop-timeout` | grace period for open requests at the end, in seconds | 30 |
+| <a id="host"></a>`-H`, `--host=URL` | server, with or without scheme and `/v1`; [several](../../how-to/routers.md), comma-separated | |
+| <a id="users"></a>`-u`, `--users=N` | concurrent users; with a request rate, the most sessions at once | 1 |
+| <a id="spawn-rate"></a>`-r`, `--spawn-rate=NUMBER` | users started per second | closed loop: over [one response time](../../how-to/load-modes.md#start) |
+| <a id="run-time"></a>`-t`, `--run-time=TIME` | length of the profiling phase: `90s`, `10m` | until Ctrl-C |
+| <a id="stop-timeout"></a>`-s`, `--stop-timeout=SECONDS` | grace period for open requests at the end | 30 |
 | <a id="headless"></a>`--headless` | no web page | |
-| <a id="processes"></a>`--processes` | worker processes on this machine; `auto`: [one per core but one](../../how-to/distributed.md) | 1 |
-| <a id="locustfile"></a>`-f`, `--locustfile` | locustfile of your own; `locust-llm run` brings its own | |
+| <a id="processes"></a>`--processes=N` | worker processes on this machine; `auto`: [one per core but one](../../how-to/distributed.md) | 1 |
+| <a id="locustfile"></a>`-f`, `--locustfile=FILE` | your own locustfile | a built-in one |
 | <a id="otel"></a>`--otel` | sends spans and metrics to an [OpenTelemetry collector](../../how-to/opentelemetry.md#opentelemetry) | |
 """
 HEAD: Final = "| option | value | default | meaning |\n|---|---|---|---|\n"
+SHORT_HEAD: Final = "| option | default | meaning |\n|---|---|---|\n"
+"""For commands whose values need no example: the value stands with its option."""
+JOBS: Final = {
+    "Test a server": ("run", "ab", "verify", "probe", "canary"),
+    "Test a gateway": ("gateway",),
+    "Prepare a run": ("check", "selftest", "scenario", "demo", "simulate"),
+    "Read results": ("report", "figure", "compare", "pareto", "history", "audit"),
+    "Predict": ("twin", "plan"),
+    "Pass results on": ("import", "export", "comment", "upload"),
+}
+"""Commands by purpose."""
+ON_THE_INDEX: Final = re.compile(
+    r"run folder|twin\.toml, or a folder that contains it|print [a-z ]+ as JSON"
+)
+"""Meanings of arguments that the index explains for all commands."""
 OF_OWN: Final = ("ab", "probe")
 """Groups of the commands with that name, which take the options of a run too."""
 FLAGS_OF_RUN: Final = {option.flag: option for option in OPTIONS if option.group not in OF_OWN}
@@ -152,23 +169,19 @@ def _guide(command: str) -> str:
 
 
 def _index(made: Iterable[str]) -> str:
+    listed = [command for commands in JOBS.values() for command in commands]
+    assert sorted(listed) == sorted(made), "each command has a job"
     rows = [
-        f"| [`{command}`]({command}.md) | {_text(_first_sentence(command))} |\n"
-        for command in COMMANDS
-        if command in made
+        f"| {job} | {', '.join(f'[`{command}`]({command}.md)' for command in commands)} |\n"
+        for job, commands in JOBS.items()
     ]
     return (
-        f"# Commands and options\n\n{MADE}\nA page for each command. `locust-llm COMMAND --help` prints the same options; "
-        "`run --help-all` shows those\nthat few runs need, too.\n\n"
-        f"| command | what it does |\n|---|---|\n{''.join(rows)}\nOptions can also be set by [environment variables and configuration files](run.md).\n"
+        f"# Commands and options\n\n{MADE}\nA page for each command. [Which command do I need?](../../get-started/which-command.md) "
+        "helps to choose. `locust-llm COMMAND --help` prints\nthe same options; `run --help-all` shows those that few runs need, too.\n\n"
+        f"| job | commands |\n|---|---|\n{''.join(rows)}\n"
+        "`HOST` is short for `--host`. `DIR` is a run folder, and `TWIN` a twin.toml or its folder. `--json` prints the result as JSON.\n\n"
+        "Options can also be set by [environment variables and configuration files](run.md).\n"
     )
-
-
-def _first_sentence(command: str) -> str:
-    """What ``locust-llm --help`` has for a command."""
-    found = re.search(rf"(?m)^  {command}\b(?: [A-Z]\S*)* +(\S.*)$", USAGE)
-    assert found is not None, command
-    return found[1]
 
 
 def _page_of_run(options: Iterable[Option]) -> str:
@@ -192,6 +205,7 @@ def _groups(options: Iterable[Option]) -> str:
     parts = []
     for name, members in groupby(options, key=lambda option: option.group):
         title, what, example = GROUPS[name]
+        what = OF_LOCUST.sub("", what)
         parts.append(f"\n## {title}\n\n{_text(what)}\n\n```sh\n{example}\n```\n\n{HEAD}")
         parts += _rows_of(list(members))
     return "".join(parts)
@@ -206,7 +220,7 @@ def _page_of_command(command: str) -> str:
             text += f"\n## {subcommand}\n"
         text += _parser_text(parser, f"{subcommand}-" if subcommand else "", command)
         for chooser in choosers:
-            text += f"\n## Choose runs\n\n{HEAD}{_rows(chooser, 'choose-', set())}"
+            text += f"\n## Choose runs\n\n{SHORT_HEAD}{_rows(chooser, 'choose-', set())}"
     return f"{text}\n{_guide(command)}"
 
 
@@ -247,12 +261,13 @@ def _parser_text(parser: ArgumentParser, prefix: str, command: str) -> str:
     described = " ".join((parser.description or "").replace("%(prog)s", parser.prog).split())
     text = f"\n{_text(described)}\n" if described else ""
     text += f"\n```text\n{_short_usage(parser)}\n```\n"
-    actions = list(_shown_actions(parser))
+    actions = [action for action in _shown_actions(parser) if not _is_on_the_index(action)]
     of_run = [flag for action in actions if (flag := _flag_of_run(action))]
-    other, subcommand, anchors = SAME_OPTIONS.get(command, ("", "", ""))
-    of_other = _find_shared_flags(actions, other, subcommand) if other else []
+    other, subcommand, anchors = SAME_OPTIONS.get((command, prefix), ("", "", ""))
+    rest = [action for action in actions if not {*of_run}.intersection(action.option_strings)]
+    of_other = _find_shared_flags(rest, other, subcommand) if other else []
     if rows := _rows(parser, prefix, {*of_run, *of_other}):
-        text += f"\n{HEAD}{rows}"
+        text += f"\n{SHORT_HEAD}{rows}"
     if of_run:
         text += f"\nAs for [`run`](run.md): {_link_flags_of_run(of_run)}.\n"
     if of_other:
@@ -294,12 +309,32 @@ def _link_flags(flags: Iterable[str], command: str, anchors: str) -> str:
 
 
 def _rows(parser: ArgumentParser, prefix: str, elsewhere: set[str]) -> str:
-    """A row for each argument that no other page has."""
-    return "".join(
-        _action_row(parser, action, prefix)
+    """A row for each argument that is explained nowhere else. A mean and its standard deviation
+    share one."""
+    actions = [
+        action
         for action in _shown_actions(parser)
-        if not elsewhere.intersection(action.option_strings)
-    )
+        if not _is_on_the_index(action) and not elsewhere.intersection(action.option_strings)
+    ]
+    by_flag = {flag: action for action in actions for flag in action.option_strings}
+    rows = list[str]()
+    for action in actions:
+        flag = action.option_strings[-1] if action.option_strings else ""
+        if flag.endswith("-stddev"):
+            continue
+        cells = _action_cells(parser, action, prefix)
+        spread = by_flag.get(f"{flag.removesuffix('-mean')}-stddev") if flag else None
+        if spread is not None:
+            added, default, _ = _action_cells(parser, spread, prefix)
+            cells = (f"{cells[0]}, {added}", f"{cells[1]}; {default}", cells[2])
+        rows.append(_line(*cells))
+    return "".join(rows)
+
+
+def _is_on_the_index(action: Action) -> bool:
+    if not action.option_strings and action.metavar == "HOST":
+        return True
+    return ON_THE_INDEX.fullmatch(action.help or "") is not None
 
 
 def _short_usage(parser: ArgumentParser) -> str:
@@ -307,10 +342,17 @@ def _short_usage(parser: ArgumentParser) -> str:
     if parser.usage:
         return parser.usage.replace("%(prog)s", parser.prog)
     actions = list(_shown_actions(parser))
+    json = [
+        action
+        for action in actions
+        if "--json" in action.option_strings and _is_on_the_index(action)
+    ]
+    actions = [action for action in actions if action not in json]
     arguments = [action for action in actions if not action.option_strings]
     formatter = HelpFormatter(parser.prog, width=110)
     formatter.add_usage(None, arguments, [])
     usage = formatter.format_help().strip().removeprefix("usage: ")
+    usage += " [--json]" if json else ""
     return f"{usage} [options]" if len(arguments) < len(actions) else usage
 
 
@@ -322,12 +364,28 @@ def _shown_actions(parser: ArgumentParser) -> Iterator[Action]:
 
 
 def _flag_of_run(action: Action) -> str:
-    """The flag, where ``run`` has it too and with the same text."""
+    """The flag, where ``run`` has it too, with the same text and default."""
+    text = action.help or ""
+    meaning, default = _split_help(text)
     for flag in action.option_strings:
+        if flag == "--host" and meaning.startswith("the server"):
+            return flag
         option = FLAGS_OF_RUN.get(flag)
-        if option is not None and (action.help or "").startswith(option.help):
+        if option is None:
+            continue
+        is_declared_by_it = text.startswith(option.help)
+        is_same = meaning.lower() == option.help.lower()
+        default = default.replace("%(default)s", str(action.default))
+        if is_declared_by_it or (is_same and default in ("", format_option_default(option))):
             return flag
     return ""
+
+
+def _split_help(text: str) -> tuple[str, str]:
+    """The meaning of an option, and its default."""
+    found = re.fullmatch(r"(.*?)\s*(?:\(default: (.*)\))?", text, re.DOTALL)
+    assert found is not None
+    return found[1], found[2] or ""
 
 
 def _rows_of(options: Sequence[Option]) -> Iterator[str]:
@@ -347,19 +405,25 @@ def _row(option: Option) -> str:
 def _row_of_mean(mean: Option, spread: Option) -> str:
     flags = f"{_flag(mean)}, {_flag(spread)}"
     defaults = f"{_default(mean)}; {_default(spread)}"
-    meaning = f"Mean and standard deviation: {mean.help.removeprefix('Mean ')}"
+    meaning = mean.help.removeprefix("Mean ")
+    meaning = meaning[0].upper() + meaning[1:]
     return _line(flags, _value(mean), defaults, _text(meaning))
 
 
 def _flag(option: Option) -> str:
-    """A switch that is on has both forms."""
+    """With the unit of a number. A switch that is on has both forms."""
     is_on = option.kind is bool and option.default
-    return f"{_anchor(option.flag)}`--{'[no-]' if is_on else ''}{option.flag[2:]}`"
+    unit = "" if option.kind is bool or _has_value_cell(option) else f"={format_metavar(option)}"
+    return f"{_anchor(option.flag)}`--{'[no-]' if is_on else ''}{option.flag[2:]}{unit}`"
+
+
+def _has_value_cell(option: Option) -> bool:
+    return bool(option.choices or (option.kind in (str, tuple) and option.example))
 
 
 def _default(option: Option) -> str:
-    """Empty for a switch that is off."""
-    if option.kind is bool and not option.default:
+    """Empty for a switch: its form shows whether it is on."""
+    if option.kind is bool:
         return ""
     default = format_option_default(option)
     return _text(default) if option.otherwise or not default else f"`{default}`"
@@ -370,51 +434,49 @@ def _anchor(flag: str, prefix: str = "") -> str:
 
 
 def _value(option: Option) -> str:
-    """What it takes: one of these, an example of a text, or its unit and range. Lower ends that the
-    page has as a rule are left out, and upper ends that nobody reaches."""
-    if option.kind is bool:
-        return ""
+    """One of these, an example of a text, or a range. Lower ends that the page has as a rule are
+    left out, and upper ends that nobody reaches."""
     if option.choices:
         return ", ".join(f"`{choice}`" for choice in option.choices)
-    if option.kind in (str, tuple) and option.example:
+    if _has_value_cell(option):
         return f"`{format_option_example(option)}`"
-    value = option.unit if option.unit in UNITS else format_metavar(option)
-    value = {"N": "integer", "NUMBER": "number", "PIXELS": "pixels"}.get(
-        value, value if value in UNITS else f"`{value}`"
-    )
-    if option.range is None or option.range.least < 0:
-        return value
+    if option.kind is bool or option.range is None or option.range.least < 0:
+        return ""
     least, most = option.range
     if most <= 1000:
-        return f"{value}, {0 if least < 1 else format_quoted_number(least)} to {format_quoted_number(most)}"
-    return value + (f" ≥ {format_quoted_number(least)}" if least == 0 or least > 1 else "")
+        return f"{0 if least < 1 else format_quoted_number(least)} to {format_quoted_number(most)}"
+    return f"≥ {format_quoted_number(least)}" if least == 0 or least > 1 else ""
 
 
-def _action_row(parser: ArgumentParser, action: Action, prefix: str) -> str:
-    name = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
+def _action_cells(parser: ArgumentParser, action: Action, prefix: str) -> tuple[str, str, str]:
     named = list(action.option_strings)
     if isinstance(action, BooleanOptionalAction):
         named = [f"--[no-]{named[0][2:]}"]
-    flags = ", ".join(f"`{flag}`" for flag in named) or f"`{name}`"
+    if named:
+        named[-1] += _value_name(action)
+    else:
+        named = [action.metavar if isinstance(action.metavar, str) else action.dest.upper()]
+    flags = ", ".join(f"`{flag}`" for flag in named)
     long = [flag for flag in action.option_strings if flag.startswith("--")]
     anchor = _anchor(long[0], prefix) if long else ""
     text = HelpFormatter(parser.prog)._expand_help(action) if action.help else ""
-    found = re.fullmatch(r"(.*?)(?:\(default: (.*)\))?", text, re.DOTALL)
-    assert found is not None
-    meaning, default = found.groups("")
+    meaning, default = _split_help(text)
+    if action.choices is not None:
+        meaning += f": {', '.join(f'`{choice}`' for choice in action.choices)}"
     if default.isdecimal() or default in ("on", str(action.default) or "on"):
         default = f"`{default}`"
-    return _line(anchor + flags, _action_value(action), _text(default), _text(meaning))
+    return anchor + flags, _text(default), _text(meaning)
 
 
-def _action_value(action: Action) -> str:
-    if action.choices is not None:
-        return ", ".join(f"`{choice}`" for choice in action.choices)
-    if action.nargs == 0 or not action.option_strings:
+def _value_name(action: Action) -> str:
+    """What stands behind the flag. Nothing for a switch."""
+    if action.nargs == 0:
         return ""
     if isinstance(action.metavar, str):
-        return f"`{action.metavar}`"
-    return "text" if action.type in (str, Path, None) else "number"
+        return f"={action.metavar}"
+    if action.choices is not None:
+        return "=CHOICE"
+    return "=TEXT" if action.type in (str, Path, None) else "=N"
 
 
 def _line(*cells: str) -> str:

@@ -20,7 +20,7 @@ PUBLISHED_BEGIN: Final = (
 PUBLISHED: Final = ("scenario", "rules of", "load", "each point", "the curve")
 COLUMNS: Final = (
     "scenario",
-    "shared start",
+    "system prompt, context",
     "input, output of a turn",
     "turns",
     "wait",
@@ -49,6 +49,8 @@ def _with(text: str, begin: str, columns: Sequence[str], rows: str) -> str:
 
 def _published(name: str, found: Scenario) -> str:
     rules = parse_published_rules(found.published or {})
+    assert rules.streaming, "the page states that all require it"
+    assert rules.client_ok, "the page states that all require it"
     seconds = (
         f"{least:,.0f} s" + (f" from {users} users on" if users > 1 else "")
         for users, least in rules.seconds
@@ -62,8 +64,6 @@ def _published(name: str, found: Scenario) -> str:
             for p in rules.percentiles
         ),
         "one pass of the dataset" if rules.dataset_pass else "",
-        "streams" if rules.streaming else "",
-        "client verdict OK (ours)" if rules.client_ok else "",
     ]
     curve = [
         "{} to {} points".format(*rules.points) if rules.points else "",
@@ -86,12 +86,8 @@ def _published(name: str, found: Scenario) -> str:
 def _row(name: str, found: Scenario) -> str:
     values = found.values
     shared = [
-        f"system prompt of {tokens:,}"
-        if (tokens := values.get("shared-system-prompt-length"))
-        else "",
-        f"context of `{_escaped(length)}`"
-        if (length := values.get("user-context-prompt-length"))
-        else "",
+        f"{tokens:,}" if (tokens := values.get("shared-system-prompt-length")) else "",
+        f"`{_escaped(length)}`" if (length := values.get("user-context-prompt-length")) else "",
     ]
     means = [values.get(key) for key in ("synthetic-input-tokens-mean", "output-tokens-mean")]
     sizes = values.get("seq-dist") or (f"{means[0]},{means[1]}:100" if means[0] else "")

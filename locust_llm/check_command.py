@@ -602,7 +602,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--endpoint",
         metavar="PATH",
-        help="path of the endpoint (default: the path of --endpoint-type)",
+        help="path of the endpoint, below --host (default: by the endpoint type)",
     )
     add(
         "--max-tokens-field",

@@ -365,7 +365,7 @@ def test_the_page_of_each_command_is_up_to_date() -> None:
 
 def test_each_option_of_a_run_has_an_anchor_and_its_default() -> None:
     page = (DOCS / "reference" / "cli" / "run.md").read_text("utf-8")
-    assert '<a id="prefill-concurrency"></a>`--prefill-concurrency`' in page
+    assert '<a id="prefill-concurrency"></a>`--prefill-concurrency=N`' in page
     rows = re.findall(r'^\| <a id="([\w-]+)"></a>', page, re.MULTILINE)
     assert len(rows) == len(set(rows)) > 100
     pages = "".join(path.read_text("utf-8") for path in DOCS.rglob("*.md"))

@@ -376,7 +376,7 @@ def _make_parser() -> argparse.ArgumentParser:
     add(
         "--endpoint",
         metavar="PATH",
-        help="path of the endpoint (default: the path of --endpoint-type)",
+        help="path of the endpoint, below --host (default: by the endpoint type)",
     )
     add(
         "--max-tokens-field",
