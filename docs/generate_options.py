@@ -39,8 +39,6 @@ from locust_llm.text.numbers import format_quoted_number
 del os.environ["LOCUST_SKIP_MONKEY_PATCH"]
 
 FOLDER: Final = Path(__file__).parent / "reference" / "cli"
-OF_LOCUST: Final = re.compile(r" The [^.]* options? of Locust\.")
-"""A sentence that a page with Locust's options does not need."""
 ESCAPED: Final = "\\|"
 MADE: Final = "<!-- made by docs/generate_options.py from the declared options: do not edit -->\n"
 SUBCOMMANDS: Final = {"twin": ("fit", "predict", "drift"), "scenario": ("", "show")}
@@ -72,6 +70,7 @@ GUIDES: Final = {
 """The page that explains each command."""
 SAME_OPTIONS: Final = {
     ("history", ""): ("compare", "", "choose-"),
+    ("pareto", ""): ("compare", "", ""),
     ("plan", ""): ("twin", "predict", "predict-"),
     ("twin", "drift-"): ("twin", "fit", "fit-"),
 }
@@ -89,11 +88,11 @@ LOCUSTS_OPTIONS: Final = """\
 
 | option | meaning | default |
 |---|---|---|
-| <a id="host"></a>`-H`, `--host=URL` | server, with or without scheme and `/v1`; [several](../../how-to/routers.md), comma-separated | |
+| <a id="host"></a>`-H`, `--host=URL` | server, with or without `https://` and `/v1`; [several](../../how-to/routers.md), comma-separated | |
 | <a id="users"></a>`-u`, `--users=N` | concurrent users; with a request rate, the most sessions at once | 1 |
 | <a id="spawn-rate"></a>`-r`, `--spawn-rate=NUMBER` | users started per second | closed loop: over [one response time](../../how-to/load-modes.md#start) |
 | <a id="run-time"></a>`-t`, `--run-time=TIME` | length of the profiling phase: `90s`, `10m` | until Ctrl-C |
-| <a id="stop-timeout"></a>`-s`, `--stop-timeout=SECONDS` | grace period for open requests at the end | 30 |
+| <a id="stop-timeout"></a>`-s`, `--stop-timeout=SECONDS` | grace period for open requests | 30 |
 | <a id="headless"></a>`--headless` | no web page | |
 | <a id="processes"></a>`--processes=N` | worker processes on this machine; `auto`: [one per core but one](../../how-to/distributed.md) | 1 |
 | <a id="locustfile"></a>`-f`, `--locustfile=FILE` | your own locustfile | a built-in one |
@@ -112,7 +111,7 @@ JOBS: Final = {
 }
 """Commands by purpose."""
 ON_THE_INDEX: Final = re.compile(
-    r"run folder|twin\.toml, or a folder that contains it|print [a-z ]+ as JSON"
+    r"run folder|twin\.toml, or a folder that contains it|print [a-z ]+ as JSON( at the end, and .* to standard error)?"
 )
 """Meanings of arguments that the index explains for all commands."""
 OF_OWN: Final = ("ab", "probe")
@@ -140,8 +139,8 @@ def pages() -> dict[Path, str]:
     )
     made["verify"] = _page_of_own(
         "verify",
-        "Checks whether answers stay right under load: a run with `--check-answers`, at 4, 16 and 64 users for five "
-        "minutes, with shared prefixes and cancelled requests. Options change these choices.",
+        "Checks whether answers stay right under load: a run with `--check-answers`, by default at 4, 16 and 64 users for "
+        "five minutes, with shared prefixes and cancelled requests.",
         [],
     )
     made["probe"] = _page_of_own(
@@ -165,7 +164,7 @@ def _title(command: str) -> str:
 
 
 def _guide(command: str) -> str:
-    return f"Guide: [{GUIDES[command].rpartition('/')[2].partition('.')[0].replace('-', ' ')}]({GUIDES[command]}).\n"
+    return f"[Guide]({GUIDES[command]})\n"
 
 
 def _index(made: Iterable[str]) -> str:
@@ -177,10 +176,10 @@ def _index(made: Iterable[str]) -> str:
     ]
     return (
         f"# Commands and options\n\n{MADE}\nA page for each command. [Which command do I need?](../../get-started/which-command.md) "
-        "helps to choose. `locust-llm COMMAND --help` prints\nthe same options; `run --help-all` shows those that few runs need, too.\n\n"
+        "helps to choose.\n`locust-llm COMMAND --help` prints the same options; `run --help-all` adds rarer ones.\n\n"
         f"| job | commands |\n|---|---|\n{''.join(rows)}\n"
-        "`HOST` is short for `--host`. `DIR` is a run folder, and `TWIN` a twin.toml or its folder. `--json` prints the result as JSON.\n\n"
-        "Options can also be set by [environment variables and configuration files](run.md).\n"
+        "`HOST` is short for `--host`. `DIR` is a run folder, and `TWIN` a twin.toml or its folder. `--json` prints the result as JSON, and messages to standard error.\n\n"
+        "[Environment variables and configuration files](run.md) set options, too.\n"
     )
 
 
@@ -196,7 +195,7 @@ def _page_of_own(command: str, what: str, options: Iterable[Option]) -> str:
     rows = "".join(_rows_of(list(options)))
     table = f"\n{HEAD}{rows}" if rows else ""
     return (
-        f"{_title(command)}{what} It also takes the [options of a run](run.md).\n\n"
+        f"{_title(command)}{what} [Options of a run](run.md) work too.\n\n"
         f"```text\n{USAGES[command]}\n```\n{table}\n{_guide(command)}"
     )
 
@@ -204,9 +203,8 @@ def _page_of_own(command: str, what: str, options: Iterable[Option]) -> str:
 def _groups(options: Iterable[Option]) -> str:
     parts = []
     for name, members in groupby(options, key=lambda option: option.group):
-        title, what, example = GROUPS[name]
-        what = OF_LOCUST.sub("", what)
-        parts.append(f"\n## {title}\n\n{_text(what)}\n\n```sh\n{example}\n```\n\n{HEAD}")
+        title, _, example = GROUPS[name]
+        parts.append(f"\n## {title}\n\n```sh\n{example}\n```\n\n{HEAD}")
         parts += _rows_of(list(members))
     return "".join(parts)
 

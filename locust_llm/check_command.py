@@ -577,10 +577,7 @@ def _parser() -> argparse.ArgumentParser:
         "--users",
         type=int,
         default=1,
-        help=(
-            "number of users of the planned run, to check the open files and ports of this "
-            "machine (default: %(default)s)"
-        ),
+        help=("users of the planned run, to check open files and ports (default: %(default)s)"),
     )
     for flag, mean in (
         ("--synthetic-input-tokens-mean", s.synthetic_input_tokens_mean),

@@ -54,7 +54,7 @@ def _compare_parser() -> argparse.ArgumentParser:
         "base",
         type=Path,
         metavar="BASE",
-        help="run folder of the base, which the others are compared with",
+        help="run folder of the base",
     )
     parser.add_argument(
         "runs", type=Path, metavar="DIR", nargs="+", help="run folder to compare with the base"

@@ -149,8 +149,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str,
         Option(
             "rules",
-            "Action for an INCONCLUSIVE SLO: fail (exit status 4), warn or pass. close only "
-            "warns if the value is close to the limit",
+            "Action for an INCONCLUSIVE SLO. fail: exit status 4; close: only warn if the value "
+            "is close to the limit",
             "warn",
             choices=INCONCLUSIVE_POLICIES,
             otherwise="close; fail where CI is set, or with --slo-file",
@@ -160,7 +160,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str,
         Option(
             "rules",
-            "Judge SLOs by the 95% confidence interval or by the measured value (point)",
+            "Judge SLOs by their 95% interval or the measured value (point)",
             "point",
             choices=MODES,
         ),
@@ -177,7 +177,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float,
         Option(
             "rules",
-            "Reading speed in tokens per second, for the metrics qoe and reading_stall",
+            "Reading speed in tokens per second, for qoe and reading_stall",
             "3.3",
             range=OptionRange(*PACES),
         ),
@@ -186,7 +186,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str,
         Option(
             "rules",
-            "Deadlines for the first and for each next token, for the metrics fluidity and qoe",
+            "Deadlines of the first and each next token, for fluidity and qoe",
             "450ms,40ms",
             "TTFT,TPOT",
         ),
@@ -195,16 +195,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "answers",
-            "Check whether answers are right under load. Each prompt gets a marker of six "
-            "words, which no other session's answer may contain",
+            "Check whether answers are right: each prompt gets a marker of six words, which no "
+            "other session's answer may contain",
         ),
     ] = False
     reference_file: Annotated[
         str | None,
         Option(
             "answers",
-            "Prompts whose answers under load are compared with the idle server's: a prompt, "
-            "or JSON with messages and max_tokens, per line",
+            "Prompts whose answers are compared with the idle server's. Per line a prompt, or "
+            "JSON with messages and max_tokens",
             "prompts.jsonl",
             "FILE",
             otherwise="a built-in set",
@@ -215,16 +215,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "answers",
-            "Keep the text of every answer in the records, not only of faults and reference "
-            "prompts",
+            "Record the text of all answers, not only of faults and reference prompts",
         ),
     ] = False
     selftest: Annotated[
         str,
         Option(
             "report",
-            "Measure the load generator's timing error by reference streams. With require, a "
-            "run without this measurement is INVALID",
+            "Measure the load generator's timing error. With require, a run without this "
+            "measurement is INVALID",
             "require",
             choices=(AUTO, OFF, REQUIRE),
         ),
@@ -264,7 +263,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "report",
-            "Record the Git commit and branch of the working directory or the CI job",
+            "Record the Git commit and branch of the working directory or CI job",
             in_form=False,
         ),
     ] = True
@@ -470,16 +469,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     ] = None
     shared_system_prompt_length: Annotated[
         int | None,
-        Option(
-            "prompts", "Length of a system prompt that all requests share", "1000", "tokens", TOKENS
-        ),
+        Option("prompts", "Length of a shared system prompt", "1000", "tokens", TOKENS),
     ] = None
     user_context_prompt_length: Annotated[
         str | None,
         Option(
             "prompts",
-            "Length of the context that starts each session, as a number or a distribution of "
-            "--seq-dist. Each session has its own",
+            "Length of each session's own context: a number, or a distribution as in --seq-dist",
             "lognormal:4000|2500",
             "LENGTH",
         ),
@@ -500,7 +496,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float | None,
         Option(
             "prompts",
-            "Target hit rate of the server's prefix cache: the share of input tokens that repeat",
+            "Target hit rate of the prefix cache: share of input tokens that repeat",
             "80%",
             "percent",
             OptionRange(0, 99),
@@ -584,14 +580,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "prompts",
-            "Skip and count broken rows of the dataset, instead of refusing the file",
+            "Skip and count broken rows of the dataset",
         ),
     ] = False
     idle_cap: Annotated[
         float | None,
         Option(
             "prompts",
-            "Maximum wait between turns of a dataset; longer waits are shortened",
+            "Maximum wait between turns of a dataset",
             "60",
             "seconds",
             OptionRange(0, 10**7),
@@ -601,7 +597,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "prompts",
-            "Start each session of a dataset after this share of its turns: a number or a range",
+            "Share of its turns after which each session of a dataset starts",
             "0.25..0.75",
         ),
     ] = None
@@ -632,8 +628,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str,
         Option(
             "prompts",
-            "Who keeps a conversation of the Responses API: the client sends all of it each "
-            "turn; the server refers to previous_response_id",
+            "Who keeps the conversation (Responses API): the client resends it, or the server "
+            "uses previous_response_id",
             "server",
             choices=("client", "server"),
         ),
@@ -692,7 +688,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "server",
-            "Several models with weights, such as a base model and its adapters; one per session",
+            "Models with weights, such as a base model and its adapters; one per session",
             "base=60,adapter-a=30,adapter-b=10",
             "NAME=WEIGHT,...",
         ),
@@ -721,7 +717,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "tenants",
-            "Weight of each tenant for the fairness metrics, which divide service by weight",
+            "Weights for the fairness metrics, which divide service by weight",
             "gold=4,free=1",
             "NAME=WEIGHT,...",
         ),
@@ -741,21 +737,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "server",
-            "Require --model to be in the server's list (/v1/models)",
+            "Require --model to be in /v1/models",
         ),
     ] = True
     streaming: Annotated[
         bool,
         Option(
             "server",
-            "Request streamed responses. Without streaming there is no TTFT",
+            "Stream responses. Without streaming there is no TTFT",
         ),
     ] = True
     per_chunk_usage: Annotated[
         bool,
         Option(
             "server",
-            "Request a token count with each chunk (vLLM), because chunks may hold several tokens",
+            "Request a token count with each chunk (vLLM)",
         ),
     ] = False
     max_tokens_field: Annotated[
@@ -778,7 +774,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         int,
         Option(
             "load",
-            "Maximum number of users that a request rate adds without -u",
+            "Maximum users that a request rate adds without -u",
             "5000",
             range=USERS,
         ),
@@ -788,8 +784,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         int | None,
         Option(
             "gate",
-            "Prefill concurrency limit: maximum number of requests that wait for their first "
-            "token at the same time",
+            "Prefill concurrency limit: maximum number of requests awaiting their first token",
             "5",
             range=USERS,
         ),
@@ -805,11 +800,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         ),
     ] = None
     request_count: Annotated[
-        int | None, Option("load", "Send exactly this many requests, then stop", "500", range=COUNT)
+        int | None, Option("load", "Stop after exactly this many requests", "500", range=COUNT)
     ] = None
     num_sessions: Annotated[
         int | None,
-        Option("load", "Start exactly this many sessions, then stop", "100", range=COUNT),
+        Option("load", "Stop after exactly this many sessions", "100", range=COUNT),
     ] = None
     run_time_s: Annotated[
         float | None, Option("locust", flag="-t", range=OptionRange(1, DELAY.most))
@@ -821,8 +816,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float | None,
         Option(
             "load",
-            "Requests per second (open loop): requests follow a schedule, however fast the server "
-            "is",
+            "Requests per second on a schedule, however fast the server is (open loop)",
             "2.5",
             range=POSITIVE,
         ),
@@ -854,7 +848,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "load",
-            "JSON file of [seconds, rate] points; rates between them are interpolated",
+            "JSON file of [seconds, rate] points, interpolated between them",
             "day.json",
             "FILE",
             in_form=False,
@@ -864,7 +858,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float | None,
         Option(
             "load",
-            "Requests per second of all users (-u) together; each user sends at fixed intervals",
+            "Requests per second of all users (-u) together, at fixed intervals per user",
             "4",
             range=POSITIVE,
         ),
@@ -896,7 +890,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float | None,
         Option(
             "load",
-            "Duration of the warmup, which the main tables leave out",
+            "Duration of the warmup",
             "30",
             "seconds",
             DURATION,
@@ -942,7 +936,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float | None,
         Option(
             "load",
-            "Share of requests that are cancelled on purpose",
+            "Share of requests to cancel on purpose",
             "10",
             "percent",
             OptionRange(1e-6, 100),
@@ -950,7 +944,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     ] = None
     request_cancellation_delay: Annotated[
         float,
-        Option("load", "Time between sending a request and cancelling it", "0.5", "seconds", DELAY),
+        Option("load", "Time from send to cancellation", "0.5", "seconds", DELAY),
     ] = 0.0
     request_timeout_s: Annotated[
         float, Option("server", "Maximum duration of a request", "120", "seconds", DURATION)
@@ -972,7 +966,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float,
         Option(
             "server",
-            "Maximum time to wait for the server before the run",
+            "Maximum wait for the server before the run",
             "300",
             "seconds",
             DELAY,
@@ -982,7 +976,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         int,
         Option(
             "server",
-            "Maximum size of a response; larger ones fail",
+            "Maximum size of a response",
             "1000000",
             "bytes",
             OptionRange(1, 2**40),
@@ -992,7 +986,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         int,
         Option(
             "server",
-            "Maximum retries after HTTP 429 or 503, each after the time in Retry-After",
+            "Maximum retries after HTTP 429 or 503, each after its Retry-After",
             "3",
             range=OptionRange(0, 1000),
         ),
@@ -1015,15 +1009,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "server",
-            "Send a W3C traceparent header, so that the server's spans can be joined",
+            "Send a W3C traceparent header, to join the server's spans",
         ),
     ] = True
     otlp_receiver: Annotated[
         str | None,
         Option(
             "server",
-            "Receive the server's OpenTelemetry spans, with queue and prefill times. Without a "
-            "value it listens on 127.0.0.1:4318",
+            "Receive the server's OpenTelemetry spans: queue and prefill times. Without a value: "
+            "at 127.0.0.1:4318",
             "0.0.0.0:4318",
             "ADDR:PORT",
             in_form=False,
@@ -1034,7 +1028,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float,
         Option(
             "server",
-            "Share of the requests whose spans --otel sends. Metrics cover all requests",
+            "Share of requests whose spans --otel sends",
             "0.1",
             range=OptionRange(0, 1),
             in_form=False,
@@ -1093,8 +1087,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "prompts",
-            "With --random-seed: keep lengths, order and arrivals, but send words that no "
-            "earlier run sent",
+            "With --random-seed: same lengths, order and arrivals, but new words",
         ),
     ] = False
     probe: Annotated[
@@ -1131,8 +1124,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "sweep",
-            "Search the range of --sweep for the highest load that meets the SLOs, with its "
-            "95% interval",
+            "Search the range of --sweep for the highest load that meets the SLOs",
         ),
     ] = False
     repeats: Annotated[
@@ -1157,7 +1149,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         int | None,
         Option(
             "sweep",
-            "Minimum number of requests in a stage, if its maximum duration allows",
+            "Minimum requests in a stage, if its maximum duration allows",
             "200",
             range=COUNT,
             otherwise="as many as the rules need, or 100",
@@ -1167,7 +1159,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         int | None,
         Option(
             "sweep",
-            "Minimum number of requests per user in a stage",
+            "Minimum requests per user in a stage",
             "10",
             range=OptionRange(1, 1000),
         ),

@@ -26,8 +26,7 @@ class UnrecordedOptions(msgspec.Struct):
         str | None,
         Option(
             "server",
-            "Command that prints the API key, without a shell. It runs at the start and when "
-            "the server refuses the key (HTTP 401)",
+            "Command that prints the API key, without a shell, at the start and after HTTP 401",
             "gcloud auth print-access-token",
             "COMMAND",
             in_form=False,
@@ -58,7 +57,7 @@ class UnrecordedOptions(msgspec.Struct):
         str | None,
         Option(
             "server",
-            "Certificate authorities to trust, for example of a proxy that inspects TLS (PEM)",
+            "Certificate authorities to trust (PEM)",
             "company-ca.pem",
             "FILE",
             otherwise="$REQUESTS_CA_BUNDLE, else certifi's",
@@ -69,8 +68,8 @@ class UnrecordedOptions(msgspec.Struct):
         tuple[str, ...],
         Option(
             "server",
-            "Source addresses or networks of this machine, used in turn (repeatable). Each "
-            "adds its own range of ports",
+            "Source addresses or networks, used in turn (repeatable). Each has its own range of "
+            "ports",
             "10.0.0.2,10.0.0.8/29",
             "ADDRESSES",
             in_form=False,
@@ -145,7 +144,7 @@ class UnrecordedOptions(msgspec.Struct):
         str | None,
         Option(
             "report",
-            "Additional host names of the web page or its proxy",
+            "Additional host names of the web page",
             "load.example.com,locust:8089",
             "NAMES",
             in_form=False,

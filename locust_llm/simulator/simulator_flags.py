@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from .http_connection import TENANT
 from .scheduling.batching_policies import POLICIES
 from .scheduling.engine import ROUTES
 from .scheduling.step_cost import GPUS, MODELS
@@ -47,7 +46,7 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--served-model-name",
-        "names of the model; responses have the first (default: --model)",
+        "model names; responses have the first (default: --model)",
         metavar="NAME",
         nargs="+",
     )
@@ -56,7 +55,7 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
         "context length (default: the model's or the KV cache's)",
         type=count,
     )
-    add("--api-key", "API key that requests must have", metavar="KEY")
+    add("--api-key", "required API key", metavar="KEY")
     add("--ssl-certfile", "TLS certificate of the server (PEM)", metavar="FILE")
     add(
         "--ssl-keyfile",
@@ -65,40 +64,40 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--ssl-ca-certs",
-        "certificate authorities that clients must have a certificate of",
+        "certificate authorities of required client certificates",
         metavar="FILE",
     )
     add(
         "--max-num-queued-reqs",
-        "answer 503 above this many open requests (default: no limit)",
+        "open requests above which it answers 503 (default: no limit)",
         type=any_count,
     )
     add(
         "--max-num-queued-tokens",
-        "answer 503 while this many prompt tokens are not computed (default: no limit)",
+        "waiting prompt tokens above which it answers 503 (default: no limit)",
         type=any_count,
     )
     add(
         "--replicas",
-        "engines behind the address, each with its own KV cache (default: 1)",
+        "engines, each with its own KV cache (default: 1)",
         type=count,
         default=1,
     )
     add(
         "--route",
-        "how requests are routed to engines (default: %(default)s)",
+        "routing of requests to engines (default: %(default)s)",
         choices=ROUTES,
         default=ROUTES[0],
         metavar=None,
     )
     add(
         "--route-header",
-        "header with the session or the token (default: X-Session-ID, x-session-token)",
+        "header of the session or token (default: X-Session-ID, x-session-token)",
         metavar="NAME",
     )
     add(
         "--idle-close",
-        "close idle connections after this time (default: never)",
+        "time after which idle connections close (default: never)",
         type=positive,
         metavar="SECONDS",
     )
@@ -110,7 +109,7 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--truth",
-        "content of GET /truth; full has the times of every chunk (default: %(default)s)",
+        "content of GET /truth; full: every chunk's times (default: %(default)s)",
         choices=("summary", "full"),
         default="summary",
         metavar=None,
@@ -136,7 +135,7 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--policy",
-        "scheduler (default: chunked, unless vLLM's flags choose mixed or partial-prefills)",
+        "scheduler (default: chunked, or by vLLM's flags)",
         choices=(*POLICIES, DISAGGREGATED),
         metavar=None,
     )
@@ -158,7 +157,7 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--async-scheduling",
-        "choose each step during the one before, as vLLM does on a GPU (default: off)",
+        "choose a step during the one before, as vLLM does on a GPU (default: off)",
         action=argparse.BooleanOptionalAction,
         default=False,
     )
@@ -170,8 +169,8 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--long-prefill-token-threshold",
-        "maximum prompt tokens of one sequence per step if others wait; with partial prefills, "
-        "the length of a long prompt (default: 0, no limit; or 4%% of the context)",
+        "prompt tokens per sequence and step if others wait; with partial prefills, the length "
+        "of a long prompt (default: 0, no limit; or 4%% of the context)",
         type=_number(int, least=0),
         default=0,
     )
@@ -199,7 +198,7 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--watermark",
-        "share of the KV blocks that admission keeps free (default: 0)",
+        "share of KV blocks that admission keeps free (default: 0)",
         type=_number(float, least=0, below=1),
         default=0.0,
         metavar="X",
@@ -214,25 +213,23 @@ def _add_steps(group: argparse._ArgumentGroup) -> None:
     not_negative = _number(float, least=0)
     add(
         "--step-overhead-ms",
-        "time of every step (default: fitted)",
+        "time per step (default: fitted)",
         type=not_negative,
         metavar="MS",
     )
     add(
         "--seq-overhead-us",
-        "time of every sequence in a step (default: fitted)",
+        "time per sequence and step (default: fitted)",
         type=not_negative,
         metavar="US",
     )
     add(
         "--prefill-engines",
-        "GPUs that compute prompts, if disaggregated (default: 1)",
+        "prefill GPUs, if disaggregated (default: 1)",
         type=count,
         default=1,
     )
-    add(
-        "--decode-engines", "GPUs that decode, if disaggregated (default: 1)", type=count, default=1
-    )
+    add("--decode-engines", "decode GPUs, if disaggregated (default: 1)", type=count, default=1)
     add(
         "--kv-transfer-gb-per-s",
         "link speed of each prefill engine (default: %(default)s)",
@@ -249,19 +246,19 @@ def _add_steps(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--ttft-ms",
-        "fixed time to first token, without batching; needs --itl-ms",
+        "fixed time to first token, without batching; with --itl-ms",
         type=not_negative,
         metavar="MS",
     )
     add(
         "--itl-ms",
-        "fixed time between tokens; needs --ttft-ms",
+        "fixed time between tokens; with --ttft-ms",
         type=not_negative,
         metavar="MS",
     )
     add(
         "--jitter-ms",
-        "uniform random variation of --ttft-ms and --itl-ms",
+        "uniform variation of both times",
         type=not_negative,
         default=0.0,
         metavar="MS",
@@ -279,8 +276,7 @@ def _add_waiting(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--tenant-weight",
-        "with fair: shares of the service, such as gold=4,free=1, by the header "
-        f"{TENANT.decode()} (default: 1 each)",
+        "with fair: shares of the service (gold=4,free=1), by the header ",
         type=_weights,
         metavar="LIST",
     )
@@ -297,7 +293,7 @@ def _add_front(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--quirks",
-        "changes to this behaviour, such as role=early,usage=finish (docs/how-to/simulator.md)",
+        "changes to it: role=early,usage=finish (docs/how-to/simulator.md)",
         default="",
         metavar="LIST",
     )
@@ -308,7 +304,7 @@ def _add_front(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--faults",
-        "faults of some responses, such as cut=5",
+        "faults of some responses: cut=5",
         default="",
         metavar="LIST",
     )
@@ -325,7 +321,7 @@ def _add_times(group: argparse._ArgumentGroup) -> None:
     add = _adder(group)
     add(
         "--otlp-traces-endpoint",
-        "send a span of each request, as vLLM does, such as to http://127.0.0.1:4318/v1/traces",
+        "send vLLM's span of each request: http://127.0.0.1:4318/v1/traces",
         metavar="URL",
     )
     add(
@@ -349,7 +345,7 @@ def _add_times(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--time-headers",
-        "times in headers; a stream's headers then come with its first token",
+        "times in headers, which come with a stream's first token",
         action="store_true",
     )
     add(

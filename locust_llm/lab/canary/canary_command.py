@@ -353,7 +353,7 @@ def _make_parser() -> argparse.ArgumentParser:
         "--probe",
         type=Path,
         metavar="DIR",
-        help="run folder of locust-llm probe, to take the prefill time per token from",
+        help="probe's run folder, for the prefill time per token",
     )
     add(
         "--report-dir",

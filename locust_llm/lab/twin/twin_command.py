@@ -329,8 +329,8 @@ def _fit_parser() -> argparse.ArgumentParser:
         usage="locust-llm twin fit (--host URL | DIR DIR...) [options]",
         description=(
             "Fit a performance model (a digital twin) to a server: scheduler, step time, and "
-            "errors. With --host, the command runs a probe and a sweep (five to ten minutes). "
-            "With folders, it uses these runs. With both, it runs what is missing."
+            "errors. With --host, it runs a probe and a sweep (five to ten minutes). Run folders "
+            "replace one or both."
         ),
         epilog="example: locust-llm twin fit --host localhost:8000",
     )  # fmt: skip
@@ -467,9 +467,9 @@ def _drift_parser() -> argparse.ArgumentParser:
         prog="locust-llm twin drift", allow_abbrev=False,
         usage="locust-llm twin drift TWIN [DIR] [options]",
         description=(
-            "Check whether a server still behaves as its twin predicts. The command repeats "
-            "three loads of the twin's sweep in one minute. Exit status 3: the server has "
-            "drifted; 4: INCONCLUSIVE."
+            "Check whether a server still behaves as its twin predicts. It repeats three loads "
+            "of the twin's sweep in one minute. Exit status 3: the server has drifted; 4: "
+            "INCONCLUSIVE."
         ),
         epilog="example: locust-llm twin drift twin.toml --host localhost:8000",
     )  # fmt: skip
