@@ -13,6 +13,7 @@ import locust_llm.locust_adapter.command_line_parser  # noqa: F401  first: Locus
 import argparse
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
@@ -20,7 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from support.planted_proxy import ProxyExchange, planted_proxy, read_proxy_log
 
-from locust_llm.lab.gateway.added_levels import LevelRunner
+from locust_llm.lab.gateway.added_levels import GatewayWay, LevelRunner
 from locust_llm.lab.gateway.gateway_client import DIRECT, make_address
 from locust_llm.lab.gateway.gateway_result import (
     FIRST_TOKEN,
@@ -41,9 +42,9 @@ class StampedRunner(LevelRunner):
 
     warm_up = 0
 
-    def _order_blocks(self, pairs: int) -> list[tuple[int, bool]]:
+    def _order_blocks(self, ways: Sequence[str], rounds: int) -> Iterator[str]:
         self.warm_up = self._sent
-        return super()._order_blocks(pairs)
+        return super()._order_blocks(ways, rounds)
 
 
 class Difference(NamedTuple):
@@ -94,13 +95,12 @@ def measure(
         with planted_proxy([port], log, delay_ms=delay_ms, spread=spread) as proxy:
             runner = StampedRunner(
                 make_address(DIRECT, f"http://127.0.0.1:{port}"),
-                make_address("proxy", f"http://127.0.0.1:{proxy}"),
+                [GatewayWay(make_address("proxy", f"http://127.0.0.1:{proxy}"), lambda: None)],
                 "bench",
-                lambda: None,
                 LIMIT_MS,
                 Random(SEED),
             )
-            level = runner.measure_streams(streams, seconds).level
+            level = runner.measure_streams(streams, seconds, ["proxy"])["proxy"].level
             runner.close()
     measured = [
         exchange

@@ -1,12 +1,12 @@
-"""Added levels: drives the load of each level in blocks, directly and through the gateway, and keeps
+"""Added levels: drives the load of each level in blocks, directly and through the gateways, and keeps
 of each answer what the arithmetic needs.
 
-Two blocks, one with and one without the gateway, are a pair; which comes first is drawn. So what
-drifts on the machine meets both. Answers are taken apart after their block, when nothing is timed.
+A round has one block of each gateway and one without any, in a drawn order. So what drifts on the
+machine meets all of them. Answers are taken apart after their block, when nothing is timed.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
 from typing import Final, NamedTuple
 
@@ -16,9 +16,16 @@ import numpy as np
 from locust_llm.client.request_exchange import UserConnection
 from locust_llm.records.outcomes import OK
 
-from .added_time import AnswerParts, TimedBlock, estimate_added_time, measure_parts
-from .gateway_client import Exchange, GatewayAddress, exchange_script
+from .added_time import (
+    AnswerParts,
+    TimedBlock,
+    estimate_added_time,
+    measure_parts,
+    measure_whole,
+)
+from .gateway_client import DIRECT, Exchange, GatewayAddress, exchange_script
 from .gateway_result import (
+    EMBEDDINGS,
     FIRST_TOKEN,
     FURTHER_TOKEN,
     GAP,
@@ -27,7 +34,7 @@ from .gateway_result import (
     AddedLevel,
     AddedTime,
 )
-from .process_cost import ProcessUse
+from .process_cost import ProcessUse, UseOfBlocks
 from .upstream_script import UpstreamScript
 
 TTFT_MS: Final = 20.0
@@ -37,8 +44,9 @@ JITTER: Final = 0.3
 BLOCK_S: Final = 2.0
 WARMUP_S: Final = 0.5
 SETTLE_S: Final = 0.05
-MIN_PAIRS: Final = 5
-SETUP_REQUESTS: Final = 20
+MIN_ROUNDS: Final = 5
+REQUESTS_OF_BLOCK: Final = 20
+"""So many requests, one after the other, are a block without load."""
 SHARE_FAILED: Final = 0.1
 """A level of which more fails is the last."""
 SHARE_SENT: Final = 0.8
@@ -60,8 +68,15 @@ class BlockAnswers(NamedTuple):
     elapsed_s: float
 
 
+class GatewayWay(NamedTuple):
+    """A gateway, and how to ask what its process has used."""
+
+    address: GatewayAddress
+    read_use: ReadUse
+
+
 class LevelRun(NamedTuple):
-    """A measured level, and what it means for the next ones."""
+    """A measured level of one gateway, and what it means for the next ones."""
 
     level: AddedLevel
     lost: int
@@ -73,28 +88,28 @@ class LevelRun(NamedTuple):
 
 
 class LevelRunner:
-    """Measures levels for one gateway. Connections are kept from block to block."""
+    """Measures levels for several gateways. Connections are kept from block to block."""
 
     def __init__(
         self,
         direct: GatewayAddress,
-        through: GatewayAddress,
+        gateways: Sequence[GatewayWay],
         run: str,
-        read_use: ReadUse,
         limit_ms: float,
         random: Random,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = gevent.sleep,
     ) -> None:
         """``run`` makes the ids of this runner's requests its own."""
-        self._addresses = {False: direct, True: through}
+        self._addresses = {DIRECT: direct}
+        self._addresses |= {way.address.name: way.address for way in gateways}
+        self._read_use = {way.address.name: way.read_use for way in gateways}
         self._run = run
-        self._read_use = read_use
         self._limit_ms = limit_ms
         self._random = random
         self._clock = clock
         self._sleep = sleep
-        self._lines: dict[bool, list[UserConnection]] = {False: [], True: []}
+        self._lines: dict[str, list[UserConnection]] = {name: [] for name in self._addresses}
         self._sent = 0
 
     def close(self) -> None:
@@ -104,99 +119,105 @@ class LevelRunner:
 
     # -- levels
 
-    def measure_streams(self, streams: int, seconds: float) -> LevelRun:
-        """So many streams at once, for about so long."""
+    def measure_streams(
+        self, streams: int, seconds: float, names: Sequence[str]
+    ) -> dict[str, LevelRun]:
+        """So many streams at once, for about so long over all blocks. ``names``: of the gateways
+        that take part."""
         return self._measure(
             AddedLevel(streams=streams),
             STREAM_QUANTITIES,
             seconds,
-            lambda through, block_s: self._run_streams(through, streams, block_s),
+            names,
+            lambda name, block_s: self._run_streams(name, streams, block_s),
         )
 
-    def measure_rate(self, requests_per_s: float, seconds: float) -> LevelRun:
+    def measure_rate(
+        self, requests_per_s: float, seconds: float, names: Sequence[str]
+    ) -> dict[str, LevelRun]:
         """So many short answers in one piece per second."""
         return self._measure(
             AddedLevel(requests_per_s=requests_per_s),
             (WHOLE_ANSWER,),
             seconds,
-            lambda through, block_s: self._run_rate(through, requests_per_s, block_s),
+            names,
+            lambda name, block_s: self._run_rate(name, requests_per_s, block_s),
         )
 
-    def measure_setup(self) -> AddedTime | None:
-        """New connections with a short answer each, one after the other."""
-        blocks = list[TimedBlock]()
-        for pair, through in self._order_blocks(MIN_PAIRS):
-            exchanges = list[Exchange]()
-            for _ in range(SETUP_REQUESTS):
-                line = UserConnection()
-                exchanges.append(self._exchange(line, through, self._make_short(), stream=False))
-                line.close()
-            blocks.append(TimedBlock(pair, through, keep_answers(exchanges, 0.0).parts))
-        return estimate_added_time(blocks, SETUP, self._make_generator())
+    def measure_without_load(self, names: Sequence[str]) -> dict[str, tuple[AddedTime, ...]]:
+        """New connections with a short answer each, and embeddings, one after the other."""
+        found: dict[str, tuple[AddedTime, ...]] = dict.fromkeys(names, ())
+        for quantity, run_block in ((SETUP, self._run_new), (EMBEDDINGS, self._run_embeddings)):
+            parts: dict[str, list[tuple[AnswerParts, ...]]] = {}
+            for name in self._order_blocks((DIRECT, *names), MIN_ROUNDS):
+                parts.setdefault(name, []).append(run_block(name))
+            for name in names:
+                blocks = _pair_blocks(parts[DIRECT], parts[name])
+                added = estimate_added_time(blocks, quantity, self._make_generator())
+                found[name] += () if added is None else (added,)
+        return found
 
     def _measure(
         self,
         level: AddedLevel,
         quantities: Sequence[str],
         seconds: float,
-        run_block: Callable[[bool, float], list[Exchange]],
-    ) -> LevelRun:
-        for through in (False, True):
-            run_block(through, WARMUP_S)
-        pairs = max(MIN_PAIRS, round(seconds / (2 * BLOCK_S)))
-        block_s = min(BLOCK_S, seconds / (2 * pairs))
-        blocks = list[TimedBlock]()
-        kept: dict[bool, list[BlockAnswers]] = {False: [], True: []}
-        cpu_s: float | None = 0.0
-        memory_mb: float | None = None
-        for pair, through in self._order_blocks(pairs):
-            before = self._read_use() if through else None
+        names: Sequence[str],
+        run_block: Callable[[str, float], list[Exchange]],
+    ) -> dict[str, LevelRun]:
+        ways = (DIRECT, *names)
+        for name in ways:
+            run_block(name, WARMUP_S)
+        rounds = max(MIN_ROUNDS, round(seconds / (len(ways) * BLOCK_S)))
+        block_s = min(BLOCK_S, seconds / (len(ways) * rounds))
+        kept: dict[str, list[BlockAnswers]] = {name: [] for name in ways}
+        uses = {name: UseOfBlocks() for name in names}
+        for name in self._order_blocks(ways, rounds):
+            before = self._read_use[name]() if name in uses else None
             began = self._clock()
-            exchanges = run_block(through, block_s)
+            exchanges = run_block(name, block_s)
             elapsed_s = self._clock() - began
-            after = self._read_use() if through else None
-            if through and cpu_s is not None:
-                cpu_s = (
-                    None if before is None or after is None else cpu_s + after.cpu_s - before.cpu_s
-                )
-                memory_mb = memory_mb if after is None else max(memory_mb or 0.0, after.memory_mb)
-            answers = keep_answers(exchanges, elapsed_s)
-            kept[through].append(answers)
-            blocks.append(TimedBlock(pair, through, answers.parts))
+            if name in uses:
+                uses[name].add(before, self._read_use[name]())
+            kept[name].append(keep_answers(exchanges, elapsed_s))
             self._sleep(SETTLE_S)
-        generator = self._make_generator()
-        added = [estimate_added_time(blocks, quantity, generator) for quantity in quantities]
-        measured = AddedLevel(
-            streams=level.streams,
-            requests_per_s=level.requests_per_s,
-            added=tuple(one for one in added if one is not None),
-            failed=sum(one.failed for one in kept[True]),
-            cpu_ms_per_request=divide_cost(cpu_s, sum(one.requests for one in kept[True]), 1e3),
-            cpu_us_per_token=divide_cost(cpu_s, sum(one.words for one in kept[True]), 1e6)
-            if level.streams
-            else None,
-            memory_mb=memory_mb,
-        )
-        return judge_level(measured, kept, self._limit_ms)
+        runs = dict[str, LevelRun]()
+        for name in names:
+            blocks = _pair_blocks(
+                [one.parts for one in kept[DIRECT]], [one.parts for one in kept[name]]
+            )
+            generator = self._make_generator()
+            added = [estimate_added_time(blocks, quantity, generator) for quantity in quantities]
+            cpu_s = uses[name].cpu_s
+            measured = AddedLevel(
+                streams=level.streams,
+                requests_per_s=level.requests_per_s,
+                added=tuple(one for one in added if one is not None),
+                failed=sum(one.failed for one in kept[name]),
+                cpu_ms_per_request=divide_cost(cpu_s, sum(one.requests for one in kept[name]), 1e3),
+                cpu_us_per_token=divide_cost(cpu_s, sum(one.words for one in kept[name]), 1e6)
+                if level.streams
+                else None,
+                memory_mb=uses[name].memory_mb,
+            )
+            runs[name] = judge_level(measured, kept[DIRECT], kept[name], self._limit_ms)
+        return runs
 
-    def _order_blocks(self, pairs: int) -> list[tuple[int, bool]]:
-        """(pair, through) of each block, in a drawn order within each pair."""
-        order = list[tuple[int, bool]]()
-        for pair in range(pairs):
-            first = self._random.random() < 0.5
-            order += [(pair, first), (pair, not first)]
-        return order
+    def _order_blocks(self, ways: Sequence[str], rounds: int) -> Iterator[str]:
+        """Each way once in each round, in a drawn order."""
+        for _ in range(rounds):
+            yield from self._random.sample(ways, len(ways))
 
     def _make_generator(self) -> np.random.Generator:
         return np.random.default_rng(self._random.getrandbits(32))
 
     # -- blocks
 
-    def _run_streams(self, through: bool, streams: int, block_s: float) -> list[Exchange]:
+    def _run_streams(self, name: str, streams: int, block_s: float) -> list[Exchange]:
         """Each of the streams begins anew until the time is over."""
         until = self._clock() + block_s
         exchanges = list[Exchange]()
-        lines = self._take_lines(through, streams)
+        lines = self._take_lines(name, streams)
 
         def send(line: UserConnection, begin_s: float) -> None:
             self._sleep(begin_s)
@@ -204,7 +225,7 @@ class LevelRunner:
                 script = UpstreamScript(
                     id=self._next_id(), ttft_ms=TTFT_MS, gap_ms=GAP_MS, tokens=TOKENS, jitter=JITTER
                 )
-                exchanges.append(self._exchange(line, through, script))
+                exchanges.append(self._exchange(line, name, script))
                 if self._clock() >= until:
                     return
 
@@ -215,15 +236,15 @@ class LevelRunner:
         )
         return exchanges
 
-    def _run_rate(self, through: bool, requests_per_s: float, block_s: float) -> list[Exchange]:
+    def _run_rate(self, name: str, requests_per_s: float, block_s: float) -> list[Exchange]:
         """Requests begin at random (Poisson) moments, whatever becomes of the others."""
         until = self._clock() + block_s
         exchanges = list[Exchange]()
-        free = self._lines[through]
+        free = self._lines[name]
 
         def send() -> None:
             line = free.pop() if free else UserConnection()
-            exchanges.append(self._exchange(line, through, self._make_short(), stream=False))
+            exchanges.append(self._exchange(line, name, self._make_short(), stream=False))
             free.append(line)
 
         sending = list[gevent.Greenlet]()
@@ -237,15 +258,37 @@ class LevelRunner:
         gevent.joinall(sending, raise_error=True)
         return exchanges
 
-    def _take_lines(self, through: bool, count: int) -> list[UserConnection]:
-        lines = self._lines[through]
+    def _run_new(self, name: str) -> tuple[AnswerParts, ...]:
+        exchanges = list[Exchange]()
+        for _ in range(REQUESTS_OF_BLOCK):
+            line = UserConnection()
+            exchanges.append(self._exchange(line, name, self._make_short(), stream=False))
+            line.close()
+        return keep_answers(exchanges, 0.0).parts
+
+    def _run_embeddings(self, name: str) -> tuple[AnswerParts, ...]:
+        (line,) = self._take_lines(name, 1)
+        exchanges = [
+            self._exchange(line, name, self._make_short(), kind="embeddings", stream=False)
+            for _ in range(REQUESTS_OF_BLOCK)
+        ]
+        return keep_whole_answers(exchanges)
+
+    def _take_lines(self, name: str, count: int) -> list[UserConnection]:
+        lines = self._lines[name]
         lines += [UserConnection() for _ in range(count - len(lines))]
         return lines[:count]
 
     def _exchange(
-        self, line: UserConnection, through: bool, script: UpstreamScript, *, stream: bool = True
+        self,
+        line: UserConnection,
+        name: str,
+        script: UpstreamScript,
+        *,
+        kind: str = "chat",
+        stream: bool = True,
     ) -> Exchange:
-        return exchange_script(line, self._addresses[through], script, stream=stream)
+        return exchange_script(line, self._addresses[name], script, kind=kind, stream=stream)
 
     def _make_short(self) -> UpstreamScript:
         return UpstreamScript(id=self._next_id(), ttft_ms=0, gap_ms=0, tokens=1)
@@ -272,13 +315,30 @@ def keep_answers(exchanges: Sequence[Exchange], elapsed_s: float) -> BlockAnswer
     return BlockAnswers(tuple(parts), len(exchanges), words, failed, lost, elapsed_s)
 
 
+def keep_whole_answers(exchanges: Iterable[Exchange]) -> tuple[AnswerParts, ...]:
+    """The times of answers that hold no words."""
+    good = [exchange for exchange in exchanges if exchange.outcome == OK]
+    measured = [measure_whole(exchange.times(), exchange.sent_ns) for exchange in good]
+    return tuple(one for one in measured if one is not None)
+
+
+def _pair_blocks(
+    direct: Sequence[tuple[AnswerParts, ...]], through: Sequence[tuple[AnswerParts, ...]]
+) -> list[TimedBlock]:
+    blocks = [TimedBlock(number, False, parts) for number, parts in enumerate(direct)]
+    return blocks + [TimedBlock(number, True, parts) for number, parts in enumerate(through)]
+
+
 def judge_level(
-    level: AddedLevel, kept: dict[bool, list[BlockAnswers]], limit_ms: float
+    level: AddedLevel,
+    direct: Sequence[BlockAnswers],
+    through: Sequence[BlockAnswers],
+    limit_ms: float,
 ) -> LevelRun:
     """Whether a higher level is worth its time."""
-    requests = sum(one.requests for one in kept[True])
-    lost = sum(one.lost for one in kept[True])
-    direct_failed = sum(one.failed for one in kept[False])
+    requests = sum(one.requests for one in through)
+    lost = sum(one.lost for one in through)
+    direct_failed = sum(one.failed for one in direct)
     note = ""
     watched = (FIRST_TOKEN, FURTHER_TOKEN) if level.streams else (WHOLE_ANSWER,)
     found = [level.find(quantity) for quantity in watched]
@@ -286,7 +346,7 @@ def judge_level(
     if level.failed > SHARE_FAILED * requests:
         note = f"{level.failed} of {requests} requests failed through the gateway"
     elif level.requests_per_s:
-        elapsed_s = sum(one.elapsed_s for one in kept[True])
+        elapsed_s = sum(one.elapsed_s for one in through)
         rate = requests / elapsed_s if elapsed_s else 0.0
         if rate < SHARE_SENT * level.requests_per_s:
             note = f"only {rate:.0f} of {level.requests_per_s:g} requests/s were possible"

@@ -9,7 +9,9 @@ gateway are measured in blocks between, and their median is subtracted:
 - ``token``: the transit of each further word;
 - ``itl``: how much longer a gap between two words is for the client than it was for the upstream;
 - ``latency``: way and transit of the end;
-- ``setup``: a new connection, and a short answer on it.
+- ``setup``: a new connection, and a short answer on it;
+- ``embeddings``: an answer without words, from its request to its end. The upstream's own time is
+  in it, and in the median that is subtracted.
 
 The spread of the times without the gateway is the **measurement error** of one value: p99 less the
 median. Nothing smaller can be told of a single request.
@@ -25,7 +27,15 @@ import numpy as np
 from locust_llm.slo.percentile import find_percentile, has_too_few_values
 from locust_llm.slo.student_t import find_student_t
 
-from .gateway_result import FIRST_TOKEN, FURTHER_TOKEN, GAP, SETUP, WHOLE_ANSWER, AddedTime
+from .gateway_result import (
+    EMBEDDINGS,
+    FIRST_TOKEN,
+    FURTHER_TOKEN,
+    GAP,
+    SETUP,
+    WHOLE_ANSWER,
+    AddedTime,
+)
 from .raw_answer import AnswerTimes
 
 TAIL: Final = 0.025
@@ -51,6 +61,7 @@ class AnswerParts(NamedTuple):
             FURTHER_TOKEN: self.tokens,
             GAP: self.gaps,
             WHOLE_ANSWER: (self.answer,),
+            EMBEDDINGS: (self.answer,),
             SETUP: () if self.setup is None else (self.setup,),
         }
         return known[quantity]
@@ -69,6 +80,15 @@ def measure_parts(
     answer = way + times.end_ns - words[-1].sent_ns
     setup = None if connect_s is None else int(connect_s * 1e9) + answer
     return AnswerParts(way + transits[0], tuple(transits[1:]), tuple(gaps), answer, setup)
+
+
+def measure_whole(times: AnswerTimes, sent_ns: int) -> AnswerParts | None:
+    """The time of an answer that holds no words, from its request to its end. None: no byte
+    came."""
+    if times.end_ns is None:
+        return None
+    taken = times.end_ns - sent_ns
+    return AnswerParts(taken, (), (), taken)
 
 
 class TimedBlock(NamedTuple):

@@ -3,7 +3,7 @@ upstream's log tells when it saw that."""
 
 import math
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from itertools import product
 from typing import Final
 
@@ -19,10 +19,9 @@ from .cancel_delay import (
     measure_cancel_delay,
 )
 from .trial_request import LOG_WAIT_S, Trial, TrialAddress, send_trials
-from .upstream_log import UpstreamRequest
+from .upstream_log import ReadLog, UpstreamRequest
 from .upstream_script import UpstreamScript
 
-ReadLog = Callable[[], Sequence[UpstreamRequest]]
 TRIALS: Final = 5
 LOG_LIMIT_S: Final = 10.0
 WAITED_S: Final = 3.0

@@ -13,6 +13,7 @@ from .changed_streams import (
     AnswerFacts,
     GatewayAnswer,
     compare_facts,
+    count_lost_chunks,
     read_facts,
     summarise_changes,
 )
@@ -91,7 +92,7 @@ def run_change_trials(
     expected = ask("expected", direct)
     own = _compare_all(sent, expected, ask("direct", direct))
     changed = _compare_all(sent, expected, ask("through", through))
-    lost = sum("lost" in dict(one.changes) for one in changed)
+    lost = sum(one.lost_chunks for one in changed)
     return ChangesFound(summarise_changes(changed), summarise_changes(own), lost)
 
 
@@ -116,5 +117,6 @@ def _compare_all(
     compared = list[GatewayAnswer]()
     for (trial, _), one, other in zip(sent, expected, came, strict=True):
         changes = tuple(compare_facts(one, other))
-        compared.append(GatewayAnswer(trial.name, changes, other.outcome))
+        lost = count_lost_chunks(one, other)
+        compared.append(GatewayAnswer(trial.name, changes, other.outcome, lost))
     return compared

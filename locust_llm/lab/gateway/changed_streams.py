@@ -501,6 +501,14 @@ def _tell_fields(paths: Sequence[str]) -> str:
     return ", ".join(outer[:MOST_FIELDS]) + more
 
 
+def count_lost_chunks(direct: AnswerFacts, through: AnswerFacts) -> int:
+    """The words that did not come, of an answer that ended well. A word that came in pieces is not
+    lost."""
+    if through.outcome != OK or through.broken > direct.broken:
+        return 0
+    return len({*direct.words} - {*through.words})
+
+
 # -- over all answers ------------------------------------------------------------------------------
 
 
@@ -511,6 +519,7 @@ class GatewayAnswer(NamedTuple):
     """The API and the feature: ``chat, tools``."""
     changes: tuple[tuple[str, str], ...]
     outcome: str
+    lost_chunks: int = 0
 
 
 def summarise_changes(compared: Sequence[GatewayAnswer]) -> tuple[StreamChange, ...]:

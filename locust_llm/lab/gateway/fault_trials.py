@@ -2,7 +2,7 @@
 gateway."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, count, product
 from typing import Final, NamedTuple
 
@@ -17,10 +17,9 @@ from .trial_request import (
     send_trial,
     send_trials,
 )
-from .upstream_log import UpstreamRequest
+from .upstream_log import ReadLog
 from .upstream_script import FAULTS, UpstreamScript
 
-ReadLog = Callable[[], Sequence[UpstreamRequest]]
 OF_VECTORS: Final = ("fewer_vectors",)
 """These are of embeddings, and not of chat completions."""
 TRIALS: Final = 3

@@ -21,7 +21,6 @@ from locust_llm.client.reader.reader_choice import get_open_streams
 from locust_llm.client.request_exchange import STALE_OUTCOMES, UserConnection
 from locust_llm.client.requests_bridge import make_target
 from locust_llm.client.response_chunks import Response, describe_exception
-from locust_llm.records.outcomes import CANCELLED
 from locust_llm.settings.server_address import join_server_url, normalise_base_url
 
 from .raw_answer import AnswerTimes, RawAnswer, Read, parse_reads, read_times
@@ -89,15 +88,10 @@ def _look_up(host: str, port: int) -> str:
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """One request and all that came back. Moments are ns of the monotonic clock."""
 
-    address: str
-    """The name of its GatewayAddress."""
     script: UpstreamScript
     kind: str
-    stream: bool
     sent_ns: int
     """Just before its first byte was written."""
-    written_ns: int | None
-    """After its last byte was written."""
     ended_ns: int
     """Nothing more was awaited."""
     connect_s: float | None
@@ -108,14 +102,6 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str
     """What the load generator calls it: see records/outcomes.py."""
     message: str
-    cancelled_ns: int | None = None
-    """Just before this side closed the connection on purpose."""
-    output_tokens: int | None = None
-    """The output tokens that the answer's usage reports."""
-    unstamped: int = 0
-    """So many reads have no stamp of the kernel."""
-    resent: bool = False
-    """The first connection was being closed when the request came, so it was sent again."""
 
     def parse(self) -> RawAnswer:
         return parse_reads(self.reads, closed=self.closed)
@@ -217,24 +203,20 @@ def exchange_script(
     stream: bool = True,
     headers: Mapping[str, str] | None = None,
     timeout_s: float = TIMEOUT_S,
-    cancel_after_s: float | None = None,
-    request: bytes | None = None,
 ) -> Exchange:
     """Send one request and wait for the end of its answer, for ``timeout_s`` at most, whatever
     becomes of it.
 
-    ``line`` keeps the connection from request to request. With ``cancel_after_s`` the connection is
-    closed so long after the request was written. ``request`` has the bytes where they were made
-    before (see ``write_request``).
+    ``line`` keeps the connection from request to request.
     """
-    data = request or write_request(address, kind, script, stream=stream, headers=headers)
-    exchange = _exchange_once(line, address, script, kind, stream, data, timeout_s, cancel_after_s)
+    data = write_request(address, kind, script, stream=stream, headers=headers)
+    exchange = _exchange_once(line, address, script, kind, data, timeout_s)
     if exchange is not None:
         return exchange
     line.close()
-    again = _exchange_once(line, address, script, kind, stream, data, timeout_s, cancel_after_s)
+    again = _exchange_once(line, address, script, kind, data, timeout_s)
     assert again is not None  # a new connection is not stale
-    return msgspec.structs.replace(again, resent=True)
+    return again
 
 
 def _exchange_once(
@@ -242,16 +224,13 @@ def _exchange_once(
     address: GatewayAddress,
     script: UpstreamScript,
     kind: str,
-    stream: bool,
     data: bytes,
     timeout_s: float,
-    cancel_after_s: float | None,
 ) -> Exchange | None:
     """None: the server was closing the used connection when the request came."""
     response = KeptResponse(time.monotonic_ns(), kind=kind)
     reader = get_open_streams()
     connect_s: float | None = None
-    cancelled_ns: int | None = None
     try:
         connect_s = line.open(address.target)
     except ConnectFailed as error:
@@ -264,10 +243,9 @@ def _exchange_once(
         reading = reader.add(connection, response)
         try:
             reader.sent(reading, connection.send(wire))
-            response.written_ns = time.monotonic_ns()
         except OSError as error:
             response.failure = ("send_failed", describe_exception(error))
-        cancelled_ns = _wait_for_end(line, reading, timeout_s, cancel_after_s)
+        _wait_for_end(line, reading, timeout_s)
         used = connection.used > 1
         if not response.frame.reusable:
             line.close()
@@ -276,37 +254,21 @@ def _exchange_once(
             return None
     outcome, message = response.finish()
     return Exchange(
-        address=address.name,
         script=script,
         kind=kind,
-        stream=stream,
         sent_ns=response.sent_ns,
-        written_ns=response.written_ns,
         ended_ns=response.ended_ns or time.monotonic_ns(),
         connect_s=connect_s,
         reads=tuple(response.kept),
         closed=response.frame.closed_by_peer,
         outcome=outcome,
         message=message,
-        cancelled_ns=cancelled_ns,
-        output_tokens=response.answer.settled.output,
-        unstamped=response.unstamped,
     )
 
 
-def _wait_for_end(
-    line: UserConnection, reading: OpenStream, timeout_s: float, cancel_after_s: float | None
-) -> int | None:
-    """Returns when this side cancelled, None where it did not."""
-    reader = get_open_streams()
-    cancels = cancel_after_s is not None and cancel_after_s < timeout_s
-    if reading.ended.wait(cancel_after_s if cancels else timeout_s):
-        return None
-    if cancels:
-        reader.drop(reading, CANCELLED, "cancelled on purpose")
-    else:
-        reader.drop(reading, "timeout", f"no end within {timeout_s:g} s")
+def _wait_for_end(line: UserConnection, reading: OpenStream, timeout_s: float) -> None:
+    if reading.ended.wait(timeout_s):
+        return
+    get_open_streams().drop(reading, "timeout", f"no end within {timeout_s:g} s")
     reading.ended.wait()
-    cancelled_ns = time.monotonic_ns()
     line.close()
-    return cancelled_ns if cancels else None

@@ -35,7 +35,8 @@ from locust_llm.text.format import print_json
 from locust_llm.text.hide_secrets import remove_login_and_query
 from locust_llm.text.sanitise import sanitise_text
 
-from .added_levels import LevelRun, LevelRunner
+from .added_levels import GatewayWay, LevelRunner
+from .added_series import measure_series
 from .cancel_trials import run_cancel_trials
 from .change_trials import TRIALS, ChangesFound, run_change_trials
 from .fault_trials import run_fault_trials
@@ -49,25 +50,21 @@ from .gateway_result import (
     RESULT_NAME,
     ROUTING,
     TIMES,
-    AddedLevel,
     GatewayResult,
     encode_gateway_result,
     read_gateway_result,
 )
 from .gateway_rules import GatewayRule, judge_gateway_rules, parse_gateway_rule
-from .gateway_text import format_gateway_table, name_load
+from .gateway_text import format_gateway_table
 from .header_trials import run_death_trial, run_header_trial, run_spread_trials
 from .process_cost import ProcessUse, find_container_pid, read_process_use
 from .trial_request import TrialAddress
-from .upstream_log import UpstreamRequest, read_upstream_log
+from .upstream_log import UpstreamLog, UpstreamRequest
 from .upstream_process import UpstreamReplicas
 from .upstream_script import UpstreamScript
 
 LEVELS: Final = (1, 4, 16, 64, 100, 200)
 RATES: Final = (25, 50, 100, 200)
-SHARE_OF_STREAMS: Final = 0.75
-"""Levels of streams get this share of the time for levels, levels of requests/s the rest."""
-LEAST_LEVEL_S: Final = 4.0
 FEW_TRIALS: Final = 5
 SHORT_S: Final = 120.0
 """A shorter run has fewer trials of changes."""
@@ -143,15 +140,9 @@ def run_gateway(words: list[str]) -> int:
                 bench.check_way()
         except PreflightFailed as error:
             return fail(str(error))
-        results = list[GatewayResult]()
-        for bench in benches:
-            result = bench.measure()
-            results.append(result)
-            # now: the next gateway may end the run
-            folder = plan.folder if len(benches) == 1 else plan.folder / _name_folder(result.name)
-            folder.mkdir(parents=True, exist_ok=True)
-            replace_file(folder / RESULT_NAME, encode_gateway_result(result))
-            say("\n" + format_gateway_table(result))
+        results = _measure_all(plan, benches, say)
+    for result in results:
+        say("\n" + format_gateway_table(result))
     page = plan.folder / PAGE_NAME
     replace_file(page, render_gateway_page(results).encode())
     say(f"\nresult: {page}\n")
@@ -201,14 +192,23 @@ class GatewayBench:
         self._replicas = replicas
         self._say = say
         self._clock = clock
-        self._direct = make_address(
+        self.direct = make_address(
             DIRECT, replicas.urls[0], plan.headers, model=plan.model, verify=plan.verify
         )
         self._through = make_address(
             option.name, option.url, plan.headers, model=plan.model, verify=plan.verify
         )
         self._run = f"{option.name}-{os.getpid()}"
+        self._log = UpstreamLog(replicas.folder)
         self._server = ""
+
+    @property
+    def name(self) -> str:
+        return self._option.name
+
+    @property
+    def way(self) -> GatewayWay:
+        return GatewayWay(self._through, self._read_use)
 
     # -- before the run
 
@@ -285,21 +285,18 @@ class GatewayBench:
     def _wait_for_row(self, identity: str) -> UpstreamRequest | None:
         until = self._clock() + LOG_S
         while True:
-            for row in self._read_log():
+            for row in self._log.read():
                 if row.id == identity:
                     return row
             if self._clock() > until:
                 return None
             gevent.sleep(0.1)
 
-    def _read_log(self) -> Sequence[UpstreamRequest]:
-        return read_upstream_log(self._replicas.folder)
-
     # -- the run
 
-    def measure(self) -> GatewayResult:
+    def measure_behaviour(self) -> GatewayResult:
+        """All but the added times."""
         plan = self._plan
-        began = self._clock()
         result = GatewayResult(
             name=self._option.name,
             url=remove_login_and_query(self._option.url),
@@ -308,25 +305,20 @@ class GatewayBench:
             machine=describe_machine(),
             server=self._server,
             limit_ms=plan.limit_ms,
-            parts=plan.parts,
+            parts=tuple(part for part in plan.parts if part != TIMES),
         )
-        lost_chunks: int | None = None
         if CHANGES in plan.parts:
             found = self._find_changes()
-            result = replace(result, changes=found.changes, direct_changes=found.direct_changes)
-            lost_chunks = found.lost_chunks
-        result = self._measure_behaviour(result)
-        answers = self._ask_until_ready("again").outcome == OK
-        if not answers:
+            result = replace(
+                result,
+                changes=found.changes,
+                direct_changes=found.direct_changes,
+                lost_chunks=found.lost_chunks,
+            )
+        result = self._add_behaviour(result)
+        if self._ask_until_ready("again").outcome != OK:
             result = replace(result, notes=(*result.notes, GONE))
-        elif TIMES in plan.parts:
-            left_s = plan.time_s / len(plan.gateways) - (self._clock() - began)
-            levels, notes, lost = self._measure_levels(left_s)
-            result = replace(result, levels=levels, notes=(*result.notes, *notes))
-            lost_chunks = (lost_chunks or 0) + lost
-        busy = describe_busy_machine(os.getloadavg()[0], os.cpu_count() or 1)
-        result = replace(result, notes=(*result.notes, *filter(None, [busy])))
-        return replace(result, rules=judge_gateway_rules(plan.rules, result, lost_chunks))
+        return result
 
     def _tell(self, what: str) -> None:
         self._say(f"{self._option.name}: {what}\n")
@@ -334,30 +326,30 @@ class GatewayBench:
     def _find_changes(self) -> ChangesFound:
         self._tell("changes of streams")
         trials = FEW_TRIALS if self._plan.time_s < SHORT_S else TRIALS
-        return run_change_trials(self._direct, self._through, f"{self._run}-changes", trials)
+        return run_change_trials(self.direct, self._through, f"{self._run}-changes", trials)
 
-    def _measure_behaviour(self, result: GatewayResult) -> GatewayResult:
+    def _add_behaviour(self, result: GatewayResult) -> GatewayResult:
         """Failures, cancellations, headers and routing."""
         parts = self._plan.parts
-        direct = self._make_trial_address(self._direct)
+        direct = self._make_trial_address(self.direct)
         through = self._make_trial_address(self._through)
         if FAULTS in parts:
             self._tell("failures of the upstream")
-            faults = run_fault_trials(direct, through, self._read_log, f"{self._run}-faults")
+            faults = run_fault_trials(direct, through, self._log.read, f"{self._run}-faults")
             result = replace(result, faults=faults)
         if CANCELS in parts:
             self._tell("cancellations")
-            cancels = run_cancel_trials(through, self._read_log, f"{self._run}-cancels")
+            cancels = run_cancel_trials(through, self._log.read, f"{self._run}-cancels")
             result = replace(result, cancels=cancels)
         if ROUTING in parts:
             self._tell("headers and routing")
-            headers = run_header_trial(direct, through, self._read_log, f"{self._run}-headers")
+            headers = run_header_trial(direct, through, self._log.read, f"{self._run}-headers")
             result = replace(result, headers=headers)
             count = len(self._replicas)
             if count > 1:
                 spread = run_spread_trials(through, count, f"{self._run}-spread")
                 death = run_death_trial(
-                    through, self._replicas, self._read_log, f"{self._run}-death"
+                    through, self._replicas, self._log.read, f"{self._run}-death"
                 )
                 result = replace(result, spread=spread, death=death)
         return result
@@ -365,59 +357,76 @@ class GatewayBench:
     def _make_trial_address(self, address: GatewayAddress) -> TrialAddress:
         return TrialAddress(address.url, address.model, dict(address.headers), self._plan.verify)
 
-    def _measure_levels(self, left_s: float) -> tuple[tuple[AddedLevel, ...], list[str], int]:
-        """(levels, notes, lost chunks)."""
-        plan = self._plan
-        runner = LevelRunner(
-            self._direct,
-            self._through,
-            f"{self._run}-times",
-            self._read_use,
-            plan.limit_ms,
-            Random(self._run),
-        )
-        rates_share = 1 - SHARE_OF_STREAMS if plan.rates else 0.0
-        runs = list[LevelRun]()
-        notes = list[str]()
-        try:
-            self._tell("time added to new connections")
-            setup = runner.measure_setup()
-            each_s = max(LEAST_LEVEL_S, left_s * (1 - rates_share) / max(1, len(plan.levels)))
-            for streams in plan.levels:
-                self._tell(f"time added at {streams} streams")
-                runs.append(runner.measure_streams(streams, each_s))
-                notes += _tell_run(runs[-1])
-                if runs[-1].last:
-                    break
-            each_s = max(LEAST_LEVEL_S, left_s * rates_share / max(1, len(plan.rates)))
-            for rate in plan.rates:
-                self._tell(f"time added at {rate:g} requests/s")
-                runs.append(runner.measure_rate(rate, each_s))
-                notes += _tell_run(runs[-1])
-                if runs[-1].last:
-                    break
-        finally:
-            runner.close()
-        levels = [run.level for run in runs]
-        if setup is not None and levels:
-            levels[0] = replace(levels[0], added=(*levels[0].added, setup))
-        return tuple(levels), notes, sum(run.lost for run in runs)
-
     def _read_use(self) -> ProcessUse | None:
         return None if self._option.pid is None else read_process_use(self._option.pid)
 
 
-def _tell_run(run: LevelRun) -> list[str]:
-    load = name_load(run.level)
-    notes = [f"at {load} {run.note}"] if run.note else []
-    if run.lost:
-        notes.append(f"at {load} {run.lost} chunks were lost of answers that ended well")
-    if run.direct_failed:
-        notes.append(
-            f"at {load} {run.direct_failed} requests failed without the gateway: the machine was "
-            f"too busy"
+def _measure_all(
+    plan: GatewayPlan,
+    benches: Sequence[GatewayBench],
+    say: Callable[[str], object],
+) -> list[GatewayResult]:
+    """The behaviour of each gateway, then the added times of all, in turn. Results are written as
+    they come, as the next part may end the run."""
+    began_at = time.monotonic()
+    results = dict[str, GatewayResult]()
+    for bench in benches:
+        results[bench.name] = bench.measure_behaviour()
+        _write_result(plan, results[bench.name])
+    if TIMES in plan.parts:
+        left_s = plan.time_s - (time.monotonic() - began_at)
+        results = _add_times(plan, benches, results, left_s, say)
+    busy = describe_busy_machine(os.getloadavg()[0], os.cpu_count() or 1)
+    finished = list[GatewayResult]()
+    for result in results.values():
+        result = replace(result, notes=(*result.notes, *filter(None, [busy])))
+        result = replace(result, rules=judge_gateway_rules(plan.rules, result))
+        finished.append(result)
+        _write_result(plan, result)
+    return finished
+
+
+def _add_times(
+    plan: GatewayPlan,
+    benches: Sequence[GatewayBench],
+    results: Mapping[str, GatewayResult],
+    left_s: float,
+    say: Callable[[str], object],
+) -> dict[str, GatewayResult]:
+    """The results with the added times of the gateways that still answer."""
+    added = dict(results)
+    measured = [bench for bench in benches if GONE not in results[bench.name].notes]
+    if not measured:
+        return added
+    run = f"times-{os.getpid()}"
+    ways = [bench.way for bench in measured]
+    runner = LevelRunner(measured[0].direct, ways, run, plan.limit_ms, Random(run))
+    names = [bench.name for bench in measured]
+    try:
+        series = measure_series(
+            runner, names, plan.levels, plan.rates, left_s, lambda what: say(f"{what}\n")
         )
-    return notes
+    finally:
+        runner.close()
+    for name, one in series.items():
+        result = results[name]
+        added[name] = replace(
+            result,
+            parts=(*result.parts, TIMES),
+            levels=tuple(one.levels),
+            without_load=one.without_load,
+            notes=(*result.notes, *one.notes),
+            lost_chunks=(result.lost_chunks or 0) + one.lost_chunks,
+        )
+    return added
+
+
+def _write_result(plan: GatewayPlan, result: GatewayResult) -> None:
+    folder = plan.folder
+    if len(plan.gateways) > 1:
+        folder = folder / _name_folder(result.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(folder / RESULT_NAME, encode_gateway_result(result))
 
 
 def describe_busy_machine(load: float, cpus: int) -> str:

@@ -28,7 +28,9 @@ from .gateway_result import (
     AddedLevel,
     AddedTime,
     GatewayResult,
+    find_quantity,
 )
+from .gateway_text import name_load
 from .headers_and_routing import (
     ADDED,
     CHANGED,
@@ -53,6 +55,8 @@ details summary { cursor: pointer; padding: .4rem 0; }
 @media (max-width: 40rem) { .words td { min-width: 7rem; } tbody th { max-width: 8.5rem; } }
 """
 TOKENS_IN_WORDS: Final = {FIRST_TOKEN: "the first token", FURTHER_TOKEN: "each further token"}
+ONE_BY_ONE: Final = "one after the other"
+"""The load of what is measured without any."""
 EMPTY: Final = "-"
 LOUD: Final = "loud"
 GOOD: Final = "pass"
@@ -265,21 +269,17 @@ def _make_rule_table(results: Sequence[GatewayResult]) -> PageTable:
     return PageTable("Rules", _make_rows(results, labels, cell))
 
 
-def _name_level(level: AddedLevel) -> str:
-    if level.streams:
-        return format_count(level.streams, "stream")
-    return f"{level.requests_per_s:g} requests/s"
-
-
 def _make_added_table(results: Sequence[GatewayResult]) -> PageTable:
     """The lowest and the highest load of all, and behind them the others."""
-    names = _list_labels(results, lambda result: map(_name_level, result.levels))
-    shown = (names[:1], names[-1:]) if len(names) > 1 else (names,)
-    rows = {name: tuple(_list_added_rows(results, name)) for name in names}
-    others = [name for name in names if [name] not in shown]
+    names = _list_labels(results, lambda result: map(name_load, result.levels))
+    shown = [*names[:1], *names[1:][-1:]]
+    if any(result.without_load for result in results):
+        shown.append(ONE_BY_ONE)
+    rows = {name: tuple(_list_added_rows(results, name)) for name in {*names, *shown}}
+    others = [name for name in names if name not in shown]
     return PageTable(
         "Added time",
-        tuple(chain.from_iterable(rows[name] for name in names if name not in others)),
+        tuple(chain.from_iterable(rows[name] for name in shown)),
         "p50 / p99 in ms, behind them the 95% interval of p99. Direct: the same time without the "
         "gateway, which is already taken off. The error is how exactly one value was measured.",
         numbers=True,
@@ -298,10 +298,12 @@ def _list_added_rows(
 
 
 def _find_level(result: GatewayResult, name: str) -> AddedLevel | None:
-    return next((one for one in result.levels if _name_level(one) == name), None)
+    return next((one for one in result.levels if name_load(one) == name), None)
 
 
 def _find_added(result: GatewayResult, name: str, quantity: str) -> AddedTime | None:
+    if name == ONE_BY_ONE:
+        return find_quantity(result.without_load, quantity)
     level = _find_level(result, name)
     return None if level is None else level.find(quantity)
 
@@ -331,7 +333,7 @@ COSTS: Final[dict[str, Callable[[AddedLevel], float | None]]] = {
 
 def _make_cost_table(results: Sequence[GatewayResult]) -> PageTable:
     rows = []
-    for name in _list_labels(results, lambda result: map(_name_level, result.levels)):
+    for name in _list_labels(results, lambda result: map(name_load, result.levels)):
         for label, read in COSTS.items():
             levels = [_find_level(result, name) for result in results]
             values = [None if level is None else read(level) for level in levels]
@@ -375,6 +377,10 @@ def _make_fault_table(results: Sequence[GatewayResult]) -> PageTable:
     labels = _list_labels(results, lambda result: map(_label_fault, result.faults))
     every_fault = list(chain.from_iterable(result.faults for result in results))
     special = {_label_fault(one) for one in every_fault if not _is_plainly_kept(one)}
+    # a gateway that did not recover has no verdict on the faults behind
+    measured = [result for result in results if result.faults]
+    for result in measured:
+        special |= {*labels} - {*map(_label_fault, result.faults)}
     everywhere = [label for label in labels if label not in special]
     others = [label for label in labels if label in special]
     return PageTable(
@@ -383,8 +389,19 @@ def _make_fault_table(results: Sequence[GatewayResult]) -> PageTable:
         "Kept: a client sees the same with and without the gateway. Hidden: the failure came as a "
         "success. Each fault was sent several times.",
         more=_make_rows(results, everywhere, cell),
-        more_title=f"{format_count(len(everywhere), 'fault')} that every gateway passes on",
+        more_title=_title_passed_on(len(everywhere), "fault", measured, results),
     )
+
+
+def _title_passed_on(
+    count: int, noun: str, measured: Sequence[GatewayResult], results: Sequence[GatewayResult]
+) -> str:
+    """Names the gateways where the part was measured, unless it was at all of them."""
+    who = "every gateway passes on"
+    if len(measured) < len(results):
+        passes = "passes on" if len(measured) == 1 else "pass on"
+        who = f"{', '.join(result.name for result in measured)} {passes}"
+    return f"{format_count(count, noun)} that {who}"
 
 
 def _is_plainly_kept(one: FaultVerdict) -> bool:
@@ -460,7 +477,7 @@ def _make_header_table(results: Sequence[GatewayResult], direction: str, title: 
         title,
         _make_rows(results, [label for label in labels if label not in passed], cell),
         more=_make_rows(results, passed, cell),
-        more_title=f"{format_count(len(passed), 'header')} that every gateway passes on",
+        more_title=_title_passed_on(len(passed), "header", measured, results),
     )
 
 

@@ -1,6 +1,7 @@
 """Gateway result: everything that one run found out about one gateway, as frozen data that
 gateway.json holds."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -22,12 +23,14 @@ FURTHER_TOKEN: Final = "token"
 GAP: Final = "itl"
 WHOLE_ANSWER: Final = "latency"
 SETUP: Final = "setup"
+EMBEDDINGS: Final = "embeddings"
 QUANTITIES: Final = {
     FIRST_TOKEN: "first token",
     FURTHER_TOKEN: "further token",
     GAP: "gap between tokens",
     WHOLE_ANSWER: "whole answer",
     SETUP: "connection set-up",
+    EMBEDDINGS: "embeddings",
 }
 """What a gateway adds time to."""
 
@@ -64,7 +67,7 @@ class AddedLevel(msgspec.Struct, frozen=True, kw_only=True):
     """CPU and memory of the gateway's process. None: it is unknown."""
 
     def find(self, quantity: str) -> AddedTime | None:
-        return next((one for one in self.added if one.quantity == quantity), None)
+        return find_quantity(self.added, quantity)
 
 
 class StreamChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +109,10 @@ class GatewayResult(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     """What a reader must know: a busy machine, a part that was left out."""
     levels: tuple[AddedLevel, ...] = ()
+    without_load: tuple[AddedTime, ...] = ()
+    """What was measured with one request after the other: connection set-up, and embeddings."""
+    lost_chunks: int | None = None
+    """So many chunks did not come, of answers that ended well. None: not measured."""
     changes: tuple[StreamChange, ...] = ()
     direct_changes: tuple[StreamChange, ...] = ()
     """Changes that were found without the gateway: there must be none."""
@@ -115,6 +122,10 @@ class GatewayResult(msgspec.Struct, frozen=True, kw_only=True):
     spread: tuple[SessionSpread, ...] = ()
     death: ReplicaDeath | None = None
     rules: tuple[RuleVerdict, ...] = ()
+
+
+def find_quantity(added: Iterable[AddedTime], quantity: str) -> AddedTime | None:
+    return next((one for one in added if one.quantity == quantity), None)
 
 
 def read_gateway_result(path: Path) -> GatewayResult:

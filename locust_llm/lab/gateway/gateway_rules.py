@@ -17,6 +17,7 @@ from locust_llm.text.format import find_nearest_names, format_duration
 
 from .gateway_result import (
     CHANGES,
+    EMBEDDINGS,
     FIRST_TOKEN,
     FURTHER_TOKEN,
     GAP,
@@ -26,6 +27,7 @@ from .gateway_result import (
     AddedTime,
     GatewayResult,
     RuleVerdict,
+    find_quantity,
 )
 from .gateway_text import name_load
 from .hidden_failures import count_hidden
@@ -36,7 +38,9 @@ TIMES: Final = {
     "added_itl": GAP,
     "added_latency": WHOLE_ANSWER,
     "added_setup": SETUP,
+    "added_embeddings": EMBEDDINGS,
 }
+WITHOUT_LOAD: Final = ("added_setup", "added_embeddings")
 COUNTS: Final = ("hidden_failures", "lost_chunks", "changed_streams", "unseen_cancellations")
 STATISTICS: Final = ("p50", "p99")
 OPERATORS: Final = {"<": lt, "<=": le, ">": gt, ">=": ge, EQUALS: eq}
@@ -91,19 +95,23 @@ def parse_gateway_rule(text: str) -> GatewayRule:
             f"SLO {text.strip()[:80]!r}: {word} needs {' or '.join(STATISTICS)} and a time: write "
             f"'{word} p99 < 5ms'"
         )
+    if streams is not None and word in WITHOUT_LOAD:
+        raise ValueError(
+            f"SLO {text.strip()[:80]!r}: {word} is measured with one request after the other, so "
+            f"it takes no number of streams"
+        )
     return GatewayRule(text.strip(), word, op, number * MS[unit], stat, streams)
 
 
 def judge_gateway_rules(
-    rules: Sequence[GatewayRule], result: GatewayResult, lost_chunks: int | None
+    rules: Sequence[GatewayRule], result: GatewayResult
 ) -> tuple[RuleVerdict, ...]:
-    """``lost_chunks`` None: this part was left out."""
-    return tuple(_judge(rule, result, lost_chunks) for rule in rules)
+    return tuple(_judge(rule, result) for rule in rules)
 
 
-def _judge(rule: GatewayRule, result: GatewayResult, lost_chunks: int | None) -> RuleVerdict:
+def _judge(rule: GatewayRule, result: GatewayResult) -> RuleVerdict:
     if rule.word in COUNTS:
-        count = _count(rule.word, result, lost_chunks)
+        count = _count(rule.word, result)
         if count is None:
             return RuleVerdict(rule=rule.text, verdict=INCONCLUSIVE, value="not measured")
         verdict = PASS if rule.holds(count) else FAIL
@@ -112,19 +120,22 @@ def _judge(rule: GatewayRule, result: GatewayResult, lost_chunks: int | None) ->
     for level in result.levels:
         added = level.find(TIMES[rule.word])
         if added is not None and _is_for(rule, level):
-            judged.append(_judge_time(rule, level, added))
+            judged.append(_judge_time(rule, added, f"at {name_load(level)}"))
+    alone = find_quantity(result.without_load, TIMES[rule.word])
+    if alone is not None:
+        judged.append(_judge_time(rule, alone, "without load"))
     if not judged:
         return RuleVerdict(rule=rule.text, verdict=INCONCLUSIVE, value="not measured")
     worst = max(judged, key=lambda one: (PASS, INCONCLUSIVE, FAIL).index(one[0]))
     return RuleVerdict(rule=rule.text, verdict=worst[0], value=worst[1])
 
 
-def _count(word: str, result: GatewayResult, lost_chunks: int | None) -> int | None:
+def _count(word: str, result: GatewayResult) -> int | None:
     match word:
         case "hidden_failures":
             return _count_hidden_of_all(result)
         case "lost_chunks":
-            return lost_chunks
+            return result.lost_chunks
         case "changed_streams":
             return len(result.changes) if CHANGES in result.parts else None
     if not result.cancels or any(one.never == len(one.delays_ms) == 0 for one in result.cancels):
@@ -146,16 +157,15 @@ def _is_for(rule: GatewayRule, level: AddedLevel) -> bool:
     return rule.streams[0] <= level.streams <= rule.streams[1]
 
 
-def _judge_time(rule: GatewayRule, level: AddedLevel, added: AddedTime) -> tuple[str, str]:
+def _judge_time(rule: GatewayRule, added: AddedTime, where: str) -> tuple[str, str]:
     """(verdict, value) at one load."""
     value = added.p50_ms if rule.stat == "p50" else added.p99_ms
     ends = added.p50_interval_ms if rule.stat == "p50" else added.p99_interval_ms
-    load = name_load(level)
     if ends is None:
-        return INCONCLUSIVE, f"{format_duration(value / 1e3)} at {load}, without an interval"
+        return INCONCLUSIVE, f"{format_duration(value / 1e3)} {where}, without an interval"
     held = {rule.holds(end) for end in ends}
     verdict = INCONCLUSIVE
     if len(held) == 1:
         verdict = PASS if True in held else FAIL
     low, high = (format_duration(end / 1e3) for end in ends)
-    return verdict, f"{format_duration(value / 1e3)} ({low} to {high}) at {load}"
+    return verdict, f"{format_duration(value / 1e3)} ({low} to {high}) {where}"

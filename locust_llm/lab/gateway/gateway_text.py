@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Final
 
-from locust_llm.text.format import format_duration
+from locust_llm.text.format import format_count, format_duration
 
 from .cancel_delay import MOMENTS
 from .gateway_result import (
     FIRST_TOKEN,
     FURTHER_TOKEN,
-    SETUP,
+    QUANTITIES,
     WHOLE_ANSWER,
     AddedLevel,
     AddedTime,
@@ -29,6 +29,7 @@ def format_gateway_table(result: GatewayResult) -> str:
     """Ten to thirty lines, each with its line end."""
     lines = [f"{result.name} at {result.url}"]
     lines += _tell_levels(result.levels)
+    lines += map(_tell_without_load, result.without_load)
     lines += _tell_changes(result)
     lines += _tell_faults(result)
     lines += _tell_cancels(result)
@@ -51,10 +52,6 @@ def _tell_levels(levels: Sequence[AddedLevel]) -> Iterator[str]:
     times = chain.from_iterable(level.added for level in levels)
     error_ms = max((added.error_ms for added in times), default=0.0)
     yield f"times in ms; the error of one value is up to {format_duration(error_ms / 1e3)}"
-    for level in levels:
-        if (setup := level.find(SETUP)) is not None:
-            p50, p99 = (format_duration(ms / 1e3) for ms in (setup.p50_ms, setup.p99_ms))
-            yield f"added to a new connection: {p50} (p99 {p99})"
     costs = [level for level in levels if level.cpu_ms_per_request is not None]
     if costs:
         highest = costs[-1]
@@ -66,9 +63,14 @@ def _tell_levels(levels: Sequence[AddedLevel]) -> Iterator[str]:
         yield f"CPU of the gateway: {cpu} per request{tokens}{memory}"
 
 
+def _tell_without_load(added: AddedTime) -> str:
+    p50, p99 = (format_duration(ms / 1e3) for ms in (added.p50_ms, added.p99_ms))
+    return f"added to {QUANTITIES[added.quantity]}, one after the other: {p50} (p99 {p99})"
+
+
 def name_load(level: AddedLevel) -> str:
     if level.streams:
-        return f"{level.streams} stream{'' if level.streams == 1 else 's'}"
+        return format_count(level.streams, "stream")
     return f"{level.requests_per_s:g} requests/s"
 
 

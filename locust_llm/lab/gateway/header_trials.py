@@ -2,7 +2,7 @@
 replicas, and a replica that is killed."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import gevent
@@ -28,11 +28,10 @@ from .trial_request import (
     send_trial,
     send_trials,
 )
-from .upstream_log import CANARY, UpstreamRequest, mask_secrets
+from .upstream_log import CANARY, ReadLog, mask_secrets
 from .upstream_process import UpstreamReplicas
 from .upstream_script import UpstreamScript
 
-ReadLog = Callable[[], Sequence[UpstreamRequest]]
 CLIENT_HEADERS: Final = {
     "Authorization": f"Bearer {CANARY}-authorization",
     "X-Api-Key": f"{CANARY}-x-api-key",

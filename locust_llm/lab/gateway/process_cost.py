@@ -21,6 +21,25 @@ class ProcessUse(NamedTuple):
     """Each shared page counts once (PSS) where the kernel reports that."""
 
 
+class UseOfBlocks:
+    """What a process used in several blocks of time."""
+
+    def __init__(self) -> None:
+        self.cpu_s: float | None = 0.0
+        """None: it is unknown of one block."""
+        self.memory_mb: float | None = None
+        """The most at the end of a block. None: it is unknown."""
+
+    def add(self, before: ProcessUse | None, after: ProcessUse | None) -> None:
+        """Adds one block, from what was used at its begin and at its end."""
+        if before is None or after is None or self.cpu_s is None:
+            self.cpu_s = None
+        else:
+            self.cpu_s += after.cpu_s - before.cpu_s
+        if after is not None:
+            self.memory_mb = max(self.memory_mb or 0.0, after.memory_mb)
+
+
 def read_process_use(
     pid: int, proc: Path = PROC, ticks_per_s: float = os.sysconf("SC_CLK_TCK")
 ) -> ProcessUse | None:

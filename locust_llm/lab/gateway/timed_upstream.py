@@ -5,8 +5,8 @@ each event. Standard library only.
 descriptor 0 and the end of a pipe as descriptor 1: when nobody has the other end any more, it is
 over. upstream_process.py starts it so. It speaks HTTP/1.0 and 1.1 with keep-alive, and answers
 chat completions, completions, Responses, Messages and embeddings, under any prefix of their paths.
-A request without a script gets a short answer. ``GET /gwbench/clock`` tells whose clock it has,
-``GET .../models`` names a model, and any other GET gets ``ok``.
+A request without a script gets a short answer. ``GET .../models`` names a model, and any other GET
+gets ``ok``.
 
 One thread and one epoll serve all connections. A write is made ready when the one before it went
 out. When it is due, only its moment is put in before it goes.
@@ -15,7 +15,6 @@ out. When it is due, only its moment is put in before it goes.
 from __future__ import annotations
 
 import gc
-import hashlib
 import heapq
 import json
 import os
@@ -39,6 +38,7 @@ from .upstream_answers import (
 )
 from .upstream_events import MODEL, STAMP, encode_compact
 from .upstream_log import (
+    ARRIVALS_NAME,
     CANARY,
     CLIENT_GONE,
     COMPLETE,
@@ -55,7 +55,6 @@ READ_BYTES: Final = 262_144
 MOST_HEAD_BYTES: Final = 65_536
 MOST_BODY_BYTES: Final = 64 << 20
 MOST_CONNECTIONS: Final = 16_384
-CLOCK_PATH: Final = "/gwbench/clock"
 PLAIN: Final = UpstreamScript(id="", ttft_ms=0, gap_ms=1, tokens=3)
 """The answer to a request without a script."""
 IDLE_S: Final = 1.0
@@ -163,12 +162,14 @@ class TimedUpstream:
         listener: socket.socket,
         log: TextIO,
         replica: int = 0,
+        count_arrival: Callable[[str], int] = lambda identity: 1,
         clock: Callable[[], int] = time.monotonic_ns,
         wall_clock: Callable[[], int] = time.time_ns,
     ) -> None:
         self._listener = listener
         self._log = log
         self._replica = replica
+        self._count_arrival = count_arrival
         self._clock = clock
         self._wall_clock = wall_clock
         self._poll = select.epoll()
@@ -177,7 +178,6 @@ class TimedUpstream:
         self._due: list[tuple[int, int, UpstreamConnection, PlannedWrite]] = []
         self._order = 0
         self._accepted = 0
-        self._arrivals: dict[str, int] = {}
         self._lines: list[UpstreamRequest] = []
 
     def serve(self, alive: int | None = None) -> None:
@@ -300,8 +300,9 @@ class TimedUpstream:
         except (ValueError, RecursionError):
             value = None
         script = find_script(value) or PLAIN
-        arrival = self._arrivals[script.id] = self._arrivals.get(script.id, 0) + 1
-        comes = not script.fault_arrivals or arrival <= script.fault_arrivals
+        comes = True
+        if script.fault_arrivals:
+            comes = self._count_arrival(script.id) <= script.fault_arrivals
         asked = read_answer_request(
             kind,
             value,
@@ -331,8 +332,6 @@ class TimedUpstream:
             model=asked.model,
             stream=asked.stream,
             include_usage=asked.include_usage,
-            body_bytes=len(body),
-            body_sha=hashlib.sha256(body).hexdigest()[:16],
             fault=plan.fault,
             status=plan.status,
         )
@@ -356,8 +355,6 @@ class TimedUpstream:
         if head.method != "GET":
             status = 404
             value = {"error": {"message": f"no such path: {path[:200]}", "code": 404}}
-        elif path.endswith(CLOCK_PATH):
-            value = {"clock": "monotonic", "boot_id": read_boot_id(), "ns": self._clock()}
         elif path.endswith("/models"):
             model = {
                 "id": MODEL,
@@ -410,12 +407,10 @@ class TimedUpstream:
             data = data.replace(STAMP, b"%0*d" % (STAMP_DIGITS, moment_ns))
             if write.seal is not None:
                 data = write.seal(data)
-            row.blocked += not self._send(connection, data)
-            row.writes += 1
+            self._send(connection, data)
             row.last_sent_ns = moment_ns
         if write.words:
             row.words += write.words
-            row.first_sent_ns = row.first_sent_ns or moment_ns
             plan.moments += [moment_ns] * write.words
         if write.then == "stall":
             return
@@ -425,20 +420,19 @@ class TimedUpstream:
         else:
             self._plan_next(connection)
 
-    def _send(self, connection: UpstreamConnection, data: bytes) -> bool:
-        """Returns whether the kernel took all at once. Raises OSError."""
+    def _send(self, connection: UpstreamConnection, data: bytes) -> None:
+        """Raises OSError."""
         if connection.unsent:
             connection.unsent += data
-            return False
+            return
         try:
             sent = connection.sock.send(data)
         except BlockingIOError:
             sent = 0
         if sent == len(data):
-            return True
+            return
         connection.unsent = data[sent:]
         self._poll.modify(connection.fd, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLOUT)
-        return False
 
     def _send_rest(self, connection: UpstreamConnection) -> None:
         """Raises OSError."""
@@ -522,12 +516,19 @@ class TimedUpstream:
         return min(pairs)[1]
 
 
-def read_boot_id() -> str:
-    """Names the run of the kernel whose monotonic clock this is. Empty: the system does not tell."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
+class SharedArrivals:
+    """Counts how often each id came, at whichever replica: all of them append to one file."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+
+    def count(self, identity: str) -> int:
+        """The number of this arrival, from 1 on."""
+        line = f"{json.dumps(identity)}\n".encode()
+        os.write(self._file, line)
+        # one write appends at once, and leaves the place at its own end
+        end = os.lseek(self._file, 0, os.SEEK_CUR)
+        return os.pread(self._file, end, 0).splitlines(keepends=True).count(line)
 
 
 def main(arguments: list[str]) -> None:
@@ -536,7 +537,8 @@ def main(arguments: list[str]) -> None:
     with socket.socket(fileno=0) as listener, log_path.open("a", encoding="utf-8") as log:
         listener.setblocking(False)
         gc.disable()  # a plan refers to nothing that refers to it
-        TimedUpstream(listener, log, int(replica)).serve(1)
+        arrivals = SharedArrivals(Path(folder) / ARRIVALS_NAME)
+        TimedUpstream(listener, log, int(replica), arrivals.count).serve(1)
 
 
 if __name__ == "__main__":

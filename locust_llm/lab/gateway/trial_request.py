@@ -3,7 +3,7 @@ answer."""
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import gevent
@@ -22,7 +22,7 @@ from locust_llm.records.record import Record
 from locust_llm.settings.server_address import join_server_url
 
 from .hidden_failures import Sighting
-from .upstream_log import UpstreamRequest
+from .upstream_log import ReadLog
 from .upstream_script import UpstreamScript, write_prompt
 
 WORD: Final = re.compile(r"\bw(\d+)\.\d{18}\b")
@@ -188,9 +188,7 @@ def _list_texts(value: Any) -> Iterator[str]:
             yield from _list_texts(inner)
 
 
-def add_requests(
-    answers: Sequence[TrialAnswer], read_log: Callable[[], Sequence[UpstreamRequest]]
-) -> list[Sighting]:
+def add_requests(answers: Sequence[TrialAnswer], read_log: ReadLog) -> list[Sighting]:
     """What the clients saw, each with the number of requests that reached the upstream for it."""
     gevent.sleep(LOG_WAIT_S)
     counts = dict[str, int]()

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ from locust_llm.text.hide_secrets import is_secret
 
 CANARY: Final = "gwbench-canary"
 """Values of headers that hold this are the bench's own, and stay readable."""
+ARRIVALS_NAME: Final = "upstream-arrivals.txt"
+"""The replicas count arrivals in it. It is deleted at the end of the run."""
 COMPLETE: Final = "complete"
 CLIENT_GONE: Final = "client gone"
 FAULT: Final = "fault"
@@ -42,22 +45,13 @@ class UpstreamRequest:
     model: str = ""
     stream: bool = False
     include_usage: bool = False
-    body_bytes: int = 0
-    body_sha: str = ""
-    arrival: int = 1
-    """2: this id came for the second time, at whichever replica. ``read_upstream_log`` counts."""
     fault: str = ""
     """The fault that the answer really got."""
     status: int = 200
-    writes: int = 0
     words: int = 0
     """So many words were written."""
-    first_sent_ns: int = 0
-    """Just before the write of the first word; 0: there was none."""
     last_sent_ns: int = 0
     """Just before the last write."""
-    blocked: int = 0
-    """So many writes found the kernel's buffer full. What they stamped went out later."""
     end: str = ""
     """COMPLETE, CLIENT_GONE or FAULT."""
     gone_ns: int = 0
@@ -84,25 +78,37 @@ def name_log_file(replica: int) -> str:
     return f"upstream-{replica}.jsonl"
 
 
-def read_upstream_log(folder: Path) -> list[UpstreamRequest]:
-    """The requests of all replicas in the order of their arrival. ``arrival`` counts the arrivals
-    of each id. A last line that is cut off (the replica was killed) is left out. Raises OSError."""
-    requests = list[UpstreamRequest]()
-    for path in sorted(folder.glob(name_log_file(0).replace("0", "*"))):
-        requests += _parse_lines(path.read_text("utf-8").splitlines())
-    return count_arrivals(requests)
+class UpstreamLog:
+    """The logs of all replicas of a run, read again and again while they grow. Each line is parsed
+    once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read_bytes: dict[Path, int] = {}
+        self._requests: list[UpstreamRequest] = []
+
+    def read(self) -> Sequence[UpstreamRequest]:
+        """The requests of all replicas in the order of their arrival. A last line that is not whole
+        is left for the next time. Raises OSError."""
+        new = list[UpstreamRequest]()
+        for path in sorted(self._folder.glob(name_log_file(0).replace("0", "*"))):
+            with path.open("rb") as file:
+                file.seek(self._read_bytes.get(path, 0))
+                data = file.read()
+            whole = data[: data.rfind(b"\n") + 1]
+            self._read_bytes[path] = self._read_bytes.get(path, 0) + len(whole)
+            new += _parse_lines(whole.decode("utf-8").splitlines())
+        if new:
+            self._requests = sorted([*self._requests, *new], key=attrgetter("received_ns"))
+        return self._requests
 
 
-def count_arrivals(requests: Sequence[UpstreamRequest]) -> list[UpstreamRequest]:
-    """The requests in the order of their arrival, each with its ``arrival``."""
-    seen = dict[str, int]()
-    counted = list[UpstreamRequest]()
-    for request in sorted(requests, key=lambda request: request.received_ns):
-        if request.id:
-            seen[request.id] = seen.get(request.id, 0) + 1
-            request = replace(request, arrival=seen[request.id])
-        counted.append(request)
-    return counted
+ReadLog = Callable[[], Sequence[UpstreamRequest]]
+
+
+def read_upstream_log(folder: Path) -> Sequence[UpstreamRequest]:
+    """The requests of all replicas in the order of their arrival. Raises OSError."""
+    return UpstreamLog(folder).read()
 
 
 def _parse_lines(lines: Iterable[str]) -> list[UpstreamRequest]:

@@ -13,6 +13,8 @@ from typing import Final, Self
 
 from locust_llm.text.hide_secrets import is_secret
 
+from .upstream_log import ARRIVALS_NAME
+
 MODULE: Final = "locust_llm.lab.gateway.timed_upstream"
 BACKLOG: Final = 4096
 START_S: Final = 20.0
@@ -69,7 +71,7 @@ class UpstreamReplica:
         """Raises OSError if it does not within START_S."""
         with socket.create_connection((self.near_host, self.port), START_S) as connection:
             connection.settimeout(START_S)
-            connection.sendall(b"GET /gwbench/clock HTTP/1.1\r\nHost: gwbench\r\n\r\n")
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: gwbench\r\n\r\n")
             if not connection.recv(READ_BYTES):
                 raise OSError("the timed upstream ended when it was started")
 
@@ -141,6 +143,7 @@ class UpstreamReplicas:
     def close(self) -> None:
         for replica in self._replicas:
             replica.close()
+        (self.folder / ARRIVALS_NAME).unlink(missing_ok=True)
 
 
 def explain_taken_port(host: str, port: int, error: OSError) -> str:

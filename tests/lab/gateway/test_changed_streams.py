@@ -12,6 +12,7 @@ from locust_llm.lab.gateway.changed_streams import (
     AnswerFacts,
     GatewayAnswer,
     compare_facts,
+    count_lost_chunks,
     read_facts,
     summarise_changes,
 )
@@ -47,9 +48,8 @@ def answered(
         reads.append((write.at_ns + 1000, data if write.seal is None else write.seal(data)))
         plan.moments += [write.at_ns] * write.words
     return Exchange(
-        address="direct", script=script, kind=kind, stream=stream, sent_ns=-5, written_ns=-1,
-        ended_ns=reads[-1][0], connect_s=None, reads=tuple(reads), closed=True, outcome=OK,
-        message="", output_tokens=8,
+        script=script, kind=kind, sent_ns=-5, ended_ns=reads[-1][0], connect_s=None,
+        reads=tuple(reads), closed=True, outcome=OK, message="",
     )  # fmt: skip
 
 
@@ -232,3 +232,13 @@ def test_facts_of_what_is_no_answer() -> None:
     facts = read_facts(replace(answered(), reads=((1, b"nonsense"),), outcome="malformed"))
     assert isinstance(facts, AnswerFacts)
     assert (facts.status, facts.words, facts.usage, facts.done) == (None, (), (), False)
+
+
+def test_lost_chunks_are_counted_one_by_one() -> None:
+    whole = read_facts(answered("chat"))
+    events = answered("chat").reads
+    without_two = replace(answered("chat"), reads=(*events[:3], *events[5:]))
+    assert count_lost_chunks(whole, whole) == 0
+    assert count_lost_chunks(whole, read_facts(without_two)) == 2
+    failed = replace(without_two, outcome="truncated")
+    assert count_lost_chunks(whole, read_facts(failed)) == 0

@@ -1,7 +1,6 @@
 """One exchange with the timed upstream itself: the moments of both sides lie in their order, and
 faults have the outcomes that a user would see."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from locust_llm.lab.gateway.gateway_client import (
 from locust_llm.lab.gateway.upstream_log import read_upstream_log
 from locust_llm.lab.gateway.upstream_process import UpstreamReplicas
 from locust_llm.lab.gateway.upstream_script import UpstreamScript
-from locust_llm.records.outcomes import CANCELLED, OK
+from locust_llm.records.outcomes import OK
 
 
 @pytest.fixture
@@ -47,8 +46,7 @@ def test_the_moments_of_a_stream_are_in_order(
     for name in ("a", "b"):
         script = UpstreamScript(id=name, ttft_ms=3, gap_ms=3, tokens=4)
         exchange = exchange_script(line, direct, script, kind=kind)
-        assert (exchange.outcome, exchange.message, exchange.resent) == (OK, "", False)
-        assert exchange.output_tokens == 4
+        assert (exchange.outcome, exchange.message) == (OK, "")
         assert (exchange.connect_s is None) == (name == "b")
         times = exchange.times()
         assert times.received_ns is not None
@@ -95,21 +93,7 @@ def test_faults_have_their_outcomes(
     script = UpstreamScript(id="a", ttft_ms=1, gap_ms=1, fault=fault)
     exchange = exchange_script(line, direct, script, timeout_s=0.3)
     assert exchange.outcome == outcome
-    assert exchange.cancelled_ns is None
     assert exchange_script(line, direct, UpstreamScript(id="b")).outcome == OK
-
-
-def test_a_cancellation_has_its_moment(
-    direct: GatewayAddress, line: UserConnection, upstream: UpstreamReplicas
-) -> None:
-    script = UpstreamScript(id="a", ttft_ms=1, gap_ms=100, tokens=50)
-    exchange = exchange_script(line, direct, script, cancel_after_s=0.15)
-    assert exchange.outcome == CANCELLED
-    assert exchange.cancelled_ns is not None
-    time.sleep(0.1)
-    upstream.close()
-    (row,) = read_upstream_log(upstream.folder)
-    assert 0 < row.gone_ns - exchange.cancelled_ns < 1e9
 
 
 def test_a_connection_that_the_server_closed_is_replaced(

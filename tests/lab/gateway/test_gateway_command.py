@@ -133,9 +133,14 @@ def test_all_parts_through_a_proxy_that_forwards(tmp_path: Path) -> None:
     assert result == read_gateway_result(tmp_path / RESULT_NAME)
     assert [rule.verdict for rule in result.rules] == ["PASS"] * 3
     assert len(result.faults) > 50
-    verdicts = [fault.verdict for fault in result.faults]
-    assert HIDDEN not in verdicts
-    assert verdicts.count(KEPT) > 0.9 * len(verdicts)  # a busy machine may answer late
+    assert HIDDEN not in [fault.verdict for fault in result.faults]
+    late = ("in time", "silence")  # a busy machine answers so
+    unlike = {
+        fault.fault
+        for fault in result.faults
+        if fault.verdict != KEPT and not any(words in fault.through for words in late)
+    }
+    assert unlike == {"reset_unanswered", "reset_midstream"}  # the forwarder closes them
     assert [cancel.never for cancel in result.cancels] == [0, 0, 0]
     assert result.headers
     streams, rate = result.levels
@@ -146,8 +151,9 @@ def test_all_parts_through_a_proxy_that_forwards(tmp_path: Path) -> None:
         "token",
         "itl",
         "latency",
-        "setup",
     ]
+    assert [added.quantity for added in result.without_load] == ["setup", "embeddings"]
+    assert result.lost_chunks == 0
     assert [added.quantity for added in rate.added] == ["latency"]
     ttft = streams.find("ttft")
     assert ttft is not None
@@ -171,3 +177,29 @@ def test_levels_are_whole_numbers() -> None:
     assert parse_levels("1,16") == (1, 16)
     with pytest.raises(argparse.ArgumentTypeError, match="whole numbers"):
         parse_levels("0.5")
+
+
+@pytest.mark.slow
+def test_several_gateways_are_measured_in_turn(tmp_path: Path) -> None:
+    """The one that adds 30 ms passes the limit at the first load, and takes no part in the next."""
+    upstream = find_free_port()
+    with (
+        byte_forwarder(upstream) as quick,
+        planted_proxy([upstream], tmp_path / "proxy.jsonl", delay_ms=30.0) as slow,
+    ):
+        done = run_command(
+            tmp_path, "--gateway", f"quick=127.0.0.1:{quick}",
+            "--gateway", f"slow=127.0.0.1:{slow}", "--upstream", str(upstream),
+            "-t", "5s", "--levels", "1,2", "--rates", "", "--parts", "times", "--limit", "25ms",
+        )  # fmt: skip
+    assert done.returncode == ExitStatus.OK, done.stderr
+    found = [read_gateway_result(tmp_path / name) for name in ("quick", "slow")]
+    first, second = (result.levels[0].find("ttft") for result in found)
+    assert first is not None
+    assert second is not None
+    # the way and the first token wait 30 ms each
+    assert second.p50_ms > 60 > first.p50_ms
+    assert first.direct_p50_ms == second.direct_p50_ms
+    assert [level.streams for level in found[1].levels] == [1]
+    assert "time added at 1 stream: quick, slow\n" in done.stdout
+    assert "<h1>Gateways quick, slow</h1>" in (tmp_path / "gateway.html").read_text("utf-8")

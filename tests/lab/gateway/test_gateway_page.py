@@ -1,6 +1,7 @@
 """The gateway page: its sentences, its tables, and a page that escapes what gateways send."""
 
 import pytest
+from msgspec.structs import replace
 
 from locust_llm.lab.gateway.cancel_delay import MIDSTREAM, CancelDelay
 from locust_llm.lab.gateway.gateway_page import (
@@ -164,6 +165,26 @@ def test_what_every_gateway_does_alike_is_folded_up() -> None:
         "first token, 2 streams",
         "further token, 2 streams",
     ]
+
+
+def test_a_gateway_without_a_part_passes_nothing_on() -> None:
+    other = replace(NGINX, name="other", faults=(), headers=())
+    tables = {table.title: table for table in list_tables([NGINX, other])}
+    failures = tables["Failures of the upstream, as clients see them"]
+    assert failures.more_title == "1 fault that nginx passes on"
+    assert tables["Headers to the upstream"].more_title == "1 header that nginx passes on"
+    # a gateway that did not recover has no verdict on the faults behind
+    ended = replace(NGINX, name="ended", faults=NGINX.faults[1:])
+    tables = {table.title: table for table in list_tables([NGINX, ended])}
+    assert tables["Failures of the upstream, as clients see them"].more == ()
+
+
+def test_times_without_load_have_rows_of_their_own() -> None:
+    added = AddedTime(quantity="setup", samples=100, p50_ms=0.5, p99_ms=2.0)
+    tables = list_tables([replace(NGINX, without_load=(added,)), HIDES])
+    rows = dict(next(table for table in tables if table.title == "Added time").rows)
+    cells = rows["connection set-up, one after the other"]
+    assert [cell.text for cell in cells] == ["0.5 / 2", "-"]
 
 
 def test_the_page_escapes_and_needs_no_network() -> None:

@@ -36,8 +36,8 @@ def result(*levels: AddedLevel, **more: object) -> GatewayResult:
     )
 
 
-def judge(text: str, found: GatewayResult, lost: int | None = 0) -> tuple[str, str]:
-    (verdict,) = judge_gateway_rules([parse_gateway_rule(text)], found, lost)
+def judge(text: str, found: GatewayResult) -> tuple[str, str]:
+    (verdict,) = judge_gateway_rules([parse_gateway_rule(text)], found)
     assert verdict.rule == text
     return verdict.verdict, verdict.value
 
@@ -69,6 +69,12 @@ def test_a_rule_is_for_each_load_unless_it_names_some() -> None:
     assert judge("added_ttft{streams=100..} p99 < 5ms", found)[0] == "INCONCLUSIVE"
 
 
+def test_a_rule_on_a_time_without_load() -> None:
+    found = result(without_load=(replace(added(4.0, 3.0, 5.0), quantity="setup"),))
+    assert judge("added_setup p99 < 6ms", found) == ("PASS", "4 ms (3 ms to 5 ms) without load")
+    assert judge("added_embeddings p50 < 6ms", found) == ("INCONCLUSIVE", "not measured")
+
+
 def test_counts() -> None:
     def verdict(kind: str) -> FaultVerdict:
         return FaultVerdict(
@@ -87,15 +93,15 @@ def test_counts() -> None:
     assert judge("hidden_failures <= 1", found) == ("PASS", "1")
     assert judge("unseen_cancellations == 0", found) == ("FAIL", "4")
     assert judge("changed_streams == 0", found) == ("FAIL", "1")
-    assert judge("lost_chunks == 0", found, 7) == ("FAIL", "7")
-    assert judge("lost_chunks == 0", found, None) == ("INCONCLUSIVE", "not measured")
+    assert judge("lost_chunks == 0", replace(found, lost_chunks=7)) == ("FAIL", "7")
+    assert judge("lost_chunks == 0", found) == ("INCONCLUSIVE", "not measured")
     assert judge("hidden_failures == 0", result()) == ("INCONCLUSIVE", "not measured")
     # what was not looked at holds no rule
     left_out = replace(verdict(KEPT), blocked_s=None)
     nothing = replace(cancel, sent=0, delays_ms=(), never=0)
     found = result(faults=(left_out,), cancels=(cancel, nothing), parts=(FAULTS, CANCELS))
     for rule in ("hidden_failures == 0", "unseen_cancellations == 0", "changed_streams == 0"):
-        assert judge(rule, found, 0) == ("INCONCLUSIVE", "not measured")
+        assert judge(rule, found) == ("INCONCLUSIVE", "not measured")
 
 
 @pytest.mark.parametrize(
@@ -112,6 +118,7 @@ def test_counts() -> None:
         ("hidden_failures => 0", "cannot be compared with =>"),
         ("added_ttft{streams=a} p99 < 5ms", "is no rule"),
         ("added_ttft{streams=9..1} p99 < 5ms", "no value lies in"),
+        ("added_setup{streams=9} p99 < 5ms", "takes no number of streams"),
     ],
 )
 def test_mistakes_are_explained(text: str, why: str) -> None:

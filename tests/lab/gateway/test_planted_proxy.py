@@ -166,7 +166,7 @@ def test_each_plant_acts_and_leaves_the_rest(
 def test_a_request_is_sent_twice(upstream: UpstreamReplicas, tmp_path: Path) -> None:
     with planted_proxy([upstream[0].port], tmp_path / "log", plants=["resend"]) as port:
         assert ask(port, "twice").words == list(range(10))
-    assert [one.arrival for one in find_arrivals(upstream, "twice", 2)] == [1, 2]
+    assert len(find_arrivals(upstream, "twice", 2)) == 2
 
 
 def test_a_failed_request_is_sent_again(upstream: UpstreamReplicas, tmp_path: Path) -> None:

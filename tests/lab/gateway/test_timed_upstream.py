@@ -7,7 +7,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,9 +17,11 @@ from locust_llm.lab.gateway.upstream_log import (
     CLIENT_GONE,
     COMPLETE,
     FAULT,
+    UpstreamLog,
     UpstreamRequest,
-    count_arrivals,
+    encode_log_line,
     mask_secrets,
+    name_log_file,
     read_upstream_log,
 )
 from locust_llm.lab.gateway.upstream_process import UpstreamReplicas
@@ -55,7 +57,7 @@ def read_to(connection: socket.socket, end: bytes) -> bytes:
     return data
 
 
-def rows_of(upstream: UpstreamReplicas) -> list[UpstreamRequest]:
+def rows_of(upstream: UpstreamReplicas) -> Sequence[UpstreamRequest]:
     """The log, when the processes have ended."""
     upstream.close()
     return read_upstream_log(upstream.folder)
@@ -73,13 +75,9 @@ def test_two_streams_on_one_connection(upstream: UpstreamReplicas) -> None:
             assert [before, *moments, after] == sorted([before, *moments, after])
             assert moments[-1] - moments[0] >= 15e6
     first, second = rows_of(upstream)
-    assert (first.id, first.end, first.words, first.writes) == ("a", COMPLETE, 3, 3)
-    assert (second.id, second.connection, second.arrival) == ("b", first.connection, 1)
-    assert (second.received_ns, second.first_sent_ns, second.last_sent_ns) == (
-        moments[0],
-        moments[1],
-        moments[3],
-    )
+    assert (first.id, first.end, first.words) == ("a", COMPLETE, 3)
+    assert (second.id, second.connection) == ("b", first.connection)
+    assert (second.received_ns, second.last_sent_ns) == (moments[0], moments[3])
 
 
 def test_http_1_0_gets_no_chunks_and_the_end_of_the_connection(upstream: UpstreamReplicas) -> None:
@@ -102,7 +100,7 @@ def test_a_request_in_pieces_and_in_chunks(upstream: UpstreamReplicas) -> None:
             time.sleep(0.001)
         answer = read_to(connection, b"}")
     assert b'"total_tokens":12' in answer
-    assert rows_of(upstream)[0].body_bytes == len(body)
+    assert [row.id for row in rows_of(upstream)] == ["a"]
 
 
 def test_the_end_of_a_client_is_seen(upstream: UpstreamReplicas) -> None:
@@ -130,16 +128,48 @@ def test_a_fault_at_the_first_arrival_alone(upstream: UpstreamReplicas) -> None:
             statuses.append(connection.recv(65_536)[9:12])
     assert statuses == [b"500", b"200"]
     rows = rows_of(upstream)
-    assert [(row.arrival, row.status, row.fault, row.end) for row in rows] == [
-        (1, 500, "http_500", FAULT),
-        (2, 200, "", COMPLETE),
+    assert [(row.status, row.fault, row.end) for row in rows] == [
+        (500, "http_500", FAULT),
+        (200, "", COMPLETE),
     ]
+
+
+def test_replicas_count_the_arrivals_of_an_id_together(tmp_path: Path) -> None:
+    script = UpstreamScript(id="a", tokens=2, fault="http_500", fault_arrivals=2)
+    with UpstreamReplicas(tmp_path, 2) as replicas:
+        statuses = []
+        for number in (0, 1, 1, 0):
+            with connect(replicas[number].port) as connection:
+                post(connection, body_of(script, stream=False))
+                statuses.append(connection.recv(65_536)[9:12])
+    assert statuses == [b"500", b"500", b"200", b"200"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "upstream-0.jsonl",
+        "upstream-1.jsonl",
+    ]
+
+
+def test_a_log_that_grows_is_read_on(tmp_path: Path) -> None:
+    log = UpstreamLog(tmp_path)
+    assert log.read() == []
+    late, early = (
+        encode_log_line(UpstreamRequest(id=name, received_ns=at_ns))
+        for name, at_ns in (("late", 5), ("early", 2))
+    )
+    first, second = (tmp_path / name_log_file(number) for number in (0, 1))
+    first.write_text(late + late[:9])
+    assert [row.id for row in log.read()] == ["late"]
+    with first.open("a") as file:
+        file.write(late[9:])
+    second.write_text(early)
+    assert [row.id for row in log.read()] == ["early", "late", "late"]
+    first.write_text("")  # nothing is read twice
+    assert len(log.read()) == 3
 
 
 def test_what_is_not_asked_by_a_script(upstream: UpstreamReplicas) -> None:
     with connect(upstream[0].port) as connection:
         for path, expected in (
-            ("/gwbench/clock", b'"clock":"monotonic"'),
             ("/v1/models", b'"id":"gwbench"'),
             ("/health", b'"ok"'),
         ):
@@ -186,11 +216,7 @@ def test_replicas_have_ports_logs_and_deaths_of_their_own(tmp_path: Path) -> Non
             post(connection, body_of(UpstreamScript(id="again", tokens=1)))
             read_to(connection, b"0\r\n\r\n")
     rows = read_upstream_log(tmp_path)
-    assert [(row.id, row.replica, row.arrival) for row in rows] == [
-        ("same", 0, 1),
-        ("same", 1, 2),
-        ("again", 1, 1),
-    ]
+    assert [(row.id, row.replica) for row in rows] == [("same", 0), ("same", 1), ("again", 1)]
 
 
 def test_a_taken_port_is_named(tmp_path: Path) -> None:
@@ -231,14 +257,3 @@ def test_bodies_of_requests() -> None:
         False,
         True,
     )
-
-
-def test_arrivals_are_counted_in_their_order() -> None:
-    rows = [
-        UpstreamRequest(id="a", received_ns=3),
-        UpstreamRequest(id="", received_ns=4),
-        UpstreamRequest(id="a", received_ns=1),
-        UpstreamRequest(id="", received_ns=2),
-    ]
-    counted = [(row.received_ns, row.arrival) for row in count_arrivals(rows)]
-    assert counted == [(1, 1), (2, 1), (3, 2), (4, 1)]

@@ -1,7 +1,7 @@
 """Trials of faults, cancellations and headers through the proxy of the tests, whose changes are
 known."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,10 +20,8 @@ from locust_llm.lab.gateway.header_trials import (
 )
 from locust_llm.lab.gateway.headers_and_routing import ADDED, CHANGED, DROPPED, TO_CLIENT
 from locust_llm.lab.gateway.trial_request import TrialAddress
-from locust_llm.lab.gateway.upstream_log import UpstreamRequest, read_upstream_log
+from locust_llm.lab.gateway.upstream_log import ReadLog, read_upstream_log
 from locust_llm.lab.gateway.upstream_process import UpstreamReplicas
-
-ReadLog = Callable[[], Sequence[UpstreamRequest]]
 
 
 def at(port: int) -> TrialAddress:
@@ -127,6 +125,17 @@ def test_faults_are_judged_as_they_were_planted(
     expected: dict[str, tuple[str, int]],
 ) -> None:
     assert find_verdicts(upstream, read_log, tmp_path / "log", plants) == expected
+
+
+def test_a_request_that_is_sent_again_to_another_replica_succeeds(
+    upstream: UpstreamReplicas, read_log: ReadLog, tmp_path: Path
+) -> None:
+    """The fault comes once, at whichever replica the request arrives first."""
+    planned = [PlannedFault("http_500", "streamed", heals=True)]
+    ports = [upstream[0].port, upstream[1].port]
+    with planted_proxy(ports, tmp_path / "log", plants=["retry"]) as port:
+        (found,) = run_fault_trials(at(ports[0]), at(port), read_log, "again", planned)
+    assert (found.verdict, found.requests, found.agreed) == ("retried", 2, 3)
 
 
 def test_each_fault_is_tried_in_each_of_its_forms() -> None:

@@ -1,0 +1,77 @@
+"""Added series: measures all loads of a run, one after the other. Each load is measured for all
+gateways at once, and a gateway takes part until a load is its last."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from .added_levels import LevelRun, LevelRunner
+from .gateway_result import AddedLevel, AddedTime
+from .gateway_text import name_load
+
+SHARE_OF_STREAMS: Final = 0.75
+"""Levels of streams get this share of the time, levels of requests/s the rest."""
+LEAST_EACH_S: Final = 2.0
+"""A level takes so long for each gateway, and for the way without one, at least."""
+
+
+@dataclass(slots=True)
+class GatewaySeries:
+    """What was measured of one gateway."""
+
+    without_load: tuple[AddedTime, ...] = ()
+    levels: list[AddedLevel] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    lost_chunks: int = 0
+
+
+def measure_series(
+    runner: LevelRunner,
+    names: Sequence[str],
+    levels: Sequence[int],
+    rates: Sequence[float],
+    seconds: float,
+    tell: Callable[[str], object],
+) -> dict[str, GatewaySeries]:
+    """The series of each gateway, in about so many seconds. ``tell`` reports what begins."""
+    tell("time added to new connections and to embeddings")
+    without_load = runner.measure_without_load(names)
+    found = {name: GatewaySeries(without_load[name]) for name in names}
+    least_s = LEAST_EACH_S * (1 + len(names))
+    share = SHARE_OF_STREAMS if rates else 1.0
+    each_s = max(least_s, seconds * share / max(1, len(levels)))
+    taking = list(names)
+    for streams in levels:
+        if taking:
+            tell(f"time added at {name_load(AddedLevel(streams=streams))}: {', '.join(taking)}")
+            taking = _add_runs(found, runner.measure_streams(streams, each_s, taking))
+    each_s = max(least_s, seconds * (1 - share) / max(1, len(rates)))
+    taking = list(names)
+    for rate in rates:
+        if taking:
+            tell(f"time added at {rate:g} requests/s: {', '.join(taking)}")
+            taking = _add_runs(found, runner.measure_rate(rate, each_s, taking))
+    return found
+
+
+def _add_runs(found: dict[str, GatewaySeries], runs: dict[str, LevelRun]) -> list[str]:
+    """Returns the gateways for which a higher load is worth its time."""
+    for name, run in runs.items():
+        series = found[name]
+        series.levels.append(run.level)
+        series.notes += _tell_run(run)
+        series.lost_chunks += run.lost
+    return [name for name, run in runs.items() if not run.last]
+
+
+def _tell_run(run: LevelRun) -> list[str]:
+    load = name_load(run.level)
+    notes = [f"at {load} {run.note}"] if run.note else []
+    if run.lost:
+        notes.append(f"at {load} {run.lost} chunks were lost of answers that ended well")
+    if run.direct_failed:
+        notes.append(
+            f"at {load} {run.direct_failed} requests failed without the gateway: the machine was "
+            f"too busy"
+        )
+    return notes

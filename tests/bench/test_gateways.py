@@ -1,0 +1,104 @@
+"""The tables of several runs over several gateways, from results that a pencil can follow."""
+
+from gateways import format_runs, write_tables
+from msgspec.structs import replace
+
+from locust_llm.lab.gateway.cancel_delay import BEFORE_FIRST, CancelDelay
+from locust_llm.lab.gateway.gateway_result import (
+    AddedLevel,
+    AddedTime,
+    GatewayResult,
+    StreamChange,
+)
+from locust_llm.lab.gateway.headers_and_routing import HeaderPassage
+from locust_llm.lab.gateway.hidden_failures import FaultVerdict
+
+
+def test_a_cell_has_the_median_of_the_runs_and_their_range() -> None:
+    assert format_runs([0.3, 0.2, 0.4]) == "0.3 (0.2 to 0.4)"
+    assert format_runs([0.25]) == "0.25"
+    assert format_runs([None, 786.0, None]) == "786, in 1 of 3 runs"
+    assert format_runs([None, 2.0, 4.0]) == "3 (2 to 4), in 2 of 3 runs"
+    assert format_runs([None]) == "not measured"
+
+
+def result(name: str, ms: float, hidden: bool, never: int) -> GatewayResult:
+    added = AddedTime(quantity="ttft", samples=9, p50_ms=ms, p99_ms=10 * ms)
+    fault = FaultVerdict(
+        fault="bad_json", mode="streamed", verdict="hidden" if hidden else "kept", direct="",
+        through="", trials=3, agreed=3, requests=2,
+    )  # fmt: skip
+    return GatewayResult(
+        name=name, url="", started="", version="",
+        levels=(AddedLevel(streams=1, added=(added,), cpu_us_per_token=20 * ms),),
+        without_load=(replace(added, quantity="setup"),),
+        faults=(fault,),
+        changes=(StreamChange(kind="id", what="id changed", seen=3, of=9),) * hidden,
+        cancels=(CancelDelay(
+            moment=BEFORE_FIRST, sent=5, delays_ms=(ms,) * (5 - never), never=never, unknown=0,
+            waited_s=3.0,
+        ),),
+        headers=(HeaderPassage(
+            direction="to the upstream", name="authorization", secret=True,
+            verdict="dropped" if hidden else "passed",
+        ),),
+    )  # fmt: skip
+
+
+def test_tables_of_three_runs() -> None:
+    runs = {
+        "nginx": [result("nginx", ms, hidden=False, never=0) for ms in (0.1, 0.2, 0.4)],
+        "litellm": [result("litellm", ms, hidden=True, never=5) for ms in (14, 15, 19)],
+    }
+    assert (
+        write_tables(runs)
+        == """\
+## Added time
+
+| ms | nginx | LiteLLM |
+|---|---|---|
+| first token, 1 stream, p50 | 0.2 (0.1 to 0.4) | 15 (14 to 19) |
+| first token, 1 stream, p99 | 2 (1 to 4) | 150 (140 to 190) |
+| connection set-up, one after the other, p50 | 0.2 (0.1 to 0.4) | 15 (14 to 19) |
+| connection set-up, one after the other, p99 | 2 (1 to 4) | 150 (140 to 190) |
+
+## CPU and memory
+
+|  | nginx | LiteLLM |
+|---|---|---|
+| CPU per token, µs, 1 stream | 4 (2 to 8) | 300 (280 to 380) |
+
+## Failures
+
+| faults | nginx | LiteLLM |
+|---|---|---|
+| kept | 1 | 0 |
+| retried | 0 | 0 |
+| changed | 0 | 0 |
+| hidden | 0 | 1 |
+| sent to the upstream more than once | 1 | 1 |
+| the hidden ones | none | bad json (streamed) |
+
+## Changed answers
+
+| answers with it | nginx | LiteLLM |
+|---|---|---|
+| id changed | no | 3 of 9 |
+
+## Clients who left
+
+| seen after, ms | nginx | LiteLLM |
+|---|---|---|
+| before the first token | 0.2 (0.1 to 0.4) | never in 15 of 15 |
+| in mid-stream | not measured | not measured |
+| not streamed | not measured | not measured |
+
+## Secrets and replicas
+
+|  | nginx | LiteLLM |
+|---|---|---|
+| secrets of the client that reach the upstream | authorization | none |
+| headers that do not | none | authorization |
+| requests that failed after a replica died | no stream was at it | no stream was at it |
+"""
+    )
