@@ -587,7 +587,7 @@ def _cut(found: ObservedValue) -> str:
     cut = f"{found.cut} of the requests {'was' if found.cut == 1 else 'were'} cut"
     if not found.undecided:
         return cut
-    return f"{cut}, and {found.undecided} of them may be on either side of the limit"
+    return f"{cut}, and {found.undecided} of them might have met the limit or missed it"
 
 
 def _explain_open_rule(

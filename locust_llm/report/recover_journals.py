@@ -20,7 +20,7 @@ from locust_llm.records.record import Record
 from locust_llm.records.run_facts import RECORDS, Run, read_run, write_run
 from locust_llm.text.format import format_count
 
-KILLED: Final = "the run has no end, because its load generator was killed"
+KILLED: Final = "the run did not finish, because its load generator was killed"
 
 
 def add_journaled(folder: Path) -> None:

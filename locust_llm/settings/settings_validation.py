@@ -277,7 +277,7 @@ def _arrivals(settings: Settings) -> Iterator[str]:
 def _prompt_parts(settings: Settings) -> Iterator[str]:
     """Check the parts that prompts share."""
     if bool(settings.num_prefix_prompts) != bool(settings.prefix_prompt_length):
-        yield "--num-prefix-prompts and --prefix-prompt-length need each other"
+        yield "give both --num-prefix-prompts and --prefix-prompt-length"
     if settings.user_context_prompt_length:
         try:
             parse_length(settings.user_context_prompt_length)
@@ -703,7 +703,7 @@ def _pooling(settings: Settings) -> Iterator[str]:
 def _media(settings: Settings) -> Iterator[str]:
     """Check synthetic images and audio."""
     if bool(settings.image_width_mean) != bool(settings.image_height_mean):
-        yield "--image-width-mean and --image-height-mean need each other"
+        yield "give both --image-width-mean and --image-height-mean"
     for kind, mean, usual in (
         ("image", settings.image_width_mean, Settings()),
         ("audio", settings.audio_length_mean, Settings()),

@@ -142,7 +142,7 @@ def read_quirks(options: argparse.Namespace) -> Quirks:
             quirks = parse_quirks(f"{flag}=yes", quirks)
     parse_quirks(options.faults, quirks)
     if bool(options.fault_rate) != bool(options.faults):
-        raise ValueError("--faults and --fault-rate need each other: give both or neither")
+        raise ValueError("give both --faults and --fault-rate, or neither")
     return quirks
 
 
@@ -173,9 +173,7 @@ def _choose_policy(options: argparse.Namespace) -> str:
     if options.async_scheduling and policy not in ("chunked", "mixed", DISAGGREGATED):
         raise ValueError(f"--async-scheduling needs --policy chunked or mixed, not {policy}")
     if (options.ttft_ms is None) != (options.itl_ms is None):
-        raise ValueError(
-            "--ttft-ms and --itl-ms select the fixed-latency mode together: give both or neither"
-        )
+        raise ValueError("give both --ttft-ms and --itl-ms, or neither")
     if options.scheduling_policy != QUEUES[0] and options.ttft_ms is not None:
         raise ValueError("--scheduling-policy needs a scheduler: leave out --ttft-ms and --itl-ms")
     if options.tenant_weight and options.scheduling_policy != "fair":

@@ -695,7 +695,7 @@ def test_a_run_whose_processes_are_all_killed_has_the_records_of_its_workers(
         text=True,
     )
     assert made.returncode == ExitStatus.INCOMPLETE, made.stderr
-    assert "the run has no end" in made.stdout
+    assert "the run did not finish" in made.stdout
     got = [record.id for record in records(tmp_path / "r")]
     assert len(got) > written
     assert len(set(got)) == len(got)

@@ -681,7 +681,7 @@ REFUSED: Final = (
     ("--request-cancellation-rate 101", "at most 100, got 101"),
     ("--request-cancellation-delay 1",
         "--request-cancellation-delay needs --request-cancellation-rate"),
-    ("--num-prefix-prompts 3", "--num-prefix-prompts and --prefix-prompt-length need each other"),
+    ("--num-prefix-prompts 3", "give both --num-prefix-prompts and --prefix-prompt-length"),
     ("--warmup-concurrency 2 -u 2", "--warmup-concurrency needs a warmup"),
     ("--warmup-request-rate 2", "--warmup-request-rate needs a warmup"),
     ("--warmup-request-count 2 --warmup-concurrency 2 --request-rate 5",

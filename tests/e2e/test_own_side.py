@@ -157,7 +157,10 @@ def test_a_run_that_is_killed_can_be_reported_all_the_same(url: str, tmp_path: P
     words = " ".join(done.stdout.split())  # however wide the terminal is
     assert "the run did not end cleanly" in (folder / "summary.md").read_text()
     lost = f"1 line of profile_export.jsonl could not be read (line {whole + 1}:"
-    assert f"INCOMPLETE: the run has no end, because its load generator was killed; {lost}" in words
+    assert (
+        f"INCOMPLETE: the run did not finish, because its load generator was killed; {lost}"
+        in words
+    )
     assert (
         f"{whole} succeeded" in done.stdout
         or f"{whole} requests" in done.stdout

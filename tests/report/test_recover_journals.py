@@ -1,5 +1,5 @@
 """A run whose master and workers were killed: the report takes what their journals hold, each
-record once, and says that the run has no end."""
+record once, and says that the run did not finish."""
 
 import json
 import tracemalloc
@@ -68,7 +68,7 @@ def test_what_the_workers_kept_is_added_once(
             "9 records that had not reached the master were found in the journals of its workers"
         ]
     said = capsys.readouterr().out
-    assert said.count("INCOMPLETE: the run has no end") == 2
+    assert said.count("INCOMPLETE: the run did not finish") == 2
     assert "2 requests of lost workers have no record" in " ".join(said.split())
 
 

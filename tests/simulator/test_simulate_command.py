@@ -38,7 +38,7 @@ from locust_llm.simulator.simulator_flags import add_simulator_arguments
         (["--max-num-seqs", "0"], "argument --max-num-seqs: must be at least 1, got 0"),
         (
             ["--ttft-ms", "5"],
-            "--ttft-ms and --itl-ms select the fixed-latency mode together: give both or neither",
+            "give both --ttft-ms and --itl-ms, or neither",
         ),
         (["--route", "session"], "--route session needs --replicas of at least 2"),
         (
@@ -123,11 +123,11 @@ from locust_llm.simulator.simulator_flags import add_simulator_arguments
         (["--fault-rate", "1.5"], "argument --fault-rate: must be 0 to 1, got 1.5"),
         (
             ["--faults", "cut=5"],
-            "--faults and --fault-rate need each other: give both or neither",
+            "give both --faults and --fault-rate, or neither",
         ),
         (
             ["--fault-rate", "0.5"],
-            "--faults and --fault-rate need each other: give both or neither",
+            "give both --faults and --fault-rate, or neither",
         ),
         (
             ["--fault-rate", "0.5", "--faults", "explode"],

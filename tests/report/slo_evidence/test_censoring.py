@@ -163,7 +163,7 @@ def test_why() -> None:
     assert (error_rate.observed, error_rate.worst) == (0, pytest.approx(100 * 16 / 148))
     assert error_rate.reason == (
         "its 95% interval crosses the limit, a longer grace period (-s) may decide it; 16 of the "
-        "requests were cut, and 16 of them may be on either side of the limit"
+        "requests were cut, and 16 of them might have met the limit or missed it"
     )
 
 
