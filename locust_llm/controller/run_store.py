@@ -17,7 +17,7 @@ from locust_llm.answers.session_markers import make_marker_key
 from locust_llm.client.tls_settings import find_trusted_certificates
 from locust_llm.files.buffered_file import BufferedFile, explain_unwritten_lines
 from locust_llm.records.answer_fault import ANSWER_FAULTS_FILE
-from locust_llm.records.buffering import Buffering
+from locust_llm.records.buffering import Buffering, describe_cpu_shortage
 from locust_llm.records.failure_kinds import (
     FIRST,
     FirstRequests,
@@ -329,7 +329,7 @@ class RunStore:
             "cut_at": self.cut_at,
             "notes": (
                 *self._notes,
-                *self.buffering.remarks(),
+                *self.buffering.remarks(describe_cpu_shortage(self.health)),
                 *describe_retries(self._retried, self._resent),
                 *self._describe_unchecked(),
                 *self._servers_own(stages),

@@ -4,7 +4,8 @@ lumps. It names the likely cause.
 What is between server and client holds back all answers, at any time of a run. A stall of the
 server or of this process holds back some of them, for a while. So there is an alarm only when most
 answers came so, early and late, over some time. It is taken back when it turns out to be wrong. The
-end of the run is judged by the same criterion.
+end of the run is judged by the same criterion. Want of CPU has the same effect as a buffer: a
+buffer is named only where the processes' health excludes it.
 """
 
 from collections import Counter, defaultdict
@@ -15,6 +16,7 @@ from typing import Final
 
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
+from locust_llm.records.run_facts import BUFFERED, TOGETHER_UNEXPLAINED, ProcessHealth
 
 SLOT_S: Final = 5.0
 SLOT_ANSWERS: Final = 50
@@ -45,6 +47,11 @@ TOGETHER: Final = 1.3
 DELAYED_SHARE: Final = 0.8
 """At least this share of the gaps is as long as a delayed acknowledgement."""
 TOKENS_A_CHUNK: Final = 1.2
+WAITED_FOR_CORE: Final = 0.25
+"""The share of the run without a free core from which on a wait may have merged the chunks. For
+lumps of ``LUMP`` chunks a process must have missed three of four."""
+BUSY_CORES: Final = 0.9
+"""The share of a machine's cores from which on some process waits for one."""
 TAKEN_BACK: Final = "The alarm of a buffered stream was wrong"
 
 WHOLE: Final = "whole"
@@ -100,7 +107,7 @@ class Buffering:
             if self.answers < WARN_AFTER or seconds < WARN_AFTER_S or not self.way:
                 return ""
             self._alarm_s = seconds
-            return next(self.remarks())
+            return next(self.remarks())  # whether a core was free is known at the end
         if self._retracted or self.way:
             return ""
         self._retracted = True
@@ -131,33 +138,83 @@ class Buffering:
         """The tokens in a chunk, as the server counted them. None: it did not count."""
         return self.tokens / self.chunks if self.chunks else None
 
-    def remarks(self) -> Iterator[str]:
-        """What TTFT and gaps need as a remark, by all answers so far."""
+    def remarks(self, shortage: str | None = None) -> Iterator[str]:
+        """What TTFT and gaps need as a remark, by all answers so far. ``shortage``: see
+        describe_cpu_shortage."""
         if self._alarm_s is not None and not self.way:
             yield self._retraction()
-        of = f"{self.ways[self.way]} of {self.answers} responses examined" if self.way else ""
-        if self.way == WHOLE:
+        if not self.way:
+            return
+        of = f"{self.ways[self.way]} of {self.answers} responses examined"
+        took = f"{self._longest_us / 1e6:.1f} s"
+        pattern, cause, effect, blurred = _WORDS[self.way]
+        pattern = pattern.format(of=of, took=took)
+        if shortage:
             yield (
-                f"WARNING: BUFFERED STREAM: {of} arrived complete, all chunks within a "
-                f"millisecond, after up to {self._longest_us / 1e6:.1f} s. The server or a proxy "
-                "buffers them (nginx: set proxy_buffering off, or the header X-Accel-Buffering: "
-                "no; compression also buffers). Time to First Token and all gaps describe the "
-                "buffer, not the server."
+                f"{TOGETHER_UNEXPLAINED}: {pattern} {shortage}. So the cause is not known: a buffer "
+                f"on the way, or too little CPU. Repeat the run with free cores. {blurred}"
             )
-        elif self.way == DELAYED:
-            yield (
-                f"WARNING: BUFFERED STREAM: the chunks of {of} arrived in steps of 40 ms: the "
-                "server waits for delayed acknowledgements before it sends the next chunk "
-                "(Nagle's algorithm). Set TCP_NODELAY in the server or its proxy. Gaps describe "
-                "TCP, not the model."
-            )
-        elif self.way == LUMPS:
-            yield (
-                f"WARNING: BUFFERED STREAM: the chunks of {of} arrived in groups of {LUMP:g} or "
-                "more on average. A buffer releases them when it is full (a proxy, compression, "
-                "or a server that writes several tokens at a time). Gaps and Longest Stall "
-                "describe the buffer; Inter Token Latency, a mean, is nearly right."
-            )
+        elif shortage is None:
+            yield f"{TOGETHER_UNEXPLAINED}: {pattern} {cause} {NO_CORE} {blurred}"
+        else:
+            yield f"{BUFFERED}: {pattern} {cause} {effect}"
+
+
+NO_CORE: Final = "Too little CPU has the same effect."
+_WORDS: Final = {
+    WHOLE: (
+        "{of} arrived complete, all chunks within a millisecond, after up to {took}.",
+        "The server or a proxy buffers them (nginx: set proxy_buffering off, or the header "
+        "X-Accel-Buffering: no; compression also buffers).",
+        "Time to First Token and all gaps describe the buffer, not the server.",
+        "Time to First Token and all gaps do not describe the model.",
+    ),
+    DELAYED: (
+        "the chunks of {of} arrived in steps of 40 ms.",
+        "The server waits for delayed acknowledgements before it sends the next chunk (Nagle's "
+        "algorithm). Set TCP_NODELAY in the server or its proxy.",
+        "Gaps describe TCP, not the model.",
+        "Gaps do not describe the model.",
+    ),
+    LUMPS: (
+        f"the chunks of {{of}} arrived in groups of {LUMP:g} or more on average.",
+        "A buffer releases them when it is full (a proxy, compression, or a server that writes "
+        "several tokens at a time).",
+        "Time to First Token, gaps and Longest Stall describe the buffer; Inter Token Latency, a mean, "
+        "is nearly right.",
+        "Time to First Token, gaps and Longest Stall do not describe the model; Inter Token Latency, a "
+        "mean, is nearly right.",
+    ),
+}
+"""(what was seen, its cause where nothing else explains it, what the buffer did to the metrics,
+what is known of them where the cause may be another)."""
+
+
+def find_core_wait(healths: Sequence[ProcessHealth]) -> float:
+    """The share of the run in which a thread of the load generator waited for a core. 0: too small
+    to merge the chunks, or not known."""
+    longest = max((health.cpu_wait_share or 0.0 for health in healths), default=0.0)
+    return longest if longest >= WAITED_FOR_CORE else 0.0
+
+
+def describe_cpu_shortage(healths: Sequence[ProcessHealth]) -> str | None:
+    """Why chunks may have come together for want of CPU, in a sentence without a period. Empty: the
+    load generator and a server on its machine had free cores. None: the server's machine is another
+    one, or nobody measured."""
+    if wait := find_core_wait(healths):
+        return f"A thread of the load generator waited for a core for {wait:.0%} of the run"
+    beside = [health for health in healths if health.server_cores is not None]
+    cores = max((h.machine.cores or 0 for h in beside if h.machine is not None), default=0)
+    if not cores:
+        return None
+    own = sum(health.cpu_share for health in beside)
+    others = max(
+        (health.server_cores or 0.0) + sum(health.other_programs.values()) for health in beside
+    )
+    used = min(own + others, float(cores))
+    if used >= BUSY_CORES * cores:
+        return f"Load generator, server and other programs used {used:.1f} of the {cores} cores"
+    return ""
 
 
 def _is_usual_way(way: str, part: Sequence[Counter[str]]) -> bool:

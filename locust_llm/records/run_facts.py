@@ -33,6 +33,8 @@ NO_RECORD: Final = "no record"
 """The note of a worker that was lost begins so, and has this in it."""
 
 BUFFERED: Final = "WARNING: BUFFERED STREAM"
+TOGETHER_UNEXPLAINED: Final = "WARNING: CHUNKS CAME TOGETHER"
+"""Notes that begin so: chunks came together, by a buffer, or for a reason that is not known."""
 """The note of a run whose streams came in lumps begins so."""
 
 DECIDED: Final = "Every SLO was decided after "
@@ -387,6 +389,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         """The streams were held back on the way (records/buffering.py), which merges chunks however
         fast the load generator is."""
         return any(note.startswith(BUFFERED) for note in self.notes)
+
+    @property
+    def gathered_by_unknown(self) -> bool:
+        """Most streams came with several chunks together, by a buffer or for want of CPU."""
+        return any(note.startswith(TOGETHER_UNEXPLAINED) for note in self.notes)
 
     @property
     def has_waits(self) -> bool:

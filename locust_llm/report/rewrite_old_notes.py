@@ -7,11 +7,17 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from locust_llm.records.buffering import TAKEN_BACK, Buffering
+from locust_llm.records.buffering import TAKEN_BACK, Buffering, describe_cpu_shortage
 from locust_llm.records.failure_kinds import describe_retries
 from locust_llm.records.outcomes import RETRIED
 from locust_llm.records.record import Record
-from locust_llm.records.run_facts import BrokenRule, Run, find_loaded_times
+from locust_llm.records.run_facts import (
+    BUFFERED,
+    TOGETHER_UNEXPLAINED,
+    BrokenRule,
+    Run,
+    find_loaded_times,
+)
 from locust_llm.records.server_metrics_history import (
     BASE,
     SERVER,
@@ -20,7 +26,7 @@ from locust_llm.records.server_metrics_history import (
 )
 
 OF_RECORDS: Final = re.compile(
-    rf"WARNING: BUFFERED STREAM|{TAKEN_BACK}|"
+    rf"{BUFFERED}|{TOGETHER_UNEXPLAINED}|{TAKEN_BACK}|"
     r"\d+ attempts? (was|were) refused \(HTTP|\d+ requests? (was|were) sent again (at once|immediately)"
 )
 """These notes begin so in every version."""
@@ -53,7 +59,8 @@ def renew_notes(run: Run, records: Iterable[Record], history: EngineHistory | No
             retried += 1
         else:
             buffering.add(record)
-    return _replace_notes(run, old, [*buffering.remarks(), *describe_retries(retried, resent)])
+    remarks = buffering.remarks(describe_cpu_shortage(run.health))
+    return _replace_notes(run, old, [*remarks, *describe_retries(retried, resent)])
 
 
 def _renew_server_notes(run: Run, history: EngineHistory) -> Run:

@@ -19,8 +19,11 @@ from locust_llm.records.buffering import (
     WHOLE,
     Buffering,
     classify_buffering,
+    describe_cpu_shortage,
 )
+from locust_llm.records.machine import Machine
 from locust_llm.records.record import Record
+from locust_llm.records.run_facts import ProcessHealth
 
 STEADY = answered(*(200 + 20 * number for number in range(20)))
 BURST = answered(*(2000 + number / 100 for number in range(40)))
@@ -83,21 +86,69 @@ def test_what_was_read_late_is_no_proxys_doing() -> None:
 
 def test_the_remark_names_the_likely_cause() -> None:
     assert list(seen([STEADY] * 20).remarks()) == []
-    (said,) = seen([BURST] * 20).remarks()
-    assert "20 of 20 responses" in said
+    (said,) = seen([BURST] * 20).remarks("")
+    assert said.startswith("WARNING: BUFFERED STREAM: 20 of 20 responses")
     assert "after up to 2.0 s" in said
     assert "proxy_buffering" in said
-    (said,) = seen([QUANTA] * 20).remarks()
+    (said,) = seen([QUANTA] * 20).remarks("")
     assert "TCP_NODELAY" in said
-    (said,) = seen([FULL] * 20).remarks()
+    (said,) = seen([FULL] * 20).remarks("")
     assert "arrived in groups of 4 or more" in said
+
+
+@pytest.mark.parametrize("record", [BURST, QUANTA, FULL])
+def test_no_buffer_is_named_where_a_process_may_have_had_no_core(record: Record) -> None:
+    (unknown,) = seen([record] * 20).remarks(None)
+    (short,) = seen([record] * 20).remarks("Others used 2.0 of the 2 cores")
+    for said in (unknown, short):
+        assert said.startswith("WARNING: CHUNKS CAME TOGETHER: ")
+        assert "the buffer" not in said
+    assert "Too little CPU has the same effect." in unknown
+    assert (
+        "Others used 2.0 of the 2 cores. So the cause is not known: a buffer on the way, or too "
+        "little CPU."
+    ) in short
+
+
+def health(cpu: float, wait: float, server: float | None, others: float = 0.0) -> ProcessHealth:
+    return ProcessHealth(
+        worker="w", cpu_share=cpu, loop_lag_p99_ms=1.0, cpu_wait_share=wait, server_cores=server,
+        other_programs={"cc1": others} if others else {}, machine=Machine(cores=2),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("healths", "shortage"),
+    [
+        ([], None),
+        ([health(0.1, 0.01, None)], None),  # the server runs elsewhere
+        ([health(0.1, 0.01, 0.2)], ""),
+        ([health(0.1, 0.24, 0.2, 1.0)], ""),
+        (
+            [health(0.1, 0.25, None)],
+            "A thread of the load generator waited for a core for 25% of the run",
+        ),
+        (
+            [health(0.1, 0.0, 0.2, 1.5)],
+            "Load generator, server and other programs used 1.8 of the 2 cores",
+        ),
+        (
+            [health(0.4, 0.0, 0.7), health(0.7, 0.0, 0.7)],
+            "Load generator, server and other programs used 1.8 of the 2 cores",
+        ),
+    ],
+)
+def test_where_a_core_was_missing(healths: list[ProcessHealth], shortage: str | None) -> None:
+    assert describe_cpu_shortage(healths) == shortage
 
 
 def test_the_alarm_waits_for_ten_seconds_of_evidence() -> None:
     ((at, line),) = over_time([BURST] * 200)
     assert (
         at,
-        line.startswith("WARNING: BUFFERED STREAM: 41 of 41 responses examined arrived complete"),
+        line.startswith(
+            "WARNING: CHUNKS CAME TOGETHER: 41 of 41 responses examined arrived complete"
+        ),
     ) == (
         10.0,
         True,
@@ -122,7 +173,7 @@ def test_an_alarm_that_was_wrong_is_taken_back_once_and_at_the_end() -> None:
     """For a minute the server was starved, then it was not."""
     records = [FULL] * 240 + [STEADY] * 1000
     (_, alarm), (at, line) = over_time(records)
-    assert alarm.startswith("WARNING: BUFFERED STREAM")
+    assert alarm.startswith("WARNING: CHUNKS CAME TOGETHER")
     assert (line.startswith(TAKEN_BACK), 60 < at < 150) == (True, True)
     found = Buffering()
     for number, record in enumerate(records):

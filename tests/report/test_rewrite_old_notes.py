@@ -22,7 +22,7 @@ def test_old_notes_get_the_words_and_counts_of_the_records() -> None:
     first, buffered, retried, resent, last = renew_notes(replace(a_run(), notes=OLD), records).notes
     assert (first, last) == (OLD[0], OLD[3])
     assert buffered.startswith(
-        "WARNING: BUFFERED STREAM: 4 of 4 responses examined arrived complete"
+        "WARNING: CHUNKS CAME TOGETHER: 4 of 4 responses examined arrived complete"
     )
     assert retried.startswith(
         "3 attempts were refused (HTTP 429 or 503, or 401 for an expired key) and retried."

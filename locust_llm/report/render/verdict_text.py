@@ -95,8 +95,8 @@ def make_verdict(summary: Summary, run: Run) -> Verdict:
         return Verdict("Overloaded:", _describe_late_answers(delivery), "loud")
     if summary.client is not None and summary.client.level == INVALID and not summary.slo_status:
         return Verdict("Do not use:", "the load generator was too inaccurate.", "loud")
-    if run.stream_was_buffered:
-        return Verdict("Do not use:", "the streams were buffered on the way.", "loud")
+    if why := _describe_gathered_chunks(run):
+        return Verdict("Do not use:", why, "loud")
     if summary.slo_status:
         return _judge(summary, run)
     if describe_undelivered(summary.delivery) is not None:
@@ -107,6 +107,13 @@ def make_verdict(summary: Summary, run: Run) -> Verdict:
             "Many lost:", f"{lost:,} of {conditions.requests:,} had no response.", "loud"
         )
     return Verdict("", _describe_figures(summary))
+
+
+def _describe_gathered_chunks(run: Run) -> str:
+    """Why most chunks came together. Empty: they did not."""
+    if run.stream_was_buffered:
+        return "the streams were buffered on the way."
+    return "a buffer or too little CPU gathered the chunks." * run.gathered_by_unknown
 
 
 def _answer_arms(paired: PairedComparison) -> Verdict:

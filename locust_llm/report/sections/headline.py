@@ -62,6 +62,9 @@ PARTLY_INEXACT: Final = "The load generator was too inaccurate for some of these
 BUFFERED_STREAMS: Final = (
     "The streams were buffered on the way, so these metrics describe the buffer"
 )
+GATHERED_CHUNKS: Final = (
+    "A buffer or too little CPU gathered the chunks, so these metrics may not describe the model"
+)
 ALL_THE_SAME: Final = {PASS: "the rules hold", FAIL: "a rule is broken"}
 """The text where no error of the load generator can have changed the result
 (report/slo_evidence/measurement_error.py)."""
@@ -146,8 +149,9 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
         yield trouble
     if not rules and ((trouble and conditions.cut) or has_lost_many(conditions)):
         load = f"{load}{', ' * bool(load)}of the {conditions.succeeded:,} completed requests"
-    if invalid or run.stream_was_buffered:
+    if invalid or run.stream_was_buffered or run.gathered_by_unknown:
         why = PARTLY_INEXACT if list_fine_metrics(summary.figure_errors) else TOO_INEXACT
+        why = why if invalid else GATHERED_CHUNKS
         why = BUFFERED_STREAMS if run.stream_was_buffered else why
         why = f"{why[0].lower()}{why[1:]}" if trouble else why
         if same := ALL_THE_SAME.get(summary.slo_status or "", ""):

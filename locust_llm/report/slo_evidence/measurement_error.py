@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
+from locust_llm.records.buffering import find_core_wait
 from locust_llm.records.outcomes import CUT, OK
 from locust_llm.records.run_facts import Run
 from locust_llm.records.timing_accuracy import (
@@ -160,8 +161,10 @@ def find_error_sources(requests: pd.DataFrame, run: Run) -> ErrorSources:
     late_s = np.nansum(_late_reads(every))
     merged = every["merged"]
     prompt = _prompt(every)
-    together = run.stream_was_buffered or (
-        merged.sum() > 0 and merged[prompt].sum() > merged.sum() / 2
+    together = (
+        run.stream_was_buffered
+        or (run.gathered_by_unknown and not find_core_wait(run.health))
+        or (merged.sum() > 0 and merged[prompt].sum() > merged.sum() / 2)
     )
     return ErrorSources(
         first=first,

@@ -8,6 +8,7 @@ from locust_llm.records.answer_checks import AnswerChecks
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import OpenLoopSchedule, Run
 from locust_llm.report.load_records import collect_columns
+from locust_llm.report.render.verdict_text import make_verdict
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.notes import format_verdict_line
 from locust_llm.report.summarise_metrics import summarise_run
@@ -271,6 +272,18 @@ def test_a_buffer_on_the_way_is_not_blamed_on_the_load_generator() -> None:
         client=ClientVerdict(INVALID, ("merged chunks 100%",)),
     )
     assert make_headline(summary, run).startswith("The streams were buffered on the way")
+
+
+def test_no_buffer_is_blamed_where_a_core_may_have_been_missing() -> None:
+    """The load generator's own inaccuracy is certain, so it comes first."""
+    run = replace(a_run(), notes=("WARNING: CHUNKS CAME TOGETHER: the chunks of 9 of 9",))
+    measured = summarise_run(collect_columns(spread(199)), run)
+    gathered = "buffer or too little CPU gathered the chunks"
+    assert make_headline(replace(measured, client=None), run).startswith(f"A {gathered}, so")
+    assert make_verdict(replace(measured, client=None), run).text == f"a {gathered}."
+    invalid = replace(measured, client=ClientVerdict(INVALID, ("late sends",)))
+    assert make_headline(invalid, run).startswith("The load generator was too inaccurate")
+    assert make_verdict(invalid, run).text == "the load generator was too inaccurate."
 
 
 def test_where_a_gate_held_requests_what_users_waited_comes_first() -> None:
