@@ -51,7 +51,7 @@ WAITED_FOR_CORE: Final = 0.25
 """The share of the run without a free core from which on a wait may have merged the chunks. For
 lumps of ``LUMP`` chunks a process must have missed three of four."""
 BUSY_CORES: Final = 0.9
-"""The share of a machine's cores from which on some process waits for one."""
+"""The share of all cores' time from which on some process waits for a core."""
 TAKEN_BACK: Final = "The alarm of a buffered stream was wrong"
 
 WHOLE: Final = "whole"
@@ -203,17 +203,12 @@ def describe_cpu_shortage(healths: Sequence[ProcessHealth]) -> str | None:
     one, or nobody measured."""
     if wait := find_core_wait(healths):
         return f"A thread of the load generator waited for a core for {wait:.0%} of the run"
-    beside = [health for health in healths if health.server_cores is not None]
-    cores = max((h.machine.cores or 0 for h in beside if h.machine is not None), default=0)
-    if not cores:
+    busy = [health.machine_busy for health in healths if health.server_cores is not None]
+    if not busy or None in busy:
         return None
-    own = sum(health.cpu_share for health in beside)
-    others = max(
-        (health.server_cores or 0.0) + sum(health.other_programs.values()) for health in beside
-    )
-    used = min(own + others, float(cores))
-    if used >= BUSY_CORES * cores:
-        return f"Load generator, server and other programs used {used:.1f} of the {cores} cores"
+    most = max(share or 0.0 for share in busy)
+    if most >= BUSY_CORES:
+        return f"The cores of the server's machine were busy for {most:.0%} of the time"
     return ""
 
 

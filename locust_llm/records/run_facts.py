@@ -179,6 +179,9 @@ class ProcessHealth(msgspec.Struct, frozen=True, kw_only=True):
     server_cores: float | None = None
     """How many cores the server under test used on average on the same machine; None: it ran
     elsewhere, or of a stage, or nobody knows."""
+    machine_busy: float | None = None
+    """The share of their time for which the cores of its machine were not idle. None: of a stage,
+    or an older version."""
     certificate: MeasurementAccuracy | None = None
     """How far its reported times lie from true ones. None: an older version, or a process that was
     lost."""

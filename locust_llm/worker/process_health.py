@@ -78,6 +78,15 @@ def read_programs(proc: Path = PROC) -> dict[int, ProgramUse]:
     return programs
 
 
+def read_core_seconds() -> tuple[float, float]:
+    """(idle seconds of all cores of this machine, all their seconds) since it started."""
+    times = psutil.cpu_times()
+    idle_s = times.idle + getattr(times, "iowait", 0.0)
+    # guest time is in user and nice too
+    every_s = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+    return idle_s, every_s
+
+
 def find_local_servers(hosts: Iterable[str]) -> set[int]:
     """Return the processes of this machine that listen on the port of a host that is this machine
     itself. The result is empty where the system does not show whose ports these are."""
@@ -173,6 +182,7 @@ class HealthMonitor:
         programs: Callable[[], dict[int, ProgramUse]] = read_programs,
         servers: Callable[[], Collection[int]] = tuple,
         unix: Callable[[], float] = time.time,
+        core_seconds: Callable[[], tuple[float, float]] = read_core_seconds,
     ) -> None:
         self._unix = unix
         self._clock, self._cpu_clock, self._cpu_waits_s, self._sleep = (
@@ -187,6 +197,8 @@ class HealthMonitor:
         self._programs = programs
         self._programs_before = programs()
         self._servers = servers
+        self._core_seconds = core_seconds
+        self._cores_began_s = core_seconds()
         self._lags_s: list[float] = []
         self._standstills: list[tuple[float, float]] = []
         """(Unix seconds, seconds), the longest first."""
@@ -219,7 +231,15 @@ class HealthMonitor:
             self.so_far(worker, stage),
             other_programs=find_other_programs(before, now, os.getpid(), elapsed_s, servers),
             server_cores=measure_server_cores(before, now, servers, elapsed_s),
+            machine_busy=self._measure_busy_share(),
         )
+
+    def _measure_busy_share(self) -> float | None:
+        idle_s, every_s = (
+            now_s - began_s
+            for now_s, began_s in zip(self._core_seconds(), self._cores_began_s, strict=True)
+        )
+        return round(1 - max(0.0, idle_s) / every_s, 3) if every_s > 0 else None
 
     def so_far(self, worker: str, stage: int = 0, lags: int = 0) -> ProcessHealth:
         """``lags``: use only the last ones; 0: all. Sorting the lags of hours would make the loop

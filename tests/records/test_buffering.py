@@ -21,7 +21,6 @@ from locust_llm.records.buffering import (
     classify_buffering,
     describe_cpu_shortage,
 )
-from locust_llm.records.machine import Machine
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import ProcessHealth
 
@@ -110,10 +109,10 @@ def test_no_buffer_is_named_where_a_process_may_have_had_no_core(record: Record)
     ) in short
 
 
-def health(cpu: float, wait: float, server: float | None, others: float = 0.0) -> ProcessHealth:
+def health(wait: float, server: float | None, busy: float | None = 0.5) -> ProcessHealth:
     return ProcessHealth(
-        worker="w", cpu_share=cpu, loop_lag_p99_ms=1.0, cpu_wait_share=wait, server_cores=server,
-        other_programs={"cc1": others} if others else {}, machine=Machine(cores=2),
+        worker="w", cpu_share=0.1, loop_lag_p99_ms=1.0, cpu_wait_share=wait, server_cores=server,
+        machine_busy=busy,
     )  # fmt: skip
 
 
@@ -121,21 +120,19 @@ def health(cpu: float, wait: float, server: float | None, others: float = 0.0) -
     ("healths", "shortage"),
     [
         ([], None),
-        ([health(0.1, 0.01, None)], None),  # the server runs elsewhere
-        ([health(0.1, 0.01, 0.2)], ""),
-        ([health(0.1, 0.24, 0.2, 1.0)], ""),
+        ([health(0.01, None)], None),  # the server runs elsewhere
+        ([health(0.01, 0.2, None)], None),
+        ([health(0.01, 0.2)], ""),
+        ([health(0.24, 0.2, 0.89)], ""),
         (
-            [health(0.1, 0.25, None)],
+            [health(0.01, None), health(0.25, None)],
             "A thread of the load generator waited for a core for 25% of the run",
         ),
         (
-            [health(0.1, 0.0, 0.2, 1.5)],
-            "Load generator, server and other programs used 1.8 of the 2 cores",
+            [health(0.15, 0.01, 0.9)],
+            "The cores of the server's machine were busy for 90% of the time",
         ),
-        (
-            [health(0.4, 0.0, 0.7), health(0.7, 0.0, 0.7)],
-            "Load generator, server and other programs used 1.8 of the 2 cores",
-        ),
+        ([health(0.0, None, 0.99)], None),  # busy with what is no server
     ],
 )
 def test_where_a_core_was_missing(healths: list[ProcessHealth], shortage: str | None) -> None:

@@ -14,6 +14,7 @@ from locust_llm.worker.process_health import (
     find_local_servers,
     find_other_programs,
     measure_server_cores,
+    read_core_seconds,
     read_cpu_waits_s,
     read_programs,
 )
@@ -149,3 +150,17 @@ def test_programs_as_the_kernel_lists_them(tmp_path: Path) -> None:
     (found,) = read_programs(tmp_path).values()
     assert (found.name, found.parent) == ("a (b) c", 3)
     assert found.cpu_s == pytest.approx(200 / os.sysconf("SC_CLK_TCK"))
+
+
+def test_how_busy_the_cores_of_the_machine_were() -> None:
+    """Two cores for ten seconds, of which five seconds were idle."""
+    cores_s = iter([(100.0, 400.0), (105.0, 420.0)])
+    watch = HealthMonitor(programs=dict, core_seconds=lambda: next(cores_s))
+    assert watch.stop("w").machine_busy == 0.75
+
+
+def test_core_seconds_of_this_machine_only_grow() -> None:
+    idle_s, every_s = read_core_seconds()
+    later_idle_s, later_s = read_core_seconds()
+    assert 0 < idle_s <= later_idle_s
+    assert idle_s < every_s <= later_s
