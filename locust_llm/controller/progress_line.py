@@ -72,8 +72,13 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
             )
         )
     if limit is None:
+        state = "awaiting first token" if streams else "in flight"
         parts.append(
-            ProgressPart(5, f"{stats.used:>3} {'awaiting first token' if streams else 'in flight'}")
+            ProgressPart(
+                5,
+                f"{stats.used:>3} {state}",
+                f"{stats.used:>3} {state.removesuffix(' first token')}",
+            )
         )
     else:
         parts.append(
@@ -93,10 +98,8 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
         parts.append(ProgressPart(7, f"{stats.decoding:>3} decoding"))
     broken, known = control.abort.standing()
     if known:
-        within = "beyond" if broken else "within"
-        parts.append(ProgressPart(2 if broken else 8,
-            f"SLO {broken or known} of {known} {within} the limit so far",
-                          f"SLO {broken or known}/{known} {within} so far"))  # fmt: skip
+        standing = f"{broken or known} of {known} rules {'broken' if broken else 'hold'}"
+        parts.append(ProgressPart(2 if broken else 8, f"{standing} so far", standing))
     parts += _describe_client(control, client)
     return parts
 
@@ -192,11 +195,12 @@ def _look(control: Controller, out: TextIO, live: bool) -> None:
                 verdict = control.run_progress.client()
                 if line := explain_withdrawal(control.run_progress.shown_client, verdict):
                     logger.info(line)
-                control.run_progress.shown_client = verdict
                 parts = build_progress_parts(control, verdict)
                 line = fit_progress_line(
                     parts, terminal_width(out) - 1
                 )  # in the last column it would begin the next line
+                fits = verdict is not None and f"client {verdict.level}" in line
+                control.run_progress.shown_client = verdict if fits else None
                 out.write(CLEAR + line if live else f"{line}\n")
             out.flush()
     finally:

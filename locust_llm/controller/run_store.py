@@ -320,7 +320,7 @@ class RunStore:
             "arms": list_variants(self.settings, s),
             "turned_away": self.turned_away,
             "records_lost": self.lost,
-            "client_live": self.run_progress.shown_client or self.run_progress.client(),
+            "client_live": self.run_progress.shown_client,
             "gaps": tuple(self.missing),
             "stages": stages,
             "stopped_early": self.stopped_early,

@@ -155,12 +155,15 @@ class Buffering:
                 f"on the way, or too little CPU. Repeat the run with free cores. {blurred}"
             )
         elif shortage is None:
-            yield f"{TOGETHER_UNEXPLAINED}: {pattern} {cause} {NO_CORE} {blurred}"
+            either = f"{cause[0].lower()}{cause[1:].removesuffix('.')}"
+            yield (
+                f"{TOGETHER_UNEXPLAINED}: {pattern} Either {either}, or a process had too little "
+                f"CPU. {blurred}"
+            )
         else:
             yield f"{BUFFERED}: {pattern} {cause} {effect}"
 
 
-NO_CORE: Final = "Too little CPU has the same effect."
 _WORDS: Final = {
     WHOLE: (
         "{of} arrived complete, all chunks within a millisecond, after up to {took}.",
@@ -172,7 +175,7 @@ _WORDS: Final = {
     DELAYED: (
         "the chunks of {of} arrived in steps of 40 ms.",
         "The server waits for delayed acknowledgements before it sends the next chunk (Nagle's "
-        "algorithm). Set TCP_NODELAY in the server or its proxy.",
+        "algorithm: set TCP_NODELAY in the server or its proxy).",
         "Gaps describe TCP, not the model.",
         "Gaps do not describe the model.",
     ),

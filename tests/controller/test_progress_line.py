@@ -96,18 +96,18 @@ def test_a_sentence_with_everything() -> None:
     assert said(gated, client=ClientVerdict(DEGRADED)) == (
         "profiling 12/45 s |   48/100: 40 ok, 2 failed, 1 cancelled, 5 cut | last 10 s: TTFT from "
         "due p50    4 s, p99 4.98 s | prefill  3/3, "
-        " 13 waiting | last 5 s:     0 tokens/s |   9 decoding | SLO 1 of 3 beyond the limit so "
-        "far | client DEGRADED so far"
+        " 13 waiting | last 5 s:     0 tokens/s |   9 decoding | 1 of 3 rules broken so far"
+        " | client DEGRADED so far"
     )
     gated.run_progress.profiled = Counter({"ok": 40, "reset": 2})
     all_ = build_progress_parts(gated, ClientVerdict(DEGRADED))
     assert (
         fit_progress_line(all_, 87)
-        == "profiling 12/45 s |   42/100: 40 ok, 2 failed | SLO 1/3 beyond so far | client DEGRADED"
+        == "profiling 12/45 s |   42/100: 40 ok, 2 failed | 1 of 3 rules broken | client DEGRADED"
     )
     assert fit_progress_line(all_, 123) == (
-        "profiling 12/45 s |   42/100: 40 ok, 2 failed | 10 s: TTFT from due p50    4 s | SLO 1/3 "
-        "beyond so far"
+        "profiling 12/45 s |   42/100: 40 ok, 2 failed | 10 s: TTFT from due p50    4 s | 1 of 3 "
+        "rules broken"
         " | client DEGRADED"
     )
     gated.abort = SimpleNamespace(standing=lambda: (0, 3))
@@ -136,6 +136,26 @@ def test_a_sentence_at_the_start_without_a_gate() -> None:
         "profiling 1 s     |    0 ok, 0 failed |   0 awaiting first token | last 5 s:     0 "
         "tokens/s |   0 decoding"
     )
+
+
+def test_the_requests_that_await_their_first_token_stay_where_there_is_little_room() -> None:
+    """A terminal of 80 columns has room for one more part beside the time to first token."""
+    running = control({"ok": 18}, settings=Settings(run_time_s=20.0))
+    running.run_progress.update("a", used=3, waiting=0, decoding=7, ttfts_s=[0.058])
+    line = fit_progress_line(build_progress_parts(running, None), 79)
+    assert line == "profiling 12/20 s |   18 ok, 0 failed | 10 s: TTFT p50  58 ms |   3 awaiting"
+
+
+def test_a_verdict_that_had_no_room_was_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, seen = io.StringIO(), list[Any]()
+
+    def judged(watched: Any) -> None:
+        watched.run_progress.client = lambda: ClientVerdict("OK")
+        seen.append(watched.run_progress)
+
+    for columns, shown in (("40", None), ("200", ClientVerdict("OK"))):
+        watch(monkeypatch, out, 6, judged, columns)
+        assert seen[-1].shown_client == shown
 
 
 def test_a_server_that_stands_still_is_named_while_it_does() -> None:
@@ -258,7 +278,7 @@ def test_where_a_run_is(known: dict[str, Any], where: str) -> None:
 
 def test_rules_that_hold() -> None:
     assert said(control(abort=SimpleNamespace(standing=lambda: (0, 2)))).endswith(
-        "| SLO 2 of 2 within the limit so far"
+        "| 2 of 2 rules hold so far"
     )
 
 
@@ -309,7 +329,11 @@ class Killed(BaseException):
 
 
 def watch(
-    monkeypatch: pytest.MonkeyPatch, out: io.StringIO, seconds: int, each: Callable[[Any], None]
+    monkeypatch: pytest.MonkeyPatch,
+    out: io.StringIO,
+    seconds: int,
+    each: Callable[[Any], None],
+    columns: str = "200",
 ) -> None:
     """The greenlet, on a clock of its own, for so many seconds."""
     now, watched = [100.0], control()
@@ -322,7 +346,7 @@ def watch(
         each(watched)
 
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setattr(module, "gevent", SimpleNamespace(sleep=sleep))
     with pytest.raises(Killed):
         show_run_progress(watched, out)
