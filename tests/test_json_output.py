@@ -126,7 +126,7 @@ def test_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["folder"] == str(folder)
     lines = (folder / "profile_export.jsonl").read_text("utf-8").splitlines()
     assert found["requests"] == len(lines) == 5
-    assert found["missing"] == ["95 records not in the file, so counts and rates are too low"]
+    assert found["missing"] == ["95 records not in the file, so counts and rates may be too low"]
     assert found["notes"][0].startswith(f"Imported from {source.name}: ")
 
 

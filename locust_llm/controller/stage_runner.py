@@ -105,6 +105,8 @@ class StageRunner:
         self._began_at = 0.0
         self._ended_at: float | None = None
         self._file: BufferedFile | None = None
+        self._lost_before = 0
+        """The requests of lost workers that went with earlier stages."""
 
     @property
     def folder(self) -> Path:
@@ -310,6 +312,8 @@ class StageRunner:
             limits=limits,
             offer=offer,
             client_live=None,
+            # a record that came late is of an earlier stage
+            records_lost=max(0, run.records_lost - self._lost_before),
             search=self._looked_for() if self._whole.find_max else None,
         )
 
@@ -330,7 +334,9 @@ class StageRunner:
         self._file.close()
         stage = self.stage()
         self.finished.append(stage)
-        write_run(self.folder, facts(stage))
+        stage_run = facts(stage)
+        self._lost_before += stage_run.records_lost
+        write_run(self.folder, stage_run)
         if not report:
             return
         later = self._makes_reports_at_end()

@@ -333,3 +333,26 @@ def test_a_block_in_which_the_run_was_stopped_says_so(tmp_path: Path) -> None:
     one.close(facts, report=False)
     (stage,) = one.finished
     assert (stage.number, stage.ended_at, stage.why) == (3, 1004.0, STOPPED)
+
+
+def test_requests_of_a_lost_worker_are_missing_in_their_own_stage_only(
+    tmp_path: Path, reports: list[Path]
+) -> None:
+    """Two of the first stage, then two of the second; one record comes after all."""
+    one = begun(SETTINGS, tmp_path)
+    lost = 0
+
+    def whole(stage: Stage) -> Run:
+        run = Run(name="x", settings=Settings(), started_at=0, profiling_at=0, records_lost=lost)
+        return one.facts(stage, run, (), None, 0)
+
+    missing = []
+    for known_so_far in (2, 4):
+        lost = known_so_far
+        one.close(whole, report=False)
+        missing.append(read_run(one.folder).records_lost)
+        if one.next():
+            one.begin(2000.0)
+    assert missing == [2, 2]
+    lost = 3
+    assert whole(one.stage()).records_lost == 0

@@ -372,7 +372,7 @@ def _describe_shortfalls(facts: _Facts) -> Iterator[str]:
     if counts.records_lost:
         lost = format_count(counts.records_lost, "request")
         has = "has" if counts.records_lost == 1 else "have"
-        yield f"INCOMPLETE: {lost} {has} no record, so counts and rates are too low"
+        yield f"INCOMPLETE: {lost} {has} no record, so counts and rates may be too low"
     elif counts.broken_lines:
         lines = format_count(counts.broken_lines, "line")
         yield f"INCOMPLETE: {lines} of {RECORDS} could not be read"

@@ -183,7 +183,7 @@ def list_missing_parts(summary: Summary, run: Run) -> tuple[str, ...]:
     if not (summary.conditions.requests or run.gaps or counts.records_lost):
         missing.append(NOTHING_RECORDED)
     if counts.records_lost:
-        missing.append(f"{run.lost_in_words}, so counts and rates are too low")
+        missing.append(f"{run.lost_in_words}, so counts and rates may be too low")
     if counts.broken_lines:
         more = "" if counts.broken_lines <= MAX_LINE_REASONS else ", ..."
         first = f"{'; '.join(summary.unread[:MAX_LINE_REASONS])}{more}"

@@ -387,9 +387,9 @@ DELIVERY = {
             "9 of the 36 requests that were due were in flight at the stop, and a server that "
             "keeps up has about 2"),
         ({"counts": {"records_lost": 2}}, "INCOMPLETE",
-            "2 requests have no record, so counts and rates are too low"),
+            "2 requests have no record, so counts and rates may be too low"),
         ({"counts": {"records_lost": 1}}, "INCOMPLETE",
-            "1 request has no record, so counts and rates are too low"),
+            "1 request has no record, so counts and rates may be too low"),
         ({"counts": {"broken_lines": 3}}, "INCOMPLETE",
             "3 lines of profile_export.jsonl could not be read"),
     ],
