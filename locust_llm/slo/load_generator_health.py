@@ -304,22 +304,22 @@ def _written(number: float, unit: str) -> str:
 
 # -- explanations and advice -----------------------------------------------------------------------
 
-BUSY_ADVICE: Final = "Use more processes (--processes), less load, or a machine of its own."
+BUSY_ADVICE: Final = "Use more processes (--processes), less load, or a dedicated machine."
 NO_CORE_ADVICE: Final = (
-    "Each core has a process of the load generator already: use less load, or a further machine."
+    "Each core already has a process of the load generator: use less load, or another machine."
 )
 IDLE_ADVICE: Final = (
-    "The load generator used little CPU, so more processes do not help: end other "
-    "programs on its machine."
+    "The load generator used little CPU, so more processes do not help: stop other programs on "
+    "its machine."
 )
 HELD_UP_ADVICE: Final = (
-    "The load generator used little CPU, so more processes do not help: a hypervisor, power saving "
-    "or another program may hold it up."
+    "The load generator used little CPU, so more processes do not help: a hypervisor, power "
+    "saving or another program may delay it."
 )
 """Replaces IDLE_ADVICE, where no other program is known that used much."""
 LOCAL_SERVER_ADVICE: Final = (
-    "The load generator shares its machine with the server under test: run it on a machine of its "
-    "own."
+    "The load generator shares its machine with the server under test: run it on a separate "
+    "machine."
 )
 BLOCKS_ADVICE: Final = "Also look for blocking code in the locustfile."
 """Follows these two, where the locustfile is the user's."""
@@ -328,8 +328,8 @@ PERMIT_ADVICE: Final = (
     "take too long between them."
 )
 CPU_WAIT_ADVICE: Final = (
-    "Use a machine of its own, or end the other programs: more processes "
-    "(--processes) would only wait too."
+    "Use a dedicated machine, or stop the other programs: more processes (--processes) would "
+    "only wait too."
 )
 SENTINEL_ADVICE: Final = (
     "Run longer, or on a quieter machine: more reference streams give tighter bounds."

@@ -340,7 +340,7 @@ def test_code_that_blocks_is_looked_for_where_there_is_a_locustfile() -> None:
         text = " ".join(
             line.strip() for line in format_ending(summary, run, "reports/a").splitlines()
         )
-        assert "do not help: end other programs on its machine." in text
+        assert "do not help: stop other programs on its machine." in text
         assert ("Also look for blocking code in the locustfile." in text) == expected
 
 
