@@ -137,12 +137,14 @@ def _judge_tokens(
     idle: ReferenceAnswer, other: ReferenceAnswer, at: int
 ) -> tuple[int | None, float | None, str]:
     """(the place of the first different token, the margin there, its size)."""
-    if idle.reasoning != other.reasoning and not _covers(idle.tokens, idle.reasoning):
+    known = [answer for answer in (idle, other) if answer.tokens]
+    has_tokens = all(_covers(answer.tokens, answer.reasoning) for answer in known)
+    if idle.reasoning != other.reasoning and not has_tokens:
         return None, None, UNKNOWN  # the first difference is in text without tokens
-    if not idle.tokens or not other.tokens:
-        known = idle if idle.tokens else other
-        place = _find_token(known.tokens, known.whole_text, at)
-        margin = None if place is None else known.tokens[place].margin
+    if len(known) < 2:
+        one = known[0] if known else idle
+        place = _find_token(one.tokens, one.whole_text, at)
+        margin = None if place is None else one.tokens[place].margin
         return place, margin, _size(margin)
     place = _find_first_different(
         [token.text for token in idle.tokens], [token.text for token in other.tokens]

@@ -21,6 +21,8 @@ _WORD_BITS: Final = 11
 _PART_WORDS: Final = 3
 """So many words have the number, and so many its hash."""
 MARKER_WORDS: Final = 2 * _PART_WORDS
+SENTENCE_WORDS: Final = 2 + MARKER_WORDS
+"""The words of Marker.sentence."""
 _PART_BITS: Final = _PART_WORDS * _WORD_BITS
 _NUMBERS: Final = 1 << _PART_BITS
 _COUNT_BITS: Final = 22

@@ -13,7 +13,7 @@ from typing import Final
 
 import gevent
 
-from locust_llm.answers.session_markers import make_marker_key
+from locust_llm.answers.session_markers import SENTENCE_WORDS, make_marker_key
 from locust_llm.client.tls_settings import find_trusted_certificates
 from locust_llm.files.buffered_file import BufferedFile, explain_unwritten_lines
 from locust_llm.records.answer_fault import ANSWER_FAULTS_FILE
@@ -308,6 +308,7 @@ class RunStore:
             "probes": s.probes,
             "words_seed": self._words_seed,
             "head_tokens": s.lengths.head,
+            "marker_tokens": s.lengths.endings.get(SENTENCE_WORDS),
             "trace": self.trace,
             "spans": None if self.spans is None else self.spans.counts,
             "dataset_sessions": s.dataset_sessions,

@@ -6,6 +6,8 @@ from typing import Final
 import msgspec
 
 ANSWER_FAULTS_FILE: Final = "answer_faults.jsonl"
+REPRODUCE_COMMAND: Final = "locust-llm verify reproduce DIR"
+"""What replays a wrong answer that this file has."""
 NO_BODY: Final = msgspec.Raw(b"null")
 
 

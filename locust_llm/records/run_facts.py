@@ -326,6 +326,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     head_tokens: Count = 0
     """The tokens of the chat template before the text of each request. It is an estimate where the
     server has no /tokenize."""
+    marker_tokens: float | None = None
+    """The tokens of a session marker, as the server counts. None: not known, or answers were not
+    checked."""
     health: tuple[ProcessHealth, ...] = ()
     """The health of each process that sent, where it was measured."""
     limits: tuple[LimitChange, ...] = ()

@@ -25,7 +25,7 @@ from locust_llm.answers.mismatch_rates import (
 )
 from locust_llm.answers.reference_answer import AFTER_LOAD, IDLE, ReferenceAnswer
 from locust_llm.records.answer_checks import AnswerChecks
-from locust_llm.records.outcomes import CANCELLED, CUT, RETRIED
+from locust_llm.records.outcomes import CANCELLED, CUT, OK, RETRIED
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
 from locust_llm.text.format import clean_line, format_count
@@ -72,6 +72,12 @@ class AnswerIsolation(msgspec.Struct, frozen=True, kw_only=True):
         return self.leaks + self.reference_leaks
 
     @property
+    def has_evidence(self) -> bool:
+        """A worker wrote down a wrong answer. Equal ids show only among all answers, and reference
+        answers have a file of their own."""
+        return bool(self.leaks or self.faults.keys() - {DUPLICATE_ID})
+
+    @property
     def most_swapped(self) -> float | None:
         """Without a leak, at most this share of answers was swapped, with 95 % confidence. None:
         there is no bound."""
@@ -96,6 +102,17 @@ class ShownDifference(msgspec.Struct, frozen=True, kw_only=True):
     broken: tuple[str, ...] = ()
 
 
+class MarkedPrompts(msgspec.Struct, frozen=True, kw_only=True):
+    """What session markers change in prompts."""
+
+    marker_tokens: float | None
+    """The tokens of a marker, as the server counts. None: unknown."""
+    replayed: bool
+    """Replayed prompts are longer by a marker. False: it is part of the requested length."""
+    cached_share: float | None
+    """The cached share of their tokens, by the answers. None: unknown."""
+
+
 class ReferenceComparison(msgspec.Struct, frozen=True, kw_only=True):
     """The answers to reference prompts."""
 
@@ -117,6 +134,8 @@ class AnswersUnderLoad(msgspec.Struct, frozen=True, kw_only=True):
     """Whether answers were right under load."""
 
     isolation: AnswerIsolation
+    marked: MarkedPrompts | None = None
+    """None: no answered prompt has a marker."""
     references: ReferenceComparison | None = None
     """None: no reference prompt was asked."""
 
@@ -186,6 +205,26 @@ def measure_isolation(records: Iterable[Record]) -> AnswerIsolation:
         if record.answer is not None:
             counts.add(record.answer)
     return counts.summarise()
+
+
+def measure_marked_prompts(records: Iterable[Record], run: Run) -> MarkedPrompts | None:
+    """None: no answered prompt has a marker."""
+    has_marker = False
+    cached = tokens = 0
+    for record in records:
+        if record.answer is None or record.answer.marker is None or record.outcome != OK:
+            continue
+        has_marker = True
+        if record.cached_tokens is not None and record.input_tokens is not None:
+            cached += record.cached_tokens
+            tokens += record.input_tokens
+    if not has_marker:
+        return None
+    return MarkedPrompts(
+        marker_tokens=run.marker_tokens,
+        replayed=run.settings.mark_replayed,
+        cached_share=cached / tokens if tokens else None,
+    )
 
 
 def compare_references(
@@ -312,4 +351,5 @@ def find_answer_results(
     if compared is not None:
         leaks = compared.faults.get(FOREIGN_MARKER, 0)
         isolation = msgspec.structs.replace(isolation, reference_leaks=leaks)
-    return AnswersUnderLoad(isolation=isolation, references=compared)
+    marked = measure_marked_prompts(records, run)
+    return AnswersUnderLoad(isolation=isolation, marked=marked, references=compared)

@@ -14,7 +14,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from locust_llm.answers.session_markers import ASK_SENTENCE, KEY_BYTES, MarkerKey
+from locust_llm.answers.session_markers import (
+    ASK_SENTENCE,
+    KEY_BYTES,
+    SENTENCE_WORDS,
+    MarkerKey,
+)
 from locust_llm.protocols.answer_parser import Count, parse_token_count
 from locust_llm.protocols.protocol_registry import PROTOCOLS
 from locust_llm.records.run_facts import CalibrationRequest
@@ -192,11 +197,10 @@ def _measure_endings(
     *markers, ask = [probe.tokens - plain.tokens for probe in endings]
     marker = sum(markers) / len(markers)
     words_of_ask = len(ASK_SENTENCE.split())
-    words_of_marker = len(MarkerKey(bytes(KEY_BYTES)).make().sentence.split())
     return {
-        words_of_marker: marker,
+        SENTENCE_WORDS: marker,
         words_of_ask: float(ask),
-        words_of_marker + words_of_ask: marker + ask,
+        SENTENCE_WORDS + words_of_ask: marker + ask,
     }
 
 

@@ -195,8 +195,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "answers",
-            "Check whether answers are right: each prompt gets a marker of six words, which no "
-            "other session's answer may contain",
+            "Check whether answers are right: each synthetic prompt gets six words, which no other "
+            "session's answer may contain",
         ),
     ] = False
     reference_file: Annotated[
@@ -211,6 +211,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
             in_form=False,
         ),
     ] = None
+    mark_replayed: Annotated[
+        bool,
+        Option("answers", "Add markers to the prompts of --input-file, too"),
+    ] = False
     keep_text: Annotated[
         bool,
         Option(

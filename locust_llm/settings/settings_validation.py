@@ -233,10 +233,13 @@ def _requests(settings: Settings) -> Iterator[str]:
         )
     for flag, given in (
         ("--reference-file", settings.reference_file),
+        ("--mark-replayed", settings.mark_replayed),
         ("--keep-text", settings.keep_text),
     ):
         if given and not settings.check_answers:
             yield f"{flag} needs --check-answers"
+    if settings.mark_replayed and not settings.input_file:
+        yield "--mark-replayed needs --input-file: synthetic prompts have markers without it"
     if settings.reference_file:
         try:
             load_reference_prompts(settings.reference_file)

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from locust_llm.controller.run_progress import LostWorker, ProcessState
+from locust_llm.records.answer_fault import REPRODUCE_COMMAND
 from locust_llm.records.outcomes import CANCELLED, CUT, RETRIED
 from locust_llm.records.record import Record
 from locust_llm.slo.load_generator_health import INVALID, ClientVerdict
@@ -148,14 +149,16 @@ def _is(count: int, verb: str) -> str:
     return f"{verb}s" if count == 1 else verb
 
 
-def describe_leak_alert(leaks: int, first_s: float) -> Alert:
-    """``first_s``: when the first answer with a leak ended, in seconds since the start."""
+def describe_leak_alert(leaks: int, first_s: float, *, has_evidence: bool) -> Alert:
+    """``first_s``: when the first answer with a leak ended, in seconds since the start.
+    ``has_evidence``: it can be replayed after the run."""
     verb = "contains" if leaks == 1 else "contain"
+    advice = f". Reproduce it after the run: {REPRODUCE_COMMAND}" if has_evidence else ""
     return Alert(
         LEAK,
         BAD,
         f"{format_count(leaks, 'answer')} {verb} the session marker of another session, since "
-        f"{format_clock(first_s)}",
+        f"{format_clock(first_s)}{advice}",
         round(first_s, 2),
     )
 

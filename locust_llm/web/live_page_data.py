@@ -332,7 +332,12 @@ class RunView:
             found.append(Alert(RUN_ENDS, BAD, f"The run ends: {control.failure}"))
         tally = control.store.answer_tally
         if tally is not None and tally.first_leak_s is not None:
-            found.append(describe_leak_alert(tally.isolation.all_leaks, tally.first_leak_s))
+            isolation = tally.isolation
+            found.append(
+                describe_leak_alert(
+                    isolation.all_leaks, tally.first_leak_s, has_evidence=bool(isolation.leaks)
+                )
+            )
         processes = control.processes()
         losses = control.losses.lost_workers
         of = len(processes) + len(losses)

@@ -74,6 +74,7 @@ DEPENDS: Final[dict[str, tuple[str, ...]]] = {
     "warmup_prefill_concurrency_ramp_duration": ("warmup_prefill_concurrency",),
     "request_cancellation_delay": ("request_cancellation_rate",),
     "keep_text": ("check_answers",),
+    "mark_replayed": (DATASET_FIELD,),
     **dict.fromkeys(
         (
             "fixed_schedule",

@@ -39,7 +39,7 @@ def make_sessions(
     markers: SessionMarkers | None = None,
 ) -> ConversationSource:
     """``pause`` runs between two pieces of work that would hold up the event loop. ``markers`` are
-    for synthetic prompts: those of a file are sent as they are."""
+    for synthetic prompts: those of a file are sent as they are, unless the user asks."""
     settings = order.settings
     return ConversationSource(
         prompts,
@@ -49,5 +49,5 @@ def make_sessions(
         worker=order.worker,
         models=parse_model_mix(settings.model_mix) if settings.model_mix else None,
         parts=MediaStore(settings.input_file, pause=pause).parts if settings.input_file else None,
-        markers=None if settings.input_file else markers,
+        markers=markers if settings.mark_replayed or not settings.input_file else None,
     )

@@ -93,8 +93,8 @@ class Conversation:
 
         ``delay_ms``: mean and standard deviation of the think time (normal, cut at 0), for turns
         whose file has none. ``model``: the model of all turns; None: the run's model. ``parts``
-        makes the content of images and audio that a row names. ``markers`` ends synthetic prompts
-        with the session's marker.
+        makes the content of images and audio that a row names. ``markers`` ends prompts with the
+        session's marker, those of ``item`` too.
         """
         self.id, self.model, self._parts = id, model, parts
         self.marked = MarkedSession(markers)
@@ -229,27 +229,37 @@ class Conversation:
         self._shared = None
         if turn.messages is not None:
             salt = prompts.salt if first or turn.whole else ""
-            self._extend(history, add_salt(turn.messages, salt) if salt else turn.messages)
-            history.count(turn.input_tokens)
+            messages = add_salt(turn.messages, salt) if salt else turn.messages
+            self._add_replayed(history, turn, messages, first=first)
         elif turn.input_tokens is None:
             self._add_synthetic(history, first=False)
+        elif turn.prefix is None:
+            text = prompts.text(turn.input_tokens, turn.hash_ids, block_tokens=turn.block_tokens)
+            user = {"role": "user", "content": text}
+            self._add_replayed(history, turn, [user], first=first)
         else:
-            if turn.prefix is None:
-                text = prompts.text(
-                    turn.input_tokens, turn.hash_ids, block_tokens=turn.block_tokens
-                )
-            else:
-                tokens, (number, common) = turn.input_tokens, turn.prefix
-                (text, shared), self._asks_marker = self.marked.draw(
-                    lambda ending: prompts.reused(tokens, number, common, ending), first=first
-                )
-                self._shared = number, shared
+            tokens, (number, common) = turn.input_tokens, turn.prefix
+            (text, shared), self._asks_marker = self.marked.draw(
+                lambda ending: prompts.reused(tokens, number, common, ending), first=first
+            )
+            self._shared = number, shared
             history.messages.append({"role": "user", "content": text})
             history.count(turn.input_tokens)
         if turn.media and self._parts is not None:
             last = history.messages[-1]
             content = append_media_parts(last.get("content"), self._parts(turn.media))
             history.messages = [*history.messages[:-1], {**last, "content": content}]
+
+    def _add_replayed(
+        self, history: _History, turn: Turn, messages: list[Message], first: bool
+    ) -> None:
+        """Add recorded messages, with the session's marker where the user asked for it."""
+        marked = self.marked.mark_messages(messages, first=first or turn.whole)
+        self._asks_marker = marked.asked
+        self._extend(history, marked.messages)
+        history.count(turn.input_tokens)
+        if marked.added:
+            history.count(self._prompts.count_ending_tokens(marked.added))
 
     def _extend(self, history: _History, messages: list[Message]) -> None:
         """Add messages. A system message of the file joins the shared one, as most chat templates

@@ -1,18 +1,26 @@
-"""Marked session: the synthetic prompts of one session, which end with its marker.
+"""Marked session: the prompts of one session, the first of which ends with its marker.
 
-The marker stands at the end of the first prompt, behind all that prompts share, and within the
-length that was drawn. So a prefix cache finds as much as without it.
+In a synthetic prompt the marker stands behind all that prompts share, and within the length that was
+drawn. So a prefix cache finds as much as without it. A replayed prompt is longer by the marker.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from .synthetic_prompts import BEFORE_ENDING
 
 T = TypeVar("T", bound=tuple[Any, ...])
+
+
+Message = dict[str, Any]
 
 
 class SessionMarker(Protocol):
     @property
     def number(self) -> int: ...
+
+    @property
+    def sentence(self) -> str: ...
 
 
 class SessionMarkers(Protocol):
@@ -23,6 +31,16 @@ class SessionMarkers(Protocol):
 
     def end_prompt(self, marker: Any, *, first: bool) -> tuple[str, bool]:
         """(the end of a prompt, whether it asks the model to repeat the marker)."""
+
+
+class MarkedMessages(NamedTuple):
+    """Replayed messages with the marker of their session."""
+
+    messages: list[Message]
+    added: str = ""
+    """What was added to their texts."""
+    asked: bool = False
+    """They ask the model to repeat the marker."""
 
 
 class MarkedSession:
@@ -58,3 +76,42 @@ class MarkedSession:
         if first and fits:
             self._marker = marker
         return drawn, asked and fits
+
+    def mark_messages(self, messages: list[Message], *, first: bool) -> MarkedMessages:
+        """Replayed messages with the marker. ``first``: they begin the conversation, so the first
+        message of the user brings the marker.
+
+        The last message asks for it, if it is the user's. A session that begins without a text of
+        the user has no marker.
+        """
+        if self._markers is None or (self._marker is None and not first):
+            return MarkedMessages(messages)
+        places = [number for number, message in enumerate(messages) if _is_users_text(message)]
+        if first and not places:
+            return MarkedMessages(messages)
+        if self._marker is None:
+            self._marker = self._markers.make()
+        marked = [*messages]
+        added = list[str]()
+        if first:
+            added.append(self._marker.sentence)
+            marked[places[0]] = _end_message(marked[places[0]], self._marker.sentence)
+        asked = False
+        if places and places[-1] == len(marked) - 1:
+            ending, asked = self._markers.end_prompt(self._marker, first=False)
+            if asked:
+                added.append(ending)
+                marked[-1] = _end_message(marked[-1], ending)
+        return MarkedMessages(marked, " ".join(added), asked)
+
+
+def _is_users_text(message: Message) -> bool:
+    return message.get("role") == "user" and isinstance(message.get("content"), str | list)
+
+
+def _end_message(message: Message, ending: str) -> Message:
+    """A copy of the message with this last sentence."""
+    content = message["content"]
+    if isinstance(content, str):
+        return {**message, "content": f"{content}{BEFORE_ENDING}{ending}"}
+    return {**message, "content": [*content, {"type": "text", "text": ending}]}

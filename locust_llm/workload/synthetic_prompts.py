@@ -214,7 +214,7 @@ class Prompts:
         """
         wanted = tokens - self._template
         if ending:
-            of_ending = self._count_ending(ending)
+            of_ending = self.count_ending_tokens(ending)
             if wanted - prefix[1] - of_ending < self.lengths.tokens_a_word:
                 return self.text(tokens, hash_ids, prefix, block_tokens)
             own = self.text(round(tokens - of_ending), hash_ids, prefix, block_tokens)
@@ -258,7 +258,7 @@ class Prompts:
             return self.tokenizer.count(text)
         return len(text.split()) * self.lengths.tokens_a_word
 
-    def _count_ending(self, ending: str) -> float:
+    def count_ending_tokens(self, ending: str) -> float:
         if self.tokenizer is not None:
             return self.tokenizer.count(f"{BEFORE_ENDING}{ending}")
         return self.lengths.count_ending(ending)

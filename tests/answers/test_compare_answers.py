@@ -117,6 +117,16 @@ def test_reasoning_without_logprobs_has_an_unknown_margin() -> None:
     assert (found.size, found.at_character) == (UNKNOWN, 0)
 
 
+def test_reasoning_of_one_answer_alone_without_logprobs_has_an_unknown_margin() -> None:
+    """The tokens are the text's, and equal: they say nothing of the reasoning."""
+    chosen = [("one", 2.0), (" two", 3.0)]
+    without, reasoned = joined(*chosen), joined(*chosen, reasoning="one")
+    for idle, other in ((without, reasoned), (reasoned, without)):
+        found = compare_answers(idle, other)
+        assert found is not None
+        assert (found.size, found.margin) == (UNKNOWN, None)
+
+
 def test_tool_calls_and_finish_reasons_are_compared() -> None:
     paris = answer(tool_calls=(AnswerToolCall("get_weather", '{"city": "Paris"}'),))
     rome = answer(tool_calls=(AnswerToolCall("get_weather", '{"city": "Rome"}'),))

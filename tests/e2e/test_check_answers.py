@@ -320,6 +320,25 @@ def test_what_is_replayed_is_sent_byte_by_byte_as_without_the_option(
     assert all(checks_of(record).searched for record in made)
 
 
+@pytest.mark.parametrize("kind", [pytest.param("dataset", marks=slow), "trace"])
+def test_what_is_replayed_is_marked_on_request_and_leaks_are_found(
+    tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    path = request.getfixturevalue(kind)
+    words = ["--input-file", str(path), "--random-seed", "1", "--mark-replayed"]
+    if kind == "trace":
+        words += ["--custom-dataset-type", "mooncake_trace", "--fixed-schedule"]
+    with leaking(leak_every=4) as server:
+        made = run_checked(server, tmp_path / "out", *words)
+    assert len(made) == 8
+    assert len({checks_of(record).marker for record in made}) == 8
+    assert all(server.codes.values())
+    assert len(server.leaks) >= 1
+    assert_only_planted_leaks_found(server, made)
+    run_facts = json.loads((tmp_path / "out" / "run.json").read_bytes())
+    assert run_facts["answers"]["marked"]["replayed"] is True
+
+
 def test_without_the_option_there_is_nothing_of_it(tmp_path: Path) -> None:
     with leaking(leak_every=2) as server:
         words = (*SHORT, *USERS, "--request-count", "8")

@@ -313,6 +313,7 @@ def test_the_checks_of_answers_are_shown_while_the_load_is_on(
     run = watched("--check-answers", "--processes", "2", quirks=WRONG, run_time="60s")
     said = run.alert(r"\d+ answers? contains? the session marker of another session, since 0:\d\d")
     assert "Show" in said
+    assert "locust-llm verify reproduce DIR" in said
     until(lambda: re.match(r"\d+, the first at 0:\d\d", read_answers(run)["Leaks"]), 20)
     until(lambda: re.match(r"\d+ of \d+", read_answers(run)["Differ under load"]), 30)
     before = read_answers(run)

@@ -200,7 +200,7 @@ def test_the_worst_comes_first() -> None:
     warning = Alert(CLIENT, WARN, "b")
     rule = Alert(RULE, BAD, "c")
     server = Alert(SERVER, BAD, "d")
-    leak = describe_leak_alert(1, 12.0)
+    leak = describe_leak_alert(1, 12.0, has_evidence=True)
     assert order_alerts([past, warning, rule, server, leak]) == [leak, server, rule, warning, past]
 
 
@@ -212,4 +212,9 @@ def test_the_worst_comes_first() -> None:
     ],
 )
 def test_a_leak_is_said_with_its_count_and_since_when(leaks: int, sentence: str) -> None:
-    assert describe_leak_alert(leaks, 72.004) == Alert(LEAK, BAD, sentence, 72.0)
+    found = describe_leak_alert(leaks, 72.004, has_evidence=False)
+    assert found == Alert(LEAK, BAD, sentence, 72.0)
+    found = describe_leak_alert(leaks, 72.004, has_evidence=True)
+    assert found.text == (
+        f"{sentence}. Reproduce it after the run: locust-llm verify reproduce DIR"
+    )

@@ -127,6 +127,95 @@ def test_replayed_sessions_stay_as_they_are() -> None:
         assert texts[0] == texts[1]
 
 
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def test_a_replayed_session_is_marked_on_request_and_else_unchanged() -> None:
+    """The first message of the user has the marker, and a last one asks for it, one time in five."""
+    rows = [
+        Turn(messages=[{"role": "system", "content": "s"}, user("one")], input_tokens=9, row=1),
+        *(Turn(messages=[user(f"next {n}")], input_tokens=9, row=1) for n in range(9)),
+    ]
+    item = DatasetSession(id="a", turns=tuple(rows), row=1)
+    talk = ConversationSource(make_prompts(), seed=1, markers=MarkerKey(KEY)).begin(item)
+    asked = 0
+    for number in range(10):
+        request = talk.next()
+        assert request is not None
+        asked += request.asked
+        text = contents(request)[-1]
+        ending = f"\n\n{ASK_SENTENCE}" if request.asked else ""
+        if number:
+            assert text == f"next {number - 1}{ending}"
+        else:
+            assert talk.marked.number == 0
+            assert text == f"one\n\n{MarkerKey(KEY).make().sentence}{ending}"
+        talk.add_answer("fine", 1)
+    assert asked == 2
+    assert request is not None
+    # a token a word: ten turns, nine answers, the marker, and two sentences that ask for it
+    assert request.input_tokens == 90 + 9 + CODE_WORDS + 2 * ASK_WORDS
+
+
+def test_a_row_with_the_whole_conversation_has_the_marker_where_the_row_before_had_it() -> None:
+    """So a prefix cache finds the conversation again."""
+    history = [user("one"), {"role": "assistant", "content": "1"}, user("two")]
+    turns = tuple(Turn(messages=history[: 2 * n + 1], whole=True, row=1) for n in range(2))
+    item = DatasetSession(id="a", turns=turns, row=1)
+    talk = ConversationSource(make_prompts(), seed=1, markers=MarkerKey(KEY)).begin(item)
+    requests = []
+    for _ in turns:
+        requests.append(talk.next())
+        talk.add_answer("fine", 1)
+    first, second = map(contents, requests)
+    assert second[0].startswith("one\n\nSession code: ")
+    assert first[0].startswith(second[0])
+    assert second[1] == "1"
+    assert second[2].startswith("two")
+    assert MarkerKey(KEY).find(second[2]) == []
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "tool", "content": "7", "tool_call_id": "a"}],
+        [{"role": "user", "content": None}],
+        [],
+    ],
+)
+def test_a_session_that_begins_without_a_text_of_the_user_has_no_marker(
+    messages: list[dict[str, Any]],
+) -> None:
+    marked = MarkedSession(MarkerKey(KEY))
+    assert marked.mark_messages(messages, first=True) == (messages, "", False)
+    assert marked.mark_messages([user("later")], first=False).added == ""
+    assert marked.number is None
+
+
+def test_what_was_read_from_a_file_is_not_changed_in_place() -> None:
+    """Its rows are sent again. Parts get one more part; a tool's answer is not asked."""
+    parts = [{"type": "text", "text": "one"}]
+    messages = [user(parts), {"role": "tool", "content": "7", "tool_call_id": "a"}]
+    marked = MarkedSession(MarkerKey(KEY)).mark_messages(messages, first=True)
+    assert messages == [user([{"type": "text", "text": "one"}]), messages[1]]
+    sentence = MarkerKey(KEY).make().sentence
+    assert marked == (
+        [user([*parts, {"type": "text", "text": sentence}]), messages[1]],
+        sentence,
+        False,
+    )
+
+
+def test_a_trace_of_lengths_is_marked_behind_its_blocks() -> None:
+    turn = Turn(input_tokens=50, hash_ids=(1,), row=1, output_tokens=5)
+    item = DatasetSession(id="a", turns=(turn,), row=1)
+    plain = contents(ConversationSource(make_prompts(), seed=1).begin(item).next())
+    talk = ConversationSource(make_prompts(), seed=1, markers=MarkerKey(KEY)).begin(item)
+    (text,) = contents(talk.next())
+    assert text.startswith(f"{plain[0]}\n\nSession code: ")
+
+
 def test_two_sessions_have_two_markers_and_a_session_keeps_its_own() -> None:
     key = MarkerKey(KEY)
     prompts = make_prompts()

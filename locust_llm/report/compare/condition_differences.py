@@ -173,7 +173,9 @@ def _prompts(s: Settings) -> str:
                 f"{s.session_turns_mean:g} turns" if s.session_turns_mean != 1 else "",
                 "state on the server" if s.responses_state == "server" else "",
                 f"more fields {s.extra_inputs}" if s.extra_inputs else "",
-                "session markers" if s.check_answers and not s.input_file else "",
+                "session markers"
+                if s.check_answers and (s.mark_replayed or not s.input_file)
+                else "",
             ),
         )
     )

@@ -11,12 +11,13 @@ from locust_llm.answers.mismatch_rates import (
     MismatchRate,
     find_rate,
 )
-from locust_llm.records.answer_fault import ANSWER_FAULTS_FILE
+from locust_llm.records.answer_fault import ANSWER_FAULTS_FILE, REPRODUCE_COMMAND
 from locust_llm.report.answer_results import (
     FIRST_DIFFERENCE,
     LEAST_SENSITIVITY,
     AnswerIsolation,
     AnswersUnderLoad,
+    MarkedPrompts,
     ReferenceComparison,
     ShownDifference,
     describe_foreign_markers,
@@ -91,7 +92,25 @@ def format_answers_line(found: AnswersUnderLoad) -> str:
     if references is not None:
         sentences.append(describe_references(references))
         sentences.append(describe_faults(references.faults, "Reference answers"))
+    if isolation.has_evidence:
+        sentences.append(f"Reproduce it: {REPRODUCE_COMMAND}.")
     return " ".join(filter(None, sentences))
+
+
+def describe_marked_prompts(marked: MarkedPrompts) -> str:
+    """What markers change in the length of prompts and in cache hits."""
+    length = ""
+    if marked.marker_tokens is not None:
+        length = f" of {format_brief(marked.marker_tokens, digits=2)} tokens"
+    if marked.replayed:
+        change = f"A marker{length} lengthens a replayed prompt, and what follows it is shared"
+        change += " within its session alone"
+    else:
+        change = f"A marker{length} is part of the requested length, and follows what prompts share"
+    if marked.cached_share is None:
+        return f"{change}."
+    cached = _percent(marked.cached_share)
+    return f"{change}. The server had {cached} of the tokens of these prompts in its cache."
 
 
 def _count_near_ties(rate: MismatchRate) -> str:
@@ -115,11 +134,13 @@ def make_answers_blocks(found: AnswersUnderLoad) -> Iterator[Block]:
         f"Own marker repeated: in {isolation.asked_repeated:,} of {isolation.asked:,} answers that "
         f"were asked for it, and in {isolation.repeated:,} of {isolation.marked:,} in all."
     )
+    if found.marked is not None:
+        yield TextBlock(describe_marked_prompts(found.marked))
     yield from _make_fault_blocks(isolation, references)
-    if isolation.all_leaks or isolation.faults:
+    if isolation.has_evidence:
         yield TextBlock(
             f"{ANSWER_FAULTS_FILE} has wrong answers with their requests and the requests that "
-            "overlapped with them."
+            f"overlapped with them. Reproduce them: {REPRODUCE_COMMAND}."
         )
     if references is not None:
         yield from _make_reference_blocks(references)

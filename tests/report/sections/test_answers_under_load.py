@@ -26,19 +26,22 @@ from locust_llm.records.reference_answers_file import (
     REFERENCE_ANSWERS,
     format_reference_answer,
 )
-from locust_llm.records.run_facts import Stage
+from locust_llm.records.run_facts import Run, Stage
 from locust_llm.report.answer_results import (
     AnswerIsolation,
     AnswersUnderLoad,
     IsolationCounts,
+    MarkedPrompts,
     compare_references,
     measure_isolation,
+    measure_marked_prompts,
     select_answers,
 )
 from locust_llm.report.console_summary import format_ending
 from locust_llm.report.document_blocks import TableBlock, TextBlock
 from locust_llm.report.sections.answers_under_load import (
     describe_leaks,
+    describe_marked_prompts,
     describe_references,
     format_answers_line,
     make_answers_blocks,
@@ -264,6 +267,81 @@ def test_faults_of_reference_answers_are_named() -> None:
     assert found.faults == {"id_switched": 1, "prompt_tokens_differ": 1, "lost_delta": 1}
     line = format_answers_line(AnswersUnderLoad(isolation=isolation(), references=found))
     assert "Reference answers with faults: id_switched in 1, prompt_tokens_differ in 1" in line
+
+
+@pytest.mark.parametrize(
+    ("counts", "has_evidence"),
+    [
+        ({}, False),
+        ({"leaks": 1}, True),
+        ({"faults": {"wrong_usage": 1}}, True),
+        ({"faults": {"duplicate_id": 2}}, False),  # shows only among all answers
+        ({"reference_leaks": 1}, False),  # no worker sent this request
+    ],
+)
+def test_a_wrong_answer_that_was_written_down_can_be_reproduced(
+    counts: dict[str, Any], has_evidence: bool
+) -> None:
+    found = AnswersUnderLoad(isolation=isolation(**counts))
+    assert found.isolation.has_evidence == has_evidence
+    line = format_answers_line(found)
+    assert line.endswith("Reproduce it: locust-llm verify reproduce DIR.") == has_evidence
+    texts = [block.text for block in make_answers_blocks(found) if isinstance(block, TextBlock)]
+    said = "overlapped with them. Reproduce them: locust-llm verify reproduce DIR."
+    assert any(text.endswith(said) for text in texts) == has_evidence
+
+
+def measured_run(marker_tokens: float) -> Run:
+    run = a_run(check_answers=True)
+    known = {name: getattr(run, name) for name in run.__struct_fields__}
+    return type(run)(**known | {"marker_tokens": marker_tokens})
+
+
+def test_the_length_of_markers_and_the_cached_share_of_their_prompts_are_measured() -> None:
+    """50 of 200 tokens were cached. A prompt without a marker, and one without the count, do not
+    count."""
+    marked = AnswerChecks(marker=1, searched=True)
+    records = [
+        answered(1.0, input_tokens=100, cached_tokens=40, answer=marked),
+        answered(1.0, input_tokens=100, cached_tokens=10, answer=marked),
+        answered(1.0, input_tokens=100, cached_tokens=None, answer=marked),
+        answered(1.0, input_tokens=100, cached_tokens=99, answer=AnswerChecks(searched=True)),
+    ]
+    run = measured_run(16.75)
+    found = measure_marked_prompts(records, run)
+    assert found == MarkedPrompts(marker_tokens=16.75, replayed=False, cached_share=0.25)
+    assert measure_marked_prompts(records[3:], run) is None
+    assert measure_marked_prompts(records[2:], run) == MarkedPrompts(
+        marker_tokens=16.75, replayed=False, cached_share=None
+    )
+
+
+@pytest.mark.parametrize(
+    ("tokens", "replayed", "share", "sentence"),
+    [
+        (
+            16.75, False, 0.25,
+            "A marker of 17 tokens is part of the requested length, and follows what prompts share. "
+            "The server had 25% of the tokens of these prompts in its cache.",
+        ),
+        (
+            None, False, None,
+            "A marker is part of the requested length, and follows what prompts share.",
+        ),
+        (
+            17.0, True, None,
+            "A marker of 17 tokens lengthens a replayed prompt, and what follows it is shared "
+            "within its session alone.",
+        ),
+    ],
+)  # fmt: skip
+def test_what_markers_change_is_said(
+    tokens: float | None, replayed: bool, share: float | None, sentence: str
+) -> None:
+    marked = MarkedPrompts(marker_tokens=tokens, replayed=replayed, cached_share=share)
+    assert describe_marked_prompts(marked) == sentence
+    blocks = [*make_answers_blocks(AnswersUnderLoad(isolation=isolation(), marked=marked))]
+    assert sentence in [block.text for block in blocks if isinstance(block, TextBlock)]
 
 
 def test_a_stage_has_the_idle_answers_and_its_own() -> None:
