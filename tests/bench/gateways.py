@@ -296,7 +296,7 @@ def write_head(
 ) -> str:
     """The table of what was measured, where and when."""
     ended = datetime.now(UTC)
-    command = " ".join(make_command(options, {}, Path("DIR"))[1:])
+    command = " ".join(make_command(options, {}, Path("DIR"))[3:])
     rows = {
         "date": f"{began:%Y-%m-%d}, {began:%H:%M} to {ended:%H:%M} UTC",
         "machine": f"{machine}; client, upstream and gateways share it; load average "
@@ -304,7 +304,7 @@ def write_head(
         "gateways": read_versions(),
         "commit": read_commit(),
         "runs": f"{options.runs}, each over all four, block by block in turn",
-        "repeat it with": f"`make bench-gateways`, which runs `{command}`",
+        "repeat it with": f"`make bench-gateways`, which runs `locust-llm {command}` with the four gateways",
     }
     return "\n".join(["| | |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows.items())])
 

@@ -27,6 +27,7 @@ from locust_llm.client.tls_settings import find_trusted_certificates
 from locust_llm.exit_status import ENDING_SIGNALS, fail
 from locust_llm.gate.gate import Gate
 from locust_llm.lab.canary.canary_arithmetic import CanaryRound, measure_round
+from locust_llm.lab.duration_option import make_duration_reader
 from locust_llm.lab.probe.prefill_costs import prefill_cost_per_token_s
 from locust_llm.locust_adapter.command_line_parser import add_access_options, read_access_options
 from locust_llm.locust_adapter.option_names_of_other_tools import unknown_options
@@ -70,7 +71,7 @@ INPUT_TOKENS: Final = 48
 """Each prompt has enough tokens for a number of its own, so that no cache contains it."""
 TIMEOUT_S: Final = 120.0
 STREAMS: Final = tuple(name for name, protocol in PROTOCOLS.items() if protocol.streams)
-UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
+parse_canary_duration: Final = make_duration_reader("1s", "744h")
 
 
 class Canary:
@@ -252,20 +253,6 @@ def _serve(session: CanarySession, address: str) -> None:
         start_http_server(port, host, registry)
     except OSError as error:
         raise ValueError(explain_unopened_port(address, error)) from None
-
-
-def parse_canary_duration(text: str) -> float:
-    """Parses ``20s``, ``5m``, ``1h`` or ``20`` into seconds, from one second to 31 days."""
-    unit = text[-1:] if text[-1:] in UNITS else ""
-    try:
-        value = float(text.removesuffix(unit)) * UNITS[unit or "s"]
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"takes a time such as 20s, 5m or 1h, got {text}"
-        ) from None
-    if not 1 <= value <= 31 * 86_400:
-        raise argparse.ArgumentTypeError(f"must be from 1s to 31 days, got {text}")
-    return value
 
 
 def _parse_tokens(text: str) -> int:

@@ -18,7 +18,8 @@ from .cancel_delay import (
     CancelDelay,
     measure_cancel_delay,
 )
-from .trial_request import LOG_WAIT_S, Trial, TrialAddress, send_trials
+from .gateway_client import GatewayAddress
+from .trial_request import LOG_WAIT_S, Trial, send_trials
 from .upstream_log import ReadLog, UpstreamRequest
 from .upstream_script import UpstreamScript
 
@@ -46,7 +47,7 @@ def make_cancel_trial(
 
 
 def run_cancel_trials(
-    address: TrialAddress,
+    address: GatewayAddress,
     read_log: ReadLog,
     run: str,
     trials: int = TRIALS,

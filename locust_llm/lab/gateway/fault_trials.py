@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 
 import gevent
 
+from .gateway_client import GatewayAddress
 from .hidden_failures import STREAMED, WHOLE, FaultVerdict, Sighting, judge_fault
 from .trial_request import (
     Trial,
-    TrialAddress,
     TrialAnswer,
     add_requests,
     send_trial,
@@ -80,8 +80,8 @@ def list_planned_faults() -> Iterator[PlannedFault]:
 
 
 def run_fault_trials(
-    direct: TrialAddress,
-    through: TrialAddress,
+    direct: GatewayAddress,
+    through: GatewayAddress,
     read_log: ReadLog,
     run: str,
     planned: Sequence[PlannedFault] | None = None,
@@ -112,7 +112,7 @@ def run_fault_trials(
 
 
 def _see_directly(
-    address: TrialAddress,
+    address: GatewayAddress,
     faults: Sequence[PlannedFault],
     read_log: ReadLog,
     run: str,
@@ -128,7 +128,7 @@ def _split(sightings: Sequence[Sighting], size: int) -> list[list[Sighting]]:
     return [list(sightings[at : at + size]) for at in range(0, len(sightings), size)]
 
 
-def find_patience_s(address: TrialAddress, run: str) -> float:
+def find_patience_s(address: GatewayAddress, run: str) -> float:
     """How long a client waits for a sign of life: several times what good answers take."""
     longest_s = 0.0
     for number in range(WARM_UP):
@@ -138,7 +138,7 @@ def find_patience_s(address: TrialAddress, run: str) -> float:
     return min(SLOWEST_S, max(SILENCE_S, PATIENCE * longest_s))
 
 
-def _wait_until_good(address: TrialAddress, run: str, silence_s: float) -> float | None:
+def _wait_until_good(address: GatewayAddress, run: str, silence_s: float) -> float | None:
     """The seconds until a good request is answered; 0: at once. None: it is not within
     BLOCKED_S."""
     began_at = time.monotonic()

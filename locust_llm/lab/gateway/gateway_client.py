@@ -163,6 +163,35 @@ def _make_tool(kind: str) -> dict[str, Any]:
     return {"name": TOOL["name"], "description": TOOL["description"], "input_schema": schema}
 
 
+def make_headers_of_request(
+    address: GatewayAddress,
+    kind: str,
+    script: UpstreamScript,
+    *,
+    stream: bool = True,
+    headers: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """All but Content-Length. ``headers`` replace those of the address."""
+    lines = {
+        "Host": urlsplit(address.url).netloc.rpartition("@")[2],
+        "Content-Type": "application/json",
+        "Accept": "text/event-stream" if stream else "application/json",
+        "Accept-Encoding": "gzip" if "gzip" in script.features else "identity",
+        "User-Agent": "locust-llm-gateway",
+    }
+    if kind == "messages":
+        lines["anthropic-version"] = "2023-06-01"
+    return merge_headers(lines, dict(address.headers), headers or {})
+
+
+def merge_headers(*groups: Mapping[str, str]) -> dict[str, str]:
+    """Later ones replace earlier ones of the same name, in whatever case it is written."""
+    merged = dict[str, tuple[str, str]]()
+    for group in groups:
+        merged |= {name.lower(): (name, value) for name, value in group.items()}
+    return dict(merged.values())
+
+
 def write_request(
     address: GatewayAddress,
     kind: str,
@@ -175,17 +204,7 @@ def write_request(
     body = msgspec.json.encode(make_body(kind, script, stream=stream, model=address.model))
     url = urlsplit(join_server_url(address.url, API_PATHS[kind]))
     path = f"{url.path}?{url.query}" if url.query else url.path
-    lines = {
-        "Host": url.netloc.rpartition("@")[2],
-        "Content-Type": "application/json",
-        "Accept": "text/event-stream" if stream else "application/json",
-        "Accept-Encoding": "gzip" if "gzip" in script.features else "identity",
-        "User-Agent": "locust-llm-gateway",
-    }
-    if kind == "messages":
-        lines["anthropic-version"] = "2023-06-01"
-    lines |= dict(address.headers)
-    lines |= dict(headers or {})
+    lines = make_headers_of_request(address, kind, script, stream=stream, headers=headers)
     lines["Content-Length"] = str(len(body))
     head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
     return f"POST {path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body

@@ -26,6 +26,7 @@ from locust_llm.client.request_exchange import UserConnection
 from locust_llm.client.tls_settings import find_trusted_certificates
 from locust_llm.exit_status import BY_RULES, ExitStatus, fail, worst_exit_status
 from locust_llm.files.json_file import replace_file
+from locust_llm.lab.duration_option import make_duration_reader
 from locust_llm.locust_adapter.command_line_parser import add_access_options, read_access_options
 from locust_llm.locust_adapter.option_names_of_other_tools import unknown_options
 from locust_llm.records.outcomes import OK
@@ -40,7 +41,7 @@ from .added_series import measure_series
 from .cancel_trials import run_cancel_trials
 from .change_trials import TRIALS, ChangesFound, run_change_trials
 from .fault_trials import run_fault_trials
-from .gateway_client import DIRECT, Exchange, GatewayAddress, exchange_script, make_address
+from .gateway_client import DIRECT, Exchange, exchange_script, make_address
 from .gateway_page import render_gateway_page
 from .gateway_result import (
     CANCELS,
@@ -58,7 +59,6 @@ from .gateway_rules import GatewayRule, judge_gateway_rules, parse_gateway_rule
 from .gateway_text import format_gateway_table
 from .header_trials import run_death_trial, run_header_trial, run_spread_trials
 from .process_cost import ProcessUse, find_container_pid, read_process_use
-from .trial_request import TrialAddress
 from .upstream_log import UpstreamLog, UpstreamRequest
 from .upstream_process import UpstreamReplicas
 from .upstream_script import UpstreamScript
@@ -79,7 +79,7 @@ LOG_S: Final = 2.0
 LINE_CHARS: Final = 300
 PAGE_NAME: Final = "gateway.html"
 MOST_REPLICAS: Final = 16
-UNITS_S: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+parse_gateway_time: Final = make_duration_reader("1us", "24h")
 CONFIGURE: Final = (
     "point its backend to {url} (deploy/gateway has configurations of nginx, HAProxy, Caddy and "
     "LiteLLM)"
@@ -331,8 +331,8 @@ class GatewayBench:
     def _add_behaviour(self, result: GatewayResult) -> GatewayResult:
         """Failures, cancellations, headers and routing."""
         parts = self._plan.parts
-        direct = self._make_trial_address(self.direct)
-        through = self._make_trial_address(self._through)
+        direct = self.direct
+        through = self._through
         if FAULTS in parts:
             self._tell("failures of the upstream")
             faults = run_fault_trials(direct, through, self._log.read, f"{self._run}-faults")
@@ -353,9 +353,6 @@ class GatewayBench:
                 )
                 result = replace(result, spread=spread, death=death)
         return result
-
-    def _make_trial_address(self, address: GatewayAddress) -> TrialAddress:
-        return TrialAddress(address.url, address.model, dict(address.headers), self._plan.verify)
 
     def _read_use(self) -> ProcessUse | None:
         return None if self._option.pid is None else read_process_use(self._option.pid)
@@ -445,14 +442,6 @@ def _name_folder(name: str) -> str:
 
 
 # -- options ---------------------------------------------------------------------------------------
-
-
-def parse_gateway_time(text: str) -> float:
-    """Parses ``5ms``, ``20s``, ``5m`` or ``20`` (seconds) into seconds."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s|m|h)?", text.strip())
-    if match is None or not 0 < float(match[1]) * UNITS_S[match[2] or "s"] <= 86_400:
-        raise argparse.ArgumentTypeError(f"takes a time such as 5ms, 20s or 5m, got {text}")
-    return float(match[1]) * UNITS_S[match[2] or "s"]
 
 
 def parse_numbers(text: str) -> tuple[float, ...]:

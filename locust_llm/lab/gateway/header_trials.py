@@ -8,6 +8,7 @@ from typing import Final
 import gevent
 from msgspec.structs import replace
 
+from .gateway_client import GatewayAddress, make_headers_of_request, merge_headers
 from .headers_and_routing import (
     TO_CLIENT,
     TO_UPSTREAM,
@@ -20,9 +21,9 @@ from .headers_and_routing import (
 )
 from .hidden_failures import Sighting
 from .trial_request import (
+    ENDPOINT,
     LOG_WAIT_S,
     Trial,
-    TrialAddress,
     TrialAnswer,
     TrialConnection,
     send_trial,
@@ -58,11 +59,11 @@ LATER_S: Final = 5.0
 
 
 def run_header_trial(
-    direct: TrialAddress, through: TrialAddress, read_log: ReadLog, run: str
+    direct: GatewayAddress, through: GatewayAddress, read_log: ReadLog, run: str
 ) -> tuple[HeaderPassage, ...]:
     """Compares what was sent with what reached the upstream, and the response's headers direct and
     through. Empty: the gateway did not forward the request."""
-    sent = {**CLIENT_HEADERS, **through.headers}
+    sent = merge_headers(CLIENT_HEADERS, dict(through.headers))
     answer = _send_until_answered(through, f"{run}-headers", sent)
     own = _send_until_answered(direct, f"{run}-direct", {})
     gevent.sleep(LOG_WAIT_S)
@@ -70,9 +71,10 @@ def run_header_trial(
     reached = next((request for request in read_log() if request.id == identity), None)
     if reached is None:
         return ()
-    common = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+    script = UpstreamScript(id=identity)
+    written = make_headers_of_request(through, ENDPOINT, script, headers=sent)
     # secrets have hashes on both sides, so that none gets into the result
-    before = mask_secrets({**common, **sent}.items())
+    before = mask_secrets(written.items())
     upwards = compare_headers(before, reached.headers, TO_UPSTREAM)
     downwards = compare_headers(
         _name_once(own.headers, own.record.id), _name_once(answer.headers, identity), TO_CLIENT
@@ -81,7 +83,7 @@ def run_header_trial(
 
 
 def _send_until_answered(
-    address: TrialAddress, run: str, headers: Mapping[str, str]
+    address: GatewayAddress, run: str, headers: Mapping[str, str]
 ) -> TrialAnswer:
     """The first good answer, or the last one."""
     for attempt in range(ATTEMPTS):
@@ -97,7 +99,7 @@ def _name_once(headers: Sequence[tuple[str, str]], identity: str) -> list[tuple[
 
 
 def run_spread_trials(
-    address: TrialAddress, replicas: int, run: str, sessions: int = SESSIONS
+    address: GatewayAddress, replicas: int, run: str, sessions: int = SESSIONS
 ) -> tuple[SessionSpread, ...]:
     """Sessions that have a connection of their own, then sessions that name themselves in a
     header on new connections."""
@@ -143,7 +145,7 @@ def _find_replicas(answers: Sequence[TrialAnswer]) -> list[int]:
 
 
 def run_death_trial(
-    address: TrialAddress, replicas: UpstreamReplicas, read_log: ReadLog, run: str
+    address: GatewayAddress, replicas: UpstreamReplicas, read_log: ReadLog, run: str
 ) -> ReplicaDeath:
     """Kills the last replica while it streams, sends short requests for a while, and starts it
     again."""

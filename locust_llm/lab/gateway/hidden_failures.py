@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from locust_llm.records.outcomes import OK
+from locust_llm.text.format import format_count
 
 KEPT: Final = "kept"
 CHANGED: Final = "changed"
@@ -143,17 +144,13 @@ OUTCOME_WORDS: Final = {
 
 def describe_sighting(seen: Sighting) -> str:
     """One line: ``HTTP 502``, ``connection closed after 3 tokens``, ``success: 8 tokens, stop``."""
-    after = f" after {_count_tokens(seen.words)}" if seen.words else ""
+    after = f" after {format_count(seen.words, 'token')}" if seen.words else ""
     if not seen.failed:
-        parts = [_count_tokens(seen.words), seen.finish_reason or "no finish_reason"]
+        parts = [format_count(seen.words, "token"), seen.finish_reason or "no finish_reason"]
         return f"success: {', '.join(parts)}"
     if seen.status is not None and seen.status != 200:
         return f"HTTP {seen.status}{after}"
     return OUTCOME_WORDS.get(seen.outcome, seen.outcome) + after
-
-
-def _count_tokens(words: int) -> str:
-    return f"{words} token{'' if words == 1 else 's'}"
 
 
 def describe_change(direct: Sighting, through: Sighting) -> str:
@@ -176,7 +173,7 @@ def describe_change(direct: Sighting, through: Sighting) -> str:
 
 
 def _describe_usage(tokens: int | None) -> str:
-    return "no usage" if tokens is None else f"usage of {_count_tokens(tokens)}"
+    return "no usage" if tokens is None else f"usage of {format_count(tokens, 'token')}"
 
 
 def count_hidden(verdicts: Sequence[FaultVerdict]) -> int:

@@ -1,7 +1,6 @@
 """Trial request: sends one scripted request to an address, and returns what the client saw of the
 answer."""
 
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -13,38 +12,22 @@ from msgspec.structs import replace
 
 from locust_llm.client.request_bytes import Request
 from locust_llm.client.request_exchange import UserConnection, exchange_request
-from locust_llm.client.requests_bridge import make_target
 from locust_llm.client.response_chunks import Response
 from locust_llm.gate.gate import Gate
-from locust_llm.protocols.protocol_registry import PROTOCOLS
-from locust_llm.protocols.request_body import encode_request_body
 from locust_llm.records.record import Record
-from locust_llm.settings.server_address import join_server_url
 
+from .gateway_client import GatewayAddress, write_request
 from .hidden_failures import Sighting
+from .raw_answer import FIRST_WORD, find_words
 from .upstream_log import ReadLog
-from .upstream_script import UpstreamScript, write_prompt
+from .upstream_script import UpstreamScript
 
-WORD: Final = re.compile(r"\bw(\d+)\.\d{18}\b")
-ORIGIN: Final = re.compile(r"\br\d{18}\.(\d+) ")
-"""Stands before the first word, with the number of the replica."""
 ENDPOINT: Final = "chat"
 AT_ONCE: Final = 16
 """So many trials are under way together."""
 LOG_WAIT_S: Final = 0.5
 """The upstream's log is complete so long after the last answer."""
 Headers = tuple[tuple[str, str], ...]
-
-
-class TrialAddress(NamedTuple):
-    """Where trials go: the upstream itself, or a gateway in front of it."""
-
-    url: str
-    """The server's base, without the path of the API."""
-    model: str
-    headers: Mapping[str, str]
-    """What each request needs there, as a key."""
-    verify: bool | str = True
 
 
 class Trial(NamedTuple):
@@ -88,13 +71,13 @@ class TrialAnswer(NamedTuple):
 
 
 def send_trial(
-    address: TrialAddress, trial: Trial, line: TrialConnection | None = None
+    address: GatewayAddress, trial: Trial, line: TrialConnection | None = None
 ) -> TrialAnswer:
     """Sends it on ``line``, or on a connection of its own."""
     connection = TrialConnection() if line is None else line
     connection.closed_ns = None
     try:
-        record = exchange_request(connection, Gate(), _write_request(address, trial), 0.0)
+        record = exchange_request(connection, Gate(), make_trial_request(address, trial), 0.0)
         return _read_answer(record, connection.stream, connection.closed_ns)
     finally:
         if line is None:
@@ -102,7 +85,7 @@ def send_trial(
 
 
 def send_trials(
-    address: TrialAddress, trials: Sequence[Trial], at_once: int = AT_ONCE
+    address: GatewayAddress, trials: Sequence[Trial], at_once: int = AT_ONCE
 ) -> list[TrialAnswer]:
     """The answers in the order of the trials, of which some are under way together."""
     pool = Pool(at_once)
@@ -113,27 +96,12 @@ def send_trials(
     return list(pool.map(send, trials))
 
 
-def _write_request(address: TrialAddress, trial: Trial) -> Request:
+def make_trial_request(address: GatewayAddress, trial: Trial) -> Request:
     script = trial.script
-    messages = [{"role": "user", "content": write_prompt(script)}]
-    data = encode_request_body(
-        ENDPOINT, address.model, messages, 2 * script.tokens, streaming=trial.streamed
-    )
-    target = make_target(address.url, address.verify, None)
-    headers = {
-        "Host": f"{target.host}:{target.port}",
-        "Content-Type": "application/json",
-        "Accept-Encoding": "identity",
-        "Content-Length": str(len(data)),
-        **address.headers,
-        **trial.headers,
-    }
-    path = "/" + join_server_url(address.url, PROTOCOLS[ENDPOINT].path).split("/", 3)[3]
-    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     longest_s = (script.ttft_ms + script.tokens * script.gap_ms * (1 + script.jitter)) / 1e3
     return Request(
-        target=target,
-        data="\r\n".join((*lines, "", "")).encode("latin-1") + data,
+        target=address.target,
+        data=write_request(address, ENDPOINT, script, stream=trial.streamed, headers=trial.headers),
         labels={"id": script.id},
         timeout_s=longest_s + 2 * trial.silence_s,
         first_token_timeout_s=script.ttft_ms / 1e3 + trial.silence_s if trial.streamed else None,
@@ -154,12 +122,12 @@ def _read_answer(record: Record, stream: Response | None, closed_ns: int | None)
     events = answer.events
     assert events is not None
     seen = _describe(record, text, (*events.ids,), done=answer.done_read is not None)
-    origin = ORIGIN.search(text)
+    origin = FIRST_WORD.search(text.encode())
     return TrialAnswer(
         replace(seen, model=", ".join(events.models)),
         record,
         tuple(stream.frame.items()) if stream.frame.has_headers else (),
-        int(origin[1]) if origin else None,
+        int(origin[2]) if origin else None,
         closed_ns,
     )
 
@@ -169,7 +137,7 @@ def _describe(record: Record, text: str, ids: Sequence[str], *, done: bool) -> S
         outcome=record.outcome,
         status=record.status,
         error=record.error,
-        words=len({int(word[1]) for word in WORD.finditer(text)}),
+        words=len({word.number for word in find_words([(0, text.encode())])}),
         finish_reason=record.finish_reason or "",
         output_tokens=record.output_tokens if record.tokens_from == "usage" else None,
         id_count=len(ids),

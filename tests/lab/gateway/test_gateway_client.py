@@ -13,8 +13,10 @@ from locust_llm.lab.gateway.gateway_client import (
     GatewayAddress,
     exchange_script,
     make_address,
+    merge_headers,
     write_request,
 )
+from locust_llm.lab.gateway.trial_request import Trial, make_trial_request
 from locust_llm.lab.gateway.upstream_log import read_upstream_log
 from locust_llm.lab.gateway.upstream_process import UpstreamReplicas
 from locust_llm.lab.gateway.upstream_script import UpstreamScript
@@ -106,6 +108,21 @@ def test_a_connection_that_the_server_closed_is_replaced(
     assert "Connection refused" in refused.message
     upstream.restart(0)
     assert exchange_script(line, direct, UpstreamScript(id="c")).outcome == OK
+
+
+def test_later_headers_replace_earlier_ones_in_whatever_case() -> None:
+    merged = merge_headers({"Authorization": "a", "X-A": "1"}, {"authorization": "b"}, {})
+    assert merged == {"authorization": "b", "X-A": "1"}
+
+
+def test_the_address_of_an_ipv6_host_is_in_brackets() -> None:
+    address = make_address("a", "http://user:pw@[::1]:4000/v1")
+    trial = Trial(UpstreamScript(id="x"), headers={"x-a": "b"})
+    request = make_trial_request(address, trial)
+    assert request.target.host == "::1"
+    head = request.data.partition(b"\r\n\r\n")[0].split(b"\r\n")
+    assert head[:2] == [b"POST /v1/chat/completions HTTP/1.1", b"Host: [::1]:4000"]
+    assert b"x-a: b" in head
 
 
 def test_the_bytes_of_a_request() -> None:

@@ -13,19 +13,19 @@ from locust_llm.lab.gateway.fault_trials import (
     list_planned_faults,
     run_fault_trials,
 )
+from locust_llm.lab.gateway.gateway_client import GatewayAddress, make_address
 from locust_llm.lab.gateway.header_trials import (
     run_death_trial,
     run_header_trial,
     run_spread_trials,
 )
 from locust_llm.lab.gateway.headers_and_routing import ADDED, CHANGED, DROPPED, TO_CLIENT
-from locust_llm.lab.gateway.trial_request import TrialAddress
 from locust_llm.lab.gateway.upstream_log import ReadLog, read_upstream_log
 from locust_llm.lab.gateway.upstream_process import UpstreamReplicas
 
 
-def at(port: int) -> TrialAddress:
-    return TrialAddress(f"http://127.0.0.1:{port}", "gwbench", {})
+def at(port: int) -> GatewayAddress:
+    return make_address("a", f"http://127.0.0.1:{port}")
 
 
 @pytest.fixture(scope="module")
