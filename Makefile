@@ -177,7 +177,7 @@ bench-gateway: $(VENV)/.installed-tests  ## the added time that the gateway benc
 	PYTHONPATH=tests $(BIN)/python tests/bench/gateway.py
 
 bench-gateways: $(VENV)/.installed-tests  ## nginx, HAProxy, Caddy and LiteLLM (REAL_SERVERS_HOME) in one series, three times; 16 minutes on an idle machine
-	PYTHONPATH=tests $(BIN)/python tests/bench/gateways.py
+	PYTHONPATH=tests $(BIN)/python tests/bench/gateways.py --page
 
 bench-media: $(VENV)/.installed-tests  ## do requests with 4 MB of pictures leave on time
 	$(BIN)/python tests/bench/media.py

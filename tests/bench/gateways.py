@@ -47,6 +47,9 @@ COSTS: Final[dict[str, Callable[[AddedLevel], float | None]]] = {
     "CPU per request, ms": lambda level: level.cpu_ms_per_request,
     "memory, MB": lambda level: level.memory_mb,
 }
+BEGIN: Final = "<!-- made by `make bench-gateways`: begin -->"
+END: Final = "<!-- made by `make bench-gateways`: end -->"
+PAGE: Final = Path(__file__).parents[2] / "benchmarks" / "gateways.md"
 FEW: Final = 3
 """Names of fields and headers that a cell shows."""
 Runs = Sequence[GatewayResult]
@@ -143,6 +146,10 @@ def list_added_rows(results: dict[str, list[GatewayResult]]) -> Iterator[tuple[s
                 ]
                 if {*cells} != {"not measured"}:
                     yield f"{what}, {load}, {percentile}", cells
+        errors = [
+            format_runs(_find_error(result, load) for result in runs) for runs in results.values()
+        ]
+        yield f"error of one value, {load}", errors
 
 
 def list_cost_rows(results: dict[str, list[GatewayResult]]) -> Iterator[tuple[str, list[str]]]:
@@ -183,6 +190,14 @@ def _find_ms(result: GatewayResult, load: str, quantity: str, percentile: str) -
     if added is None:
         return None
     return added.p50_ms if percentile == "p50" else added.p99_ms
+
+
+def _find_error(result: GatewayResult, load: str) -> float | None:
+    level = _find_load(result, load)
+    added = () if level is None else level.added
+    if load == ALONE:
+        added = result.without_load
+    return max((one.error_ms for one in added), default=None)
 
 
 def list_fault_rows(results: dict[str, list[GatewayResult]]) -> Iterator[tuple[str, list[str]]]:
@@ -302,11 +317,21 @@ def write_head(
         "machine": f"{machine}; client, upstream and gateways share it; load average "
         f"{loads[0]:.1f} before and {loads[1]:.1f} behind",
         "gateways": read_versions(),
-        "commit": read_commit(),
-        "runs": f"{options.runs}, each over all four, block by block in turn",
+        "commit that recorded it": f"`{read_commit()}`",
+        "values": f"the median of {options.runs} runs, each over all four block by block in turn, and "
+        "the range of the runs",
         "repeat it with": f"`make bench-gateways`, which runs `locust-llm {command}` with the four gateways",
     }
     return "\n".join(["| | |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows.items())])
+
+
+def put_into_page(page: str, text: str) -> str:
+    """The page with this text in the place of the earlier series."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, behind = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page has no place for the series: {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n{text}\n{END}{behind}"
 
 
 def main() -> int:
@@ -317,6 +342,7 @@ def main() -> int:
     parser.add_argument("--rates", default="50")
     parser.add_argument("--port", type=int, default=9000, help="of the upstream (default: 9000)")
     parser.add_argument("--out", type=Path, default=Path("reports") / "gateways")
+    parser.add_argument("--page", action="store_true", help="put the tables into the page")
     parser.add_argument("--tables", action="store_true", help="of runs that --out has already")
     options = parser.parse_args()
     if options.tables:
@@ -337,6 +363,8 @@ def main() -> int:
     text = f"{head}\n\n{write_tables(results)}"
     (options.out / "tables.md").write_text(text, "utf-8")
     print(text)
+    if options.page:
+        PAGE.write_text(put_into_page(PAGE.read_text("utf-8"), text), "utf-8")
     return 0
 
 

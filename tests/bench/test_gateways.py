@@ -1,6 +1,7 @@
 """The tables of several runs over several gateways, from results that a pencil can follow."""
 
-from gateways import format_runs, write_tables
+import pytest
+from gateways import BEGIN, END, PAGE, format_runs, put_into_page, write_tables
 from msgspec.structs import replace
 
 from locust_llm.lab.gateway.cancel_delay import BEFORE_FIRST, CancelDelay
@@ -23,7 +24,7 @@ def test_a_cell_has_the_median_of_the_runs_and_their_range() -> None:
 
 
 def result(name: str, ms: float, hidden: bool, never: int) -> GatewayResult:
-    added = AddedTime(quantity="ttft", samples=9, p50_ms=ms, p99_ms=10 * ms)
+    added = AddedTime(quantity="ttft", samples=9, p50_ms=ms, p99_ms=10 * ms, error_ms=0.5)
     fault = FaultVerdict(
         fault="bad_json", mode="streamed", verdict="hidden" if hidden else "kept", direct="",
         through="", trials=3, agreed=3, requests=2,
@@ -59,8 +60,10 @@ def test_tables_of_three_runs() -> None:
 |---|---|---|
 | first token, 1 stream, p50 | 0.2 (0.1 to 0.4) | 15 (14 to 19) |
 | first token, 1 stream, p99 | 2 (1 to 4) | 150 (140 to 190) |
+| error of one value, 1 stream | 0.5 (0.5 to 0.5) | 0.5 (0.5 to 0.5) |
 | connection set-up, one after the other, p50 | 0.2 (0.1 to 0.4) | 15 (14 to 19) |
 | connection set-up, one after the other, p99 | 2 (1 to 4) | 150 (140 to 190) |
+| error of one value, one after the other | 0.5 (0.5 to 0.5) | 0.5 (0.5 to 0.5) |
 
 ## CPU and memory
 
@@ -102,3 +105,11 @@ def test_tables_of_three_runs() -> None:
 | requests that failed after a replica died | no stream was at it | no stream was at it |
 """
     )
+
+
+def test_the_page_keeps_what_is_around_the_series() -> None:
+    page = f"above\n{BEGIN}\nold\n{END}\nbelow\n"
+    assert put_into_page(page, "new") == f"above\n{BEGIN}\nnew\n{END}\nbelow\n"
+    with pytest.raises(ValueError, match="no place"):
+        put_into_page("above", "new")
+    assert put_into_page(PAGE.read_text("utf-8"), "new") != ""

@@ -42,7 +42,7 @@ CLIENT_HEADERS: Final = {
     "Traceparent": "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01",
     "OpenAI-Organization": "gwbench-organization",
     "X-Session-Id": "gwbench-session",
-    "X-Gwbench": "1",
+    "X-Custom-Header": "1",
 }
 """What clients of LLM servers send. A header that the gateway itself needs is replaced by its
 value."""

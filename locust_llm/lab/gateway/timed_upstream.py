@@ -27,6 +27,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from locust_llm.accuracy.reference_server import SO_TIMESTAMPNS, received
+
 from .upstream_answers import (
     JSON,
     AnswerPlan,
@@ -50,8 +52,6 @@ from .upstream_log import (
 )
 from .upstream_script import STAMP_DIGITS, UpstreamScript, find_script
 
-SO_TIMESTAMPNS: Final = getattr(socket, "SO_TIMESTAMPNS", 35)
-READ_BYTES: Final = 262_144
 MOST_HEAD_BYTES: Final = 65_536
 MOST_BODY_BYTES: Final = 64 << 20
 MOST_CONNECTIONS: Final = 16_384
@@ -62,7 +62,6 @@ LOG_S: Final = 0.2
 """Lines of the log lie in memory for at most so long while writes are due."""
 LINE_NS: Final = 100_000
 """A line is written in less time than this."""
-_timespec = struct.Struct("qq")
 
 
 class ConnectionGone(Exception):
@@ -164,14 +163,12 @@ class TimedUpstream:
         replica: int = 0,
         count_arrival: Callable[[str], int] = lambda identity: 1,
         clock: Callable[[], int] = time.monotonic_ns,
-        wall_clock: Callable[[], int] = time.time_ns,
     ) -> None:
         self._listener = listener
         self._log = log
         self._replica = replica
         self._count_arrival = count_arrival
         self._clock = clock
-        self._wall_clock = wall_clock
         self._poll = select.epoll()
         self._poll.register(listener.fileno(), select.EPOLLIN)
         self._connections: dict[int, UpstreamConnection] = {}
@@ -244,7 +241,7 @@ class TimedUpstream:
     def _read(self, connection: UpstreamConnection) -> None:
         """Raises ConnectionGone and OSError."""
         try:
-            data, stamp_ns = self._receive(connection.sock)
+            data, stamp_ns = received(connection.sock)
         except BlockingIOError:
             return
         if not data:
@@ -344,8 +341,8 @@ class TimedUpstream:
             ("x-request-id", f"up-{request_id}"),
             ("openai-processing-ms", "7"),
             ("x-ratelimit-remaining-requests", "42"),
-            ("x-gwbench-replica", str(self._replica)),
-            ("x-gwbench-secret", f"{CANARY}-upstream"),
+            ("x-upstream-replica", str(self._replica)),
+            ("x-upstream-secret", f"{CANARY}-upstream"),
         ]
 
     def _answer_other(self, connection: UpstreamConnection, head: RequestHead) -> None:
@@ -491,29 +488,6 @@ class TimedUpstream:
             self._log.write(encode_log_line(row))
         del self._lines[:count]
         self._log.flush()
-
-    def _receive(self, sock: socket.socket) -> tuple[bytes, int]:
-        """(bytes, when the newest of them arrived in monotonic ns): the kernel's stamp, else the
-        clock after the read."""
-        data, control, _, _ = sock.recvmsg(READ_BYTES, 128)
-        now_ns = self._clock()
-        for level, kind, value in control:
-            known = level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS
-            if known and len(value) == _timespec.size:
-                seconds, nanoseconds = _timespec.unpack(value)
-                stamp_ns: int = seconds * 1_000_000_000 + nanoseconds
-                return data, min(now_ns, stamp_ns - self._wall_minus_monotonic_ns())
-        return data, now_ns
-
-    def _wall_minus_monotonic_ns(self) -> int:
-        """The difference at this moment, from the closest of four pairs of readings."""
-        pairs = []
-        for _ in range(4):
-            before = self._clock()
-            wall = self._wall_clock()
-            after = self._clock()
-            pairs.append((after - before, wall - (before + after) // 2))
-        return min(pairs)[1]
 
 
 class SharedArrivals:

@@ -17,6 +17,8 @@ from functools import partial
 from random import Random
 from typing import Any, Final, NamedTuple
 
+from locust_llm.accuracy.reference_server import frame_as_http_chunk
+
 from .upstream_events import (
     BEGIN_ARGUMENTS,
     END_ARGUMENTS,
@@ -108,10 +110,6 @@ def read_answer_request(
 
 
 # -- HTTP ------------------------------------------------------------------------------------------
-
-
-def frame_chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def write_head(status: int, kind: str, headers: Sequence[tuple[str, str]]) -> bytes:
@@ -381,7 +379,9 @@ class _AnswerMaker:
         """Each event is an HTTP chunk of its own."""
         if not self.asked.chunked:
             return b"".join(events)
-        return b"".join(map(frame_chunk, filter(None, events))) + (b"0\r\n\r\n" if last else b"")
+        return b"".join(map(frame_as_http_chunk, filter(None, events))) + (
+            b"0\r\n\r\n" if last else b""
+        )
 
     def _events(self) -> Iterator[tuple[int, list[bytes], int, str]]:
         """(when, the events of one write, how many words, what follows). ``end``: the answer ends
@@ -491,4 +491,4 @@ def _seal_stream(packer: Any, head: bytes, data: bytes, *, last: bool, chunked: 
     )
     if not chunked:
         return head + packed
-    return head + frame_chunk(packed) + (b"0\r\n\r\n" if last else b"")
+    return head + frame_as_http_chunk(packed) + (b"0\r\n\r\n" if last else b"")

@@ -203,7 +203,7 @@ def test_replicas_have_ports_logs_and_deaths_of_their_own(tmp_path: Path) -> Non
             with connect(replica.port) as connection:
                 post(connection, body_of(UpstreamScript(id="same", tokens=1)))
                 answer = read_to(connection, b"0\r\n\r\n")
-            assert b"x-gwbench-replica: %d\r\n" % number in answer
+            assert b"x-upstream-replica: %d\r\n" % number in answer
             assert re.search(rb"r\d{18}\.%d " % number, answer)
         with connect(replicas[1].port) as connection:
             post(connection, body_of(UpstreamScript(id="cut", ttft_ms=1, gap_ms=60_000)))

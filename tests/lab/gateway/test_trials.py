@@ -172,7 +172,7 @@ def test_headers_that_were_rewritten_are_named(
         plain = run_header_trial(at(upstream[0].port), at(port), read_log, "plain-heads")
     assert {one.verdict for one in plain} == {"passed"}
     assert [one.name for one in plain if one.secret] == [
-        "authorization", "cookie", "x-api-key", "x-gwbench-secret",
+        "authorization", "cookie", "x-api-key", "x-upstream-secret",
     ]  # fmt: skip
     with planted_proxy([upstream[0].port], tmp_path / "log", plants=["request_headers"]) as port:
         upwards = run_header_trial(at(upstream[0].port), at(port), read_log, "up-heads")
@@ -182,7 +182,7 @@ def test_headers_that_were_rewritten_are_named(
     with planted_proxy([upstream[0].port], tmp_path / "log", plants=["response_headers"]) as port:
         both = run_header_trial(at(upstream[0].port), at(port), read_log, "down-heads")
     downwards = {one.name: one.verdict for one in both if one.direction == TO_CLIENT}
-    assert (downwards["server"], downwards["x-gwbench-secret"]) == (CHANGED, DROPPED)
+    assert (downwards["server"], downwards["x-upstream-secret"]) == (CHANGED, DROPPED)
 
 
 def test_requests_in_turn_are_not_sticky(upstream: UpstreamReplicas, tmp_path: Path) -> None:
