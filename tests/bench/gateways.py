@@ -37,9 +37,9 @@ from locust_llm.lab.gateway.hidden_failures import HIDDEN, VERDICTS
 from locust_llm.text.format import format_brief
 
 NAMES: Final = {"nginx": "nginx", "haproxy": "HAProxy", "caddy": "Caddy", "litellm": "LiteLLM"}
-VERSION_COMMANDS: Final = {
-    "nginx": ("-v",), "haproxy": ("-v",), "caddy": ("version",), "litellm": ("--version",),
-}  # fmt: skip
+VERSION_WORDS: Final = {"nginx": "-v", "haproxy": "-v", "caddy": "version"}
+ASK_PYTHON: Final = "from importlib.metadata import version; print(version('litellm'))"
+"""LiteLLM itself takes half a minute to name its version."""
 SEVERAL: Final = ("nginx", "haproxy", "caddy")
 """These get two upstreams, LiteLLM one."""
 COSTS: Final[dict[str, Callable[[AddedLevel], float | None]]] = {
@@ -91,10 +91,12 @@ def make_command(options: argparse.Namespace, gateways: dict[str, Gateway], out:
 def read_versions() -> str:
     """``nginx 1.22.1, ...``"""
     told = list[str]()
-    for name, words in VERSION_COMMANDS.items():
-        done = subprocess.run(
-            [str(find_program(name)), *words], capture_output=True, text=True, check=False
-        )
+    for name in GATEWAYS:
+        program = Path(find_program(name) or name)
+        command = [str(program), VERSION_WORDS.get(name, "")]
+        if name == "litellm":
+            command = [str(program.parent / "python"), "-c", ASK_PYTHON]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         version = re.search(r"\d+(?:\.\d+)+", done.stdout + done.stderr)
         told.append(f"{NAMES[name]} {version[0] if version else 'of unknown version'}")
     return ", ".join(told)
