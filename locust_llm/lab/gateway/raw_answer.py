@@ -29,14 +29,11 @@ class RawAnswer(NamedTuple):
     status: int | None
     """None: no head came, or it is not HTTP."""
     headers: tuple[tuple[str, str], ...]
-    head_ns: int | None
-    """When the head had come."""
     pieces: tuple[Read, ...]
     """The body, decompressed, with the moment of each piece."""
     complete: bool
     """The HTTP message has its end. A body that ends with the connection has it where that was
     closed."""
-    chunked: bool = False
     coding: str = ""
 
     def header(self, name: str) -> str:
@@ -79,7 +76,6 @@ class AnswerTimes(NamedTuple):
 
     received_ns: int | None
     """The upstream had the request. None: the first word is not there."""
-    replica: int | None
     words: tuple[SentWord, ...]
     """Each word once, in the order of their arrival."""
     end_ns: int | None
@@ -125,13 +121,13 @@ def parse_reads(reads: Iterable[Read], *, closed: bool) -> RawAnswer:
         first, *lines = raw.data[start:end].decode("latin-1").split("\r\n")
         match = re.match(r"HTTP/1\.[01] (\d{3})", first)
         if end < 0 or match is None:
-            return RawAnswer(None, (), None, (), complete=False)
+            return RawAnswer(None, (), (), complete=False)
         start = end + 4
         if int(match[1]) >= 200:  # others announce the answer
             break
     pairs = [line.partition(":") for line in lines]
     headers = tuple((name.strip(), value.strip()) for name, _, value in pairs)
-    head = RawAnswer(int(match[1]), headers, raw.come_by(start), (), complete=False)
+    head = RawAnswer(int(match[1]), headers, (), complete=False)
     chunked = "chunked" in head.header("transfer-encoding").lower()
     length = head.header("content-length")
     if chunked:
@@ -144,7 +140,7 @@ def parse_reads(reads: Iterable[Read], *, closed: bool) -> RawAnswer:
         complete = closed
     coding = head.header("content-encoding").lower()
     pieces = _decompress(pieces, coding)
-    return head._replace(pieces=tuple(pieces), complete=complete, chunked=chunked, coding=coding)
+    return head._replace(pieces=tuple(pieces), complete=complete, coding=coding)
 
 
 def _unchunk(raw: _Stamped, at: int) -> tuple[list[Read], bool]:
@@ -234,7 +230,6 @@ def read_times(answer: RawAnswer) -> AnswerTimes:
         seen.setdefault(word.number, word)
     return AnswerTimes(
         received_ns=None if first is None else int(first[1]),
-        replica=None if first is None else int(first[2]),
         words=tuple(seen.values()),
         end_ns=end_ns,
     )

@@ -38,7 +38,7 @@ def parts(
 
 def test_the_parts_of_one_answer() -> None:
     words = (SentWord(0, 1000, 1030), SentWord(2, 3000, 3060), SentWord(1, 2000, 2040))
-    times = AnswerTimes(received_ns=110, replica=0, words=words, end_ns=3070)
+    times = AnswerTimes(received_ns=110, words=words, end_ns=3070)
     assert measure_parts(times, sent_ns=100, connect_s=5e-6) == AnswerParts(
         ttft=10 + 30,
         tokens=(40, 60),
@@ -51,9 +51,9 @@ def test_the_parts_of_one_answer() -> None:
 @pytest.mark.parametrize(
     "times",
     [
-        AnswerTimes(None, None, (SentWord(0, 1, 2),), 3),
-        AnswerTimes(1, 0, (), 3),
-        AnswerTimes(1, 0, (SentWord(0, 1, 2),), None),
+        AnswerTimes(None, (SentWord(0, 1, 2),), 3),
+        AnswerTimes(1, (), 3),
+        AnswerTimes(1, (SentWord(0, 1, 2),), None),
     ],
 )
 def test_an_answer_without_its_moments_has_no_parts(times: AnswerTimes) -> None:
