@@ -100,7 +100,6 @@ from locust_llm.slo.rules import (
     SloResult,
 )
 from locust_llm.text.format import (
-    count_distinguishing_digits,
     format_brief,
     format_count,
     format_duration_rounded_up,
@@ -541,7 +540,7 @@ def _is_upper_assumed(rule: Rule) -> bool:
 
 
 def _describe_assumption(rule: Rule, found: ObservedValue, seen: Evaluation) -> str:
-    """``fewer than 20 independent values lie beyond p95, so the upper end (81ms) is an assumption:
+    """``fewer than 20 independent values lie beyond p95, so the upper end is an assumption:
     as the largest values fall off``; empty: the values show that end."""
     up = _is_upper_assumed(rule)
     end = None if found.ends is None else found.ends[1 if up else 0]
@@ -565,19 +564,7 @@ def _describe_assumption(rule: Rule, found: ObservedValue, seen: Evaluation) -> 
         basis = f"{times:.3g} times the largest value"
     else:
         basis = "from the smallest value"
-    return f"{why}, so the {side} end ({_bound(rule, end)}) is an assumption: {basis}"
-
-
-def _bound(rule: Rule, bound: float) -> str:
-    """Writes a bound in milliseconds below a second, as in the tables."""
-    value = bound * rule.factor
-    limit = rule.number
-    unit = rule.unit
-    if unit == "s" and value < 1:
-        value = value * 1e3
-        limit = limit * 1e3
-        unit = "ms"
-    return format_brief(value, unit, count_distinguishing_digits(value, limit))
+    return f"{why}, so the {side} end is an assumption: {basis}"
 
 
 def _cut(found: ObservedValue) -> str:

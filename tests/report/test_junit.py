@@ -100,7 +100,7 @@ def test_annotations() -> None:
         "observed 10.5ms (95%25 interval 9ms to 12ms, of 200 values)\n",
         "::warning title=SLO INCONCLUSIVE%3A ttft p99 < 20.1ms::observed 20ms (95%25 interval "
         "20ms to 21.36ms, of 200 values): its 95%25 interval crosses the limit, a longer run may "
-        "decide it; fewer than 20 independent values lie beyond p99, so the upper end (21.4ms) is an "
+        "decide it; fewer than 20 independent values lie beyond p99, so the upper end is an "
         "assumption: as the largest values fall off\n",
     ]  # fmt: skip
     assert [line.partition("::With ")[0] for line in lines[3:]] == [
