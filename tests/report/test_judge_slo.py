@@ -436,7 +436,7 @@ def test_a_limit_far_beyond_all_values_is_kept(slow_ms: list[int], high_ms: floa
     assert (found.status, max(itl_ms)) == ("PASS", 46)
     assert found.high == pytest.approx(high_ms, abs=1)
     assert found.reason == (
-        "fewer than 20 independent values lie beyond p95, so the upper end is an assumption: {by}"
+        f"fewer than 20 independent values lie beyond p95, so the upper end is an assumption: {by}"
     )
     assert len(found.reason.split()) <= 25
     assert judged("attainment >= 80% given itl < 60ms", requests).status == "PASS"
