@@ -178,8 +178,7 @@ def _index(made: Iterable[str]) -> str:
         f"# Commands and options\n\n{MADE}\nA page for each command. [Which command do I need?](../../get-started/which-command.md) "
         "helps to choose.\n`locust-llm COMMAND --help` prints the same options; `run --help-all` adds rarer ones.\n\n"
         f"| job | commands |\n|---|---|\n{''.join(rows)}\n"
-        "`HOST` is short for `--host`. `DIR` is a run folder, and `TWIN` a twin.toml or its folder. `--json` prints the result as JSON, and messages to standard error.\n\n"
-        "[Environment variables and configuration files](run.md) set options, too.\n"
+        "`HOST` is short for `--host`. `DIR` is a run folder, and `TWIN` a twin.toml or its folder. `--json` prints the result as JSON, and messages to standard error.\n"
     )
 
 
