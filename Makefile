@@ -149,6 +149,7 @@ intervals: $(VENV)/.installed-tests  ## how often SLO intervals hold the truth a
 	PYTHONPATH=tests $(BIN)/python tests/bench/intervals.py --which seen-later
 	PYTHONPATH=tests $(BIN)/python tests/bench/intervals.py --which held-out
 	PYTHONPATH=tests $(BIN)/python tests/bench/intervals.py --which looked-at-once
+	PYTHONPATH=tests $(BIN)/python tests/bench/intervals.py --which looked-at-later
 
 confusion: $(VENV)/.installed-tests  ## which scheduler the probe says a simulated server has, and which it has: 750 probes
 	PYTHONPATH=tests $(BIN)/python tests/bench/confusion.py

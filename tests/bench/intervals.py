@@ -10,10 +10,10 @@ that is so many more or fewer bad ones.) Beside it is how often an oracle decide
 knows how the figure varies from run to run (``decide_by_oracle``) and has to find out nothing but
 the truth.
 
-TUNED are the loads and seeds that the constants were chosen on, SEEN, SEEN_LATER and HELD_OUT those
-that earlier rules were tested on. LOOKED_AT_ONCE was evaluated after the last change of a constant
-(``--which``). With ``--abort``: how often a run is ended by an ``abort:`` rule whose limit is the
-truth, and after how many requests by one whose limit is half of it.
+TUNED are the loads and seeds that the constants were chosen on, SEEN, SEEN_LATER, HELD_OUT and
+LOOKED_AT_ONCE those that earlier rules were tested on. LOOKED_AT_LATER was evaluated after the last
+change of the rule (``--which``). With ``--abort``: how often a run is ended by an ``abort:`` rule
+whose limit is the truth, and after how many requests by one whose limit is half of it.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 from interval_loads import HELD_OUT, SEEN, SEEN_LATER, TUNED, Cell, Runs
+from looked_at_later import LOOKED_AT_LATER
 from looked_at_once import LOOKED_AT_ONCE
 from tabulate import tabulate
 
@@ -56,6 +57,7 @@ CATALOGUES: Final = {
     "seen-later": (SEEN_LATER, 2001),
     "held-out": (HELD_OUT, 3001),
     "looked-at-once": (LOOKED_AT_ONCE, 5001),
+    "looked-at-later": (LOOKED_AT_LATER, 6001),
 }
 """Each catalogue has cells and their seed."""
 TRUTH: Final = 2

@@ -25,10 +25,11 @@ little of its tail, so it counts as a shorter one (``ValueLevels.few_excursions`
 
 No shape of a slow change, and no tail, takes an end far beyond what the values show: what a run of
 400 values did not see is taken to be at most twice as far from the median as the mean of its
-slowest values, or 1.43 times the largest one; of fewer values further (``bound_by_slowest``). So a
-limit far beyond all values is kept, however they are correlated. So is the lower end no further
-below the median than twice the mean of the lower half (``bound_by_fastest``). Too few values for
-any correlation break a limit that all of them are far beyond (``bound_few``).
+slowest values, or 1.43 times the largest one; of fewer values further. In a queue, whose largest
+values may all be of one burst, they count as fewer (``bound_by_slowest``). So a limit far beyond
+all values is kept, however they are correlated. So is the lower end no further below the median
+than twice the mean of the lower half (``bound_by_fastest``). Too few values for any correlation
+break a limit that all of them are far beyond (``bound_few``).
 
 What a percentile passes, a lower one passes; what a lower one fails, a higher one fails.
 """
@@ -500,10 +501,12 @@ def bound_above(levels: ValueLevels, share: float) -> UpperEnd:
 
 def bound_by_slowest(levels: ValueLevels, share: float) -> UpperEnd:
     """Twice as far from the median as the mean of the values beyond the percentile, or further
-    (``find_room``); where enough are beyond it, FAR_BEYOND times the largest value. Infinite: more
-    of them are failures than one cause explains."""
+    (``find_room``); where enough are beyond it, FAR_BEYOND times the largest value. In a queue they
+    come in excursions, and count as fewer. Infinite: more of them are failures than one cause
+    explains."""
     outside = 1 - share
     beyond = levels.count * outside
+    beyond /= levels.few_excursions(beyond)
     if math.isinf(levels.level_at(1 - MOST_INFINITE * outside)):
         return UpperEnd(math.inf)
     slow = levels.level_at(share) + _measure_excess(levels, outside)

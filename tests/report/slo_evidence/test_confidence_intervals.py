@@ -423,6 +423,16 @@ def test_no_end_is_far_beyond_the_slowest_values() -> None:
     assert bound_by_slowest(levels, 0.99).level == pytest.approx(0.995 + 2.5 * 0.495)
 
 
+def test_the_largest_values_of_a_queue_may_be_of_one_burst() -> None:
+    """Twenty are beyond p95. In a queue of 0.5625 they count as 20 / (1 + 40 x 0.5625 / 20) = 9.41: too
+    few for the largest, 1.43. Those beyond p95 are 0.975 on average, and 10 / 9.41 = 1.0625 times 0.475
+    is left above. Beyond p90 40 count as 40 / 1.5625 = 25.6, of which the largest is enough."""
+    correlated = dict.fromkeys((0.5, 0.75, 0.9, 0.95, 0.98), 400.0)
+    bursts = levels_of(correlated, {0.5: 2.0, 0.9: 4.0, 0.95: 4.0})
+    assert bound_by_slowest(bursts, 0.95) == pytest.approx((0.975 + 1.0625 * 0.475, 0.05))
+    assert bound_by_slowest(bursts, 0.9) == pytest.approx((0.95 + 0.45, 0.1))
+
+
 def test_no_median_is_far_below_the_fastest_values() -> None:
     """The lower half of 400 values from 0 to 1 are 0.25 on average, half of the median. So it is taken
     to be at least a quarter of that, with twice the room a sixteenth, and of negative values nothing
