@@ -1,7 +1,7 @@
 """Interval loads have known truth, for ``make intervals``. Each makes many runs at once, as an
 array (runs, requests) in send order.
 
-TUNED are the loads that the constants of the intervals were chosen on. SEEN and SEEN_LATER were
+TUNED and BURSTS are the loads that the intervals were chosen on. SEEN and SEEN_LATER were
 held out of the two rules before, HELD_OUT of this one.
 """
 
@@ -287,6 +287,67 @@ def in_batches(load: float, random: np.random.Generator, runs: int, count: int) 
     return found.T.copy()
 
 
+# -- bursts ----------------------------------------------------------------------------------------
+
+
+def surges(random: np.random.Generator, runs: int, count: int) -> Runs:
+    """Sojourn times of a server with one place. Requests come at 1.6 times its capacity for 25 of
+    them on average, and at half of it for 35."""
+    rates = np.array([0.5, 1.6])
+    leaves = np.array([1 / 35, 1 / 25])
+    state = (random.random(runs) < 0.5).astype(np.int64)
+    wait = np.zeros(runs)
+    found = np.empty((count, runs))
+    for i in range(-600, count):
+        changes = random.random(runs) < leaves[state]
+        state = np.where(changes, 1 - state, state)
+        wait = np.maximum(wait - random.exponential(1 / rates[state]), 0.0) + 1
+        if i >= 0:
+            found[i] = wait
+    return found.T * random.uniform(0.95, 1.05, (runs, count))
+
+
+def broken_down(random: np.random.Generator, runs: int, count: int) -> Runs:
+    """Sojourn times of M/M/1 at 50 %, which stops for 12 services on average every 120 requests."""
+    wait = np.zeros(runs)
+    found = np.empty((count, runs))
+    for i in range(-600, count):
+        wait = np.maximum(wait - random.exponential(2.0, runs), 0.0)
+        wait += random.exponential(1.0, runs)
+        wait += np.where(random.random(runs) < 1 / 120, random.exponential(12.0, runs), 0.0)
+        if i >= 0:
+            found[i] = wait
+    return found.T.copy()
+
+
+def shocks(random: np.random.Generator, runs: int, count: int) -> Runs:
+    """Latencies above which shocks of exponential height stand. They fade over 15 requests."""
+    level = np.zeros(runs)
+    found = np.empty((count, runs))
+    for i in range(-200, count):
+        comes = random.random(runs) < 1 / 100
+        level = level * math.exp(-1 / 15) + np.where(comes, random.exponential(3.0, runs), 0.0)
+        if i >= 0:
+            found[i] = 1 + level
+    return found.T * lognormal(0.2, random, (runs, count))
+
+
+def uneven_phases(random: np.random.Generator, runs: int, count: int) -> Runs:
+    """Slow phases of 20 requests on average, one in 100. Each has a level of its own, 1.5 to 6."""
+    level = np.ones(runs)
+    slow = np.zeros(runs, np.bool_)
+    found = np.empty((count, runs))
+    for i in range(-300, count):
+        changes = random.random(runs) < np.where(slow, 1 / 20, 1 / 80)
+        begins = changes & ~slow
+        usual = np.where(changes, 1.0, level)
+        level = np.where(begins, np.exp(random.uniform(0.4, 1.8, runs)), usual)
+        slow = slow ^ changes
+        if i >= 0:
+            found[i] = level
+    return found.T * lognormal(0.2, random, (runs, count))
+
+
 # -- closed loops ----------------------------------------------------------------------------------
 
 
@@ -546,6 +607,13 @@ TUNED: Final = (
     *cells("two-state Markov rate", partial(modulated, 5.0), (60, 240), RATE),
     *cells("full server's rate", full_server, (60,), RATE),
 )
+BURSTS: Final = (
+    *cells("surges", surges, (300, 1200)),
+    *cells("broken", broken_down, (400, 1500)),
+    *cells("shocks", shocks, (300, 1200)),
+    *cells("phases", uneven_phases, (300, 1200)),
+)
+"""The upper ends of values that come in bursts were chosen on these, and on TUNED."""
 SEEN: Final = (
     *cells(
         "M/G/8 85 %, hyperexponential", partial(many, 0.85, 8, hyperexponential, 1.0), (500, 2000)

@@ -10,7 +10,7 @@ that is so many more or fewer bad ones.) Beside it is how often an oracle decide
 knows how the figure varies from run to run (``decide_by_oracle``) and has to find out nothing but
 the truth.
 
-TUNED are the loads and seeds that the constants were chosen on, SEEN, SEEN_LATER, HELD_OUT and
+TUNED and BURSTS are the loads and seeds that the rule was chosen on, SEEN, SEEN_LATER, HELD_OUT and
 LOOKED_AT_ONCE those that earlier rules were tested on. LOOKED_AT_LATER was evaluated after the last
 change of the rule (``--which``). With ``--abort``: how often a run is ended by an ``abort:`` rule
 whose limit is the truth, and after how many requests by one whose limit is half of it.
@@ -26,7 +26,7 @@ from statistics import NormalDist
 from typing import Final, NamedTuple
 
 import numpy as np
-from interval_loads import HELD_OUT, SEEN, SEEN_LATER, TUNED, Cell, Runs
+from interval_loads import BURSTS, HELD_OUT, SEEN, SEEN_LATER, TUNED, Cell, Runs
 from looked_at_later import LOOKED_AT_LATER
 from looked_at_once import LOOKED_AT_ONCE
 from tabulate import tabulate
@@ -53,6 +53,7 @@ LONG_ENOUGH: Final = 500
 """p99 of so many requests is asked for a decision."""
 CATALOGUES: Final = {
     "tuned": (TUNED, 1),
+    "bursts": (BURSTS, 77),
     "seen": (SEEN, 1001),
     "seen-later": (SEEN_LATER, 2001),
     "held-out": (HELD_OUT, 3001),
