@@ -1,6 +1,6 @@
 """Looked at later: loads of known truth for ``make intervals``, most of which come in bursts. Their
-processes are unlike those of interval_loads.py and looked_at_once.py. They were committed before
-their first run, after the upper ends of the intervals were changed for bursts.
+processes are unlike those of interval_loads.py and looked_at_once.py, but for breakdowns and shots.
+They were committed before their first run, after the upper ends were changed for bursts.
 
 Each makes many runs at once, as an array (runs, requests) in send order, or (runs, seconds).
 """
