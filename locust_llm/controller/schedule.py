@@ -135,11 +135,12 @@ def add_priming_phase(settings: Settings, server_flags: Mapping[str, str]) -> Se
     """The settings with a warmup that sends each shared prefix once, before the requests of the
     requested warmup."""
     reuse = make_prefix_reuse(settings, server_flags)
-    if reuse is None or not reuse.count:
+    if reuse is None or not settings.prefix_cache_hit_rate:
         return settings
-    return replace(
-        settings, warmup_request_count=reuse.count + (settings.warmup_request_count or 0)
-    )
+    # where the blocks of the cache are longer than the prompts nothing is shared, and a warmup
+    # without a number of requests would never end
+    count = max(1, reuse.count + (settings.warmup_request_count or 0))
+    return replace(settings, warmup_request_count=count)
 
 
 def list_phase_sessions(

@@ -81,6 +81,20 @@ def test_each_prefix_is_sent_once_in_the_warmup_before_what_else_it_has() -> Non
     assert make_prefix_reuse(Settings(), flags) is None
 
 
+def test_a_warmup_ends_where_the_blocks_of_the_cache_are_longer_than_the_prompts() -> None:
+    """Prompts of 60 tokens share no block of 128 (vLLM on CPUs). One prompt is sent, and not one
+    after the other without end."""
+    flags = {"block_size": "128"}
+    s = add_priming_phase(
+        Settings(synthetic_input_tokens_mean=60, prefix_cache_hit_rate=50.0), flags
+    )
+    reuse = make_prefix_reuse(s, flags)
+    assert reuse is not None
+    assert reuse.count == 0
+    assert s.warms_up
+    assert len([*(list_phase_sessions(s, WARMUP, reuse) or ())]) == 1
+
+
 def test_a_seed_gives_the_same_arrivals_and_each_phase_its_own() -> None:
     s = {"request_rate": 3.0, "random_seed": 7, "warmup_request_count": 9}
     assert instants(**s) == instants(**s) != instants(WARMUP, **s)
