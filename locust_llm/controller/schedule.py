@@ -137,6 +137,8 @@ def add_priming_phase(settings: Settings, server_flags: Mapping[str, str]) -> Se
     reuse = make_prefix_reuse(settings, server_flags)
     if reuse is None or not settings.prefix_cache_hit_rate:
         return settings
+    if not reuse.count and (settings.warmup_request_count or settings.warmup_duration):
+        return settings
     # where the blocks of the cache are longer than the prompts nothing is shared, and a warmup
     # without a number of requests would never end
     count = max(1, reuse.count + (settings.warmup_request_count or 0))

@@ -99,6 +99,7 @@ class WorkerLosses:
         if self._shutdown.begun:
             return ""
         self._shutdown.begun = True
+        self._shutdown.note_asked()
         self._store.add_gap(why)
         return why
 
@@ -119,7 +120,8 @@ class WorkerLosses:
         # it is found later than it is lost, and its users sent nothing since then
         ago_s = loss.silent_s if how == LOST else 0.0
         if how == LOST:
-            self._workers.mark_missing(worker)
+            if self._workers.active():  # else Locust would end the run before a worker can come
+                self._workers.mark_missing(worker)
             self._store.note_users(self._workers.user_count(), ago_s)
         self._phases.limit.shares.leave(worker)
         self._store.run_progress.lose(worker, loss.reads)

@@ -33,9 +33,9 @@ NO_RECORD: Final = "no record"
 """The note of a worker that was lost begins so, and has this in it."""
 
 BUFFERED: Final = "WARNING: BUFFERED STREAM"
+"""The note of a run whose streams were held back on the way begins so."""
 TOGETHER_UNEXPLAINED: Final = "WARNING: CHUNKS CAME TOGETHER"
-"""Notes that begin so: chunks came together, by a buffer, or for a reason that is not known."""
-"""The note of a run whose streams came in lumps begins so."""
+"""The note of a run whose chunks came together for a reason that is not known begins so."""
 
 DECIDED: Final = "Every SLO was decided after "
 """The note of a run that ended at a look at its rules begins so."""

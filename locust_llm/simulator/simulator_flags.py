@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from .http_connection import TENANT
 from .scheduling.batching_policies import POLICIES
 from .scheduling.engine import ROUTES
 from .scheduling.step_cost import GPUS, MODELS
@@ -276,7 +277,7 @@ def _add_waiting(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--tenant-weight",
-        "with fair: shares of the service (gold=4,free=1), by the header ",
+        f"with fair: service shares (gold=4,free=1), by header {TENANT.decode()}; others: 1",
         type=_weights,
         metavar="LIST",
     )

@@ -93,6 +93,10 @@ def test_a_warmup_ends_where_the_blocks_of_the_cache_are_longer_than_the_prompts
     assert reuse.count == 0
     assert s.warms_up
     assert len([*(list_phase_sessions(s, WARMUP, reuse) or ())]) == 1
+    timed = Settings(
+        synthetic_input_tokens_mean=60, prefix_cache_hit_rate=50.0, warmup_duration=60.0
+    )
+    assert add_priming_phase(timed, flags) == timed
 
 
 def test_a_seed_gives_the_same_arrivals_and_each_phase_its_own() -> None:

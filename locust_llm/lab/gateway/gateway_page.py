@@ -350,7 +350,7 @@ def _make_change_table(results: Sequence[GatewayResult]) -> PageTable:
     def cell(result: GatewayResult, label: str) -> PageCell:
         found = next((one for one in result.changes if one.what == label), None)
         if found is None:
-            known = CHANGES in result.parts
+            known = CHANGES in result.parts or not result.parts  # an older result
             return PageCell("no", style=GOOD) if known else PageCell(NOT_MEASURED)
         notes = "; ".join(filter(None, (found.noticed, found.example)))
         return PageCell(f"{found.seen} of {found.of}", notes, OPEN)

@@ -322,7 +322,7 @@ class TimedUpstream:
             replica=self._replica,
             connection=connection.number,
             method=head.method,
-            path=head.path,
+            path=head.path.partition("?")[0],  # a query may hold a key
             version=head.version,
             received_ns=received_ns,
             headers=head.headers,
