@@ -140,7 +140,7 @@ def test_what_waits_for_a_turn_that_failed_is_not_sent_and_counted(user: User) -
 
 def test_two_roots_begin_together_and_a_line_is_what_it_was(user: User) -> None:
     found = sent(user, turn("b"), turn("c", after=()), turn("d", after=(0,)))
-    assert found[1].closed_at < found[0].closed_at <= found[2].asked_at
+    assert found[1].asked_at < found[0].closed_at <= found[2].asked_at
     assert dict(user.sent)["c"] == ["c"]
     found = sent(user, turn("x"), turn("y"), turn("z"))
     assert [record.after for record in found.values()] == [None, None, None]
