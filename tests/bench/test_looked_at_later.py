@@ -2,9 +2,7 @@
 
 import numpy as np
 import pytest
-from interval_loads import Cell, Process
 from looked_at_later import (
-    LOOKED_AT_LATER,
     bad_prompts,
     breakdowns,
     clustered_gaps,
@@ -13,19 +11,7 @@ from looked_at_later import (
     spread_after_surprises,
     trains,
 )
-
-
-def measure_mean(process: Process, runs: int, count: int) -> float:
-    return float(process(np.random.default_rng(7), runs, count).mean())
-
-
-@pytest.mark.parametrize("cell", LOOKED_AT_LATER, ids=lambda cell: f"{cell.name}, {cell.count}")
-def test_each_load_makes_values(cell: Cell) -> None:
-    made = cell.process(np.random.default_rng(7), 2, cell.count)
-    assert made.shape == (2, cell.count)
-    assert np.isfinite(made).all()
-    assert (made >= 0).all()
-    assert len(cell.figures) == 1 or made.min() > 0
+from test_looked_at_once import measure_mean
 
 
 def test_surprises_have_a_variance_in_the_long_run() -> None:

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from interval_loads import Cell, Process
+from looked_at_later import LOOKED_AT_LATER
 from looked_at_once import (
     LOOKED_AT_ONCE,
     contagious_errors,
@@ -27,7 +28,9 @@ def measure_mean(process: Process, runs: int, count: int) -> float:
     return float(process(np.random.default_rng(7), runs, count).mean())
 
 
-@pytest.mark.parametrize("cell", LOOKED_AT_ONCE, ids=lambda cell: f"{cell.name}, {cell.count}")
+@pytest.mark.parametrize(
+    "cell", [*LOOKED_AT_ONCE, *LOOKED_AT_LATER], ids=lambda cell: f"{cell.name}, {cell.count}"
+)
 def test_each_load_makes_values(cell: Cell) -> None:
     made = cell.process(np.random.default_rng(7), 2, cell.count)
     assert made.shape == (2, cell.count)

@@ -430,7 +430,7 @@ def describe_busy_machine(load: float, cpus: int) -> str:
     """Empty: the machine had time."""
     if load <= cpus:
         return ""
-    return f"the machine was busy (load average {load:.1f} on {cpus} CPUs): high percentiles tell its state too"
+    return f"the machine was busy (load average {load:.1f} on {cpus} CPUs): high percentiles may come from the machine"
 
 
 def describe_machine() -> str:
