@@ -46,6 +46,10 @@ class Cell(NamedTuple):
 # ------------------------------------------------------------------------------------------------
 
 
+def measure_mean(process: Process, runs: int, count: int) -> float:
+    return float(process(np.random.default_rng(7), runs, count).mean())
+
+
 def exponential(random: np.random.Generator, shape: tuple[int, ...]) -> Runs:
     return random.exponential(size=shape)
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from interval_loads import measure_mean
 from looked_at_later import (
     bad_prompts,
     breakdowns,
@@ -11,7 +12,6 @@ from looked_at_later import (
     spread_after_surprises,
     trains,
 )
-from test_looked_at_once import measure_mean
 
 
 def test_surprises_have_a_variance_in_the_long_run() -> None:

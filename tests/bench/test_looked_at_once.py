@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from interval_loads import Cell, Process
+from interval_loads import Cell, measure_mean
 from looked_at_later import LOOKED_AT_LATER
 from looked_at_once import (
     LOOKED_AT_ONCE,
@@ -22,10 +22,6 @@ from looked_at_once import (
     three_speeds,
     two_priorities,
 )
-
-
-def measure_mean(process: Process, runs: int, count: int) -> float:
-    return float(process(np.random.default_rng(7), runs, count).mean())
 
 
 @pytest.mark.parametrize(
