@@ -62,6 +62,7 @@ from locust_llm.report.outages import measure_standstill_s
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.server_time_columns import SOURCES, ReportedColumns
 from locust_llm.report.slo_evidence.observed_rule_values import select_requests
+from locust_llm.report.waits_for_user import measure_waits_for_user_s
 from locust_llm.slo.metric_definitions import BY_WORD
 from locust_llm.slo.percentile import has_too_few_values
 from locust_llm.slo.rules import Rule, parse_rule
@@ -306,10 +307,6 @@ BOTH: Final = 1
 PREFILL_ONLY: Final = 2
 QUEUE_ONLY: Final = 3
 """The server's report on a request: nothing; its queue and prefill; one of them."""
-HANDED_ON_S: Final = 0.02
-"""The user of an answer may need so long to begin with the next request."""
-LONG_WAIT_S: Final = 0.1
-"""The least time from due to the user's begin. A shorter one may be this machine's delay."""
 FOLLOWED_S: Final = 2.0
 """All processes follow a change of the limit within this time."""
 
@@ -404,7 +401,7 @@ def _measure_client_parts(
     left = before - gate - connect
     again = (at("attempt") > 1) | (at("resent") > 0)
     late = np.where(again, 0, left)
-    user = np.minimum(_measure_waits_for_user(requests, users), late)
+    user = np.minimum(_round_us(measure_waits_for_user_s(requests, users) * 1e6), late)
     send = np.minimum(_round_us(at("written_us")), after)
     prompt = (at("read_lag_us") < PROMPT_US) & (requests["clock"] == "kernel").to_numpy(np.bool_)
     later = np.where(first & ~prompt, _round_us((ttft_s - at("ttft_soonest_s")) * 1e6), 0)
@@ -420,25 +417,6 @@ def _measure_client_parts(
         CLIENT: client,
     }
     return parts, first, after - send - client
-
-
-def _measure_waits_for_user(requests: pd.DataFrame, users: int | None) -> Ints:
-    """In µs, how long each request of an open loop was due while all users were busy.
-
-    Between the turns of a session its user has no request, and may not be free either: there a
-    turn that waits long waits for a user.
-    """
-    due, asked, closed, turn = (
-        requests[name].to_numpy(np.float64) for name in ("due_at", "asked_at", "closed_at", "turn")
-    )
-    if users is None:
-        return np.zeros(len(due), np.int64)
-    begun = np.searchsorted(np.sort(asked), due, side="right")
-    ended = np.searchsorted(np.sort(closed), due - HANDED_ON_S, side="right")
-    all_busy = begun - ended >= users
-    if (turn > 0).any():
-        all_busy = asked - due > LONG_WAIT_S
-    return np.where(all_busy, _round_us((asked - due) * 1e6), 0)
 
 
 def _gate_was_full(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Bools:

@@ -37,6 +37,7 @@ from locust_llm.report.inter_token_gaps import GapCounts, merge_gap_counts
 from locust_llm.report.load_records import PROMPT_US, CoalescedGaps
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.summary_rows import Row
+from locust_llm.report.waits_for_user import measure_waits_for_user_s
 from locust_llm.slo.load_generator_health import (
     CLOCKS,
     FROM_DUE,
@@ -125,8 +126,9 @@ class ErrorSources:
     """The share of the time for which slots of the gate were held that lay before their return was
     read."""
     closed_loop: bool = False
-    always_a_user: bool = False
-    """No arrival of an open loop waited for a free user, so every delay is the load generator's."""
+    begin_delay_s: "pd.Series[float] | None" = None
+    """In an open loop without a number of users, the time from due to the user's begin while not all users
+    that it may start were busy, by row of the requests: the load generator was late."""
     merging: str = MERGED
     """The cause of merged chunks."""
 
@@ -173,10 +175,7 @@ def find_error_sources(requests: pd.DataFrame, run: Run) -> ErrorSources:
         clock_s=max((health.clock_error_s or 0.0 for health in run.health), default=0.0),
         read_share=float(late_s / (held_s + late_s)) if run.limits and held_s > 0 else 0.0,
         closed_loop=not run.settings.open_loop,
-        always_a_user=run.settings.open_loop
-        and run.settings.users is None
-        and run.offer is not None
-        and not run.offer.out_of_users,
+        begin_delay_s=_measure_begin_delays(requests, run),
         merging=SENT_TOGETHER if together else MERGED,
     )
 
@@ -198,10 +197,20 @@ def late_sends_s(part: RequestSelection) -> Floats:
     return np.nan_to_num(np.maximum(part["send_delay_s"], 0.0))
 
 
-def _late_permits(part: RequestSelection, sources: ErrorSources) -> Floats:
-    if sources.permit_s is None:
+def _measure_begin_delays(requests: pd.DataFrame, run: Run) -> "pd.Series[float] | None":
+    """None: a fixed number of users may all be busy, or not be started yet."""
+    if not run.settings.open_loop or run.settings.users is not None or run.offer is None:
+        return None
+    users = run.offer.most_users if run.offer.out_of_users else None
+    delay_s = requests["asked_at"] - requests["due_at"] - measure_waits_for_user_s(requests, users)
+    return delay_s.clip(lower=0.0).fillna(0.0)
+
+
+def _select_rows(known_s: "pd.Series[float] | None", part: RequestSelection) -> Floats:
+    """The values of the part's requests; zeros where nothing is known."""
+    if known_s is None:
         return np.zeros(part.size)
-    known = sources.permit_s.reindex(part.requests.index).to_numpy(np.float64)
+    known = known_s.reindex(part.requests.index).to_numpy(np.float64)
     chosen: Floats = np.nan_to_num(known[part.chosen])
     return chosen
 
@@ -222,12 +231,12 @@ def find_request_errors(
     if column in ("fluidity", "qoe", "reading_stall_s"):
         return
     late = late_sends_s(part)
-    if sources.always_a_user and word in FROM_DUE:
-        late = late + np.nan_to_num(np.maximum(part["asked_at"] - part["due_at"], 0.0))
+    if word in FROM_DUE:
+        late = late + _select_rows(sources.begin_delay_s, part)
     if can_touch(LATE_SEND, word) and late.any():
         # what is counted from the send is another load's, be it more or less
         yield LATE_SEND, (late, none if word in FROM_DUE else late)
-    permit = _late_permits(part, sources)
+    permit = _select_rows(sources.permit_s, part)
     if can_touch(LATE_PERMIT, word) and permit.any():
         yield LATE_PERMIT, (permit, none)
     if can_touch(LATE_READ, word) and sources.read_share:
@@ -434,7 +443,7 @@ def lost_shares(part: RequestSelection, sources: ErrorSources) -> Iterator[tuple
         return
     for cause, late_s in (
         (LATE_SEND, late_sends_s(part)),
-        (LATE_PERMIT, _late_permits(part, sources)),
+        (LATE_PERMIT, _select_rows(sources.permit_s, part)),
         (LATE_READ, _late_reads(part)),
     ):
         if share := min(float(late_s.sum()) / whole_s, 0.99):

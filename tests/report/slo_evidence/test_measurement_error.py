@@ -11,7 +11,7 @@ from support.levels import level as a_level
 from support.records import a_run, answered
 
 from locust_llm.records.record import Record
-from locust_llm.records.run_facts import ProcessHealth, Run
+from locust_llm.records.run_facts import OpenLoopSchedule, ProcessHealth, Run
 from locust_llm.records.timing_accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.report.aiperf_export import export_summary_json
 from locust_llm.report.load_records import collect_columns
@@ -240,6 +240,39 @@ def test_late_sends_touch_what_begins_with_them_and_the_rate() -> None:
 def test_late_sends_of_a_schedule_leave_its_rate_alone() -> None:
     late = answered(90, 95, asked_at=9.995, admitted_at=9.995, due_at=9.995)
     assert "requests_per_s" not in off_by(late, run=a_run(request_rate=1.0, users=None))
+
+
+def offered(*records: Record, out_of_users: bool, **settings: object) -> dict[str, float]:
+    """The errors of TTFT from due in an open loop with at most one user."""
+    offer = OpenLoopSchedule(
+        due=len(records),
+        never_started=0,
+        duration_s=100.0,
+        most_users=1,
+        out_of_users=out_of_users,
+    )
+    asked: dict[str, object] = {"request_rate": 1.0, "users": None, "max_users": 1, **settings}
+    return off_by(*records, run=replace(a_run(**asked), offer=offer)).get("ttft_from_due", {})
+
+
+def test_who_found_a_user_and_began_late_was_held_up_by_the_load_generator() -> None:
+    """Its user began 40 ms after it was due, and no other request was open. That another one found no user
+    later, as the maximum was reached, changes nothing."""
+    late = answered(100, 200, due_at=9.96, id="a")
+    assert offered(late, out_of_users=False) == {LATE_SEND: 40}
+    assert offered(late, out_of_users=True) == {LATE_SEND: 40}
+
+
+def test_who_waits_for_the_one_user_is_not_late() -> None:
+    """It was due while the only user had an open request, and began when that had ended."""
+    first = answered(100, 200, id="a")
+    second = answered(100, 200, sent_at=10.21, due_at=10.1, id="b")
+    assert offered(first, second, out_of_users=True) == {}
+
+
+def test_a_number_of_users_may_be_too_few() -> None:
+    late = answered(100, 200, due_at=9.96)
+    assert offered(late, out_of_users=False, users=1) == {}
 
 
 def test_a_request_that_was_sent_again_was_not_late() -> None:
