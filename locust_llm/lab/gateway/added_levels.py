@@ -65,7 +65,8 @@ class BlockAnswers(NamedTuple):
     failed: int
     lost: int
     """So many words of the upstream did not come, of answers that ended well."""
-    elapsed_s: float
+    overtime: float = 0.0
+    """The last request began so much later than the block should end, as a share of the block."""
 
 
 class GatewayWay(NamedTuple):
@@ -176,10 +177,10 @@ class LevelRunner:
             before = self._read_use[name]() if name in uses else None
             began = self._clock()
             exchanges = run_block(name, block_s)
-            elapsed_s = self._clock() - began
             if name in uses:
                 uses[name].add(before, self._read_use[name]())
-            kept[name].append(keep_answers(exchanges, elapsed_s))
+            overtime = measure_overtime(exchanges, began, block_s)
+            kept[name].append(keep_answers(exchanges, overtime))
             self._sleep(SETTLE_S)
         runs = dict[str, LevelRun]()
         for name in names:
@@ -264,7 +265,7 @@ class LevelRunner:
             line = UserConnection()
             exchanges.append(self._exchange(line, name, self._make_short(), stream=False))
             line.close()
-        return keep_answers(exchanges, 0.0).parts
+        return keep_answers(exchanges).parts
 
     def _run_embeddings(self, name: str) -> tuple[AnswerParts, ...]:
         (line,) = self._take_lines(name, 1)
@@ -298,7 +299,13 @@ class LevelRunner:
         return f"{self._run}-{self._sent}"
 
 
-def keep_answers(exchanges: Sequence[Exchange], elapsed_s: float) -> BlockAnswers:
+def measure_overtime(exchanges: Sequence[Exchange], began_s: float, block_s: float) -> float:
+    """How late the last request was sent: see BlockAnswers."""
+    last_s = max((exchange.sent_ns for exchange in exchanges), default=0) / 1e9
+    return max(0.0, last_s - began_s - block_s) / block_s
+
+
+def keep_answers(exchanges: Sequence[Exchange], overtime: float = 0.0) -> BlockAnswers:
     """Takes the answers of a block apart."""
     parts = list[AnswerParts]()
     words = failed = lost = 0
@@ -312,7 +319,7 @@ def keep_answers(exchanges: Sequence[Exchange], elapsed_s: float) -> BlockAnswer
         measured = measure_parts(times, exchange.sent_ns, exchange.connect_s)
         if measured is not None:
             parts.append(measured)
-    return BlockAnswers(tuple(parts), len(exchanges), words, failed, lost, elapsed_s)
+    return BlockAnswers(tuple(parts), len(exchanges), words, failed, lost, overtime)
 
 
 def keep_whole_answers(exchanges: Iterable[Exchange]) -> tuple[AnswerParts, ...]:
@@ -346,8 +353,9 @@ def judge_level(
     if level.failed > SHARE_FAILED * requests:
         note = f"{level.failed} of {requests} requests failed through the gateway"
     elif level.requests_per_s:
-        elapsed_s = sum(one.elapsed_s for one in through)
-        rate = requests / elapsed_s if elapsed_s else 0.0
+        # not the requests over the time: in a short block chance decides how many there are
+        overtime = sum(one.overtime for one in through) / len(through)
+        rate = level.requests_per_s / (1 + overtime)
         if rate < SHARE_SENT * level.requests_per_s:
             note = f"only {rate:.0f} of {level.requests_per_s:g} requests/s were possible"
     return LevelRun(level, lost, direct_failed, bool(note) or beyond, note)

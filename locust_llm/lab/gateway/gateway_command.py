@@ -133,18 +133,22 @@ def run_gateway(words: list[str]) -> int:
         )
     except (OSError, ValueError) as error:
         return fail(sanitise_text(str(error), most=LINE_CHARS))
+    page = plan.folder / PAGE_NAME
     with replicas:
-        benches = [GatewayBench(plan, option, replicas, say) for option in plan.gateways]
         try:
+            benches = [GatewayBench(plan, option, replicas, say) for option in plan.gateways]
             for bench in benches:
                 bench.check_way()
-        except PreflightFailed as error:
-            return fail(str(error))
-        results = _measure_all(plan, benches, say)
+        except (PreflightFailed, OSError) as error:
+            return fail(sanitise_text(str(error), most=LINE_CHARS))
+        try:
+            results = _measure_all(plan, benches, say)
+            replace_file(page, render_gateway_page(results).encode())
+        except OSError as error:
+            # the port of a replica that must start again is taken, or the disk is full
+            return fail(sanitise_text(str(error), most=LINE_CHARS), ExitStatus.INCOMPLETE)
     for result in results:
         say("\n" + format_gateway_table(result))
-    page = plan.folder / PAGE_NAME
-    replace_file(page, render_gateway_page(results).encode())
     say(f"\nresult: {page}\n")
     if options.json:
         print_json(results)
@@ -221,28 +225,19 @@ class GatewayBench:
         name = f"the gateway {self._option.name} at {remove_login_and_query(self._option.url)}"
         if answer.status is None:
             raise PreflightFailed(
-                sanitise_text(
-                    f"{name} gave no answer ({exchange.outcome}: {exchange.message}); start it, or "
-                    f"give its address with --gateway",
-                    most=LINE_CHARS,
-                )
+                f"{name} gave no answer ({exchange.outcome}: {exchange.message}); start it, or give "
+                f"its address with --gateway"
             )
         reached = self._wait_for_row(script.id)
         if reached is None:
             raise PreflightFailed(
-                sanitise_text(
-                    f"{name} answered HTTP {answer.status}, but its request did not reach the "
-                    f"upstream: {CONFIGURE.format(url=self._replicas.urls[0])}",
-                    most=LINE_CHARS,
-                )
+                f"{name} answered HTTP {answer.status}, but its request did not reach the "
+                f"upstream: {CONFIGURE.format(url=self._replicas.urls[0])}"
             )
         if exchange.outcome != OK:
             raise PreflightFailed(
-                sanitise_text(
-                    f"{name} reached the upstream, and yet the client got {exchange.outcome}: "
-                    f"{exchange.message}",
-                    most=LINE_CHARS,
-                )
+                f"{name} reached the upstream, and yet the client got {exchange.outcome}: "
+                f"{exchange.message}"
             )
         self._check_clock(exchange, name)
         server = answer.header("server")

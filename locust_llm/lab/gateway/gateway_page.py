@@ -49,7 +49,8 @@ OWN: Final = """
 body { display: block; max-width: 90rem; } .headline { font-size: 1.1rem; }
 .plots { grid-template-columns: repeat(auto-fit, minmax(min(100%, 34rem), 1fr)); }
 tbody th { position: sticky; left: 0; background: var(--back); }
-td small { display: block; color: var(--muted); font-weight: 400; }
+td small { display: block; color: var(--muted); font-weight: 400; white-space: normal; }
+.numbers td { min-width: 8rem; }
 .words td { min-width: 8rem; max-width: 22rem; }
 details summary { cursor: pointer; padding: .4rem 0; }
 @media (max-width: 40rem) { .words td { min-width: 7rem; } tbody th { max-width: 8.5rem; } }

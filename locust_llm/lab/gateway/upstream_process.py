@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
+from locust_llm.client.proxy_tunnel import format_authority
 from locust_llm.text.hide_secrets import is_secret
 
 from .upstream_log import ARRIVALS_NAME
@@ -19,6 +20,8 @@ MODULE: Final = "locust_llm.lab.gateway.timed_upstream"
 BACKLOG: Final = 4096
 START_S: Final = 20.0
 READ_BYTES: Final = 4096
+NEAR_HOSTS: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+"""The address for this machine where a server listens at all of them."""
 PATIENCE_S: Final = 2.0
 """A process is killed after so long."""
 
@@ -37,7 +40,8 @@ class UpstreamReplica:
         self.number = number
         self.host = host
         try:
-            with socket.socket() as listener:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            with socket.socket(family) as listener:
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 try:
                     listener.bind((host, port))
@@ -65,7 +69,7 @@ class UpstreamReplica:
     @property
     def near_host(self) -> str:
         """The address by which this machine reaches it."""
-        return "127.0.0.1" if self.host in ("", "0.0.0.0") else self.host
+        return NEAR_HOSTS.get(self.host, self.host)
 
     def wait_until_it_answers(self) -> None:
         """Raises OSError if it does not within START_S."""
@@ -126,7 +130,8 @@ class UpstreamReplicas:
 
     @property
     def urls(self) -> Sequence[str]:
-        return [f"http://{replica.near_host}:{replica.port}" for replica in self._replicas]
+        places = [format_authority(one.near_host, one.port) for one in self._replicas]
+        return [f"http://{place}" for place in places]
 
     def kill(self, number: int) -> None:
         """End one replica as a crash would."""
@@ -150,6 +155,6 @@ def explain_taken_port(host: str, port: int, error: OSError) -> str:
     """Why the upstream cannot listen there, and what to do."""
     why = os.strerror(error.errno) if error.errno else str(error)
     return (
-        f"the upstream cannot listen at {host}:{port} ({why.lower()}): end what listens there, or "
+        f"the upstream cannot listen at {format_authority(host, port)} ({why.lower()}): end what listens there, or "
         f"give another --upstream port and point the gateway to it"
     )

@@ -13,12 +13,14 @@ from locust_llm.lab.gateway.added_levels import (
     LevelRun,
     LevelRunner,
     judge_level,
+    measure_overtime,
 )
 from locust_llm.lab.gateway.added_series import measure_series
-from locust_llm.lab.gateway.gateway_client import DIRECT, make_address
+from locust_llm.lab.gateway.gateway_client import DIRECT, Exchange, make_address
 from locust_llm.lab.gateway.gateway_result import EMBEDDINGS, SETUP, AddedLevel, AddedTime
 from locust_llm.lab.gateway.process_cost import ProcessUse, UseOfBlocks
 from locust_llm.lab.gateway.upstream_process import UpstreamReplicas
+from locust_llm.lab.gateway.upstream_script import UpstreamScript
 
 
 def test_a_round_has_a_block_of_each_way_in_a_drawn_order() -> None:
@@ -72,8 +74,8 @@ def test_use_of_blocks_is_unknown_if_it_is_unknown_of_one() -> None:
     assert (use.cpu_s, use.memory_mb) == (None, 9.0)
 
 
-def block(requests: int, failed: int = 0, elapsed_s: float = 1.0) -> BlockAnswers:
-    return BlockAnswers((), requests, 0, failed, 0, elapsed_s)
+def block(requests: int, failed: int = 0, overtime: float = 0.0) -> BlockAnswers:
+    return BlockAnswers((), requests, 0, failed, 0, overtime)
 
 
 def level(p99_ms: float, **load: int) -> AddedLevel:
@@ -87,11 +89,29 @@ def test_why_a_level_is_the_last() -> None:
     assert (within.last, within.note) == (False, "")
     beyond = judge_level(level(5.1, streams=4), [block(9, failed=2)], [block(9)], 5.0)
     assert (beyond.last, beyond.note, beyond.direct_failed) == (True, "", 2)
-    slow = judge_level(level(1.0, requests_per_s=20), [block(9)], [block(15)], 5.0)
+    rate = level(1.0, requests_per_s=20)
+    slow = judge_level(rate, [block(9)], [block(9, overtime=0.5), block(9, overtime=0.1)], 5.0)
+    # 1.3 times the planned time: 20 / 1.3
     assert (slow.last, slow.note) == (True, "only 15 of 20 requests/s were possible")
+    few = judge_level(rate, [block(0)], [block(0), block(1, overtime=0.2)], 5.0)
+    assert (few.last, few.note) == (False, "")
     most = AddedLevel(streams=4, failed=2)
     fails = judge_level(most, [block(9)], [block(10, failed=2)], 5.0)
     assert (fails.last, fails.note) == (True, "2 of 10 requests failed through the gateway")
+
+
+def test_overtime_counts_from_the_planned_end_of_a_block() -> None:
+    script = UpstreamScript(id="a")
+    sent = [
+        Exchange(
+            script=script, kind="chat", sent_ns=sent_ns, ended_ns=0, connect_s=None, reads=(),
+            closed=False, outcome="ok", message="",
+        )
+        for sent_ns in (9_000_000_000, 8_000_000_000)
+    ]  # fmt: skip
+    assert measure_overtime(sent, began_s=7.0, block_s=1.6) == pytest.approx(0.25)
+    assert measure_overtime(sent, began_s=7.0, block_s=2.5) == 0.0
+    assert measure_overtime([], began_s=7.0, block_s=2.5) == 0.0
 
 
 class PlannedRunner:

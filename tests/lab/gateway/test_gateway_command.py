@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import urlopen
 
 import msgspec
 import pytest
@@ -26,6 +27,7 @@ from locust_llm.lab.gateway.gateway_command import (
 )
 from locust_llm.lab.gateway.gateway_result import RESULT_NAME, GatewayResult, read_gateway_result
 from locust_llm.lab.gateway.hidden_failures import HIDDEN, KEPT
+from locust_llm.lab.gateway.upstream_process import UpstreamReplicas
 
 
 def run_command(
@@ -65,6 +67,7 @@ def test_values_of_options() -> None:
 def test_the_address_of_the_upstream() -> None:
     assert parse_upstream("9000") == ("127.0.0.1", 9000)
     assert parse_upstream("0.0.0.0:9000") == ("0.0.0.0", 9000)
+    assert parse_upstream("[::1]:9000") == ("::1", 9000)
     for text, why in (
         ("http://other:9000", "need one clock"),
         ("port", "takes a port"),
@@ -72,6 +75,15 @@ def test_the_address_of_the_upstream() -> None:
     ):
         with pytest.raises(ValueError, match=why):
             parse_upstream(text)
+
+
+def test_an_upstream_at_an_ipv6_address(tmp_path: Path) -> None:
+    with UpstreamReplicas(tmp_path, host="::1") as replicas:
+        port = replicas[0].port
+        assert replicas.urls == [f"http://[::1]:{port}"]
+        assert urlopen(f"http://[::1]:{port}/v1/models").status == 200
+        with pytest.raises(OSError, match=rf"cannot listen at \[::1\]:{port} \(address already in"):
+            UpstreamReplicas(tmp_path, port=port, host="::1")
 
 
 def test_names_of_gateways() -> None:
@@ -115,6 +127,41 @@ def test_a_gateway_that_forwards_elsewhere_is_refused(tmp_path: Path) -> None:
     assert done.returncode == ExitStatus.REFUSED
     assert "answered HTTP 502, but its request did not reach the upstream" in done.stderr
     assert f"point its backend to http://127.0.0.1:{upstream}" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_port_that_a_replica_does_not_get_again_is_told_on_one_line(tmp_path: Path) -> None:
+    """Another program takes it while the replica is dead."""
+    upstream = find_free_port()
+    with byte_forwarder(upstream) as port:
+        command = [
+            sys.executable, "-c", TAKE_PORT_ON_DEATH, "-o", str(tmp_path), "--gateway",
+            f"proxy=127.0.0.1:{port}", "--upstream", str(upstream), "--replicas", "2",
+            "--parts", "routing",
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == ExitStatus.INCOMPLETE
+    (line,) = done.stderr.splitlines()
+    assert f"the upstream cannot listen at 127.0.0.1:{upstream + 1} (address already in" in line
+
+
+TAKE_PORT_ON_DEATH = """
+import socket, sys
+from locust_llm.lab.gateway.gateway_command import run_gateway
+from locust_llm.lab.gateway.upstream_process import UpstreamReplica
+
+def kill_and_take_port(replica, kill=UpstreamReplica.kill):
+    kill(replica)
+    taken = socket.socket()
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    taken.bind((replica.host, replica.port))
+    taken.listen()
+    kept.append(taken)
+
+kept = []
+UpstreamReplica.kill = kill_and_take_port
+sys.exit(run_gateway(sys.argv[1:]))
+"""
 
 
 @pytest.mark.slow
