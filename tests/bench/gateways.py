@@ -25,6 +25,7 @@ from support.gateways import GATEWAYS, Gateway, find_program, started_gateway
 from locust_llm.lab.gateway.cancel_delay import MOMENTS, CancelDelay
 from locust_llm.lab.gateway.gateway_result import (
     QUANTITIES,
+    WHOLE_ANSWER,
     AddedLevel,
     AddedTime,
     GatewayResult,
@@ -34,6 +35,7 @@ from locust_llm.lab.gateway.gateway_result import (
 from locust_llm.lab.gateway.gateway_text import name_load
 from locust_llm.lab.gateway.headers_and_routing import DROPPED, TO_UPSTREAM
 from locust_llm.lab.gateway.hidden_failures import HIDDEN, VERDICTS
+from locust_llm.slo.percentile import has_too_few_values
 from locust_llm.text.format import format_brief
 
 NAMES: Final = {"nginx": "nginx", "haproxy": "HAProxy", "caddy": "Caddy", "litellm": "LiteLLM"}
@@ -50,6 +52,11 @@ COSTS: Final[dict[str, Callable[[AddedLevel], float | None]]] = {
 BEGIN: Final = "<!-- made by `make bench-gateways`: begin -->"
 END: Final = "<!-- made by `make bench-gateways`: end -->"
 PAGE: Final = Path(__file__).parents[2] / "benchmarks" / "gateways.md"
+TOO_FEW: Final = "too few values"
+TICK_MS: Final = 1e3 / os.sysconf("SC_CLK_TCK")
+"""The kernel counts CPU in these."""
+MIN_TICKS: Final = 10
+"""Of fewer ticks, one more or less would change the figure by over a tenth."""
 FEW: Final = 3
 """Names of fields and headers that a cell shows."""
 Runs = Sequence[GatewayResult]
@@ -116,7 +123,7 @@ def read_commit() -> str:
 
 
 def format_runs(values: Iterable[float | None]) -> str:
-    """The median of the runs and its range: ``0.28 (0.27 to 0.34)``."""
+    """The median of the runs and their range: ``0.28 (0.27 to 0.34)``."""
     every = list(values)
     known = [value for value in every if value is not None]
     if not known:
@@ -142,16 +149,27 @@ def list_added_rows(results: dict[str, list[GatewayResult]]) -> Iterator[tuple[s
     for load in _list_loads(results):
         for quantity, what in QUANTITIES.items():
             for percentile in ("p50", "p99"):
-                cells = [
-                    format_runs(_find_ms(result, load, quantity, percentile) for result in runs)
-                    for runs in results.values()
-                ]
-                if {*cells} != {"not measured"}:
+                cells = [_tell_added(runs, load, quantity, percentile) for runs in results.values()]
+                if not {*cells} <= {"not measured", TOO_FEW}:
                     yield f"{what}, {load}, {percentile}", cells
         errors = [
             format_runs(_find_error(result, load) for result in runs) for runs in results.values()
         ]
         yield f"error of one value, {load}", errors
+
+
+def _tell_added(runs: Runs, load: str, quantity: str, percentile: str) -> str:
+    """A value that is not above 0 in each run, and in none above the error, is below the error."""
+    found = [_find_added(result, load, quantity) for result in runs]
+    added = [one for one in found if one is not None]
+    if added and has_too_few_values(sum(one.samples for one in added), float(percentile[1:])):
+        return TOO_FEW
+    values = [one.p50_ms if percentile == "p50" else one.p99_ms for one in added]
+    errors = [one.error_ms for one in added]
+    small = all(abs(value) < error for value, error in zip(values, errors, strict=True))
+    if values and small and min(values) <= 0:
+        return "below the error"
+    return format_runs(values + [None] * (len(found) - len(added)))
 
 
 def list_cost_rows(results: dict[str, list[GatewayResult]]) -> Iterator[tuple[str, list[str]]]:
@@ -160,11 +178,22 @@ def list_cost_rows(results: dict[str, list[GatewayResult]]) -> Iterator[tuple[st
             cells = list[str]()
             for runs in results.values():
                 levels = [_find_load(result, load) for result in runs]
-                cells.append(
-                    format_runs(None if level is None else read(level) for level in levels)
-                )
+                told = format_runs(None if level is None else read(level) for level in levels)
+                coarse = label.startswith("CPU") and told != "not measured"
+                if coarse and sum(map(_count_ticks, levels)) < MIN_TICKS:
+                    told = f"fewer than {MIN_TICKS} ticks"
+                cells.append(told)
             if {*cells} != {"not measured"}:
                 yield f"{label}, {load}", cells
+
+
+def _count_ticks(level: AddedLevel | None) -> float:
+    """The ticks of CPU that the kernel counted for the gateway at this load."""
+    if level is None or level.cpu_ms_per_request is None:
+        return 0.0
+    answers = level.find(WHOLE_ANSWER)
+    requests = level.failed + (0 if answers is None else answers.samples)
+    return level.cpu_ms_per_request * requests / TICK_MS
 
 
 ALONE: Final = "one after the other"
@@ -182,16 +211,11 @@ def _find_load(result: GatewayResult, load: str) -> AddedLevel | None:
     return next((level for level in result.levels if name_load(level) == load), None)
 
 
-def _find_ms(result: GatewayResult, load: str, quantity: str, percentile: str) -> float | None:
-    level = _find_load(result, load)
-    added: AddedTime | None = None
+def _find_added(result: GatewayResult, load: str, quantity: str) -> AddedTime | None:
     if load == ALONE:
-        added = find_quantity(result.without_load, quantity)
-    elif level is not None:
-        added = level.find(quantity)
-    if added is None:
-        return None
-    return added.p50_ms if percentile == "p50" else added.p99_ms
+        return find_quantity(result.without_load, quantity)
+    level = _find_load(result, load)
+    return None if level is None else level.find(quantity)
 
 
 def _find_error(result: GatewayResult, load: str) -> float | None:
@@ -239,13 +263,11 @@ def list_change_rows(results: dict[str, list[GatewayResult]]) -> Iterator[tuple[
     for what in kinds:
         cells = list[str]()
         for runs in results.values():
-            seen = dict.fromkeys(
-                f"{one.seen} of {one.of}"
-                for result in runs
-                for one in result.changes
-                if one.what == what
-            )
-            cells.append(", ".join(seen) or "no")
+            found = [one for result in runs for one in result.changes if one.what == what]
+            told = ", ".join(dict.fromkeys(f"{one.seen} of {one.of}" for one in found))
+            if 0 < len(found) < len(runs):
+                told += f", in {len(found)} of {len(runs)} runs"
+            cells.append(told or "none")
         yield what, cells
 
 
@@ -268,7 +290,10 @@ def _tell_cancels(found: Sequence[CancelDelay]) -> str:
 def list_header_rows(results: dict[str, list[GatewayResult]]) -> Iterator[tuple[str, list[str]]]:
     passed = [_name_headers(runs, secret=True) for runs in results.values()]
     yield "secrets of the client that reach the upstream", passed
-    yield "headers that do not", [_name_headers(runs, secret=False) for runs in results.values()]
+    yield (
+        "headers of the client that do not",
+        [_name_headers(runs, secret=False) for runs in results.values()],
+    )
     deaths = list[str]()
     for runs in results.values():
         found = [result.death for result in runs if result.death is not None]
@@ -298,7 +323,10 @@ def write_tables(results: dict[str, list[GatewayResult]]) -> str:
         "Added time": ("ms", list_added_rows(results)),
         "CPU and memory": ("", list_cost_rows(results)),
         "Failures": ("faults", list_fault_rows(results)),
-        "Changed answers": ("answers with it", list_change_rows(results)),
+        "Changed answers": (
+            "answers with it, of all that could have it",
+            list_change_rows(results),
+        ),
         "Clients who left": ("seen after, ms", list_cancel_rows(results)),
         "Secrets and replicas": ("", list_header_rows(results)),
     }
@@ -321,7 +349,8 @@ def write_head(
         "gateways": read_versions(),
         "commit that recorded it": f"`{read_commit()}`",
         "values": f"the median of {options.runs} runs, each over all four block by block in turn, and "
-        "the range of the runs",
+        "the range of the runs; p99 where the runs have 100 values together; CPU where they have "
+        f"{MIN_TICKS} ticks of {TICK_MS:g} ms together",
         "repeat it with": f"`make bench-gateways`, which runs `locust-llm {command}` with the four gateways",
     }
     return "\n".join(["| | |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows.items())])
@@ -350,7 +379,12 @@ def main() -> int:
     if options.tables:
         folders = sorted(options.out.glob("run-*"))
         found = {name: [read_gateway_result(one / name) for one in folders] for name in GATEWAYS}
-        print(write_tables(found))
+        tables = write_tables(found)
+        print(tables)
+        if options.page:
+            page = PAGE.read_text("utf-8")
+            head = page.partition(f"{BEGIN}\n")[2].partition("\n## ")[0]
+            PAGE.write_text(put_into_page(page, f"{head}\n{tables}"), "utf-8")
         return 0
     missing = [NAMES[name] for name in GATEWAYS if find_program(name) is None]
     if missing:
