@@ -98,8 +98,9 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
         parts.append(ProgressPart(7, f"{stats.decoding:>3} decoding"))
     broken, known = control.abort.standing()
     if known:
-        standing = f"{broken or known} of {known} rules {'broken' if broken else 'hold'}"
-        parts.append(ProgressPart(2 if broken else 8, f"{standing} so far", standing))
+        # of what was counted until now, without an interval: the end may decide otherwise
+        standing = f"{broken or known} of {known} rules {'not met' if broken else 'met'} so far"
+        parts.append(ProgressPart(2 if broken else 8, standing))
     parts += _describe_client(control, client)
     return parts
 

@@ -96,18 +96,18 @@ def test_a_sentence_with_everything() -> None:
     assert said(gated, client=ClientVerdict(DEGRADED)) == (
         "profiling 12/45 s |   48/100: 40 ok, 2 failed, 1 cancelled, 5 cut | last 10 s: TTFT from "
         "due p50    4 s, p99 4.98 s | prefill  3/3, "
-        " 13 waiting | last 5 s:     0 tokens/s |   9 decoding | 1 of 3 rules broken so far"
+        " 13 waiting | last 5 s:     0 tokens/s |   9 decoding | 1 of 3 rules not met so far"
         " | client DEGRADED so far"
     )
     gated.run_progress.profiled = Counter({"ok": 40, "reset": 2})
     all_ = build_progress_parts(gated, ClientVerdict(DEGRADED))
     assert (
-        fit_progress_line(all_, 87)
-        == "profiling 12/45 s |   42/100: 40 ok, 2 failed | 1 of 3 rules broken | client DEGRADED"
+        fit_progress_line(all_, 95)
+        == "profiling 12/45 s |   42/100: 40 ok, 2 failed | 1 of 3 rules not met so far | client DEGRADED"
     )
-    assert fit_progress_line(all_, 123) == (
+    assert fit_progress_line(all_, 131) == (
         "profiling 12/45 s |   42/100: 40 ok, 2 failed | 10 s: TTFT from due p50    4 s | 1 of 3 "
-        "rules broken"
+        "rules not met so far"
         " | client DEGRADED"
     )
     gated.abort = SimpleNamespace(standing=lambda: (0, 3))
@@ -278,7 +278,7 @@ def test_where_a_run_is(known: dict[str, Any], where: str) -> None:
 
 def test_rules_that_hold() -> None:
     assert said(control(abort=SimpleNamespace(standing=lambda: (0, 2)))).endswith(
-        "| 2 of 2 rules hold so far"
+        "| 2 of 2 rules met so far"
     )
 
 
