@@ -177,7 +177,7 @@ bench-drift: $(VENV)/.installed-tests  ## false alarms of twin drift, and what i
 bench-gateway: $(VENV)/.installed-tests  ## the added time that the gateway bench measures, against the stamps of a proxy with planted delays; five minutes on an idle machine
 	PYTHONPATH=tests $(BIN)/python tests/bench/gateway.py
 
-bench-gateways: $(VENV)/.installed-tests  ## nginx, HAProxy, Caddy and LiteLLM (REAL_SERVERS_HOME) in one series, three times; 16 minutes on an idle machine
+bench-gateways: $(VENV)/.installed-tests  ## nginx, HAProxy, Caddy and LiteLLM (REAL_SERVERS_HOME) in one series, three times; 19 minutes on an idle machine
 	PYTHONPATH=tests $(BIN)/python tests/bench/gateways.py --page
 
 bench-media: $(VENV)/.installed-tests  ## do requests with 4 MB of pictures leave on time

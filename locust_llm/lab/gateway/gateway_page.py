@@ -281,8 +281,8 @@ def _make_added_table(results: Sequence[GatewayResult]) -> PageTable:
     return PageTable(
         "Added time",
         tuple(chain.from_iterable(rows[name] for name in shown)),
-        "p50 / p99 in ms, behind them the 95% interval of p99. Direct: the same time without the "
-        "gateway, which is already taken off. The error is how exactly one value was measured.",
+        "p50 / p99 in ms, behind them the 95% interval of p99, or the number of values. "
+        "Direct: the same time without the gateway, which is already taken off. The error is how exactly one value was measured.",
         numbers=True,
         more=tuple(chain.from_iterable(rows[name] for name in others)),
         more_title=f"{format_count(len(others), 'more load')}",
@@ -313,10 +313,11 @@ def _tell_added(added: AddedTime | None) -> PageCell:
     if added is None:
         return PageCell(EMPTY)
     digits = [format_brief(value, digits=2) for value in (added.p50_ms, added.p99_ms)]
-    notes = []
-    if added.p99_interval_ms is not None:
+    if added.p99_interval_ms is None:
+        notes = [f"of {format_count(added.samples, 'value')}"]
+    else:
         low, high = added.p99_interval_ms
-        notes.append(f"{format_brief(low, digits=2)} to {format_brief(high, digits=2)}")
+        notes = [f"{format_brief(low, digits=2)} to {format_brief(high, digits=2)}"]
     notes.append(
         f"direct {format_brief(added.direct_p50_ms, digits=2)} / "
         f"{format_brief(added.direct_p99_ms, digits=2)}"

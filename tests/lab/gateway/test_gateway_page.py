@@ -139,6 +139,9 @@ def test_cells_say_what_came() -> None:
         ("not measured", "", ""),
     ]
     assert find_cells("Headers to the upstream", "via")[0] == ("added", "1.1 nginx", "open")
+    nginx, hides = find_cells("Added time", "first token, 1 stream")
+    assert nginx == ("0.1 / 1", "of 100 values; direct 0 / 0; error 0", "")
+    assert hides == ("-", "", "")
     assert find_cells("Replicas", "sessions with X-Session-Id")[0] == (
         "90% at one replica",
         "75% at random; requests of the replicas: 9, 1",
