@@ -54,6 +54,7 @@ from locust_llm.report.slo_evidence.confidence_intervals import (
     MIN_VALUES,
     RISES,
     TAIL_VALUES,
+    EndBasis,
     find_most_times_largest,
 )
 from locust_llm.report.slo_evidence.load_start_burst import (
@@ -540,13 +541,16 @@ def _is_upper_assumed(rule: Rule) -> bool:
 
 
 def _describe_assumption(rule: Rule, found: ObservedValue, seen: Evaluation) -> str:
-    """``fewer than 20 independent values lie beyond p95, so the upper end is an assumption:
-    as the largest values fall off``; empty: the values show that end."""
+    """Of a percentile ``fewer than 20 independent values lie beyond p95, so the upper end is an
+    assumption: as the largest values fall off``; of a mean ``the values vary too much, so the upper
+    end is an assumption: from the mean of the largest 50%``; of either that the largest values may
+    all be of one burst. Empty: the values show that end."""
     up = _is_upper_assumed(rule)
     end = None if found.ends is None else found.ends[1 if up else 0]
-    if not (found.extrapolated or found.slowest > 0) or end is None:
+    if not (found.extrapolated or found.basis) or end is None:
         return ""
     which, side = ("largest", "upper") if up else ("smallest", "lower")
+    slowest = f"the {which} {100 * found.slowest:.3g}%"
     few = found.extrapolated
     if rule.percentile is not None and found.size is not None:
         outside = 1 - rule.percentile / 100 if up else rule.percentile / 100
@@ -555,10 +559,13 @@ def _describe_assumption(rule: Rule, found: ObservedValue, seen: Evaluation) -> 
     if few:
         where = "beyond" if up else "below"
         why = f"fewer than {TAIL_VALUES:.0f} independent values lie {where} {rule.stat}"
-    if not found.slowest:
+    if found.basis == EndBasis.ERROR:
         basis = f"as the {which} values fall off"
-    elif round(found.slowest * found.count) > 1:
-        basis = f"from the mean of the {which} {100 * found.slowest:.3g}%"
+    elif found.basis == EndBasis.MEAN:
+        basis = f"from the mean of {slowest}"
+    elif found.basis == EndBasis.MEAN_OF_BURST:
+        why = f"{slowest} of the values may all be of one burst"
+        basis = "from their mean"
     elif up:
         times = find_most_times_largest(found.count, len(seen.run.settings.looks) or 1)
         basis = f"{times:.3g} times the largest value"

@@ -442,6 +442,43 @@ def test_a_limit_far_beyond_all_values_is_kept(slow_ms: list[int], high_ms: floa
     assert judged("attainment >= 80% given itl < 60ms", requests).status == "PASS"
 
 
+@pytest.mark.parametrize(
+    ("rule", "ttft_ms", "high_ms", "reason"),
+    [
+        pytest.param(
+            "ttft avg < 90s", [100] * 200 + [300] * 200, 400,
+            "the values vary too much, so the upper end is an assumption: from the mean of the "
+            "largest 50%",
+            id="a mean: the larger half is 300 ms, 100 above the median",
+        ),
+        pytest.param(
+            "ttft p99 < 90s", [100] * 80 + [300] * 19 + [301], 301 + 10 * 201,
+            "fewer than 20 independent values lie beyond p99, so the upper end is an assumption: "
+            "from the mean of the largest 1%",
+            id="one value beyond p99: ten times as far above the median, not times the largest",
+        ),
+        pytest.param(
+            "ttft p95 < 90s",
+            [100, 105, 110] * 33 + [100 * waits for waits in range(1, 51)] + [100, 105, 110] * 84,
+            None,
+            "the largest 5% of the values may all be of one burst, so the upper end is an "
+            "assumption: from their mean",
+            id="one queue, whose waits grow to 50",
+        ),
+    ],
+)  # fmt: skip
+def test_the_reason_says_what_the_upper_end_goes_by(
+    rule: str, ttft_ms: list[int], high_ms: float | None, reason: str
+) -> None:
+    requests = [answered(ms, ms + 20, sent_at=10 + i / 2.5) for i, ms in enumerate(ttft_ms)]
+    found = judged(rule, requests)
+    assert found.reason == reason
+    assert found.high is not None
+    if high_ms is not None:
+        assert found.high == pytest.approx(high_ms / 1000, abs=0.002)
+    assert len(found.reason.split()) <= 25
+
+
 LIMITS_FAR_AWAY = {
     "a server that answers 4 users in step": (
         "ttft p95 < 150ms", "PASS", [90 + 4 * (i % 4) + (i // 40) % 2 / 10 for i in range(328)],

@@ -37,6 +37,7 @@ What a percentile passes, a lower one passes; what a lower one fails, a higher o
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache, cached_property, lru_cache
 from statistics import NormalDist, fmean
 from typing import Final, NamedTuple
@@ -122,6 +123,17 @@ RISES: Final = "rises"
 FALLS: Final = "falls"
 
 
+class EndBasis(StrEnum):
+    """What an upper end goes by; the first of two equal ends is the one in this order."""
+
+    ERROR = ""
+    LARGEST = "largest"
+    """So many times the largest value."""
+    MEAN = "mean of the slowest"
+    MEAN_OF_BURST = "mean of the slowest, of one burst"
+    """The same: the slowest values are many, and count as few, as all may be of one burst."""
+
+
 class ConfidenceInterval(NamedTuple):
     """A 95 % interval. None: it has no such end, as the values are too few or too correlated."""
 
@@ -131,9 +143,11 @@ class ConfidenceInterval(NamedTuple):
     """Effective sample size."""
     extrapolated: bool = False
     """An end lies beyond all values."""
+    basis: EndBasis = EndBasis.ERROR
+    """Of its upper end."""
     slowest: float = 0.0
-    """The share of the slowest values whose mean bounds the end (``bound_by_slowest``); 0: it is
-    bounded by its error."""
+    """The share of the slowest values whose mean bounds the end (``bound_by_slowest``); 0: none
+    does."""
 
     @property
     def ends(self) -> Ends:
@@ -141,9 +155,10 @@ class ConfidenceInterval(NamedTuple):
 
 
 class UpperEnd(NamedTuple):
-    """Of a percentile."""
+    """Of a percentile or of a mean."""
 
     level: float
+    basis: EndBasis = EndBasis.ERROR
     slowest: float = 0.0
     """As of a ConfidenceInterval."""
 
@@ -223,7 +238,11 @@ def estimate_mean_interval(values: Floats, *, looks: int = 1) -> ConfidenceInter
     up = reach * math.sqrt(levels.few_in_half)
     high = min(UpperEnd(mean * math.exp(min(up, MOST_FOLDS))), bound_by_slowest(levels, HALF))
     return ConfidenceInterval(
-        mean * math.exp(-reach), max(high.level, mean), min(size, float(n)), slowest=high.slowest
+        mean * math.exp(-reach),
+        max(high.level, mean),
+        min(size, float(n)),
+        basis=high.basis,
+        slowest=high.slowest,
     )
 
 
@@ -464,7 +483,8 @@ def search_percentile(
             upper = min(upper, bound_above(levels, some))
     high = max(upper.level, float(ordered[at]))
     extrapolated = bool(math.isfinite(high) and high > ordered[-1])
-    return ConfidenceInterval(low, high, count / here.inflation, extrapolated, upper.slowest)
+    size = count / here.inflation
+    return ConfidenceInterval(low, high, size, extrapolated, upper.basis, upper.slowest)
 
 
 def _find_first(count: int, is_true: Callable[[int], bool]) -> int:
@@ -501,22 +521,24 @@ def bound_above(levels: ValueLevels, share: float) -> UpperEnd:
 
 def bound_by_slowest(levels: ValueLevels, share: float) -> UpperEnd:
     """Twice as far from the median as the mean of the values beyond the percentile, or further
-    (``find_room``); where enough are beyond it, FAR_BEYOND times the largest value. In a queue they
-    come in excursions, and count as fewer. Infinite: more of them are failures than one cause
-    explains."""
+    (``find_room``); where enough are beyond it, FAR_BEYOND times the largest value. Of a mean the
+    share is HALF, so it goes by the larger half of the values. In a queue the values beyond come in
+    excursions, and count as fewer. Infinite: more of them are failures than one cause explains."""
     outside = 1 - share
-    beyond = levels.count * outside
-    beyond /= levels.few_excursions(beyond)
+    number = levels.count * outside
+    beyond = number / levels.few_excursions(number)
     if math.isinf(levels.level_at(1 - MOST_INFINITE * outside)):
         return UpperEnd(math.inf)
     slow = levels.level_at(share) + _measure_excess(levels, outside)
     reach = max(slow - levels.level_at(HALF), (SLOWEST - 1) * abs(slow))
-    by_mean = UpperEnd(slow + max(levels.room, SLOW_VALUES / beyond) * reach, outside)
+    is_burst = beyond < SLOW_VALUES <= number
+    basis = EndBasis.MEAN_OF_BURST if is_burst else EndBasis.MEAN
+    by_mean = UpperEnd(slow + max(levels.room, SLOW_VALUES / beyond) * reach, basis, outside)
     largest = levels.level_at(1.0)
     if beyond < SLOW_VALUES:
         return by_mean
     by_largest = largest + _far_beyond(levels.room) * abs(largest)
-    return min(by_mean, UpperEnd(by_largest, 1 / levels.count))
+    return min(by_mean, UpperEnd(by_largest, EndBasis.LARGEST))
 
 
 def _far_beyond(room: float) -> float:

@@ -267,6 +267,7 @@ def _between(
         extrapolated=(
             high if rule.percentile is not None and rule.percentile >= 50 else low
         ).extrapolated,
+        basis=(low if is_low else high).basis,
         slowest=(low if is_low else high).slowest,
     )
 
@@ -336,7 +337,7 @@ def _with(value: float, interval: ConfidenceInterval, count: int, note: str = ""
     ends = (None if low is None else min(low, value)), (None if high is None else max(high, value))
     return ObservedValue(
         value, ends, count, note, size=interval.size, extrapolated=interval.extrapolated,
-        slowest=interval.slowest,
+        basis=interval.basis, slowest=interval.slowest,
     )  # fmt: skip
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from locust_llm.slo.binomial_intervals import Ends
 from locust_llm.slo.rules import Rule
 
+from .confidence_intervals import EndBasis
+
 
 @dataclass(frozen=True)
 class ObservedValue:
@@ -37,8 +39,9 @@ class ObservedValue:
     None: not known."""
     extrapolated: bool = False
     """An end of its interval lies beyond all values."""
+    basis: EndBasis = EndBasis.ERROR
     slowest: float = 0.0
-    """As of a ConfidenceInterval."""
+    """Both as of a ConfidenceInterval."""
     gaps_of: int = 0
     """Of how many requests the ``count`` gaps are; 0: it counts no gaps."""
     infinite: int = 0

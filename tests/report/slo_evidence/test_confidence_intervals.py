@@ -22,7 +22,9 @@ from locust_llm.report.slo_evidence.confidence_intervals import (
     NONE,
     RISES,
     ConfidenceInterval,
+    EndBasis,
     ShareEvidence,
+    UpperEnd,
     ValueLevels,
     bound_above,
     bound_by_fastest,
@@ -410,13 +412,18 @@ def test_what_one_second_has_too_many_the_next_has_too_few() -> None:
     assert widths[0] < widths[1] / 3
 
 
+def assert_end(end: UpperEnd, level: float, basis: EndBasis, slowest: float) -> None:
+    assert (end.level, end.slowest) == pytest.approx((level, slowest))
+    assert end.basis == basis
+
+
 def test_no_end_is_far_beyond_the_slowest_values() -> None:
     """400 values from 0 to 1, as correlated as can be. Those above the median are 0.75 on average,
     0.25 above it, so the median is taken to be at most 0.25 higher. Those beyond p95 are 0.975, 0.475
     above the median: 1.45. 1 / 0.7 of the largest is less, 1.43."""
     levels = levels_of(dict.fromkeys((0.5, 0.75, 0.9, 0.95, 0.98), 400.0))
-    assert bound_by_slowest(levels, 0.95) == pytest.approx((1 / 0.7, 1 / 400))
-    assert bound_by_slowest(levels, 0.5) == pytest.approx((0.75 + 0.25, 0.5))
+    assert_end(bound_by_slowest(levels, 0.95), 1 / 0.7, EndBasis.LARGEST, 0)
+    assert_end(bound_by_slowest(levels, 0.5), 0.75 + 0.25, EndBasis.MEAN, 0.5)
     assert bound_above(levels, 0.95) == bound_by_slowest(levels, 0.95)
     assert bound_by_slowest(replace(levels, room=2.0), 0.95).level == pytest.approx(2 / 0.7 - 1)
     # four values are beyond p99, so ten over four times the room
@@ -429,8 +436,9 @@ def test_the_largest_values_of_a_queue_may_be_of_one_burst() -> None:
     is left above. Beyond p90 40 count as 40 / 1.5625 = 25.6, of which the largest is enough."""
     correlated = dict.fromkeys((0.5, 0.75, 0.9, 0.95, 0.98), 400.0)
     bursts = levels_of(correlated, {0.5: 2.0, 0.9: 4.0, 0.95: 4.0})
-    assert bound_by_slowest(bursts, 0.95) == pytest.approx((0.975 + 1.0625 * 0.475, 0.05))
-    assert bound_by_slowest(bursts, 0.9) == pytest.approx((0.95 + 0.45, 0.1))
+    one_burst = 0.975 + 1.0625 * 0.475
+    assert_end(bound_by_slowest(bursts, 0.95), one_burst, EndBasis.MEAN_OF_BURST, 0.05)
+    assert_end(bound_by_slowest(bursts, 0.9), 0.95 + 0.45, EndBasis.MEAN, 0.1)
 
 
 def test_no_median_is_far_below_the_fastest_values() -> None:
@@ -485,7 +493,7 @@ def test_a_mean_is_not_far_above_the_larger_half() -> None:
     """400 values: a half at 1 and then a half at 3, which may be one phase of many. The larger half
     is 3 on average, and the median 2."""
     found = estimate_mean_interval(np.where(np.arange(400) < 200, 1.0, 3.0))
-    assert (found.high, found.slowest) == (pytest.approx(4.0), 0.5)
+    assert (found.high, found.basis, found.slowest) == (pytest.approx(4.0), EndBasis.MEAN, 0.5)
 
 
 def test_few_values_break_a_limit_that_all_are_far_beyond() -> None:
