@@ -152,10 +152,10 @@ class LLMUser(HttpUser):
         if input_tokens is None and not marked.marks:
             return prompts.batch(), False
         drawn, asks_marker = marked.draw(
-            lambda ending: (
-                prompts.draw(ending=ending)
+            lambda endings: (
+                prompts.draw(endings=endings)
                 if input_tokens is None
-                else prompts.drawn(input_tokens, ending)
+                else prompts.drawn(input_tokens, endings)
             ),
             first=True,
         )

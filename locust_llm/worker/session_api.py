@@ -110,10 +110,10 @@ class TurnLine:
         if content is None:
             first = not self.messages
             drawn, asks_marker = whole.marked.draw(
-                lambda ending: (
-                    prompts.draw(first, ending)
+                lambda endings: (
+                    prompts.draw(first, endings)
                     if input_tokens is None
-                    else prompts.drawn(input_tokens, ending)
+                    else prompts.drawn(input_tokens, endings)
                 ),
                 first=first,
             )

@@ -216,7 +216,7 @@ class Conversation:
         if not self.marked.marks:
             return self._prompts.batch(first)
         drawn, self._asks_marker = self.marked.draw(
-            lambda ending: self._prompts.draw(first, ending), first=first
+            lambda endings: self._prompts.draw(first, endings), first=first
         )
         return [drawn]
 
@@ -240,7 +240,7 @@ class Conversation:
         else:
             tokens, (number, common) = turn.input_tokens, turn.prefix
             (text, shared), self._asks_marker = self.marked.draw(
-                lambda ending: prompts.reused(tokens, number, common, ending), first=first
+                lambda endings: prompts.reused(tokens, number, common, endings), first=first
             )
             self._shared = number, shared
             history.messages.append({"role": "user", "content": text})

@@ -1,10 +1,11 @@
-"""Marked session: the prompts of one session, the first of which ends with its marker.
+"""Marked session: puts the marker of a session into its prompts.
 
-In a synthetic prompt the marker stands behind all that prompts share, and within the length that was
-drawn. So a prefix cache finds as much as without it. A replayed prompt is longer by the marker.
+A synthetic session has it at the end of its first prompt: behind all that prompts share, and within
+the length that was drawn. So a prefix cache finds as much as without it. A replayed session has it
+at the end of the first message of the user, which becomes longer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from .synthetic_prompts import BEFORE_ENDING
@@ -61,21 +62,22 @@ class MarkedSession:
         """The number of the marker. None: no prompt of the session has one."""
         return None if self._marker is None else self._marker.number
 
-    def draw(self, make: Callable[[str], T], *, first: bool) -> tuple[T, bool]:
-        """(a prompt, whether it asks the model to repeat the marker). ``make`` gets the end of the
-        prompt, and gives its text first. It leaves the end out where there is no room for it.
+    def draw(self, make: Callable[[Sequence[str]], T], *, first: bool) -> tuple[T, bool]:
+        """(a prompt, whether it asks the model to repeat the marker). ``make`` gets the ends that
+        the prompt may have, and gives its text first. It takes the first end that there is room
+        for: a prompt too short for marker and question has the marker alone.
 
         A session whose first prompt is no synthetic one, or is too short, has no marker.
         """
         if self._markers is None or (self._marker is None and not first):
-            return make(""), False
+            return make(()), False
         marker = self._markers.make() if self._marker is None else self._marker
         ending, asked = self._markers.end_prompt(marker, first=first)
-        drawn = make(ending)
-        fits = drawn[0].endswith(ending)
-        if first and fits:
+        endings = [ending, marker.sentence] if first and asked else [ending]
+        drawn = make(endings)
+        if first and any(drawn[0].endswith(one) for one in endings):
             self._marker = marker
-        return drawn, asked and fits
+        return drawn, asked and drawn[0].endswith(ending)
 
     def mark_messages(self, messages: list[Message], *, first: bool) -> MarkedMessages:
         """Replayed messages with the marker. ``first``: they begin the conversation, so the first
@@ -86,7 +88,7 @@ class MarkedSession:
         """
         if self._markers is None or (self._marker is None and not first):
             return MarkedMessages(messages)
-        places = [number for number, message in enumerate(messages) if _is_users_text(message)]
+        places = [number for number, message in enumerate(messages) if _holds_user_text(message)]
         if first and not places:
             return MarkedMessages(messages)
         if self._marker is None:
@@ -105,7 +107,9 @@ class MarkedSession:
         return MarkedMessages(marked, " ".join(added), asked)
 
 
-def _is_users_text(message: Message) -> bool:
+def _holds_user_text(message: Message) -> bool:
+    """The message is the user's, and its content is a text or a list of parts, to which a text can
+    be added."""
     return message.get("role") == "user" and isinstance(message.get("content"), str | list)
 
 

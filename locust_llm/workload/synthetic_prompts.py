@@ -146,23 +146,23 @@ class Prompts:
         if system_tokens:
             self.system = {"role": "system", "content": self._shared(system_at, system_tokens)[0]}
 
-    def draw(self, first: bool = True, ending: str = "") -> DrawnPrompt:
+    def draw(self, first: bool = True, endings: Sequence[str] = ()) -> DrawnPrompt:
         """A new prompt of the drawn sizes. ``first`` of its session: a prefix begins it, and the
-        system prompt counts. ``ending``: see ``text``."""
+        system prompt counts. ``endings``: see ``text``."""
         tokens, output_tokens = self._sizes(self._draws)
         if not first:
-            text = self.text(tokens, ending=ending)
+            text = self.text(tokens, endings=endings)
             return DrawnPrompt(text, tokens, output_tokens, self._media())
         tokens += self._prefix_tokens + (
             self._context(self._draws) if self._context is not None else 0
         )
         prefix = self._draws.choice(self._prefixes) if self._prefixes else ("", 0)
-        text = self.text(tokens, prefix=prefix, ending=ending)
+        text = self.text(tokens, prefix=prefix, endings=endings)
         return DrawnPrompt(text, tokens + self.system_tokens, output_tokens, self._media())
 
-    def drawn(self, input_tokens: int, ending: str = "") -> DrawnPrompt:
-        """A new prompt of this length. ``ending``: see ``text``."""
-        text = self.text(input_tokens, ending=ending)
+    def drawn(self, input_tokens: int, endings: Sequence[str] = ()) -> DrawnPrompt:
+        """A new prompt of this length. ``endings``: see ``text``."""
+        text = self.text(input_tokens, endings=endings)
         return DrawnPrompt(text, input_tokens, self.output_tokens(), self._media())
 
     def batch(self, first: bool = True) -> list[DrawnPrompt]:
@@ -199,26 +199,25 @@ class Prompts:
         hash_ids: Sequence[int] = (),
         prefix: tuple[str, float] = ("", 0),
         block_tokens: int = BLOCK_TOKENS,
-        ending: str = "",
+        endings: Sequence[str] = (),
     ) -> str:
         """A prompt that comes to ``tokens`` with the chat template: the prefix, the blocks of the
         ids, and its own text as far as there is room.
 
         If there is no room for all ids, the first ones are used, the last one in part. ``prefix``:
-        (text, its tokens). ``block_tokens``: of each block. ``ending``: the last sentences of the
-        prompt, within ``tokens``; they are left out where there is no room for them.
+        (text, its tokens). ``block_tokens``: of each block. ``endings``: what the last sentences of
+        the prompt may be, within ``tokens``. The first that there is room for is used.
 
         The text of a block follows from its id, the seed, and its place. The first text has no
         space before it, and so may have other tokens. It also makes up for what the texts before
         lack in whole words. A cache compares from the begin on and never sees the difference.
         """
         wanted = tokens - self._template
-        if ending:
+        for ending in filter(None, endings):
             of_ending = self.count_ending_tokens(ending)
-            if wanted - prefix[1] - of_ending < self.lengths.tokens_a_word:
-                return self.text(tokens, hash_ids, prefix, block_tokens)
-            own = self.text(round(tokens - of_ending), hash_ids, prefix, block_tokens)
-            return f"{own}{BEFORE_ENDING}{ending}"
+            if wanted - prefix[1] - of_ending >= self.lengths.tokens_a_word:
+                own = self.text(round(tokens - of_ending), hash_ids, prefix, block_tokens)
+                return f"{own}{BEFORE_ENDING}{ending}"
         parts = [prefix[0]] if prefix[0] else []
         filled = prefix[1]
         for number, hash_id in enumerate(hash_ids, 1):
@@ -238,13 +237,15 @@ class Prompts:
             filled += of_it
         return self._checked(" ".join(parts), filled, wanted)[0]
 
-    def reused(self, tokens: int, number: int, shared: int, ending: str = "") -> tuple[str, int]:
+    def reused(
+        self, tokens: int, number: int, shared: int, endings: Sequence[str] = ()
+    ) -> tuple[str, int]:
         """(prompt, tokens in common). The prompt comes to ``tokens`` with the chat template and
         begins with the prefix ``number``, as all others of that number do. The common tokens
         include the template's head: ``shared``, or a word less."""
         head, at = self._place(f"{self._seed}{self.salt}/prefix {number}")
         text, filled = self._ruler.begin(head, at, max(1, shared - self.lengths.head))
-        prompt = self.text(tokens, prefix=(text, filled), ending=ending)
+        prompt = self.text(tokens, prefix=(text, filled), endings=endings)
         return prompt, round(filled) + self.lengths.head
 
     def words(self, count: int) -> str:

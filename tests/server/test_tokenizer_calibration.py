@@ -236,7 +236,9 @@ def deliver_marked(lengths: PromptLengthModel, many: int) -> list[int]:
     key = MarkerKey(b"0123456789abcdef")
     texts = []
     for _ in range(many):
-        drawn, _ = MarkedSession(key).draw(lambda ending: prompts.draw(ending=ending), first=True)
+        drawn, _ = MarkedSession(key).draw(
+            lambda endings: prompts.draw(endings=endings), first=True
+        )
         assert "Session code: " in drawn.text
         texts.append(drawn.text)
     return [count(text) for text in texts]

@@ -40,12 +40,12 @@ def test_the_marker_is_within_the_length_that_was_asked(tokens: int, shared: boo
     extra = 50 if shared else 0
     prompts = make_prompts(str(tokens), **prefix)
     marked = MarkedSession(MarkerKey(KEY))
-    drawn, asks = marked.draw(lambda ending: prompts.draw(ending=ending), first=True)
+    drawn, asks = marked.draw(lambda endings: prompts.draw(endings=endings), first=True)
     assert len(drawn.text.split()) == tokens + extra
     needed = CODE_WORDS + 1 + (ASK_WORDS if drawn.text.endswith(ASK_SENTENCE) else 0)
     assert asks == drawn.text.endswith(ASK_SENTENCE)
     if marked.number is None:
-        assert tokens < CODE_WORDS + ASK_WORDS + 1
+        assert tokens < CODE_WORDS + 1
         assert "Session code" not in drawn.text
     else:
         assert tokens >= needed
@@ -59,7 +59,7 @@ def test_what_prompts_share_comes_before_the_marker() -> None:
     plain = make_prompts("60", **shared).draw().text.split()
     prompts = make_prompts("60", **shared)
     marked = MarkedSession(MarkerKey(KEY))
-    drawn, _ = marked.draw(lambda ending: prompts.draw(ending=ending), first=True)
+    drawn, _ = marked.draw(lambda endings: prompts.draw(endings=endings), first=True)
     words = drawn.text.split()
     assert words[:70] == plain[:70]
     assert len(words) == len(plain) == 100
@@ -68,12 +68,41 @@ def test_what_prompts_share_comes_before_the_marker() -> None:
 def test_a_prompt_that_reuses_a_prefix_has_as_much_of_it_in_common() -> None:
     prompts = make_prompts()
     marked = MarkedSession(MarkerKey(KEY))
-    (text, shared), _ = marked.draw(lambda ending: prompts.reused(200, 3, 100, ending), first=True)
+    (text, shared), _ = marked.draw(
+        lambda endings: prompts.reused(200, 3, 100, endings), first=True
+    )
     plain, plain_shared = make_prompts().reused(200, 3, 100)
     assert shared == plain_shared
     assert text.split()[:100] == plain.split()[:100]
     assert len(text.split()) == len(plain.split()) == 200
     assert MarkerKey(KEY).find(text) == [marked.number]
+
+
+@pytest.mark.parametrize(
+    ("room", "has_marker", "asks"),
+    [(CODE_WORDS, 0, 0), (9, 1, 0), (CODE_WORDS + ASK_WORDS, 1, 0), (16, 1, 1)],
+)
+@pytest.mark.parametrize("reuses", [True, False])
+def test_without_room_for_the_question_a_prompt_keeps_its_marker(
+    room: int, has_marker: int, asks: int, reuses: bool
+) -> None:
+    """A word of the prompt's own needs room as well. The fifth session would ask."""
+    key = MarkerKey(KEY)
+    shared = 100 if reuses else 0
+    prompts = make_prompts(str(room))
+    for session in range(5):
+        marked = MarkedSession(key)
+        if reuses:
+            (text, _), asked = marked.draw(
+                lambda endings: prompts.reused(shared + room, 3, shared, endings), first=True
+            )
+        else:
+            drawn, asked = marked.draw(lambda endings: prompts.draw(endings=endings), first=True)
+            text = drawn.text
+        assert len(text.split()) == shared + room
+        assert MarkerKey(KEY).find(text) == ([session] if has_marker else [])
+        assert marked.number == (session if has_marker else None)
+        assert text.endswith(ASK_SENTENCE) == asked == (session == 4 and bool(asks))
 
 
 def test_with_a_tokenizer_the_length_is_as_exact_as_without_a_marker() -> None:
@@ -84,7 +113,7 @@ def test_with_a_tokenizer_the_length_is_as_exact_as_without_a_marker() -> None:
         sizes = combine_lengths(parse_length(str(tokens)), parse_length("7"))
         prompts = Prompts(lengths, sizes, seed=1, tokenizer=tokenizer)
         marked = MarkedSession(MarkerKey(KEY))
-        drawn, _ = marked.draw(lambda ending: prompts.draw(ending=ending), first=True)  # noqa: B023
+        drawn, _ = marked.draw(lambda endings: prompts.draw(endings=endings), first=True)  # noqa: B023
         assert tokenizer.count(drawn.text) == tokens
         assert marked.number is not None
 
@@ -220,9 +249,9 @@ def test_two_sessions_have_two_markers_and_a_session_keeps_its_own() -> None:
     key = MarkerKey(KEY)
     prompts = make_prompts()
     one, other = MarkedSession(key), MarkedSession(key)
-    first, _ = one.draw(lambda ending: prompts.draw(ending=ending), first=True)
-    other.draw(lambda ending: prompts.draw(ending=ending), first=True)
-    again, _ = one.draw(lambda ending: prompts.draw(ending=ending), first=True)
+    first, _ = one.draw(lambda endings: prompts.draw(endings=endings), first=True)
+    other.draw(lambda endings: prompts.draw(endings=endings), first=True)
+    again, _ = one.draw(lambda endings: prompts.draw(endings=endings), first=True)
     assert one.number != other.number
     assert key.find(first.text) == key.find(again.text) == [one.number]
 
@@ -231,7 +260,7 @@ def test_two_sessions_have_two_markers_and_a_session_keeps_its_own() -> None:
 def test_a_session_that_began_with_a_prompt_of_its_own_has_no_marker(first: bool) -> None:
     marked = MarkedSession(MarkerKey(KEY) if not first else None)
     drawn, asks = marked.draw(
-        lambda ending: make_prompts().draw(first=first, ending=ending), first=first
+        lambda endings: make_prompts().draw(first=first, endings=endings), first=first
     )
     assert (marked.number, asks) == (None, False)
     assert "Session code" not in drawn.text
