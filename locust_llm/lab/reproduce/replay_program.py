@@ -16,10 +16,12 @@ import socket
 import ssl
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, parse_qsl, unquote, unquote_plus, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 LEAD_S = 0.05
 """A connection is opened so long before its request is sent."""
@@ -71,6 +73,15 @@ class ReplayedAnswer:
         return events
 
 
+class HttpProxy(NamedTuple):
+    """A proxy, through which a tunnel leads to the server."""
+
+    host: str
+    port: int
+    login: str = ""
+    """User and password with a colon between them."""
+
+
 class Server:
     """Where the requests go."""
 
@@ -81,13 +92,14 @@ class Server:
         headers: Mapping[str, str],
         tls: ssl.SSLContext | None = None,
         source: str = "",
+        proxy: HttpProxy | None = None,
     ) -> None:
-        """``host`` may have a path and a query. ``source``: the address from which connections
-        leave. Empty: the kernel chooses it."""
-        parts = urlsplit(host if "://" in host else f"http://{host}")
+        """``host`` may have a path and a query. A parameter of both has the value of ``path``.
+        ``source``: the address from which connections leave. Empty: the kernel chooses it."""
+        parts = split_address(host)
         self.netloc = parts.netloc.rpartition("@")[2]
         own_path, _, own_query = path.partition("?")
-        query = "&".join(filter(None, (own_query, parts.query)))
+        query = join_queries(own_query, parts.query)
         below = parts.path.rstrip("/").removesuffix("/v1") + own_path
         self.path = f"{below}?{query}" if query else below
         self.headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
@@ -96,18 +108,61 @@ class Server:
         if parts.scheme == "https":
             self.tls = tls or ssl.create_default_context()
         self._source = (source, 0) if source else None
+        self._proxy = proxy
 
     def connect(self, timeout_s: float) -> http.client.HTTPConnection:
+        host, port = self.netloc, None
+        if self._proxy is not None:
+            host, port = self._proxy.host, self._proxy.port
+        source = self._source
         connection = (
-            http.client.HTTPConnection(self.netloc, timeout=timeout_s, source_address=self._source)
+            http.client.HTTPConnection(host, port, timeout=timeout_s, source_address=source)
             if self.tls is None
             else http.client.HTTPSConnection(
-                self.netloc, timeout=timeout_s, source_address=self._source, context=self.tls
+                host, port, timeout=timeout_s, source_address=source, context=self.tls
             )
         )
+        if self._proxy is not None:
+            server = split_address(self.netloc)
+            port = server.port or (80 if self.tls is None else 443)
+            connection.set_tunnel(server.hostname or "", port, make_proxy_headers(self._proxy))
         connection.connect()
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
+
+
+def split_address(address: str) -> SplitResult:
+    return urlsplit(address if "://" in address else f"http://{address}")
+
+
+def join_queries(own: str, more: str) -> str:
+    """Both queries. A parameter of both has the value of ``own``."""
+    names = {name for name, _ in parse_qsl(own, keep_blank_values=True)}
+    parts = [part for part in more.split("&") if unquote_plus(part.partition("=")[0]) not in names]
+    return "&".join(filter(None, (own, *parts)))
+
+
+def find_environment_proxy(address: str) -> HttpProxy | None:
+    """The proxy of HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY. Connections to this machine
+    itself use none."""
+    parts = split_address(address)
+    host = parts.hostname or ""
+    is_here = host == "localhost" or host == "::1" or host.startswith("127.")
+    proxies = getproxies()
+    url = proxies.get(parts.scheme) or proxies.get("all") or ""
+    if is_here or not url or proxy_bypass(parts.netloc.rpartition("@")[2]):
+        return None
+    proxy = split_address(url)
+    login = ""
+    if proxy.username is not None:
+        login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return HttpProxy(proxy.hostname or "", proxy.port or 80, login)
+
+
+def make_proxy_headers(proxy: HttpProxy) -> dict[str, str]:
+    if not proxy.login:
+        return {}
+    return {"Proxy-Authorization": f"Basic {b64encode(proxy.login.encode()).decode()}"}
 
 
 FindFault = Callable[[ReplayedRequest, ReplayedAnswer, Sequence[ReplayedRequest]], str]
@@ -404,7 +459,8 @@ def run_script(
     if options.insecure:
         tls.check_hostname = False
         tls.verify_mode = ssl.CERT_NONE
-    server = Server(options.host, reproduction["path"], headers, tls)
+    proxy = find_environment_proxy(options.host)
+    server = Server(options.host, reproduction["path"], headers, tls, proxy=proxy)
     requests = [ReplayedRequest(fields) for fields in reproduction["requests"]]
     hits = 0
     for number in range(1, options.tries + 1):

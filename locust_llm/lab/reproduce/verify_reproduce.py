@@ -39,6 +39,7 @@ from .reduce_requests import GIVE_UP_TRIES, Odds, RequestReducer, SearchEnded, T
 from .replay_program import (
     PAUSE_S,
     FindFault,
+    HttpProxy,
     ReplayedRequest,
     Server,
     Try,
@@ -249,11 +250,15 @@ def _reproduce(
 
 
 def connect_server(host: str, run: Run, headers: Mapping[str, str], *, insecure: bool) -> Server:
-    """The server with the certificates and the source address that a run would use. Raises
-    OSError."""
+    """The server with the certificates, the source address and the proxy that a run would use.
+    Raises OSError, and ValueError for a proxy that cannot be used."""
     target = make_target(host, False if insecure else find_trusted_certificates(), None)
     source = "" if target.sources is None else target.sources.addresses[0]
-    return Server(host, run.settings.endpoint, headers, target.tls, source)
+    proxy = target.proxy
+    if proxy is not None and proxy.mistake:
+        raise ValueError(f"the proxy {proxy.mistake}")
+    hop = None if proxy is None else HttpProxy(proxy.host, proxy.port, proxy.login)
+    return Server(host, run.settings.endpoint, headers, target.tls, source, hop)
 
 
 def shift_to_first(requests: Sequence[TracedRequest]) -> tuple[TracedRequest, ...]:

@@ -3,10 +3,12 @@ that the run's own checks find, in the package and in the script."""
 
 import ast
 import json
+import socketserver
 import sys
+import threading
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from support.captured_answers import CAPTURES, parse_capture
@@ -16,11 +18,14 @@ from support.direct_simulator import PATHS, DirectSimulator
 from locust_llm.answers.answer_integrity import ModelNames, find_answer_faults
 from locust_llm.answers.received_answer import AnswerRequested, EventReader
 from locust_llm.answers.session_markers import MarkerKey
+from locust_llm.client.proxy_choice import find_proxy, resolve_proxy
 from locust_llm.lab.reproduce import replay_program, replayed_integrity
 from locust_llm.lab.reproduce.replay_program import (
+    HttpProxy,
     ReplayedAnswer,
     ReplayedRequest,
     Server,
+    find_environment_proxy,
     find_leak,
     freshen,
     join_event_texts,
@@ -211,11 +216,70 @@ def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
             "/team/v1/messages?api-version=2",
         ),
         ("http://localhost:1?a=1", "/v1/completions?b=2", "/v1/completions?b=2&a=1"),
+        ("http://localhost:1?b=3&a=1&%62=4", "/v1/completions?b=2", "/v1/completions?b=2&a=1"),
     ],
 )
 def test_path_and_query_of_the_address_stay(host: str, path: str, asked: str) -> None:
     server = Server(host, path, {})
     assert (server.netloc, server.path, server.tls) == ("localhost:1", asked, None)
+
+
+class Tunnel(socketserver.StreamRequestHandler):
+    """A proxy that answers in the server's place."""
+
+    heads: ClassVar[list[list[bytes]]] = []
+
+    def handle(self) -> None:
+        for answer in (b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 204 No Content\r\n\r\n"):
+            self.heads.append(list(iter(self.rfile.readline, b"\r\n")))
+            self.wfile.write(answer)
+
+
+def test_requests_go_through_the_proxy() -> None:
+    """The tunnel leads to the server, and only the proxy gets its login."""
+    Tunnel.heads.clear()
+    with socketserver.TCPServer(("127.0.0.1", 0), Tunnel) as proxy:
+        threading.Thread(target=proxy.handle_request, daemon=True).start()
+        hop = HttpProxy("127.0.0.1", proxy.server_address[1], "a:b")
+        connection = Server("server.test/team", "/v1/responses", {}, proxy=hop).connect(5)
+        connection.request("GET", "/team/v1/responses")
+        assert connection.getresponse().status == 204
+        connection.close()
+    (connect, *of_proxy), (asked, *of_server) = Tunnel.heads
+    assert connect.startswith(b"CONNECT server.test:80 HTTP/1.")
+    assert b"Proxy-Authorization: Basic YTpi\r\n" in of_proxy
+    assert asked == b"GET /team/v1/responses HTTP/1.1\r\n"
+    assert b"Host: server.test\r\n" in of_server
+    assert not [line for line in of_server if b"Basic" in line]
+
+
+@pytest.mark.parametrize(
+    ("variables", "address", "found"),
+    [
+        ({}, "http://far.test:1", None),
+        ({"http_proxy": "http://p.test:3128"}, "far.test:1", HttpProxy("p.test", 3128)),
+        ({"http_proxy": "http://p.test:3128"}, "https://far.test", None),
+        ({"https_proxy": "http://p.test"}, "https://far.test", HttpProxy("p.test", 80)),
+        ({"all_proxy": "p.test:2"}, "http://far.test", HttpProxy("p.test", 2)),
+        ({"http_proxy": "http://a:b%40@p.test:2"}, "far.test", HttpProxy("p.test", 2, "a:b@")),
+        ({"http_proxy": "http://p.test", "no_proxy": "far.test"}, "http://far.test:1", None),
+        ({"http_proxy": "http://p.test"}, "http://127.0.0.1:1", None),
+        ({"http_proxy": "http://p.test"}, "localhost:1", None),
+    ],
+)
+def test_a_proxy_is_chosen_as_in_a_run(
+    variables: dict[str, str], address: str, found: HttpProxy | None, monkeypatch: Any
+) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert find_environment_proxy(address) == found
+    find_proxy.cache_clear()
+    own = resolve_proxy(address if "://" in address else f"http://{address}")
+    assert (own and (own.host, own.port, own.login)) == found
+    find_proxy.cache_clear()
 
 
 @pytest.mark.parametrize("fault", ["foreign_marker", "lost_delta"])

@@ -18,6 +18,7 @@ from support.scripted import Scripted
 from support.simulated import started
 
 from locust_llm.__main__ import main
+from locust_llm.client.proxy_choice import find_proxy
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.reproduce import reduce_requests, verify_reproduce
 from locust_llm.lab.reproduce.verify_reproduce import connect_server
@@ -234,6 +235,21 @@ def test_a_server_is_reached_as_in_a_run(
         server.connect(5).close()
         assert server.path == "/team/v1/chat/completions?api-version=2"
         assert server.headers["X-A"] == "b"
+
+
+@pytest.mark.parametrize("url", ["http://a:b@p.test:2", "socks5://p.test:2"])
+def test_the_proxy_of_a_run_is_used_or_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[object] = []
+    monkeypatch.setattr(verify_reproduce, "Server", lambda *given: used.append(given[-1]))
+    find_proxy.cache_clear()
+    monkeypatch.setenv("http_proxy", url)
+    if url.startswith("socks5"):
+        with pytest.raises(ValueError, match="only http:// is supported"):
+            connect_server("http://far.test", a_run(), {}, insecure=False)
+    else:
+        connect_server("http://far.test", a_run(), {}, insecure=False)
+        assert used == [("p.test", 2, "a:b")]
+    find_proxy.cache_clear()
 
 
 @pytest.mark.slow
