@@ -486,7 +486,7 @@ def _check_longer_output(checker: Checker, kept: Record) -> CheckFinding:
     return CheckFinding(
         NOTE,
         "ignore_eos",
-        f"works for {LENGTH_TOKENS} tokens; of {tokens} asked for {about}{came:.0f} came",
+        f"works for {LENGTH_TOKENS} tokens; of {tokens} requested {about}{came:.0f} came",
         "the server seems to cap outputs: request fewer tokens (--output-tokens-mean)",
     )
 

@@ -151,7 +151,7 @@ def test_a_server_that_caps_outputs(server: TinyServer, usage: bool, came: str) 
     server.chat = answers(usage=usage, most=60)
     finding = found(server)["ignore_eos"]
     assert finding.level == NOTE
-    assert finding.found == f"works for 48 tokens; of 128 asked for {came} came"
+    assert finding.found == f"works for 48 tokens; of 128 requested {came} came"
     assert "--output-tokens-mean" in finding.advice
 
 

@@ -185,7 +185,7 @@ def add_access_options(parser: ArgumentParser) -> None:
         "--insecure",
         action="store_true",
         help=(
-            "Do not verify the server's TLS certificate. Anyone on the network path can then read "
+            "Do not verify the server's TLS certificate. Anyone on the network path can read "
             "everything, including the API key"
         ),
     )

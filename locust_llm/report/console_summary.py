@@ -384,7 +384,7 @@ def _explain_fewer_cancelled(summary: Summary, run: Run) -> str:
     if 100 * c.cancelled >= FEWER * asked_percent * c.requests:
         return ""
     return (
-        f" ({asked_percent:g}% were asked for, and responses that end within "
+        f" ({asked_percent:g}% were requested, and responses that end within "
         f"{run.settings.request_cancellation_delay:g} s are not cancelled)"
     )
 

@@ -970,7 +970,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float,
         Option(
             "server",
-            "Maximum wait for the server before the run",
+            "Maximum wait until the server has loaded its model",
             "300",
             "seconds",
             DELAY,
@@ -1052,7 +1052,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "server",
-            "Do not verify the server's TLS certificate. Anyone on the network path can then read "
+            "Do not verify the server's TLS certificate. Anyone on the network path can read "
             "everything, including the API key",
             in_form=False,
         ),

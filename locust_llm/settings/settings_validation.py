@@ -229,7 +229,8 @@ def _requests(settings: Settings) -> Iterator[str]:
         )
     if settings.check_answers and settings.endpoint_type in POOLING:
         yield (
-            f"--check-answers checks generated text, and {settings.endpoint_type} generates none"
+            "--check-answers checks generated text, and an endpoint of type "
+            f"{settings.endpoint_type} generates none"
         )
     for flag, given in (
         ("--reference-file", settings.reference_file),

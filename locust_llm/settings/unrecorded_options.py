@@ -60,7 +60,7 @@ class UnrecordedOptions(msgspec.Struct):
             "Certificate authorities to trust (PEM)",
             "company-ca.pem",
             "FILE",
-            otherwise="$REQUESTS_CA_BUNDLE, else certifi's",
+            otherwise="$REQUESTS_CA_BUNDLE, $CURL_CA_BUNDLE, $SSL_CERT_FILE, else certifi's",
             in_form=False,
         ),
     ] = None
@@ -68,8 +68,7 @@ class UnrecordedOptions(msgspec.Struct):
         tuple[str, ...],
         Option(
             "server",
-            "Source addresses or networks, used in turn (repeatable). Each has its own range of "
-            "ports",
+            "Source addresses or networks, used in turn (repeatable). Each has its range of ports",
             "10.0.0.2,10.0.0.8/29",
             "ADDRESSES",
             in_form=False,

@@ -153,7 +153,7 @@ def describe_leak_alert(leaks: int, first_s: float, *, has_evidence: bool) -> Al
     """``first_s``: when the first answer with a leak ended, in seconds since the start.
     ``has_evidence``: it can be replayed after the run."""
     verb = "contains" if leaks == 1 else "contain"
-    advice = f". Reproduce it after the run: {REPRODUCE_COMMAND}" if has_evidence else ""
+    advice = f". Reproduce a leak after the run: {REPRODUCE_COMMAND}" if has_evidence else ""
     return Alert(
         LEAK,
         BAD,

@@ -329,7 +329,7 @@ def _of_users(options: Namespace) -> Iterator[FormField]:
     yield FormField(
         "run_time", "Run time (s, or with a unit)", "text", str(run_time or ""), "until Stop",
         flag="-t",
-        help="Seconds, or 10m or 1h20m; the warmup comes before it",
+        help="Seconds, or 10m or 1h20m, without the warmup",
     )  # fmt: skip
     yield FormField(
         "spawn_rate", "Users started per second", "number", _number(rate) if rate else "",

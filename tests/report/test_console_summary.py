@@ -324,10 +324,10 @@ def test_fewer_cancellations_than_asked_are_explained() -> None:
     """One of ten is cancelled where 30 % were asked for; with three of ten nothing is to say."""
     run = a_run(request_cancellation_rate=30.0, request_cancellation_delay=0.6)
     ok = [answered(5, 10, sent_at=10.0 + i) for i in range(9)]
-    why = "1 of 10 requests was cancelled on purpose (30% were asked for, and responses that end within"
+    why = "1 of 10 requests was cancelled on purpose (30% were requested, and responses that end within"
     assert why in " ".join(" ".join(said(*ok, failed("cancelled"), run=run)).split())
     as_asked = said(*ok[:7], *[failed("cancelled")] * 3, run=run)
-    assert "were asked for" not in " ".join(" ".join(as_asked).split())
+    assert "were requested" not in " ".join(" ".join(as_asked).split())
 
 
 def test_code_that_blocks_is_looked_for_where_there_is_a_locustfile() -> None:

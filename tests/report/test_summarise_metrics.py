@@ -235,7 +235,7 @@ def test_lengths_asked_and_delivered() -> None:
     # delivered: to those that asked
     assert (conditions.input_tokens, conditions.asked_input_tokens) == (100, 545)
     said = [
-        remark for remark in notes.make_remarks(summary, a_run()) if "tokens asked for" in remark
+        remark for remark in notes.make_remarks(summary, a_run()) if "requested tokens" in remark
     ]
     assert ["11.1% above" in said[0], "50.0% below" in said[1]] == [True, True]
 

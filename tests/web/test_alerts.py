@@ -216,5 +216,5 @@ def test_a_leak_is_said_with_its_count_and_since_when(leaks: int, sentence: str)
     assert found == Alert(LEAK, BAD, sentence, 72.0)
     found = describe_leak_alert(leaks, 72.004, has_evidence=True)
     assert found.text == (
-        f"{sentence}. Reproduce it after the run: locust-llm verify reproduce DIR"
+        f"{sentence}. Reproduce a leak after the run: locust-llm verify reproduce DIR"
     )

@@ -133,7 +133,7 @@ OUTCOME_WORDS: Final = {
     "truncated": "a response without its end",
     "malformed": "a response that cannot be read",
     "empty": "a response without content",
-    "timeout": "no end in time",
+    "timeout": "no end of the response in time",
     "first_token_timeout": "no first token in time",
     "gap_timeout": "silence after the first tokens",
     "refused": "connection refused",

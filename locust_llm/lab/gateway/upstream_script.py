@@ -71,7 +71,7 @@ FAULTS: Final[dict[str, Fault]] = {
 FEATURES: Final[dict[str, str]] = {
     "reasoning": "the first half of the words come as reasoning",
     "tools": "the words come as arguments of a tool call (behind the reasoning, if there is any)",
-    "usage": "usage at the end of a stream, asked for or not",
+    "usage": "usage at the end of a stream, requested or not",
     "comments": "an SSE comment is written in the middle of each wait between two words",
     "bursts": "four events are written in one write",
     "split": "each event is written in two pieces, 1 ms apart",

@@ -89,11 +89,11 @@ def format_answers_line(found: AnswersUnderLoad) -> str:
     """The result of all checks for the console and the begin of the report."""
     isolation, references = found.isolation, found.references
     sentences = [describe_leaks(isolation), describe_faults(isolation.faults, "Answers")]
+    if isolation.has_evidence:  # only these answers can be replayed, reference answers cannot
+        sentences.append(f"Reproduce a fault: {REPRODUCE_COMMAND}.")
     if references is not None:
         sentences.append(describe_references(references))
         sentences.append(describe_faults(references.faults, "Reference answers"))
-    if isolation.has_evidence:
-        sentences.append(f"Reproduce it: {REPRODUCE_COMMAND}.")
     return " ".join(filter(None, sentences))
 
 
@@ -103,10 +103,10 @@ def describe_marked_prompts(marked: MarkedPrompts) -> str:
     if marked.marker_tokens is not None:
         length = f" of {format_brief(marked.marker_tokens, digits=2)} tokens"
     if marked.replayed:
-        change = f"A marker{length} lengthens a replayed prompt, and what follows it is shared"
-        change += " within its session alone"
+        change = f"A marker{length} lengthens a replayed prompt. Only prompts of one session"
+        change += " share the text after their marker"
     else:
-        change = f"A marker{length} is part of the requested length, and follows what prompts share"
+        change = f"A marker{length} is part of the requested length, and follows the shared text"
     if marked.cached_share is None:
         return f"{change}."
     cached = _percent(marked.cached_share)
@@ -131,8 +131,8 @@ def make_answers_blocks(found: AnswersUnderLoad) -> Iterator[Block]:
     isolation, references = found.isolation, found.references
     yield TextBlock(describe_leaks(isolation), loud=bool(isolation.all_leaks))
     yield TextBlock(
-        f"Own marker repeated: in {isolation.asked_repeated:,} of {isolation.asked:,} answers that "
-        f"were asked for it, and in {isolation.repeated:,} of {isolation.marked:,} in all."
+        f"Own marker repeated: in {isolation.asked_repeated:,} of {isolation.asked:,} answers to "
+        f"requests that asked for it, and in {isolation.repeated:,} of {isolation.marked:,} in all."
     )
     if found.marked is not None:
         yield TextBlock(describe_marked_prompts(found.marked))

@@ -242,8 +242,8 @@ def _divide_first_token(attribution: LatencyAttribution, whole: str) -> str:
         whole = "to a first token here"
         share *= server.ttft_ms / whole_ms
         rest += (
-            f", {_format_ms(outside_ms)} outside its measurement (its socket and front end, or the "
-            "network)"
+            f", {_format_ms(outside_ms)} outside the server's measurement (its socket and front "
+            "end, or the network)"
         )
         if outside_ms > share * whole_ms:
             name = "outside the server's measurement"

@@ -515,7 +515,7 @@ def _lengths(conditions: Conditions) -> Iterator[str]:
             side = "above" if deviation > 0 else "below"
             yield (
                 f"WARNING: the mean {what} length is {abs(deviation):.1%} {side} the "
-                f"{format_brief(asked)} tokens asked for."
+                f"{format_brief(asked)} requested tokens."
             )
     chunks, asked = conditions.output_tokens, conditions.asked_output_tokens
     if conditions.output_deviation is None and chunks is not None and asked:

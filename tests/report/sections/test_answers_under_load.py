@@ -269,6 +269,14 @@ def test_faults_of_reference_answers_are_named() -> None:
     assert "Reference answers with faults: id_switched in 1, prompt_tokens_differ in 1" in line
 
 
+def test_the_advice_follows_the_answers_that_can_be_replayed() -> None:
+    """Reference answers come after it: no worker sent their requests."""
+    found = compare_references([reference(IDLE), reference(UNDER_LOAD)], [])
+    line = format_answers_line(AnswersUnderLoad(isolation=isolation(leaks=1), references=found))
+    leak, advice, compared = map(line.index, ("LEAK", "Reproduce a fault", "1 reference answers"))
+    assert leak < advice < compared
+
+
 @pytest.mark.parametrize(
     ("counts", "has_evidence"),
     [
@@ -285,7 +293,7 @@ def test_a_wrong_answer_that_was_written_down_can_be_reproduced(
     found = AnswersUnderLoad(isolation=isolation(**counts))
     assert found.isolation.has_evidence == has_evidence
     line = format_answers_line(found)
-    assert line.endswith("Reproduce it: locust-llm verify reproduce DIR.") == has_evidence
+    assert ("Reproduce a fault: locust-llm verify reproduce DIR." in line) == has_evidence
     texts = [block.text for block in make_answers_blocks(found) if isinstance(block, TextBlock)]
     said = "overlapped with them. Reproduce them: locust-llm verify reproduce DIR."
     assert any(text.endswith(said) for text in texts) == has_evidence
@@ -321,17 +329,17 @@ def test_the_length_of_markers_and_the_cached_share_of_their_prompts_are_measure
     [
         (
             16.75, False, 0.25,
-            "A marker of 17 tokens is part of the requested length, and follows what prompts share. "
+            "A marker of 17 tokens is part of the requested length, and follows the shared text. "
             "The server had 25% of the tokens of these prompts in its cache.",
         ),
         (
             None, False, None,
-            "A marker is part of the requested length, and follows what prompts share.",
+            "A marker is part of the requested length, and follows the shared text.",
         ),
         (
             17.0, True, None,
-            "A marker of 17 tokens lengthens a replayed prompt, and what follows it is shared "
-            "within its session alone.",
+            "A marker of 17 tokens lengthens a replayed prompt. Only prompts of one session share "
+            "the text after their marker.",
         ),
     ],
 )  # fmt: skip

@@ -486,14 +486,14 @@ def test_what_no_clock_of_the_server_had_is_outside_its_measurement() -> None:
     answer = describe_server_time(with_(here, frozen))
     assert answer.startswith(
         "Queue or prefill? Outside the server's measurement, 81% on average, by the server's own histograms (vLLM): of 348 ms to a "
-        "first token here 3.93 ms are queue, 57.1 ms prefill, 4.97 ms neither, 282 ms outside its "
-        "measurement (its socket and front end, or the network), means of 50 requests."
+        "first token here 3.93 ms are queue, 57.1 ms prefill, 4.97 ms neither, 282 ms outside the "
+        "server's measurement (its socket and front end, or the network), means of 50 requests."
     )
     # of 55 requests, the warmup among them: 348 - 1.1 x 66 ms for certain
     more = describe_server_time(
         with_(here, history_of(55, queue=0.00393, prefill=0.0571, ttft=0.066))
     )
-    assert "275 ms outside its measurement" in more
+    assert "275 ms outside the server's measurement" in more
 
 
 def test_each_choice_is_a_request_of_the_server() -> None:

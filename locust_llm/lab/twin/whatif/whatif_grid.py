@@ -249,8 +249,7 @@ def refuse_extrapolation(twin: Twin, lengths: Lengths) -> str:
         if measured[1] and most >= FAR_LENGTH * measured[1]:
             return (
                 f"{what} of {most:,} tokens are {most / measured[1]:.0f} times as long as the "
-                f"longest that the twin was "
-                f"fitted to, {measured[1]:,}: fit a twin with such requests"
+                f"longest in the fit, {measured[1]:,}: fit a twin with such requests"
             )
     return ""
 
