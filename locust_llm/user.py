@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from locust import HttpUser
 from locust.env import Environment
 from locust.exception import StopUser
+from locust.user.task import LOCUST_STATE_RUNNING, LOCUST_STATE_WAITING
 
 import msgspec
 
@@ -72,6 +73,7 @@ class LLMUser(HttpUser):
         self.client.base_url = self.client.base_url.partition("?")[0]
         self.client.proxies = session_proxies(self.client.base_url)
         self._branches = SenderPool(self)
+        self._measure_waits()
         # of a class that extends this one, and need not call that of its base, as in Locust
         own = self.on_stop
         self.on_stop = lambda: self._leave(own)  # type: ignore[method-assign]
@@ -114,6 +116,7 @@ class LLMUser(HttpUser):
         """
         self._needs_no_isolation("chat()")
         branch = self._branches.main
+        branch.turnaround.enter()
         permit = branch.permit()
         prompts, asked = self.sender.prompts, input_tokens
         drawn = None
@@ -142,6 +145,7 @@ class LLMUser(HttpUser):
             asked=asks_marker,
         )
         record = branch.send(permit, turn, name, headers, keep_text, body)
+        branch.turnaround.leave()
         return branch.answer(record, keep_text=keep_text)
 
     def _draw(
@@ -188,6 +192,8 @@ class LLMUser(HttpUser):
             StopUser: the run is ending.
         """
         sender = self.sender
+        turnaround = self._branches.main.turnaround
+        turnaround.enter()
         permit, item, decoded, conversation = self._begin()
         tree = SessionTree(
             self._branches,
@@ -208,6 +214,7 @@ class LLMUser(HttpUser):
             sender.session_ended(
                 permit, conversation.left, dealt=item is not None or sender.counts_sessions
             )
+        turnaround.leave()
         return tree.records
 
     def _begin(self) -> tuple[Permit, bytes | None, DatasetSession | None, Conversation]:
@@ -225,6 +232,7 @@ class LLMUser(HttpUser):
             # of a closed loop, whose users are the tenants'
             if alone and permit.due_at is None and own != alone:
                 sender.permits.put_back(permit)
+                self._branches.main.turnaround.forget()
                 sender.tenants.wait(block)
                 permit = self._branches.main.permit()
                 continue
@@ -259,6 +267,33 @@ class LLMUser(HttpUser):
         ``--num-sessions``."""
         self._needs_no_isolation("open_session()")
         return Session(self._branches, f"{self.sender.worker}-{self.number}-s{next(self.numbers)}")
+
+    def _measure_waits(self) -> None:
+        """Note which wait between two tasks is asked for: with too little CPU it lasts longer."""
+        asked: Callable[[], float] | None = self.wait_time
+        if asked is None:  # the waits of its task sets
+            return
+        turnaround = self._branches.main.turnaround
+
+        def ask_wait() -> float:
+            seconds = asked()
+            turnaround.ask_wait(seconds)
+            return seconds
+
+        self.wait_time = ask_wait  # type: ignore[method-assign]
+
+    @property
+    def _state(self) -> Any:
+        """As Locust's. Its changes show when a wait between two tasks begins and ends."""
+        return self.__dict__.get("_state", False)
+
+    @_state.setter
+    def _state(self, state: Any) -> None:
+        self.__dict__["_state"] = state
+        if state == LOCUST_STATE_WAITING:
+            self._branches.main.turnaround.begin_wait()
+        elif state == LOCUST_STATE_RUNNING:
+            self._branches.main.turnaround.end_wait()
 
     @property
     def text(self) -> str:

@@ -1,7 +1,7 @@
 """Request bytes: a request as bytes, ready to be sent, and its limits."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -16,6 +16,14 @@ servers ignore the number or do not count reasoning, and some proxies send each 
 itself."""
 
 
+class PreviousAnswer(NamedTuple):
+    """The answer that a request of a closed loop follows on."""
+
+    ended_at: float
+    paused_s: float
+    """The pauses since then that the run or the locustfile asked for."""
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What to send, as bytes, with the fields of its record that are known beforehand."""
 
@@ -26,6 +34,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, Any]
     """The fields of the record: id, name, model, user_class, asked_output_tokens and so on."""
     due_at: float | None = None
+    previous: PreviousAnswer | None = None
+    """None: it follows on no answer, or on a schedule."""
     timeout_s: float | None = None
     """The longest time from the send to the end of the answer."""
     first_token_timeout_s: float | None = None

@@ -140,6 +140,7 @@ def _exchange(
         now = time.monotonic()
         return _make_unsent_record(fields, request, now, now, error.outcome, str(error))
     asked_at = time.monotonic()
+    fields |= _measure_turnaround(request, asked_at, fields["connect_s"] or 0.0)
     slot = gate.enter()
     try:
         admitted = _AdmittedRequest(
@@ -148,6 +149,15 @@ def _exchange(
         return admitted.exchange()
     finally:
         slot.release()  # whatever happened; if the first chunk freed it, this does nothing
+
+
+def _measure_turnaround(request: Request, asked_at: float, connect_s: float) -> dict[str, int]:
+    """The fields of the record for the time since the answer before. Empty: there was none."""
+    if request.previous is None:
+        return {}
+    ended_at, paused_s = request.previous
+    turnaround_s = max(0.0, asked_at - connect_s - ended_at - paused_s)
+    return {"turnaround_us": round(turnaround_s * 1e6), "paused_us": round(paused_s * 1e6)}
 
 
 def _make_response(request: Request) -> Response:

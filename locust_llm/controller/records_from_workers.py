@@ -48,7 +48,10 @@ class RecordsFromWorkers:
             return  # the request is not over
         self._on_record_over(record)
         if not self._phases.allocator.recorded(record, phase):  # of a process that was given up
-            self._store.lost -= self._workers.found(record)
+            found = self._workers.found(record)
+            self._store.lost -= found
+            if self._phases.stages is not None:
+                self._phases.stages.note_found(record.stage, found)
 
     def take_batch(self, worker: str, batch: Records) -> None:
         """Take records of a worker."""

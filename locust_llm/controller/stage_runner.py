@@ -312,10 +312,15 @@ class StageRunner:
             limits=limits,
             offer=offer,
             client_live=None,
-            # a record that came late is of an earlier stage
             records_lost=max(0, run.records_lost - self._lost_before),
             search=self._looked_for() if self._whole.find_max else None,
         )
+
+    def note_found(self, stage: int, found: int) -> None:
+        """Lost requests of a stage have records after all. They are not lost any more before the
+        present stage, so they hide no loss of its own."""
+        if stage < self.number or not self.open:
+            self._lost_before -= found
 
     @property
     def open(self) -> bool:

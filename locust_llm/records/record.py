@@ -165,6 +165,12 @@ class Record(RequestLatency, msgspec.Struct, frozen=True, kw_only=True, omit_def
     resent: Count = 0
     """How often it was sent again on a new connection, as the server was closing the old one.
     ``sent_at`` is of the last send."""
+    turnaround_us: Micros | None = None
+    """Closed loop: the load generator's own time from the end of this user's previous answer to
+    ``asked_at``, in microseconds. Connecting and pauses are left out. None: it follows on no
+    answer."""
+    paused_us: Micros | None = None
+    """The pauses in that time: think time, tools, code of the locustfile."""
     connect_s: Stamp | None = None
     """The seconds to open the connection (before ``asked_at``). None: an open one was used
     again."""

@@ -44,6 +44,8 @@ RECORD_COLUMNS: Final = (
     RecordColumn("gate_wait_s", "number", "s"),
     RecordColumn("late_s", "number", "s"),
     RecordColumn("send_delay_s", "number", "s"),
+    RecordColumn("turnaround_s", "number", "s"),
+    RecordColumn("cycle_s", "number", "s"),
     RecordColumn("reconnect_s", "number", "s", in_summary=False),
     RecordColumn("close_lag_s", "number", "s", in_summary=False),
     RecordColumn("connect_s", "number", "s"),

@@ -36,6 +36,8 @@ class RequestLatency:
     sent_at: float | None
     closed_at: float
     reconnect_s: float | None
+    turnaround_us: int | None
+    paused_us: int | None
     resent: int
     chunk_us: tuple[int, ...]
     merged: tuple[tuple[int, int], ...]
@@ -170,6 +172,18 @@ class RequestLatency:
         if self.sent_at is None or self.admitted_at is None or self.resent:
             return None
         return max(0.0, self.sent_at - self.admitted_at - (self.reconnect_s or 0.0))
+
+    @property
+    def turnaround_s(self) -> float | None:
+        """The load generator's own time from the user's previous answer to this request."""
+        return None if self.turnaround_us is None else self.turnaround_us / 1e6
+
+    @property
+    def cycle_s(self) -> float:
+        """The time of a closed loop for this request: from the user's previous answer, where it
+        is known, to the end of this one, without connecting."""
+        before_us = (self.turnaround_us or 0) + (self.paused_us or 0)
+        return self.closed_at - self.asked_at + before_us / 1e6
 
     @property
     def late_s(self) -> float | None:

@@ -52,6 +52,8 @@ LATE_PERMIT: Final = "late permits"
 """A permit of the prefill limit was on its way between several processes."""
 LATE_READ: Final = "late reads"
 """A slot of the gate was returned too late by so much, and so was a user of a closed loop."""
+LATE_USER: Final = "late users"
+"""From an answer to the next request of its user, the load generator itself took so long."""
 CLOCKS: Final = "clocks of several machines"
 UNCERTIFIED: Final = "no measurement accuracy check"
 STANDSTILL: Final = "standstills"
@@ -72,12 +74,13 @@ TOUCHES: Final[Mapping[str, tuple[str, ...]]] = {
     LATE_SEND: (*FROM_SEND, *FROM_DUE, *RATES),
     LATE_PERMIT: ("gate_wait", *FROM_DUE, *RATES),
     LATE_READ: ("gate_wait", *FROM_DUE, *RATES),
+    LATE_USER: RATES,
     CLOCKS: FROM_DUE,
     UNCERTIFIED: (*TIMED, *RATES),
 }  # fmt: skip
 """The metrics that each cause can touch. Failures, and how much of a schedule was sent, cannot be
 wrong."""
-DELAYS: Final = (LATE_SEND, LATE_PERMIT, LATE_READ)
+DELAYS: Final = (LATE_SEND, LATE_PERMIT, LATE_READ, LATE_USER)
 """The load generator held the load back."""
 MAIN: Final = ("ttft", "ttft_from_due", "itl", "request_latency", *RATES)
 NAMES: Final = {

@@ -49,6 +49,7 @@ from locust_llm.worker.ab_targets import VariantTarget
 from locust_llm.worker.kept_responses import KeptResponses, mark_response_id
 from locust_llm.worker.send_permits import Permit
 from locust_llm.worker.session_affinity import read_response_header
+from locust_llm.worker.user_turnaround import UserTurnaround
 from locust_llm.worker.worker_context import WorkerContext
 from locust_llm.workload.answer_schema import ResponseSchema, find_response_schema
 from locust_llm.workload.images_and_audio import count_media
@@ -131,6 +132,7 @@ class RequestSender:
         self._keeps_text = True
         self._session = ""
         self.kept = KeptResponses()
+        self.turnaround = UserTurnaround()
 
     @property
     def sender(self) -> WorkerContext:
@@ -176,6 +178,7 @@ class RequestSender:
         if sender.starts.has_started(user, phase):
             return
         gate = sender.gate
+        self.turnaround.forget()
         try:
             sender.starts.wait(user, sender.wait_until, lambda: gate.used + gate.waiting)
         except BaseException as error:
@@ -224,7 +227,9 @@ class RequestSender:
             raise
         self._lose, self._session, self._keeps_text = turn.lose, turn.session, keep_text
         try:
-            return self._attempts(permit, partial(self._make_attempt, draft))
+            record = self._attempts(permit, partial(self._make_attempt, draft))
+            self.turnaround.answered(record, permit.phase)
+            return record
         finally:
             if self.sender.inspector is not None and self._inspected is not None:
                 self.sender.inspector.forget(self._inspected)
@@ -296,6 +301,7 @@ class RequestSender:
             more=more,
             labels=draft.labels | {"id": its_id, "attempt": number},
             due_at=due_at,
+            previous=None if due_at is not None else self.turnaround.before(draft.permit.phase),
             timeout_s=settings.request_timeout_s,
             first_token_timeout_s=settings.first_token_timeout_s if settings.streaming else None,
             gap_timeout_s=settings.gap_timeout_s,
@@ -624,7 +630,9 @@ class SenderPool:
     def take(self) -> RequestSender:
         """Take a free sender."""
         if self._free:
-            return self._free.pop()
+            branch = self._free.pop()
+            branch.turnaround.forget()
+            return branch
         self._all.append(branch := RequestSender(self._user))
         return branch
 

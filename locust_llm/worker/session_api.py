@@ -104,6 +104,7 @@ class TurnLine:
             StopUser: the run is ending.
         """
         whole, branch = self._whole, self._branch
+        branch.turnaround.enter()
         permit = whole.take(branch)
         prompts, asked = whole.sender.prompts, input_tokens
         asks_marker = False
@@ -137,6 +138,7 @@ class TurnLine:
         )  # fmt: skip
         self._tool_s = None
         record = branch.send(permit, turn, name, headers, True, body)
+        branch.turnaround.leave()
         whole.records.append(record)
         self.after = (number,)
         answer = branch.answer(record)

@@ -35,6 +35,7 @@ class SessionTree:
         self._start: tuple[float | None, float | None] = None, None
         """(time of the first turn in the trace, when it is due)."""
         self._group = Group()
+        self._branched = False
         self._error: BaseException | None = None
 
     def send(self, permit: Permit) -> None:
@@ -45,6 +46,8 @@ class SessionTree:
         try:
             self._beside(others, permit, time.monotonic())
             self._line(self._branches.main, first, permit)
+            if self._branched:  # the last turn of the main line need not be the session's last
+                self._branches.main.turnaround.forget()
             self._group.join()
         finally:
             self._group.kill()
@@ -74,6 +77,7 @@ class SessionTree:
         """Send each of these turns on its own. The turns before ended at ``ended_at``, and the last
         one had this permit."""
         for ask in asks:
+            self._branched = True
             self._group.spawn(self._branch, ask, permit, ended_at)
 
     def _branch(self, ask: ConversationRequest, permit: Permit, ended_at: float) -> None:
@@ -102,6 +106,7 @@ class SessionTree:
                 due_at = ended_at + ask.delay_s
             return permit._replace(due_at=due_at)
         # its prompt was made meanwhile
+        branch.turnaround.pause(ask.delay_s)
         gevent.sleep(max(0.0, ended_at + ask.delay_s - time.monotonic()))
         following = branch.permit(later=True)
         begun_in = self._sender.begun_in

@@ -356,3 +356,16 @@ def test_requests_of_a_lost_worker_are_missing_in_their_own_stage_only(
     assert missing == [2, 2]
     lost = 3
     assert whole(one.stage()).records_lost == 0
+
+
+def test_a_late_record_of_an_earlier_stage_hides_no_loss_of_a_later_one(
+    tmp_path: Path, reports: list[Path]
+) -> None:
+    """The first stage loses two requests. In the second one of them is found, and one is lost."""
+    one = begun(SETTINGS, tmp_path)
+    run = Run(name="x", settings=Settings(), started_at=0, profiling_at=0, records_lost=2)
+    one.close(lambda stage: one.facts(stage, run, (), None, 0), report=False)
+    assert one.next()
+    one.begin(2000.0)
+    one.note_found(1, 1)
+    assert one.facts(one.stage(), run, (), None, 0).records_lost == 1

@@ -11,7 +11,7 @@ from locust_llm.slo.metric_definitions import METRICS
 
 NO_COLUMNS = {
     "clock_offset_s", "turns", "after", "unsent", "chunk_us", "merged", "first_output",
-    "chunk_tokens", "early_us", "sample",
+    "chunk_tokens", "early_us", "sample", "turnaround_us", "paused_us",
     "retry_after_s", "hidden_tokens", "rejected_counts", "server", "lacks", "answer",
 }  # fmt: skip
 """Fields that tables have not as they are: lists, nested values, and numbers that only the

@@ -44,6 +44,7 @@ from locust_llm.slo.load_generator_health import (
     LATE_PERMIT,
     LATE_READ,
     LATE_SEND,
+    LATE_USER,
     MERGED,
     RATES,
     SENT_TOGETHER,
@@ -437,14 +438,19 @@ def _rate_error(row: Row, word: str, ok: RequestSelection, sources: ErrorSources
 
 
 def lost_shares(part: RequestSelection, sources: ErrorSources) -> Iterator[tuple[str, float]]:
-    """The shares of the time of a closed loop's requests that the load generator added."""
-    whole_s = float(np.nansum(part["closed_at"] - part["asked_at"]))
+    """The shares of the time of a closed loop's users that the load generator added, from one
+    answer to the next."""
+    whole_s = float(np.nansum(part["cycle_s"]))
     if not sources.closed_loop or not whole_s > 0:
         return
+    none = np.zeros(part.size)
+    between_s = part["turnaround_s"]
+    slots = sources.read_share > 0  # else the last read is late within the time between requests
     for cause, late_s in (
         (LATE_SEND, late_sends_s(part)),
         (LATE_PERMIT, _select_rows(sources.permit_s, part)),
-        (LATE_READ, _late_reads(part)),
+        (LATE_READ, _late_reads(part) if slots or np.isnan(between_s).all() else none),
+        (LATE_USER, np.nan_to_num(between_s)),
     ):
         if share := min(float(late_s.sum()) / whole_s, 0.99):
             yield cause, share

@@ -27,6 +27,7 @@ from locust_llm.slo.load_generator_health import (
     LATE_PERMIT,
     LATE_READ,
     LATE_SEND,
+    LATE_USER,
     MERGED,
     RATES,
     SENT_TOGETHER,
@@ -235,6 +236,61 @@ def test_late_sends_touch_what_begins_with_them_and_the_rate() -> None:
     assert found["ttft_from_due"] == {LATE_SEND: 5}
     assert found["requests_per_s"] == {LATE_SEND: (1 / 0.095) * 5 / 95}
     assert found.keys().isdisjoint({"itl", "icl", "gate_wait", "longest_stall"})
+
+
+def cycles(turnaround_ms: int, paused_ms: int = 0) -> list[Record]:
+    """Three users from second 10 to 11: of each 200 ms, an answer takes 100, and its user pauses
+    and comes late for the other 100."""
+    return [
+        answered(
+            50, 100, user=user, sent_at=10.1 + i / 5, turnaround_us=turnaround_ms * 1000,
+            paused_us=paused_ms * 1000,
+        )
+        for user in range(3) for i in range(5)
+    ]  # fmt: skip
+
+
+def test_late_users_of_a_closed_loop_send_less() -> None:
+    """A user is late by half of its time: 15 requests in 0.9 s could have been 30."""
+    found = off_by(*cycles(100))
+    assert found == {
+        word: {LATE_USER: pytest.approx(value, abs=1e-3)}
+        for word, value in rates_of(cycles(100)).items()
+    }
+    run = a_run(slo=("requests_per_s < 20", "requests_per_s > 2", "requests_per_s > 20"))
+    summary = summary_of(run, *cycles(100))
+    assert [result.status for result in summary.slos] == ["INCONCLUSIVE", "PASS", "INCONCLUSIVE"]
+    assert summary.client is not None
+    assert summary.client.level == INVALID
+    assert summary.client.reasons[0].startswith("late users: ")
+
+
+def rates_of(records: list[Record]) -> dict[str, float]:
+    """The rates of these records that may be off."""
+    summary = summary_of(a_run(), *records)
+    return {
+        error.word: error.value
+        for error in summary.figure_errors
+        if error.word in RATES and error.causes
+    }
+
+
+def test_a_pause_that_was_asked_for_is_no_delay() -> None:
+    assert off_by(*cycles(0, paused_ms=100)) == {}
+    found = off_by(*cycles(20, paused_ms=80))  # a tenth of the time: by a ninth
+    reported = rates_of(cycles(20, paused_ms=80))["requests_per_s"]
+    assert found["requests_per_s"] == {LATE_USER: pytest.approx(reported / 9, abs=1e-3)}
+
+
+def test_late_users_of_a_schedule_change_nothing() -> None:
+    run = a_run(request_rate=1.0, users=None)
+    assert "requests_per_s" not in off_by(*cycles(100), run=run)
+
+
+def test_a_late_read_at_the_end_of_an_answer_counts_once() -> None:
+    """The user was late by 100 ms, 80 of them before the last byte was read."""
+    late = [replace(record, read_lag_us=80_000) for record in cycles(100)]
+    assert off_by(*late)["requests_per_s"].keys() == {LATE_USER}
 
 
 def test_late_sends_of_a_schedule_leave_its_rate_alone() -> None:
