@@ -59,6 +59,10 @@ TOKENS_IN_WORDS: Final = {FIRST_TOKEN: "the first token", FURTHER_TOKEN: "each f
 ONE_BY_ONE: Final = "one after the other"
 """The load of what is measured without any."""
 EMPTY: Final = "-"
+SECRETS: Final = {
+    TO_UPSTREAM: "the client's secret reaches the upstream",
+    TO_CLIENT: "the upstream's secret reaches the client",
+}
 LOUD: Final = "loud"
 GOOD: Final = "pass"
 OPEN: Final = "open"
@@ -489,7 +493,7 @@ def _is_plainly_passed(one: HeaderPassage | None) -> bool:
 
 def _tell_passage(one: HeaderPassage) -> PageCell:
     if one.verdict == PASSED:
-        return PageCell("passed", "the client's secret reaches the upstream" if one.secret else "")
+        return PageCell("passed", SECRETS[one.direction] if one.secret else "")
     style = {ADDED: OPEN, CHANGED: OPEN, DROPPED: OPEN}.get(one.verdict, "")
     return PageCell(one.verdict, one.value, style)
 

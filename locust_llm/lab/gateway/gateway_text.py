@@ -17,7 +17,7 @@ from .gateway_result import (
     AddedTime,
     GatewayResult,
 )
-from .headers_and_routing import DROPPED, TO_UPSTREAM
+from .headers_and_routing import DROPPED, PASSED, TO_UPSTREAM
 from .hidden_failures import HIDDEN, VERDICTS
 
 COLUMNS: Final = (FIRST_TOKEN, FURTHER_TOKEN, WHOLE_ANSWER)
@@ -128,6 +128,10 @@ def _tell_headers(result: GatewayResult) -> Iterator[str]:
     if dropped:
         more = f" and {len(dropped) - MOST_NAMES} more" if len(dropped) > MOST_NAMES else ""
         yield f"headers that do not reach the upstream: {', '.join(dropped[:MOST_NAMES])}{more}"
-    passed = [one.name for one in result.headers if one.secret and one.verdict == "passed"]
+    passed = [
+        one.name
+        for one in result.headers
+        if one.secret and one.verdict == PASSED and one.direction == TO_UPSTREAM
+    ]
     if passed:
         yield f"secrets of the client that reach the upstream: {', '.join(passed)}"

@@ -18,9 +18,11 @@ from locust_llm.lab.gateway.gateway_result import (
     GatewayResult,
     StreamChange,
 )
+from locust_llm.lab.gateway.gateway_text import format_gateway_table
 from locust_llm.lab.gateway.headers_and_routing import (
     ADDED,
     PASSED,
+    TO_CLIENT,
     TO_UPSTREAM,
     HeaderPassage,
     ReplicaDeath,
@@ -64,6 +66,7 @@ NGINX = GatewayResult(
     ),
     headers=(
         HeaderPassage(direction=TO_UPSTREAM, name="authorization", verdict=PASSED, secret=True),
+        HeaderPassage(direction=TO_CLIENT, name="x-token", verdict=PASSED, secret=True),
         HeaderPassage(direction=TO_UPSTREAM, name="x-trace", verdict=PASSED),
         HeaderPassage(direction=TO_UPSTREAM, name="via", verdict=ADDED, value="1.1 nginx"),
     ),
@@ -116,6 +119,11 @@ def find_cells(title: str, row: str) -> list[tuple[str, str, str]]:
     return [tuple(cell) for cell in rows[row]]
 
 
+def test_the_console_names_the_secrets_of_the_client_alone() -> None:
+    lines = format_gateway_table(NGINX).splitlines()
+    assert "secrets of the client that reach the upstream: authorization" in lines
+
+
 def test_cells_say_what_came() -> None:
     failures = "Failures of the upstream, as clients see them"
     assert find_cells(failures, "HTTP 500 with an error object, streamed") == [
@@ -138,6 +146,11 @@ def test_cells_say_what_came() -> None:
         ("passed", "the client's secret reaches the upstream", ""),
         ("not measured", "", ""),
     ]
+    assert find_cells("Headers to the client", "x-token")[0] == (
+        "passed",
+        "the upstream's secret reaches the client",
+        "",
+    )
     assert find_cells("Headers to the upstream", "via")[0] == ("added", "1.1 nginx", "open")
     nginx, hides = find_cells("Added time", "first token, 1 stream")
     assert nginx == ("0.1 / 1", "of 100 values; direct 0 / 0; error 0", "")
