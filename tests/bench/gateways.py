@@ -343,14 +343,13 @@ def write_head(
     ended = datetime.now(UTC)
     command = " ".join(make_command(options, {}, Path("DIR"))[3:])
     rows = {
-        "date": f"{began:%Y-%m-%d}, {began:%H:%M} to {ended:%H:%M} UTC",
+        "date": f"{began:%Y-%m-%d}, {began:%H:%M} to {ended:%H:%M} UTC; values are the median of "
+        f"{options.runs} runs, each over all four block by block in turn, and the range of the "
+        f"runs; p99 where the runs have 100 values together; CPU where they have {MIN_TICKS} ticks "
+        f"of {TICK_MS:g} ms together",
         "machine": f"{machine}; client, upstream and gateways share it; load average "
-        f"{loads[0]:.1f} before and {loads[1]:.1f} behind",
-        "gateways": read_versions(),
+        f"{loads[0]:.1f} before and {loads[1]:.1f} behind; {read_versions()}",
         "commit that recorded it": f"`{read_commit()}`",
-        "values": f"the median of {options.runs} runs, each over all four block by block in turn, and "
-        "the range of the runs; p99 where the runs have 100 values together; CPU where they have "
-        f"{MIN_TICKS} ticks of {TICK_MS:g} ms together",
         "repeat it with": f"`make bench-gateways`, which runs `locust-llm {command}` with the four gateways",
     }
     return "\n".join(["| | |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows.items())])
