@@ -31,7 +31,7 @@ CORRELATED: Final = 0.75
 """The effective sample size of independent requests is estimated above this share of their
 number."""
 SCARCE_NOTE: Final = (
-    "* too few values for this percentile (p90 needs 10, p99 needs 100: 100 / (100 - p))"
+    "* too few values for this percentile (p90 needs 10, p95 20, p99 100: 100 / (100 - p))"
 )
 
 INEXACT: Final = "~"

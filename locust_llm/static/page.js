@@ -19,7 +19,7 @@
     if (!table) return;
     page.rows = requestTable.filterRows(table, page.view);
     document.body.classList.toggle("filtered", requestTable.isFiltered(page.view));
-    page.seconds = page.view.from === null ? table.seconds : page.view.to - page.view.from;
+    page.seconds = requestTable.secondsOf(table, page.view, page.rows);
   }
   // ``only``: what was changed has no effect on charts.
   function change(view, only = "") {

@@ -107,7 +107,8 @@ const reportTools = (() => {
       const own = { name: about.name, table, rows: page.rows, seconds: page.seconds };
       const view = requestTable.readAddress(`#${requestTable.writeAddress({ ...requestTable.newView(), filters: page.view.filters })}`, other.table);
       const name = other.name === about.name ? `${other.name} (other)` : other.name;
-      return [own, { name, table: other.table, rows: requestTable.filterRows(other.table, view), seconds: other.table.seconds }];
+      const rows = requestTable.filterRows(other.table, view);
+      return [own, { name, table: other.table, rows, seconds: requestTable.secondsOf(other.table, view, rows) }];
     }
     function show() {
       const [own, beside] = sidesOf();

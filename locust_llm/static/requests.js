@@ -138,6 +138,20 @@ const requestTable = (() => {
 
   // -- figures -------------------------------------------------------------------------------------------------------
 
+  // The time over which the rates of a view are, in seconds; null: it is not known. A stage has the time from its first
+  // send to its last end. A limit or a rate may have been in force several times.
+  const STRETCHES = ["stage", "phase"], RAMPS = new Set(["limit", "rate"]);
+  function secondsOf(table, view, rows) {
+    if (view.from !== null) return view.to - view.from;
+    const filtered = (key) => key in view.filters;
+    if ([...RAMPS].some(filtered)) return null;
+    if (!STRETCHES.some(filtered)) return table.seconds;
+    if (!rows.length) return null;
+    const at = table.column("at"), took = table.column("took");
+    const begin = rows.reduce((least, row) => Math.min(least, at[row]), Infinity);
+    return rows.reduce((most, row) => Math.max(most, at[row] + (took[row] ?? 0) / 1000), begin) - begin;
+  }
+
   // What is known of some requests; latencies are of the successful ones, rates are over ``seconds``.
   function summarise(table, rows, seconds) {
     const ok = rows.filter(table.isOk), failed = count(table, rows.filter(table.isFailed));
@@ -173,7 +187,6 @@ const requestTable = (() => {
   }
 
   // An answer is decoded under several limits or rates of a ramp: its ITL is of none of them.
-  const RAMPS = new Set(["limit", "rate"]);
   const withoutItl = (key, figures) => (RAMPS.has(key) ? { ...figures, itl50: null, itl95: null } : figures);
 
   // A group for each label of a dimension: {label, figures}. Of a sample that nothing filters they are those of all
@@ -357,7 +370,7 @@ const requestTable = (() => {
   }
 
   return {
-    ALL, FIGURES, readTable, allRows, count, percentile, percentileOf, meanOf, newView, chosenLabel, isFiltered, setFilter, filterRows,
+    ALL, FIGURES, readTable, allRows, count, percentile, percentileOf, meanOf, newView, chosenLabel, isFiltered, setFilter, filterRows, secondsOf,
     writeAddress, readAddress, summarise, figuresOf, groupRows, sortBy, searchRows, toCsv, percentileLines, roundEdges,
     spreadAmounts, levelsOverTime, ratesOverTime, momentsOf, partsOf, sparkPoints, spectrum, findNeighbours,
   };

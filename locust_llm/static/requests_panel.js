@@ -113,7 +113,8 @@ const requestView = (() => {
     function valueOf({ column, percent: at, figure }, sums) {
       if (column) {
         const others = [50, 95, 99].filter((p) => p !== at).map((p) => `p${p} ${ms(sums.at(column, p))}`);
-        return [ms(sums.at(column, at)), others.join(", ")];
+        const answered = sums.failures && sums.succeeded ? "of the answered; " : "";
+        return [ms(sums.at(column, at)), `${answered}${others.join(", ")}`];
       }
       if (figure === "failed") return [percent(sums.failed), `${whole(sums.failures)} of ${whole(sums.succeeded + sums.failures)}`];
       const over = page.seconds ? `per second over ${chartFormat.duration(page.seconds)}` : "per second";

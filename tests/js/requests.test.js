@@ -40,6 +40,24 @@ for (const wanted of cases.views) {
   });
 }
 
+test("a rate is over the time of what was chosen", () => {
+  const columns = { at: [0, 10, 12, 50], took: [1000, 2000, 4000, 1000] };
+  const outcome = { key: "outcome", labels: ["ok"], codes: [0, 0, 0, 0], start: -1 };
+  const stage = { key: "stage", labels: ["1", "2"], codes: [0, 1, 1, 0], start: -1 };
+  const limit = { key: "limit", labels: ["3", "4"], codes: [0, 1, 1, 0], start: -1 };
+  const made = requestTable.readTable({
+    ids: ["a", "b", "c", "d"], failed: [], ok: 0, weights: [], errors: [], total: 4, seconds: 60, columns, dimensions: [outcome, stage, limit],
+  });
+  const over = (address) => {
+    const chosen = requestTable.readAddress(`#${address}`, made);
+    return requestTable.secondsOf(made, chosen, requestTable.filterRows(made, chosen));
+  };
+  assert.equal(over("outcome=ok"), 60);
+  assert.equal(over("stage=2"), 6);  // from 10 s to 12 s + 4 s
+  assert.equal(over("limit=3"), null);
+  assert.equal(over("limit=3&time=5-15"), 10);
+});
+
 test("groups have the figures of pandas' groups", () => {
   for (const [key, wanted] of Object.entries(cases.groups)) {
     const groups = requestTable.groupRows(table, view(""), key.replace("_label", ""));

@@ -134,7 +134,7 @@ def test_figures_stand_below_each_other() -> None:
     assert "*" in lines[4]
     assert (
         lines.count(
-            "* too few values for this percentile (p90 needs 10, p99 needs 100: 100 / (100 - p))"
+            "* too few values for this percentile (p90 needs 10, p95 20, p99 100: 100 / (100 - p))"
         )
         == 1
     )

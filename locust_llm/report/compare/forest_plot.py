@@ -167,7 +167,10 @@ def _format_times(percent: float) -> str:
 
 def _format_end(percent: float) -> str:
     """The end of an interval, which beyond every percentage that says something is a factor."""
-    return f"{percent:+.0f}" if percent < MOST_PERCENT else _format_times(percent)
+    if percent >= MOST_PERCENT:
+        return _format_times(percent)
+    # an end beside 0 decides: it keeps its sign
+    return f"{percent:+.0f}" if abs(percent) >= 10 else f"{percent:+.1f}"
 
 
 def _draw_shapes(one: Difference, most: float) -> Iterator[Markup]:

@@ -1015,7 +1015,9 @@ def describe_paired_verdict(comparison: PairedComparison) -> str:
     if comparison.verdict == INCONCLUSIVE:
         return f"{name} {comparison.verdict}: {comparison.reason}."
     together = (
-        f"all metrics together: p {comparison.chance:.2g}" if comparison.chance is not None else ""
+        f"all metrics together: p = {comparison.chance:.2g}"
+        if comparison.chance is not None
+        else ""
     )
     verdict = f"{name} {comparison.verdict} ({format_count(comparison.pairs, 'pair')}; {together})."
     called = f"{comparison.different} of {comparison.known} metrics are called different"
