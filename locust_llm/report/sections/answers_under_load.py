@@ -63,8 +63,9 @@ def describe_references(references: ReferenceComparison) -> str:
     if load is None:
         return "No reference prompt was answered under load, so no answer could be compared."
     if not load.mismatches:
+        equal = "answer under load equals" if load.answers == 1 else "answers under load equal"
         return (
-            f"{load.answers:,} reference answers under load equal the idle ones"
+            f"{load.answers:,} reference {equal} the idle ones"
             f"{_count_near_ties(load)}, so at most {_percent(load.high)} differ (95%)."
         )
     verb = "differs" if load.mismatches == 1 else "differ"

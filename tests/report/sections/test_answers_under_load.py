@@ -211,6 +211,15 @@ def test_mismatches_stand_beside_those_of_the_idle_server() -> None:
     assert loud == [describe_references(found)]
 
 
+def test_one_answer_equals() -> None:
+    answers = [*[reference(IDLE, "True")] * 2, reference(UNDER_LOAD, "True")]
+    found = compare_references(answers, [])
+    assert found is not None
+    assert describe_references(found).startswith(
+        "1 reference answer under load equals the idle ones"
+    )
+
+
 def test_a_near_tie_is_no_mismatch_and_is_named() -> None:
     def with_margin(asked: str, word: str) -> ReferenceAnswer:
         return reference(asked, word, tokens=(AnswerToken(word, -0.7, 0.05),))
@@ -273,7 +282,7 @@ def test_the_advice_follows_the_answers_that_can_be_replayed() -> None:
     """Reference answers come after it: no worker sent their requests."""
     found = compare_references([reference(IDLE), reference(UNDER_LOAD)], [])
     line = format_answers_line(AnswersUnderLoad(isolation=isolation(leaks=1), references=found))
-    leak, advice, compared = map(line.index, ("LEAK", "Reproduce a fault", "1 reference answers"))
+    leak, advice, compared = map(line.index, ("LEAK", "Reproduce a fault", "1 reference answer"))
     assert leak < advice < compared
 
 
