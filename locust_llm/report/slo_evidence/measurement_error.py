@@ -85,7 +85,8 @@ from .observed_rule_values import (
 )
 
 PROMPT_S: Final = PROMPT_US / 1e6
-"""A read within this time was prompt: its chunks were sent together."""
+"""A read within this time was prompt: its chunks were sent together. A user that begins within this time
+after an answer is not late: any client needs some of it."""
 JUDGED: Final = (50.0, 95.0, 99.0)
 """The percentiles that count for the verdict beside averages, where enough values are behind
 them."""
@@ -450,7 +451,7 @@ def lost_shares(part: RequestSelection, sources: ErrorSources) -> Iterator[tuple
         (LATE_SEND, late_sends_s(part)),
         (LATE_PERMIT, _select_rows(sources.permit_s, part)),
         (LATE_READ, _late_reads(part) if slots or np.isnan(between_s).all() else none),
-        (LATE_USER, np.nan_to_num(between_s)),
+        (LATE_USER, np.nan_to_num(np.maximum(between_s - PROMPT_S, 0.0))),
     ):
         if share := min(float(late_s.sum()) / whole_s, 0.99):
             yield cause, share

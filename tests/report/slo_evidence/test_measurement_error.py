@@ -251,12 +251,14 @@ def cycles(turnaround_ms: int, paused_ms: int = 0) -> list[Record]:
 
 
 def test_late_users_of_a_closed_loop_send_less() -> None:
-    """A user is late by half of its time: 15 requests in 0.9 s could have been 30."""
-    found = off_by(*cycles(100))
+    """A user is late by 100 ms beyond the first of 201: where 101 ms would do, 15 requests in 0.9 s could
+    have been nearly 30."""
+    found = off_by(*cycles(101))
     assert found == {
-        word: {LATE_USER: pytest.approx(value, abs=1e-3)}
-        for word, value in rates_of(cycles(100)).items()
+        word: {LATE_USER: pytest.approx(value * 100 / 101, abs=1e-3)}
+        for word, value in rates_of(cycles(101)).items()
     }
+    assert off_by(*cycles(1)) == {}
     run = a_run(slo=("requests_per_s < 20", "requests_per_s > 2", "requests_per_s > 20"))
     summary = summary_of(run, *cycles(100))
     assert [result.status for result in summary.slos] == ["INCONCLUSIVE", "PASS", "INCONCLUSIVE"]
@@ -277,8 +279,8 @@ def rates_of(records: list[Record]) -> dict[str, float]:
 
 def test_a_pause_that_was_asked_for_is_no_delay() -> None:
     assert off_by(*cycles(0, paused_ms=100)) == {}
-    found = off_by(*cycles(20, paused_ms=80))  # a tenth of the time: by a ninth
-    reported = rates_of(cycles(20, paused_ms=80))["requests_per_s"]
+    found = off_by(*cycles(21, paused_ms=79))  # 20 of 200 ms, a tenth of the time: by a ninth
+    reported = rates_of(cycles(21, paused_ms=79))["requests_per_s"]
     assert found["requests_per_s"] == {LATE_USER: pytest.approx(reported / 9, abs=1e-3)}
 
 
