@@ -320,7 +320,7 @@ class StageRunner:
         """Lost requests of a stage have records after all. They are not lost any more before the
         present stage, so they hide no loss of its own."""
         if stage < self.number or not self.open:
-            self._lost_before -= found
+            self._lost_before = max(0, self._lost_before - found)
 
     @property
     def open(self) -> bool:

@@ -24,7 +24,9 @@ def measure_waits_for_user_s(requests: pd.DataFrame, users: int | None) -> Float
     )
     if users is None:
         return np.zeros(len(due))
-    begun = np.searchsorted(np.sort(asked), due, side="right")
+    again = requests["attempt"].to_numpy(np.float64) > 1
+    # a refused attempt has no row here, and kept its user busy from about due on
+    begun = np.searchsorted(np.sort(np.where(again, due, asked)), due, side="right")
     ended = np.searchsorted(np.sort(closed), due - HANDED_ON_S, side="right")
     all_busy = begun - ended >= users
     if (turn > 0).any():

@@ -19,7 +19,7 @@
     if (!table) return;
     page.rows = requestTable.filterRows(table, page.view);
     document.body.classList.toggle("filtered", requestTable.isFiltered(page.view));
-    page.seconds = requestTable.secondsOf(table, page.view, page.rows);
+    page.seconds = requestTable.secondsOf(table, page.view);
   }
   // ``only``: what was changed has no effect on charts.
   function change(view, only = "") {

@@ -108,7 +108,7 @@ const reportTools = (() => {
       const view = requestTable.readAddress(`#${requestTable.writeAddress({ ...requestTable.newView(), filters: page.view.filters })}`, other.table);
       const name = other.name === about.name ? `${other.name} (other)` : other.name;
       const rows = requestTable.filterRows(other.table, view);
-      return [own, { name, table: other.table, rows, seconds: requestTable.secondsOf(other.table, view, rows) }];
+      return [own, { name, table: other.table, rows, seconds: requestTable.secondsOf(other.table, view) }];
     }
     function show() {
       const [own, beside] = sidesOf();

@@ -139,17 +139,19 @@ const requestTable = (() => {
   // -- figures -------------------------------------------------------------------------------------------------------
 
   // The time over which the rates of a view are, in seconds; null: it is not known. A stage has the time from its first
-  // send to its last end. A limit or a rate may have been in force several times.
+  // send to its last end, whatever else is chosen. A limit or a rate may have been in force several times.
   const STRETCHES = ["stage", "phase"], RAMPS = new Set(["limit", "rate"]);
-  function secondsOf(table, view, rows) {
-    if (view.from !== null) return view.to - view.from;
+  function secondsOf(table, view) {
     const filtered = (key) => key in view.filters;
     if ([...RAMPS].some(filtered)) return null;
-    if (!STRETCHES.some(filtered)) return table.seconds;
-    if (!rows.length) return null;
-    const at = table.column("at"), took = table.column("took");
+    const [from, to] = view.from === null ? [-Infinity, Infinity] : [view.from, view.to];
+    if (!STRETCHES.some(filtered)) return view.from === null ? table.seconds : to - from;
+    const filters = Object.fromEntries(Object.entries(view.filters).filter(([key]) => STRETCHES.includes(key)));
+    const rows = filterRows(table, { ...newView(), filters }), at = table.column("at"), took = table.column("took");
     const begin = rows.reduce((least, row) => Math.min(least, at[row]), Infinity);
-    return rows.reduce((most, row) => Math.max(most, at[row] + (took[row] ?? 0) / 1000), begin) - begin;
+    const end = rows.reduce((most, row) => Math.max(most, at[row] + (took[row] ?? 0) / 1000), -Infinity);
+    const seconds = Math.min(end, to) - Math.max(begin, from);
+    return seconds > 0 ? seconds : null;
   }
 
   // What is known of some requests; latencies are of the successful ones, rates are over ``seconds``.

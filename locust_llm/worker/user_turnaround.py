@@ -11,7 +11,7 @@ from locust_llm.records.record import Record
 
 class UserTurnaround:
     """Of one sender. Pauses are: code between its requests, the wait time of Locust, the delay of a
-    turn. A pause that lasts longer than it was asked for is no pause by the excess."""
+    turn. A wait of Locust that lasts longer than it was asked for is no pause by the excess."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -45,11 +45,12 @@ class UserTurnaround:
     def begin_wait(self) -> None:
         """Locust begins the wait between two tasks."""
         self._end_code()
-        self._wait_began_at, self._asked_s = self._clock(), None
+        self._wait_began_at = self._clock()
+        self._asked_s = None
 
     def ask_wait(self, seconds: float) -> None:
-        """Locust was told to wait for so long."""
-        self._asked_s = seconds
+        """Locust was told to wait for so long. Below 0 it does not wait."""
+        self._asked_s = max(0.0, seconds)
 
     def end_wait(self) -> None:
         """The wait is over. Where nobody knows what was asked for, all of it was."""

@@ -369,3 +369,16 @@ def test_a_late_record_of_an_earlier_stage_hides_no_loss_of_a_later_one(
     one.begin(2000.0)
     one.note_found(1, 1)
     assert one.facts(one.stage(), run, (), None, 0).records_lost == 1
+
+
+def test_found_records_of_a_loss_that_was_noticed_later_invent_none(
+    tmp_path: Path, reports: list[Path]
+) -> None:
+    """A request of the first stage counts as lost in the second one, and is found: nothing is lost."""
+    one = begun(SETTINGS, tmp_path)
+    run = Run(name="x", settings=Settings(), started_at=0, profiling_at=0)
+    one.close(lambda stage: one.facts(stage, run, (), None, 0), report=False)
+    assert one.next()
+    one.begin(2000.0)
+    one.note_found(1, 1)
+    assert one.facts(one.stage(), run, (), None, 0).records_lost == 0

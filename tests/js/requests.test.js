@@ -45,17 +45,19 @@ test("a rate is over the time of what was chosen", () => {
   const outcome = { key: "outcome", labels: ["ok"], codes: [0, 0, 0, 0], start: -1 };
   const stage = { key: "stage", labels: ["1", "2"], codes: [0, 1, 1, 0], start: -1 };
   const limit = { key: "limit", labels: ["3", "4"], codes: [0, 1, 1, 0], start: -1 };
+  const name = { key: "name", labels: ["rare", "often"], codes: [1, 0, 1, 1], start: -1 };
   const made = requestTable.readTable({
-    ids: ["a", "b", "c", "d"], failed: [], ok: 0, weights: [], errors: [], total: 4, seconds: 60, columns, dimensions: [outcome, stage, limit],
+    ids: ["a", "b", "c", "d"], failed: [], ok: 0, weights: [], errors: [], total: 4, seconds: 60, columns, dimensions: [outcome, stage, limit, name],
   });
-  const over = (address) => {
-    const chosen = requestTable.readAddress(`#${address}`, made);
-    return requestTable.secondsOf(made, chosen, requestTable.filterRows(made, chosen));
-  };
+  const over = (address) => requestTable.secondsOf(made, requestTable.readAddress(`#${address}`, made));
   assert.equal(over("outcome=ok"), 60);
+  assert.equal(over("time=5-15"), 10);
   assert.equal(over("stage=2"), 6);  // from 10 s to 12 s + 4 s
-  assert.equal(over("limit=3"), null);
-  assert.equal(over("limit=3&time=5-15"), 10);
+  assert.equal(over("stage=2&name=rare"), 6);  // one request of the stage
+  assert.equal(over("stage=2&time=0-60"), 6);
+  assert.equal(over("stage=2&time=11-60"), 5);
+  assert.equal(over("stage=2&time=20-60"), null);
+  assert.equal(over("limit=3&time=5-15"), null);
 });
 
 test("groups have the figures of pandas' groups", () => {

@@ -46,6 +46,17 @@ def test_a_wait_that_lasts_too_long_is_a_pause_as_long_as_it_was_asked_for() -> 
     assert turnaround.before("profiling") == PreviousAnswer(10.0, 0.25 + 1.0 + 0.5)
 
 
+def test_a_wait_below_zero_is_none() -> None:
+    """``wait_time = lambda self: target - elapsed`` may ask for it, and a record takes no pause below 0."""
+    turnaround, clock = make_turnaround()
+    turnaround.begin_wait()
+    turnaround.ask_wait(-1.0)
+    clock.now = 10.75
+    turnaround.end_wait()
+    turnaround.enter()
+    assert turnaround.before("profiling") == PreviousAnswer(10.0, 0.0)
+
+
 def test_a_wait_of_unknown_length_is_a_pause() -> None:
     turnaround, clock = make_turnaround()
     turnaround.begin_wait()

@@ -37,7 +37,7 @@ from locust_llm.report.inter_token_gaps import GapCounts, merge_gap_counts
 from locust_llm.report.load_records import PROMPT_US, CoalescedGaps
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.summary_rows import Row
-from locust_llm.report.waits_for_user import measure_waits_for_user_s
+from locust_llm.report.waits_for_user import LONG_WAIT_S, measure_waits_for_user_s
 from locust_llm.slo.load_generator_health import (
     CLOCKS,
     FROM_DUE,
@@ -205,7 +205,14 @@ def _measure_begin_delays(requests: pd.DataFrame, run: Run) -> "pd.Series[float]
         return None
     users = run.offer.most_users if run.offer.out_of_users else None
     delay_s = requests["asked_at"] - requests["due_at"] - measure_waits_for_user_s(requests, users)
-    return delay_s.clip(lower=0.0).fillna(0.0)
+    delay_s = delay_s - requests["connect_s"].fillna(0.0)  # the server may be slow to accept
+    # a retry waited for its refused attempt, a turn of a trace for the answer before
+    waited = (requests["attempt"] > 1) | (
+        bool(run.settings.fixed_schedule) & (requests["turn"] > 0)
+    )
+    if users is not None and run.settings.has_own_code:
+        waited = waited | (delay_s > LONG_WAIT_S)  # users in code of the locustfile have no request
+    return delay_s.clip(lower=0.0).where(~waited, 0.0).fillna(0.0)
 
 
 def _select_rows(known_s: "pd.Series[float] | None", part: RequestSelection) -> Floats:
@@ -444,13 +451,14 @@ def lost_shares(part: RequestSelection, sources: ErrorSources) -> Iterator[tuple
     whole_s = float(np.nansum(part["cycle_s"]))
     if not sources.closed_loop or not whole_s > 0:
         return
-    none = np.zeros(part.size)
     between_s = part["turnaround_s"]
-    slots = sources.read_share > 0  # else the last read is late within the time between requests
+    # without slots the last read is late within the time between requests, where that is known
+    slots = sources.read_share > 0
+    alone = 1.0 if slots else float(np.isnan(between_s).mean())
     for cause, late_s in (
         (LATE_SEND, late_sends_s(part)),
         (LATE_PERMIT, _select_rows(sources.permit_s, part)),
-        (LATE_READ, _late_reads(part) if slots or np.isnan(between_s).all() else none),
+        (LATE_READ, _late_reads(part) * alone),
         (LATE_USER, np.nan_to_num(np.maximum(between_s - PROMPT_S, 0.0))),
     ):
         if share := min(float(late_s.sum()) / whole_s, 0.99):

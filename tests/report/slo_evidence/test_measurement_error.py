@@ -293,6 +293,8 @@ def test_a_late_read_at_the_end_of_an_answer_counts_once() -> None:
     """The user was late by 100 ms, 80 of them before the last byte was read."""
     late = [replace(record, read_lag_us=80_000) for record in cycles(100)]
     assert off_by(*late)["requests_per_s"].keys() == {LATE_USER}
+    some = [replace(late[0], turnaround_us=None), *late[1:]]  # of one it is not known
+    assert off_by(*some)["requests_per_s"].keys() == {LATE_USER, LATE_READ}
 
 
 def test_late_sends_of_a_schedule_leave_its_rate_alone() -> None:
@@ -326,6 +328,30 @@ def test_who_waits_for_the_one_user_is_not_late() -> None:
     first = answered(100, 200, id="a")
     second = answered(100, 200, sent_at=10.21, due_at=10.1, id="b")
     assert offered(first, second, out_of_users=True) == {}
+
+
+def test_what_waited_for_something_else_is_not_late() -> None:
+    """A retry waited for its refused attempt; a later turn of a trace for the answer before; a new connection
+    for the server."""
+    again = answered(100, 200, due_at=9.0, attempt=2)
+    assert offered(again, out_of_users=False) == {}
+    turn = answered(100, 200, due_at=9.0, turn=1)
+    assert offered(turn, out_of_users=False, fixed_schedule=True, request_rate=None) == {}
+    connected = answered(100, 200, due_at=9.0, connect_s=0.99)
+    assert offered(connected, out_of_users=False) == {LATE_SEND: 10}
+
+
+def test_a_refused_attempt_keeps_its_user_busy() -> None:
+    """The first request was due at 9, refused and sent again at 10: at 9.5 its user was not free."""
+    again = answered(100, 200, due_at=9.0, attempt=2, id="a")
+    other = answered(100, 200, sent_at=10.2, due_at=9.5, id="b")
+    assert offered(again, other, out_of_users=True) == {}
+
+
+def test_users_of_a_locustfile_may_be_busy_without_a_request() -> None:
+    late = answered(100, 200, due_at=9.5)
+    assert offered(late, out_of_users=True, locustfile="own.py") == {}
+    assert offered(late, out_of_users=True) == {LATE_SEND: 500}
 
 
 def test_a_number_of_users_may_be_too_few() -> None:
