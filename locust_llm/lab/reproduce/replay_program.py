@@ -153,10 +153,14 @@ def find_environment_proxy(address: str) -> HttpProxy | None:
     if is_here or not url or proxy_bypass(parts.netloc.rpartition("@")[2]):
         return None
     proxy = split_address(url)
+    if proxy.scheme != "http" or not proxy.hostname:
+        raise SystemExit(
+            "the proxy of the environment cannot be used: only http://HOST is supported"
+        )
     login = ""
     if proxy.username is not None:
         login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
-    return HttpProxy(proxy.hostname or "", proxy.port or 80, login)
+    return HttpProxy(proxy.hostname, proxy.port or 80, login)
 
 
 def make_proxy_headers(proxy: HttpProxy) -> dict[str, str]:

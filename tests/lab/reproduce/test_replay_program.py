@@ -282,6 +282,17 @@ def test_a_proxy_is_chosen_as_in_a_run(
     find_proxy.cache_clear()
 
 
+@pytest.mark.parametrize("url", ["socks5://proxy:1080", "https://proxy:443", "http://"])
+def test_a_proxy_that_the_run_refuses_ends_the_script(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_PROXY", "no_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", url)
+    with pytest.raises(SystemExit, match="only http://HOST is supported"):
+        find_environment_proxy("http://server:8000")
+
+
 @pytest.mark.parametrize("fault", ["foreign_marker", "lost_delta"])
 def test_the_script_imports_the_standard_library_alone(fault: str) -> None:
     text = write_script(make_reproduction(fault=fault))
