@@ -10,22 +10,19 @@ import logging
 import os
 import re
 import shlex
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import cache
-from typing import Final, Self
+from typing import Final
 
 import gevent
-from gevent import Timeout
-from gevent.event import Event
 from gevent.lock import BoundedSemaphore
-from gevent.os import make_nonblocking, nb_read
 
 from locust_llm.text.hide_secrets import Secrets
 from locust_llm.text.sanitise import sanitise_text
+
+from .operator_command import ChildProgram
 
 logger = logging.getLogger("locust_llm")
 
@@ -158,25 +155,20 @@ def get_key_command(text: str, lifetime_s: float | None) -> KeyCommand:
 
 
 def capture_program_output(words: Sequence[str], limit_s: float = LIMIT_S) -> str:
-    """The output of a program, without a shell; other greenlets run meanwhile. Raises KeyFailed.
-
-    It uses posix_spawn(3): a fork of a process with many pages holds its event loop for some 10 ms.
-    """
-    with tempfile.TemporaryFile() as errors, _Program(words, errors.fileno()) as program:
-        limit = Timeout.start_new(limit_s)
+    """The output of a program, without a shell; other greenlets run meanwhile. Raises KeyFailed."""
+    with tempfile.TemporaryFile() as errors:
         try:
-            data = program.output()
-            status = None if len(data) > MAX_BYTES else program.status()
-        except Timeout as late:
-            if late is not limit:
-                raise
-            raise KeyFailed(f"{FLAG} did not end within {limit_s:g} s") from None
-        finally:
-            limit.close()
-        if status is None:
+            program = ChildProgram(words, errors.fileno(), os.environ)
+        except OSError as error:
+            raise KeyFailed(f"{FLAG} cannot be started: {error.strerror or error}") from None
+        with program:
+            data, status = program.wait_for_end(limit_s, MAX_BYTES)
+        if len(data) > MAX_BYTES:
             raise KeyFailed(
                 f"{FLAG} printed more than {MAX_BYTES >> 10} kB: it must print only the API key"
             )
+        if status is None:
+            raise KeyFailed(f"{FLAG} did not end within {limit_s:g} s")
         text = str(data, "utf-8", "replace")
         if status:
             errors.seek(max(0, errors.seek(0, os.SEEK_END) - 4 * ERROR_BYTES))
@@ -188,56 +180,3 @@ def _failure(status: int, errors: bytes, printed: str) -> str:
     last = (errors.decode("utf-8", "replace").strip().splitlines() or [""])[-1]
     message = sanitise_text(last, Secrets(printed.split()), most=ERROR_BYTES)
     return f"{FLAG} ended with status {status}{f': {message}' if message else ''}"
-
-
-class _Program:
-    """A child of this process in a session of its own: whatever it started ends with it."""
-
-    def __init__(self, words: Sequence[str], errors: int) -> None:
-        """``errors`` is the file of its stderr. Raises KeyFailed."""
-        self._read, write = os.pipe()
-        actions = [
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_DUP2, write, 1),
-            (os.POSIX_SPAWN_DUP2, errors, 2),
-        ]
-        loop = gevent.get_hub().loop
-        loop.install_sigchld()
-        try:
-            self._pid = os.posix_spawnp(
-                words[0], [*words], os.environ, file_actions=actions, setsid=True
-            )
-        except (OSError, ValueError) as error:
-            os.close(self._read)
-            raise KeyFailed(
-                f"{FLAG} cannot be started: {getattr(error, 'strerror', None) or error}"
-            ) from None
-        finally:
-            os.close(write)
-        self._ended = Event()
-        self._watcher = loop.child(self._pid)
-        self._watcher.start(self._ended.set)
-        make_nonblocking(self._read)
-
-    def output(self) -> bytes:
-        """All output of the command, or more than MAX_BYTES of it."""
-        data = b""
-        while len(data) <= MAX_BYTES and (more := nb_read(self._read, MAX_BYTES + 1)):
-            data += more
-        return data
-
-    def status(self) -> int:
-        """Wait for the end of the command and return its status."""
-        self._ended.wait()
-        return os.waitstatus_to_exitcode(self._watcher.rstatus)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if not self._ended.is_set():
-            with suppress(OSError):
-                os.killpg(self._pid, signal.SIGKILL)
-            self._ended.wait()
-        self._watcher.close()
-        os.close(self._read)
