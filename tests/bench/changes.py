@@ -24,14 +24,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from locust_llm.lab.history.change_points import (
+from locust_llm.lab.history.history_index import index_runs
+from locust_llm.trends.change_points import (
     ALARMS,
     SCORES,
     SIDE,
     find_level_changes,
     seeded_intervals,
 )
-from locust_llm.lab.history.history_index import index_runs
 
 FloatRows = NDArray[np.float64]
 EXAMPLE: Final = Path(__file__).parents[2] / "reports" / "example"

@@ -25,8 +25,8 @@ import msgspec
 from msgspec.structs import replace
 
 from locust_llm.slo.binomial_intervals import TAIL
-from locust_llm.slo.correlation_time import CorrelationTime
 from locust_llm.slo.student_t import find_student_t
+from locust_llm.trends.slope_interval import batch_inflation
 
 QUIET_SHARE: Final = 0.25
 """At least this share of the gaps of a round is quiet."""
@@ -261,10 +261,7 @@ def _interval(
     if count < MIN_ROUNDS or not 0 < lost < 1:
         return None, None
     deviations = [sample.lost_s - lost * sample.watched_s for sample in samples]
-    correlation = CorrelationTime()
-    for value in deviations:
-        correlation.add(value)
-    effective_size = max(count / correlation.requests, 2.0)
+    effective_size = max(count / batch_inflation(deviations), 2.0)
     variance = sum(value * value for value in deviations) / (count - 1)
     standard_error = math.sqrt(variance / effective_size) / (watched_s / count)
     half_width = find_student_t(effective_size - 1, TAIL) * standard_error / (lost * (1 - lost))

@@ -8,8 +8,8 @@ from typing import Final
 from locust_llm.lab.history.history_entry import KeyFigure
 from locust_llm.report.chart_data.plot_data import Plot, PlotAxis, PlotMark, PlotSeries, Value
 from locust_llm.text.format import format_bound, format_date
+from locust_llm.trends.change_points import median_interval
 
-from .change_points import median_interval
 from .history_entry import DID_NOT_END, STILL_RUNNING, HistoryEntry
 from .history_text import format_commit, format_start
 from .run_series import FigureChange, RunSeries

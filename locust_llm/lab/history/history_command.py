@@ -16,9 +16,9 @@ from locust_llm.lab.history.history_entry import (
     key_figure_by_name,
 )
 from locust_llm.text.format import describe_error, print_json, print_safely
+from locust_llm.trends.change_points import LEAST
 
 from . import history_page, history_text
-from .change_points import LEAST
 from .history_index import IndexedRuns, index_runs
 from .run_series import FigureChange, RunSeries, find_figure_changes, group_series
 from .select_runs import add_run_filter_arguments, parse_run_filter

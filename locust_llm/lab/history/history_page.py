@@ -12,8 +12,8 @@ from locust_llm.lab.history.history_entry import KEY_FIGURES, KeyFigure
 from locust_llm.lab.static_page import render_page as rendered
 from locust_llm.report.chart_data.plot_data import Plot
 from locust_llm.text.format import format_count, format_date
+from locust_llm.trends.change_points import LEAST
 
-from .change_points import LEAST
 from .history_chart import plot_history, trace_sparkline
 from .history_entry import HistoryEntry
 from .history_text import format_commit, format_start

@@ -6,8 +6,8 @@ from typing import Final
 
 from locust_llm.lab.history.history_entry import KEY_FIGURES, KeyFigure
 from locust_llm.text.format import clean_line, format_count, format_date, truncate_text
+from locust_llm.trends.change_points import LEAST, median_interval
 
-from .change_points import LEAST, median_interval
 from .history_entry import DID_NOT_END, STILL_RUNNING, HistoryEntry
 from .history_index import IndexedRuns
 from .run_series import (

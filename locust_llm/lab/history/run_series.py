@@ -7,8 +7,14 @@ from typing import Final, NamedTuple
 
 from locust_llm.lab.history.history_entry import KEY_FIGURES, KeyFigure
 from locust_llm.text.format import format_count
+from locust_llm.trends.change_points import (
+    LEAST,
+    SCORES,
+    LevelChange,
+    find_level_changes,
+    measure_resemblance,
+)
 
-from .change_points import LEAST, SCORES, LevelChange, find_level_changes, measure_resemblance
 from .history_entry import HistoryEntry
 
 ENOUGH: Final = min(SCORES)

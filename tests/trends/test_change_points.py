@@ -12,7 +12,7 @@ from changes import alarms, largest, planted
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.lab.history.change_points import (
+from locust_llm.trends.change_points import (
     ALARMS,
     SCORES,
     _splits,

@@ -1,0 +1,155 @@
+"""Steady growth: whether a value keeps growing, as a leak makes it grow.
+
+Servers grow for good reasons too: caches fill and are emptied, a warm-up ends, a buffer is loaded
+once. So a series *grows* only if all of this holds, in the whole of it or in its later part:
+
+- Its level rises: the minima of blocks (memory) or their means (latencies), in 24 blocks as well as
+  in 12 and 8. A sawtooth shorter than an eighth of the series has its bottom in each of 8 blocks.
+- It rises in each half, which a single step does not explain.
+- It rises in the second half at least at four fifths of the rate of the first half. A warm-up
+  becomes slower.
+- It rises without its two largest steps.
+- Means rise by a tenth of their range at least. The phase of a sawtooth moves means by less.
+
+A series is *stable* if its later half cannot grow by what matters. Otherwise nobody can tell yet.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from .slope_interval import SlopeInterval, fit_slope
+
+BLOCKS: Final = 24
+FEWER_BLOCKS: Final = (12, 8)
+BEGINS: Final = (0.1, 0.4)
+"""The shares of the series that are left out as a warm-up: one of them must show the growth."""
+TAIL_WHOLE: Final = 1e-5
+TAIL_FEWER: Final = 1e-3
+TAIL_HALF: Final = 0.01
+"""The probabilities at which a stable series would seem to rise, for each test."""
+STEADY: Final = 0.8
+"""The rate of the second half over the rate of the first half is at least so much."""
+LARGEST_STEPS: Final = 2
+LEFT: Final = 0.25
+"""Without its largest steps the rise is at least this share of the whole rise."""
+LEAST_OF_RANGE: Final = 0.1
+LEAST_POINTS: Final = 2 * BLOCKS
+
+
+class GrowthVerdict(StrEnum):
+    GROWS = "grows"
+    STABLE = "stable"
+    OPEN = "cannot tell yet"
+
+
+class OpenReason(StrEnum):
+    """Why nobody can tell yet."""
+
+    NONE = ""
+    SHORT = "too short"
+    SLOWS = "growth slows"
+    UNEVEN = "growth is uneven"
+    WIDE = "interval is wide"
+
+
+class Growth(NamedTuple):
+    """What a series shows."""
+
+    verdict: GrowthVerdict
+    reason: OpenReason
+    slope: SlopeInterval | None
+    """From ``begin`` on. None: the series is too short."""
+    begin: float
+    """The x from which on the slope is measured."""
+    longer: float | None
+    """The series must be so many times as long to tell. None: it tells, or nobody knows."""
+
+
+def judge_growth(
+    x: Sequence[float], y: Sequence[float], least: float, *, minima: bool = False
+) -> Growth:
+    """``x`` rises. A slope below ``least`` does not matter. ``minima`` follows the lower edge of the
+    values, else their mean."""
+    count = len(x)
+    if count < LEAST_POINTS:
+        longer = LEAST_POINTS / count if count else None
+        return Growth(GrowthVerdict.OPEN, OpenReason.SHORT, None, x[0] if count else 0.0, longer)
+    reasons = []
+    for share in BEGINS:
+        begin = int(count * share)
+        reason = find_doubt_of_growth(x[begin:], y[begin:], minima=minima)
+        if reason is OpenReason.NONE:
+            slope = fit_slope(*reduce_to_blocks(x[begin:], y[begin:], BLOCKS, minima=minima))
+            return Growth(GrowthVerdict.GROWS, reason, slope, x[begin], None)
+        reasons.append(reason)
+    return _judge_later_half(x, y, least, reasons[-1], minima=minima)
+
+
+def _judge_later_half(
+    x: Sequence[float], y: Sequence[float], least: float, doubt: OpenReason, *, minima: bool
+) -> Growth:
+    begin = len(x) // 2
+    slope = fit_slope(*reduce_to_blocks(x[begin:], y[begin:], BLOCKS, minima=minima))
+    high = slope.high()
+    if high < least:
+        return Growth(GrowthVerdict.STABLE, OpenReason.NONE, slope, x[begin], None)
+    if doubt in (OpenReason.SLOWS, OpenReason.UNEVEN):
+        return Growth(GrowthVerdict.OPEN, doubt, slope, x[begin], 2.0)
+    # the error of a slope falls with the power 3/2 of the length
+    longer = max((2 * slope.reach() / least) ** (2 / 3), 1.5)
+    return Growth(GrowthVerdict.OPEN, OpenReason.WIDE, slope, x[begin], longer)
+
+
+def find_doubt_of_growth(x: Sequence[float], y: Sequence[float], *, minima: bool) -> OpenReason:
+    """NONE: the series grows steadily."""
+    if len(x) < BLOCKS:
+        return OpenReason.SHORT
+    at, level = reduce_to_blocks(x, y, BLOCKS, minima=minima)
+    slope = fit_slope(at, level)
+    if slope.low(TAIL_WHOLE) <= 0:
+        return OpenReason.WIDE
+    for blocks in FEWER_BLOCKS:
+        if fit_slope(*reduce_to_blocks(x, y, blocks, minima=minima)).low(TAIL_FEWER) <= 0:
+            return OpenReason.UNEVEN
+    rise = slope.value * (at[-1] - at[0])
+    if not minima and rise < LEAST_OF_RANGE * _range_around_line(x, y):
+        return OpenReason.UNEVEN
+    half = BLOCKS // 2
+    first = fit_slope(at[:half], level[:half])
+    second = fit_slope(at[half:], level[half:])
+    if second.value < STEADY * first.value:
+        return OpenReason.SLOWS
+    if first.low(TAIL_HALF) <= 0 or second.low(TAIL_HALF) <= 0:
+        return OpenReason.UNEVEN
+    steps = sorted(after - before for before, after in pairwise(level))
+    if sum(steps[:-LARGEST_STEPS]) < LEFT * rise:
+        return OpenReason.UNEVEN
+    return OpenReason.NONE
+
+
+def _range_around_line(x: Sequence[float], y: Sequence[float]) -> float:
+    slope = fit_slope(x, y)
+    rest = [value - slope.value * at for at, value in zip(x, y, strict=True)]
+    return max(rest) - min(rest)
+
+
+def reduce_to_blocks(
+    x: Sequence[float], y: Sequence[float], blocks: int, *, minima: bool = False
+) -> tuple[list[float], list[float]]:
+    """The mean x, and the mean or lowest y, of so many blocks of successive points."""
+    ends = [len(x) * i // blocks for i in range(blocks + 1)]
+    at = []
+    level = []
+    for begin, end in pairwise(ends):
+        values = y[begin:end]
+        at.append(sum(x[begin:end]) / (end - begin))
+        level.append(min(values) if minima else sum(values) / len(values))
+    return at, level
+
+
+def smallest_visible_slope(growth: Growth) -> float | None:
+    """A larger steady slope would have been called growth, at this noise and length. It is an
+    estimate. None: the series is too short."""
+    return None if growth.slope is None else growth.slope.reach(TAIL_WHOLE)
