@@ -108,18 +108,20 @@ def find_doubt_of_growth(x: Sequence[float], y: Sequence[float], *, minima: bool
         return OpenReason.SHORT
     at, level = reduce_to_blocks(x, y, BLOCKS, minima=minima)
     slope = fit_slope(at, level)
-    if slope.low(TAIL_WHOLE) <= 0:
-        return OpenReason.WIDE
-    for blocks in FEWER_BLOCKS:
-        if fit_slope(*reduce_to_blocks(x, y, blocks, minima=minima)).low(TAIL_FEWER) <= 0:
-            return OpenReason.UNEVEN
     rise = slope.value * (at[-1] - at[0])
-    if not minima and rise < LEAST_OF_RANGE * _range_around_line(x, y):
-        return OpenReason.UNEVEN
     half = BLOCKS // 2
     first = fit_slope(at[:half], level[:half])
     second = fit_slope(at[half:], level[half:])
-    if second.value < STEADY * first.value:
+    slows = second.value < STEADY * first.value
+    if slope.low(TAIL_WHOLE) <= 0:
+        is_curve = slows and rise > _range_around_line(at, level)
+        return OpenReason.SLOWS if is_curve else OpenReason.WIDE
+    for blocks in FEWER_BLOCKS:
+        if fit_slope(*reduce_to_blocks(x, y, blocks, minima=minima)).low(TAIL_FEWER) <= 0:
+            return OpenReason.UNEVEN
+    if not minima and rise < LEAST_OF_RANGE * _range_around_line(x, y):
+        return OpenReason.UNEVEN
+    if slows:
         return OpenReason.SLOWS
     if first.low(TAIL_HALF) <= 0 or second.low(TAIL_HALF) <= 0:
         return OpenReason.UNEVEN
