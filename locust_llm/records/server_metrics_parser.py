@@ -40,6 +40,9 @@ _NAMES: Final = {
     "kv_used": ("kv_cache_usage_perc", "gpu_cache_usage_perc", "token_usage",
         "kv_cache_utilization",
         "gpu_cache_usage_percent"),
+    "generated": ("generation_tokens_total",),
+    "decodes": ("n_decode_total",),
+    "slots_per_decode": ("n_busy_slots_per_decode",),
     "preemptions": ("num_preemptions_total", "num_retracted_reqs_total",
         "num_retracted_requests_total"),
     "cache_queries": ("prefix_cache_queries_total", "gpu_prefix_cache_queries_total"),
@@ -71,6 +74,11 @@ for _field, _names in _NAMES.items():
 _FIELDS["sglang:prompt_tokens_total"] = ("cache_queries",)
 _FIELDS["llamacpp:prompt_tokens_total"] = ("cache_queries",)
 _FIELDS["llamacpp:prompt_tokens_cached_total"] = ("cache_queries", "cache_hits")
+# the other counter of SGLang grows with the end of a request alone
+_FIELDS["sglang:generation_tokens_total"] = ()
+_FIELDS["sglang:realtime_tokens_total"] = ("generated",)
+_LABELS: Final = {"sglang:realtime_tokens_total": 'mode="decode"'}
+"""Only the samples with this label count."""
 # vLLM counts the hits again here, the hits of connectors among them
 _FIELDS["vllm:prompt_tokens_cached_total"] = ()
 _GPU_FIELDS: Final = {
@@ -82,13 +90,19 @@ _GPU_FIELDS: Final = {
     "DCGM_FI_DEV_MEM_CLOCK": ("gpu_memory_clock_mhz", 1.0),
 }
 """(field, factor): percent and MiB are DCGM's own units."""
+_PROCESS_FIELDS: Final = {
+    "process_resident_memory_bytes": "memory_bytes",
+    "process_open_fds": "open_files",
+}
+"""The names of Prometheus' own clients."""
 _SUFFIXES: Final = {
     name.removeprefix(prefix)
     for name, prefix in product(_FIELDS, ENGINES)
     if name.startswith(prefix)
 }
 _LINE: Final = re.compile(
-    rf"^((?:{'|'.join(ENGINES)})(?:{'|'.join(sorted(_SUFFIXES))})|{'|'.join(_GPU_FIELDS)})"
+    rf"^((?:{'|'.join(ENGINES)})(?:{'|'.join(sorted(_SUFFIXES))})"
+    rf"|{'|'.join((*_GPU_FIELDS, *_PROCESS_FIELDS))})"
     r"(?:\{([^}\n]*+)\})? ([^ \n]{1,40})",
     re.MULTILINE,
 )
@@ -118,6 +132,14 @@ class EngineSample(msgspec.Struct, frozen=True, omit_defaults=True):
     waiting: float | None = None
     kv_used: float | None = None
     """The share of the KV cache in use: 1 is full."""
+    generated: float | None = None
+    """The output tokens, counted with each step."""
+    decodes: float | None = None
+    slots_per_decode: float | None = None
+    """llama.cpp counts the decodes and their mean number of requests instead."""
+    memory_bytes: float | None = None
+    open_files: float | None = None
+    """Of the process that has the page."""
     preemptions: float | None = None
     cache_queries: float | None = None
     cache_hits: float | None = None
@@ -149,6 +171,13 @@ class EngineSample(msgspec.Struct, frozen=True, omit_defaults=True):
     gpu_memory_clock_mhz: float | None = None
 
     @property
+    def generated_tokens(self) -> float | None:
+        """The output tokens so far. None: the server counts none, or only those of whole answers."""
+        if self.generated is None and self.decodes is not None:
+            return self.decodes * (self.slots_per_decode or 0.0)
+        return self.generated
+
+    @property
     def name(self) -> str:
         """The name of its line in a chart."""
         return f"{self.source or 'server'}, GPU {self.gpu}" if self.gpu else self.source or "server"
@@ -161,6 +190,7 @@ def read_engine_samples(pieces: Iterable[str], at: float, source: str = "") -> l
     """
     engines: set[str] = set()
     of_engine: dict[str, Any] = {}
+    of_process: dict[str, Any] = {}
     gpus: dict[str, dict[str, Any]] = {}
     lines = chain.from_iterable(map(_LINE.finditer, pieces))
     for line in islice(lines, _MAX_LINES):
@@ -173,6 +203,11 @@ def read_engine_samples(pieces: Iterable[str], at: float, source: str = "") -> l
             if number_of in gpus or len(gpus) < _MAX_GPUS:
                 gpus.setdefault(number_of, {})[gpu[0]] = number * gpu[1]
             continue
+        if (field_of_process := _PROCESS_FIELDS.get(name)) is not None:
+            of_process[field_of_process] = number
+            continue
+        if _LABELS.get(name, "") not in (labels or ""):
+            continue
         for field in _FIELDS.get(name, ()):
             engines.add(
                 next(engine for prefix, engine in ENGINES.items() if name.startswith(prefix))
@@ -182,7 +217,8 @@ def read_engine_samples(pieces: Iterable[str], at: float, source: str = "") -> l
     samples = []
     if of_engine:
         engine = next(engine for engine in ENGINES.values() if engine in engines)
-        samples.append(EngineSample(at=at, engine=engine, source=source, **of_engine))
+        fields = of_engine | of_process
+        samples.append(EngineSample(at=at, engine=engine, source=source, **fields))
     return samples + [
         EngineSample(at=at, engine=DCGM, source=source, gpu=number_of or "0", **fields)
         for number_of, fields in gpus.items()

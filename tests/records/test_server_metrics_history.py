@@ -68,6 +68,32 @@ def test_vllm_counts_its_hits_under_two_names_and_they_count_once() -> None:
     assert (sample.cache_queries, sample.cache_hits) == (138_890.0, 96_000.0)
 
 
+def test_generated_tokens_of_each_engine() -> None:
+    """SGLang's counter of whole answers, and its prompts, are not among them."""
+    sglang = (
+        'sglang:realtime_tokens_total{mode="decode",tp_rank="0"} 70\n'
+        'sglang:realtime_tokens_total{mode="prefill_compute",tp_rank="0"} 900\n'
+        "sglang:generation_tokens_total 50\n"
+    )
+    llamacpp = "llamacpp:n_decode_total 20\nllamacpp:n_busy_slots_per_decode 2.5\n"
+    tgi = "tgi_request_generated_tokens_sum 9\ntgi_batch_current_size 2\n"
+    for page, tokens in (
+        ("vllm:generation_tokens_total 33\n", 33.0),
+        (sglang, 70.0),
+        (llamacpp, 50.0),
+        (tgi, None),
+    ):
+        (sample,) = read_engine_samples([page], 1.0)
+        assert sample.generated_tokens == tokens
+
+
+def test_memory_and_files_of_the_process_are_the_engines() -> None:
+    process = "process_resident_memory_bytes 2.5e+09\nprocess_open_fds 31.0\n"
+    (sample,) = read_engine_samples([process + "vllm:num_requests_running 1\n"], 1.0)
+    assert (sample.memory_bytes, sample.open_files) == (2.5e9, 31.0)
+    assert read_engine_samples([process], 1.0) == []
+
+
 def test_pages_of_other_engines() -> None:
     assert read_engine_samples([SGLANG], 1.0) == [
         EngineSample(

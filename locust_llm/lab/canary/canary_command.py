@@ -10,30 +10,27 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import gevent
-import requests
 from gevent.event import Event
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, start_http_server
 
 from locust_llm.access.headers_and_api_key import KeyHeaders
 from locust_llm.access.proxy_notes import list_passed_proxies
-from locust_llm.client.request_bytes import Request
 from locust_llm.client.request_exchange import UserConnection, exchange_request
-from locust_llm.client.requests_bridge import format_request_head, make_target
 from locust_llm.client.tls_settings import find_trusted_certificates
 from locust_llm.exit_status import ENDING_SIGNALS, fail
 from locust_llm.gate.gate import Gate
 from locust_llm.lab.canary.canary_arithmetic import CanaryRound, measure_round
 from locust_llm.lab.duration_option import make_duration_reader
+from locust_llm.lab.lab_request import TIMEOUT_S, make_lab_request
 from locust_llm.lab.probe.prefill_costs import prefill_cost_per_token_s
 from locust_llm.locust_adapter.command_line_parser import add_access_options, read_access_options
 from locust_llm.locust_adapter.option_names_of_other_tools import unknown_options
 from locust_llm.locust_adapter.signals import leave_process
 from locust_llm.protocols.protocol_registry import PROTOCOLS
-from locust_llm.protocols.request_body import encode_request_body
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
 from locust_llm.server.discovery import (
@@ -43,15 +40,13 @@ from locust_llm.server.discovery import (
     discover_server,
     find_request_form,
 )
-from locust_llm.server.http_get import PROBE_HEADER
-from locust_llm.server.length_control import make_length_fields
 from locust_llm.server.refusals import strip_web_page
 from locust_llm.server.refused_request_fields import REFUSED, RequestForm
+from locust_llm.server.server_counters import ServerCounters, found_other_requests
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.server_address import (
     add_host_option,
     explain_unopened_port,
-    join_server_url,
     normalise_base_url,
     parse_metrics_port,
     split_replica_urls,
@@ -65,11 +60,9 @@ from locust_llm.workload.prompt_length_model import PromptLengthModel
 from locust_llm.workload.synthetic_prompts import Prompts
 
 from .canary_session import CanaryPlan, CanarySession
-from .server_counters import ServerCounters, found_other_requests
 
 INPUT_TOKENS: Final = 48
 """Each prompt has enough tokens for a number of its own, so that no cache contains it."""
-TIMEOUT_S: Final = 120.0
 STREAMS: Final = tuple(name for name, protocol in PROTOCOLS.items() if protocol.streams)
 parse_canary_duration: Final = make_duration_reader("1s", "744h")
 
@@ -148,37 +141,17 @@ class Canary:
             self._say(f"{sanitise_text(note, most=LINE_BYTES)}\n")
 
     def _exchange(self, forced: bool) -> Record:
-        settings = self._settings
-        more: dict[str, Any] = make_length_fields(("ignore_eos",), self._tokens) if forced else {}
-        text = self._prompts.draw().text
-        data = encode_request_body(
-            settings.endpoint_type, self._model, [{"role": "user", "content": text}], self._tokens,
-            **(self._form or RequestForm()).fields(settings), **more,
-        )  # fmt: skip
-        own = {
-            "Content-Type": "application/json",
-            "Accept-Encoding": "identity",
-            PROBE_HEADER: "1",
-            **self._headers,
-        }
-        prepared = requests.Request(
-            "POST", join_server_url(settings.host, settings.endpoint), data=data, headers=own
-        ).prepare()
-        where = make_target(
-            prepared.url or "", False if settings.insecure else find_trusted_certificates(), None
-        )
-        request = Request(
-            target=where, data=format_request_head(prepared) + b"\r\n" + data,
-            labels={"id": "canary"}, timeout_s=TIMEOUT_S,
-            kind=settings.endpoint_type,
+        asked = make_lab_request(
+            self._settings, self._headers, self._model, self._prompts.draw().text, self._tokens,
+            form=self._form, forced=forced, name="canary",
         )  # fmt: skip
         before = self._metrics.read()
-        record = exchange_request(self._line, self._gate, request, 0.0)
+        record = exchange_request(self._line, self._gate, asked.request, 0.0)
         self._others = found_other_requests(before, self._metrics.read(), record.input_tokens)
         if isinstance(keys := self._headers, KeyHeaders) and keys.expired(
-            prepared.headers, record.status
+            asked.headers, record.status
         ):
-            return self._exchange(forced) if keys.another(prepared.headers) else record
+            return self._exchange(forced) if keys.another(asked.headers) else record
         return record
 
     def close(self) -> None:

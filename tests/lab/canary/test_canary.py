@@ -22,8 +22,8 @@ from locust_llm.lab.canary.canary_arithmetic import CanaryRound
 from locust_llm.lab.canary.canary_command import Canary, parse_canary_duration
 from locust_llm.lab.canary.canary_command import run_canary as canary_command
 from locust_llm.lab.canary.canary_session import FILE, CanaryPlan, CanarySession
-from locust_llm.lab.canary.server_counters import found_other_requests
 from locust_llm.records.server_metrics_parser import EngineSample
+from locust_llm.server.server_counters import found_other_requests
 from locust_llm.settings.run_options import Settings
 
 SCHEMA = Path(__file__).parents[3] / "docs" / "schemas" / "canary-output.schema.json"

@@ -1,4 +1,5 @@
-"""Counters of the server around a canary stream show whether other clients sent requests."""
+"""Server counters: one reading of the server's metrics on request. Two readings show what happened
+between them."""
 
 import time
 from collections.abc import Mapping
