@@ -146,12 +146,36 @@ class SimulatedAnswer:
 
     def hang_up(self, fault: str = "") -> None:
         """Ends the answer because the client is gone, or because of a fault."""
-        self.drop([self.sequence])
+        works_on = not fault and not self.sequence.is_finished and self.works_on
+        if works_on:
+            self._become_ghost()
+        else:
+            self.drop([self.sequence])
         if self.planter:
             self.planter.left(self, cancelled=not fault)
-        if self.count == 0:
+        if self.count == 0 and not works_on:
             self.server.prefilled(self.asked, monotonic())
         self.close_row(aborted=not fault, fault=fault)
+
+    @property
+    def works_on(self) -> bool:
+        """Whether the server works on when the client has left."""
+        ghosts = self.quirks.ghosts
+        return ghosts in ("step", "max_tokens") or (
+            ghosts == "unstreamed" and not self.asked.stream
+        )
+
+    def _become_ghost(self) -> None:
+        if self.delayed:
+            self.delayed.cancel()
+            self.engine.add(self.sequence, self._count_ghost_tokens)
+        else:
+            self.engine.redirect(self.sequence, self._count_ghost_tokens)
+
+    def _count_ghost_tokens(self) -> None:
+        self.row.ghost_tokens += self.counted() - self.before
+        if self.quirks.ghosts == "step":
+            self.engine.abort(self.sequence)
 
     def drop(self, sequences: list[Sequence]) -> None:
         if self.delayed:

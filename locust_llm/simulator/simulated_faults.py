@@ -57,6 +57,8 @@ class Quirks:
     stall: int = -1  # after so many tokens nothing is sent for stall_s, then all at once
     stall_s: float = 1.0
     slow_headers_s: float = 0.0  # the response's headers come so late
+    # the work that goes on when the client has left: one more token, or the whole answer
+    ghosts: Literal["none", "step", "max_tokens", "unstreamed"] = "none"
 
     # answers that are wrong: the share of them with each fault (planted_faults.py)
     swap: float = 0.0  # two open requests get each other's answer

@@ -271,6 +271,7 @@ class TruthRow:
     aborted: bool = False  # by the client
     fault: str = ""  # by which the server ended it: error, cut, reset
     buffered: int = 0
+    ghost_tokens: int = 0  # generated when the client had left
     planted: list[str] = field(default_factory=list)  # the faults it got, by their quirks
 
     def as_json(self) -> dict[str, Any]:
@@ -295,6 +296,7 @@ class TruthRow:
             "aborted": self.aborted,
             "fault": self.fault,
             "buffered": self.buffered,
+            **({"ghost_tokens": self.ghost_tokens} if self.ghost_tokens else {}),
             **({"planted": self.planted} if self.planted else {}),
         }
 

@@ -98,6 +98,17 @@ def test_who_hangs_up_leaves_nothing_behind(at, stage):
     assert set(engine._loads.values()) == {0}
 
 
+@pytest.mark.parametrize("at", [0.5, 2, 3.5], ids=["prefill", "link", "decode"])
+def test_another_receiver_gets_the_tokens_from_any_stage_on(at):
+    load = a_load()
+    told = []
+    sequence = Sequence(20, 3)
+    load.engine.add(sequence, lambda: told.append("old"))
+    load.clock.call_at(at, lambda: load.engine.redirect(sequence, lambda: told.append("new")))
+    load.clock.run()
+    assert told == ["new"] * 3
+
+
 def test_who_is_preempted_while_it_decodes_computes_its_prompt_there():
     clock = VirtualClock()
     tight = SchedulerConfig(max_num_batched_tokens=100, max_num_seqs=8, kv_tokens=64)

@@ -160,6 +160,20 @@ def test_an_aborted_request_says_no_more_and_its_blocks_are_free():
     assert used == [3, 0]  # 32 + 2 tokens
 
 
+@pytest.mark.parametrize("each", [True, False])
+@pytest.mark.parametrize("make", [batch_engine(), lambda clock: FixedEngine(1.0, 1.0, clock)])
+def test_another_receiver_gets_the_tokens_from_then_on(make, each):
+    clock = VirtualClock()
+    engine = make(clock)
+    told = []
+    sequence = Sequence(1, 4)
+    engine.add(sequence, lambda: told.append(("old", clock.now)), each=each)
+    clock.call_at(2.5, lambda: engine.redirect(sequence, lambda: told.append(("new", clock.now))))
+    clock.run()
+    middle = [("old", 2), ("new", 3)] if each else []
+    assert told == [("old", 1), *middle, ("new", 4)]
+
+
 def test_an_abort_before_the_first_step_leaves_the_engine_idle():
     run = Run(batch_engine())
     gone = run.request(0, 1, 1, abort_at=0)

@@ -7,6 +7,7 @@ import time
 from itertools import pairwise
 
 import pytest
+from support.direct_simulator import DirectSimulator
 from support.simulated import HELLO, events, post, received, started
 
 from locust_llm.simulator.simulated_faults import LIKE, Quirks, parse_quirks
@@ -337,6 +338,34 @@ def test_who_hangs_up_during_a_stall_leaves_nothing(server):
         connection.shutdown(socket.SHUT_RDWR)
     told = server.until(lambda told: told["engine"]["running"] == 0)
     assert told["requests"][0]["aborted"]
+
+
+@pytest.mark.parametrize(
+    ("ghosts", "stream", "before_first", "in_mid_decode"),
+    [
+        ("none", True, 0, 0),
+        ("step", True, 1, 1),
+        ("max_tokens", True, 20, 15),
+        ("unstreamed", True, 0, 0),
+        ("unstreamed", False, 20, 15),
+    ],
+)
+def test_the_work_for_clients_who_left(ghosts, stream, before_first, in_mid_decode):
+    """The first of 20 tokens comes after a second, and the fifth 4 ms later."""
+    server = DirectSimulator(f"ghosts={ghosts}")
+    generated = 0
+    for left_at, ghost_tokens in ((0.5, before_first), (1.0045, in_mid_decode)):
+        sent = server.send("Hello", max_tokens=20, stream=stream)
+        row = sent.row
+        server.run(left_at)
+        received = server.server.metrics[0].generation_tokens - generated
+        sent.cancel()
+        assert row.aborted
+        server.run()
+        assert row.ghost_tokens == ghost_tokens
+        generated += received + ghost_tokens
+        assert server.server.metrics[0].generation_tokens == generated
+        assert server.server.states()[0]["running"] == server.server.num_queued_tokens == 0
 
 
 def test_faults_come_at_their_rate_and_the_header_goes_before_them():

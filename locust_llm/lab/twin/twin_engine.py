@@ -215,6 +215,9 @@ class _Behind:
             self.clock.now + late_s, lambda: self.engine.add(sequence, on_token, each=each)
         )
 
+    def redirect(self, sequence: Request, on_token: Callable[[], None]) -> None:
+        self.engine.redirect(sequence, on_token)
+
     def abort(self, sequence: Request) -> None:
         self.engine.abort(sequence)
 

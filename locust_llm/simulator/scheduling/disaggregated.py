@@ -28,6 +28,7 @@ class _Journey:
 
     prefill: BatchEngine
     prompt: Sequence
+    on_token: Callable[[], None]
     timer: Timer | None = None
     decode: BatchEngine | None = None
 
@@ -67,7 +68,7 @@ class DisaggregatedEngine:
             tenant=sequence.tenant,
         )
         sequence.arrived_at = self.clock.time()
-        journey = _Journey(engine, prompt)
+        journey = _Journey(engine, prompt, on_token)
 
         def computed() -> None:
             self._loads[engine] -= 1
@@ -92,11 +93,14 @@ class DisaggregatedEngine:
         def got_token() -> None:
             if sequence.is_finished:
                 self._loads[self._journeys.pop(sequence).decode or engine] -= 1
-            on_token()
+            journey.on_token()
 
         engine.add(prompt, computed, each=False)
         self._loads[engine] += 1
         self._journeys[sequence] = journey
+
+    def redirect(self, sequence: Sequence, on_token: Callable[[], None]) -> None:
+        self._journeys[sequence].on_token = on_token
 
     def abort(self, sequence: Sequence) -> None:
         journey = self._journeys.pop(sequence, None)

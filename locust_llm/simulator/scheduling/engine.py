@@ -22,6 +22,9 @@ class Engine(Protocol):
         """Starts a sequence. The engine calls on_token at each output token, the last time with the
         finished sequence. Without ``each`` it calls at the first and the last token only."""
 
+    def redirect(self, sequence: Sequence, on_token: Callable[[], None]) -> None:
+        """Replaces on_token of a running sequence."""
+
     def abort(self, sequence: Sequence) -> None:
         """Drops a sequence. Its blocks are free at once, and on_token is not called again."""
 
@@ -85,6 +88,10 @@ class BatchEngine:
             # Through the clock, not at once: what arrives in the same turn of the loop shares the
             # first step.
             self.clock.call_at(self._due, self._begin_step)
+
+    def redirect(self, sequence: Sequence, on_token: Callable[[], None]) -> None:
+        callbacks = self._each if sequence in self._each else self._ends
+        callbacks[sequence] = on_token
 
     def abort(self, sequence: Sequence) -> None:
         self.scheduler.finish(sequence)
@@ -241,6 +248,9 @@ class FixedEngine:
         sequence.started_at = sequence.arrived_at
         drip = self._drips[sequence] = _Drip(self, sequence, on_token, each)
         drip.wait(self.ttft_s)
+
+    def redirect(self, sequence: Sequence, on_token: Callable[[], None]) -> None:
+        self._drips[sequence].on_token = on_token
 
     def abort(self, sequence: Sequence) -> None:
         drip = self._drips.pop(sequence, None)
