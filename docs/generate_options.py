@@ -90,7 +90,7 @@ LOCUSTS_OPTIONS: Final = """\
 |---|---|---|
 | <a id="host"></a>`-H`, `--host=URL` | server, with or without `https://` and `/v1`; [several](../../how-to/routers.md), comma-separated | |
 | <a id="users"></a>`-u`, `--users=N` | concurrent users; with a request rate, the most sessions at once | 1 |
-| <a id="spawn-rate"></a>`-r`, `--spawn-rate=NUMBER` | users started per second | closed loop: over [one response time](../../how-to/load-modes.md#start) |
+| <a id="spawn-rate"></a>`-r`, `--spawn-rate=NUMBER` | users started per second | closed loop: over [one response time](../../how-to/load-modes.md#start-and-ramp-up) |
 | <a id="run-time"></a>`-t`, `--run-time=TIME` | length of the profiling phase: `90s`, `10m` | until Ctrl-C |
 | <a id="stop-timeout"></a>`-s`, `--stop-timeout=SECONDS` | grace period for open requests | 30 |
 | <a id="headless"></a>`--headless` | no web page | |
@@ -175,7 +175,7 @@ def _index(made: Iterable[str]) -> str:
         for job, commands in JOBS.items()
     ]
     return (
-        f"# Commands and options\n\n{MADE}\nA page for each command. [Which command do I need?](../../get-started/which-command.md) "
+        f"# Commands and options\n\n{MADE}\nA page for each command. [Which command, which page?](../../get-started/which-command.md) "
         "helps to choose.\n`locust-llm COMMAND --help` prints the same options; `run --help-all` adds rarer ones.\n\n"
         f"| job | commands |\n|---|---|\n{''.join(rows)}\n"
         "`HOST` is short for `--host`. `DIR` is a run folder, and `TWIN` a twin.toml or its folder. `--json` prints the result as JSON, and messages to standard error.\n"

@@ -204,11 +204,15 @@ def _reach(result: SloResult) -> float | None:
 
 def format_sample_size(result: SloResult) -> str:
     """``1500``; ``1500 (effective 140)`` where they are correlated."""
-    count = result.count or 0
+    if is_correlated(result):
+        return f"{result.count} (effective {result.effective:.0f})"
+    return str(result.count or "-")
+
+
+def is_correlated(result: SloResult) -> bool:
+    """Whether fewer independent requests would say as much about the rule."""
     effective = result.effective
-    if not count or effective is None or effective >= CORRELATED * count:
-        return str(count or "-")
-    return f"{count} (effective {effective:.0f})"
+    return effective is not None and effective < CORRELATED * (result.count or 0)
 
 
 def choose_row_decimals(row: Row) -> int:

@@ -37,7 +37,7 @@ from locust_llm.slo.best_prefill_limit import NO_LIMIT, Limit, format_limit
 from locust_llm.slo.load_generator_health import INVALID
 from locust_llm.slo.metric_definitions import BY_WORD, SHARE, TIME
 from locust_llm.slo.rules import Condition, Rule, define_good_request
-from locust_llm.text.format import format_brief, truncate_text
+from locust_llm.text.format import format_brief, format_signed, truncate_text
 from locust_llm.text.format import format_comparison as in_same_digits
 
 from .render.text_report import WIDTH, render_markdown_blocks, render_plain_blocks
@@ -651,7 +651,7 @@ def _percent(line: ComparisonLine) -> str:
     percent = line.difference_percent
     if percent is None:
         return "-"
-    return f"{percent:+.1f}%" if percent < 1000 else f"x{percent / 100 + 1:,.0f}"
+    return format_signed(percent, 1, "%") if percent < 1000 else f"x{percent / 100 + 1:,.0f}"
 
 
 def _notes(lines: Sequence[ComparisonLine], before: str = "") -> Iterator[TextBlock]:

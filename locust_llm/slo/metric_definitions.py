@@ -229,16 +229,15 @@ DEFINITIONS: Final = {metric.label: metric.means for metric in METRICS} | {
     "Throughputs": "of successful requests and their tokens, over first send to last end of the "
         "phase",
     "Percentiles": "exact, linear interpolation; with failures as +infinity: nearest rank",
-    "Failures": "in no latency above, but in the rate and in the table with failures as +infinity; "
-        "requests cut at the end "
-                "of the run or cancelled on purpose are neither failures nor successes",
-    "Cut": "still running when the grace period, or a second Ctrl-C, ended the run: in no latency "
-        "above; in SLO rules and "
-           "in the table with failures as +infinity with its age, as a lower bound. Rules count it "
-               "at its best and at its "
-           "worst, and decide if both agree",
-    "Cancelled": "ended on purpose: in no latency above, because nobody waited for the end. SLO rules and "
-        "the table with failures as +infinity count the values that it had. For a missing value, it takes "
+    "Failures": "count in the error rate, and in the table with failures as +infinity, but not in the "
+        "other latencies; requests cut at the end of the run or cancelled on purpose are neither "
+        "failures nor successes",
+    "Cut": "still running when the grace period, or a second Ctrl-C, ended the run. Its age, a lower "
+        "bound, counts in SLO rules and in the table with failures as +infinity, not in other "
+        "latencies. Rules count it at its best and at its worst, and decide if both "
+        "agree",
+    "Cancelled": "ended on purpose: not in the latencies of the first table, because nobody waited for "
+        "the end. SLO rules and the table with failures as +infinity count the values that it had. For a missing value, it takes "
         "the value of a request that had none at the same age",
 } | INTERFERENCE_DEFINITIONS  # fmt: skip
 # -- measures --------------------------------------------------------------------------------------

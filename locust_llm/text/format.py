@@ -44,8 +44,18 @@ def format_brief(value: float | None, unit: str = "", digits: int = 4) -> str:
         return "fail"
     size = math.floor(math.log10(abs(value))) if value else 0
     most = 6 if digits <= FEW_DIGITS else digits + 6
-    text = f"{value:,.{max(0, min(most, digits - 1 - size))}f}"
-    return (text.rstrip("0").rstrip(".") if "." in text else text) + unit
+    return _trim_zeros(f"{value:,.{max(0, min(most, digits - 1 - size))}f}") + unit
+
+
+def _trim_zeros(text: str) -> str:
+    """Without zeros at its end. What is rounded to 0 has no sign."""
+    short = text.rstrip("0").rstrip(".") if "." in text else text
+    return "0" if short == "-0" else short
+
+
+def format_signed(value: float, decimals: int, unit: str = "") -> str:
+    """A difference with its sign: ``+12.3%``. What is rounded to 0 is ``+0.0%``."""
+    return f"{round(value, decimals) + 0.0:+,.{decimals}f}{unit}"
 
 
 def count_distinguishing_digits(value: float, *others: float | None, digits: int = 3) -> int:
@@ -79,8 +89,7 @@ def format_supported(
         return format_brief(value, unit, digits)
     largest = math.floor(math.log10(abs(value))) if value else 0
     decimals = max(min(_place(reach) + more, digits - 1 - largest, 6), -largest)
-    text = f"{round(value, decimals):,.{max(0, decimals)}f}"
-    return (text.rstrip("0").rstrip(".") if "." in text else text) + unit
+    return _trim_zeros(f"{round(value, decimals):,.{max(0, decimals)}f}") + unit
 
 
 class ComparedTexts(NamedTuple):
@@ -131,11 +140,11 @@ def format_comparison(
     def end(number: float | None) -> str:
         if number is None or not math.isfinite(number):
             return "-" if number is None else "fail"
-        return f"{round(number, decimals) + 0.0:+,.{decimals}f}{unit}"
+        return format_signed(number, decimals, unit)
 
     written = [f"{number + 0.0:,.{places}f}{unit}" for number in rounded]
     return ComparedTexts(
-        written[0], written[1], f"{difference + 0.0:+,.{places}f}{unit}", end(low), end(high)
+        written[0], written[1], format_signed(difference, places, unit), end(low), end(high)
     )
 
 

@@ -21,6 +21,7 @@ from support.runs import free_port
 
 from locust_llm.exit_status import ExitStatus
 from locust_llm.report.pull_request_comment import make_comment_mark
+from locust_llm.slo.rules import parse_rule
 
 CHECKOUT: Final = Path(__file__).parents[2]
 CI: Final = CHECKOUT / "deploy" / "ci"
@@ -58,6 +59,24 @@ def test_the_workflow_of_the_tutorial_is_what_github_takes() -> None:
     # the step that fetches the base asks for this very file
     assert f"--workflow {Path(title).name} " in job["steps"][1]["run"]
     assert job["steps"][1]["run"].count(f"--dir {given[0]['base']}") == 1
+
+
+def test_the_workflows_of_the_guide_are_what_github_takes() -> None:
+    """Against a baseline other steps follow the checkout."""
+    text = (CHECKOUT / "docs" / "how-to" / "ci.md").read_text()
+    limit, baseline, _ = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    workflow = yaml.safe_load(limit)
+    workflow["on"] = workflow.pop(True)
+    (job,) = workflow["jobs"].values()
+    checkout, *with_limit = job["steps"]
+    fetch, against_baseline = yaml.safe_load(baseline)
+    for steps in (with_limit, [fetch, against_baseline]):
+        job["steps"] = [checkout, *steps]
+        jsonschema.validate(workflow, get_builtin_schema("vendor.github-workflows"))
+        assert set(steps[-1]["with"]) <= set(ACTION["inputs"])
+    (rule,) = re.findall(r"rule=(.*?)\"", fetch["run"])
+    assert parse_rule(rule).base == against_baseline["with"]["base"]
+    assert f"steps.{fetch['id']}.outputs.rule" in against_baseline["with"]["slo"]
 
 
 def test_no_text_of_a_workflow_comes_into_a_script() -> None:

@@ -26,6 +26,7 @@ from locust_llm.text.format import (
     format_date,
     format_duration,
     format_number,
+    format_signed,
     format_supported,
     name_percentile,
     parse_brief,
@@ -58,6 +59,17 @@ def test_numbers() -> None:
     values = (0.456, 9.999, 12.345, 99.996, 123.45, 1234.5, 12_345.6, -1.0)
     found = ["0.46", "10.00", "12.35", "100.00", "123.5", "1234", "12346", "-1.00"]
     assert [format_number(value, 4) for value in values] == found
+
+
+def test_no_zero_has_a_minus() -> None:
+    assert format_brief(-1e-9, " ms") == "0 ms"
+    assert format_supported(-0.0, 8.0, "%") == "0%"
+    assert [format_signed(value, 1, "%") for value in (-0.04, -0.06, 0.0, 12.34)] == [
+        "+0.0%",
+        "-0.1%",
+        "+0.0%",
+        "+12.3%",
+    ]
 
 
 def test_brief_numbers() -> None:

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from locust_llm.lab.history.history_entry import KEY_FIGURES, KeyFigure
-from locust_llm.text.format import format_count
+from locust_llm.text.format import format_count, format_signed
 from locust_llm.trends.change_points import (
     LEAST,
     SCORES,
@@ -63,7 +63,7 @@ class FigureChange(NamedTuple):
         """Formats the relative size of the change, such as ``+12.3%``."""
         relative = self.change.relative
         return (
-            f"{relative:+.1%}"
+            format_signed(100 * relative, 1, "%")
             if relative is not None
             else self.figure.format_value(self.change.shift, 3)
         )

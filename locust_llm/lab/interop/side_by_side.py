@@ -15,7 +15,7 @@ from locust_llm.files.json_file import replace_file
 from locust_llm.lab.interop.audit import AuditOutcome, audit_figures
 from locust_llm.lab.static_page import render_page
 from locust_llm.report.compare.same_workload import LengthStatistics, RunWork, find_work_differences
-from locust_llm.text.format import clean_line, format_brief, print_safely
+from locust_llm.text.format import clean_line, format_brief, format_signed, print_safely
 
 from . import read_foreign_results
 from .load_metrics import Distribution, Figures
@@ -235,7 +235,7 @@ def _length(lengths: Distribution) -> LengthStatistics | None:
 def _cell(value: float | None, base: float | None) -> str:
     if value is None:
         return "-"
-    more = f" ({(value / base - 1) * 100:+.1f}%)" if base else ""
+    more = f" ({format_signed((value / base - 1) * 100, 1)}%)" if base else ""
     return f"{format_brief(value)}{more}"
 
 

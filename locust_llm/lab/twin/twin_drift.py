@@ -22,7 +22,7 @@ from locust_llm.lab.twin.twin_model import Origin, Reference, ServerModel, Twin
 from locust_llm.lab.twin.virtual_replay import resend_stage
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.slo.binomial_intervals import NORMAL_REACH
-from locust_llm.text.format import format_count
+from locust_llm.text.format import format_count, format_signed
 
 MORE: Final = 1.1
 """Costs change by this factor, and shifts are measured in it."""
@@ -557,10 +557,12 @@ def format_shift(shift: Shift) -> str:
     change = shift.change
     ends = [shift.times + wide * shift.error for wide in (0.0, -NORMAL_REACH, NORMAL_REACH)]
     if change.size:
-        about, low, high = [f"{math.expm1(end * math.log(MORE)):+.1%}" for end in ends]
+        about, low, high = [
+            format_signed(100 * math.expm1(end * math.log(MORE)), 1, "%") for end in ends
+        ]
         return f"{change.words}, {about} ({low} to {high})"
     if change.name == "front":
-        about, low, high = (f"{end * FRONT_S * 1e3:+.1f}" for end in ends)
+        about, low, high = (format_signed(end * FRONT_S * 1e3, 1) for end in ends)
         return f"{change.words}, {about} ms ({low} to {high})"
     return change.words
 
@@ -572,7 +574,11 @@ def format_trait_table(known: UnchangedServer, stages: Sequence[ObservedStage]) 
     labels = [(format_count(stage.users, "user"), name) for stage, name in product(stages, TRAITS)]
     worst = sorted(range(len(off)), key=lambda i: -abs(off[i] / errors[i]))[:MOST_ROWS]
     rows = [
-        [*labels[i], f"{math.expm1(off[i]):+.1%}", f"{off[i] / errors[i]:+.1f}"]
+        [
+            *labels[i],
+            format_signed(100 * math.expm1(off[i]), 1, "%"),
+            format_signed(off[i] / errors[i], 1),
+        ]
         for i in sorted(worst)
     ]
     return tabulate(

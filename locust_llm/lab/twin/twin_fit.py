@@ -48,7 +48,7 @@ from locust_llm.lab.twin.twin_prediction import (
     logarithms_by_stage,
 )
 from locust_llm.lab.twin.virtual_replay import Lengths, resend_stage
-from locust_llm.text.format import format_brief, format_count, format_duration
+from locust_llm.text.format import format_brief, format_count, format_duration, format_signed
 
 NUM_LENGTHS: Final = 1000
 MAX_FAILED_SHARE: Final = 0.05
@@ -503,7 +503,7 @@ def format_check_table(checks: Sequence[HeldOutCheck]) -> str:
                 format_checked_value(check, check.said),
                 f"{low} to {high}",
                 format_checked_value(check, check.measured),
-                f"{check.error:+.0%}",
+                format_signed(100 * check.error, 0, "%"),
             ]
         )
         shown = label

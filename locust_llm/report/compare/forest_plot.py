@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from markupsafe import Markup
 
 from locust_llm.slo.metric_definitions import BY_WORD, TIME
-from locust_llm.text.format import clean_line, format_brief
+from locust_llm.text.format import clean_line, format_brief, format_signed
 
 BETTER: Final = "better"
 WORSE: Final = "worse"
@@ -130,7 +130,9 @@ def draw_forest(differences: Sequence[Difference]) -> Markup:
 
 def describe_forest(differences: Iterable[Difference]) -> str:
     """For screen readers."""
-    return "; ".join(f"{one.label} {one.percent:+.1f}%, {one.word}" for one in differences)
+    return "; ".join(
+        f"{one.label} {format_signed(one.percent, 1)}%, {one.word}" for one in differences
+    )
 
 
 def _find_scale(differences: Sequence[Difference]) -> float:
@@ -147,7 +149,9 @@ def _find_scale(differences: Sequence[Difference]) -> float:
 def _draw_row(one: Difference, most: float) -> Markup:
     mark, kind = MARKS.get(one.word, ("\N{EN DASH}", "open"))
     bound = "\N{LESS-THAN OR EQUAL TO} " if one.percent < 0 else "\N{GREATER-THAN OR EQUAL TO} "
-    value = f"{one.percent:+.1f}%" if one.percent < MOST_PERCENT else _format_times(one.percent)
+    value = _format_times(one.percent)
+    if one.percent < MOST_PERCENT:
+        value = format_signed(one.percent, 1, "%")
     return ROW.format(
         kind=kind,
         mark=mark,
@@ -170,7 +174,9 @@ def _format_end(percent: float) -> str:
     if percent >= MOST_PERCENT:
         return _format_times(percent)
     # an end beside 0 decides: it keeps its sign
-    return f"{percent:+.0f}" if abs(percent) >= 10 else f"{percent:+.1f}"
+    if 0 < abs(percent) < 0.05:
+        return f"{'+' * (percent > 0)}{format_brief(percent, digits=1)}"
+    return format_signed(percent, 0 if abs(percent) >= 10 else 1)
 
 
 def _draw_shapes(one: Difference, most: float) -> Iterator[Markup]:

@@ -47,6 +47,7 @@ from locust_llm.text.format import (
     format_count,
     format_date,
     format_duration,
+    format_signed,
     name_percentile,
     truncate_text,
 )
@@ -211,14 +212,14 @@ def _paired_tiles(paired: PairedComparison) -> Iterator[tuple[str, str, str]]:
     failures = [figure for figure in paired.figures if figure.metric == FAILURE_RATE]
     for figure in failures:
         if figure.different and figure.difference is not None:
-            yield figure.label, f"{figure.difference:+.1f}", figure.word
+            yield figure.label, format_signed(figure.difference, 1), figure.word
     first = FROM_DUE if paired.limits_differ else "ttft"
     for figure in paired.figures:
         is_main = figure.stat in ("p50", "p99") and figure.metric in (first, "itl")
         if (is_main or figure.metric == "output_tokens_per_s") and figure.percent is not None:
             shown = format_comparison(figure.base, figure.candidate, figure.low, figure.high)
             values = f"{shown.base} \N{RIGHTWARDS ARROW} {shown.value}{'*' * figure.few}"
-            yield figure.label, values, f"{figure.percent:+.1f}%, {figure.word}"
+            yield figure.label, values, f"{format_signed(figure.percent, 1)}%, {figure.word}"
 
 
 # -- of one load -----------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ from locust_llm.text.format import (
     format_duration,
     format_duration_rounded_up,
     format_plain_number,
+    format_signed,
     truncate_text,
 )
 
@@ -129,7 +130,7 @@ def _answer_arms(paired: PairedComparison) -> Verdict:
         if one is not None:
             parts.setdefault(figure.metric, describe_ratio(one))
         elif shown.difference is not None:
-            parts.setdefault(figure.metric, f"{shown.label} {shown.difference:+.1f}")
+            parts.setdefault(figure.metric, f"{shown.label} {format_signed(shown.difference, 1)}")
     for metric in (FROM_DUE if paired.limits_differ else TTFT.word, ITL.word):
         words = {one.word for (of, _), one in ratios.items() if of == metric}
         if words and metric not in parts:

@@ -65,7 +65,13 @@ from locust_llm.slo.percentile import has_too_few_values
 from locust_llm.slo.rules import FAIL, PASS, POINT, Condition, Rule, SloResult, define_good_request
 from locust_llm.slo.rules import INCONCLUSIVE as RULE_INCONCLUSIVE
 from locust_llm.slo.student_t import find_student_t
-from locust_llm.text.format import ComparedTexts, format_comparison, format_count, format_duration
+from locust_llm.text.format import (
+    ComparedTexts,
+    format_comparison,
+    format_count,
+    format_duration,
+    format_signed,
+)
 
 Bools = NDArray[np.bool_]
 DIFFERENT: Final = "DIFFERENT"
@@ -1135,14 +1141,16 @@ def describe_arms(run: Run) -> Iterator[tuple[str, str]]:
 
 def format_paired_difference(figure: PairedFigure) -> str:
     """``TTFT p95 (ms) -12.3% (better)``"""
-    by = f"{figure.percent:+.1f}%" if figure.percent is not None else _digits(figure).difference
+    by = _digits(figure).difference
+    if figure.percent is not None:
+        by = format_signed(figure.percent, 1, "%")
     return f"{figure.label} {by} ({figure.word})"
 
 
 def format_paired_cells(figure: PairedFigure) -> tuple[str, ...]:
     """The cells under ``HEAD``."""
     shown = _digits(figure)
-    percent = "-" if figure.percent is None else f"{figure.percent:+.1f}%"
+    percent = "-" if figure.percent is None else format_signed(figure.percent, 1, "%")
     few = "*" * figure.few
     return (
         figure.label,
@@ -1161,7 +1169,10 @@ def _digits(figure: PairedFigure) -> ComparedTexts:
 
 def _reach(figure: PairedFigure) -> str:
     if figure.relative and figure.low_percent is not None and figure.high_percent is not None:
-        return f"{figure.low_percent:+.1f}% to {figure.high_percent:+.1f}%"
+        low, high = (
+            format_signed(end, 1, "%") for end in (figure.low_percent, figure.high_percent)
+        )
+        return f"{low} to {high}"
     if figure.low is None or figure.high is None:
         return "-"
     shown = _digits(figure)

@@ -32,6 +32,7 @@ from locust_llm.slo.rules import Rules
 from locust_llm.text.format import (
     format_count,
     format_plain_number,
+    format_signed,
 )
 
 from .ab_comparison import describe_arms
@@ -335,7 +336,7 @@ def _length(
     length = "unknown" if delivered is None else f"{delivered:.1f} tokens on average"
     if asked is None:
         return length
-    by = "" if deviation is None else f" ({round(deviation, 3) + 0.0:+.1%})"
+    by = "" if deviation is None else f" ({format_signed(100 * deviation, 1)}%)"
     if of_all is None or delivered is None or f"{of_all:.1f}" == f"{delivered:.1f}":
         return f"{length}, asked for {asked:.1f}{by}"
     return (

@@ -49,6 +49,7 @@ from locust_llm.text.format import (
     format_count,
     format_duration,
     format_number,
+    format_signed,
     format_supported,
 )
 
@@ -348,7 +349,7 @@ def _format_histogram_row(
         yield from ("-", "-", "-")
         return
     yield format_number(here_ms, 4)
-    yield f"{here_ms - mean.server_ms:+.2f}" if mean.count == requests else "-"
+    yield format_signed(here_ms - mean.server_ms, 2) if mean.count == requests else "-"
     yield "reported" if mean.name in (QUEUE, PREFILL) else "measured"
 
 

@@ -212,7 +212,7 @@ def make_detail_tables(summary: Summary, run: Run) -> Iterator[Block]:
         which = "First and last wave" if waves else "Warmup"
         count = format_count(summary.counts.warmup, "request")
         # the server's counters know of no warmup
-        absent = "in no latency above" if waves else "only in metrics of the server"
+        absent = "not in the latencies above" if waves else "only in metrics of the server"
         yield Heading(f"{which} ({count}, {absent})", folded=True)
         yield _metrics([row for row in summary.warmup if row.tag in WARMUP_TAGS], chosen)
 
@@ -267,7 +267,8 @@ def _describe_effective_sizes(rows: Sequence[Row]) -> Iterator[Block]:
         for name, row in known.items()
     )
     yield TextBlock(
-        f"Requests that wait together are correlated: the effective sample size is {sizes}."
+        "Requests that wait together are correlated. The effective sample size is the number of "
+        f"independent requests with as much information: {sizes}. Each SLO has its own."
     )
 
 

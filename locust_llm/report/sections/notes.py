@@ -471,7 +471,7 @@ def _missing(summary: Summary, run: Run) -> Iterator[str]:
         )
         yield (
             f"{_requests(conditions.cut)} unfinished when {_why_cut(run)}, at an age of "
-            f"{ages}{none}: in no latency above. SLOs count each with its best and worst case."
+            f"{ages}{none}: not in the latencies above. SLOs count each with its best and worst case."
         )
     if conditions.cancelled:
         yield (

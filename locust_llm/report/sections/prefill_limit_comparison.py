@@ -73,6 +73,7 @@ from locust_llm.text.format import (
     format_count,
     format_duration,
     format_number,
+    format_signed,
 )
 
 from .section import ReportMaterial, ReportSection
@@ -444,7 +445,9 @@ def _describe_no_limit(
         ends = f"95% interval {_times(low)} to {_times(high)} times"
         long = "about as long" if _times(times) == "1" else f"{_times(times)} times as long"
         return f"without a limit {words.without} {long} as with limit {best.limit} ({ends})"
-    changes = f"95% interval {1 / high - 1:+.1%} to {1 / low - 1:+.1%}"
+    least = format_signed(100 / high - 100, 1, "%")
+    most = format_signed(100 / low - 100, 1, "%")
+    changes = f"95% interval {least} to {most}"
     lower = f"{abs(1 - 1 / times):.1%} {'lower' if times >= 1 else 'higher'} than"
     if lower.startswith("0.0%"):
         lower = "about the same as"

@@ -13,6 +13,7 @@ from locust_llm.report.document_blocks import (
     format_interval,
     format_observed,
     format_sample_size,
+    is_correlated,
 )
 from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.slo_evidence.confidence_intervals import SHORT
@@ -51,6 +52,11 @@ def make_rules_table(summary: Summary, run: Run) -> Iterator[Block]:
 
     head = ("SLO", "result", "observed", "95% interval", "count")
     yield TableBlock(head, tuple(map(cells, summary.slos)), label=RULE_WIDTH)
+    if any(map(is_correlated, summary.slos)):
+        yield TextBlock(
+            "Effective N: the requests are correlated, so they decide this SLO like N independent "
+            "ones. N differs by metric and limit."
+        )
     if summary.paired is not None:
         yield TextBlock(
             "Count: pairs for an SLO that compares with the base; for other SLOs, requests of the "

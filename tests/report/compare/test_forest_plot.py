@@ -56,6 +56,13 @@ def test_where_requests_waited_ttft_alone_is_not_named() -> None:
     assert describe_differences("b", known, has_waits=True) == "b: ITL p95 20% longer."
 
 
+def test_an_end_near_0_keeps_its_sign() -> None:
+    """It decides whether the difference is significant."""
+    drawn = draw_forest([one("ttft", "p95", 12.3, "worse", low=0.04, high=25.0)])
+    assert "[+0.04, +25]" in drawn
+    assert "[-12, -0.3]" in draw_forest([one("itl", "p95", -6.0, "better", low=-12.0, high=-0.3)])
+
+
 def test_a_bound_has_its_sign() -> None:
     drawn = draw_forest(
         [

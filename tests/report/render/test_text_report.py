@@ -171,7 +171,7 @@ def test_cancelled_requests_have_what_they_had() -> None:
     assert cells(below, "Time until the Cancel (ms)")[5] == "2000.00"
     assert cells(below, "Output Tokens until then")[5] == "1.5"
     assert cells(text, "Time to First Token (ms)")[5] == "5.00"  # that of the only success
-    assert "in no latency above" not in below
+    assert "not in the latencies above" not in below
     assert "Cancelled on purpose" not in shown(answered(5))
 
 

@@ -241,7 +241,7 @@ def test_what_a_stage_was_stands_in_its_conditions() -> None:
         "stat" in text
     )
     assert cells(text, "duration") == [["duration", "20.00 s, during the load"]]
-    assert "First and last wave (1 request, in no latency above)" in text
+    assert "First and last wave (1 request, not in the latencies above)" in text
 
 
 @pytest.mark.parametrize("axis", [*AXES, "repeat"])
