@@ -209,7 +209,8 @@ def check_server(
     yield CheckFinding(
         FINE, "reachable", f"{settings.host}{f' ({discovery.server})' if discovery.server else ''}"
     )
-    if proxy := list_passed_proxies(settings):
+    passed = list_passed_proxies(settings), discovery.gateway
+    if proxy := ", ".join(filter(None, passed)):
         yield CheckFinding(
             NOTE, "proxy", proxy, "every latency includes the proxy and the path to it"
         )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, ClassVar
 
-from locust import HttpUser
+from locust import HttpUser, constant_pacing
 from locust.env import Environment
 from locust.exception import StopUser
 from locust.user.task import LOCUST_STATE_RUNNING, LOCUST_STATE_WAITING
@@ -274,10 +274,12 @@ class LLMUser(HttpUser):
         if asked is None:  # the waits of its task sets
             return
         turnaround = self._branches.main.turnaround
+        # constant_throughput is a constant_pacing
+        is_paced = getattr(asked, "__qualname__", "").startswith(f"{constant_pacing.__name__}.")
 
         def ask_wait() -> float:
             seconds = asked()
-            turnaround.ask_wait(seconds)
+            turnaround.ask_wait(seconds, is_paced=is_paced)
             return seconds
 
         self.wait_time = ask_wait  # type: ignore[method-assign]

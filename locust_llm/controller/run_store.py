@@ -41,6 +41,7 @@ from locust_llm.records.run_facts import (
     Stage,
     UserChange,
     UserStart,
+    WorkerLossCount,
     find_loaded_times,
     make_run_folder,
     select_known_limits,
@@ -136,6 +137,7 @@ class RunStore:
         self.cut_at: float | None = None
         """As in Run."""
         self.turned_away = self.lost = 0
+        self.worker_losses: list[WorkerLossCount] = []
         """Requests at the gate at the end, which have no record."""
         self.unchecked_answers = 0
         """Answers that were not checked against their schemas, as that took too long."""
@@ -300,6 +302,7 @@ class RunStore:
             "simulated": s.simulated,
             "model": s.models,
             "server": s.server,
+            "gateway": s.gateway or ("" if s.candidate is None else s.candidate.gateway),
             "server_flags": s.server_flags,
             "versions": {name: version(name) for name in PACKAGES}
             | {"python": platform.python_version()},
@@ -321,6 +324,7 @@ class RunStore:
             "arms": list_variants(self.settings, s),
             "turned_away": self.turned_away,
             "records_lost": self.lost,
+            "worker_losses": tuple(self.worker_losses),
             "client_live": self.run_progress.shown_client,
             "gaps": tuple(self.missing),
             "stages": stages,

@@ -6,7 +6,16 @@ from contextlib import suppress
 from typing import Final
 
 from locust_llm.access.proxy_notes import note_different_proxy
-from locust_llm.records.run_facts import LOST_WORKER, NO_RECORD, ProcessHealth, Run, write_run
+from locust_llm.records.phase_plan import WARMUP
+from locust_llm.records.run_facts import (
+    IN_WARMUP,
+    LOST_WORKER,
+    NO_RECORD,
+    ProcessHealth,
+    Run,
+    WorkerLossCount,
+    write_run,
+)
 from locust_llm.records.telemetry_counts import TelemetryCounts
 from locust_llm.text.format import format_count
 from locust_llm.wire.worker_messages import HELD_S, AskAgain, Ended
@@ -119,6 +128,10 @@ class WorkerLosses:
         loss = self._workers.drop(worker)
         # it is found later than it is lost, and its users sent nothing since then
         ago_s = loss.silent_s if how == LOST else 0.0
+        lost_at = self._context.time.now() - ago_s
+        begun_at = self._store.began_profiling_at
+        # of what it sent, all that is known was in the warmup
+        in_warmup = self._phases.plan.phase == WARMUP or lost_at < (begun_at or 0.0)
         if how == LOST:
             if self._workers.active():  # else Locust would end the run before a worker can come
                 self._workers.mark_missing(worker)
@@ -131,20 +144,28 @@ class WorkerLosses:
             place = self._workers.names.index(worker) + 1
             self.lost_workers.append(
                 LostWorker(
-                    self._context.time.now() - ago_s,
+                    lost_at,
                     place,
                     len(self._workers.names),
                     loss.sent,
                     recovered,
                 )
             )
-        self._store.lost += loss.sent
+        if loss.sent:
+            self._store.worker_losses.append(
+                WorkerLossCount(at=lost_at, requests=loss.sent, in_warmup=in_warmup)
+            )
+        if in_warmup:
+            self._workers.forget_lost_requests(worker)
+        else:
+            self._store.lost += loss.sent
         sessions, never = self._phases.allocator.lose(worker, loss)
         if how == ENDED and not (loss.sent or recovered or never or sessions):
             self._store.add_note(f"worker {worker} {how} {self._store.since_start()}")
         else:
             self._store.add_note(
-                f"{LOST_WORKER} {worker} {how} {self._store.since_start(ago_s)}: "
+                f"{LOST_WORKER} {worker} {how} {self._store.since_start(ago_s)}"
+                f"{f' {IN_WARMUP}' * in_warmup}: "
                 f"{format_count(loss.sent, 'request')} that it had sent "
                 f"{'has' if loss.sent == 1 else 'have'} {NO_RECORD}, "
                 f"{format_count(recovered, 'record')} {'was' if recovered == 1 else 'were'} "

@@ -247,6 +247,10 @@ class WorkerRegistry:
         self._lost[record.worker] -= counted
         return counted
 
+    def forget_lost_requests(self, name: str) -> None:
+        """The requests of a lost process do not count as lost."""
+        self._lost[name] = 0
+
     def mark_missing(self, name: str) -> None:
         """Locust takes a lost process for missing with its next look, within a second. It would
         wait for three heartbeats, and until then for its users where the run ends."""

@@ -63,13 +63,28 @@ NOT_REPORTED: Final = "in the server, not reported"
 ROUND_TRIP: Final = "network (round trip)"
 """The names of SERVER and NETWORK where the server reports a part of its time, or less than both
 queue and prefill."""
+PROXY: Final = "proxy"
+"""No part: a proxy or gateway is known to be in front of the server. What it takes cannot be told
+from the server's time, or from the network's."""
+WITH_PROXY: Final = {
+    NAMES[SERVER]: "in the server and the proxy",
+    BESIDE_PREFILL: "the server's queue and front end, and the proxy",
+    BESIDE_QUEUE: "prefill, the server's front end and the proxy",
+    NOT_REPORTED: "in the server and the proxy, not reported",
+    NAMES[NETWORK]: "network, proxy and front end",
+    ROUND_TRIP: "network (round trip to the proxy)",
+}
+"""These names behind a proxy."""
 
 
 def name_latency_part(part: str, others: Collection[str]) -> str:
-    """``others`` are all known parts of the requests. For a run, ``find_reported_parts`` gives the
-    relevant ones."""
+    """``others`` are all known parts of the requests, and PROXY. For a run, ``find_reported_parts``
+    gives the relevant ones."""
     reported = {QUEUE, PREFILL}.intersection(others)
+    name = NAMES[part]
     if part == SERVER and reported:
         rest = {frozenset({PREFILL}): BESIDE_PREFILL, frozenset({QUEUE}): BESIDE_QUEUE}
-        return rest.get(frozenset(reported), NOT_REPORTED)
-    return ROUND_TRIP if part == NETWORK and len(reported) < 2 else NAMES[part]
+        name = rest.get(frozenset(reported), NOT_REPORTED)
+    elif part == NETWORK and len(reported) < 2:
+        name = ROUND_TRIP
+    return WITH_PROXY.get(name, name) if PROXY in others else name

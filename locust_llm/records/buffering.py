@@ -52,7 +52,7 @@ WAITED_FOR_CORE: Final = 0.25
 lumps of ``LUMP`` chunks a process must have missed three of four."""
 BUSY_CORES: Final = 0.9
 """The share of all cores' time from which on some process waits for a core."""
-TAKEN_BACK: Final = "The alarm of a buffered stream was wrong"
+TAKEN_BACK: Final = "The warning about a buffer no longer holds"
 
 WHOLE: Final = "whole"
 DELAYED: Final = "delayed"
@@ -115,8 +115,8 @@ class Buffering:
 
     def _retraction(self) -> str:
         return (
-            f"{TAKEN_BACK}: {self.ways.total()} of {self.answers} responses so far were delayed, "
-            "and stalls explain this."
+            f"{TAKEN_BACK}: of {self.answers} responses {self.ways.total()} were held back. A "
+            "buffer would hold back most responses, early and late in the run."
         )
 
     @property

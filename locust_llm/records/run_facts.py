@@ -30,6 +30,7 @@ BROKEN: Final = "broken"
 
 LOST_WORKER: Final = "WARNING: worker"
 NO_RECORD: Final = "no record"
+IN_WARMUP: Final = "in the warmup"
 """The note of a worker that was lost begins so, and has this in it."""
 
 BUFFERED: Final = "WARNING: BUFFERED STREAM"
@@ -143,6 +144,16 @@ class UserStart(msgspec.Struct, frozen=True, kw_only=True):
             f"{self.users} users started over {took_s:.3g} s, each when no request awaited its "
             f"first token. {self.over_s:.3g} s were planned{_START_REASONS[self.by]}."
         )
+
+
+class WorkerLossCount(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests without a record that a lost worker had sent."""
+
+    at: Unix
+    """When it was lost."""
+    requests: Count
+    in_warmup: bool = False
+    """They were of the warmup, so nothing measured is missing."""
 
 
 class CalibrationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -313,6 +324,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     proxy: str = ""
     """Host and port of the proxy between the load generator and the server, without its login.
     Empty: there was none."""
+    gateway: str = ""
+    """The proxy or gateway in front of the server, as its answers name it: ``nginx/1.24.0``. Empty:
+    they name none."""
     workers: tuple[str, ...] = ("local",)
     versions: dict[str, str] = {}
     machine: str = ""
@@ -361,7 +375,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     turned_away: Count = 0
     """Requests that waited at the gate when the run ended, and were never sent."""
     records_lost: Count = 0
-    """Requests that a lost worker had sent, and records that never arrived."""
+    """Requests that a lost worker had sent, and records that never arrived. Those of the warmup are
+    not among them."""
+    worker_losses: tuple[WorkerLossCount, ...] = ()
+    """The requests of lost workers by time, also those of the warmup. Empty in older runs."""
     trace: str = ""
     """The 16 hex digits with which the trace ids of its requests begin
     (records/spans/trace_ids.py). Empty: there were no trace ids."""

@@ -38,6 +38,7 @@ class RequestLatency:
     reconnect_s: float | None
     turnaround_us: int | None
     paused_us: int | None
+    attempt: int
     resent: int
     chunk_us: tuple[int, ...]
     merged: tuple[tuple[int, int], ...]
@@ -181,9 +182,11 @@ class RequestLatency:
     @property
     def cycle_s(self) -> float:
         """The time of a closed loop for this request: from the user's previous answer, where it
-        is known, to the end of this one, without connecting."""
+        is known, to the end of this one, without connecting. It has all attempts: they were due
+        when the first one was."""
         before_us = (self.turnaround_us or 0) + (self.paused_us or 0)
-        return self.closed_at - self.asked_at + before_us / 1e6
+        began_at = self.due_at if self.attempt > 1 else self.asked_at
+        return self.closed_at - began_at + before_us / 1e6
 
     @property
     def late_s(self) -> float | None:

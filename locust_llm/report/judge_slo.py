@@ -25,7 +25,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from locust_llm.records.outcomes import OK
+from locust_llm.records.outcomes import CUT, OK
 from locust_llm.records.run_facts import DecidedRule, Run
 from locust_llm.report.compare.condition_differences import load_matching_base
 from locust_llm.report.compare.metric_differences import measure_worsening
@@ -33,11 +33,12 @@ from locust_llm.report.measurement_window import RateWindow, find_settled_window
 from locust_llm.report.open_loop_delivery import CLIENT
 from locust_llm.report.outages import (
     Outage,
+    describe_lost_requests,
     describe_outages,
     describe_silence,
     select_held_up,
+    select_lost,
     select_spans_within,
-    select_unanswered_since,
 )
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.sections.sweep.knee import (
@@ -89,6 +90,7 @@ from locust_llm.slo.metric_definitions import (
     SHARE,
     TIME,
 )
+from locust_llm.slo.percentile import count_beyond, find_share_beyond
 from locust_llm.slo.rules import (
     ABORT,
     AT_EDGE,
@@ -389,7 +391,7 @@ def _broken_by_silence(rule: Rule, found: ObservedValue, seen: Evaluation) -> st
     held = any(rule.holds(value) for value in (found.value, found.worst) if value is not None)
     if held or found.count < MIN_VALUES:
         return ""
-    silent = select_unanswered_since(select_requests(rule, seen.main), since)
+    silent = select_lost(select_requests(rule, seen.main), since)
     if not silent.size:
         return ""
     answering = seen._replace(
@@ -403,8 +405,9 @@ def _broken_by_silence(rule: Rule, found: ObservedValue, seen: Evaluation) -> st
     if not held_before and not _is_broken_by(silent.size / max(found.count, 1), rule):
         return ""
     from_s = since - seen.run.started_at
-    requests = format_count(silent.size, "request")
-    return f"nothing answered from {from_s:.1f} s on: {requests} had no response at all"
+    cut = silent.outcome(CUT).size
+    lost = " and ".join(describe_lost_requests(silent.size - cut, cut))
+    return f"nothing answered from {from_s:.1f} s on: {lost}"
 
 
 def _without(these: RequestSelection, part: RequestSelection) -> RequestSelection:
@@ -553,8 +556,9 @@ def _describe_assumption(rule: Rule, found: ObservedValue, seen: Evaluation) -> 
     slowest = f"the {which} {100 * found.slowest:.3g}%"
     few = found.extrapolated
     if rule.percentile is not None and found.size is not None:
-        outside = 1 - rule.percentile / 100 if up else rule.percentile / 100
-        few = few or found.size * outside < TAIL_VALUES
+        share = rule.percentile / 100
+        outside = find_share_beyond(share) if up else share
+        few = few or count_beyond(found.size, outside) < TAIL_VALUES
     why = "the values vary too much"
     if few:
         where = "beyond" if up else "below"

@@ -1,6 +1,7 @@
 """Other load: the requests that the server had beside the run's, by its own metrics."""
 
 import math
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -48,15 +49,32 @@ def measure_other_load(
         return None
     sequences = _count_sequences(columns)
     references = 1 if run.settings.check_answers else 0
-    unrecorded = references + run.records_lost
     in_server = [(sample.running or 0.0) + (sample.waiting or 0.0) for sample in readings]
     others = [
-        max(0.0, count - sequences * _count_own(levels, sample) - unrecorded)
-        for count, sample in zip(in_server, readings, strict=True)
+        max(0.0, count - sequences * (_count_own(levels, sample) + lost) - references)
+        for count, sample, lost in zip(
+            in_server, readings, _count_lost(columns, readings, run), strict=True
+        )
     ]
     found = OtherLoad(others=float(np.mean(others)), in_server=float(np.mean(in_server)))
     few = found.others < MIN_OTHERS or found.others < MIN_SHARE * found.in_server
     return None if few else found
+
+
+def _count_lost(
+    columns: RequestColumns, readings: Sequence[EngineSample], run: Run
+) -> Iterator[int]:
+    """The requests of lost workers that may have been in the server, for each reading. A request
+    came at most the longest latency before its worker was lost, and the server may work on it for
+    as long as it does not notice. What was lost at an unknown time may always have been there."""
+    requests = columns.requests
+    latency_s = (requests["closed_at"] - requests["sent_at"]).to_numpy(np.float64)
+    longest_s = float(latency_s[~np.isnan(latency_s)].max(initial=0.0))
+    measured = sum(loss.requests for loss in run.worker_losses if not loss.in_warmup)
+    untimed = max(0, run.records_lost - measured)
+    for sample in readings:
+        until = sample.at + READING_S + longest_s
+        yield untimed + sum(loss.requests for loss in run.worker_losses if loss.at <= until)
 
 
 def _count_sequences(columns: RequestColumns) -> int:

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from locust_llm.records.outcomes import CUT, OK
+from locust_llm.records.outcomes import CUT, FAILURES, OK
 from locust_llm.records.run_facts import Run
 from locust_llm.records.server_metrics_history import EngineHistory
 from locust_llm.report.array_types import Floats
@@ -34,11 +34,14 @@ class Outage(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     """Its part of the time that rates are over."""
     unanswered: int
-    """The requests that failed, or were cut, in it without an answer."""
+    """The requests in flight in it that failed, or were cut without an answer. 0: it stood still,
+    and they were answered later."""
     in_flight: int = 0
     """Above 0: the server stood still, with so many requests in flight all the time."""
     in_flight_most: int = 0
     """The requests in flight at its end, those that were sent in it included."""
+    cut: int = 0
+    """The ``unanswered`` ones that were cut at the end of the run."""
 
     def __str__(self) -> str:
         """``from 9.7 s on``, ``until 3.2 s``, ``from 9.7 to 12.1 s``."""
@@ -82,11 +85,11 @@ def _list_longest(outages: Sequence[Outage]) -> str:
 
 
 def describe_requests_without_answer(outages: Sequence[Outage]) -> str:
-    """``10 requests had no answer at all``, ``3 requests were in flight``."""
-    parts = list[str]()
-    unanswered = sum(outage.unanswered for outage in outages if not outage.in_flight)
-    if unanswered:
-        parts.append(f"{format_count(unanswered, 'request')} had no response at all")
+    """``10 requests failed``, ``3 requests were in flight``."""
+    silent = [outage for outage in outages if not outage.in_flight]
+    cut = sum(outage.cut for outage in silent)
+    failed = sum(outage.unanswered for outage in silent) - cut
+    parts = list(describe_lost_requests(failed, cut))
     standing = [outage for outage in outages if outage.in_flight]
     if standing:
         least = min(outage.in_flight for outage in standing)
@@ -98,6 +101,15 @@ def describe_requests_without_answer(outages: Sequence[Outage]) -> str:
             else f"{from_least}{most} requests were in flight all the while"
         )
     return ", and ".join(parts)
+
+
+def describe_lost_requests(failed: int, cut: int) -> Iterator[str]:
+    """``10 requests failed``, ``2 requests were cut without a response``"""
+    if failed:
+        yield f"{format_count(failed, 'request')} failed"
+    if cut:
+        were = "was" if cut == 1 else "were"
+        yield f"{format_count(cut, 'request')} {were} cut without a response"
 
 
 MIN_REQUESTS: Final = 3
@@ -127,6 +139,7 @@ PREFILL_SHARE: Final = 10.0
 """The percentile of the prefill time of a token that shows what a prefill takes without a queue."""
 OWN: Final = ("no_socket", "client_error", "too_large", "too_long", "cancelled")
 """The ends of requests that show no silent server."""
+SERVER_FAILURES: Final = tuple(FAILURES.keys() - {*OWN})
 NOTHING: Final[Floats] = np.empty(0)
 ENDED_BY_US: Final = (CUT, *OWN, "timeout", "first_token_timeout", "gap_timeout")
 """The load generator ended these requests: their end is no answer."""
@@ -163,8 +176,7 @@ def find_outages(
         return ()
     found = list[Outage]()
     if not run.settings.compares:  # of two servers one may answer
-        silent = main.where(_unanswered(main))
-        found += _divide_outages(silences, silent, ok, time, run.started_at)
+        found += _divide_outages(silences, main, ok, time, run.started_at)
     dead = [(outage.began_s, outage.ended_s or math.inf) for outage in found]
 
     def was_dead(moment_s: float) -> bool:
@@ -309,6 +321,15 @@ def select_unanswered_since(main: RequestSelection, since: float) -> RequestSele
     return main.where(_unanswered(main) & (main["closed_at"] > since))
 
 
+def select_lost(main: RequestSelection, began: float, ended: float = math.inf) -> RequestSelection:
+    """The requests in flight in this time that failed, or were cut without an answer. One count for
+    all texts: a stream that broke as the server died is one of them."""
+    failed = main.requests["outcome"].isin(SERVER_FAILURES).to_numpy(np.bool_)[main.chosen]
+    since = np.where(np.isnan(main["sent_at"]), main["asked_at"], main["sent_at"])
+    inside = (since < ended) & (main["closed_at"] > began)
+    return main.where((failed | _unanswered(main)) & inside)
+
+
 def _unanswered(main: RequestSelection) -> "np.typing.NDArray[np.bool_]":
     """Which requests have neither a status nor a chunk."""
     own = main.requests["outcome"].isin((OK, *OWN)).to_numpy(np.bool_)[main.chosen]
@@ -317,12 +338,13 @@ def _unanswered(main: RequestSelection) -> "np.typing.NDArray[np.bool_]":
 
 def _divide_outages(
     silences: Sequence[tuple[float, float]],
-    silent: RequestSelection,
+    main: RequestSelection,
     ok: RequestSelection,
     time: _WatchedTime,
     started_at: float,
 ) -> Iterator[Outage]:
     """The silences in which several requests ended without an answer."""
+    silent = main.where(_unanswered(main))
     if silent.size < MIN_REQUESTS:
         return
     closed = np.sort(silent["closed_at"])
@@ -333,7 +355,10 @@ def _divide_outages(
         needed_s = PATIENCE * longest_s if count <= cut else MIN_S
         if count < MIN_REQUESTS or _last_s(began, ended, time) < max(MIN_S, needed_s):
             continue
-        yield _make_outage(began, ended, time, started_at, unanswered=count)
+        lost = select_lost(main, began, ended)
+        yield _make_outage(
+            began, ended, time, started_at, unanswered=lost.size, cut=lost.outcome(CUT).size
+        )
 
 
 def _last_s(began: float, ended: float, time: _WatchedTime) -> float:
@@ -348,6 +373,7 @@ def _make_outage(
     started_at: float,
     *,
     unanswered: int = 0,
+    cut: int = 0,
     in_flight: int = 0,
     in_flight_most: int = 0,
 ) -> Outage:
@@ -358,6 +384,7 @@ def _make_outage(
         ended_s=None if ended >= time.last else ended - started_at,
         seconds=max(0.0, min(ended, rated_to) - max(began, rated_from)),
         unanswered=unanswered,
+        cut=cut,
         in_flight=in_flight,
         in_flight_most=in_flight_most,
     )

@@ -27,6 +27,7 @@ from locust_llm.records.server_metrics_history import (
 
 OF_RECORDS: Final = re.compile(
     rf"{BUFFERED}|{TOGETHER_UNEXPLAINED}|{TAKEN_BACK}|"
+    r"The alarm of a buffered stream was wrong|"
     r"\d+ attempts? (was|were) refused \(HTTP|\d+ requests? (was|were) sent again (at once|immediately)"
 )
 """These notes begin so in every version."""

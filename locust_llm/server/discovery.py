@@ -39,7 +39,7 @@ from locust_llm.workload.model_and_tenant_mix import format_canonical_mix
 from locust_llm.workload.prompt_length_model import PromptLengthModel
 from locust_llm.workload.synthetic_prompts import draw_sample_numbers
 
-from .identity import TIMEOUT_S, identify_server
+from .identity import TIMEOUT_S, identify_server, is_simulator, name_gateway
 from .idle_response_time import measure_response_time
 from .preflight_requests import FIRST_TOKENS, QUESTION, ProbeRequests, decode_completion
 from .refusals import (
@@ -103,6 +103,7 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     """The server's name and version. Where neither is known, it is its Server header."""
     server_flags: dict[str, str] = {}
     proxy: str = ""
+    gateway: str = ""
     """See Run."""
     simulated: bool = False
     lengths: PromptLengthModel = PromptLengthModel()
@@ -244,11 +245,14 @@ def _survey(
         if refuses:
             raise DiscoveryFailed(sentence)
         notes.append(sentence)
-    server, flags = _identity(ask, header, answer, secrets)
+    simulated = is_simulator(header, answer.body)
+    server, flags = _identity(ask, header, answer, secrets, simulated=simulated)
+    gateway = name_gateway(header, answer.via, server)
     discovery = Discovery(
         model=model, mix=format_canonical_mix(settings.model_mix) if settings.model_mix else "",
         server=server, server_flags=flags,
-        simulated=header.startswith(SIMULATOR), notes=tuple(notes),
+        gateway=sanitise_text(gateway, secrets, most=NAME_BYTES),
+        simulated=simulated, notes=tuple(notes),
         context=None if context is None else context.tokens,
     )  # fmt: skip
     if settings.probe:
@@ -269,7 +273,7 @@ def _survey(
 
 
 def _identity(
-    ask: Ask, header: str, models: FetchedResponse, secrets: Secrets
+    ask: Ask, header: str, models: FetchedResponse, secrets: Secrets, *, simulated: bool
 ) -> tuple[str, dict[str, str]]:
     """(name and version, flags) of the server."""
 
@@ -277,10 +281,9 @@ def _identity(
         answer = ask("GET", path, timeout_s=TIMEOUT_S)
         return answer.body if answer.status == 200 else None
 
-    if (
-        header.startswith(SIMULATOR)
-        or (identity := identify_server(get, header, models.body)) is None
-    ):
+    if simulated:
+        return (header if header.startswith(SIMULATOR) else SIMULATOR), {}
+    if (identity := identify_server(get, header, models.body)) is None:
         return header, {}
     flags = {name: sanitise_text(value, secrets, most=NAME_BYTES) for name, value in identity.flags}
     return sanitise_text(identity.name, secrets, most=NAME_BYTES), flags

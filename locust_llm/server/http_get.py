@@ -45,6 +45,8 @@ class FetchedResponse(NamedTuple):
     server: str
     """Its Server header, as it came."""
     body: bytes
+    via: str = ""
+    """Its Via header, by which a proxy names itself, as it came."""
 
 
 def fetch(
@@ -193,7 +195,8 @@ def _answer(
                 f"Content-Encoding {', '.join(applied)}, although the request did not ask for any",
             )
         content = error_body
-    return FetchedResponse(frame.get_code(), str(frame.get("server", "")), content)
+    server, via = (str(frame.get(name, "")) for name in ("server", "via"))
+    return FetchedResponse(frame.get_code(), server, content, via)
 
 
 def _is_complete(frame: HTTPResponseParser) -> bool:

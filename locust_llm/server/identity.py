@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from locust_llm.client.request_exchange import SIMULATOR
 from locust_llm.protocols.protocol_registry import PROTOCOLS
 from locust_llm.records.server_metrics_parser import ENGINES
 from locust_llm.server.http_get import FetchedResponse, FetchFailed, decode_response
@@ -23,17 +24,13 @@ from locust_llm.settings.run_options import Settings
 
 TIMEOUT_S: Final = 2.0
 """The timeout of each page."""
-UNNAMED: Final = (
-    "",
-    "uvicorn",
-    "hypercorn",
-    "gunicorn",
-    "granian",
-    "nginx",
-    "envoy",
-    "istio-envoy",
-)
+PROXIES: Final = ("nginx", "openresty", "tengine", "envoy", "istio-envoy", "caddy")
+"""The names by which proxies replace the Server header."""
+HOSTED_PROXIES: Final = ("cloudflare", "cloudfront", "awselb", "akamaighost", "google frontend")
+"""Proxies of hosting companies do so too. The server behind them is not asked for its pages."""
+UNNAMED: Final = ("", "uvicorn", "hypercorn", "gunicorn", "granian", *PROXIES)
 """Server headers of frameworks and proxies: the server itself gave no name."""
+LITELLM: Final = "LiteLLM"
 MAX_FLAGS: Final = 24
 _CACHE_CONFIG: Final = re.compile(r"^vllm:cache_config_info\{([^}\n]{1,8000})\}", re.MULTILINE)
 _LABEL: Final = re.compile(r'([a-z_]{1,60})="([^"\\]{0,200})"')
@@ -90,16 +87,39 @@ class _Cards(msgspec.Struct):
 def identify_server(get: Get, header: str, models: bytes) -> ServerIdentity | None:
     """``models`` is the answer of /v1/models. None: nothing but the header is known. A page that
     does not come in time ends the queries."""
-    cards = decode_response(models, _Cards)
-    owners = (
-        {card.owned_by for card in cards.data[:100] if isinstance(card.owned_by, str)}
-        if cards is not None
-        else set()
-    )
     try:
-        return next(filter(None, (way(get) for way in _ways(header, owners))), None)
+        return next(filter(None, (way(get) for way in _ways(header, _list_owners(models)))), None)
     except FetchFailed:
         return None
+
+
+def is_simulator(header: str, models: bytes) -> bool:
+    """A proxy replaces the Server header, but passes on the owner of the models."""
+    return header.startswith(SIMULATOR) or SIMULATOR in _list_owners(models)
+
+
+def name_gateway(header: str, via: str, server: str) -> str:
+    """The proxy or gateway in front of the server, by the Server and Via headers of its answer or
+    by the server's known name. Empty: they name none."""
+    proxy = _read_product(header)
+    if proxy in PROXIES or proxy in HOSTED_PROXIES:
+        return header
+    _, _, passed = via.partition(",")[0].strip().partition(" ")  # 1.1 pseudonym (comment)
+    if passed:
+        return passed
+    return server if server.startswith(LITELLM) else ""
+
+
+def _list_owners(models: bytes) -> set[str]:
+    cards = decode_response(models, _Cards)
+    if cards is None:
+        return set()
+    return {card.owned_by for card in cards.data[:100] if isinstance(card.owned_by, str)}
+
+
+def _read_product(header: str) -> str:
+    """``nginx`` of ``nginx/1.24.0 (Ubuntu)``."""
+    return header.partition("/")[0].strip().lower()
 
 
 def count_template_head_tokens(
@@ -126,7 +146,7 @@ def _ways(header: str, owners: set[str]) -> Iterator[Callable[[Get], ServerIdent
             yield way
     if header.startswith("llama.cpp"):
         yield _llamacpp
-    if header.partition("/")[0].strip().lower() in UNNAMED:
+    if _read_product(header) in UNNAMED:
         yield from (_by_metrics, _litellm, _tgi, _by_openapi)
 
 
@@ -176,7 +196,7 @@ def _tgi(get: Get) -> ServerIdentity | None:
 
 def _litellm(get: Get) -> ServerIdentity | None:
     version = _json(get("/health/readiness")).get("litellm_version")
-    return ServerIdentity(_join_name_and_version("LiteLLM", version)) if version else None
+    return ServerIdentity(_join_name_and_version(LITELLM, version)) if version else None
 
 
 def _by_openapi(get: Get) -> ServerIdentity | None:
@@ -185,8 +205,8 @@ def _by_openapi(get: Get) -> ServerIdentity | None:
     answer_fields = _json(get("/openapi.json"))
     info = answer_fields.get("info")
     paths = answer_fields.get("paths")
-    if isinstance(info, dict) and str(info.get("title")).startswith("LiteLLM"):
-        return ServerIdentity(_join_name_and_version("LiteLLM", info.get("version")))
+    if isinstance(info, dict) and str(info.get("title")).startswith(LITELLM):
+        return ServerIdentity(_join_name_and_version(LITELLM, info.get("version")))
     return (
         ServerIdentity("transformers serve")
         if isinstance(paths, dict) and "/load_model" in paths

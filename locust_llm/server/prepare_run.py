@@ -149,6 +149,7 @@ def _with_replicas(first: Discovery, settings: Settings, headers: Mapping[str, s
     notes = list(first.notes)
     contexts = [first.context]
     simulated = first.simulated
+    gateway = first.gateway
     alone = replace(settings, hosts=(), model=first.model if settings.model_mix is None else None)
     for host in settings.hosts[1:]:
         try:
@@ -178,9 +179,11 @@ def _with_replicas(first: Discovery, settings: Settings, headers: Mapping[str, s
             )
         contexts.append(other.context)
         simulated = simulated or other.simulated
+        gateway = gateway or other.gateway
     return replace(
         first,
         notes=tuple(notes),
         context=min(filter(None, contexts), default=None),
         simulated=simulated,
+        gateway=gateway,
     )

@@ -1371,7 +1371,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         count."""
         if not self.run_time_s:
             return PAIRS
-        return LEAST if self.shortens_blocks else int(self.run_time_s // (2 * self.block_s)) - 1
+        blocks = round(self.run_time_s / self.block_s, 6)  # 50 blocks of 7.2 s are 360 s
+        return LEAST if self.shortens_blocks else int(blocks // 2) - 1
 
     @property
     def shortens_blocks(self) -> bool:

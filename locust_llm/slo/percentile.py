@@ -34,6 +34,17 @@ def find_percentile(ordered: OrderedNumbers, percentile: float, *, nearest: bool
     return above - (above - below) * (1 - part)
 
 
+def find_share_beyond(share: float) -> float:
+    """``1 - share`` without the error of the subtraction, which is 0.0500...4 of 0.95."""
+    return round(1 - share, 12)
+
+
+def count_beyond(count: float, outside: float) -> float:
+    """How many of so many values a share has, without the error of the product: 10 of 100 are a
+    tenth, and not 9.9999."""
+    return round(count * outside, 9)
+
+
 def has_too_few_values(count: int, percentile: float) -> bool:
     """Whether a percentile has too few values: under 100 / (100 - p), which is 10 for p90, 100 for
     p99."""

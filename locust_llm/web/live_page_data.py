@@ -16,7 +16,7 @@ from locust_llm.controller.progress_line import format_phase_position
 from locust_llm.controller.run_controller import Controller
 from locust_llm.controller.run_progress import PARTS_S
 from locust_llm.controller.stage_runner import StageRunner
-from locust_llm.records.breakdown_labels import LATE, NAMES, USER, name_latency_part
+from locust_llm.records.breakdown_labels import LATE, NAMES, PROXY, USER, name_latency_part
 from locust_llm.records.chart_mark_names import (
     MAX_CHANGE_MARKS,
     name_gate_change,
@@ -518,21 +518,24 @@ def _parts(live: LivePageTallies, control: Controller | None) -> Json:
     asked = None if control is None else control.settings
     may_lack_users = asked is not None and asked.open_loop and asked.users is not None
     names = {LATE: f"{NAMES[USER]}, or {NAMES[LATE]}"} if may_lack_users else {}
+    survey = None if control is None else control.survey
+    proxy = {PROXY} if survey is not None and (survey.proxy or survey.gateway) else set()
     count, means_s = live.stats.parts.recent()
     count_before, means_before_s = live.parts_before()
     return {
         "count": count,
         "seconds": PARTS_S,
-        "parts": _list_parts(means_s, names),
-        "before": _list_parts(means_before_s, names) if count_before else [],
+        "parts": _list_parts(means_s, names, proxy),
+        "before": _list_parts(means_before_s, names, proxy) if count_before else [],
     }
 
 
 def _list_parts(
-    means_s: Mapping[str, float], names: Mapping[str, str]
+    means_s: Mapping[str, float], names: Mapping[str, str], proxy: set[str]
 ) -> list[tuple[str, str, float]]:
+    """``proxy`` has PROXY where one is in front of the server."""
     shown = {name: s for name, s in means_s.items() if s >= LEAST_PART_S}
-    known = {name for name, s in means_s.items() if s > 0}
+    known = {name for name, s in means_s.items() if s > 0} | proxy
     return [
         (name, names.get(name) or name_latency_part(name, known), round(s * 1e3, 2))
         for name, s in shown.items()

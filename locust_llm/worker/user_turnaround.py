@@ -11,7 +11,8 @@ from locust_llm.records.record import Record
 
 class UserTurnaround:
     """Of one sender. Pauses are: code between its requests, the wait time of Locust, the delay of a
-    turn. A wait of Locust that lasts longer than it was asked for is no pause by the excess."""
+    turn. A wait of Locust that lasts longer than it was asked for is no pause by the excess. A paced
+    wait ends so long after the last one, and makes up for all that came late before it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -22,6 +23,7 @@ class UserTurnaround:
         """Since when the locustfile has had control."""
         self._wait_began_at: float | None = None
         self._asked_s: float | None = None
+        self._is_paced = False
 
     def forget(self) -> None:
         """The next request follows on no answer: how long it takes says nothing."""
@@ -46,18 +48,23 @@ class UserTurnaround:
         """Locust begins the wait between two tasks."""
         self._end_code()
         self._wait_began_at = self._clock()
-        self._asked_s = None
+        self._asked_s, self._is_paced = None, False
 
-    def ask_wait(self, seconds: float) -> None:
-        """Locust was told to wait for so long. Below 0 it does not wait."""
+    def ask_wait(self, seconds: float, *, is_paced: bool = False) -> None:
+        """Locust was told to wait for so long. Below 0 it does not wait, and makes up for
+        nothing."""
         self._asked_s = max(0.0, seconds)
+        self._is_paced = is_paced and seconds > 0
 
     def end_wait(self) -> None:
         """The wait is over. Where nobody knows what was asked for, all of it was."""
         if self._wait_began_at is None:
             return
-        waited_s = self._clock() - self._wait_began_at
+        now = self._clock()
+        waited_s = now - self._wait_began_at
         self._paused_s += waited_s if self._asked_s is None else min(self._asked_s, waited_s)
+        if self._is_paced and self._answered_at is not None:  # the next wait is as much shorter
+            self._paused_s = now - self._answered_at
         self._wait_began_at = None
         self._outside_since = self._clock()
 

@@ -13,6 +13,7 @@ and then the prompt's own text begins. So an error of half a block in the chat t
 prefix's length changes nothing.
 """
 
+import math
 from collections.abc import Iterator
 from random import Random
 from typing import Final
@@ -57,7 +58,9 @@ class PrefixReuse:
         draws = Random(f"{seed}/depth")
         longest = max(sizes(draws)[0] for _ in range(SAMPLES))
         self.depth = (
-            min(-int(-share * longest // block), max_cached_blocks(longest, block)) if share else 0
+            min(math.ceil(round(share * longest, 6) / block), max_cached_blocks(longest, block))
+            if share
+            else 0
         )
         """The whole blocks of a prefix."""
         tokens = self.depth * block

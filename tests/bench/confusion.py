@@ -388,7 +388,7 @@ def figures(kind: Kind, noise: Noise, seed: int) -> tuple[str, dict[str, float]]
     budget = said.budget and said.budget[1]
     stall_s = (
         median(stall.longest_s for stall in stalls)
-        if said.name in (PREFILL_FIRST, CHUNKED, PARTIAL)
+        if stalls and said.name in (PREFILL_FIRST, CHUNKED, PARTIAL)
         else None
     )
     some = {"alone": alone_s, "stall": stall_s, "token": found.token_s, "budget": budget}

@@ -605,6 +605,38 @@ def test_who_stops_a_run_reads_what_it_waits_for(begun: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("phase", [WARMUP, PROFILING])
+def test_a_worker_that_is_lost_in_the_warmup_takes_nothing_measured_with_it(
+    begun: Any, phase: str
+) -> None:
+    """It had sent four requests, of which one has a record. Of the warmup's three the run tells,
+    and no result lacks them; a late record of one of them changes nothing."""
+    counts = {WARMUP: 50, PROFILING: 1}
+    control = begun(Master("a", "b"), warmup_request_count=counts[phase], request_count=50)
+    if phase == PROFILING:
+        control.allocator.grant_requests("b")
+        control.records.add(answered(100, id="w", worker="b", phase=WARMUP))
+        turn()
+    assert control.plan.phase == phase
+    sent = [
+        pack_record(answered(100, id=f"r{n}", worker="a", phase=phase, admitted_at=10.0))
+        for n in range(2)
+    ]
+    control.allocator.grant_requests("a")
+    control.on_status("a", status(admitted=4))
+    control.records.take_batch("a", Records(1, sent[:1]))
+    control.losses.lose("a")
+    facts = control.facts()
+    lost = 3 if phase == PROFILING else 0
+    assert (facts.records_lost, control.store.incomplete) == (lost, lost > 0)
+    (loss,) = facts.worker_losses
+    assert (loss.requests, loss.in_warmup) == (3, phase == WARMUP)
+    (note,) = [note for note in facts.notes if "worker a was lost" in note]
+    assert (" in the warmup: 3 requests that it had sent have no record" in note) == (lost == 0)
+    control.records.take_batch("a", Records(2, sent[1:]))
+    assert control.facts().records_lost == max(0, lost - 1)
+
+
 def test_what_has_ended_runs_nothing_whatever_its_last_status_was(begun: Any) -> None:
     control = begun(Master("a"))
     control.run_progress.update("a", used=1, waiting=2, decoding=3)

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from support.records import UNIX, a_run, answered
 
 from locust_llm.records.record import Record
-from locust_llm.records.run_facts import Run
+from locust_llm.records.run_facts import Run, WorkerLossCount
 from locust_llm.records.server_metrics_history import EngineHistory
 from locust_llm.records.server_metrics_parser import EngineSample
 from locust_llm.report.gate_occupancy import compute_occupancy
@@ -63,6 +63,21 @@ def test_a_request_of_a_lost_worker_has_no_record_and_is_of_no_other() -> None:
     lost = replace(a_run(), records_lost=8)
     assert measured(10.0, two_in_flight(), lost) is None
     assert measured(15.0, two_in_flight(), lost) == OtherLoad(others=5.0, in_server=15.0)
+
+
+def test_only_what_was_lost_by_then_is_subtracted() -> None:
+    """Readings at seconds 12, 16, 20, 24, 28; two requests are recorded at each, and a request
+    takes 10 s at most. A worker with 8 requests is lost at second 32: they may have come from
+    second 22 on, so the 22 in the server are 20 of others three times, and 12 twice."""
+    losses = (WorkerLossCount(at=UNIX + 32, requests=8),)
+    lost = replace(a_run(), records_lost=8, worker_losses=losses)
+    assert measured(22.0, two_in_flight(), lost) == OtherLoad(others=16.8, in_server=22.0)
+
+
+def test_the_server_still_works_on_what_was_lost_in_the_warmup() -> None:
+    losses = (WorkerLossCount(at=UNIX + 5, requests=8, in_warmup=True),)
+    run = replace(a_run(), worker_losses=losses)
+    assert measured(10.0, two_in_flight(), run) is None
 
 
 def test_of_several_servers_nobody_knows() -> None:

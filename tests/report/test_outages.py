@@ -10,6 +10,7 @@ from locust_llm.records.run_facts import ProcessHealth, Run
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.open_loop_delivery import format_outage_line
 from locust_llm.report.outages import Outage, describe_outages, find_run_outages
+from locust_llm.report.render.verdict_text import make_verdict
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.notes import make_remarks
 from locust_llm.report.sections.sweep.sweep_findings import summarise_sweep
@@ -47,8 +48,7 @@ def test_a_server_that_dies_answers_nothing_from_then_on() -> None:
     )
     summary = summarise_run(collect_columns(records), a_run())
     assert format_outage_line(summary) == (
-        "NO ANSWER: nothing answered from 19.1 s on: 10 requests had no response at all. Rates "
-        "are over 19 s; without these 9.91 s they are 2.2 output tokens/s and 1.1 requests/s."
+        "NO ANSWER: nothing answered from 19.1 s on: 10 requests failed. Rates are over 19 s; without these 9.91 s they are 2.2 output tokens/s and 1.1 requests/s."
     )
     assert make_headline(summary, a_run()).endswith(
         "; nothing answered from 19.1 s on, and rates include that time; 10 of 20 requests failed"
@@ -85,7 +85,7 @@ def test_a_server_that_stays_dead_breaks_what_its_failures_break() -> None:
     assert [(slo.rule, slo.status, slo.longer_s) for slo in broken] == [
         (rule, FAIL, None) for rule in rules
     ]
-    silence = "nothing answered from 39.1 s on: 9 requests had no response at all"
+    silence = "nothing answered from 39.1 s on: 9 requests failed"
     assert broken[0].reason == silence
     assert broken[2].reason == f"p95 lands on one of 9 failed requests; {silence}"
     assert (kept.status, kept.low is not None) == (INCONCLUSIVE, True)  # 23 % are within 25 %
@@ -146,6 +146,44 @@ def test_a_restart_and_a_late_start() -> None:
         replace(a_run(), started_at=UNIX + 10, profiling_at=UNIX + 10),
     )
     assert str(first) == "until 5.0 s"  # of 5.05
+
+
+def test_all_texts_have_one_count_of_the_failures_of_an_outage() -> None:
+    """A stream breaks as the server dies, five requests are refused, and one is still open when the
+    run ends. A failure before it is not its own."""
+    broken = failed("truncated", sent_at=19.0, closed_at=19.2, asked_at=19.0, due_at=19.0,
+        chunk_us=(50_000,), first_output=0, status=200)  # fmt: skip
+    early = failed("http_status", sent_at=12.0, closed_at=12.1, status=500)
+    records = [*each_second(10, 20), broken, *refused(20, 25), early]
+    still = failed("cut", sent_at=24.0, closed_at=25.5, asked_at=24.0, due_at=24.0)
+    run = a_run(slo=("error_rate < 5%",))
+    summary = summarise_run(collect_columns([*records, still]), run)
+    (one,) = summary.outages
+    assert (one.unanswered, one.cut) == (7, 1)
+    line = format_outage_line(summary)
+    assert line is not None
+    lost = "6 requests failed, and 1 request was cut without a response"
+    assert line.startswith(f"NO ANSWER: nothing answered from 19.1 s on: {lost}. ")
+    assert "7 of 17 requests failed" in make_headline(summary, a_run())
+    plain = summarise_run(collect_columns(records[:-1]), a_run())
+    assert format_outage_line(plain).startswith(  # type: ignore[union-attr]
+        "NO ANSWER: nothing answered from 19.1 s on: 6 requests failed. "
+    )
+    headline = make_headline(plain, a_run())
+    assert headline.endswith("and rates include that time; 6 of 16 requests failed")
+    verdict = make_verdict(plain, a_run())
+    assert f"{verdict.word} {verdict.text}" == (
+        "Nothing answered: from 19.1 s on; 6 of 16 requests failed."
+    )
+
+
+def test_the_verdict_of_a_rule_names_an_outage_where_there_is_room() -> None:
+    records = [*each_second(10, 15), *refused(15, 20), *each_second(20, 90)]
+    run = a_run(slo=("ttft p50 < 10s",))
+    verdict = make_verdict(summarise_run(collect_columns(records), run), run)
+    assert f"{verdict.word} {verdict.text}" == (
+        "Passed: the rule holds; nothing answered from 14.1 to 20.0 s."
+    )
 
 
 def test_a_server_that_hangs() -> None:
@@ -296,7 +334,7 @@ def test_a_sweep_names_the_time_without_an_answer_and_no_rates() -> None:
     sweep = summarise_sweep(run, [])
     summary = summarise_run(collect_columns(records), run, sweep=sweep)
     assert format_outage_line(summary) == (
-        "NO ANSWER: nothing answered from 19.1 s on: 10 requests had no response at all."
+        "NO ANSWER: nothing answered from 19.1 s on: 10 requests failed."
     )
     assert make_headline(summary, run).endswith("; nothing answered from 19.1 s on")
     waves = [msgspec.structs.replace(record, phase="warmup") for record in each_second(20, 30)]

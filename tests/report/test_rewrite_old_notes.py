@@ -15,6 +15,7 @@ OLD = (
     "The server's own figures: none.",
 )
 WHOLE = answered(*(2000 + number / 100 for number in range(40)))
+STREAMED = answered(*(100 + 20 * number for number in range(40)))
 
 
 def test_old_notes_get_the_words_and_counts_of_the_records() -> None:
@@ -38,6 +39,20 @@ def test_a_warning_that_the_records_do_not_bear_out_is_gone() -> None:
         OLD[0],
         OLD[3],
     )
+
+
+def test_an_old_note_on_a_wrong_alarm_is_made_anew() -> None:
+    """After twelve seconds of answers that came at once, the others came as they were made."""
+    old = (
+        "The alarm of a buffered stream was wrong: 48 of 300 responses so far were delayed, and "
+        "stalls explain this."
+    )
+    records = [
+        replace(record, closed_at=10.0 + number / 4)
+        for number, record in enumerate([WHOLE] * 48 + [STREAMED] * 252)
+    ]
+    (renewed,) = renew_notes(replace(a_run(), notes=(old,)), records).notes
+    assert renewed.startswith("The warning about a buffer no longer holds: of 300 responses 48 ")
 
 
 def test_other_notes_stay() -> None:

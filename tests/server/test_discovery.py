@@ -128,6 +128,16 @@ def test_the_simulator_is_known_by_its_name(server: TinyServer) -> None:
     assert (found.server, found.simulated) == ("locust-llm-simulator/1", True)
 
 
+def test_the_simulator_is_known_behind_a_proxy_that_replaces_its_name(server: TinyServer) -> None:
+    """The owner of the models comes through."""
+    server.name = "nginx/1.24.0"
+    card = {"id": "tiny", "owned_by": "locust-llm-simulator"}
+    server.models = (200, {"object": "list", "data": [card]})
+    found = ask(server, model="tiny")
+    assert (found.server, found.simulated) == ("locust-llm-simulator", True)
+    assert found.gateway == "nginx/1.24.0"
+
+
 def test_every_request_carries_the_headers_and_the_mark_of_a_probe(server: TinyServer) -> None:
     ask(server, {"Authorization": "Bearer key", "X-Team": "a"}, probe=True)
     assert server.paths() == ["/v1/models", CHAT, CHAT, *["/tokenize"] * 2, *[CHAT] * (3 + 8 + 4)]

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from locust_llm.server.http_get import FetchedResponse, FetchFailed
-from locust_llm.server.identity import ServerIdentity, count_template_head_tokens, identify_server
+from locust_llm.server.identity import (
+    ServerIdentity,
+    count_template_head_tokens,
+    identify_server,
+    is_simulator,
+    name_gateway,
+)
 from locust_llm.settings.run_options import Settings
 
 CAPTURES = Path(__file__).parents[1] / "captures"
@@ -41,6 +47,35 @@ def asked(
 
     models = {"data": [{"id": "m", **({"owned_by": owner} if owner else {})}]}
     return identify_server(get, header, json.dumps(models).encode()), paths
+
+
+@pytest.mark.parametrize(
+    ("header", "via", "server", "gateway"),
+    [
+        ("uvicorn", "", "vLLM 0.33.0", ""),
+        ("", "", "", ""),
+        ("nginx/1.24.0", "", "vLLM 0.33.0", "nginx/1.24.0"),
+        ("envoy", "", "", "envoy"),
+        ("cloudflare", "", "cloudflare", "cloudflare"),
+        ("uvicorn", "1.1 Caddy", "vLLM 0.33.0", "Caddy"),
+        ("uvicorn", "HTTP/1.1 a.example, 1.1 b.example", "vLLM 0.33.0", "a.example"),
+        ("uvicorn", "", "LiteLLM 1.106.0", "LiteLLM 1.106.0"),
+        ("nginxish", "malformed", "", ""),
+    ],
+)
+def test_a_proxy_in_front_is_named_by_the_headers_that_it_writes(
+    header: str, via: str, server: str, gateway: str
+) -> None:
+    assert name_gateway(header, via, server) == gateway
+
+
+def test_the_simulator_is_known_by_its_header_or_as_the_owner_of_the_models() -> None:
+    owned = b'{"data": [{"id": "m", "owned_by": "locust-llm-simulator"}]}'
+    other = b'{"data": [{"id": "m", "owned_by": "vllm"}]}'
+    assert is_simulator("nginx", owned)
+    assert is_simulator("locust-llm-simulator", b"")
+    assert not is_simulator("uvicorn", other)
+    assert not is_simulator("nginx", b"<html>")
 
 
 def test_vllm_by_its_models() -> None:

@@ -120,6 +120,8 @@ def test_pairs_follow_from_the_time_less_the_first_one() -> None:
     assert (s.block(0), s.block(1), s.block(25)) == (None, first, None)
     assert sum(block.load_s for block in s.blocks) == pytest.approx(240.0)
     assert (s.stage_s(1), s.stage_s(5)) == (10.0, s.blocks[4].load_s)
+    # 360 // 14.4 is 24.0, as 14.4 is not exact
+    assert Settings(aa=True, run_time_s=360.0, block_duration=7.2).pairs == 24
     assert Settings(run_time_s=240.0).blocks == ()
     assert Settings(run_time_s=240.0).stage_s(0) == 240.0
 

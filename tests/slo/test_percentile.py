@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.slo.percentile import find_percentile
+from locust_llm.slo.percentile import count_beyond, find_percentile, find_share_beyond
 
 FINITE = st.floats(min_value=-1e9, max_value=1e9)
 
@@ -33,6 +33,19 @@ def test_the_error_of_a_product_reaches_for_no_infinite_neighbour() -> None:
     """0.07 x 100 is 7.000000000000001."""
     values = [*map(float, range(8)), *[math.inf] * 93]
     assert find_percentile(values, 7) == 7.0
+
+
+@pytest.mark.parametrize("count", [10, 20, 100, 200, 1000, 10_000])
+@pytest.mark.parametrize(
+    ("percentile", "thousandths"), [(50, 500), (90, 100), (95, 50), (98, 20), (99, 10), (99.9, 1)]
+)
+def test_so_many_values_are_beyond_a_percentile(
+    count: int, percentile: float, thousandths: int
+) -> None:
+    """Of 100 values 10 are beyond p90, and 1 - 0.9 of them would be 9.999999999999998."""
+    outside = find_share_beyond(percentile / 100)
+    assert outside == thousandths / 1000
+    assert count_beyond(count, outside) == count * thousandths / 1000
 
 
 @given(

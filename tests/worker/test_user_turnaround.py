@@ -46,6 +46,29 @@ def test_a_wait_that_lasts_too_long_is_a_pause_as_long_as_it_was_asked_for() -> 
     assert turnaround.before("profiling") == PreviousAnswer(10.0, 0.25 + 1.0 + 0.5)
 
 
+def test_a_paced_wait_makes_up_for_what_came_late_before_it() -> None:
+    """It is asked for 0.5 s after the answer, ends 0.25 s too late, and the next one is as much
+    shorter. Only the 0.125 s from its end to the request are the load generator's."""
+    turnaround, clock = make_turnaround()
+    turnaround.begin_wait()
+    turnaround.ask_wait(2.0, is_paced=True)
+    clock.now = 12.75
+    turnaround.end_wait()
+    turnaround.enter()
+    clock.now = 12.875
+    assert turnaround.before("profiling") == PreviousAnswer(10.0, 2.75)
+
+
+def test_a_pace_that_cannot_be_kept_makes_up_for_nothing() -> None:
+    turnaround, clock = make_turnaround()
+    turnaround.begin_wait()
+    turnaround.ask_wait(0.0, is_paced=True)
+    clock.now = 10.75
+    turnaround.end_wait()
+    turnaround.enter()
+    assert turnaround.before("profiling") == PreviousAnswer(10.0, 0.0)
+
+
 def test_a_wait_below_zero_is_none() -> None:
     """``wait_time = lambda self: target - elapsed`` may ask for it, and a record takes no pause below 0."""
     turnaround, clock = make_turnaround()

@@ -19,6 +19,7 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from ipaddress import IPv4Address, IPv4Network
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, unquote_plus, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -104,6 +105,8 @@ class Server:
         self.path = f"{below}?{query}" if query else below
         self.headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         self.headers.update(headers)
+        if "host" not in map(str.lower, self.headers):
+            self.headers["Host"] = self.netloc
         self.tls: ssl.SSLContext | None = None
         if parts.scheme == "https":
             self.tls = tls or ssl.create_default_context()
@@ -111,23 +114,21 @@ class Server:
         self._proxy = proxy
 
     def connect(self, timeout_s: float) -> http.client.HTTPConnection:
-        host, port = self.netloc, None
-        if self._proxy is not None:
-            host, port = self._proxy.host, self._proxy.port
-        source = self._source
-        connection = (
-            http.client.HTTPConnection(host, port, timeout=timeout_s, source_address=source)
-            if self.tls is None
-            else http.client.HTTPSConnection(
-                host, port, timeout=timeout_s, source_address=source, context=self.tls
-            )
+        server = split_address(self.netloc)
+        name = server.hostname or ""
+        port = server.port or (80 if self.tls is None else 443)
+        near = (name, port) if self._proxy is None else (self._proxy.host, self._proxy.port)
+        connection = http.client.HTTPConnection(
+            *near, timeout=timeout_s, source_address=self._source
         )
         if self._proxy is not None:
-            server = split_address(self.netloc)
-            port = server.port or (80 if self.tls is None else 443)
-            connection.set_tunnel(server.hostname or "", port, make_proxy_headers(self._proxy))
+            # Python 3.11 would write an IPv6 address without brackets
+            authority = f"[{name}]" if ":" in name else name
+            connection.set_tunnel(authority, port, make_proxy_headers(self._proxy))
         connection.connect()
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.tls is not None:
+            connection.sock = self.tls.wrap_socket(connection.sock, server_hostname=name)
         return connection
 
 
@@ -150,7 +151,8 @@ def find_environment_proxy(address: str) -> HttpProxy | None:
     is_here = host == "localhost" or host == "::1" or host.startswith("127.")
     proxies = getproxies()
     url = proxies.get(parts.scheme) or proxies.get("all") or ""
-    if is_here or not url or proxy_bypass(parts.netloc.rpartition("@")[2]):
+    netloc = parts.netloc.rpartition("@")[2]
+    if is_here or not url or proxy_bypass(netloc) or is_in_network(host, proxies.get("no", "")):
         return None
     proxy = split_address(url)
     if proxy.scheme != "http" or not proxy.hostname:
@@ -161,6 +163,15 @@ def find_environment_proxy(address: str) -> HttpProxy | None:
     if proxy.username is not None:
         login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
     return HttpProxy(proxy.hostname, proxy.port or 80, login)
+
+
+def is_in_network(host: str, listed: str) -> bool:
+    """Whether an IPv4 address is in one of the listed networks (``10.0.0.0/8``)."""
+    for entry in listed.replace(" ", "").split(","):
+        with suppress(ValueError):
+            if "/" in entry and IPv4Address(host) in IPv4Network(entry, strict=False):
+                return True
+    return False
 
 
 def make_proxy_headers(proxy: HttpProxy) -> dict[str, str]:

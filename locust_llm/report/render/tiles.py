@@ -216,6 +216,7 @@ def _paired_tiles(paired: PairedComparison) -> Iterator[tuple[str, str, str]]:
     first = FROM_DUE if paired.limits_differ else "ttft"
     for figure in paired.figures:
         is_main = figure.stat in ("p50", "p99") and figure.metric in (first, "itl")
+        is_main |= (figure.metric, figure.stat) == (LONGEST_STALL.word, "p95")
         if (is_main or figure.metric == "output_tokens_per_s") and figure.percent is not None:
             shown = format_comparison(figure.base, figure.candidate, figure.low, figure.high)
             values = f"{shown.base} \N{RIGHTWARDS ARROW} {shown.value}{'*' * figure.few}"

@@ -11,7 +11,7 @@ from locust_llm.report.compare.forest_plot import BETTER, NOT_SIGNIFICANT, WORSE
 from locust_llm.report.document_blocks import format_interval, format_observed
 from locust_llm.report.metrics_by_group import WHOLE
 from locust_llm.report.open_loop_delivery import Delivery, describe_undelivered
-from locust_llm.report.outages import describe_outages
+from locust_llm.report.outages import describe_outages, describe_silence
 from locust_llm.report.sections.ab_comparison import (
     DIFFERENT,
     FROM_DUE,
@@ -36,6 +36,7 @@ from locust_llm.slo.rule_name import (
 )
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, Rule, SloResult
 from locust_llm.text.format import (
+    capitalise_sentence,
     format_duration,
     format_duration_rounded_up,
     format_plain_number,
@@ -99,15 +100,41 @@ def make_verdict(summary: Summary, run: Run) -> Verdict:
     if why := _describe_gathered_chunks(run):
         return Verdict("Do not use:", why, "loud")
     if summary.slo_status:
-        return _judge(summary, run)
+        return _add_outage(_judge(summary, run), summary)
+    return _name_losses(summary)
+
+
+def _name_losses(summary: Summary) -> Verdict:
+    """What is missing of the load, else the main figures."""
+    if summary.outages:
+        return _name_outage(summary)
     if describe_undelivered(summary.delivery) is not None:
         return Verdict("Not delivered:", "fewer requests were sent than planned.", "open")
-    if has_lost_many(conditions):
-        lost = _count_unanswered(summary)
-        return Verdict(
-            "Many lost:", f"{lost:,} of {conditions.requests:,} had no response.", "loud"
-        )
+    if has_lost_many(summary.conditions):
+        lost, requests = _count_unanswered(summary), summary.conditions.requests
+        return Verdict("Many lost:", f"{lost:,} of {requests:,} had no response.", "loud")
     return Verdict("", _describe_figures(summary))
+
+
+def _name_outage(summary: Summary) -> Verdict:
+    """``Nothing answered: from 62.0 to 71.1 s; 40 of 800 requests failed.``: the longest one."""
+    longest = max(summary.outages, key=lambda outage: outage.seconds)
+    conditions = summary.conditions
+    of = f"{conditions.failed:,} of {conditions.succeeded + conditions.failed:,}"
+    failed = f"; {of} requests failed" * bool(conditions.failed)
+    return Verdict(
+        f"{capitalise_sentence(describe_silence([longest]))}:", f"{longest}{failed}.", "loud"
+    )
+
+
+def _add_outage(verdict: Verdict, summary: Summary) -> Verdict:
+    """The verdict of the rules, and when nothing answered, where there is room for it."""
+    if not summary.outages:
+        return verdict
+    longest = max(summary.outages, key=lambda outage: outage.seconds)
+    text = f"{verdict.text.removesuffix('.')}; {describe_outages([longest])}."
+    is_short = len(f"{verdict.word} {text}".split()) <= MAX_WORDS
+    return verdict._replace(text=text) if is_short else verdict
 
 
 def _describe_gathered_chunks(run: Run) -> str:

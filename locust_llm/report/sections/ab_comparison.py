@@ -123,6 +123,19 @@ class PairedFigure(msgspec.Struct, frozen=True, kw_only=True):
     def different(self) -> bool:
         return self.word in ("better", "worse")
 
+    @property
+    def distance(self) -> float:
+        """How far the difference is from 0, as a part of its interval's width. Of ratios, their
+        logarithms."""
+        ends = [self.low, self.difference, self.high]
+        percents = [self.low_percent, self.percent, self.high_percent]
+        if self.relative and all(end is not None and end > -100 for end in percents):
+            ends = [math.log1p((end or 0.0) / 100) for end in percents]
+        low, middle, high = ends
+        if low is None or middle is None or high is None:
+            return 0.0
+        return abs(middle) / (high - low) if high > low else math.inf
+
 
 class PairedComparison(msgspec.Struct, frozen=True, kw_only=True):
     """The comparison of two arms."""
@@ -171,19 +184,19 @@ class PairedComparison(msgspec.Struct, frozen=True, kw_only=True):
         return sum(figure.different for figure in self.figures)
 
     def list_main_differences(self, most: int) -> list[PairedFigure]:
-        """The weightiest values that are better or worse: failures first. With different limits
-        TTFT from due is next, and what leaves out the wait at the limit is named only where
-        nothing else differs."""
+        """The weightiest values that are better or worse: failures first, then those furthest from
+        0 for their intervals. With different limits TTFT from due is next to failures, and what
+        leaves out the wait at the limit is named only where nothing else differs."""
         different = [figure for figure in self.figures if figure.different]
         if self.limits_differ:
             whole = [figure for figure in different if figure.metric not in WITHOUT_WAIT]
             different = whole or different
         return sorted(different, key=self._rank)[:most]
 
-    def _rank(self, figure: PairedFigure) -> int:
-        if figure.metric == FAILURE_RATE:
-            return 0
-        return 1 if self.limits_differ and figure.metric == FROM_DUE else 2
+    def _rank(self, figure: PairedFigure) -> tuple[int, float]:
+        group = 1 if self.limits_differ and figure.metric == FROM_DUE else 2
+        # differences of one strength stay in the order of the table
+        return 0 if figure.metric == FAILURE_RATE else group, -float(f"{figure.distance:.3g}")
 
     def describe_waits(self) -> str:
         """What holds for TTFT from due, where limits differ and no value of it does. Empty: nothing

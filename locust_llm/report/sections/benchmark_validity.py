@@ -73,7 +73,7 @@ def divide_into_regions(lowest: int, highest: int) -> tuple[ConcurrencyRegion, .
         ConcurrencyRegion("Low", lowest + 1, low),
         ConcurrencyRegion("Medium", low + 1, medium),
         ConcurrencyRegion("High", medium + 1, highest),
-        ConcurrencyRegion("margin", highest + 1, math.ceil(MARGIN * highest)),
+        ConcurrencyRegion("margin", highest + 1, math.ceil(round(MARGIN * highest, 6))),
     )
 
 

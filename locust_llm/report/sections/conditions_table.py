@@ -205,8 +205,8 @@ def _share(of: ModelShare) -> str:
 
 def _server(c: Conditions, run: Run) -> Iterator[tuple[str, str]]:
     yield "server", (c.server or "-") + (f" ({c.server_software})" if c.server_software else "")
-    if run.proxy:
-        yield "through a proxy", run.proxy
+    if passed := ", ".join(filter(None, (run.proxy, run.gateway))):
+        yield "through a proxy", passed
     s = run.settings
     if s.hosts:
         yield (

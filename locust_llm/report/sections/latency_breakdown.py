@@ -33,6 +33,7 @@ from locust_llm.records.breakdown_labels import (
     NETWORK,
     PERMIT,
     PREFILL,
+    PROXY,
     QUEUE,
     REPORTED,
     RETRIES,
@@ -268,14 +269,16 @@ class LatencyAttribution(msgspec.Struct, frozen=True, kw_only=True):
     server_clock: ServerClock | None = None
     """None: no span has the arrival of its request."""
     proxy: str = ""
-    """As in Run. The way to the server and back is known for ``reported`` requests alone."""
+    """What is known to be between the load generator and the server: proxy and gateway of Run. The
+    way to the server and back is known for ``reported`` requests alone."""
     left_out: tuple[str, ...] = ()
     """Requested breakdowns that cannot be made, with the reason."""
 
 
 def find_reported_parts(attribution: LatencyAttribution) -> set[str]:
-    """Which of queue and prefill the server reports, for ``name_latency_part``. All texts and
-    drawings of a run have the same names, whichever parts they show.
+    """Which of queue and prefill the server reports, and whether there is a proxy, for
+    ``name_latency_part``. All texts and drawings of a run have the same names, whichever parts they
+    show.
 
     A queue of no time is no part, but it was reported where the network is a rest.
     """
@@ -284,9 +287,10 @@ def find_reported_parts(attribution: LatencyAttribution) -> set[str]:
         parts.update((part.name, part.source) for part in breakdown.parts)
     for request in attribution.slowest:
         parts.update((name, source) for name, _, source in request.parts)
-    if (NETWORK, BETWEEN) in parts:
-        return {QUEUE, PREFILL}
-    return {QUEUE, PREFILL}.intersection(name for name, _ in parts)
+    known = {QUEUE, PREFILL}
+    if (NETWORK, BETWEEN) not in parts:
+        known.intersection_update(name for name, _ in parts)
+    return known | {PROXY} if attribution.proxy else known
 
 
 def name_breakdown_metric(breakdown: LatencyBreakdown) -> str:
@@ -1005,7 +1009,7 @@ def attribute_latencies(
         breakdowns=tuple(breakdowns),
         slowest=find_slowest_requests(table, run, since),
         server_clock=measure_server_clock(columns.requests, reported, here & ~cut.impossible),
-        proxy=run.proxy,
+        proxy=", ".join(filter(None, (run.proxy, run.gateway))),
         left_out=tuple(left_out),
     )
 

@@ -25,6 +25,7 @@ from locust_llm.records.breakdown_labels import (
     TTFT,
     UNATTRIBUTED,
     USER,
+    WITH_PROXY,
     name_latency_part,
 )
 from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBlock
@@ -184,11 +185,7 @@ def describe_server_time(attribution: LatencyAttribution) -> str:
             f"{_format_request_count(server.count, attribution)}.{others}{_describe_unsplit_time(server)}"
             f"{_describe_standstill_in_means(attribution)}{_beyond_means(attribution)}"
         )
-    where = (
-        "in the server and on the way through the proxy"
-        if has_unknown_route(attribution)
-        else "in the server"
-    )
+    where = name_latency_part(SERVER, find_reported_parts(attribution))
     known = "A metrics page or tracing"
     if attribution.own_means:
         known = "The metrics page does not separate them: tracing"
@@ -244,7 +241,7 @@ def _divide_first_token(attribution: LatencyAttribution, whole: str) -> str:
         share *= server.ttft_ms / whole_ms
         rest += (
             f", {_format_ms(outside_ms)} outside the server's measurement (its socket and front "
-            "end, or the network)"
+            f"end, {'the proxy, ' * bool(attribution.proxy)}or the network)"
         )
         if outside_ms > share * whole_ms:
             name = "outside the server's measurement"
@@ -281,9 +278,10 @@ def _beyond_means(attribution: LatencyAttribution) -> str:
     slow_ms = sum(part.slow_ms for part in slow.parts if part.name in (SERVER, QUEUE, PREFILL))
     if slow_ms < FAR_BEYOND * mean_ms:
         return ""
+    where = WITH_PROXY[NAMES[SERVER]] if attribution.proxy else NAMES[SERVER]
     return (
-        f" The requests at {name_breakdown(slow)} were {format_duration(slow_ms / 1e3)} in the "
-        f"server, {slow_ms / mean_ms:.0f} times the mean, so means do not explain them."
+        f" The requests at {name_breakdown(slow)} were {format_duration(slow_ms / 1e3)} {where}, "
+        f"{slow_ms / mean_ms:.0f} times the mean, so means do not explain them."
     )
 
 
@@ -469,19 +467,10 @@ def _summarise_breakdown(breakdown: LatencyBreakdown, attribution: LatencyAttrib
         f"{ms / whole_ms:.0%} {name}"
         for ms, name, _ in _list_largest_parts(breakdown, find_reported_parts(attribution))
     )
-    proxy = has_unknown_route(attribution) and any(part.name == SERVER for part in breakdown.parts)
     stood_still = (breakdown.stood_still_ms or 0.0) / whole_ms
     if stood_still >= MIN_NAMED:
         parts += f"; the server stood still for {stood_still:.0%} of this time"
-    return (
-        f"{name_breakdown(breakdown)}: "
-        f"{parts}{'; this includes the path through the proxy' * proxy}."
-    )
-
-
-def has_unknown_route(attribution: LatencyAttribution) -> bool:
-    """There is a proxy, and there are requests of which the server reported nothing."""
-    return bool(attribution.proxy) and attribution.server.basis != REQUESTS
+    return f"{name_breakdown(breakdown)}: {parts}."
 
 
 def _format_part_row(part: LatencyPart, reported: Collection[str]) -> tuple[str, ...]:
@@ -519,10 +508,10 @@ def _describe_sources(attribution: LatencyAttribution) -> Iterator[str]:
         yield f"The server reported its own times for {sources} of {attribution.requests:,}{few}."
     else:
         yield "The server did not report times of single requests."
-    if has_unknown_route(attribution):
+    if attribution.proxy:
         yield (
-            f"The time on the path through the proxy ({attribution.proxy}) is unknown: it counts "
-            "as time in the server here."
+            f"Requests pass through a proxy ({attribution.proxy}). What it took is unknown: its "
+            "time is in one part with the server's or the network's."
         )
     if attribution.server_clock is not None:
         yield _describe_server_clock(attribution.server_clock)

@@ -9,7 +9,7 @@ from typing import Final
 
 from locust_llm.exit_status import tolerates_inconclusive
 from locust_llm.records.phase_plan import PROFILING, WARMUP
-from locust_llm.records.run_facts import DECIDED, LOST_WORKER, NO_RECORD, Run
+from locust_llm.records.run_facts import DECIDED, IN_WARMUP, LOST_WORKER, NO_RECORD, Run
 from locust_llm.records.ttft_itl_latency import NOT_STREAMED
 from locust_llm.report.document_blocks import format_interval
 from locust_llm.report.sections.ab_comparison import DIFFERENT
@@ -173,7 +173,8 @@ def select_top_remarks(summary: Summary, run: Run) -> Iterator[str]:
 
 
 def _of_loss(remark: str) -> bool:
-    return remark.startswith(LOST_WORKER) and NO_RECORD in remark
+    told = remark.startswith(LOST_WORKER) and NO_RECORD in remark
+    return told and IN_WARMUP not in remark
 
 
 def list_missing_parts(summary: Summary, run: Run) -> tuple[str, ...]:

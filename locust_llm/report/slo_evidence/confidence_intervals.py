@@ -54,6 +54,7 @@ from locust_llm.slo.binomial_intervals import (
     binomial_shares,
     normal_tail,
 )
+from locust_llm.slo.percentile import count_beyond, find_share_beyond
 from locust_llm.slo.student_t import find_student_t
 
 from .long_run_error import LongRunError, cosine_coefficients, measure_long_run, weigh_shapes
@@ -524,8 +525,8 @@ def bound_by_slowest(levels: ValueLevels, share: float) -> UpperEnd:
     (``find_room``); where enough are beyond it, FAR_BEYOND times the largest value. Of a mean the
     share is HALF, so it goes by the larger half of the values. In a queue the values beyond come in
     excursions, and count as fewer. Infinite: more of them are failures than one cause explains."""
-    outside = 1 - share
-    number = levels.count * outside
+    outside = find_share_beyond(share)
+    number = count_beyond(levels.count, outside)
     beyond = number / levels.few_excursions(number)
     if math.isinf(levels.level_at(1 - MOST_INFINITE * outside)):
         return UpperEnd(math.inf)
@@ -569,7 +570,7 @@ def find_room(count: int, looks: int) -> float:
 def _bound_by_error(levels: ValueLevels, share: float) -> float:
     evidence = levels.weigh_at(share)
     size = max(_effective(evidence, levels.count) / levels.few_in_half, 1.0)
-    if size * (1 - share) >= TAIL_VALUES:
+    if count_beyond(size, find_share_beyond(share)) >= TAIL_VALUES:
         return levels.level_at(_most_within(evidence, size))
     return max(levels.level_at(_far_within(evidence, size)), bound_tail(levels, share))
 
@@ -650,7 +651,7 @@ def _find_tail_start(levels: ValueLevels, share: float) -> tuple[float, ShareEvi
     for outside in TAIL_SHARES:
         if 1 - share <= outside < HALF:
             evidence = levels.weigh_at(1 - outside)
-            if levels.count * outside / evidence.inflation >= LEAST_BEYOND:
+            if count_beyond(levels.count / evidence.inflation, outside) >= LEAST_BEYOND:
                 return outside, evidence
     return HALF, levels.weigh_at(HALF)
 
@@ -658,7 +659,7 @@ def _find_tail_start(levels: ValueLevels, share: float) -> tuple[float, ShareEvi
 def _find_tail_end(count: int, share: float) -> float:
     """The smallest one with MEAN_BEYOND values, correlated or not."""
     for outside in TAIL_SHARES:
-        if outside >= 1 - share and count * outside >= MEAN_BEYOND:
+        if outside >= 1 - share and count_beyond(count, outside) >= MEAN_BEYOND:
             return outside
     return HALF
 

@@ -162,7 +162,7 @@ def find_error_sources(requests: pd.DataFrame, run: Run) -> ErrorSources:
     every = RequestSelection(requests, np.ones(len(requests), np.bool_))
     permits = bool(run.limits) and requests["worker"].nunique() > 1
     held_s = np.nansum(every["ttft_s"])
-    late_s = np.nansum(_late_reads(every))
+    late_s = _late_frees(every).sum()
     merged = every["merged"]
     prompt = _prompt(every)
     together = (
@@ -192,6 +192,12 @@ def _prompt(part: RequestSelection) -> "np.typing.NDArray[np.bool_]":
 def _late_reads(part: RequestSelection) -> Floats:
     """How much later than prompt the latest read of each answer was."""
     return np.nan_to_num(np.maximum(part["read_lag_us"] / 1e6 - PROMPT_S, 0.0))
+
+
+def _late_frees(part: RequestSelection) -> Floats:
+    """How much later than prompt a slot was given back after the first chunk."""
+    late_s = part["freed_at"] - part["first_chunk_at"] - PROMPT_S
+    return np.where(np.isnan(late_s), _late_reads(part), np.maximum(late_s, 0.0))
 
 
 def late_sends_s(part: RequestSelection) -> Floats:
@@ -452,13 +458,14 @@ def lost_shares(part: RequestSelection, sources: ErrorSources) -> Iterator[tuple
     if not sources.closed_loop or not whole_s > 0:
         return
     between_s = part["turnaround_s"]
-    # without slots the last read is late within the time between requests, where that is known
-    slots = sources.read_share > 0
-    alone = 1.0 if slots else float(np.isnan(between_s).mean())
+    # the last read is late within the time between requests, where that is known
+    late_reads_s = _late_reads(part) * float(np.isnan(between_s).mean())
+    if sources.read_share > 0:
+        late_reads_s = np.maximum(late_reads_s, _late_frees(part))
     for cause, late_s in (
         (LATE_SEND, late_sends_s(part)),
         (LATE_PERMIT, _select_rows(sources.permit_s, part)),
-        (LATE_READ, _late_reads(part) * alone),
+        (LATE_READ, late_reads_s),
         (LATE_USER, np.nan_to_num(np.maximum(between_s - PROMPT_S, 0.0))),
     ):
         if share := min(float(late_s.sum()) / whole_s, 0.99):

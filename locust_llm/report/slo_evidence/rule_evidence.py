@@ -24,7 +24,7 @@ from locust_llm.slo.metric_definitions import (
     TTFT,
     TTFT_FROM_DUE,
 )
-from locust_llm.slo.percentile import find_percentile
+from locust_llm.slo.percentile import count_beyond, find_percentile
 from locust_llm.slo.rules import FAIL, PASS, Rule, SloResult
 
 from .censoring import bound_share_hits, measure_margins
@@ -247,7 +247,7 @@ def _find_percentile(margins: Floats, allowed: float) -> tuple[float, float, flo
         return UNKNOWN
     ordered = np.sort(margins)
     value = level_of_share(ordered, 1 - allowed)
-    if count * allowed < FEW_BEYOND:  # it may lie beyond all values
+    if count_beyond(count, allowed) < FEW_BEYOND:  # it may lie beyond all values
         low, high = estimate_percentile_interval(margins, 100 * (1 - allowed)).ends
         ends = (low or 0.0, math.inf if high is None else high)
         if not 0 < value < math.inf:

@@ -235,21 +235,31 @@ class Tunnel(socketserver.StreamRequestHandler):
             self.wfile.write(answer)
 
 
-def test_requests_go_through_the_proxy() -> None:
+@pytest.mark.parametrize(
+    ("host", "tunnel"),
+    [
+        ("server.test", b"server.test:80"),
+        ("server.test:8000", b"server.test:8000"),
+        ("[2001:db8::1]", b"[2001:db8::1]:80"),
+        ("[2001:db8::1]:8000", b"[2001:db8::1]:8000"),
+    ],
+)
+def test_requests_go_through_the_proxy(host: str, tunnel: bytes) -> None:
     """The tunnel leads to the server, and only the proxy gets its login."""
     Tunnel.heads.clear()
     with socketserver.TCPServer(("127.0.0.1", 0), Tunnel) as proxy:
         threading.Thread(target=proxy.handle_request, daemon=True).start()
         hop = HttpProxy("127.0.0.1", proxy.server_address[1], "a:b")
-        connection = Server("server.test/team", "/v1/responses", {}, proxy=hop).connect(5)
-        connection.request("GET", "/team/v1/responses")
+        server = Server(f"{host}/team", "/v1/responses", {}, proxy=hop)
+        connection = server.connect(5)
+        connection.request("GET", "/team/v1/responses", headers=server.headers)
         assert connection.getresponse().status == 204
         connection.close()
     (connect, *of_proxy), (asked, *of_server) = Tunnel.heads
-    assert connect.startswith(b"CONNECT server.test:80 HTTP/1.")
+    assert connect.startswith(b"CONNECT " + tunnel + b" HTTP/1.")
     assert b"Proxy-Authorization: Basic YTpi\r\n" in of_proxy
     assert asked == b"GET /team/v1/responses HTTP/1.1\r\n"
-    assert b"Host: server.test\r\n" in of_server
+    assert f"Host: {host}\r\n".encode() in of_server
     assert not [line for line in of_server if b"Basic" in line]
 
 
@@ -263,6 +273,17 @@ def test_requests_go_through_the_proxy() -> None:
         ({"all_proxy": "p.test:2"}, "http://far.test", HttpProxy("p.test", 2)),
         ({"http_proxy": "http://a:b%40@p.test:2"}, "far.test", HttpProxy("p.test", 2, "a:b@")),
         ({"http_proxy": "http://p.test", "no_proxy": "far.test"}, "http://far.test:1", None),
+        (
+            {"http_proxy": "http://p.test", "no_proxy": "a.test, 10.0.0.0/8"},
+            "http://10.9.8.7:1",
+            None,
+        ),
+        (
+            {"http_proxy": "http://p.test", "no_proxy": "10.0.0.0/8"},
+            "http://11.9.8.7:1",
+            HttpProxy("p.test", 80),
+        ),
+        ({"http_proxy": "http://p.test"}, "http://[2001:db8::1]:1", HttpProxy("p.test", 80)),
         ({"http_proxy": "http://p.test"}, "http://127.0.0.1:1", None),
         ({"http_proxy": "http://p.test"}, "localhost:1", None),
     ],

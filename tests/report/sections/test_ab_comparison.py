@@ -14,7 +14,7 @@ from locust_llm.records.timing_accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.report.console_summary import format_ending
 from locust_llm.report.document_blocks import TableBlock
 from locust_llm.report.load_records import collect_columns
-from locust_llm.report.render.tiles import make_badges
+from locust_llm.report.render.tiles import _paired_tiles, make_badges
 from locust_llm.report.render.verdict_text import make_verdict
 from locust_llm.report.report_document import make_opening
 from locust_llm.report.sections.ab_comparison import (
@@ -23,6 +23,7 @@ from locust_llm.report.sections.ab_comparison import (
     HOLDS,
     INCONCLUSIVE,
     SAME,
+    PairedComparison,
     PairedFigure,
     compute_arm_difference,
     compute_pair_values,
@@ -556,13 +557,44 @@ def test_failures_of_one_arm_come_first_in_the_sentence_and_in_the_table() -> No
         )
     summary = summarised(run, records)
     assert make_headline(summary, run).startswith(
-        "The candidate differs: Failures (%) +25 (worse), TTFT avg (ms) +51.0% (worse)"
+        "The candidate differs: Failures (%) +25 (worse), Throughput (requests/s) -25.0% (worse)"
     )
     lines = format_ending(summary, run, "reports/x", 120).splitlines()
     first_row = lines[next(i for i, line in enumerate(lines) if line.startswith("Metric")) + 1]
     assert first_row.split()[:5] == ["Failures", "(%)", "0", "25", "+25"]
     assert any(line.startswith("10 failed at the candidate: ") for line in lines)
     assert not any(line.startswith("TTFT p95 (ms)  ") for line in lines), "no row of dashes"
+
+
+def a_difference(metric: str, percent: float, reach: float) -> PairedFigure:
+    """A p95 whose interval reaches so many percentage points to each side."""
+    return PairedFigure(
+        metric=metric, stat="p95", label=f"{metric} p95 (ms)", unit="ms", relative=True,
+        base=100.0, candidate=100.0 + percent, difference=percent, low=percent - reach,
+        high=percent + reach, percent=percent, low_percent=percent - reach,
+        high_percent=percent + reach, word="worse" if percent > 0 else "better",
+        pairs=((100.0, 100.0 + percent),) * 10,
+    )  # fmt: skip
+
+
+def test_the_surest_difference_is_named_first_and_the_longest_stall_has_a_tile() -> None:
+    """2 % with an interval of 2 points is a whole interval from 0, 50 % with one of 80 is less, and
+    -60 % with one of 8 is many. Twice as long and half as long are as far from 0."""
+    some = (
+        a_difference("ttft", 50.0, 40.0), a_difference("itl", 2.0, 1.0),
+        a_difference("longest_stall", -60.0, 4.0),
+    )  # fmt: skip
+    found = PairedComparison(verdict=DIFFERENT, pairs=10, figures=some)
+    assert [figure.metric for figure in found.list_main_differences(3)] == [
+        "longest_stall",
+        "itl",
+        "ttft",
+    ]
+    (tile,) = _paired_tiles(found)
+    assert tile[0] == "longest_stall p95 (ms)"
+    double = replace(some[0], percent=100.0, low_percent=0.0, high_percent=300.0)
+    half = replace(some[0], percent=-50.0, low_percent=-75.0, high_percent=0.0)
+    assert double.distance == pytest.approx(half.distance) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("off_ms", [20.0, 60.0])

@@ -237,6 +237,12 @@ def test_the_table_of_appendix_b(row: str) -> None:
     ] == printed
 
 
+@pytest.mark.parametrize(("highest", "margin"), [(50, 55), (100, 110), (101, 112), (1000, 1100)])
+def test_the_margin_is_a_tenth_rounded_up(highest: int, margin: int) -> None:
+    """1.1 times 100 is 110.00000000000001."""
+    assert divide_into_regions(8, highest)[-1].high == margin
+
+
 @pytest.mark.parametrize(("name", "lowest", "highest", "printed", "points"), EXAMPLES)
 def test_the_worked_examples(
     name: str, lowest: int, highest: int, printed: list[tuple[int, int]], points: tuple[int, ...]

@@ -118,18 +118,37 @@ def test_what_nobody_reports_is_one_part_and_how_to_split_it_is_named() -> None:
 
 
 def test_the_way_through_a_proxy_is_not_taken_for_the_servers() -> None:
-    """Where the server reports its own times, it is of the network."""
+    """Sentence, table, drawing and console have one name for the part, which has the proxy too.
+    Where the server reports its own times, the proxy is in the rest."""
     through = replace(UNKNOWN, proxy="p:3128")
-    assert (
-        "9% waiting for a prefill slot; this includes the path through the proxy. From the send"
-        in summarise_latency_parts(through)
+    assert summarise_latency_parts(through).startswith(
+        "TTFT from Due p99: 91% in the server and the proxy, 9% waiting for a prefill slot. From "
+        "the send to the first token: 24 ms in the server and the proxy, on average. "
     )
-    assert "24 ms in the server and on the way through the proxy" in summarise_latency_parts(
-        through
-    )
-    assert "The time on the path through the proxy (p:3128) is unknown" in texts(through)[-1]
+    assert "Requests pass through a proxy (p:3128). What it took is unknown" in texts(through)[-1]
+    drawn = "".join(f"{drawing.label}{drawing.drawn}" for drawing in draw_breakdown_bars(through))
+    for text in (drawn, *map(str, make_latency_parts_blocks(through))):
+        assert text.count("in the server") == text.count("in the server and the proxy")
     told = replace(SLOW, proxy="p:3128")
-    assert "proxy" not in f"{summarise_latency_parts(told)} {texts(told)}"
+    (table,) = (b for b in make_latency_parts_blocks(told) if isinstance(b, TableBlock))
+    assert [row[0] for row in table.rows] == [
+        "waiting for a prefill slot", "network, proxy and front end", "the server's queue", "prefill",
+    ]  # fmt: skip
+
+
+PROXIED = {
+    (): "in the server and the proxy",
+    ("prefill",): "the server's queue and front end, and the proxy",
+    ("queue",): "prefill, the server's front end and the proxy",
+    ("queue", "prefill"): "in the server and the proxy, not reported",
+}
+
+
+@pytest.mark.parametrize("reported", PROXIED)
+def test_whatever_the_server_reports_its_rest_has_the_proxy(reported: tuple[str, ...]) -> None:
+    parts = (("server", 300.0, "measured"), *((name, 100.0, "reported") for name in reported))
+    sentence = summarise_latency_parts(found(*parts, proxy="nginx/1.24.0"))
+    assert f" {PROXIED[reported]}" in sentence.partition(". ")[0]
 
 
 def test_who_cannot_see_a_bar_is_told_it() -> None:

@@ -297,6 +297,31 @@ def test_a_late_read_at_the_end_of_an_answer_counts_once() -> None:
     assert off_by(*some)["requests_per_s"].keys() == {LATE_USER, LATE_READ}
 
 
+def test_with_a_prefill_limit_a_late_end_counts_once_and_a_late_slot_beside_it() -> None:
+    """The last byte was read 80 ms late, as the user was by 100 ms. Then the slot was given back
+    21 ms after the first chunk, of 200 ms: a tenth of the time but for the first millisecond."""
+    run = a_run(((0, 4),))
+    late = [
+        replace(record, read_lag_us=80_000, limit=4, admitted_at=record.asked_at,
+            freed_at=(record.sent_at or 0.0) + 0.05)
+        for record in cycles(100)
+    ]  # fmt: skip
+    assert off_by(*late, run=run)["requests_per_s"].keys() == {LATE_USER}
+    slots = [replace(record, freed_at=(record.freed_at or 0.0) + 0.021) for record in late]
+    on_time = [replace(record, turnaround_us=0, paused_us=100_000) for record in slots]
+    reported = rates_of(slots)["requests_per_s"]
+    found = off_by(*on_time, run=run)["requests_per_s"]
+    assert found == {LATE_READ: pytest.approx(reported / 9, abs=1e-3)}
+    assert off_by(*slots, run=run)["requests_per_s"].keys() == {LATE_USER, LATE_READ}
+
+
+def test_the_time_of_a_user_has_all_attempts_of_a_request() -> None:
+    """It was refused at second 10, and the second attempt took 0.1 s from second 12 on."""
+    again = answered(50, 100, sent_at=12.0, due_at=10.0, attempt=2)
+    assert again.cycle_s == pytest.approx(2.1)
+    assert answered(50, 100, sent_at=12.0, due_at=10.0).cycle_s == pytest.approx(0.1)
+
+
 def test_late_sends_of_a_schedule_leave_its_rate_alone() -> None:
     late = answered(90, 95, asked_at=9.995, admitted_at=9.995, due_at=9.995)
     assert "requests_per_s" not in off_by(late, run=a_run(request_rate=1.0, users=None))
