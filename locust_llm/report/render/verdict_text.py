@@ -111,7 +111,8 @@ def _name_losses(summary: Summary) -> Verdict:
     if describe_undelivered(summary.delivery) is not None:
         return Verdict("Not delivered:", "fewer requests were sent than planned.", "open")
     if has_lost_many(summary.conditions):
-        lost, requests = _count_unanswered(summary), summary.conditions.requests
+        lost = _count_unanswered(summary)
+        requests = summary.conditions.requests
         return Verdict("Many lost:", f"{lost:,} of {requests:,} had no response.", "loud")
     return Verdict("", _describe_figures(summary))
 
