@@ -224,6 +224,8 @@ def _slo() -> str:
 
 def _kind(measure: metric_definitions.RuleMeasure) -> str:
     """Measures that have statistics, units and selectors in common."""
+    if measure.word in metric_definitions.OF_DISRUPTIONS:
+        return "count_of_run" if measure.units is metric_definitions.COUNT else "time_of_run"
     if measure.word in metric_definitions.OF_ANSWERS:
         return "count" if measure.units is metric_definitions.COUNT else "share_of_answers"
     if measure.word in (*metric_definitions.GIVEN, *metric_definitions.OF_SCHEDULE):
@@ -263,6 +265,8 @@ compared: latency selected? " " STATISTIC OPERATOR NUMBER TIME
         | schedule stages? OPERATOR share
         | share_of_answers stages? OPERATOR share
         | count stages? (OPERATOR | EQUALS) NUMBER
+        | time_of_run OPERATOR NUMBER TIME
+        | count_of_run (OPERATOR | EQUALS) NUMBER
         | attainment selected? OPERATOR share given?
         | goodput selected? OPERATOR NUMBER "/s"? given?
 
@@ -301,6 +305,8 @@ share_of_run: {share}
 schedule: {schedule}
 share_of_answers: {share_of_answers}
 count: {count}
+time_of_run: {time_of_run}
+count_of_run: {count_of_run}
 attainment: {attainment}
 goodput: {goodput}
 latency_of_one: {condition_latency}

@@ -37,6 +37,7 @@ from locust_llm.locust_adapter.command_line_parser import (
     keep_locusts_defaults,
     look_through_inputs,
 )
+from locust_llm.locust_adapter.disruption_options import read_disruption_plans
 from locust_llm.locust_adapter.forked_workers import attend_children, tie_forks_to_this_process
 from locust_llm.locust_adapter.locust_tables import (
     align_errors_to_rows,
@@ -70,6 +71,7 @@ from locust_llm.server.prepare_run import (
 )
 from locust_llm.server.refusals import explain_outgrown_context, explain_too_long_dataset
 from locust_llm.server.server_survey import survey_servers
+from locust_llm.settings.disruption_schedule import DisruptionPlan
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.run_refusal import LINE, RunRefused, refuse_run
 from locust_llm.settings.settings_validation import find_rules_that_cannot_pass, validate_settings
@@ -140,6 +142,7 @@ class LaunchOptions(NamedTuple):
     """What is known of the server. None: it was not asked."""
     forks: bool = False
     """This process is the master of its own children, or one of them."""
+    disruptions: tuple[DisruptionPlan, ...] = ()
 
 
 def take_launch_options(options: Namespace | None) -> LaunchOptions:
@@ -155,7 +158,11 @@ def before_load(options: Namespace) -> None:
         refuse_run(why)
     options.host = options.host or find_locustfile_host(LLMUser, User)
     settings = check_options(options)
-    launch = LaunchOptions(settings, forks=bool(options.processes and not options.worker))
+    launch = LaunchOptions(
+        settings,
+        forks=bool(options.processes and not options.worker),
+        disruptions=read_disruption_plans(options, settings),
+    )
     setattr(options, _ATTRIBUTE, launch)
     _adapt_locusts_options(options, settings)
     raise_open_files()  # before the forks, so that children have as many
@@ -247,7 +254,7 @@ def _init(environment: Environment, runner: Any, **kw: Any) -> None:
     if isinstance(runner, WorkerRunner):
         start_worker(environment, runner, settings, forked=launch.forks)
     else:
-        Plugin(environment, runner, settings, launch.survey)
+        Plugin(environment, runner, settings, launch.survey, launch.disruptions)
 
 
 class Plugin:
@@ -255,9 +262,16 @@ class Plugin:
     decides the exit status."""
 
     def __init__(
-        self, environment: Environment, runner: Any, settings: Settings, survey: Discovery | None
+        self,
+        environment: Environment,
+        runner: Any,
+        settings: Settings,
+        survey: Discovery | None,
+        disruptions: tuple[DisruptionPlan, ...] = (),
     ) -> None:
         self._environment, self._runner = environment, runner
+        self._disruptions = disruptions
+        """The disruptions of the next run. A run that a web page starts later has none."""
         self._settings, self._survey = settings, survey
         """The settings and the server of the next run, from the command line and the locustfile, or
         from the form. Nothing else sets them."""
@@ -437,7 +451,9 @@ class Plugin:
         control = Controller(
             environment, settings, survey, self._epoch, self._greeted,
             on_record_over=self._view.on_record if self._view is not None else lambda record: None,
+            disruptions=self._disruptions,
         )  # fmt: skip
+        self._disruptions = ()
         for note in (*survey.notes, *find_rules_that_cannot_pass(settings)):
             log_note(note)
         self._control = self._shown = control  # the answers of its workers are for it

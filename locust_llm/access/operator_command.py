@@ -31,8 +31,8 @@ LAST_OUTPUT_S: Final = 0.5
 MAX_SHOWN_BYTES: Final = 1000
 MARK: Final = "LOCUST_LLM_COMMAND"
 """An environment variable. A process that the command started keeps it, also in another session."""
-KEPT: Final = frozenset(("SSH_AUTH_SOCK", "XAUTHORITY"))
-"""These names look like a key's, and hold the path of a socket or file."""
+KEPT: Final = frozenset(("SSH_AUTH_SOCK", "XAUTHORITY", "PWD", "OLDPWD"))
+"""These names look like a key's or a password's, and hold the path of a socket, file or folder."""
 OWN_PREFIX: Final = "LOCUST_"
 """Settings of this program have this prefix, also headers with keys."""
 MIN_KEY_CHARS: Final = 6

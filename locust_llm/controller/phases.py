@@ -106,6 +106,8 @@ class PhaseRunner:
         """What the run does with the idle server, before it sends anything. None: nothing."""
         self.beside_load: Callable[[], object] = lambda: None
         """Called when the load begins."""
+        self.beside_profiling: Callable[[float], object] = lambda lead_s: None
+        """Called with the seconds until the profiling phase begins."""
         self._running: gevent.Greenlet | None = None
         self._jobs: list[gevent.Greenlet] = []
         """The greenlets of this phase: the schedule, the clock."""
@@ -228,6 +230,7 @@ class PhaseRunner:
             elif s.run_time_s and stages.number == 1:
                 self._context.spawn(self._time_is_up, after_s=lead_s + s.run_time_s)
         elif phase == PROFILING:
+            self.beside_profiling(lead_s)
             if lead_s:
                 self._store.began_profiling_at = self._time.now() + lead_s
             if s.run_time_s:

@@ -8,7 +8,7 @@ page. phases.py decides when something is sent, and work_allocator.py who sends 
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from locust.env import Environment
@@ -31,6 +31,7 @@ from locust_llm.records.run_facts import (
 from locust_llm.server.discovery import Discovery
 from locust_llm.server.refused_request_fields import STREAM_OPTIONS, RequestForm
 from locust_llm.settings.ab_arms import CANDIDATE
+from locust_llm.settings.disruption_schedule import DisruptionPlan
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.run_refusal import LINE
 from locust_llm.text.hide_secrets import collect_secrets
@@ -45,6 +46,7 @@ from locust_llm.wire.worker_messages import (
 )
 
 from .changes_by_hand import ChangesByHand
+from .disruption_runner import DisruptionRunner
 from .early_stop import EarlyStop
 from .phases import PhaseRunner
 from .records_from_workers import RecordsFromWorkers
@@ -83,6 +85,7 @@ class Controller:
         greeted: Callable[[str], bool] = lambda worker: True,
         on_record_over: Callable[[Record], object] = lambda record: None,
         time: TimeSource | None = None,
+        disruptions: Sequence[DisruptionPlan] = (),
     ) -> None:
         """``greeted`` tests whether a worker has greeted and may take part. ``on_record_over`` is
         called with each record of a finished request, once it is kept."""
@@ -142,6 +145,10 @@ class Controller:
             context, self.phases, self.records, self.shutdown, self.facts, self._failed, self._shown
         )
         self.by_hand = ChangesByHand(context, self.phases, self._users, self.shutdown)
+        given = [*headers.values(), *self._own_headers.values()]
+        keys = [value.rpartition(" ")[2] for value in given]  # without Bearer
+        self._disruptions = DisruptionRunner(context, self.shutdown, disruptions, [*given, *keys])
+        self.phases.beside_profiling = self._disruptions.begin
         self.references: ReferenceRequests | None = None
         """None: answers are not checked."""
         if settings.check_answers and settings.generates:
@@ -333,6 +340,7 @@ class Controller:
 
     def report(self, *, verbose: bool = False) -> str:
         """Make the reports. Returns the console's text, with all tables if ``verbose``."""
+        self._disruptions.end()
         if self.stages is not None:
             try:
                 self.phases.end_stage(report=False)
@@ -382,6 +390,7 @@ class Controller:
 
     def close(self) -> None:
         gevent.killall(self._greenlets, block=False)
+        self._disruptions.end()
         if self.references is not None:
             self.references.close()
         self.store.close()

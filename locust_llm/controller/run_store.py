@@ -34,6 +34,7 @@ from locust_llm.records.run_facts import (
     RUN,
     BrokenRule,
     DecidedRule,
+    Disruption,
     LimitChange,
     ProcessHealth,
     RateChange,
@@ -128,6 +129,7 @@ class RunStore:
         self.stopping_at: float | None = None
         self.limits: list[LimitChange] = []
         self.rates: list[RateChange] = []
+        self.disruptions: list[Disruption] = []
         self.users: list[UserChange] = []
         self.starts: list[UserStart] = []
         self.health: list[ProcessHealth] = []
@@ -318,6 +320,7 @@ class RunStore:
             "health": tuple(self.health),
             "limits": select_known_limits(self.limits),
             "rates": tuple(self.rates),
+            "disruptions": tuple(self.disruptions),
             "users": tuple(self.users),
             "warmup_went_on": self.settings.warmup_goes_on,
             "starts": tuple(self.starts),

@@ -26,6 +26,11 @@ def name_rate_change(per_s: float) -> str:
     return f"{per_s:g} request{'' if per_s == 1 else 's'}/s"
 
 
+def name_disruption(number: int) -> str:
+    """``disruption 1``."""
+    return f"disruption {number}"
+
+
 def name_stage_start(axis: str, value: float) -> str:
     """``concurrency 16``; without an axis the value alone."""
     return f"{axis} {value:g}".strip()

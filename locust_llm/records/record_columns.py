@@ -97,7 +97,7 @@ RECORD_COLUMNS: Final = (
     RecordColumn("model", "text"),
     RecordColumn("tokens_from", "text"),
     RecordColumn("clock", "text"),
-    RecordColumn("finish_reason", "text", in_summary=False),
+    RecordColumn("finish_reason", "text"),
     RecordColumn("session", "text", in_summary=False),
     RecordColumn("user_class", "text"),
     RecordColumn("worker", "text"),

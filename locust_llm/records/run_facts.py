@@ -61,6 +61,22 @@ class RateChange(msgspec.Struct, frozen=True):
     per_s: Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 
 
+class Disruption(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a command of ``--disrupt``. Times are Unix seconds, as those of records."""
+
+    schedule: str
+    """``at 60s`` or ``every 2m``."""
+    command: str
+    """The text of the command without secrets."""
+    began_at: Unix
+    ended_at: Unix | None = None
+    """None: the command still ran at the end of the run, which killed it."""
+    status: int | None = None
+    """The exit status. None: the command was killed, or could not be started."""
+    why: str = ""
+    """What is known of a command that did not end with status 0."""
+
+
 def select_known_limits(changes: Sequence[LimitChange]) -> tuple[LimitChange, ...]:
     """The changes from the first limit on."""
     return tuple(dropwhile(lambda change: change.limit is None, changes))
@@ -348,6 +364,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     limits: tuple[LimitChange, ...] = ()
     rates: tuple[RateChange, ...] = ()
     """The changes of the request rate by hand."""
+    disruptions: tuple[Disruption, ...] = ()
+    """The commands of ``--disrupt`` in the order of their starts."""
     users: tuple[UserChange, ...] = ()
     """The users over time from the first one on, as the processes reported them four times a
     second. Empty: an older version."""

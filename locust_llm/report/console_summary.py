@@ -44,6 +44,7 @@ from locust_llm.report.sections.ab_comparison import (
 )
 from locust_llm.report.sections.ab_comparison import format_paired_cells as cells_of_arms
 from locust_llm.report.sections.answers_under_load import ANSWERS, format_answers_line
+from locust_llm.report.sections.disruptions import DISRUPTIONS, format_disruptions_line
 from locust_llm.report.sections.headline import OF_TAGS, make_headline
 from locust_llm.report.sections.latency_breakdown_display import summarise_latency_parts
 from locust_llm.report.sections.metric_tables import (
@@ -180,6 +181,8 @@ def format_ending(
     if (answers := summary.sections.get(ANSWERS)) is not None:
         place = first if answers.is_alarming else basis
         place += _wrapped(format_answers_line(answers), width)
+    if (disruptions := summary.sections.get(DISRUPTIONS)) is not None:
+        first += _wrapped(format_disruptions_line(disruptions), width)
     table = _explain_marks([*_aligned(*_table(summary, run), width)], width)
     if table and summary.paired is not None and summary.conditions.failed:
         table += _wrapped(OF_FAILURES, width)

@@ -14,6 +14,7 @@ from locust_llm.records.record import Record
 from locust_llm.records.run_facts import ProcessHealth, Run
 from locust_llm.report.answer_results import find_answer_results
 from locust_llm.report.array_types import Floats
+from locust_llm.report.disruption_effects import measure_disruptions
 from locust_llm.report.distribution_rows import (
     adjust_for_failures,
     make_distribution_row,
@@ -160,8 +161,13 @@ def summarise_run(
     delivered = measure_delivery(main, run, verdict, None if within is None else ended)
     outages = find_run_outages(columns, run) if outages is None else tuple(outages)
     silent_from = find_silent_from(outages, run) if swept is None else None
+    effects = measure_disruptions(everything, run, outages)
     seen = seen._replace(
-        verdict=verdict, delivery=delivered, silent_from=silent_from, outages=outages
+        verdict=verdict,
+        delivery=delivered,
+        silent_from=silent_from,
+        outages=outages,
+        disruptions=effects,
     )
     seen, slos, compared = _of_rules(seen, everything, swept)
     if run.stage is not None and run.settings.open_loop and warm.size and not main.size:
@@ -215,6 +221,7 @@ def summarise_run(
         paired=compared,
         unread=tuple(unread),
         answers=answers,
+        disruptions=effects,
     )
 
 

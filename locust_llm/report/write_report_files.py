@@ -237,7 +237,10 @@ def _write(
         speculation=tuple(measure_speculation(history, run, columns.requests)),
         prefix_cache=reuse,
         sections=_find_sections(
-            ReportMaterial(run, columns, records, history, summary.answers, inexact), unmade
+            ReportMaterial(
+                run, columns, records, history, summary.answers, inexact, summary.disruptions
+            ),
+            unmade,
         ),
     )
     power = _made("the energy per token", unmade, lambda: measure_run_energy(summary, run, history))

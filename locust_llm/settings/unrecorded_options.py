@@ -111,6 +111,18 @@ class UnrecordedOptions(msgspec.Struct):
             repeated=True,
         ),
     ] = ()
+    disrupt: Annotated[
+        tuple[str, ...],
+        Option(
+            "load",
+            "Command that runs during the load: at or every TIME (repeatable; only on the command "
+            "line)",
+            "at 60s: docker restart vllm",
+            "TIME: COMMAND",
+            in_form=False,
+            repeated=True,
+        ),
+    ] = ()
     slo_file: Annotated[
         str | None,
         Option(

@@ -288,7 +288,8 @@ class RuleMeasure(NamedTuple):
     @property
     def less_is_better(self) -> bool:
         """True for times and errors, false for throughputs, attainment and goodput."""
-        return self.units is TIME or self.word == ERROR_RATE or self.word in OF_ANSWERS
+        bad = (ERROR_RATE, *OF_ANSWERS, *OF_DISRUPTIONS)
+        return self.units is TIME or self.word in bad
 
 
 def name_token_rate(from_usage: int, from_chunks: int) -> str:
@@ -314,6 +315,10 @@ MISMATCH_RATE: Final = "mismatch_rate"
 BROKEN_TEXT: Final = "broken_text"
 OF_ANSWERS: Final = (LEAKS, MISMATCH_RATE, BROKEN_TEXT)
 """The measures of ``--check-answers``."""
+RECOVERY_TIME: Final = "recovery_time"
+TRUNCATED_SILENTLY: Final = "truncated_silently"
+OF_DISRUPTIONS: Final = (RECOVERY_TIME, TRUNCATED_SILENTLY)
+"""The measures of ``--disrupt``."""
 SCHEMA_VALID: Final = "schema_valid_rate"
 """The share of the successful answers with a schema that fit it."""
 THROUGHPUTS: Final = (
@@ -368,10 +373,15 @@ MEASURES: Final = (
             "ties do not count"),
     RuleMeasure(BROKEN_TEXT, BROKEN_TEXT, SHARE, spoken="share of broken answers",
         against="broken", means="share of the searched answers whose text is broken"),
+    RuleMeasure(RECOVERY_TIME, RECOVERY_TIME, TIME, spoken="recovery time",
+        means="longest time until failures and TTFT p95 are back in their former range"),
+    RuleMeasure(TRUNCATED_SILENTLY, TRUNCATED_SILENTLY, COUNT,
+        spoken="number of silently truncated answers",
+        means="answers that ended early without an error"),
 )  # fmt: skip
 OF_SCHEDULE: Final = ("delivered", "completed")
 """The measures of an open loop's schedule."""
-OF_RUN: Final = (*OF_SCHEDULE, *OF_ANSWERS)
+OF_RUN: Final = (*OF_SCHEDULE, *OF_ANSWERS, *OF_DISRUPTIONS)
 """The measures of a run or a stage as a whole: no request has one, and no selector chooses."""
 OF_OUTPUT_TOKENS: Final = (
     "itl", "output_tokens_per_s", "output_tokens_per_s_per_user", "total_tokens_per_s",

@@ -15,6 +15,7 @@ of a goodput.
     ttft p95 within 5% of reports/base                      no worse than that run's by more than 5 % of it (or 20ms)
     error_rate within 1pp of "reports/last night"           of shares in percentage points
     leaks == 0                                              a count, with --check-answers
+    recovery_time < 30s                                     one time of the run, with --disrupt
 
 ``warn:`` is reported and never decides; ``abort:`` decides like any other, and may end the run as
 soon as it is broken.
@@ -40,6 +41,7 @@ from .metric_definitions import (
     GIVEN,
     MEASURES,
     OF_ANSWERS,
+    OF_DISRUPTIONS,
     OF_RUN,
     OF_SCHEDULE,
     POOLED,
@@ -354,7 +356,10 @@ def _rule(text: str) -> Rule:
         raise_selector_error(f"{measure.word} describes the whole schedule: leave out the braces")
     if measure.word in OF_ANSWERS and any(key not in STAGES for key, _ in where):
         raise_selector_error(f"{measure.word} describes all answers: leave out the braces")
-    if measure.word in OF_ANSWERS and _WITHIN.search(rest) is not None:
+    if measure.word in OF_DISRUPTIONS and where:
+        raise_selector_error(f"{measure.word} describes the whole run: leave out the braces")
+    counted_once = (*OF_ANSWERS, *OF_DISRUPTIONS)
+    if measure.word in counted_once and _WITHIN.search(rest) is not None:
         raise_selector_error(f"{measure.word} is compared with no other run: give its limit")
     if (within := _WITHIN.search(rest)) is not None:
         stat = rest[: within.start()].strip()

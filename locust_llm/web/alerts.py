@@ -215,9 +215,9 @@ class LiveMark(msgspec.Struct, frozen=True, array_like=True):
     """Seconds since the start of the run."""
     text: str
     kind: str = "phase"
-    """``phase``, ``gate``, ``users``, ``rate`` or ``trouble``."""
+    """``phase``, ``gate``, ``users``, ``rate``, ``disruption`` or ``trouble``."""
     sentence: str = ""
-    """``users went from 24 to 40``. Empty: nothing was changed by hand."""
+    """``users went from 24 to 40``. Empty: nothing was changed."""
 
 
 def find_change_before(changes: Sequence[LiveMark], at: float) -> LiveMark | None:

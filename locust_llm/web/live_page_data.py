@@ -19,6 +19,7 @@ from locust_llm.controller.stage_runner import StageRunner
 from locust_llm.records.breakdown_labels import LATE, NAMES, PROXY, USER, name_latency_part
 from locust_llm.records.chart_mark_names import (
     MAX_CHANGE_MARKS,
+    name_disruption,
     name_gate_change,
     name_rate_change,
     name_stage_start,
@@ -112,6 +113,7 @@ class RunView:
         self._rules: dict[str, Rule] = {}
         """The rules of the run by their text."""
         self._marked_losses = 0
+        self._marked_disruptions = 0
         """The lost workers that have their mark."""
         self._stages: list[Json] = []
         """The table of the stages."""
@@ -151,6 +153,7 @@ class RunView:
         self._stages, self._answers = [], []
         self._has_leak_mark = False
         self._marked_losses = 0
+        self._marked_disruptions = 0
         self._rules = {str(rule): rule for rule in asked.rules.readable}
         self._begin_board(control)
         self._replicas = []
@@ -278,6 +281,11 @@ class RunView:
         for loss in control.losses.lost_workers[self._marked_losses :]:
             self._marked_losses += 1
             live.mark_at(loss.at - live.started_at, f"worker {loss.number} lost", "trouble")
+        for disruption in control.store.disruptions[self._marked_disruptions :]:
+            self._marked_disruptions += 1
+            name = name_disruption(self._marked_disruptions)
+            at = disruption.began_at - live.started_at
+            live.mark_at(at, name, "disruption", f"{name} began")
         tally = control.store.answer_tally
         if tally is not None and tally.first_leak_s is not None and not self._has_leak_mark:
             self._has_leak_mark = True

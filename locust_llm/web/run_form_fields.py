@@ -11,7 +11,13 @@ from msgspec.structs import replace
 
 from locust_llm.locust_adapter.command_line_parser import read_given_rules
 from locust_llm.settings.option_declaration import Option, format_option_default
-from locust_llm.slo.metric_definitions import GIVEN, MEASURES, OF_ANSWERS, RuleMeasure
+from locust_llm.slo.metric_definitions import (
+    GIVEN,
+    MEASURES,
+    OF_ANSWERS,
+    OF_DISRUPTIONS,
+    RuleMeasure,
+)
 from locust_llm.text.format import capitalise_sentence
 from locust_llm.text.numbers import format_quoted_number
 
@@ -230,8 +236,8 @@ def build_form_groups(
 
 def list_rule_metrics() -> list[RuleMetric]:
     """The metrics that a row can hold. Those with conditions, and those of answers, are written as
-    text."""
-    as_text = (*GIVEN, *OF_ANSWERS)
+    text. No form has disruptions."""
+    as_text = (*GIVEN, *OF_ANSWERS, *OF_DISRUPTIONS)
     return [_describe_metric(measure) for measure in MEASURES if measure.word not in as_text]
 
 

@@ -10,6 +10,7 @@ import pytest
 from locust_llm.access.operator_command import (
     CommandFailed,
     OperatorCommand,
+    find_environment_keys,
     find_marked_processes,
     remove_keys,
     show_command,
@@ -37,6 +38,12 @@ def test_it_gets_no_key_from_the_environment() -> None:
     )  # fmt: skip
     names = {line.partition("=")[0] for line in command.run(10.0).printed.splitlines()}
     assert names - {"PWD", "_", "SHLVL"} == {"PATH", "SSH_AUTH_SOCK", "HOME", "LOCUST_LLM_COMMAND"}
+
+
+def test_the_folder_of_the_shell_is_no_password() -> None:
+    folder = {"PWD": "/tmp/tests", "OLDPWD": "/tmp/tests"}
+    assert find_environment_keys(folder) == set()
+    assert remove_keys(folder, []) == folder
 
 
 def test_a_value_that_holds_a_key_of_another_variable_is_removed() -> None:

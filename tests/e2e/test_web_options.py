@@ -55,7 +55,7 @@ ATTACKS: Final = (
     {"csv_prefix": "victim"},
     {"processes": "50"},
     {"exit_code_on_error": "0"}, {"insecure": "true"}, {"my_secret": "mine"},
-    {"api_key_command": "touch victim2"},
+    {"api_key_command": "touch victim2"}, {"disrupt": "at 0s: touch victim2"},
     {"HTML_FILE": "victim"}, {"html-file": "victim"}, {"user_classes": "Eve"},
     {"shape_class": "Eve"}, {"logfile": "victim"},
 )  # fmt: skip

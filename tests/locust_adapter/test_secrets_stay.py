@@ -54,6 +54,7 @@ def test_the_message_that_starts_users_has_no_secret_and_the_options_keep_theirs
         "ca_cert",
         "candidate_set",
         "tenant_header",
+        "disrupt",
         "my_password",
     }
     assert FLAG.encode() not in sent.serialize()

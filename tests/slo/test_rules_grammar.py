@@ -15,6 +15,7 @@ from locust_llm.slo.metric_definitions import (
     GIVEN,
     MEASURES,
     OF_ANSWERS,
+    OF_DISRUPTIONS,
     OF_RUN,
     POOLED,
     RATE,
@@ -233,8 +234,10 @@ def rules(draw: st.DrawFn) -> Rule:
         )
     )  # fmt: skip
     stat, base = draw(stats) if measure.metric else "", draw(st.one_of(st.just(""), names))
-    if measure.word in OF_ANSWERS:
+    if measure.word in (*OF_ANSWERS, *OF_DISRUPTIONS):
         base = ""
+    if measure.word in OF_DISRUPTIONS:
+        where = {}
     operators = ["<", "<=", ">", ">=", *(["=="] if measure.units is COUNT else [])]
     if base:
         unit = draw(

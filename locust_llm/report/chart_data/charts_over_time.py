@@ -11,6 +11,7 @@ import pandas as pd
 
 from locust_llm.records.chart_mark_names import (
     MAX_CHANGE_MARKS,
+    name_disruption,
     name_gate_change,
     name_rate_change,
     name_stage_start,
@@ -146,6 +147,9 @@ def _marks(run: Run, time: TimeAxis, requests: pd.DataFrame) -> Iterator[PlotMar
     if not run.stages:
         yield from _limit_marks(run.limits, time)
         yield from _user_marks(run, time)
+        if len(run.disruptions) <= MAX_CHANGE_MARKS:
+            for number, disruption in enumerate(run.disruptions, 1):
+                yield PlotMark(name_disruption(number), x=disruption.began_at - time.origin)
         for change in run.rates:
             yield PlotMark(name_rate_change(change.per_s), x=change.at - time.origin)
 

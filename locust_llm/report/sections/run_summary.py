@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from locust_llm.report.answer_results import AnswersUnderLoad
+from locust_llm.report.disruption_results import DisruptionEffects
 from locust_llm.report.open_loop_delivery import Delivery
 from locust_llm.report.other_load import OtherLoad
 from locust_llm.report.outages import Outage
@@ -89,6 +90,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The first broken lines, with their reasons."""
     answers: AnswersUnderLoad | None = None
     """What the checks of answers found. None: answers were not checked."""
+    disruptions: DisruptionEffects | None = None
+    """None: the run has no disruptions."""
     prefix_cache: PrefixCache | None = None
     speculation: tuple[Speculation, ...] = ()
     waterfall: LatencyAttribution | None = None

@@ -10,6 +10,7 @@ from locust_llm.records.server_metrics_history import EngineHistory
 from locust_llm.report.answer_results import AnswersUnderLoad
 from locust_llm.report.chart_data.plot_data import Plot
 from locust_llm.report.chart_data.timeline import Timeline
+from locust_llm.report.disruption_results import DisruptionEffects
 from locust_llm.report.document_blocks import Block
 from locust_llm.report.load_records import RequestColumns
 from locust_llm.report.slo_evidence.inexact_values import NONE_INEXACT, InexactValues
@@ -29,6 +30,8 @@ class ReportMaterial(NamedTuple):
     """What the checks of answers found, as the rules use it too."""
     inexact: InexactValues = NONE_INEXACT
     """Which values the load generator may have too wrong."""
+    disruptions: DisruptionEffects | None = None
+    """What the commands of ``--disrupt`` did. None: there were none."""
 
 
 class ReportSection(NamedTuple, Generic[Finding]):

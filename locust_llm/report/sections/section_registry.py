@@ -4,6 +4,7 @@ a file in this folder and a line here."""
 from typing import Final
 
 from .answers_under_load import ANSWERS_UNDER_LOAD
+from .disruptions import DISRUPTION_SECTION
 from .prefill_limit_comparison import BEST_LIMIT
 from .section import AnySection
 from .session_tables import SESSIONS
@@ -12,6 +13,7 @@ from .tenant_fairness import TENANTS
 REPORT_SECTIONS: Final[tuple[AnySection, ...]] = (
     BEST_LIMIT,
     ANSWERS_UNDER_LOAD,
+    DISRUPTION_SECTION,
     SESSIONS,
     TENANTS,
 )

@@ -14,6 +14,7 @@ from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
 from locust_llm.report.answer_results import AnswersUnderLoad
 from locust_llm.report.array_types import Floats
+from locust_llm.report.disruption_results import DisruptionEffects
 from locust_llm.report.inter_token_gaps import GapCounts, merge_gap_counts
 from locust_llm.report.load_records import earliest_chunks_us
 from locust_llm.report.measurement_window import RateWindow
@@ -27,6 +28,7 @@ from locust_llm.slo.metric_definitions import (
     BY_WORD,
     LATE,
     OF_ANSWERS,
+    OF_DISRUPTIONS,
     OF_SCHEDULE,
     POOLED,
     RATE,
@@ -59,6 +61,7 @@ from .censoring import (
     value_of_failure,
 )
 from .confidence_intervals import MIN_VALUES, SHORT, ConfidenceInterval, ShareEvidence
+from .disruption_rule_values import observe_disruptions
 from .long_run_error import weigh_shapes
 from .observed_value import ObservedValue as ObservedValue
 
@@ -105,6 +108,8 @@ class Evaluation(NamedTuple):
     outages: tuple[Outage, ...] = ()
     answers: AnswersUnderLoad | None = None
     """What the checks of answers found. None: there were none."""
+    disruptions: DisruptionEffects | None = None
+    """What the commands of ``--disrupt`` did. None: there were none."""
     settled: RateWindow | None = None
     """``time`` without the start and the end of the load. None: they are not in it, or too little
     is left without them."""
@@ -115,6 +120,8 @@ def compute_rule_value(rule: Rule, seen: Evaluation) -> ObservedValue:
     measure = BY_WORD[rule.metric]
     if rule.metric in OF_ANSWERS:
         return observe_answers(rule.metric, seen.answers)
+    if rule.metric in OF_DISRUPTIONS:
+        return observe_disruptions(rule.metric, seen.disruptions)
     if rule.metric in OF_SCHEDULE:
         if (d := seen.delivery) is None:
             return ObservedValue(None, note=NO_SCHEDULE.format(rule.metric))

@@ -1,0 +1,48 @@
+"""Disruption rule values: what a rule on disruptions is about (``recovery_time``,
+``truncated_silently``)."""
+
+import math
+
+from locust_llm.report.disruption_results import DisruptionEffect, DisruptionEffects
+from locust_llm.slo.metric_definitions import RECOVERY_TIME
+from locust_llm.text.format import format_duration
+
+from .observed_value import ObservedValue
+
+
+def observe_disruptions(word: str, found: DisruptionEffects | None) -> ObservedValue:
+    """The value of a measure of disruptions; where there is none, its note says why. A command that
+    failed may have disrupted nothing, so no rule passes by it."""
+    if found is None:
+        return ObservedValue(None, note="no command of --disrupt was run")
+    for effect in found.effects:
+        if effect.status != 0:
+            return ObservedValue(None, note=explain_failed_command(effect))
+    if word == RECOVERY_TIME:
+        return _observe_recovery(found)
+    return ObservedValue(float(found.truncated_silently), None, found.concerned)
+
+
+def explain_failed_command(effect: DisruptionEffect) -> str:
+    """``the command of disruption 1 ended with status 1: No such process``"""
+    ended = "was killed" if effect.status is None else f"ended with status {effect.status}"
+    why = f": {effect.why}" if effect.why else ""
+    return f"the command of disruption {effect.number} {ended}{why}"
+
+
+def _observe_recovery(found: DisruptionEffects) -> ObservedValue:
+    """The longest one. A recovery that was not seen took longer than the time after its
+    disruption, where the time before shows what the server was like."""
+    known = [effect.recovery_s for effect in found.effects if effect.recovery_s is not None]
+    open_ = [effect for effect in found.effects if effect.recovery_s is None]
+    longest_s = max(known, default=0.0)
+    requests = found.concerned
+    if not open_:
+        return ObservedValue(longest_s, None, requests)
+    if any(effect.ttft_p95_before_s is None for effect in open_):
+        return ObservedValue(None, note=open_[0].unknown)
+    latest = max(open_, key=lambda effect: effect.watched_s)
+    least_s = max(longest_s, latest.watched_s)
+    after = format_duration(latest.watched_s)
+    note = f"disruption {latest.number} was not over {after} after its start"
+    return ObservedValue(least_s, None, requests, note=note, worst=math.inf)
