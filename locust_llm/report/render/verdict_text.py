@@ -26,7 +26,7 @@ from locust_llm.report.sections.sweep.knee import SLO, list_dead_stages
 from locust_llm.report.summary_rows import LoadLevel, SweepSummary
 from locust_llm.settings.sweep_option import AXES, PREFILL
 from locust_llm.slo.capacity_search import format_load
-from locust_llm.slo.load_generator_health import INVALID
+from locust_llm.slo.load_generator_health import INVALID, UNCERTIFIED
 from locust_llm.slo.metric_definitions import BY_WORD, ITL, LATENCY, TTFT
 from locust_llm.slo.rule_name import (
     format_rule_limit,
@@ -96,7 +96,9 @@ def make_verdict(summary: Summary, run: Run) -> Verdict:
     if delivery is not None and delivery.overload is not None:
         return Verdict("Overloaded:", _describe_late_answers(delivery), "loud")
     if summary.client is not None and summary.client.level == INVALID and not summary.slo_status:
-        return Verdict("Do not use:", "the load generator was too inaccurate.", "loud")
+        unknown = UNCERTIFIED in summary.client.signals
+        why = "'s own error was not measured" if unknown else " was too inaccurate"
+        return Verdict("Do not use:", f"the load generator{why}.", "loud")
     if why := _describe_gathered_chunks(run):
         return Verdict("Do not use:", why, "loud")
     if summary.slo_status:

@@ -33,7 +33,7 @@ from locust_llm.report.summary_rows import (
     SweepSummary,
 )
 from locust_llm.report.users_and_limit_over_time import describe_users, format_limit_range
-from locust_llm.slo.load_generator_health import INVALID, list_fine_metrics
+from locust_llm.slo.load_generator_health import INVALID, UNCERTIFIED, list_fine_metrics
 from locust_llm.slo.metric_definitions import BY_WORD, ITL, LATENCY, RATE, TIME, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.rules import EQUALS, FAIL, PASS, Rule, SloResult
 from locust_llm.text.format import (
@@ -58,6 +58,7 @@ OPEN: Final = f"{INCONCLUSIVE}: "
 """A knee that no stage may find has a text that begins so."""
 TOO_INEXACT: Final = "The load generator was too inaccurate to measure this server"
 PARTLY_INEXACT: Final = "The load generator was too inaccurate for some of these metrics"
+NOT_CHECKED: Final = "The load generator's own error was not measured"
 """The warning where the main values are fine."""
 BUFFERED_STREAMS: Final = (
     "The streams were buffered on the way, so these metrics describe the buffer"
@@ -97,10 +98,9 @@ def make_headline(summary: Summary, run: Run) -> str:
     elif summary.limits is not None:
         found = [summary.limits.answer.removesuffix("."), *_rules(summary, run)]
         if summary.client is not None and summary.client.level == INVALID:
-            fine = list_fine_metrics(summary.figure_errors)
             answer, *others = found
             answer = f"{answer[:1].lower()}{answer[1:]}"
-            found = [PARTLY_INEXACT if fine else TOO_INEXACT, answer, *others]
+            found = [_describe_inexactness(summary), answer, *others]
     elif summary.sweep is not None and summary.swept:
         found = [_stages(summary.sweep)]
         if verdicts := describe_client_verdicts(summary.sweep):
@@ -111,6 +111,13 @@ def make_headline(summary: Summary, run: Run) -> str:
     else:
         found = list(_load_test(summary, run))
     return "; ".join((*found, *filter(None, [format_broken_rules(summary.validity)])))
+
+
+def _describe_inexactness(summary: Summary) -> str:
+    """Why an INVALID client verdict forbids to use the values."""
+    if summary.client is not None and UNCERTIFIED in summary.client.signals:
+        return NOT_CHECKED
+    return PARTLY_INEXACT if list_fine_metrics(summary.figure_errors) else TOO_INEXACT
 
 
 def _load_test(summary: Summary, run: Run) -> Iterator[str]:
@@ -150,8 +157,7 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
     if not rules and ((trouble and conditions.cut) or has_lost_many(conditions)):
         load = f"{load}{', ' * bool(load)}of the {conditions.succeeded:,} completed requests"
     if invalid or run.stream_was_buffered or run.gathered_by_unknown:
-        why = PARTLY_INEXACT if list_fine_metrics(summary.figure_errors) else TOO_INEXACT
-        why = why if invalid else GATHERED_CHUNKS
+        why = _describe_inexactness(summary) if invalid else GATHERED_CHUNKS
         why = BUFFERED_STREAMS if run.stream_was_buffered else why
         why = f"{why[0].lower()}{why[1:]}" if trouble else why
         if same := ALL_THE_SAME.get(summary.slo_status or "", ""):

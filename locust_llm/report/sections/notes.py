@@ -35,6 +35,7 @@ from locust_llm.slo.load_generator_health import (
     LATE_SEND,
     OK,
     STANDSTILL,
+    UNCERTIFIED,
     advise_on_processes,
     list_fine_metrics,
 )
@@ -250,7 +251,8 @@ def format_verdict_line(summary: Summary, run: Run) -> str | None:
         advice = _for_locustfile(summary.client.advice, run)
         return f"CLIENT {summary.client.level}: {reasons}. {advice}"
     fine = ", ".join(list_fine_metrics(summary.figure_errors))
-    if summary.examination is not None:  # its values are other ones
+    # of an experiment the values are other ones; without a check nothing is known to be fine
+    if summary.examination is not None or UNCERTIFIED in summary.client.signals:
         fine = ""
     if summary.client.level == INVALID:
         effect = f"do not use these metrics{f', except {fine}' if fine else ''}"

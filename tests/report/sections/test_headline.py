@@ -6,7 +6,8 @@ from support.records import a_run, answered, failed, mixed
 
 from locust_llm.records.answer_checks import AnswerChecks
 from locust_llm.records.record import Record
-from locust_llm.records.run_facts import OpenLoopSchedule, Run
+from locust_llm.records.run_facts import OpenLoopSchedule, ProcessHealth, Run
+from locust_llm.records.timing_accuracy import MeasurementAccuracy
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.render.verdict_text import make_verdict
 from locust_llm.report.sections.headline import make_headline
@@ -64,6 +65,26 @@ def spread(count: int) -> list[Record]:
 def test_of_a_load_test(settings: dict[str, object], expected: str) -> None:
     """199 arrivals in 100 s are 1.99/s."""
     assert said(*spread(199), **settings) == expected
+
+
+@pytest.mark.parametrize("rules", [(), ("ttft p50 < 3s",)])
+def test_an_error_that_nobody_measured_is_not_called_large(rules: tuple[str, ...]) -> None:
+    """--selftest require needs a check, and the run was too short for one."""
+    missing = MeasurementAccuracy(missing="the run is shorter than 5 s")
+    health = ProcessHealth(worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, certificate=missing)
+    run = replace(a_run(slo=rules, selftest="require"), health=(health,))
+    summary = summarise_run(collect_columns(spread(199)), run)
+    assert make_headline(summary, run).startswith(
+        "The load generator's own error was not measured; "
+    )
+    line = format_verdict_line(summary, run)
+    assert line is not None
+    assert line.startswith(
+        "CLIENT INVALID: do not use these metrics. No measurement accuracy check"
+    )
+    verdict = make_verdict(summary, run)
+    unchecked = "Do not use: the load generator's own error was not measured."
+    assert rules or f"{verdict.word} {verdict.text}" == unchecked
 
 
 @pytest.mark.parametrize(
