@@ -5,7 +5,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, ClassVar
 
-from locust import HttpUser, constant_pacing
+from locust import HttpUser
 from locust.env import Environment
 from locust.exception import StopUser
 from locust.user.task import LOCUST_STATE_RUNNING, LOCUST_STATE_WAITING
@@ -25,6 +25,7 @@ from locust_llm.worker.send_permits import Permit
 from locust_llm.worker.send_request import SenderPool
 from locust_llm.worker.session_api import Session
 from locust_llm.worker.session_turns import SessionTree
+from locust_llm.worker.user_turnaround import is_paced_wait
 from locust_llm.worker.worker_context import WorkerContext, get_worker_context
 from locust_llm.workload.conversation import Conversation
 from locust_llm.workload.dataset_formats import DatasetSession
@@ -274,8 +275,7 @@ class LLMUser(HttpUser):
         if asked is None:  # the waits of its task sets
             return
         turnaround = self._branches.main.turnaround
-        # constant_throughput is a constant_pacing
-        is_paced = getattr(asked, "__qualname__", "").startswith(f"{constant_pacing.__name__}.")
+        is_paced = is_paced_wait(asked)
 
         def ask_wait() -> float:
             seconds = asked()

@@ -9,6 +9,11 @@ from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
 
 
+def is_paced_wait(wait_time: Callable[[], float]) -> bool:
+    """Whether it is Locust's ``constant_pacing``, or ``constant_throughput``, which calls that."""
+    return getattr(wait_time, "__qualname__", "").startswith("constant_pacing.")
+
+
 class UserTurnaround:
     """Of one sender. Pauses are: code between its requests, the wait time of Locust, the delay of a
     turn. A wait of Locust that lasts longer than it was asked for is no pause by the excess. A paced

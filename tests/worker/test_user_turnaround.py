@@ -1,10 +1,12 @@
 """User turnaround: what of the time between two requests of a user was asked for, by a clock that
 is set by hand."""
 
+import pytest
+from support import unpatched_locust  # noqa: F401  before the rest
 from support.records import answered, failed
 
 from locust_llm.client.request_bytes import PreviousAnswer
-from locust_llm.worker.user_turnaround import UserTurnaround
+from locust_llm.worker.user_turnaround import UserTurnaround, is_paced_wait
 
 
 class Clock:
@@ -44,6 +46,25 @@ def test_a_wait_that_lasts_too_long_is_a_pause_as_long_as_it_was_asked_for() -> 
     clock.now = 14.25
     turnaround.enter()
     assert turnaround.before("profiling") == PreviousAnswer(10.0, 0.25 + 1.0 + 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "is_paced"),
+    [
+        ("constant_pacing", (2,), True),
+        ("constant_throughput", (0.5,), True),
+        ("constant", (2,), False),
+        ("between", (1, 2), False),
+    ],
+)
+def test_locusts_paced_waits_are_known(
+    name: str, values: tuple[float, ...], is_paced: bool
+) -> None:
+    import locust  # not before unpatched_locust
+
+    user = type("Reader", (), {"wait_time": getattr(locust, name)(*values)})()
+    assert is_paced_wait(user.wait_time) == is_paced
+    assert not is_paced_wait(lambda: 2.0)
 
 
 def test_a_paced_wait_makes_up_for_what_came_late_before_it() -> None:
