@@ -359,10 +359,11 @@ class PhaseRunner:
     def _time_is_up(self) -> None:
         if self._shutdown.begun:
             return
+        time_up = f"{ENDED[TIME_UP]} after {self._settings.longest_s:g} s"
         if self.stages is not None:
-            self.stages.end = (
-                self.stages.end or f"{ENDED[TIME_UP]} after {self._settings.longest_s:g} s"
-            )
+            self.stages.end = self.stages.end or time_up
+        if self.limit_sweep is not None:
+            self.limit_sweep.end = self.limit_sweep.end or time_up
         logger.info(f"Time limit reached after {self._settings.longest_s:g} s")
         self._shutdown.begin()
 

@@ -790,7 +790,9 @@ def _judge_searched(rule: Rule, sweep: SweepSummary) -> SloResult | None:
     # a figure whose own interval crosses the limit would contradict what all stages show together
     passing = [level for level in within if level_status(level) == PASS]
     unbroken = [level for level in within if level_status(level) != FAIL]
-    at = (passing or unbroken or shown[:1])[-1]
+    of_lowest = [level for level in shown if level.value == shown[0].value]
+    telling = max(of_lowest, key=lambda level: (level_status(level) == FAIL, level.succeeded))
+    at = (passing or unbroken or [telling])[-1]
     result = _result(at, rule)
     assert result is not None
     status, reason = INCONCLUSIVE, f"capacity {found.format_interval(sweep.unit)}"

@@ -52,6 +52,8 @@ OTHERS_TIMEOUT_S: Final = 10.0
 """The time-out of a one-token request to another endpoint."""
 DRAWS: Final = 1_000
 """So many lengths are drawn for the share of too long requests."""
+WHOLE_PERCENT: Final = 0.01
+"""A smaller share is written with a decimal."""
 BUSY: Final = (429, 503)
 PAGE_CHARS: Final = 80
 """The characters of a web page in a line."""
@@ -330,20 +332,23 @@ def explain_too_long_prompts(
         which = "first requests of a session" if settings.user_context_prompt_length else "requests"
         yield (
             False,
-            f"{_of_scenario(settings)}{fail:.0%} of the {which} are longer than {limit} and will "
+            f"{_of_scenario(settings)}{_format_share(fail)} of the {which} are longer than {limit} and will "
             "fail",
         )
     elif tight:
         yield (
             False,
             (
-                f"{tight:.0%} of the requests come within {TEMPLATE_TOKENS} tokens of {limit}. The "
+                f"{_format_share(tight)} of the requests come within {TEMPLATE_TOKENS} tokens of {limit}. The "
                 "chat template adds tokens that are not counted here, often 10 to 40, so these "
                 "requests may fail"
             ),
         )
     elif end:
-        yield False, f"{end:.0%} of the outputs reach the end of {limit} and will be shorter"
+        yield (
+            False,
+            f"{_format_share(end)} of the outputs reach the end of {limit} and will be shorter",
+        )
     elif (turns := settings.session_turns_mean) > 1 and _grown(settings, turns) > context.tokens:
         yield (
             False,
@@ -445,6 +450,11 @@ def _drawn(settings: Settings, first: bool = True) -> Iterator[tuple[int, int]]:
 
 def _share(which: Iterator[bool]) -> float:
     return sum(which) / DRAWS
+
+
+def _format_share(share: float) -> str:
+    """Without decimals, but one draw of a thousand is not 0%."""
+    return f"{share:.{0 if share >= WHOLE_PERCENT else 1}%}"
 
 
 def _mean(lengths: Sequence[int]) -> str:

@@ -214,6 +214,16 @@ def list_fine_metrics(figures: Iterable[FigureError]) -> list[str]:
     return [name for name, word in NAMES.items() if levels.get(word) == {OK}]
 
 
+def list_unusable_metrics(figures: Iterable[FigureError]) -> list[str]:
+    """The labels of the metrics with a value that is too wrong to use."""
+    labels = [
+        figure.label.removesuffix(f" {figure.stat}")
+        for figure in figures
+        if figure.judged and figure.level == INVALID
+    ]
+    return list(dict.fromkeys(labels))
+
+
 def highest_known_percent(count: int) -> float:
     """Where to look for the p99 of so many values, from 0 to 100. Below ``FEW`` it is the second
     largest."""

@@ -15,7 +15,12 @@ from support.command_line import parse
 
 from locust_llm.locust_adapter.command_line_parser import build_settings, check_options
 from locust_llm.locust_adapter.scenario_defaults import check_scenario_values
-from locust_llm.server.refusals import ContextLength, advise_on_error, explain_too_long_prompts
+from locust_llm.server.refusals import (
+    ContextLength,
+    advise_on_error,
+    explain_too_long_prompts,
+    list_lengths,
+)
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.run_refusal import RunRefused
 from locust_llm.settings.scenario_file import list_scenario_names, read_scenario
@@ -312,6 +317,10 @@ def test_a_scenario_that_the_model_has_no_room_for_is_refused_by_name() -> None:
     assert not refuses
     assert 13 <= int(share[0]) <= 19  # 16 of any number, here of 1,000 draws
     assert share[2].startswith(" of the first requests of a session are longer")
+    rare = max(prompt + answer for prompt, answer in list_lengths(asked("--scenario", "reasoning")))
+    ((refuses, line),) = fits(rare - 1, "reasoning")  # the longest of 1,000 draws does not fit
+    assert not refuses
+    assert line.startswith("--scenario reasoning: 0.1% of the ")
     ((refuses, line),) = fits(40_000, "agentic-coding")  # 6,500 + 21 * 1,500 + 22 * 518
     assert (refuses, line.partition(" beyond")[0]) == (False, "sessions of 22 turns grow")
     assert fits(60_000, "agentic-coding") == []

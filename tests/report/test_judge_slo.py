@@ -269,6 +269,16 @@ def test_a_rate_of_few_requests_decides_clear_cases(rule: str, count: int, statu
     assert found.high == pytest.approx(found.observed * math.exp(4 / count**0.5))
 
 
+def test_few_requests_name_the_number_that_an_interval_takes() -> None:
+    """p99 has both ends from 368 requests on, p95 from 72, a mean may have them from 8 on."""
+    found = {
+        stat: judged(f"ttft {stat} < 2.5ms", steps(3)).reason for stat in ("p99", "p95", "avg")
+    }
+    assert "an interval of p99 needs 368 requests, there are 3" in found["p99"]
+    assert "an interval of p95 needs 72 requests, there are 3" in found["p95"]
+    assert "its interval takes 8 requests, there are 3" in found["avg"]
+
+
 def twenty_users(seconds: float = 30.0, **other: object) -> list[Record]:
     """Each sends again when its answer is there, 0.8 s later; they start over 0.76 s. So a request
     is sent and one ends each 0.04 s, but for the first and the last 0.8 s."""

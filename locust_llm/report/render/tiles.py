@@ -199,7 +199,7 @@ def _sweep_tiles(sweep: SweepSummary) -> Iterator[tuple[str, str, str]]:
 
 def _limit_tiles(limits: LimitComparison) -> Iterator[tuple[str, str, str]]:
     """The limit to use, and how much worse it is without one."""
-    advice = str(limits.best) if limits.advises else "none advised"
+    advice = str(limits.best) if limits.advises else "no limit advised"
     yield "Prefill limit", advice, f"by {WORDS[limits.objective].label}"
     for row in limits.rows:
         if row.limit is None and row.regret is not None and row.regret_high is not None:

@@ -192,8 +192,10 @@ def _answer_sweep(sweep: SweepSummary) -> Verdict | None:
     failing = min((level.value for level in judged if level.slo_status == FAIL), default=None)
     if knee.value is None:
         return _answer_without_load(sweep, judged, failing)
-    higher = any(level.value > knee.value for level in judged)
-    fails = "no higher load failed" if higher else "no higher load ran"
+    above = [level for level in judged if level.value > knee.value]
+    fails = "no higher load failed" if above else "no higher load ran"
+    if open_ones := [level.value for level in above if level.slo_status == INCONCLUSIVE]:
+        fails = f"{min(open_ones):g} is {INCONCLUSIVE}"
     beyond = [level for level in judged if _fails_above(level, knee.value)]
     if beyond:
         lowest = min(beyond, key=lambda level: level.value)
@@ -332,15 +334,21 @@ def _describe_warning_rules(results: Sequence[SloResult]) -> str:
 
 
 def _describe_open(open_ones: Sequence[SloResult], rules: Mapping[str, Rule]) -> str:
-    """``2 rules open; TTFT p95 needs about 8 s more.``: of the first rule that has a time, its
-    own."""
-    first = next((result for result in open_ones if result.longer_s), open_ones[0])
+    """``2 rules open; run about 2 min longer.``: the time that may decide all of them. Where some
+    have no time: ``2 rules open; TTFT p95 alone needs about 8 s more.``"""
+    timed = [result for result in open_ones if result.longer_s]
+    if len(timed) > 1:
+        longest = format_duration_rounded_up(max(result.longer_s or 0.0 for result in timed))
+        some = "" if len(timed) == len(open_ones) else f" for {len(timed)} of them"
+        return f"{len(open_ones)} rules open; run about {longest} longer{some}."
+    first = timed[0] if timed else open_ones[0]
     rule = rules.get(first.rule)
     named = rule is None or rule.where or rule.base
     name = _name_rule(first, rule) if named or rule is None else format_rule_subject(rule)
     text = f"{name} {LIKELY.get(first.likely, 'is open')}"
     if first.longer_s:
-        text = f"{name} needs about {format_duration_rounded_up(first.longer_s)} more"
+        alone = " alone" if len(open_ones) > 1 else ""
+        text = f"{name}{alone} needs about {format_duration_rounded_up(first.longer_s)} more"
     count = f"{len(open_ones)} rules open; " if len(open_ones) > 1 else ""
     is_short = len(f"{count}{text}".split()) <= MAX_WORDS - 2
     return f"{count if is_short else ''}{text}."

@@ -33,7 +33,12 @@ from locust_llm.report.summary_rows import (
     SweepSummary,
 )
 from locust_llm.report.users_and_limit_over_time import describe_users, format_limit_range
-from locust_llm.slo.load_generator_health import INVALID, UNCERTIFIED, list_fine_metrics
+from locust_llm.slo.load_generator_health import (
+    INVALID,
+    UNCERTIFIED,
+    list_fine_metrics,
+    list_unusable_metrics,
+)
 from locust_llm.slo.metric_definitions import BY_WORD, ITL, LATENCY, RATE, TIME, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.rules import EQUALS, FAIL, PASS, Rule, SloResult
 from locust_llm.text.format import (
@@ -57,9 +62,9 @@ STATS: Final = {"avg": "mean", "min": "least", "max": "greatest"}
 OPEN: Final = f"{INCONCLUSIVE}: "
 """A knee that no stage may find has a text that begins so."""
 TOO_INEXACT: Final = "The load generator was too inaccurate to measure this server"
-PARTLY_INEXACT: Final = "The load generator was too inaccurate for some of these metrics"
+INEXACT_FOR: Final = "The load generator was too inaccurate for"
+"""The warning where some of the main values are fine begins so."""
 NOT_CHECKED: Final = "The load generator's own error was not measured"
-"""The warning where the main values are fine."""
 BUFFERED_STREAMS: Final = (
     "The streams were buffered on the way, so these metrics describe the buffer"
 )
@@ -117,7 +122,11 @@ def _describe_inexactness(summary: Summary) -> str:
     """Why an INVALID client verdict forbids to use the values."""
     if summary.client is not None and UNCERTIFIED in summary.client.signals:
         return NOT_CHECKED
-    return PARTLY_INEXACT if list_fine_metrics(summary.figure_errors) else TOO_INEXACT
+    if not list_fine_metrics(summary.figure_errors):
+        return TOO_INEXACT
+    first, *others = list_unusable_metrics(summary.figure_errors) or ["some of these metrics"]
+    more = f" and {format_count(len(others), 'more metric')}" if others else ""
+    return f"{INEXACT_FOR} {first}{more}"
 
 
 def _load_test(summary: Summary, run: Run) -> Iterator[str]:
@@ -147,6 +156,8 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
             "the load is too high or the run too short"
         )
     invalid = summary.client is not None and summary.client.level == INVALID
+    beside = invalid and _leaves_rules_open_by_themselves(summary)
+    invalid = invalid and not beside
     load = (
         ""
         if trouble or (invalid and not _find_changed_load(summary))
@@ -167,10 +178,22 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
             load = f"{load[:1].lower()}{load[1:]}"
     yield f"{load} {first}".strip()
     yield from others
+    if beside:
+        why = _describe_inexactness(summary)
+        yield f"{why[0].lower()}{why[1:]}"
     if summary.outages:
         yield f"{describe_outages(summary.outages)}, and rates include that time"
     if conditions.failed:
         yield f"{conditions.failed:,} of {conditions.succeeded + conditions.failed:,} requests failed"
+
+
+def _leaves_rules_open_by_themselves(summary: Summary) -> bool:
+    """Whether rules are open, and none of them because the load generator was inaccurate: it was so
+    for other metrics."""
+    if summary.client is not None and UNCERTIFIED in summary.client.signals:
+        return False
+    is_open = bool(summary.inconclusive) and not any(result.voided for result in summary.slos)
+    return is_open and bool(list_fine_metrics(summary.figure_errors))
 
 
 def _describe_nothing_sent(summary: Summary) -> str:

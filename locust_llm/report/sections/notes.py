@@ -709,8 +709,9 @@ def _clock(summary: Summary) -> Iterator[str]:
             "others: their gaps are not in Inter Chunk Latency, and Longest Stall may be too long."
         )
     elif counts.gaps_left_out:
+        are = "gap is" if counts.gaps_left_out == 1 else "gaps are"
         yield (
-            f"{counts.gaps_left_out} gaps are not in Inter Chunk Latency: a chunk at one end was "
+            f"{counts.gaps_left_out} {are} not in Inter Chunk Latency: a chunk at one end was "
             f"read together with other data ({with_what}), so its timestamp may be late."
         )
     if counts.ttft_upper_bounds:

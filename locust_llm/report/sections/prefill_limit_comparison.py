@@ -191,9 +191,9 @@ def compare_limits(run: Run, records: Iterable[Record]) -> LimitComparison | Non
         return None
     good, _ = define_good_request(run.settings.rules)
     found = LimitBlockRecords(good)
-    for record in records:
-        found.add(record, blocks)
     whole = _drop_unfinished(blocks, run)
+    for record in records:
+        found.add(record, whole)
     limits = list(dict.fromkeys([None, *run.settings.swept_limits]))
     objective = run.settings.chosen_objective
     samples = found.samples(objective, limits, whole)
@@ -228,14 +228,15 @@ def compare_limits(run: Run, records: Iterable[Record]) -> LimitComparison | Non
 def select_limit_requests(seen: Evaluation, limit: Limit) -> Evaluation | None:
     """The part of a run that is of one limit, its rates over the time that counts; None: there is
     none."""
-    spans = [
-        (block.settled_at, block.counted_until)
-        for block in seen.run.limit_blocks
-        if block.round and block.limit == limit
-    ]
+    blocks = [block for block in seen.run.limit_blocks if block.round and block.limit == limit]
+    whole = _drop_unfinished(blocks, seen.run)
+    spans = [(block.settled_at, block.counted_until) for block in whole]
     if not spans:
         return None
     part = seen.main.only(seen.main.requests["arm"] == format_limit(limit))
+    for block in blocks:
+        if block not in whole:
+            part = part.only(part.requests["due_at"] < block.began_at)
     pauses = tuple((before[1], after[0]) for before, after in pairwise(spans))
     window = RateWindow((spans[0][0], spans[-1][1]), pauses)
     return seen._replace(main=part, ended=part, time=window, settled=None)
@@ -409,12 +410,12 @@ def _describe_too_few(
     start = "The prefill limits are not distinguished:"
     if whole < LEAST_ROUNDS:
         missing = f"{LEAST_ROUNDS} rounds at each limit are needed"
-        count = {0: "none was", 1: "1 was"}.get(whole, f"{whole} were")
+        count = {0: "none was", 1: "one was"}.get(whole, f"{whole} were")
         if len({one.rounds for one in regrets if not one.left_out}) == 1:
             missing = f"{missing}, {count} done"
         elif least is not None:
             where = "without a limit" if least.limit is None else f"at limit {least.limit}"
-            missing = f"{missing}, and {where} {count} done"
+            missing = f"{missing}, but only {count} done {where}"
         factor = LEAST_ROUNDS / max(rounds, 1)
     elif OBJECTIVES[objective].percentile is not None and fewest and fewest.values < LEAST_VALUES:
         requests = "requests with short prompts" if objective == SHORT_TTFT else "requests"

@@ -22,7 +22,7 @@ from locust_llm.report.metrics_by_group import estimate_input_lengths
 from locust_llm.report.open_loop_delivery import Delivery
 from locust_llm.report.outages import Outage
 from locust_llm.report.request_selection import RequestSelection, sum_of_known
-from locust_llm.slo.binomial_intervals import Ends
+from locust_llm.slo.binomial_intervals import Ends, count_needed_values
 from locust_llm.slo.load_generator_health import ClientVerdict
 from locust_llm.slo.metric_definitions import (
     BY_WORD,
@@ -294,6 +294,7 @@ def _quantile(rule: Rule, values: Floats, failures: int, looks: int) -> Observed
         confidence_intervals.estimate_percentile_interval(values, percentile, looks=looks),
         len(ordered),
         _landed(rule, value, failures),
+        percentile,
     )
     later = _extrapolate_values(
         rule,
@@ -335,11 +336,17 @@ def _extrapolate(rule: Rule, course: Sequence[float], *others: Sequence[float]) 
     return last + worse * THIRDS * fastest
 
 
-def _with(value: float, interval: ConfidenceInterval, count: int, note: str = "") -> ObservedValue:
+def _with(
+    value: float,
+    interval: ConfidenceInterval,
+    count: int,
+    note: str = "",
+    percentile: float | None = None,
+) -> ObservedValue:
     if interval is confidence_intervals.NONE:
-        return ObservedValue(value, count=count, note=note or _few(count))
+        return ObservedValue(value, count=count, note=note or _few(count, percentile))
     if count < MIN_VALUES and not note:
-        note = _few(count)
+        note = _few(count, percentile)
     low, high = interval.ends  # an interpolated percentile may lie beside its nearest ranks
     ends = (None if low is None else min(low, value)), (None if high is None else max(high, value))
     return ObservedValue(
@@ -536,7 +543,7 @@ def _of_stretches(
         return ObservedValue(value, None, gaps.count)
     counts = np.array([stretch.count for stretch in stretches], np.float64)
     if (counts > 0).sum() < MIN_VALUES:
-        return ObservedValue(value, count=gaps.count, note=_few(requests))
+        return ObservedValue(value, count=gaps.count, note=_few(requests, percentile))
     if percentile is not None and has_too_few_values(gaps.count, percentile):
         some = f"{format_count(gaps.count, 'gap')} of {format_count(requests, 'request')}"
         return ObservedValue(value, count=gaps.count, note=f"{TOO_FEW}: {rule.stat} of {some}")
@@ -698,5 +705,9 @@ def explain_missing_end(found: ObservedValue) -> str:
     )
 
 
-def _few(count: int) -> str:
-    return f"{TOO_FEW}: its interval takes {MIN_VALUES} requests, there are {count}"
+def _few(count: int, percentile: float | None = None) -> str:
+    """A percentile has an interval within the measured values of far more requests than a mean."""
+    if percentile is None:
+        return f"{TOO_FEW}: its interval takes {MIN_VALUES} requests, there are {count}"
+    needed = max(MIN_VALUES, count_needed_values(percentile))
+    return f"{TOO_FEW}: an interval of p{percentile:g} needs {needed:,} requests, there are {count}"

@@ -13,7 +13,7 @@ from locust_llm.report.render.verdict_text import make_verdict
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.notes import format_verdict_line
 from locust_llm.report.summarise_metrics import summarise_run
-from locust_llm.slo.load_generator_health import INVALID, ClientVerdict
+from locust_llm.slo.load_generator_health import INVALID, ClientVerdict, FigureError
 from locust_llm.slo.rules import INCONCLUSIVE, SloResult
 
 
@@ -284,6 +284,35 @@ def test_what_forbids_to_use_the_figures_is_first() -> None:
     assert "The 2 decided rules stand: such an error cannot have changed them" in (
         format_verdict_line(summary, run) or ""
     )
+
+
+def test_open_rules_of_accurate_metrics_are_not_blamed_on_the_load_generator() -> None:
+    """100 ms on average of TTFT is known to 0.1 ms, 10 requests/s to 3: beyond 10%. The rule is
+    open by its interval alone, unless the error reaches its limit."""
+    rule = SloResult(rule="ttft p50 < 3s", status=INCONCLUSIVE, observed=0.1, limit=3.0, unit="s")
+    run = a_run(slo=(rule.rule,))
+    known = FigureError(
+        word="ttft", stat="avg", label="Time to First Token avg", unit="ms", value=100.0, lower=0.1,
+        causes={"timestamps": 0.1},
+    )  # fmt: skip
+    rate = FigureError(
+        word="requests_per_s", label="Request Throughput", unit="/s", value=10.0, higher=3.0,
+        causes={"late users": 3.0},
+    )  # fmt: skip
+    tokens = replace(rate, word="output_tokens_per_s", label="Output Token Throughput")
+    summary = replace(
+        summarise_run(collect_columns(spread(199)), run),
+        client=ClientVerdict(INVALID, ("late users",)),
+        figure_errors=(known, rate, tokens),
+        slos=(rule,),
+        slo_status=INCONCLUSIVE,
+    )
+    why = "he load generator was too inaccurate for Request Throughput and 1 more metric"
+    found = make_headline(summary, run)
+    assert found.startswith("With 2 users p50 of TTFT is 100 ms, limit 3 s; one rule is INCON")
+    assert found.endswith(f"; t{why}")
+    voided = replace(summary, slos=(replace(rule, voided=True),))
+    assert make_headline(voided, run).startswith(f"T{why}; p50 of TTFT is 100 ms")
 
 
 def test_a_buffer_on_the_way_is_not_blamed_on_the_load_generator() -> None:

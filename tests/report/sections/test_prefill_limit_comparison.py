@@ -114,10 +114,40 @@ def test_too_few_rounds() -> None:
     )
 
 
+def test_a_limit_with_fewer_rounds_is_named_behind_them() -> None:
+    regrets = [a_regret(1, (0.0, math.inf), rounds=1), a_regret(2, (0.0, math.inf), rounds=2)]
+    text = describe_answer(regrets, SHORT_TTFT, None, rounds=2, seconds=60.0)
+    assert "3 rounds at each limit are needed, but only one was done at limit 1. " in text
+
+
+def test_a_block_that_the_end_of_the_run_cut_is_in_no_table() -> None:
+    """Limit 1 counts from 2 to 8 s and from 22 to 28 s, of which the run saw 2 s: four of its
+    requests had 100 ms, two of 900 ms are of the cut block. Four in 6 s have 12 tokens."""
+    blocks = [
+        LimitBlock(
+            round=number, limit=limit, began_at=UNIX + at, settled_at=UNIX + at + 2,
+            counted_until=UNIX + at + 8, ended_at=UNIX + at + 10,
+        )
+        for number, limit, at in ((1, 1, 0), (1, None, 10), (2, 1, 20))
+    ]  # fmt: skip
+    settings = a_run(sweep="prefill-concurrency=1", request_rate=1.0)
+    run = replace(settings, limit_blocks=tuple(blocks), stopping_at=UNIX + 24)
+    whole = [answered(100, 5.0, 5.0, sent_at=at) for at in (2.5, 3.5, 4.5, 5.5)]
+    other = [answered(300, 5.0, 5.0, sent_at=at) for at in (12.5, 13.5)]
+    cut = [answered(900, 5.0, 5.0, sent_at=at) for at in (22.5, 23.0)]
+    found = compare_limits(run, [*whole, *other, *cut])
+    assert found is not None
+    (row,) = (row for row in found.rows if row.limit == 1)
+    (length,) = (row for row in found.lengths if row.limit == 1)
+    assert (row.rounds, row.figure) == (1, pytest.approx(0.1))
+    assert (length.requests, length.ttft_from_due_p95_s) == (4, pytest.approx(0.1))
+    assert length.output_tokens_per_s == pytest.approx(4 * 3 / 6)
+
+
 def test_one_round_is_no_several_rounds() -> None:
     regrets = [a_regret(limit, (0.0, math.inf), rounds=1) for limit in (None, 1)]
     text = describe_answer(regrets, SHORT_TTFT, None, rounds=1, seconds=60.0)
-    assert "3 rounds at each limit are needed, 1 was done. " in text
+    assert "3 rounds at each limit are needed, one was done. " in text
     found = LimitComparison(objective=SHORT_TTFT, answer="", rounds=1, block_s=(12.01, 12.04))
     method = describe_method(found)
     assert "The round has a block at each limit, " in method
