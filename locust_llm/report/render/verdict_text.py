@@ -335,20 +335,21 @@ def _describe_warning_rules(results: Sequence[SloResult]) -> str:
 
 def _describe_open(open_ones: Sequence[SloResult], rules: Mapping[str, Rule]) -> str:
     """``2 rules open; run about 2 min longer.``: the time that may decide all of them. Where some
-    have no time: ``2 rules open; TTFT p95 alone needs about 8 s more.``"""
+    have no time: ``1 of 2 open rules needs about 8 s more.``"""
     timed = [result for result in open_ones if result.longer_s]
-    if len(timed) > 1:
+    if timed and len(open_ones) > 1:
         longest = format_duration_rounded_up(max(result.longer_s or 0.0 for result in timed))
-        some = "" if len(timed) == len(open_ones) else f" for {len(timed)} of them"
-        return f"{len(open_ones)} rules open; run about {longest} longer{some}."
+        if len(timed) == len(open_ones):
+            return f"{len(timed)} rules open; run about {longest} longer."
+        need = "needs" if len(timed) == 1 else "need"
+        return f"{len(timed)} of {len(open_ones)} open rules {need} about {longest} more."
     first = timed[0] if timed else open_ones[0]
     rule = rules.get(first.rule)
     named = rule is None or rule.where or rule.base
     name = _name_rule(first, rule) if named or rule is None else format_rule_subject(rule)
     text = f"{name} {LIKELY.get(first.likely, 'is open')}"
     if first.longer_s:
-        alone = " alone" if len(open_ones) > 1 else ""
-        text = f"{name}{alone} needs about {format_duration_rounded_up(first.longer_s)} more"
+        text = f"{name} needs about {format_duration_rounded_up(first.longer_s)} more"
     count = f"{len(open_ones)} rules open; " if len(open_ones) > 1 else ""
     is_short = len(f"{count}{text}".split()) <= MAX_WORDS - 2
     return f"{count if is_short else ''}{text}."

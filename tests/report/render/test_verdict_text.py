@@ -84,7 +84,7 @@ def test_an_open_rule_names_what_it_needs() -> None:
         summarise_run(collect_columns(GOOD), run), slos=tuple(two), slo_status=INCONCLUSIVE
     )
     verdict = make_verdict(summary, run)
-    assert verdict.text == "2 rules open; ITL p95 alone needs about 4 min more."
+    assert verdict.text == "1 of 2 open rules needs about 4 min more."
     assert len(f"{verdict.word} {verdict.text}".split()) <= MAX_WORDS
 
 
@@ -101,11 +101,11 @@ def test_the_time_of_open_rules_is_the_one_that_decides_all_of_them() -> None:
     assert make_verdict(alone, run).text == "TTFT p95 needs about 8 s more."
     without_time = replace(two[0], longer_s=None)
     later = make_verdict(replace(summary, slos=(without_time, two[1])), run)
-    assert later.text == "2 rules open; error rate alone needs about 2 min more."
+    assert later.text == "1 of 2 open rules needs about 2 min more."
     three = (*two, SloResult(rule="itl p95 < 100ms", status=INCONCLUSIVE))
     run = a_run(slo=tuple(result.rule for result in three))
     some = make_verdict(replace(summary, slos=three), run).text
-    assert some == "3 rules open; run about 2 min longer for 2 of them."
+    assert some == "2 of 3 open rules need about 2 min more."
 
 
 def test_an_overload_counts_what_had_no_answer_by_the_stop() -> None:
