@@ -151,9 +151,8 @@ def _readers(run: Run) -> str:
 def _chunks(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     counts = summary.counts
     merged = counts.merged_chunks / counts.chunks if counts.chunks else 0.0
-    left_out = (
-        f"; {format_count(counts.gaps_left_out, 'gap')} left out" if counts.gaps_left_out else ""
-    )
+    gaps = "gap" if counts.gaps_left_out == 1 else "gaps"
+    left_out = f"; {counts.gaps_left_out} {gaps} left out" if counts.gaps_left_out else ""
     streams = run.settings.generates and run.settings.streaming
     answered = counts.chunks or (summary.conditions.succeeded and streams and not run.imported)
     if answered:
