@@ -9,7 +9,7 @@ buffer is named only where the processes' health excludes it.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from statistics import median
 from typing import Final
@@ -25,7 +25,7 @@ WARN_AFTER: Final = 20
 WARN_AFTER_S: Final = 10.0
 """The answers, and the seconds from the first to the last, that an alarm during the run needs."""
 MIN_ANSWERS: Final = 3
-"""With fewer of a kind there is no conclusion."""
+"""With fewer of a kind there is no conclusion, unless every answer came whole."""
 CHUNKS: Final = 10_000
 """So many first chunks of an answer are examined, which takes 5 ms."""
 MIN_TOKENS: Final = 8
@@ -124,7 +124,8 @@ class Buffering:
         """The way in which most answers came, in both halves of the time. Empty: as they were made,
         or there are too few."""
         way, count = max(self.ways.items(), key=lambda item: item[1], default=("", 0))
-        if not way or count < MIN_ANSWERS:
+        every = way == WHOLE and count == self.answers
+        if not way or (count < MIN_ANSWERS and not every):
             return ""
         slots = sorted(slot for slot, ways in self._slots.items() if ways)
         middle = (slots[0] + slots[-1] + 1) // 2 if len(slots) > 1 else slots[0]
@@ -149,6 +150,8 @@ class Buffering:
         took = f"{self._longest_us / 1e6:.1f} s"
         pattern, cause, effect, blurred = _WORDS[self.way]
         pattern = pattern.format(of=of, took=took)
+        if self.answers < MIN_ANSWERS:  # a single wait of the server may look the same
+            shortage = shortage or None
         if shortage:
             yield (
                 f"{TOGETHER_UNEXPLAINED}: {pattern} {shortage}. So the cause is not known: a buffer "
@@ -191,6 +194,37 @@ _WORDS: Final = {
 }
 """(what was seen, its cause where nothing else explains it, what the buffer did to the metrics,
 what is known of them where the cause may be another)."""
+
+
+_OF_FIRST_CHUNK: Final = ("ttft", "ttft_from_due", "ttfo")
+_OF_GAPS: Final = ("icl", "longest_stall", "fluidity", "qoe", "reading_stall")
+_OF_TOKEN_TIMES: Final = ("itl", "output_tokens_per_s_per_user")
+_GATHERED_METRICS: Final = {
+    WHOLE: frozenset((*_OF_FIRST_CHUNK, *_OF_GAPS, *_OF_TOKEN_TIMES)),
+    DELAYED: frozenset(_OF_GAPS),
+    LUMPS: frozenset((*_OF_FIRST_CHUNK, *_OF_GAPS)),
+}
+"""The metrics, by their names in rules, that do not describe the model."""
+
+
+def find_gathered_metrics(notes: Iterable[str]) -> frozenset[str]:
+    """The metrics that do not describe the model, by the notes of a run. Empty: its chunks came as
+    they were made."""
+    for note in notes:
+        if not note.startswith((BUFFERED, TOGETHER_UNEXPLAINED)):
+            continue
+        for way, (_, _, effect, blurred) in _WORDS.items():
+            if note.endswith((effect, blurred)):
+                return _GATHERED_METRICS[way]
+        return _GATHERED_METRICS[WHOLE]  # of an older version, in other words
+    return frozenset()
+
+
+def describe_gathering(notes: Iterable[str]) -> str:
+    """Why the metrics of ``find_gathered_metrics`` do not describe the model."""
+    if any(note.startswith(BUFFERED) for note in notes):
+        return "the streams were buffered on the way"
+    return "a buffer or too little CPU gathered the chunks"
 
 
 def find_core_wait(healths: Sequence[ProcessHealth]) -> float:

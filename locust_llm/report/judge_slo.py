@@ -25,6 +25,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from locust_llm.records.buffering import describe_gathering, find_gathered_metrics
 from locust_llm.records.outcomes import CUT, OK
 from locust_llm.records.run_facts import DecidedRule, Run
 from locust_llm.report.compare.condition_differences import load_matching_base
@@ -630,8 +631,8 @@ def _explain_open_rule(
         more = "a longer grace period (-s) may decide it"
         if seen.run.cut_at is not None:
             more = "a run without a second Ctrl-C may decide it"
-    if seen.silent_from:  # more time of a server that answers nothing adds no figure of it
-        more, longer = "nothing answered at the end of the run", None
+    if hopeless := _explain_useless_time(rule, seen):
+        more, longer = hopeless, None
     if rule.percentile is not None and found.ends is not None and None in found.ends:
         return f"{explain_missing_end(found)}; {more}", longer
     likely = _foretell(rule, found)
@@ -643,6 +644,15 @@ def _explain_open_rule(
     if found.extrapolated and not burst:  # the end goes by the requests of the start
         beyond = _describe_assumption(rule, found, seen)
     return "; ".join(filter(None, (why, beyond, note, _cut(found)))), longer
+
+
+def _explain_useless_time(rule: Rule, seen: Evaluation) -> str:
+    """Why a longer run cannot decide a rule. Empty: it may."""
+    if seen.silent_from:  # more time of a server that answers nothing adds no figure of it
+        return "nothing answered at the end of the run"
+    if rule.metric in find_gathered_metrics(seen.run.notes):
+        return f"{describe_gathering(seen.run.notes)}, so a longer run does not help"
+    return ""
 
 
 def _foretell(rule: Rule, found: ObservedValue) -> str:

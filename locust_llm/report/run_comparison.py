@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from locust_llm.records.buffering import describe_gathering, find_gathered_metrics
 from locust_llm.records.outcomes import CUT, FAILURES, OK
 from locust_llm.records.server_metrics_history import read_history
 from locust_llm.report.compare.condition_differences import (
@@ -21,7 +22,7 @@ from locust_llm.report.compare.condition_differences import (
     load_run,
 )
 from locust_llm.report.compare.forest_plot import BETTER, FROM_DUE, WORSE, Difference
-from locust_llm.report.compare.metric_differences import MetricChange, measure_change
+from locust_llm.report.compare.metric_differences import FEW, SAME, MetricChange, measure_change
 from locust_llm.report.compare.same_workload import find_work_differences
 from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBlock
 from locust_llm.report.open_loop_delivery import describe_overload
@@ -399,13 +400,37 @@ def _lines(base: LoadedRun, run: LoadedRun) -> Iterator[ComparisonLine]:
     good, _ = define_good_request(settings[0].rules)
     if good and define_good_request(settings[1].rules)[0]:
         rules += [_rule(word, given=good) for word in ("attainment", "goodput")]
-    yield from (_line(rule, measure_change(rule, base.seen, run.seen)) for rule in rules)
+    yield from (_compare_value(rule, base.seen, run.seen) for rule in rules)
 
 
 def _rule(word: str, stat: str = "", given: tuple[Condition, ...] = ()) -> Rule:
     """A rule for this value. Its limit is not used."""
     unit = "ms" if BY_WORD[word].units is TIME else next(iter(BY_WORD[word].units))
     return Rule(word, "<=", 0.0, unit, stat, given=given)
+
+
+def _compare_value(rule: Rule, base: Evaluation, here: Evaluation) -> ComparisonLine:
+    """A value of two runs, with its difference where both values describe the model, and neither
+    falls on a failure that may be chance."""
+    line = _line(rule, measure_change(rule, base, here))
+    if gathered := _find_gathered(rule, base, here):
+        (without,) = _without_differences([line])
+        return replace(without, note=gathered)
+    values = {"in the base": line.base, "here": line.value}
+    failed = [where for where, value in values.items() if value is not None and math.isinf(value)]
+    if failed and line.word == SAME:
+        note = f"{' and '.join(failed)} it falls on a failed request, so there is no interval"
+        return replace(line, low=None, high=None, word=FEW, note=note)
+    return line
+
+
+def _find_gathered(rule: Rule, base: Evaluation, here: Evaluation) -> str:
+    """Why a value does not describe the model. Empty: it does, in both runs."""
+    whys = []
+    for where, seen in (("in the base", base), ("here", here)):
+        if rule.metric in find_gathered_metrics(seen.run.notes):
+            whys.append(f"{where}, {describe_gathering(seen.run.notes)}")
+    return "; ".join(whys)
 
 
 def _line(rule: Rule, metric_change: MetricChange) -> ComparisonLine:
@@ -459,6 +484,7 @@ def _problems(side: LoadedRun) -> tuple[str, ...]:
     return (
         *([f"{side.folder} is INVALID: {distorted}."] if level == INVALID else []),
         *(f"{side.folder}: {note}." for note in side.notes),
+        *([f"{side.folder}: {gathered}."] if (gathered := _describe_gathered(side)) else []),
         *([] if count else [f"{side.folder}: no requests."]),
         *([f"{side.folder}: {failed} of {count} requests failed."] if failed else []),
         *(
@@ -476,6 +502,16 @@ def _problems(side: LoadedRun) -> tuple[str, ...]:
         ),
         *([f"{side.folder}: {silence}."] if silence else []),
     )
+
+
+def _describe_gathered(side: LoadedRun) -> str:
+    """Which metrics do not describe the model, and why. Empty: all do."""
+    notes = side.seen.run.notes
+    metrics = find_gathered_metrics(notes)
+    if not metrics:
+        return ""
+    labels = [BY_WORD[word].spoken_name for word in ("ttft", "itl", "icl") if word in metrics]
+    return f"{describe_gathering(notes)}, so {', '.join(labels)} and Longest Stall are not compared"
 
 
 def _name_silent_stages(seen: Evaluation) -> str:
@@ -562,7 +598,7 @@ def _stages(base: LoadedRun, run: LoadedRun) -> tuple[tuple[StagePair, ...], tup
             alone.append(f"{value:g}: {error}")
             continue
         rules = [_rule(word, stat) for word, stat in STAGE_FIGURES]
-        lines = tuple(_line(rule, measure_change(rule, before.seen, after.seen)) for rule in rules)
+        lines = tuple(_compare_value(rule, before.seen, after.seen) for rule in rules)
         if _other_work(before, after) or _cache_warmed(before, after):
             lines = _without_differences(lines)
         warnings = (*_problems(before), *_problems(after), *_differences(before, after))
@@ -584,7 +620,7 @@ def _limits(base: LoadedRun, run: LoadedRun) -> tuple[tuple[StagePair, ...], tup
         if before is None or after is None:
             continue
         rules = [_rule(word, stat) for word, stat in LIMIT_FIGURES]
-        lines = tuple(_line(rule, measure_change(rule, before, after)) for rule in rules)
+        lines = tuple(_compare_value(rule, before, after) for rule in rules)
         lines = _without_differences(lines) if other_work else lines
         pairs.append(StagePair(value=limit, lines=lines, warnings=()))
     return tuple(pairs), tuple(alone)
@@ -640,7 +676,8 @@ def format_line_cells(line: ComparisonLine) -> tuple[str, ...]:
     bound = get_bound_mark(line)
     shown = in_same_digits(line.base, line.value, line.low, line.high)
     figures = f"{bound * line.base_open}{shown.base}", f"{bound * line.value_open}{shown.value}"
-    reach = "-" if line.low is None or line.high is None else f"{shown.low} to {shown.high}"
+    has_ends = line.low is not None and line.high is not None and shown.low != "-"
+    reach = f"{shown.low} to {shown.high}" if has_ends else "-"
     # how far apart two bounds are tells nothing
     if line.base_open or line.value_open or line.difference is None:
         return *figures, "-", "-", reach, line.word

@@ -20,6 +20,7 @@ from locust_llm.records.buffering import (
     Buffering,
     classify_buffering,
     describe_cpu_shortage,
+    find_gathered_metrics,
 )
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import ProcessHealth
@@ -208,10 +209,36 @@ def test_a_few_large_lumps_among_single_chunks_are_stalls() -> None:
 
 
 def test_it_takes_three_of_a_kind_and_half_of_all() -> None:
-    assert seen([BURST] * 2).way == ""
+    assert seen([QUANTA] * 2).way == ""
+    assert seen([BURST] * 2 + [STEADY]).way == ""
     assert seen([BURST] * 3).way == WHOLE
     assert seen([BURST] * 3 + [STEADY] * 4).way == ""
     assert seen(replace(one, closed_at=12.0) for one in [BURST] * 4 + [STEADY] * 4).way == WHOLE
+
+
+def test_one_or_two_answers_that_all_came_whole_get_a_hedged_remark() -> None:
+    found = seen([BURST] * 2)
+    assert found.way == WHOLE
+    (said,) = found.remarks("")
+    assert said.startswith("WARNING: CHUNKS CAME TOGETHER: 2 of 2 responses examined arrived")
+
+
+@pytest.mark.parametrize("shortage", ["", None, "Others used 2.0 of the 2 cores"])
+@pytest.mark.parametrize(
+    ("record", "gathered", "right"),
+    [
+        (BURST, {"ttft", "itl", "icl", "longest_stall"}, {"request_latency", "requests_per_s"}),
+        (QUANTA, {"icl", "longest_stall"}, {"ttft", "itl"}),
+        (FULL, {"ttft", "icl", "longest_stall"}, {"itl"}),
+    ],
+)
+def test_which_metrics_a_buffer_gathers(
+    record: Record, gathered: set[str], right: set[str], shortage: str | None
+) -> None:
+    found = find_gathered_metrics(["another note", *seen([record] * 20).remarks(shortage)])
+    assert gathered <= found
+    assert not right & found
+    assert find_gathered_metrics(["another note"]) == frozenset()
 
 
 def test_failures_short_answers_and_whole_bodies_say_nothing() -> None:

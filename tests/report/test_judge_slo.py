@@ -608,6 +608,19 @@ def test_the_share_of_valid_answers_is_of_those_that_were_held_against_a_schema(
     assert judged("schema_valid_rate > 90%", records).status == "FAIL"
 
 
+def test_more_time_is_no_advice_for_a_metric_of_gathered_chunks() -> None:
+    """p50 of 1 to 40 ms is 20.5 ms: its interval contains the limit."""
+    rule = "ttft p50 < 21ms"
+    usual = judged(rule, steps(40))
+    assert "a longer run may decide it" in usual.reason
+    effect = "Time to First Token and all gaps describe the buffer, not the server."
+    note = f"WARNING: BUFFERED STREAM: {effect}"
+    gathered = judged(rule, steps(40), replace(a_run(slo=(rule,)), notes=(note,)))
+    assert (gathered.status, gathered.longer_s) == ("INCONCLUSIVE", None)
+    assert "may decide it" not in gathered.reason
+    assert "the streams were buffered on the way, so a longer run does not help" in gathered.reason
+
+
 def test_nothing_at_all() -> None:
     for rule in (
         "ttft p50 < 1s",

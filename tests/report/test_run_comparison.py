@@ -25,6 +25,7 @@ from locust_llm.report.run_comparison import (
     ComparisonLine,
     build_comparison_document,
     compare_folders,
+    format_line_cells,
     list_differences,
     render_comparison_console,
     render_comparison_markdown,
@@ -158,6 +159,45 @@ def test_what_is_wrong_is_warned_of(tmp_path: Path) -> None:
     assert "are unknown, so these runs may not be comparable." in found.runs[0].warnings[2]
     assert set(words(found.runs[0].lines).values()) == {"-"}
     assert "no request succeeded or failed" in render_comparison_console(found)
+
+
+GATHERED = (
+    "WARNING: CHUNKS CAME TOGETHER: 20 of 20 responses examined arrived complete, all chunks "
+    "within a millisecond, after up to 1.5 s. Time to First Token and all gaps do not describe the "
+    "model."
+)
+
+
+@pytest.mark.parametrize("gathered", ["base", "here"])
+def test_values_of_gathered_chunks_are_not_compared(tmp_path: Path, gathered: str) -> None:
+    for name, slower in (("base", 1.0), ("here", 2.0)):
+        notes = (GATHERED,) if name == gathered else ()
+        a_folder(tmp_path / name, drawn(1, slower, 200), replace(a_run(), notes=notes))
+    found = compare_folders([tmp_path / "base", tmp_path / "here"])
+    said = words(found.runs[0].lines)
+    labels = ("TTFT p50 (ms)", "ITL p50 (ms)", "ICL p99 (ms)", "Longest Stall p99 (ms)")
+    assert {said[label] for label in labels} == {"-"}
+    (latency,) = [
+        line
+        for line in found.runs[0].lines
+        if (line.metric, line.stat) == ("request_latency", "p50")
+    ]
+    assert latency.word == "worse"
+    text = render_comparison_console(found)
+    assert f"{gathered}: a buffer or too little CPU gathered the chunks, so TTFT" in " ".join(
+        text.split()
+    )
+
+
+def test_a_value_on_a_failure_that_may_be_chance_has_no_empty_interval(tmp_path: Path) -> None:
+    """Half of the requests fail, so the interval of p50 goes from a usual value to a failure."""
+    a_folder(tmp_path / "base", drawn(1, count=40))
+    half = [*drawn(2, count=19), *(failed(sent_at=30.0 + at) for at in range(21))]
+    a_folder(tmp_path / "here", half)
+    lines = compare_folders([tmp_path / "base", tmp_path / "here"]).runs[0].lines
+    (line,) = [line for line in lines if line.label == "TTFT p50 (ms)"]
+    assert format_line_cells(line)[1:] == ("fail", "fail", "-", "-", "too few to tell")
+    assert line.note == "here it falls on a failed request, so there is no interval"
 
 
 def two_users(*, frozen: bool) -> list[Record]:

@@ -3,7 +3,7 @@
 The key metrics have the names of rules.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -19,6 +19,7 @@ from locust_llm.lab.interop.read_foreign_results import (
     list_figures_files,
     read_figures,
 )
+from locust_llm.records.buffering import describe_gathering, find_gathered_metrics
 from locust_llm.records.journal import is_locked
 from locust_llm.records.machine import Commit
 from locust_llm.records.run_facts import RECORDS, RUN, Unix
@@ -186,6 +187,7 @@ class _Run(msgspec.Struct):
     settings: dict[str, Any] = {}
     stopping_at: float | None = None
     stopped_early: str = ""
+    notes: list[str] = []
     broken_rules: list[_Broken] = []
     stages: list[Any] = []
     limit_blocks: list[Any] = []
@@ -318,6 +320,7 @@ def _entry_of_run(
         *_describe_shortfalls(facts),
         _explain_cut(facts.conditions),
         _describe_outages(facts.outages),
+        _describe_gathered(run),
     )
     note = "; ".join(filter(None, (note, *beside)))[:MAX_TEXT]
     if several := _several_loads(run):
@@ -339,7 +342,7 @@ def _entry_of_run(
         branch=commit.branch[:MAX_TEXT],
         dirty=commit.dirty, simulated=run.simulated, slo=(facts.slo_status or "")[:MAX_TEXT],
         client=client[:MAX_TEXT],
-        ended=STILL_RUNNING if running else _describe_end(facts), left_out=left_out, note=note, figures={} if load is None else _figures(load),
+        ended=STILL_RUNNING if running else _describe_end(facts), left_out=left_out, note=note, figures={} if load is None else _figures(load, find_gathered_metrics(run.notes)),
         plus_minus={} if several else _plus_minus(facts),
     )  # fmt: skip
 
@@ -415,6 +418,21 @@ def _describe_outages(outages: Sequence[_Outage]) -> str:
     return f"{what} for {format_brief(silent_s, ' s', 3)}, which its rates count"
 
 
+def _describe_gathered(run: _Run) -> str:
+    """Explains that the entry lacks metrics that do not describe the model. Empty: it does not."""
+    gathered = find_gathered_metrics(run.notes)
+    if not gathered:
+        return ""
+    labels = [figure.label for figure in KEY_FIGURES if _word_of(figure) in gathered]
+    named = ", ".join(dict.fromkeys(label.rpartition(" ")[0] for label in labels))
+    return f"{describe_gathering(run.notes)}, so it has no {named}"
+
+
+def _word_of(figure: KeyFigure) -> str:
+    """Returns the name of its metric in rules, such as ``ttft``."""
+    return figure.name.removesuffix(f"_p{figure.percentile:g}")
+
+
 def _several_loads(run: _Run) -> str:
     """Names the loads that a run measured one after the other. Metrics of all of them together
     describe no single load."""
@@ -428,9 +446,11 @@ def _several_loads(run: _Run) -> str:
     return ""
 
 
-def _figures(load: Figures) -> dict[str, float]:
-    """Returns the key metrics that have a plausible value."""
-    values = {figure.name: figure.of(load) for figure in KEY_FIGURES}
+def _figures(load: Figures, gathered: Set[str] = frozenset()) -> dict[str, float]:
+    """Returns the key metrics that have a plausible value. Those in ``gathered`` do not describe the
+    model."""
+    described = [figure for figure in KEY_FIGURES if _word_of(figure) not in gathered]
+    values = {figure.name: figure.of(load) for figure in described}
     return {
         name: value
         for name, value in values.items()

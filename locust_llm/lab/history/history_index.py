@@ -30,7 +30,7 @@ FILES: Final = (RUN, *list_figures_files())
 """A folder with one of these files is a run, or the result of another tool."""
 OURS: Final = 0x6C6C6D68
 """This is SQLite's application id of an index. Databases of other programs stay untouched."""
-MADE_BY: Final = 6
+MADE_BY: Final = 7
 """A new number marks a changed meaning of a column between two versions of the package."""
 DEPTH: Final = 3
 """Runs are searched this many folders below the given one."""

@@ -366,6 +366,18 @@ def test_a_run_in_which_nothing_came_for_a_while_is_named(tmp_path: Path) -> Non
     assert entry.note == "no token came for 6 s, which its rates count"
 
 
+def test_a_run_whose_chunks_were_gathered_has_no_times_of_chunks(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "buffered", START, 1.0)
+    document = json.loads((folder / "run.json").read_text())
+    effect = "Time to First Token and all gaps describe the buffer, not the server."
+    document["run"]["notes"] = [f"WARNING: BUFFERED STREAM: 9 of 9. {effect}"]
+    (folder / "run.json").write_text(json.dumps(document))
+    (entry,) = index_runs(tmp_path).entries
+    assert entry.note == "the streams were buffered on the way, so it has no TTFT, ITL, ICL"
+    assert not {"ttft_p50", "itl_p50", "icl_p99"} & entry.figures.keys()
+    assert "request_latency_p99" in entry.figures
+
+
 DELIVERY = {
     "duration_s": 15.0, "due": 36, "sent": 27, "completed": 26, "never_started": 0,
     "offered_per_s": 2.4, "sent_per_s": 1.8, "completed_per_s": 1.73, "share": 0.75, "users": 17,
