@@ -6,6 +6,10 @@ range: up to 1.5 times the highest of them. After a disruption a window is out o
 it. The server is back at the begin of the first window in the range after the last one out of it. A
 window belongs to the requests that were sent in it. One that begins while nothing answered is out of
 the range, whatever was sent in it.
+
+Which later windows belong to the disruption? Failures may come at the end of a grace period. But one
+request is slow for a moment on any machine: slow windows that are apart from the command count only if
+more than one such moment made them.
 """
 
 import math
@@ -45,9 +49,11 @@ ROOM: Final = 1.5
 ONSET_S: Final = 60.0
 """A server may fail so long after the end of the command, such as at the end of its grace period. What
 begins later has another reason."""
+ONE_MOMENT: Final = round((WINDOW_S + 1.0) / STEP_S)
+"""So many windows in a row have requests of one second in common."""
 PERCENTILE: Final = 95.0
-TRUNCATED: Final = "truncated"
-"""The outcome of a stream that ended in order and without a finish_reason."""
+EARLY_OUTCOMES: Final = ("truncated", "empty")
+"""The outcomes of answers that ended in order, without a finish_reason or without any text."""
 HUNG: Final = ("timeout", "first_token_timeout", "gap_timeout")
 BY_LIMIT: Final = ("length", "max_tokens")
 """The finish reasons of an answer that reached its limit of tokens."""
@@ -72,12 +78,15 @@ class _FormerRange(NamedTuple):
     failures: float
     ttft_p95: float
 
-    def find_exceeding(self, windows: _Windows) -> Bools:
-        """Which windows are out of the range."""
+    def find_failing(self, windows: _Windows) -> Bools:
+        """Which windows are out of the range by their failures."""
         with np.errstate(invalid="ignore"):
-            fails = windows.failures > ROOM * self.failures
-            is_slow = windows.ttft_p95 > ROOM * self.ttft_p95
-        return np.asarray(fails | is_slow)
+            return np.asarray(windows.failures > ROOM * self.failures)
+
+    def find_slow(self, windows: _Windows) -> Bools:
+        """Which windows are out of the range by their first tokens."""
+        with np.errstate(invalid="ignore"):
+            return np.asarray(windows.ttft_p95 > ROOM * self.ttft_p95)
 
 
 class _Requests(NamedTuple):
@@ -137,7 +146,7 @@ def _collect_requests(everything: RequestSelection, first_at: float) -> _Request
 
     closed_at = np.fmax(everything["closed_at"], everything["last_chunk_at"])
     whole = has(OK) & np.isnan(everything["first_chunk_at"])
-    truncated = has(TRUNCATED) | _find_early_ends(everything, has(OK), closed_at < first_at)
+    truncated = has(*EARLY_OUTCOMES) | _find_early_ends(everything, has(OK), closed_at < first_at)
     return _Requests(
         everything=everything,
         sent_at=find_send_times(everything),
@@ -262,19 +271,37 @@ def _find_recovery(
         return _Recovery(None, f"no {WINDOW_S:g} s of load were before it", windows, silent_s)
     if not len(windows.begins):
         return _Recovery(None, f"less than {WINDOW_S:g} s of load followed", windows, silent_s)
-    out = former.find_exceeding(windows)
+    failing = former.find_failing(windows)
     for start, end in silences:
-        out |= (windows.begins >= start) & (windows.begins < end)
-    in_range = ~out & ~np.isnan(windows.failures)
-    onset_until = _find_command_end(disruption, until) + ONSET_S
-    followed = np.flatnonzero(out & (windows.begins <= onset_until))
-    last_out = int(followed[-1]) if len(followed) else -1
-    back = np.flatnonzero(in_range & (np.arange(len(out)) > last_out))
+        failing |= (windows.begins >= start) & (windows.begins < end)
+    slow = former.find_slow(windows)
+    in_range = ~failing & ~slow & ~np.isnan(windows.failures)
+    last_out = _find_last_out(windows, failing, slow, _find_command_end(disruption, until))
+    back = np.flatnonzero(in_range & (np.arange(len(slow)) > last_out))
     if not len(back):
         return _Recovery(None, f"not within {until - began:.0f} s", windows, silent_s)
-    first = int(back[0]) if len(followed) else 0
+    first = int(back[0]) if last_out >= 0 else 0
     shown = _Windows(*(column[: max(first, 1)] for column in windows))
     return _Recovery(round(STEP_S * first, 6), "", shown, silent_s)
+
+
+def _find_last_out(windows: _Windows, failing: Bools, slow: Bools, command_ended: float) -> int:
+    """The place of the last window that the disruption drove out of the range. -1: there is none."""
+    begins = windows.begins
+    latest = command_ended + ONSET_S
+    failed = np.flatnonzero(failing & (begins <= latest))
+    last = int(failed[-1]) if len(failed) else -1
+    slow_places = np.flatnonzero(slow)
+    breaks = np.flatnonzero(np.diff(slow_places) > 1) + 1
+    for stretch in np.split(slow_places, breaks):
+        if not len(stretch):
+            continue
+        first, end = int(stretch[0]), int(stretch[-1])
+        follows = begins[first] <= command_ended + STEP_S or first <= last + 1
+        is_long = end - first > ONE_MOMENT and begins[first] <= latest
+        if follows or is_long:
+            last = max(last, end)
+    return last
 
 
 def _list_silences(

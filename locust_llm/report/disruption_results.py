@@ -77,9 +77,10 @@ class DisruptionEffect(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def drained(self) -> bool:
-        """Every request in flight finished, and no new one was lost."""
+        """Every request in flight finished, no new one was lost, and none waited."""
         unfinished = self.in_flight.lost + self.in_flight.still_open
-        return not (unfinished or self.sent.lost)
+        was_busy = self.in_flight.total > 0
+        return was_busy and not unfinished and not self.sent.lost and self.recovery_s == 0
 
 
 class DisruptionEffects(msgspec.Struct, frozen=True, kw_only=True):

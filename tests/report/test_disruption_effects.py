@@ -86,7 +86,7 @@ def of_total(total: int, **fates: int) -> RequestFates:
 
 
 def test_each_request_in_flight_has_one_fate() -> None:
-    """Eight requests are in flight at 20 s; the command ends at 20.1 s. Of those cut at 60 s one had
+    """Nine requests are in flight at 20 s; the command ends at 20.1 s. Of those cut at 60 s one had
     a token at 21 s, and one had its last token before the command."""
     long = {"sent_at": 19.0, "finish_reason": "length", "asked_output_tokens": 3}
     gone = {"sent_at": 19.0, "asked_output_tokens": 3}
@@ -94,6 +94,7 @@ def test_each_request_in_flight_has_one_fate() -> None:
         answered(50, 500, 2000, **long),
         failed("reset", closed_at=20.2, **gone),
         failed("truncated", closed_at=20.2, status=200, **gone),
+        failed("empty", closed_at=20.2, status=200, **gone),
         answered(50, 1500, sent_at=19.0, finish_reason="length", asked_output_tokens=3),
         failed("gap_timeout", closed_at=50.0, **gone),
         answered(50, 900, **{**long, "outcome": "cut", "closed_at": 60.0}),
@@ -103,11 +104,11 @@ def test_each_request_in_flight_has_one_fate() -> None:
     records = [*steadily(0, 19), *flying, *steadily(21, 60)]
     effect = only(records, disrupted(20.0))
     assert effect.in_flight == of_total(
-        8, finished=1, failed=1, truncated=2, hung=2, still_open=1, cancelled=1
+        9, finished=1, failed=1, truncated=3, hung=2, still_open=1, cancelled=1
     )
     assert not effect.drained
     assert describe_fates(effect.in_flight) == (
-        "of 8 requests in flight 1 finished, 1 failed, 2 ended early but looked complete, 2 hung, 1 "
+        "of 9 requests in flight 1 finished, 1 failed, 3 ended early but looked complete, 2 hung, 1 "
         "was still open at the end and 1 was cancelled on purpose"
     )
 
@@ -225,6 +226,27 @@ def test_what_begins_a_minute_later_has_another_reason() -> None:
     run = disrupted(20.0, stop_s=120)
     longer = replace(run.disruptions[0], ended_at=UNIX + 40.0)
     assert only(records, replace(run, disruptions=(longer,))).recovery_s == 72.1
+
+
+@pytest.mark.parametrize(
+    ("again_s", "for_s", "recovery_s"),
+    [
+        (32, 1, 1.8),  # a second of slow requests 10 s later
+        (32, 3, 14.8),  # three seconds
+        (26, 1, 6.8),  # 4 s later: it is one stretch of windows
+        (90, 3, 1.8),  # more than a minute later
+    ],
+)
+def test_a_later_moment_of_slow_first_tokens_is_no_disruption(
+    again_s: int, for_s: int, recovery_s: float
+) -> None:
+    """Slow from 20 to 22 s. Of 50 requests two may be slow: the window from 21.8 s on has two."""
+    later = again_s + for_s
+    records = [
+        *steadily(0, 20), *steadily(20, 22, 500), *steadily(22, again_s),
+        *steadily(again_s, later, 500), *steadily(later, 120),
+    ]  # fmt: skip
+    assert only(records, disrupted(20.0, stop_s=120)).recovery_s == recovery_s
 
 
 def test_failures_at_the_former_rate_are_no_disruption() -> None:
@@ -368,8 +390,8 @@ def test_the_report_has_the_disruption_and_the_charts_its_mark() -> None:
     )  # fmt: skip
     assert tables[3] == (("error_rate < 1%", "1", "71", "6", "1,183%"),)
     line = (
-        "Disruption 1, 20 s after the start: no request was in flight, 71 of 72 later requests were "
-        "lost; failures and TTFT p95 were back in their former range after 7.2 s."
+        "Disruption 1, 20 s after the start: no request was in flight; 71 of 72 requests sent until "
+        "the recovery were lost; failures and TTFT p95 were back in their former range after 7.2 s."
     )
     assert describe_disruption(found.effects[0]) == line
     marks = [mark for plot in plot_latencies(columns.requests, run, {}) for mark in plot.marks]

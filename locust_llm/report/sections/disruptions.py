@@ -33,7 +33,7 @@ FORMER_RANGE: Final = (
     "Windows of 5 s are in the former range if their failed requests and TTFT p95 are at most 1.5 "
     "times the highest before the first disruption. The recovery time goes from the start of "
     "the command to the first such window. Windows that leave the range later than 60 s after the "
-    "command do not count."
+    "command do not count, nor does a later second of slow first tokens."
 )
 
 
@@ -71,12 +71,15 @@ def describe_disruption(effect: DisruptionEffect) -> str:
     at = format_brief(effect.at_s, " s")
     text = f"Disruption {effect.number}, {at} after the start: {describe_fates(effect.in_flight)}"
     if lost := effect.sent.lost:
-        text += f", {lost} of {format_count(effect.sent.total, 'later request')} were lost"
+        later = format_count(effect.sent.total, "request")
+        text += f"; {lost} of {later} sent until the recovery {'was' if lost == 1 else 'were'} lost"
     text += f"; {describe_recovery(effect)}."
     if effect.status != 0:
         text += f" {capitalise_sentence(explain_failed_command(effect))}."
-    elif effect.drained and effect.in_flight.total:
+    elif effect.drained:
         text += " Nothing was lost: the server drained."
+    elif not (effect.in_flight.lost or effect.sent.lost):
+        text += " Nothing was lost."
     return text
 
 
