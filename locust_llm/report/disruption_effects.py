@@ -3,8 +3,8 @@ restarted servers, and when the server was as before, from the records alone.
 
 Before the first disruption, the failures and the TTFT p95 of each window of 5 s show the former
 range: up to 1.5 times the highest of them. After a disruption a window is out of this range, or in
-it. The server is back at the begin of the first window in the range after the last one out of it. A
-window belongs to the requests that were sent in it. One that begins while nothing answered is out of
+it. The server is back when the first request is sent in a window in the range, after the last one out of
+it. A window belongs to the requests that were sent in it. One that begins while nothing answered is out of
 the range, whatever was sent in it.
 
 Which later windows belong to the disruption? Failures may come at the end of a grace period. But one
@@ -42,6 +42,7 @@ from locust_llm.slo.percentile import find_percentile
 from locust_llm.slo.rules import OPERATORS, Rule
 
 WINDOW_S: Final = 5.0
+ROUNDED_S: Final = 1e-5
 STEP_S: Final = 0.1
 """The begins of two neighbouring windows are so far apart."""
 ROOM: Final = 1.5
@@ -280,9 +281,12 @@ def _find_recovery(
     back = np.flatnonzero(in_range & (np.arange(len(slow)) > last_out))
     if not len(back):
         return _Recovery(None, f"not within {until - began:.0f} s", windows, silent_s)
-    first = int(back[0]) if last_out >= 0 else 0
-    shown = _Windows(*(column[: max(first, 1)] for column in windows))
-    return _Recovery(round(STEP_S * first, 6), "", shown, silent_s)
+    if last_out < 0:
+        return _Recovery(0.0, "", _Windows(*(column[:1] for column in windows)), silent_s)
+    first = int(back[0])
+    shown = _Windows(*(column[:first] for column in windows))
+    back_at = float(known.sent_at[known.sent_at >= windows.begins[first]].min())
+    return _Recovery(back_at - began, "", shown, silent_s)
 
 
 def _find_last_out(windows: _Windows, failing: Bools, slow: Bools, command_ended: float) -> int:
@@ -327,7 +331,7 @@ def _select_episode(
     was_sent = ~np.isnan(known.everything["sent_at"])
     return _Episode(
         flying=was_sent & (known.sent_at < began) & (known.closed_at > began),
-        sent=(known.sent_at >= began) & (known.sent_at < over),
+        sent=(known.sent_at >= began) & (known.sent_at < over - ROUNDED_S),
         began=began,
         ended=_find_command_end(disruption, until),
         until=until,
@@ -362,8 +366,8 @@ def _describe_effect(
         why=disruption.why,
         command_s=episode.ended - episode.began,
         watched_s=episode.until - episode.began,
-        in_flight=_count_fates(known, episode.flying, episode.ended),
-        sent=_count_fates(known, episode.sent, episode.ended),
+        in_flight=_count_fates(known, episode.flying),
+        sent=_count_fates(known, episode.sent),
         sent_again=int(np.count_nonzero(sent_again)),
         first_success_s=_none_if_unknown(first_at - episode.began),
         recovery_s=recovery.seconds,
@@ -377,8 +381,9 @@ def _describe_effect(
     )
 
 
-def _count_fates(known: _Requests, these: Bools, command_ended: float) -> RequestFates:
-    went_on = known.last_at > command_ended
+def _count_fates(known: _Requests, these: Bools) -> RequestFates:
+    silent_s = known.closed_at - np.fmax(known.last_at, known.sent_at)
+    went_on = silent_s <= WINDOW_S
 
     def count(fate: Bools) -> int:
         return int(np.count_nonzero(these & fate))

@@ -24,10 +24,9 @@ class RequestFates(msgspec.Struct, frozen=True, kw_only=True):
     truncated: int
     """They ended early, and looked complete."""
     hung: int
-    """They reached a time limit, or were cut at the end of the run without a token since the end of
-    the command."""
+    """They reached a time limit, or were cut at the end of the run after 5 s without a token."""
     still_open: int
-    """They were cut at the end of the run, with tokens since the end of the command."""
+    """They were cut at the end of the run, with tokens in the last 5 s."""
     cancelled: int
     """They were cancelled on purpose."""
 
@@ -60,7 +59,7 @@ class DisruptionEffect(msgspec.Struct, frozen=True, kw_only=True):
     """Until the first token of a request that was sent afterwards and succeeded. None: there is
     none."""
     recovery_s: float | None
-    """Until failures and TTFT p95 were back in their former range. 0: they never left it. None: see
+    """Until a request was sent with which failures and TTFT p95 were back in their former range. 0: they never left it. None: see
     ``unknown``."""
     unknown: str
     """Why there is no recovery time."""

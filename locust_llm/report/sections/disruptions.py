@@ -32,7 +32,7 @@ FATES: Final = (
 FORMER_RANGE: Final = (
     "Windows of 5 s are in the former range if their failed requests and TTFT p95 are at most 1.5 "
     "times the highest before the first disruption. The recovery time goes from the start of "
-    "the command to the first such window. Windows that leave the range later than 60 s after the "
+    "the command to the first request in such a window. Windows that leave the range later than 60 s after the "
     "command do not count, nor does a later second of slow first tokens."
 )
 
@@ -122,7 +122,7 @@ def make_disruption_blocks(found: DisruptionEffects) -> Iterator[Block]:
     )  # fmt: skip
     yield TextBlock(
         "Ended early: fewer tokens than requested, without an error and without a finish reason that "
-        "explains it. Hung: a time limit, or no token since the command until the run ended."
+        "explains it. Hung: a time limit, or cut at the end of the run after 5 s without a token."
     )
     yield TableBlock(
         (
