@@ -300,7 +300,8 @@ def _find_last_out(windows: _Windows, failing: Bools, slow: Bools, command_ended
     for stretch in np.split(slow_places, breaks):
         if not len(stretch):
             continue
-        first, end = int(stretch[0]), int(stretch[-1])
+        first = int(stretch[0])
+        end = int(stretch[-1])
         follows = begins[first] <= command_ended + STEP_S or first <= last + 1
         is_long = end - first > ONE_MOMENT and begins[first] <= latest
         if follows or is_long:
