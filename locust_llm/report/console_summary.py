@@ -75,7 +75,7 @@ from locust_llm.report.sections.sweep.sweep_text import (
 )
 from locust_llm.report.summary_rows import FailureGroup, LoadLevel, RequestGroup, Row, SweepSummary
 from locust_llm.settings.sweep_option import PREFILL, RATE
-from locust_llm.slo.load_generator_health import OK
+from locust_llm.slo.load_generator_health import OK, SATURATED
 from locust_llm.slo.metric_definitions import ITL, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.rules import FAIL, PASS, SloResult
 from locust_llm.text.format import (
@@ -373,11 +373,18 @@ def _basis(summary: Summary, run: Run) -> str:
     if well and not summary.swept and summary.examination is None and first is not None:
         sentences += _uncertainty(first)
     if summary.client is not None and not summary.staged:
-        sentences.append(f"client verdict {summary.client.level}")
+        sentences.append(f"client verdict {summary.client.level}{_note_saturation(summary)}")
     if summary.sweep is not None and summary.swept and summary.sweep.ended:
         sentences.append(f"the sweep ended: {summary.sweep.ended}")
     survivors = None if summary.swept else format_survivors_line(summary, run)
     return f"{', '.join(sentences)}.{f' {survivors}' if survivors else ''}"
+
+
+def _note_saturation(summary: Summary) -> str:
+    """`` on a machine that was busy for 100% of the time``. Empty: it had free cores."""
+    shares = [e.machine_busy for e in summary.evidence if e.machine_busy is not None]
+    busiest = max(shares, default=0.0)
+    return f" on a machine that was {busiest:.0%} busy" if busiest >= SATURATED else ""
 
 
 def _explain_fewer_cancelled(summary: Summary, run: Run) -> str:

@@ -630,6 +630,7 @@ def _evidence_of(
         standstill_s=_longest_standstill_s(health),
         other_programs={} if health is None else health.other_programs,
         server_cores=None if health is None else health.server_cores,
+        machine_busy=None if health is None else health.machine_busy,
         cores=None if health is None or health.machine is None else health.machine.cores,
         ttft_off_ms=None if ttft is None else ttft.p99_ms,
         gap_off_ms=None if gap is None else gap.p99_ms,

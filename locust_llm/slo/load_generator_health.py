@@ -38,6 +38,8 @@ SERVER_SHOWN: Final = 0.05
 """Cores. A server that used fewer is not named: it would read 0.0."""
 OTHERS: Final = 0.25
 """Other programs that use more than this share of the machine's cores are named."""
+SATURATED: Final = 0.9
+"""The share of all cores' time from which on some process waits for a core."""
 
 # -- causes ----------------------------------------------------------------------------------------
 
@@ -178,6 +180,8 @@ class ProcessEvidence(msgspec.Struct, frozen=True, kw_only=True):
     server_cores: float | None = None
     """The cores that the server under test used on the same machine; None: it ran elsewhere, or
     nobody knows."""
+    machine_busy: float | None = None
+    """The share of their time for which the cores of its machine were not idle. None: not known."""
     ttft_off_ms: float | None = None
     """99 of 100 reported times to first token of reference streams lie no further from the true
     ones."""
@@ -358,6 +362,8 @@ def describe_standstill(evidence: Sequence[ProcessEvidence]) -> str:
 def describe_other_programs(evidence: Sequence[ProcessEvidence]) -> str:
     """``other programs used 1.9 of 2 cores: python3 1.2, pytest 0.7``. Empty: they used few, or it
     is not known."""
+    if saturated := describe_saturation(evidence):
+        return saturated
     for e in evidence:
         others = sum(e.other_programs.values())
         server = e.server_cores or 0.0
@@ -373,6 +379,32 @@ def describe_other_programs(evidence: Sequence[ProcessEvidence]) -> str:
     waits = max((e.cpu_wait_share or 0.0 for e in evidence), default=0.0)
     if waits > OTHERS:
         return f"no core was free for {waits:.0%} of the time"
+    return ""
+
+
+def describe_saturation(evidence: Sequence[ProcessEvidence]) -> str:
+    """``the cores of the load generator's machine were busy for 100% of the time: of 2 cores the
+    server under test used 0.1, other programs at least 0.5 (python 0.4, mypy 0.1)``. Empty: some
+    were free, or it is not known."""
+    for e in evidence:
+        if e.machine_busy is None or e.machine_busy < SATURATED:
+            continue
+        others = sum(e.other_programs.values())
+        named = ", ".join(f"{name} {cores:.1f}" for name, cores in e.other_programs.items())
+        server = e.server_cores or 0.0
+        users = [f"the server under test used {server:.1f}"] * (server >= SERVER_SHOWN)
+        users += [f"other programs at least {others:.1f} ({named})"] * bool(others)
+        text = (
+            f"the cores of the load generator's machine were busy for {e.machine_busy:.0%} of the "
+            "time"
+        )
+        if not e.cores:
+            return text
+        text += f": of {e.cores} cores {', '.join(users)}" * bool(users)
+        own = (e.cpu_share or 0.0) * e.beside
+        if e.machine_busy * e.cores - own - server - others > OTHERS * e.cores:
+            text += "; programs that ended before the run did are not counted"
+        return text
     return ""
 
 

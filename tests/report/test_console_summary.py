@@ -60,6 +60,15 @@ def said(
     ).splitlines()
 
 
+def test_a_machine_without_a_free_core_is_named_beside_the_client_verdict() -> None:
+    health = ProcessHealth(
+        worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, server_cores=0.1, machine_busy=0.996
+    )
+    run = replace(a_run(), health=(health,))
+    text = " ".join(" ".join(said(*spread(199), run=run)).split())
+    assert "client verdict OK on a machine that was 100% busy." in text
+
+
 def test_the_verdict_is_first_and_the_report_last() -> None:
     lines = said(*spread(199), slo=("ttft p50 < 3s",))
     assert lines[0] == "SLO PASS: With 2 users p50 of TTFT is 100 ms, within 3 s."

@@ -34,6 +34,8 @@ from locust_llm.slo.load_generator_health import (
     FigureError,
     ProcessEvidence,
     can_touch,
+    describe_other_programs,
+    describe_saturation,
     judge_figures,
     list_fine_metrics,
 )
@@ -165,6 +167,28 @@ def test_the_server_under_test_on_the_same_machine_is_no_other_program() -> None
         "the server under test used 0.4 of 2 cores of this machine, other programs 1.5: cc1 1.5"
     )
     assert both.advice != LOCAL_SERVER_ADVICE
+
+
+@pytest.mark.parametrize(
+    ("known", "text"),
+    [
+        # 2 - 0.3 - 0.1 - 0.5 = 1.1 cores are of programs that nobody counted
+        ({"server_cores": 0.1, "other_programs": {"python": 0.4, "mypy": 0.1}},
+            ": of 2 cores the server under test used 0.1, other programs at least 0.5 "
+            "(python 0.4, mypy 0.1); programs that ended before the run did are not counted"),
+        ({"server_cores": 1.6}, ": of 2 cores the server under test used 1.6"),
+        ({"other_programs": {"cc1": 1.5}}, ": of 2 cores other programs at least 1.5 (cc1 1.5)"),
+        ({"cpu_share": 1.0, "beside": 2}, ""),
+    ],
+)  # fmt: skip
+def test_a_machine_without_a_free_core_is_named_with_its_total(
+    known: dict[str, Any], text: str
+) -> None:
+    begin = "the cores of the load generator's machine were busy for 100% of the time"
+    busy = process(cores=2, machine_busy=1.0, **known)
+    assert describe_other_programs([busy]) == f"{begin}{text}"
+    assert describe_saturation([process(cores=2, machine_busy=0.89, **known)]) == ""
+    assert judged(figure(1.0), cores=2, machine_busy=1.0, **known) == ClientVerdict(OK)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ from locust_llm.slo.load_generator_health import (
     STANDSTILL,
     UNCERTIFIED,
     advise_on_processes,
+    describe_saturation,
     list_fine_metrics,
 )
 from locust_llm.slo.percentile import has_too_few_values
@@ -121,6 +122,7 @@ def make_remarks(summary: Summary, run: Run) -> Iterator[str]:
     yield from make_cache_remarks(summary.prefix_cache)
     yield from _clock(summary)
     yield from _busy(summary)
+    yield from _saturated(summary)
     yield from _sent_late(summary)
     yield from _changed(summary, run)
 
@@ -741,6 +743,16 @@ def _busy(summary: Summary) -> Iterator[str]:
                 f"WARNING: the load generator ({e.worker}) used {e.cpu_share:.0%} of a core, so it "
                 f"may limit throughput instead of the server. {advise_on_processes([e])}"
             )
+
+
+def _saturated(summary: Summary) -> Iterator[str]:
+    """That no core was free. A client verdict below OK may have it as a reason."""
+    found = describe_saturation(summary.evidence)
+    if not found or (summary.client is not None and found in summary.client.reasons):
+        return
+    local = any(e.server_cores is not None for e in summary.evidence)
+    shared = " The server shares them, so other programs may have slowed it down."
+    yield f"{capitalise_sentence(found)}.{shared * local}"
 
 
 def _sent_late(summary: Summary) -> Iterator[str]:

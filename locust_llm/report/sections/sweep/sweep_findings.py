@@ -58,6 +58,8 @@ from locust_llm.text.format import (
 
 from .knee import SLO, UNMEASURED, describe_levels, find_knees, limit_to_slots
 
+MIN_AFTER_LOAD: Final = 0.2
+"""From this share of the time of a stage on, the time after its load is named."""
 MAX_EARLY: Final = 8.0
 """The early slope covers the stages up to so many times the lowest one."""
 MAX_LOWEST: Final = 2.0
@@ -482,9 +484,13 @@ def describe_unreached_stages(run: Run) -> str:
             longest_s, longest = took_s, stage
     total_s = run.settings.run_time_s
     of_total = "" if total_s is None else f" of {total_s:g}"
+    after_s = longest_s - (longest.ended_at - longest.began_at)
+    after = ""
+    if after_s >= MIN_AFTER_LOAD * longest_s:
+        after = f", {after_s:.0f} s of it after its load, for open requests and its report"
     return (
         f"{asked.axis} {named} {were} not reached: the stage at "
-        f"{format_plain_number(longest.value)} took {longest_s:.0f}{of_total} s"
+        f"{format_plain_number(longest.value)} took {longest_s:.0f}{of_total} s{after}"
     )
 
 

@@ -105,3 +105,13 @@ def test_a_stopped_sweep_blames_no_stage_for_what_was_not_reached() -> None:
     assert describe_unreached_stages(swept("its time was up after 40 s")) == (
         "concurrency 4 was not reached: the stage at 1 took 11 of 40 s"
     )
+
+
+def test_time_after_the_load_of_a_stage_is_not_blamed_on_its_load() -> None:
+    """The load of stage 1 ended after 6 s, and stage 2 began after 11 s."""
+    run = swept("its time was up after 40 s")
+    first = replace(run.stages[0], ended_at=UNIX + 6)
+    assert describe_unreached_stages(replace(run, stages=(first, *run.stages[1:]))) == (
+        "concurrency 4 was not reached: the stage at 1 took 11 of 40 s, 5 s of it after its load, "
+        "for open requests and its report"
+    )
