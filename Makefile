@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest -q
 PARALLEL = -n $(WORKERS) --dist loadgroup
 SERIAL = $(shell grep -rl --include='test_*.py' 'mark.serial' tests)
 
-.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-native fuzz test-js lint-js test-aiperf test-exports lint format docs screenshots bench bench-answers bench-planted bench-reproduce bench-readers bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-gateway bench-gateways bench-media bench-spans bench-telemetry bench-changes bench-drift peers calibration soak confusion twins other-twins published what-if intervals schedulers seeds golden example clean
+.PHONY: demo test test-slow test-all test-matrices test-pythons test-real test-wheel test-native fuzz test-js lint-js test-aiperf test-exports lint format docs screenshots bench bench-answers bench-planted bench-reproduce bench-readers bench-certificate bench-scale bench-sending bench-report bench-simulator bench-paired bench-gateway bench-gateways bench-media bench-spans bench-telemetry bench-changes bench-drift peers calibration client-faults growing-old confusion twins other-twins published what-if intervals schedulers seeds golden example clean
 
 $(VENV)/.installed: setup.cfg setup.py pyproject.toml locust_llm/client/reader/_reader.c
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "locust-llm needs Python 3.11 or newer (PYTHON=... names one)")'
@@ -140,8 +140,13 @@ peers: $(VENV)/.installed-tests   ## seven load testers, each in a venv of its o
 calibration: $(VENV)/.installed   ## simulated times beside measured ones, row by row
 	$(BIN)/python tests/bench/calibration.py
 
-soak: $(VENV)/.installed-tests    ## ten minutes of faults and firehoses: whether anything grows or is lost
-	PYTHONPATH=tests $(BIN)/python tests/bench/soak.py
+client-faults: $(VENV)/.installed-tests    ## ten minutes of faults and firehoses: whether anything grows or is lost
+	PYTHONPATH=tests $(BIN)/python tests/bench/client_faults.py
+
+growing-old: $(VENV)/.installed-tests  ## soaks in virtual time: alarms of 1,000 stable servers, and the share of planted leaks that is found; ten minutes
+	PYTHONPATH=tests $(BIN)/python tests/bench/growing_old.py stable
+	PYTHONPATH=tests $(BIN)/python tests/bench/growing_old.py walks
+	PYTHONPATH=tests $(BIN)/python tests/bench/growing_old.py power
 
 intervals: $(VENV)/.installed-tests  ## how often SLO intervals hold the truth and verdicts are wrong or missing: 250 runs of each kind of load, then of those held out
 	PYTHONPATH=tests $(BIN)/python tests/bench/intervals.py

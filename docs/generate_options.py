@@ -13,6 +13,8 @@ from argparse import (
     _SubParsersAction,
 )
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import redirect_stderr
+from io import StringIO
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -52,6 +54,7 @@ GUIDES: Final = {
     "check": "../../get-started/quickstart.md",
     "canary": "../../how-to/canary.md",
     "gateway": "../../how-to/gateway.md",
+    "soak": "../../how-to/soak.md",
     "selftest": "../../accuracy.md",
     "report": "../reports.md",
     "figure": "../reports.md",
@@ -102,7 +105,7 @@ HEAD: Final = "| option | value | default | meaning |\n|---|---|---|---|\n"
 SHORT_HEAD: Final = "| option | default | meaning |\n|---|---|---|\n"
 """For commands whose values need no example: the value stands with its option."""
 JOBS: Final = {
-    "Test a server": ("run", "ab", "verify", "probe", "canary"),
+    "Test a server": ("run", "ab", "verify", "probe", "canary", "soak"),
     "Test a gateway": ("gateway",),
     "Prepare a run": ("check", "selftest", "scenario", "demo", "simulate"),
     "Read results": ("report", "figure", "compare", "pareto", "history", "audit"),
@@ -239,11 +242,17 @@ def _find_parsers(command: str, words: list[str]) -> list[ArgumentParser]:
         patch.object(ArgumentParser, "parse_known_args", note),
     ):
         try:
-            load_command(command)(words)
+            with redirect_stderr(StringIO()):
+                load_command(command)(words)
         except Found as caught:
-            described = [one for one in found if any(action.help for action in one._actions)]
-            return [*described, _choose_subparser(caught.parser, words)]
+            return [*_select_described(found), _choose_subparser(caught.parser, words)]
+    if found:  # it passes on what it does not know
+        return _select_described(found)
     raise LookupError(command)
+
+
+def _select_described(parsers: Iterable[ArgumentParser]) -> list[ArgumentParser]:
+    return [one for one in parsers if any(action.help for action in one._actions)]
 
 
 def _choose_subparser(parser: ArgumentParser, words: list[str]) -> ArgumentParser:

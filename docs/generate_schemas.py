@@ -23,6 +23,7 @@ from locust_llm.lab.interop.import_command import ImportedFolder
 from locust_llm.lab.pareto.pareto_command import ParetoCurve
 from locust_llm.lab.probe.probe_findings import ProbeFindings
 from locust_llm.lab.reproduce.reproduction import Reproduction
+from locust_llm.lab.soak.soak_result import SoakResult
 from locust_llm.lab.twin.plan.plan_text import PlanResult
 from locust_llm.lab.twin.twin_drift import DriftResult
 from locust_llm.lab.twin.twin_fit import FitResult
@@ -59,6 +60,7 @@ JSON_OUTPUTS: Final = {
     "report": ReportResult,
     "scenario": list[ListedScenario],
     "selftest": SelftestResult,
+    "soak": SoakResult,
     "twin drift": DriftResult,
     "twin fit": FitResult,
     "twin predict": PredictionResult,

@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "check": "locust_llm.check_command:run_check",
     "canary": "locust_llm.lab.canary.canary_command:run_canary",
     "gateway": "locust_llm.lab.gateway.gateway_command:run_gateway",
+    "soak": "locust_llm.lab.soak.soak_command:run_soak",
     "selftest": "locust_llm.selftest_command:run_selftest",
     "report": "locust_llm.report.report_command:run_report_command",
     "figure": "locust_llm.report.figure_command:run_figure_command",
@@ -71,6 +72,7 @@ Test a server:
   verify          check in five minutes whether answers stay right under load
   probe           identify the scheduler of a server, in one to six minutes
   canary HOST     watch a shared server for the prefill load of other users
+  soak            find what grows while a server works for hours
   gateway         measure what a proxy, router or gateway adds, changes and hides
 
 Read results:

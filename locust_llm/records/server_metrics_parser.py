@@ -90,7 +90,7 @@ _GPU_FIELDS: Final = {
     "DCGM_FI_DEV_MEM_CLOCK": ("gpu_memory_clock_mhz", 1.0),
 }
 """(field, factor): percent and MiB are DCGM's own units."""
-_PROCESS_FIELDS: Final = {
+PROCESS_FIELDS: Final = {
     "process_resident_memory_bytes": "memory_bytes",
     "process_open_fds": "open_files",
 }
@@ -102,7 +102,7 @@ _SUFFIXES: Final = {
 }
 _LINE: Final = re.compile(
     rf"^((?:{'|'.join(ENGINES)})(?:{'|'.join(sorted(_SUFFIXES))})"
-    rf"|{'|'.join((*_GPU_FIELDS, *_PROCESS_FIELDS))})"
+    rf"|{'|'.join((*_GPU_FIELDS, *PROCESS_FIELDS))})"
     r"(?:\{([^}\n]*+)\})? ([^ \n]{1,40})",
     re.MULTILINE,
 )
@@ -203,7 +203,7 @@ def read_engine_samples(pieces: Iterable[str], at: float, source: str = "") -> l
             if number_of in gpus or len(gpus) < _MAX_GPUS:
                 gpus.setdefault(number_of, {})[gpu[0]] = number * gpu[1]
             continue
-        if (field_of_process := _PROCESS_FIELDS.get(name)) is not None:
+        if (field_of_process := PROCESS_FIELDS.get(name)) is not None:
             of_process[field_of_process] = number
             continue
         if _LABELS.get(name, "") not in (labels or ""):

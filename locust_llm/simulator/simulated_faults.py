@@ -60,6 +60,9 @@ class Quirks:
     # the work that goes on when the client has left: one more token, or the whole answer
     ghosts: Literal["none", "step", "max_tokens", "unstreamed"] = "none"
 
+    # the metrics page has the memory of a process that keeps so many bytes of each request
+    memory_leak: int = -1  # -1: the page has no memory
+
     # answers that are wrong: the share of them with each fault (planted_faults.py)
     swap: float = 0.0  # two open requests get each other's answer
     prefix_leak: float = 0.0  # the prompt that has most in common is answered in its place

@@ -233,6 +233,27 @@ def format_metrics_page(engines: Iterable[tuple[EngineMetrics, Mapping[str, floa
     return "\n".join(lines) + "\n"
 
 
+MEMORY_BYTES: Final = 2_000_000_000
+GARBAGE_BYTES: Final = 4_000_000
+COLLECTED_EACH: Final = 10
+"""Each request leaves garbage, which is collected after so many of them."""
+
+
+def format_process_memory(engines: Iterable[EngineMetrics], leak_bytes: int) -> str:
+    """The simulated memory of a process that keeps so many bytes of each request. Below 0 there is
+    nothing."""
+    if leak_bytes < 0:
+        return ""
+    requests = sum(sum(metrics.success.values()) for metrics in engines)
+    garbage = requests % COLLECTED_EACH * GARBAGE_BYTES
+    memory = MEMORY_BYTES + garbage + requests * leak_bytes
+    return (
+        "# HELP process_resident_memory_bytes Resident memory size in bytes.\n"
+        "# TYPE process_resident_memory_bytes gauge\n"
+        f"process_resident_memory_bytes {float(memory)}\n"
+    )
+
+
 def _head(name: str, text: str, kind: str) -> str:
     return f"# HELP vllm:{name} {text}\n# TYPE vllm:{name} {kind}"
 

@@ -17,7 +17,13 @@ from .response_stream import ENGINE_FAILED, SimulatedAnswer, StreamedAnswer, Who
 from .scheduling.engine import Engine, Router, merge_engine_states
 from .simulated_embeddings import PooledAnswer
 from .simulated_faults import LIKE, Quirks, parse_quirks
-from .simulated_metrics import EngineMetrics, ServerTruth, TruthRow, format_metrics_page
+from .simulated_metrics import (
+    EngineMetrics,
+    ServerTruth,
+    TruthRow,
+    format_metrics_page,
+    format_process_memory,
+)
 from .simulated_spans import Spans
 
 if TYPE_CHECKING:
@@ -92,7 +98,9 @@ class SimulatorServer:
             "/metrics": (
                 "GET",
                 lambda c, _: c.respond(
-                    200, format_metrics_page(zip(self.metrics, self.states(), strict=True))
+                    200,
+                    format_metrics_page(zip(self.metrics, self.states(), strict=True))
+                    + format_process_memory(self.metrics, front.quirks.memory_leak),
                 ),
             ),
             "/truth": (

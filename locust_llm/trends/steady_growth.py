@@ -14,6 +14,7 @@ once. So a series *grows* only if all of this holds, in the whole of it or in it
 A series is *stable* if its later half cannot grow by what matters. Otherwise nobody can tell yet.
 """
 
+import math
 from collections.abc import Sequence
 from enum import StrEnum
 from itertools import pairwise
@@ -27,12 +28,16 @@ BEGINS: Final = (0.1, 0.4)
 """The shares of the series that are left out as a warm-up: one of them must show the growth."""
 TAIL_WHOLE: Final = 1e-5
 TAIL_FEWER: Final = 1e-3
-TAIL_HALF: Final = 0.01
+TAIL_HALF: Final = 0.003
 """The probabilities at which a stable series would seem to rise, for each test."""
 STEADY: Final = 0.8
 """The rate of the second half over the rate of the first half is at least so much."""
+CURVED: Final = 0.5
+"""It is certainly more than this share of it,"""
+SURE: Final = 2.5
+"""by so many standard errors."""
 LARGEST_STEPS: Final = 2
-LEFT: Final = 0.25
+LEFT: Final = 0.4
 """Without its largest steps the rise is at least this share of the whole rise."""
 LEAST_OF_RANGE: Final = 0.1
 LEAST_POINTS: Final = 2 * BLOCKS
@@ -61,8 +66,8 @@ class Growth(NamedTuple):
     reason: OpenReason
     slope: SlopeInterval | None
     """From ``begin`` on. None: the series is too short."""
-    begin: float
-    """The x from which on the slope is measured."""
+    begin: int
+    """The point from which on the slope is measured."""
     longer: float | None
     """The series must be so many times as long to tell. None: it tells, or nobody knows."""
 
@@ -75,14 +80,14 @@ def judge_growth(
     count = len(x)
     if count < LEAST_POINTS:
         longer = LEAST_POINTS / count if count else None
-        return Growth(GrowthVerdict.OPEN, OpenReason.SHORT, None, x[0] if count else 0.0, longer)
+        return Growth(GrowthVerdict.OPEN, OpenReason.SHORT, None, 0, longer)
     reasons = []
     for share in BEGINS:
         begin = int(count * share)
         reason = find_doubt_of_growth(x[begin:], y[begin:], minima=minima)
         if reason is OpenReason.NONE:
             slope = fit_slope(*reduce_to_blocks(x[begin:], y[begin:], BLOCKS, minima=minima))
-            return Growth(GrowthVerdict.GROWS, reason, slope, x[begin], None)
+            return Growth(GrowthVerdict.GROWS, reason, slope, begin, None)
         reasons.append(reason)
     return _judge_later_half(x, y, least, reasons[-1], minima=minima)
 
@@ -94,12 +99,12 @@ def _judge_later_half(
     slope = fit_slope(*reduce_to_blocks(x[begin:], y[begin:], BLOCKS, minima=minima))
     high = slope.high()
     if high < least:
-        return Growth(GrowthVerdict.STABLE, OpenReason.NONE, slope, x[begin], None)
+        return Growth(GrowthVerdict.STABLE, OpenReason.NONE, slope, begin, None)
     if doubt in (OpenReason.SLOWS, OpenReason.UNEVEN):
-        return Growth(GrowthVerdict.OPEN, doubt, slope, x[begin], 2.0)
+        return Growth(GrowthVerdict.OPEN, doubt, slope, begin, 2.0)
     # the error of a slope falls with the power 3/2 of the length
     longer = max((2 * slope.reach() / least) ** (2 / 3), 1.5)
-    return Growth(GrowthVerdict.OPEN, OpenReason.WIDE, slope, x[begin], longer)
+    return Growth(GrowthVerdict.OPEN, OpenReason.WIDE, slope, begin, longer)
 
 
 def find_doubt_of_growth(x: Sequence[float], y: Sequence[float], *, minima: bool) -> OpenReason:
@@ -112,7 +117,9 @@ def find_doubt_of_growth(x: Sequence[float], y: Sequence[float], *, minima: bool
     half = BLOCKS // 2
     first = fit_slope(at[:half], level[:half])
     second = fit_slope(at[half:], level[half:])
-    slows = second.value < STEADY * first.value
+    # a warm-up may seem steady by chance
+    margin = SURE * math.hypot(second.error, CURVED * first.error)
+    slows = second.value < STEADY * first.value or second.value - CURVED * first.value < margin
     if slope.low(TAIL_WHOLE) <= 0:
         is_curve = slows and rise > _range_around_line(at, level)
         return OpenReason.SLOWS if is_curve else OpenReason.WIDE
@@ -140,14 +147,18 @@ def _range_around_line(x: Sequence[float], y: Sequence[float]) -> float:
 def reduce_to_blocks(
     x: Sequence[float], y: Sequence[float], blocks: int, *, minima: bool = False
 ) -> tuple[list[float], list[float]]:
-    """The mean x, and the mean or lowest y, of so many blocks of successive points."""
+    """The mean x and the mean y of so many blocks of successive points, or their lowest points."""
     ends = [len(x) * i // blocks for i in range(blocks + 1)]
     at = []
     level = []
     for begin, end in pairwise(ends):
-        values = y[begin:end]
-        at.append(sum(x[begin:end]) / (end - begin))
-        level.append(min(values) if minima else sum(values) / len(values))
+        if minima:
+            place = min(range(begin, end), key=y.__getitem__)
+            at.append(x[place])
+            level.append(y[place])
+        else:
+            at.append(sum(x[begin:end]) / (end - begin))
+            level.append(sum(y[begin:end]) / (end - begin))
     return at, level
 
 

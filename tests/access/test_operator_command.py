@@ -26,7 +26,7 @@ def make(text: str, *secrets: str, **more: str) -> OperatorCommand:
 
 
 def test_a_command_prints_and_ends() -> None:
-    end = make("sh -c 'echo 17; echo a warning >&2; exit 3'").run(10.0)
+    end = make("sh -c 'echo 17; echo a warning >&2; exit 3'").run(120.0)
     assert (end.status, end.printed, end.error) == (3, "17\n", "a warning")
 
 
@@ -36,7 +36,7 @@ def test_it_gets_no_key_from_the_environment() -> None:
         OPENAI_API_KEY="sk-1", MY_TOKEN="t", LOCUST_LLM_HEADERS="X-Team: a", LOCUST_LLM_HOST="h",
         LINE="x abcdef-of-the-run", SSH_AUTH_SOCK="/tmp/agent", HOME="/here",
     )  # fmt: skip
-    names = {line.partition("=")[0] for line in command.run(10.0).printed.splitlines()}
+    names = {line.partition("=")[0] for line in command.run(120.0).printed.splitlines()}
     assert names - {"PWD", "_", "SHLVL"} == {"PATH", "SSH_AUTH_SOCK", "HOME", "LOCUST_LLM_COMMAND"}
 
 
@@ -61,19 +61,19 @@ def test_it_is_killed_at_its_limit_and_when_it_prints_too_much(
     end = make(f"sh -c '{script}'").run(0.3, most_bytes=1000)
     assert end.status is status
     assert len(end.printed) <= 1000
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 55
 
 
 def test_a_process_that_it_leaves_behind_does_not_hold_it_up() -> None:
     command = make("sh -c 'sleep 60 & echo 5'")
-    end = command.run(30.0)
+    end = command.run(120.0)
     assert (end.status, end.printed) == (0, "5\n")
-    assert end.seconds < 20
+    assert end.seconds < 55
     command.end()
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while not is_so():
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -81,7 +81,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 def test_all_that_it_started_ends_also_in_another_session() -> None:
     command = make("sh -c 'sleep 61 & setsid sleep 62 & echo started'")
-    assert command.run(10.0).printed == "started\n"
+    assert command.run(120.0).printed == "started\n"
     mark = command._mark
     wait_until(lambda: len(list(find_marked_processes(mark))) == 2)
     command.end()
@@ -127,5 +127,5 @@ def test_reports_show_no_secret_of_its_text(text: str, shown: str) -> None:
 
 
 def test_an_error_line_shows_no_secret() -> None:
-    end = make("sh -c 'echo denied: sk-of-the-run >&2'", "sk-of-the-run").run(10.0)
+    end = make("sh -c 'echo denied: sk-of-the-run >&2'", "sk-of-the-run").run(120.0)
     assert end.error == "denied: ***"

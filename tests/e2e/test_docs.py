@@ -25,6 +25,7 @@ from locust_llm.commands import COMMANDS
 from locust_llm.demo_command import DEMO, start_simulator
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.probe import probe_user as probe
+from locust_llm.lab.soak.soak_command import make_soak_parser
 from locust_llm.locust_adapter import command_line_parser as options_module
 from locust_llm.locust_adapter.ab_command import replace_base_by_host
 from locust_llm.locust_adapter.command_line_parser import add_options, build_settings
@@ -163,6 +164,12 @@ def test_a_command_can_be_parsed(command: Command, monkeypatch: pytest.MonkeyPat
             for file in given
             if file.startswith("locustfiles/") and not (ROOT / file).is_file()
         ] == []
+    elif words[0] == "soak":
+        own, rest = make_soak_parser().parse_known_args(words[1:])
+        assert (
+            own.continue_dir
+            or list(validate_settings(build_settings(load_parser().parse_args(rest)))) == []
+        )
     else:
         assert program == "locust-llm"
         assert words[0] in COMMANDS
@@ -429,6 +436,7 @@ SHORTER: Final[dict[str, dict[str, str]]] = {
         "-t 3m": "-t 10 --levels 2 --rates 20 --parts faults,cancels,routing,times",
         "-t 2m": "-t 10 --levels 2 --rates '' --parts faults,times",
     },
+    "find-a-leak": {"-t 10m": "-t 60s"},
     "kubernetes": {"-t 60": "-t 8"},
     "prefill-concurrency": {
         "-t 2m": "-t 8", "-t 10m": "-t 40", "concurrency=1,2,4": "concurrency=1", **MIX,
@@ -461,7 +469,8 @@ RULES_DECIDE: Final = (ExitStatus.OK, ExitStatus.RULE_FAILED, ExitStatus.INCONCL
 def expect_status(command: str) -> tuple[int, ...]:
     if command.startswith(REFUSED):
         return (ExitStatus.REFUSED,)
-    return RULES_DECIDE if "--slo" in command else (ExitStatus.OK,)
+    decides = "--slo" in command or command.startswith("locust-llm soak")
+    return RULES_DECIDE if decides else (ExitStatus.OK,)
 
 
 @pytest.mark.slow

@@ -7,7 +7,11 @@ import pytest
 from support.simulated import HELLO, started
 
 from locust_llm.simulator.scheduling.sequence import Sequence
-from locust_llm.simulator.simulated_metrics import EngineMetrics, format_metrics_page
+from locust_llm.simulator.simulated_metrics import (
+    EngineMetrics,
+    format_metrics_page,
+    format_process_memory,
+)
 
 SAMPLE = re.compile(r"(vllm:[a-z0-9_]+)(\{[^}]*\})? (\S+)")
 STATE = {"running": 3, "waiting": 1, "used_blocks": 5, "num_blocks": 20, "preemptions": 2,
@@ -123,3 +127,14 @@ def test_what_a_server_tells_of_its_requests():
         == 2
     )
     assert value(found, "num_requests_running") == 0
+
+
+def test_memory_that_leaks_below_its_garbage():
+    metrics = EngineMetrics("m", 1000)
+    assert format_process_memory([metrics], -1) == ""
+    found = []
+    for finished in (0, 9, 10):
+        metrics.success["stop"] = finished
+        page = format_process_memory([metrics], 200_000)
+        found.append(float(page.splitlines()[-1].removeprefix("process_resident_memory_bytes ")))
+    assert found == [2e9, 2e9 + 36e6 + 1.8e6, 2e9 + 2e6]

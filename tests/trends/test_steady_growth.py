@@ -34,7 +34,8 @@ def saw(period: float, phase: float = 0.0) -> Callable[[float], float]:
 def test_blocks() -> None:
     at, level = reduce_to_blocks([0.0, 2.0, 4.0, 6.0], [1.0, 3.0, 9.0, 5.0], 2)
     assert (at, level) == ([1.0, 5.0], [2.0, 7.0])
-    assert reduce_to_blocks([0.0, 2.0, 4.0, 6.0], [1.0, 3.0, 9.0, 5.0], 2, minima=True)[1] == [1, 5]
+    lowest = reduce_to_blocks([0.0, 2.0, 4.0, 6.0], [1.0, 3.0, 9.0, 5.0], 2, minima=True)
+    assert lowest == ([0.0, 6.0], [1.0, 5.0])
 
 
 @pytest.mark.parametrize("minima", [True, False])

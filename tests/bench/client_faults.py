@@ -1,8 +1,8 @@
-"""Soak: runs ten minutes of 200 streams, with every fault in 2 % of the requests, beside users with
+"""Client faults: runs ten minutes of 200 streams, with every fault in 2 % of the requests, beside users with
 hostile answers: pings, tokens, newlines without end, and all others of tests/support/hostile.py.
 Prints whether anything grew, and what was lost.
 
-    python tests/bench/soak.py [--seconds 600] [--users 200] [--hostile-users 4]
+    python tests/bench/client_faults.py [--seconds 600] [--users 200] [--hostile-users 4]
 
 The resident memory of the load generator, its reporter's included, must be within 5 % in minute 10
 of what it was in minute 2 (tenths of another duration), and slots, sockets and greenlets over the
@@ -142,12 +142,12 @@ def hostile_server() -> Iterator[str]:
         process.communicate(timeout=10)
 
 
-def soak(
+def run_faults(
     seconds: float, users: int, hostile_users: int, folder: Path
 ) -> tuple[list[dict[str, float]], list[Record], set[str], str]:
     """Returns the observations every two seconds, the records, the ids that the simulator received,
     and the console."""
-    (folder / "soak.py").write_text(LOCUSTFILE)
+    (folder / "faults.py").write_text(LOCUSTFILE)
     with (
         start_simulator("--ttft-ms", "150", "--itl-ms", "50", "--jitter-ms", "20") as url,
         hostile_server() as hostile_url,
@@ -157,7 +157,7 @@ def soak(
         )
         done = subprocess.run(
             [
-                sys.executable, "-m", "locust", "-f", str(folder / "soak.py"), "--headless",
+                sys.executable, "-m", "locust", "-f", str(folder / "faults.py"), "--headless",
                 "--host", url,
                 "-u", str(users + hostile_users), "-r", str(users / 5), "-t", f"{seconds:g}s",
                 "--prefill-concurrency", str(max(1, users // 4)),
@@ -224,7 +224,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
         load = os.getloadavg()[0]
-        looks, records, seen, shown = soak(
+        looks, records, seen, shown = run_faults(
             options.seconds, options.users, options.hostile_users, Path(folder)
         )
     took_s = time.monotonic() - began
