@@ -65,7 +65,7 @@ EXCEPTIONS: Final = {  # neither run nor parsed: how the command begins, and why
     "head ": "shows a file of its tutorial, which a test runs",
 }
 FOREIGN: Final = {  # options of other programs that pages other than migration.md name
-    "--tag",
+    "--tag", "--signal",
     "--stage",
     "--no-cache-prompt", "--no-enable-prefix-caching", "--no-enable-chunked-prefill", "--scale",
     "--strict",
