@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
@@ -244,7 +244,9 @@ def _parse_access(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _list_header_secrets(headers: Mapping[str, str]) -> set[str]:
-    return {word for value in headers.values() for word in (value, *value.split()[-1:])}
+    values = list(headers.values())
+    keys = (word for value in values if (word := value.split()[-1:]))
+    return {*values, *chain.from_iterable(keys)}
 
 
 def run_part(session: SoakSession) -> int:

@@ -1,6 +1,7 @@
 """Soak page: the result of a soak as one HTML file that needs no network."""
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Final
 
 from locust_llm.lab.static_page import render_page
@@ -50,7 +51,7 @@ def render_soak_page(
             f"{capitalise_sentence(one.label)}: {describe_quantity(one)}"
             for one in result.quantities
         ],
-        changes=[line for one in result.quantities for line in describe_changes(one)],
+        changes=list(chain.from_iterable(map(describe_changes, result.quantities))),
         notes=result.notes,
         headers=HEADERS[1:],
         rows=rows,
