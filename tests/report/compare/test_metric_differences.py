@@ -291,7 +291,8 @@ def test_too_few_values_have_no_interval(tmp_path: Path) -> None:
         f"in the base, {least}",
         FEW,
     )
-    assert found("icl p50", base, seven).note == f"here, {least}"
+    of_median = "too few samples: an interval of p50 needs 8 requests, there are 7"
+    assert found("icl p50", base, seven).note == f"here, {of_median}"
 
 
 def test_what_is_absent_cannot_be_compared(tmp_path: Path) -> None:
