@@ -12,15 +12,15 @@ from .observed_rule_values import Evaluation, compute_rule_value
 def measure_goodput(seen: Evaluation) -> GoodRequests | None:
     """The attainment and goodput of these requests. None: there is no definition or no value.
 
-    Both are of a stage's requests that ended in its measured time, so that goodput is the share of
-    its requests a second.
+    Of a stage, attainment is of the requests of its latencies, and goodput of the requests that ended
+    in its measured time, as all rates are.
     """
     conditions, source = define_good_request(seen.run.settings.rules)
     if not conditions:
         return None
+    share = compute_rule_value(Rule("attainment", ">=", 0.0, "", given=conditions), seen)
     if seen.run.stage is not None:
         seen = seen._replace(main=seen.ended)
-    share = compute_rule_value(Rule("attainment", ">=", 0.0, "", given=conditions), seen)
     rate = compute_rule_value(Rule("goodput", ">=", 0.0, "/s", given=conditions), seen)
     if share.value is None or rate.value is None:
         return None

@@ -2,6 +2,7 @@
 what the rules decided of each stage; no other uses a stage that the load generator distorted."""
 
 import math
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -760,10 +761,33 @@ def _overlap(
 
 
 def _measured(levels: Sequence[LoadLevel]) -> list[tuple[LoadLevel, float]]:
-    """(stage, requests a second) of the sound stages that have a throughput."""
-    return [
-        (level, level.requests_per_s) for level in levels if level.sound and level.requests_per_s
-    ]
+    """(stage, requests a second) of the sound stages that have a throughput. Several visits to a
+    level are one: the longest, with the throughput of all of them."""
+    visits = dict[float, list[LoadLevel]]()
+    for level in levels:
+        if level.sound and level.requests_per_s:
+            visits.setdefault(level.value, []).append(level)
+    merged = [_merge_visits(some) for some in visits.values()]
+    return [(level, level.requests_per_s or 0.0) for level in merged]
+
+
+def _merge_visits(visits: Sequence[LoadLevel]) -> LoadLevel:
+    """The longest of these visits to a level, with the throughput over the time of all of them."""
+    if len(visits) == 1:
+        return visits[0]
+    longest = max(visits, key=lambda level: level.duration_s or 0.0)
+    weights = [level.duration_s or 1.0 for level in visits]
+    whole = sum(weights)
+    rates = [level.requests_per_s or 0.0 for level in visits]
+    mean = sum(weight * rate for weight, rate in zip(weights, rates, strict=True)) / whole
+    errors = [level.requests_per_s_error for level in visits]
+    known = [error for error in errors if error is not None]
+    error = None
+    if len(known) == len(visits):
+        parts = [weight * one for weight, one in zip(weights, known, strict=True)]
+        # visits that differ by more than their errors know the level no better
+        error = max(math.hypot(*parts) / whole, statistics.stdev(rates) / math.sqrt(len(rates)))
+    return replace(longest, requests_per_s=mean, requests_per_s_error=error)
 
 
 def _count_different(known: Sequence[tuple[LoadLevel, float]]) -> int:

@@ -345,8 +345,8 @@ def _legend(sweep: SweepSummary) -> str:
         )
     if sweep.conditions:
         notes.append(
-            "good: share of the requests that ended in the measured time and meet "
-            f"{sweep.conditions}; goodput: good requests per second"
+            f"good: share of the requests of this row that meet {sweep.conditions}; goodput: good "
+            "requests that ended in the measured time, per second"
         )
     if not sweep.repeats:
         notes.append(f"the sweep ended: {sweep.ended or 'the run did not end cleanly'}")

@@ -308,6 +308,21 @@ def test_visits_to_one_level_are_no_knee() -> None:
     assert knee("USL", CONCURRENCY, *visits).text == "A fit needs 5 valid levels, but there is 1."
 
 
+def test_visits_to_the_highest_level_are_no_flat_throughput() -> None:
+    """8 users come to 10/s, three visits to 16 to 15, 15 and 12: 14 together, so it still rises, and
+    a visit that was disturbed is no fall."""
+    base = saturating(1, 8, 16)
+    rates = {1: (1.25,), 8: (10.0,), 16: (15.0, 15.0, 12.0)}
+    visits = [
+        replace(level, requests_per_s=rate, duration_s=20.0)
+        for level in base
+        for rate in rates[int(level.value)]
+    ]
+    found = knee("asymptotic", CONCURRENCY, *visits)
+    assert (found.value, found.low) == (None, pytest.approx(14.0 * 0.8))
+    assert found.text.startswith("Throughput still rose at the highest stage")
+
+
 def test_five_stages_make_a_fit() -> None:
     found = knee("USL", CONCURRENCY, *by_law(1, 2, 4, 8, sigma=0.1, kappa=0.01))
     assert (found.value, found.text) == (None, "A fit needs 5 valid levels, but there are 4.")
