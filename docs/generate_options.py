@@ -53,6 +53,7 @@ GUIDES: Final = {
     "simulate": "../../how-to/simulator.md",
     "check": "../../get-started/quickstart.md",
     "canary": "../../how-to/canary.md",
+    "disconnect": "../../how-to/disconnect.md",
     "gateway": "../../how-to/gateway.md",
     "soak": "../../how-to/soak.md",
     "selftest": "../../accuracy.md",
@@ -105,7 +106,7 @@ HEAD: Final = "| option | value | default | meaning |\n|---|---|---|---|\n"
 SHORT_HEAD: Final = "| option | default | meaning |\n|---|---|---|\n"
 """For commands whose values need no example: the value stands with its option."""
 JOBS: Final = {
-    "Test a server": ("run", "ab", "verify", "probe", "canary", "soak"),
+    "Test a server": ("run", "ab", "verify", "probe", "canary", "disconnect", "soak"),
     "Test a gateway": ("gateway",),
     "Prepare a run": ("check", "selftest", "scenario", "demo", "simulate"),
     "Read results": ("report", "figure", "compare", "pareto", "history", "audit"),

@@ -15,6 +15,7 @@ import locust_llm
 from locust_llm.check_command import CheckFinding
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.canary.canary_session import CanaryResult
+from locust_llm.lab.disconnect.disconnect_result import DisconnectResult
 from locust_llm.lab.gateway.gateway_result import GatewayResult
 from locust_llm.lab.history.history_command import HistoryResult
 from locust_llm.lab.interop.audit_command import AuditedLoad
@@ -51,6 +52,7 @@ JSON_OUTPUTS: Final = {
     "canary": CanaryResult,
     "check": list[CHECK_FINDING],  # type: ignore[valid-type]
     "compare": Comparison,
+    "disconnect": DisconnectResult,
     "export": ExportedFile,
     "gateway": list[GatewayResult],
     "history": HistoryResult,
@@ -226,7 +228,7 @@ def _slo() -> str:
 
 def _kind(measure: metric_definitions.RuleMeasure) -> str:
     """Measures that have statistics, units and selectors in common."""
-    if measure.word in metric_definitions.OF_DISRUPTIONS:
+    if measure.word in metric_definitions.OF_WHOLE_RUN:
         return "count_of_run" if measure.units is metric_definitions.COUNT else "time_of_run"
     if measure.word in metric_definitions.OF_ANSWERS:
         return "count" if measure.units is metric_definitions.COUNT else "share_of_answers"

@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "simulate": "locust_llm.simulator.simulate_command:run_simulate",
     "check": "locust_llm.check_command:run_check",
     "canary": "locust_llm.lab.canary.canary_command:run_canary",
+    "disconnect": "locust_llm.lab.disconnect.disconnect_command:run_disconnect",
     "gateway": "locust_llm.lab.gateway.gateway_command:run_gateway",
     "soak": "locust_llm.lab.soak.soak_command:run_soak",
     "selftest": "locust_llm.selftest_command:run_selftest",
@@ -72,6 +73,7 @@ Test a server:
   verify          check in five minutes whether answers stay right under load
   probe           identify the scheduler of a server, in one to six minutes
   canary HOST     watch a shared server for the prefill load of other users
+  disconnect HOST measure the work of a server for clients who left
   soak            find what grows while a server works for hours
   gateway         measure what a proxy, router or gateway adds, changes and hides
 

@@ -14,6 +14,7 @@ from locust_llm.records.record import Record
 from locust_llm.records.run_facts import ProcessHealth, Run
 from locust_llm.report.answer_results import find_answer_results
 from locust_llm.report.array_types import Floats
+from locust_llm.report.cancelled_work import CancelledWork
 from locust_llm.report.disruption_effects import measure_disruptions
 from locust_llm.report.distribution_rows import (
     adjust_for_failures,
@@ -118,6 +119,7 @@ def summarise_run(
     unread: Sequence[str] = (),
     outages: Sequence[Outage] | None = None,
     references: Sequence[ReferenceAnswer] = (),
+    cancelled_work: CancelledWork | None = None,
 ) -> Summary:
     """All figures of the tables of a run. Only the profiling phase counts, but for ``warmup`` and
     for the throughput in the measured time of a stage.
@@ -126,7 +128,8 @@ def summarise_run(
     the results of the stages, which decide the rules; repeats are judged together. ``levels``: the
     occupancy, if known; ``interference``: of prefills with decodes, if computed; ``experiment``:
     None of a load test; ``unread``: a sentence for each unreadable line; ``outages``: None: they
-    are found by the records alone; ``references``: the answers to reference prompts.
+    are found by the records alone; ``references``: the answers to reference prompts;
+    ``cancelled_work``: None: it is not checked.
     """
     everything = RequestSelection(columns.requests, np.ones(len(columns.requests), np.bool_))
     warm, main = (
@@ -145,7 +148,10 @@ def summarise_run(
     found = _evidence_of_run(main, run)
     settled = find_settled_window(main, time, run) if loaded is None else None
     answers = find_answer_results(run, records, references)
-    seen = Evaluation(main, run, None, None, records, ended, time, answers=answers, settled=settled)
+    seen = Evaluation(
+        main, run, None, None, records, ended, time, answers=answers,
+        cancelled_work=cancelled_work, settled=settled,
+    )  # fmt: skip
     rates = [*_throughputs(ended, time), *make_goodput_rows(seen)]
     looks = len(run.settings.looks) or 1
     rows = _rows(main, gaps["profiling"], percentiles, rates, looks)

@@ -36,6 +36,7 @@ from locust_llm.records.run_facts import (
 from locust_llm.records.server_metrics_history import EngineHistory, read_history
 from locust_llm.records.spans.span_times import read_spans
 from locust_llm.report import timeline_figure as drawing
+from locust_llm.report.cancelled_work import measure_cancelled_work
 from locust_llm.report.chart_data.timeline import MAX_ROWS, TimelineScene, find_scene, resolve_span
 from locust_llm.report.gate_occupancy import Occupancy, compute_occupancy
 from locust_llm.report.load_records import RequestColumns, make_data_frames, read_columns
@@ -370,7 +371,8 @@ def _summary(
         run.stages
         or (run.settings.sweep and run.stage is None and not run.settings.sweeps(PREFILL))
     ) and not run.settings.compares
-    outages = find_run_outages(columns, run, list_metric_readings(_history(folder, [])))
+    history = _history(folder, [])
+    outages = find_run_outages(columns, run, list_metric_readings(history))
     sweep: SweepSummary | None = None
     if staged:
         stages_read, missing = _read_stages(folder, run, stages)
@@ -407,6 +409,7 @@ def _summary(
         unread.reasons,
         outages,
         _read_references(folder, unmade) if run.settings.check_answers else (),
+        measure_cancelled_work(history, columns, run),
     )
     if (
         experiment is None

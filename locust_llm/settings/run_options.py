@@ -950,6 +950,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float,
         Option("load", "Time from send to cancellation", "0.5", "seconds", DELAY),
     ] = 0.0
+    check_cancellations: Annotated[
+        bool, Option("load", "Count the tokens that the server generates after cancellations")
+    ] = False
     request_timeout_s: Annotated[
         float, Option("server", "Maximum duration of a request", "120", "seconds", DURATION)
     ] = 3600.0

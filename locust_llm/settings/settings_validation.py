@@ -15,8 +15,10 @@ from locust_llm.slo.best_prefill_limit import GOODPUT
 from locust_llm.slo.binomial_intervals import count_needed_values
 from locust_llm.slo.metric_definitions import (
     BY_WORD,
+    GHOST_TOKENS,
     OF_ANSWERS,
     OF_SCHEDULE,
+    OF_WHOLE_RUN,
     POOLED,
     SCHEMA_VALID,
 )
@@ -180,6 +182,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     """Find settings that exclude each other, or need another one."""
     yield from _modes(settings)
     yield from _requests(settings)
+    yield from _cancellation_check(settings)
     yield from _arrivals(settings)
     yield from _prompt_parts(settings)
     yield from _warmup(settings)
@@ -253,6 +256,29 @@ def _requests(settings: Settings) -> Iterator[str]:
             yield f"SLO {str(rule)!r} needs --check-answers"
     if settings.request_cancellation_delay and settings.request_cancellation_rate is None:
         yield "--request-cancellation-delay needs --request-cancellation-rate"
+
+
+def _cancellation_check(settings: Settings) -> Iterator[str]:
+    """Find what makes the ghost tokens of a run unknowable."""
+    if not settings.check_cancellations:
+        for rule in settings.rules.readable:
+            if rule.metric == GHOST_TOKENS:
+                yield f"SLO {str(rule)!r} needs --check-cancellations"
+        return
+    if settings.request_cancellation_rate is None:
+        yield "--check-cancellations needs --request-cancellation-rate"
+    if not settings.server_metrics:
+        yield "--check-cancellations needs the server's metrics: leave out --no-server-metrics"
+    if not settings.streaming:
+        yield (
+            "--check-cancellations needs --streaming: an answer in one piece does not show what "
+            "came before the cancellation"
+        )
+    if settings.sweep or settings.compares or settings.check_answers:
+        yield (
+            "--check-cancellations needs one load of one server: leave out sweeps, A/B tests and "
+            "--check-answers"
+        )
 
 
 def _arrivals(settings: Settings) -> Iterator[str]:
@@ -644,7 +670,7 @@ def _paired_rules(settings: Settings) -> Iterator[str]:
                 f"SLO {str(rule)!r}: an A/B test can only compare with its base: write 'within ... "
                 f"of {BASE}'"
             )
-        if rule.metric in OF_ANSWERS:
+        if rule.metric in (*OF_ANSWERS, *OF_WHOLE_RUN):
             yield f"SLO {str(rule)!r}: {rule.metric} is not judged in an A/B test"
         if rule.base == BASE and (rule.metric in OF_SCHEDULE or BY_WORD[rule.metric].tag == POOLED):
             yield f"SLO {str(rule)!r}: {rule.metric} is not compared in an A/B test"

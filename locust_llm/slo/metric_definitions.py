@@ -288,7 +288,7 @@ class RuleMeasure(NamedTuple):
     @property
     def less_is_better(self) -> bool:
         """True for times and errors, false for throughputs, attainment and goodput."""
-        bad = (ERROR_RATE, *OF_ANSWERS, *OF_DISRUPTIONS)
+        bad = (ERROR_RATE, *OF_ANSWERS, *OF_WHOLE_RUN)
         return self.units is TIME or self.word in bad
 
 
@@ -313,12 +313,15 @@ ERROR_RATE: Final = "error_rate"
 LEAKS: Final = "leaks"
 MISMATCH_RATE: Final = "mismatch_rate"
 BROKEN_TEXT: Final = "broken_text"
+GHOST_TOKENS: Final = "ghost_tokens"
 OF_ANSWERS: Final = (LEAKS, MISMATCH_RATE, BROKEN_TEXT)
 """The measures of ``--check-answers``."""
 RECOVERY_TIME: Final = "recovery_time"
 TRUNCATED_SILENTLY: Final = "truncated_silently"
 OF_DISRUPTIONS: Final = (RECOVERY_TIME, TRUNCATED_SILENTLY)
 """The measures of ``--disrupt``."""
+OF_WHOLE_RUN: Final = (*OF_DISRUPTIONS, GHOST_TOKENS)
+"""Those of ``--check-cancellations`` too."""
 SCHEMA_VALID: Final = "schema_valid_rate"
 """The share of the successful answers with a schema that fit it."""
 THROUGHPUTS: Final = (
@@ -378,10 +381,12 @@ MEASURES: Final = (
     RuleMeasure(TRUNCATED_SILENTLY, TRUNCATED_SILENTLY, COUNT,
         spoken="number of silently truncated answers",
         means="answers that ended early without an error"),
+    RuleMeasure(GHOST_TOKENS, GHOST_TOKENS, COUNT, spoken="number of ghost tokens",
+        means="tokens that the server generated after a client left, for each of them"),
 )  # fmt: skip
 OF_SCHEDULE: Final = ("delivered", "completed")
 """The measures of an open loop's schedule."""
-OF_RUN: Final = (*OF_SCHEDULE, *OF_ANSWERS, *OF_DISRUPTIONS)
+OF_RUN: Final = (*OF_SCHEDULE, *OF_ANSWERS, *OF_WHOLE_RUN)
 """The measures of a run or a stage as a whole: no request has one, and no selector chooses."""
 OF_OUTPUT_TOKENS: Final = (
     "itl", "output_tokens_per_s", "output_tokens_per_s_per_user", "total_tokens_per_s",

@@ -41,9 +41,9 @@ from .metric_definitions import (
     GIVEN,
     MEASURES,
     OF_ANSWERS,
-    OF_DISRUPTIONS,
     OF_RUN,
     OF_SCHEDULE,
+    OF_WHOLE_RUN,
     POOLED,
     RATE,
     SHARE,
@@ -356,9 +356,9 @@ def _rule(text: str) -> Rule:
         raise_selector_error(f"{measure.word} describes the whole schedule: leave out the braces")
     if measure.word in OF_ANSWERS and any(key not in STAGES for key, _ in where):
         raise_selector_error(f"{measure.word} describes all answers: leave out the braces")
-    if measure.word in OF_DISRUPTIONS and where:
+    if measure.word in OF_WHOLE_RUN and where:
         raise_selector_error(f"{measure.word} describes the whole run: leave out the braces")
-    counted_once = (*OF_ANSWERS, *OF_DISRUPTIONS)
+    counted_once = (*OF_ANSWERS, *OF_WHOLE_RUN)
     if measure.word in counted_once and _WITHIN.search(rest) is not None:
         raise_selector_error(f"{measure.word} is compared with no other run: give its limit")
     if (within := _WITHIN.search(rest)) is not None:

@@ -15,7 +15,7 @@ from locust_llm.slo.metric_definitions import (
     GIVEN,
     MEASURES,
     OF_ANSWERS,
-    OF_DISRUPTIONS,
+    OF_WHOLE_RUN,
     RuleMeasure,
 )
 from locust_llm.text.format import capitalise_sentence
@@ -79,6 +79,7 @@ DEPENDS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "warmup_prefill_concurrency_ramp_duration": ("warmup_prefill_concurrency",),
     "request_cancellation_delay": ("request_cancellation_rate",),
+    "check_cancellations": ("request_cancellation_rate",),
     "keep_text": ("check_answers",),
     "mark_replayed": (DATASET_FIELD,),
     **dict.fromkeys(
@@ -236,8 +237,8 @@ def build_form_groups(
 
 def list_rule_metrics() -> list[RuleMetric]:
     """The metrics that a row can hold. Those with conditions, and those of answers, are written as
-    text. No form has disruptions."""
-    as_text = (*GIVEN, *OF_ANSWERS, *OF_DISRUPTIONS)
+    text. No form has disruptions or cancellations."""
+    as_text = (*GIVEN, *OF_ANSWERS, *OF_WHOLE_RUN)
     return [_describe_metric(measure) for measure in MEASURES if measure.word not in as_text]
 
 

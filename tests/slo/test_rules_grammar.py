@@ -15,8 +15,8 @@ from locust_llm.slo.metric_definitions import (
     GIVEN,
     MEASURES,
     OF_ANSWERS,
-    OF_DISRUPTIONS,
     OF_RUN,
+    OF_WHOLE_RUN,
     POOLED,
     RATE,
     SHARE,
@@ -48,6 +48,7 @@ from locust_llm.slo.rules import (
             Rule("goodput", ">", 5, "/s", given=(Condition("ttft", "<", 1, "s"),))),
         ("output_tokens_per_s_per_user p5 >= 10",
             Rule("output_tokens_per_s_per_user", ">=", 10, "/s", "p5")),
+        ("ghost_tokens < 10", Rule("ghost_tokens", "<", 10, "")),
         ("warn: icl max < 60ms", Rule("icl", "<", 60, "ms", "max", kind="warn")),
         ("ABORT:late p90 < 1s", Rule("late", "<", 1, "s", "p90", kind="abort")),
         ("ttft{class=Short} p95 < 1s", Rule("ttft", "<", 1, "s", "p95", (("class", "Short"),))),
@@ -150,6 +151,8 @@ def test_limits_are_in_seconds_shares_and_numbers_a_second(text: str, limit: flo
         ("mismatch_rate within 1pp of base", "mismatch_rate is compared with no other run"),
         ("mismatch_rate == 1%", "unknown operator ==: there are <, <=, >, >="),
         ("leaks = 0", "unknown operator =: there are <, <=, >, >=, =="),
+        ("ghost_tokens{class=a} < 10", "ghost_tokens describes the whole run"),
+        ("ghost_tokens within 1 of base", "ghost_tokens is compared with no other run"),
         ("leaks == 0%", "unknown unit % for leaks: a number alone, such as 0"),
         ("ttft{stage=} p95 < 1s", "{stage=} is not a selector"),
         ("ttft{stage=..} p95 < 1s", "'..' is not a value of a stage: write 32, or 8..32"),
@@ -234,9 +237,9 @@ def rules(draw: st.DrawFn) -> Rule:
         )
     )  # fmt: skip
     stat, base = draw(stats) if measure.metric else "", draw(st.one_of(st.just(""), names))
-    if measure.word in (*OF_ANSWERS, *OF_DISRUPTIONS):
+    if measure.word in (*OF_ANSWERS, *OF_WHOLE_RUN):
         base = ""
-    if measure.word in OF_DISRUPTIONS:
+    if measure.word in OF_WHOLE_RUN:
         where = {}
     operators = ["<", "<=", ">", ">=", *(["=="] if measure.units is COUNT else [])]
     if base:

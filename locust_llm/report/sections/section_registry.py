@@ -4,6 +4,7 @@ a file in this folder and a line here."""
 from typing import Final
 
 from .answers_under_load import ANSWERS_UNDER_LOAD
+from .cancelled_work_text import CANCELLED_WORK
 from .disruptions import DISRUPTION_SECTION
 from .prefill_limit_comparison import BEST_LIMIT
 from .section import AnySection
@@ -14,6 +15,7 @@ REPORT_SECTIONS: Final[tuple[AnySection, ...]] = (
     BEST_LIMIT,
     ANSWERS_UNDER_LOAD,
     DISRUPTION_SECTION,
+    CANCELLED_WORK,
     SESSIONS,
     TENANTS,
 )

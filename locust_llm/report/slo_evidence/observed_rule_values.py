@@ -14,6 +14,7 @@ from locust_llm.records.record import Record
 from locust_llm.records.run_facts import Run
 from locust_llm.report.answer_results import AnswersUnderLoad
 from locust_llm.report.array_types import Floats
+from locust_llm.report.cancelled_work import CancelledWork
 from locust_llm.report.disruption_results import DisruptionEffects
 from locust_llm.report.inter_token_gaps import GapCounts, merge_gap_counts
 from locust_llm.report.load_records import earliest_chunks_us
@@ -26,6 +27,7 @@ from locust_llm.slo.binomial_intervals import Ends, count_needed_values
 from locust_llm.slo.load_generator_health import ClientVerdict
 from locust_llm.slo.metric_definitions import (
     BY_WORD,
+    GHOST_TOKENS,
     LATE,
     OF_ANSWERS,
     OF_DISRUPTIONS,
@@ -110,6 +112,8 @@ class Evaluation(NamedTuple):
     """What the checks of answers found. None: there were none."""
     disruptions: DisruptionEffects | None = None
     """What the commands of ``--disrupt`` did. None: there were none."""
+    cancelled_work: CancelledWork | None = None
+    """None: the run does not check cancellations."""
     settled: RateWindow | None = None
     """``time`` without the start and the end of the load. None: they are not in it, or too little
     is left without them."""
@@ -122,6 +126,8 @@ def compute_rule_value(rule: Rule, seen: Evaluation) -> ObservedValue:
         return observe_answers(rule.metric, seen.answers)
     if rule.metric in OF_DISRUPTIONS:
         return observe_disruptions(rule.metric, seen.disruptions)
+    if rule.metric == GHOST_TOKENS:
+        return _observe_ghost_tokens(seen.cancelled_work)
     if rule.metric in OF_SCHEDULE:
         if (d := seen.delivery) is None:
             return ObservedValue(None, note=NO_SCHEDULE.format(rule.metric))
@@ -149,6 +155,17 @@ def compute_rule_value(rule: Rule, seen: Evaluation) -> ObservedValue:
             rule, select_requests(rule, seen.ended), seen, looks
         )
     return _share(rule, part, looks)
+
+
+def _observe_ghost_tokens(work: CancelledWork | None) -> ObservedValue:
+    if work is None:
+        return ObservedValue(None, note="cancellations were not checked")
+    if work.ghost_tokens is None:
+        return ObservedValue(None, count=work.cancelled, note=work.problem)
+    if work.still_running:
+        note = "the server still ran requests at the end"
+        return ObservedValue(work.ghost_tokens, (work.ghost_tokens, None), work.cancelled, note)
+    return ObservedValue(work.ghost_tokens, None, work.cancelled)
 
 
 def _find_unanswered(rule: Rule, part: RequestSelection, seen: Evaluation) -> ObservedValue | None:
