@@ -73,7 +73,7 @@ Test a server:
   verify          check in five minutes whether answers stay right under load
   probe           identify the scheduler of a server, in one to six minutes
   canary HOST     watch a shared server for the prefill load of other users
-  disconnect HOST measure the work of a server for clients who left
+  disconnect      measure the work of a server for clients who left
   soak            find what grows while a server works for hours
   gateway         measure what a proxy, router or gateway adds, changes and hides
 
