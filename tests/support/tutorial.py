@@ -38,7 +38,9 @@ VARIABLES: Final = re.compile(r"^(?:\w+=\S* )+")
 """Variables of one command. They are of servers, which the tests replace."""
 PERCENTILE: Final = re.compile(r"\bp\d[\d.]*\b")
 """A shortened run may have too few requests for the one that a page shows."""
-VERDICT: Final = re.compile(r"PASS|FAIL|INCONCLUSIVE")
+VERDICT: Final = re.compile(
+    r"PASS|FAIL|INCONCLUSIVE|GROWS|STABLE|CANNOT TELL YET|\bgrows\b|\bstable\b|\bcannot tell yet\b"
+)
 WORD: Final = re.compile(r"[A-Za-z][\w/()'-]*")
 
 
