@@ -300,10 +300,8 @@ def test_of_a_stream_the_first_event_may_be_enough() -> None:
         assert found.body.startswith(event)
         assert line.connection is None
         server.paths["/"] = lambda asked: [answer(b"data: {}\n\nmore", 400)]
-        assert fetch("GET", server.url + "/", {}, timeout_s=5, begun=True) == (
-            400,
-            "",
-            b"data: {}\n\nmore",
+        assert fetch("GET", server.url + "/", {}, timeout_s=5, begun=True) == FetchedResponse(
+            400, "", b"data: {}\n\nmore"
         )
         server.paths["/"] = lambda asked: [answer(b'{"whole": 1}')]
         assert fetch("GET", server.url + "/", {}, timeout_s=5, begun=True).body == b'{"whole": 1}'

@@ -241,6 +241,7 @@ def compared(factors: dict[Limit, float]) -> LimitComparison:
     run = a_run(sweep="prefill-concurrency=1,2", request_rate=4.0)
     run = run.__class__(**{name: getattr(run, name) for name in run.__struct_fields__} | {
         "limit_blocks": tuple(blocks), "sweep_end": "the best one was known",
+        "stopping_at": blocks[-1].ended_at, "ended_at": blocks[-1].ended_at,
     })  # fmt: skip
     found = compare_limits(run, records)
     assert found is not None

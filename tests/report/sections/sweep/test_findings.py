@@ -135,7 +135,7 @@ def test_a_first_wave_decides_nothing_else(axis: str, rule: str) -> None:
 
 
 def test_the_values_that_a_sweep_did_not_reach_are_named() -> None:
-    """-t 40: the stage at 10 began after 5 s, and the one at 40 after 36 s."""
+    """-t 40: the load of the stage at 10 was from 5 to 9 s, and the stage at 40 began after 36 s."""
     run = a_run(sweep="request-rate=2,10,40,80,160", users=None, run_time_s=40.0)
     began = [(2.0, 0.0), (10.0, 5.0), (40.0, 36.0)]
     stages = [
@@ -143,7 +143,10 @@ def test_the_values_that_a_sweep_did_not_reach_are_named() -> None:
         for i, (value, at) in enumerate(began, 1)
     ]
     run = replace(run, stages=tuple(stages), stopping_at=UNIX + 40.0)
-    line = "request-rate 80 and 160 were not reached: the stage at 10 took 31 of 40 s"
+    line = (
+        "request-rate 80 and 160 were not reached: the stage at 10 took 31 of 40 s, 27 s of it after "
+        "its load, for open requests and its report"
+    )
     assert describe_unreached_stages(run) == line
     found = summarise_sweep(run, [])
     texts = [block.text for block in make_sweep_warnings(found, None) if hasattr(block, "text")]
