@@ -424,6 +424,11 @@ MIX: Final = {'"200,100:70;8000,100:30"': '"50,10:70;200,10:30"'}
 SHORTER: Final[dict[str, dict[str, str]]] = {
     "answers-under-load": {"-t 2m": "-t 12", "-t 10m": "-t 8"},
     "ci-gate": {"-t 2m": "-t 8", "--warmup-duration 10": "--warmup-duration 2"},
+    "clients-who-left": {
+        "disconnect localhost:8080": "disconnect localhost:8000 -t 10s",
+        "disconnect localhost:8000": "disconnect localhost:8000 -t 10s", "-t 40s": "-t 10s",
+        "--clients 16": "--clients 2",
+    },
     "coming-from-other-tools": {
         "--benchmark-duration 60": "--benchmark-duration 6", "--num-prompts 100": "--num-prompts 20",
         "-t 30": "-t 6",
