@@ -171,12 +171,14 @@ class ChildProgram:
         than ``most_bytes``. A process that it left behind may hold its output open."""
         until = time.monotonic() + limit_s
         reader = gevent.spawn(self._collect, most_bytes)
-        gevent.wait([self._ended, reader], timeout=limit_s, count=1)
-        if reader.ready() and len(self._printed) <= most_bytes:
-            self._ended.wait(max(0.0, until - time.monotonic()))
-        if self._ended.is_set():
-            reader.join(LAST_OUTPUT_S)
-        reader.kill()
+        try:
+            gevent.wait([self._ended, reader], timeout=limit_s, count=1)
+            if reader.ready() and len(self._printed) <= most_bytes:
+                self._ended.wait(max(0.0, until - time.monotonic()))
+            if self._ended.is_set():
+                reader.join(LAST_OUTPUT_S)
+        finally:  # also where this greenlet is killed, as the pipe is closed next
+            reader.kill()
         if not self._ended.is_set() or len(self._printed) > most_bytes:
             return self._printed, None
         return self._printed, os.waitstatus_to_exitcode(self._watcher.rstatus)

@@ -1,10 +1,12 @@
 """A command of the operator: no key in its environment, a time limit, an end for all that it
 started, and a text without secrets."""
 
+import gc
 import os
 import time
 from collections.abc import Callable
 
+import gevent
 import pytest
 
 from locust_llm.access.operator_command import (
@@ -129,3 +131,19 @@ def test_reports_show_no_secret_of_its_text(text: str, shown: str) -> None:
 def test_an_error_line_shows_no_secret() -> None:
     end = make("sh -c 'echo denied: sk-of-the-run >&2'", "sk-of-the-run").run(120.0)
     assert end.error == "denied: ***"
+
+
+def test_nothing_reads_on_when_the_greenlet_of_a_command_is_killed() -> None:
+    """As at the end of a run: the pipe is closed, and a reader of it would fail."""
+    command = make("sh -c 'setsid sleep 60 & sleep 60'")
+    runner = gevent.spawn(command.run, 120.0)
+    gevent.sleep(0.2)
+    assert len(find_readers()) == 1
+    runner.kill()
+    assert find_readers() == []
+    command.end()
+
+
+def find_readers() -> list[gevent.Greenlet]:
+    greenlets = [one for one in gc.get_objects() if isinstance(one, gevent.Greenlet)]
+    return [one for one in greenlets if not one.dead and "_collect" in str(one)]

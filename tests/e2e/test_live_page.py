@@ -276,13 +276,13 @@ def test_a_sweep_has_its_stages_and_a_curve_that_grows(watched: Callable[..., Wa
         sweep="concurrency=2,4", stage_duration="3..4", stage_requests=10, slo="ttft p95 < 5s"
     )
     page = run.page
+    page.locator("#fixed").get_by_text("their number follows from the load").wait_for()
     page.locator("#stages tbody tr").nth(1).wait_for(timeout=60_000)
     heads = page.locator("#stages thead th").all_inner_texts()
     assert heads[1:3] == ["concurrency", "TTFT p95"]
     assert page.locator("#stages tbody tr td:nth-child(2)").all_inner_texts() == ["2", "4"]
     assert page.locator("#curve canvas").is_visible()
     assert "concurrency 4" in [mark[1] for mark in run.web.status()["marks"]]
-    page.locator("#fixed").get_by_text("their number follows from the load").wait_for()
     assert not page.locator("#people").is_visible()
     page.wait_for_timeout(500)
     assert violations(page) == []
