@@ -1,5 +1,6 @@
 """Lab request: writes one request of a lab command as bytes, outside of a load test."""
 
+import argparse
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -8,6 +9,7 @@ import requests
 from locust_llm.client.request_bytes import Request
 from locust_llm.client.requests_bridge import format_request_head, make_target
 from locust_llm.client.tls_settings import find_trusted_certificates
+from locust_llm.protocols.protocol_registry import PROTOCOLS
 from locust_llm.protocols.request_body import encode_request_body
 from locust_llm.server.http_get import PROBE_HEADER
 from locust_llm.server.length_control import make_length_fields
@@ -24,6 +26,28 @@ class LabRequest(NamedTuple):
 
     request: Request
     headers: Mapping[str, str]
+
+
+def add_lab_request_options(parser: argparse.ArgumentParser) -> None:
+    """The options for the model, the API and its path."""
+    add = parser.add_argument
+    add("--model", help="model to request (default: the server's first)")
+    add(
+        "--endpoint-type",
+        choices=tuple(name for name, protocol in PROTOCOLS.items() if protocol.streams),
+        default="chat",
+        help="API of the server (default: %(default)s)",
+    )
+    add(
+        "--endpoint",
+        metavar="PATH",
+        help="path of the endpoint, below --host (default: by the endpoint type)",
+    )
+    add(
+        "--max-tokens-field",
+        default="max_tokens",
+        help="request field that limits the output length (default: %(default)s)",
+    )
 
 
 def make_lab_request(

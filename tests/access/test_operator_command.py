@@ -36,14 +36,14 @@ def test_it_gets_no_key_from_the_environment() -> None:
     command = make(
         "env", "abcdef-of-the-run",
         OPENAI_API_KEY="sk-1", MY_TOKEN="t", LOCUST_LLM_HEADERS="X-Team: a", LOCUST_LLM_HOST="h",
-        LINE="x abcdef-of-the-run", SSH_AUTH_SOCK="/tmp/agent", HOME="/here",
+        LINE="x abcdef-of-the-run", SSH_AUTH_SOCK="agent.sock", HOME="/here",
     )  # fmt: skip
     names = {line.partition("=")[0] for line in command.run(120.0).printed.splitlines()}
     assert names - {"PWD", "_", "SHLVL"} == {"PATH", "SSH_AUTH_SOCK", "HOME", "LOCUST_LLM_COMMAND"}
 
 
 def test_the_folder_of_the_shell_is_no_password() -> None:
-    folder = {"PWD": "/tmp/tests", "OLDPWD": "/tmp/tests"}
+    folder = {"PWD": "tests", "OLDPWD": "tests"}
     assert find_environment_keys(folder) == set()
     assert remove_keys(folder, []) == folder
 

@@ -25,7 +25,7 @@ from locust_llm.exit_status import ENDING_SIGNALS, fail
 from locust_llm.gate.gate import Gate
 from locust_llm.lab.canary.canary_arithmetic import CanaryRound, measure_round
 from locust_llm.lab.duration_option import make_duration_reader
-from locust_llm.lab.lab_request import TIMEOUT_S, make_lab_request
+from locust_llm.lab.lab_request import TIMEOUT_S, add_lab_request_options, make_lab_request
 from locust_llm.lab.probe.prefill_costs import prefill_cost_per_token_s
 from locust_llm.locust_adapter.command_line_parser import add_access_options, read_access_options
 from locust_llm.locust_adapter.option_names_of_other_tools import unknown_options
@@ -63,7 +63,6 @@ from .canary_session import CanaryPlan, CanarySession
 
 INPUT_TOKENS: Final = 48
 """Each prompt has enough tokens for a number of its own, so that no cache contains it."""
-STREAMS: Final = tuple(name for name, protocol in PROTOCOLS.items() if protocol.streams)
 parse_canary_duration: Final = make_duration_reader("1s", "744h")
 
 
@@ -326,23 +325,7 @@ def _make_parser() -> argparse.ArgumentParser:
         metavar="[ADDR:]PORT",
         help="serve Prometheus metrics at this port (default address: 127.0.0.1)",
     )
-    add("--model", help="model to request (default: the server's first)")
-    add(
-        "--endpoint-type",
-        choices=STREAMS,
-        default="chat",
-        help="API of the server (default: %(default)s)",
-    )
-    add(
-        "--endpoint",
-        metavar="PATH",
-        help="path of the endpoint, below --host (default: by the endpoint type)",
-    )
-    add(
-        "--max-tokens-field",
-        default="max_tokens",
-        help="request field that limits the output length (default: %(default)s)",
-    )
+    add_lab_request_options(parser)
     add(
         "--json",
         action="store_true",

@@ -19,6 +19,7 @@ import locust_llm
 from locust_llm.client.tls_settings import find_trusted_certificates
 from locust_llm.exit_status import BY_RULES, ENDING_SIGNALS, ExitStatus, fail, worst_exit_status
 from locust_llm.lab.duration_option import make_duration_reader
+from locust_llm.lab.lab_request import add_lab_request_options
 from locust_llm.locust_adapter.command_line_parser import add_access_options, read_access_options
 from locust_llm.locust_adapter.option_names_of_other_tools import unknown_options
 from locust_llm.locust_adapter.signals import leave_process
@@ -66,7 +67,6 @@ LEAST_PASSES: Final = 2
 """Each situation has at least so many rounds: one has no interval."""
 NO_COUNTERS: Final = "none"
 OTHERS: Final = "others used the server before {count} of {of} rounds, whose counters do not count"
-STREAMS: Final = tuple(name for name, protocol in PROTOCOLS.items() if protocol.streams)
 parse_disconnect_time: Final = make_duration_reader("10s", "24h")
 
 
@@ -259,23 +259,7 @@ def _make_parser() -> argparse.ArgumentParser:
         metavar="RULE",
         help="rule such as 'ghost_tokens < 10'",
     )
-    add("--model", help="model to request (default: the server's first)")
-    add(
-        "--endpoint-type",
-        choices=STREAMS,
-        default="chat",
-        help="API of the server (default: %(default)s)",
-    )
-    add(
-        "--endpoint",
-        metavar="PATH",
-        help="path of the endpoint, below --host (default: by the endpoint type)",
-    )
-    add(
-        "--max-tokens-field",
-        default="max_tokens",
-        help="request field that limits the output length (default: %(default)s)",
-    )
+    add_lab_request_options(parser)
     add(
         "--json",
         action="store_true",

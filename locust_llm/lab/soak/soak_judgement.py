@@ -54,7 +54,7 @@ def judge_quantity(
         growth = with_work or by_hours
     tenth = max(len(values) // PARTS, 1)
     last = median(values[-tenth:])
-    room = find_room(rule, last, memory_limit_bytes)
+    room = measure_remaining_capacity(rule, last, memory_limit_bytes)
     work = [point.requests for point in points], [point.tokens for point in points]
     per_work = [_fit(axis, signed, growth, rule) if rule.per_work else None for axis in work]
     per_hour = _fit(hours, signed, growth, rule)
@@ -129,7 +129,7 @@ def _list_rates(growth: Growth, per_hour: SoakSlope | None) -> tuple[float, ...]
     return abs(per_hour.value), max(abs(per_hour.low), abs(per_hour.high))
 
 
-def find_room(
+def measure_remaining_capacity(
     rule: SoakQuantityRule, last: float, memory_limit_bytes: float | None
 ) -> float | None:
     """What is left of memory or KV cache. None: it is unknown, or the quantity has no limit."""
