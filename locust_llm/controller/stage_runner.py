@@ -48,6 +48,7 @@ from locust_llm.slo.capacity_search import (
     SearchStage,
     StageEvidence,
     StageTime,
+    fails_at_lowest,
     plan_stage,
     plan_unbounded_stage,
     select_shown,
@@ -73,6 +74,7 @@ TIME_USED: Final = "its time was used"
 LEFT_SHARE: Final = 0.05
 """With less of its time left, the time of a search was used."""
 NARROW: Final = "its interval cannot become narrower"
+LOWEST_FAILS: Final = "the lowest level certainly breaks a rule"
 TOO_SLOW: Final = "the load generator was too slow at the lowest level"
 
 
@@ -162,6 +164,8 @@ class StageRunner:
                 self._whole.stage_requests or 2 * count_requests_needed(self._whole),
             )  # fmt: skip
             return NARROW if self._step is None else self._step.level
+        if fails_at_lowest(search.capacity, search.evidence, levels[0]):
+            return LOWEST_FAILS
         left_s = total_s
         if self.finished:
             left_s -= self._clock() - self.finished[0].began_at

@@ -42,6 +42,8 @@ SEARCH_STAGES: Final = 8
 """A search gives each stage around the limit about this part of all its time."""
 MOST_STAGES: Final = 40
 """The stages of a search without a bound in time."""
+LOWEST_VISITS: Final = 2
+"""A search ends before its time where so many stages at the lowest level fail by themselves."""
 MIN_MEASURED: Final = 0.6
 """At least this share of a stage's whole time is measured. The rest goes to its first and its last
 wave."""
@@ -307,6 +309,21 @@ class CapacityEstimate(msgspec.Struct, frozen=True, kw_only=True):
             level for level in reached if self.fails_from is None or level < self.fails_from
         ]
         return possible[-1] if possible else None
+
+
+def fails_at_lowest(
+    estimate: CapacityEstimate | None, stages: Sequence[StageEvidence], lowest: float
+) -> bool:
+    """No requested level holds all rules: the capacity is certainly below the lowest one, and
+    LOWEST_VISITS stages at that level fail by themselves. One stage may have met a single stall."""
+    if estimate is None or estimate.high is not None:
+        return False
+    failing = [
+        stage
+        for stage in leave_out_silences(stages)
+        if stage.level == lowest and any(rule.fails for rule in stage.rules)
+    ]
+    return len(failing) >= LOWEST_VISITS
 
 
 def format_load(level: float, unit: str = "") -> str:

@@ -16,7 +16,7 @@ from locust_llm.records.report_result import MetricValue, ReportResult
 from locust_llm.records.run_facts import Run, Stage, read_run
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.sweep_option import STOPPED, TIME_UP
-from locust_llm.slo.capacity_search import CapacityEstimate
+from locust_llm.slo.capacity_search import CapacityEstimate, RuleEvidence, StageEvidence
 from locust_llm.slo.load_generator_health import ClientVerdict
 
 SETTINGS = Settings(sweep="concurrency=2,4", stage_duration="10..60", stage_requests=3)
@@ -202,6 +202,31 @@ def test_a_search_says_how_much_of_its_time_it_could_not_use(
     one.close(facts, report=True)
     assert not one.next()
     assert one.end == end
+
+
+def test_a_search_ends_where_its_lowest_level_certainly_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2 users fail in both visits, and 50 of 55 s are left."""
+    levels = tuple(map(float, range(2, 33)))
+    fails = StageEvidence(level=2.0, rules=(RuleEvidence(rule="ttft p95 < 1s", fails=True),))
+    below = CapacityEstimate(levels=levels, chances=(0.0,) * len(levels), fails_from=2.0)
+    result = ReportResult(capacity=below, stage_evidence=fails)
+    monkeypatch.setattr(module, "make_reports", lambda folder: ReportOutcome(result))
+    settings = Settings(sweep="concurrency=2..32", find_max=True, run_time_s=55.0)
+    asked = settings.staged
+    assert asked is not None
+    now = [1000.0]
+    one = StageRunner(settings, asked, tmp_path, lambda: now[0])
+    for _ in range(2):
+        assert one.next()
+        assert one.value == 2
+        one.begin(now[0])
+        one.stop(now[0] + 2)
+        now[0] += 2.5
+        one.close(facts, report=True)
+    assert not one.next()
+    assert one.end == "the lowest level certainly breaks a rule"
 
 
 def test_the_client_verdicts_of_ended_stages_are_named(

@@ -20,6 +20,7 @@ from locust_llm.slo.capacity_search import (
     StageEvidence,
     StageTime,
     choose_level,
+    fails_at_lowest,
     list_levels,
     plan_stage,
     plan_unbounded_stage,
@@ -54,6 +55,19 @@ def test_stages_on_either_side_of_the_limit_settle_it() -> None:
     assert (found.low, found.value, found.high, found.safe) == (8, 8, 8, 7)
     assert found.is_narrow
     assert found.format_interval("users") == "8 users"
+
+
+def test_a_search_needs_two_failing_visits_to_its_lowest_level() -> None:
+    none = CapacityEstimate(levels=LEVELS, chances=(0.0,) * len(LEVELS))
+    some = replace(none, chances=(0.1,) + (0.0,) * (len(LEVELS) - 1))
+    fails = StageEvidence(level=1.0, rules=(RuleEvidence(rule="r", fails=True),))
+    silent, open_ = replace(fails, silent=True), StageEvidence(level=1.0)
+    above = replace(fails, level=2.0)
+    assert fails_at_lowest(none, [fails, above, open_, fails], 1.0)
+    assert not fails_at_lowest(some, [fails, fails], 1.0)
+    assert not fails_at_lowest(None, [fails, fails], 1.0)
+    assert not fails_at_lowest(none, [fails, above, open_], 1.0)
+    assert not fails_at_lowest(none, [fails, silent], 1.0)
 
 
 def test_a_stage_says_something_about_its_neighbours() -> None:
