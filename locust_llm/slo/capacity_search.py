@@ -118,6 +118,11 @@ class StageEvidence(msgspec.Struct, frozen=True, kw_only=True):
         """The stage by itself passes all its rules."""
         return bool(self.rules) and all(rule.passes for rule in self.rules)
 
+    @property
+    def fails(self) -> bool:
+        """The stage by itself breaks one of its rules."""
+        return any(rule.fails for rule in self.rules)
+
 
 class CapacitySearch(msgspec.Struct, frozen=True, kw_only=True):
     """The range of a capacity search, and what the stages so far show."""
@@ -319,9 +324,7 @@ def fails_at_lowest(
     if estimate is None or estimate.high is not None:
         return False
     failing = [
-        stage
-        for stage in leave_out_silences(stages)
-        if stage.level == lowest and any(rule.fails for rule in stage.rules)
+        stage for stage in leave_out_silences(stages) if stage.level == lowest and stage.fails
     ]
     return len(failing) >= LOWEST_VISITS
 
