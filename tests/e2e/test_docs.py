@@ -63,6 +63,8 @@ EXCEPTIONS: Final = {  # neither run nor parsed: how the command begins, and why
     "locust-llm run --headless --target": "is refused, which its tutorial shows",
     "deploy/gateway/start_gateway.sh": "starts nginx; in the tutorial's test a proxy replaces it",
     "head ": "shows a file of its tutorial, which a test runs",
+    "bash serve.sh": "is a file of its tutorial, which a test runs",
+    "kill ": "ends what its tutorial started, which a test runs",
 }
 FOREIGN: Final = {  # options of other programs that pages other than migration.md name
     "--tag", "--signal",
@@ -448,6 +450,7 @@ SHORTER: Final[dict[str, dict[str, str]]] = {
     },
     "rag-and-agent": {"-t 60": "-t 8"},
     "replay": {"--fixed-schedule": "--fixed-schedule --fixed-schedule-end-offset 10000"},
+    "server-dies": {"-t 60": "-t 20", "at 20s": "at 8s", "sleep 10": "sleep 3"},
     "size-a-deployment": {
         "-t 5m": "-t 30", "-t 3m": "-t 8", "concurrency=1..128": "concurrency=1..8",
         "-u 24": "-u 4", "--warmup-duration 10": "--warmup-duration 2",

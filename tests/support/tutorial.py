@@ -8,10 +8,11 @@ block of commands, and any other language with a `title` the file of that name.
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -23,7 +24,7 @@ BLOCK: Final = re.compile(
     r"^```(?P<language>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
-ADDRESS: Final = re.compile(r"(?:localhost|127\.0\.0\.1):(?P<port>\d{4,5})")
+PORT: Final = re.compile(r"(?P<before>(?:localhost|127\.0\.0\.1):|--port )(?P<port>\d{4,5})")
 SERVERS: Final = ("locust-llm simulate", "vllm serve")
 """A command that begins so is run by a simulator, which the rest of the page uses."""
 GATEWAY: Final = "deploy/gateway/start_gateway.sh"
@@ -103,6 +104,7 @@ class Tutorial:
         """Labels that the page shows and the output has not."""
         self._ports: dict[str, str] = {}
         self._servers: dict[str, ExitStack] = {}
+        self._commands: list[subprocess.Popen[str]] = []
 
     def run(self) -> Iterator[CommandResult]:
         """Runs all commands that are no servers, and gives what each came to."""
@@ -127,6 +129,10 @@ class Tutorial:
         finally:
             for server in self._servers.values():
                 server.close()
+            for process in self._commands:
+                # what it left in the background
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
 
     def show_ports(self, text: str) -> str:
         """Returns a text with the ports that the page names."""
@@ -172,17 +178,23 @@ class Tutorial:
             if not name.startswith(("LOCUST", "OPENAI")) and name != "CI"
         }
         environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-        done = subprocess.run(
+        process = subprocess.Popen(
             ["bash", "-c", self._move_ports(short)], cwd=self.folder, env=environment, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=self.timeout_s, check=False,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
-        return CommandResult(short, done.returncode, done.stdout)
+        self._commands.append(process)
+        output, _ = process.communicate(timeout=self.timeout_s)
+        return CommandResult(short, process.returncode, output)
 
     def _port_of(self, name: str) -> str:
         return self._ports.setdefault(name, str(free_port()))
 
     def _move_ports(self, text: str) -> str:
-        return ADDRESS.sub(lambda match: f"127.0.0.1:{self._port_of(match['port'])}", text)
+        def move(match: re.Match[str]) -> str:
+            before = match["before"].replace("localhost", "127.0.0.1")
+            return f"{before}{self._port_of(match['port'])}"
+
+        return PORT.sub(move, text)
 
 
 def main() -> None:
