@@ -30,10 +30,10 @@ from locust_llm.lab.twin.twin_drift import DriftResult
 from locust_llm.lab.twin.twin_fit import FitResult
 from locust_llm.lab.twin.whatif.whatif_text import PredictionResult
 from locust_llm.records.profile_export_jsonl import OUTCOMES, PHASES, RecordLine
-from locust_llm.records.report_result import ReportResult
 from locust_llm.records.run_facts import Run
 from locust_llm.report import aiperf_export, load_records, sweep_csv
 from locust_llm.report.fluidity_and_qoe import Readability
+from locust_llm.report.report_command import ReportOutput
 from locust_llm.report.run_comparison import Comparison
 from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.sections.section_registry import REPORT_SECTIONS
@@ -59,7 +59,7 @@ JSON_OUTPUTS: Final = {
     "import": ImportedFolder,
     "pareto": list[ParetoCurve],
     "plan": PlanResult,
-    "report": ReportResult,
+    "report": ReportOutput,
     "scenario": list[ListedScenario],
     "selftest": SelftestResult,
     "soak": SoakResult,

@@ -74,6 +74,8 @@ def log_note(note: str) -> None:
     logger.info(note)
 
 
+GHOSTS_SETTLE_S: Final = 10.0
+"""With --check-cancellations, the counters are read for so long while the server still works."""
 PACKAGES: Final = (
     "locust-llm",
     "locust",
@@ -371,7 +373,9 @@ class RunStore:
         """Add what the result lacks, once the last record is here."""
         self.flush()
         if self.poller is not None:
-            self.poller.read_last()
+            # ghosts of clients who left count too
+            settle_s = GHOSTS_SETTLE_S if self.settings.check_cancellations else 0.0
+            self.poller.read_last(settle_s)
         try:
             if self._file.restore():
                 self.add_gap(

@@ -1,15 +1,35 @@
 """Cancelled work: the tokens that the server generated for requests after they were cancelled, by its
-own counters."""
+own counters.
 
+The interval comes from windows of the run: clients who left in one window share its tokens, and the
+server may work for them in the next one. So windows are long, and each begins with a client who left.
+"""
+
+import math
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 import msgspec
+import numpy as np
 
 from locust_llm.records.outcomes import CANCELLED, OK
 from locust_llm.records.run_facts import Run
-from locust_llm.records.server_metrics_history import EngineHistory, counter_increase
+from locust_llm.records.server_metrics_history import EngineHistory
 from locust_llm.records.server_metrics_parser import EngineSample
+from locust_llm.report.array_types import Floats
 from locust_llm.report.load_records import RequestColumns
+from locust_llm.slo.binomial_intervals import TAIL
+from locust_llm.slo.student_t import find_student_t
+
+MOST_WINDOWS: Final = 20
+LEAST_WINDOWS: Final = 5
+"""Fewer windows with cancellations give no interval."""
+ANSWERS_IN_A_WINDOW: Final = 2.0
+"""A window is so many times as long as an answer, that the work for those who left ends in it or in
+the next one."""
+LONG_ANSWER: Final = 95.0
+"""The percentile of the time of complete answers."""
 
 
 class CancelledWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +44,8 @@ class CancelledWork(msgspec.Struct, frozen=True, kw_only=True):
     complete answers."""
     ghost_tokens: float | None = None
     """(generated - received) / cancelled, at least 0. null: unknown."""
+    interval: tuple[float, float] | None = None
+    """Its 95% interval. null: too few windows have cancellations."""
     still_running: float = 0.0
     """So many requests ran in the server at the last reading, so it generated more."""
     problem: str = ""
@@ -40,51 +62,117 @@ def measure_cancelled_work(
     cancelled = int((requests["outcome"] == CANCELLED).sum())
     if not cancelled:
         return CancelledWork(cancelled=0, problem="no request was cancelled")
-    received = _count_received(columns)
-    if received is None:
+    tokens = _count_received(columns)
+    if tokens is None:
         problem = "the server counts no tokens of its answers"
         return CancelledWork(cancelled=cancelled, problem=problem)
-    generated = still_running = 0.0
+    received = float(tokens.sum())
+    curves = list[_TokenCurve]()
+    still_running = 0.0
     for name in history.engines:
         samples = [sample for sample in history.by_name[name] if not sample.failure]
-        own = _count_generated(samples, float(requests["sent_at"].min()))
-        if own is None:
-            history = EngineHistory()
+        curve = _draw_curve(samples, float(requests["sent_at"].min()))
+        if curve is None:
+            curves.clear()
             break
-        generated += own
+        curves.append(curve)
         still_running += samples[-1].running or 0.0
-    if not history.engines:
+    if not curves:
         problem = "no metrics of the server count its tokens from before the first request on"
         return CancelledWork(cancelled=cancelled, received=received, problem=problem)
+    generated = sum(float(curve.tokens[-1]) for curve in curves)
     return CancelledWork(
         cancelled=cancelled,
         generated=generated,
         received=received,
         ghost_tokens=max(generated - received, 0.0) / cancelled,
+        interval=_find_interval(curves, columns, tokens),
         still_running=still_running,
     )
 
 
-def _count_generated(samples: Sequence[EngineSample], sent_at: float) -> float | None:
-    """The increase from before the first send (Unix seconds). None: it is not known."""
+# -- tokens ----------------------------------------------------------------------------------------
+
+
+class _TokenCurve(NamedTuple):
+    """The tokens that an engine generated since the first reading, at each reading (Unix s)."""
+
+    at: Floats
+    tokens: Floats
+
+
+def _draw_curve(samples: Sequence[EngineSample], sent_at: float) -> _TokenCurve | None:
+    """A counter that falls restarted with the server. None: no reading is from before the first send."""
     counted = [
-        EngineSample(at=sample.at, engine=sample.engine, generated=sample.generated_tokens)
-        for sample in samples
-        if sample.generated_tokens is not None
+        (sample.at, tokens) for sample in samples if (tokens := sample.generated_tokens) is not None
     ]
-    if not counted or counted[0].at > sent_at:
+    if len(counted) < 2 or counted[0][0] > sent_at:
         return None
-    return counter_increase(counted, "generated")
+    steps = [
+        after - before if after >= before else after
+        for (_, before), (_, after) in pairwise(counted)
+    ]
+    at = np.array([moment for moment, _ in counted])
+    return _TokenCurve(at, np.concatenate(([0.0], np.cumsum(steps))))
 
 
-def _count_received(columns: RequestColumns) -> float | None:
-    """None: complete answers have no count of the server."""
+def _count_received(columns: RequestColumns) -> Floats | None:
+    """The tokens of each request. None: complete answers have no count of the server."""
     requests = columns.requests
     complete = requests[requests["outcome"] == OK]
     if (complete["tokens_from"] != "usage").any():
         return None
     each = complete["tokens_per_chunk"].mean() if len(complete) else 1.0
-    partly = requests[requests["outcome"] != OK]
-    by_chunks = partly["tokens_from"] == "chunks"
-    tokens = complete["output_tokens"].sum() + partly["output_tokens"][~by_chunks].sum()
-    return float(tokens + max(each, 1.0) * partly["output_tokens"][by_chunks].sum())
+    by_chunks = (requests["outcome"] != OK) & (requests["tokens_from"] == "chunks")
+    tokens = requests["output_tokens"].fillna(0.0).to_numpy(np.float64)
+    return np.where(by_chunks, tokens * max(each, 1.0), tokens)
+
+
+# -- interval --------------------------------------------------------------------------------------
+
+
+def _find_interval(
+    curves: Sequence[_TokenCurve], columns: RequestColumns, tokens: Floats
+) -> tuple[float, float] | None:
+    """None: too few windows have cancellations."""
+    requests = columns.requests
+    began = float(requests["sent_at"].min())
+    ended = max(float(curve.at[-1]) for curve in curves)
+    took_s = requests["latency_s"][requests["outcome"] == OK].dropna()
+    if not len(took_s):
+        return None
+    window_s = ANSWERS_IN_A_WINDOW * float(np.percentile(took_s, LONG_ANSWER))
+    count = int(min((ended - began) / window_s, MOST_WINDOWS)) if window_s > 0 else MOST_WINDOWS
+    if count < LEAST_WINDOWS:
+        return None
+    bounds = np.linspace(began, ended, count + 1)
+    received = np.array([_count_until(bound, columns, tokens) for bound in bounds])
+    bounds[0] = min(float(curve.at[0]) for curve in curves)
+    generated = sum(np.interp(bounds, curve.at, curve.tokens) for curve in curves)
+    left_at = requests["closed_at"][requests["outcome"] == CANCELLED].to_numpy()
+    left, _ = np.histogram(left_at, bounds)
+    return find_ratio_interval(np.diff(generated - received), left)
+
+
+def _count_until(moment: float, columns: RequestColumns, tokens: Floats) -> float:
+    """The tokens received until then. Those of an answer came evenly between its first and its last chunk."""
+    first = columns.requests["first_chunk_at"].to_numpy()
+    last = columns.requests["last_chunk_at"].to_numpy()
+    share = np.clip((moment - first) / np.maximum(last - first, 1e-9), 0.0, 1.0)
+    return float(np.nansum(share * tokens))
+
+
+def find_ratio_interval(ghosts: Floats, left: Floats) -> tuple[float, float] | None:
+    """The 95% interval of sum(ghosts) / sum(left), from windows (delete-one jackknife). A window without
+    cancellations belongs to the one before. None: there are fewer than LEAST_WINDOWS."""
+    group = np.maximum(np.cumsum(left > 0) - 1, 0)
+    ghosts = np.bincount(group, ghosts)
+    left = np.bincount(group, left)
+    count = len(left)
+    if count < LEAST_WINDOWS:
+        return None
+    without = (ghosts.sum() - ghosts) / (left.sum() - left)
+    variance = (count - 1) / count * float(((without - without.mean()) ** 2).sum())
+    half = find_student_t(count - 1, TAIL) * math.sqrt(variance)
+    mean = float(ghosts.sum() / left.sum())
+    return max(mean - half, 0.0), max(mean + half, 0.0)

@@ -16,10 +16,14 @@ from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.records.profile_export_jsonl import RecordFile, add_records
 from locust_llm.records.report_result import MetricValue, ReportResult, RuleResult
 from locust_llm.records.run_facts import RECORDS, Run, read_run, write_run
+from locust_llm.report.cancelled_work import CancelledWork
+from locust_llm.report.disruption_results import DisruptionEffects
 from locust_llm.report.document_blocks import format_observed
 from locust_llm.report.outages import describe_silent_time
 from locust_llm.report.sections.ab_comparison import describe_paired_verdict
 from locust_llm.report.sections.benchmark_validity import format_broken_rules
+from locust_llm.report.sections.cancelled_work_text import CANCELLED_WORK
+from locust_llm.report.sections.disruptions import DISRUPTIONS
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.latency_breakdown import parse_explained_metric
 from locust_llm.report.sections.notes import format_exit_status, list_missing_parts
@@ -34,6 +38,15 @@ from . import console_summary, write_report_files
 from . import github_annotations as workflow
 from .recover_journals import add_journaled
 from .render import text_report as tables
+
+
+class ReportOutput(ReportResult, frozen=True, kw_only=True):
+    """What ``locust-llm report --json`` prints."""
+
+    disruptions: DisruptionEffects | None = None
+    """What the commands of ``--disrupt`` did. null: there were none."""
+    cancelled_work: CancelledWork | None = None
+    """The server's work for cancelled requests. null: the run has no ``--check-cancellations``."""
 
 
 def _report_options() -> argparse.ArgumentParser:
@@ -119,7 +132,12 @@ def run_report_command(words: list[str]) -> int:
         workflow.make_announcement(summary, facts, os.environ),
     )  # fmt: skip
     if options.json:
-        print_safely(f"{msgspec.json.encode(result).decode()}\n")
+        output = ReportOutput(
+            **msgspec.structs.asdict(result),
+            disruptions=summary.sections.get(DISRUPTIONS),
+            cancelled_work=summary.sections.get(CANCELLED_WORK.name),
+        )
+        print_safely(f"{msgspec.json.encode(output).decode()}\n")
     else:
         print_safely(result.tables if options.verbose else result.text)
         print_ci_commands(result.annotations)

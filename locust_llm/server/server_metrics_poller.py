@@ -37,6 +37,8 @@ EVERY_S: Final = 1.0
 """The time between two samples."""
 TIMEOUT_S: Final = 2.0
 """The time-out of a whole response."""
+SETTLE_EVERY_S: Final = 0.2
+"""The time between two readings while the server still works behind the last request."""
 PIECE_BYTES: Final = 1 << 16
 """So much of a page is read without a pause: a fraction of a millisecond."""
 
@@ -179,19 +181,30 @@ class MetricsPoller:
             self.history, loaded, prefill_limit, whose=self.whose, simulated=self._simulated
         )
 
-    def read_last(self) -> None:
+    def read_last(self, settle_s: float = 0.0) -> None:
         """Read once more when the last request is over, as the server's counters would lack the
-        last second. Nothing is read after it."""
+        last second, and again for up to ``settle_s`` while the server runs requests. Nothing is read
+        after it."""
         self._stop()
         pages = [page for page in (*self._named, self._own) if page.has_engine]
         for page in pages:
             page.line.close()
             page.line = UserConnection()
-        gevent.joinall(
-            [gevent.spawn(self._look_at_last, page) for page in pages], timeout=TIMEOUT_S
-        )
+        until = time.monotonic() + settle_s
+        self._look_at_last(pages)
+        while self._is_busy() and time.monotonic() < until:
+            gevent.sleep(SETTLE_EVERY_S)
+            self._look_at_last(pages)
 
-    def _look_at_last(self, page: MetricsPage) -> None:
+    def _look_at_last(self, pages: Sequence[MetricsPage]) -> None:
+        gevent.joinall([gevent.spawn(self._try_to_look, page) for page in pages], timeout=TIMEOUT_S)
+
+    def _is_busy(self) -> bool:
+        """Whether a server ran or held requests at its last reading."""
+        last = [samples[-1] for samples in self.history.by_name.values() if samples]
+        return any(sample.running or sample.waiting for sample in last)
+
+    def _try_to_look(self, page: MetricsPage) -> None:
         with suppress(FetchFailed):
             self._look(page, page.path)
 

@@ -3,6 +3,7 @@ rule on them."""
 
 from typing import Any
 
+import numpy as np
 import pytest
 from support.records import UNIX, a_run, answered
 
@@ -10,7 +11,11 @@ from locust_llm.records.outcomes import CANCELLED
 from locust_llm.records.record import Record
 from locust_llm.records.server_metrics_history import EngineHistory
 from locust_llm.records.server_metrics_parser import EngineSample
-from locust_llm.report.cancelled_work import CancelledWork, measure_cancelled_work
+from locust_llm.report.cancelled_work import (
+    CancelledWork,
+    find_ratio_interval,
+    measure_cancelled_work,
+)
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.sections.cancelled_work_text import describe_cancelled_work
 from locust_llm.report.summarise_metrics import summarise_run
@@ -50,7 +55,9 @@ def test_ghosts_are_the_tokens_that_nobody_received() -> None:
     )
     assert describe_cancelled_work(found) == (
         "The server generated 26 tokens, and the run received 6: 10 ghost tokens for each of 2 "
-        "cancelled requests, if nobody else used the server."
+        "cancelled requests, if nobody else used the server. There is no interval, as cancellations "
+        "were in too little of the run: a longer one has one. Prefill for clients who left makes no "
+        "tokens, so it is not counted."
     )
 
 
@@ -89,18 +96,93 @@ def test_a_run_without_the_check_has_none() -> None:
     )
 
 
+GHOSTS_OF_WINDOWS = (8, 10, 12, 10, 10)
+MEAN, LOW, HIGH = 10.0, 8.244, 11.756
+"""Their mean is off by t(4) = 2.776 times the root of 2 / 5."""
+
+
+def leave_each_four_seconds(ghosts: tuple[int, ...]) -> tuple[list[Record], list[float]]:
+    """Records, and the counter at each second from 9 to 30. A client leaves at 10.1 s with one token,
+    one at 14.1 s and so on, and the server generates so many more in the same second."""
+    records = [answered(100, 200, 300)]
+    grown = [0.0] * 22
+    grown[2] += 3
+    for number, count in enumerate(ghosts):
+        records.append(cancel(100, sent_at=10.0 + 4 * number))
+        grown[2 + 4 * number] += 1 + count
+    return records, list(np.cumsum(grown))
+
+
+def test_the_interval_is_that_of_the_windows() -> None:
+    """An answer takes 0.3 s, so the 20 s have 20 windows, and each fourth one has a cancellation."""
+    records, counter = leave_each_four_seconds(GHOSTS_OF_WINDOWS)
+    found = measure_cancelled_work(read_counters(*counter), collect_columns(records), CHECKED)
+    assert found is not None
+    assert found.ghost_tokens == MEAN
+    assert found.interval == pytest.approx((LOW, HIGH), abs=0.001)
+    assert "10 (8.24 to 11.8) ghost tokens for each of 5 cancelled requests" in (
+        describe_cancelled_work(found)
+    )
+
+
+def test_those_who_left_together_are_no_sample() -> None:
+    """All of them left in one window, or in four."""
+    for together in (1, 4):
+        left = np.array([5.0] * together + [0.0] * (20 - together))
+        assert find_ratio_interval(10.0 * left, left) is None
+
+
+def test_tokens_after_a_window_belong_to_its_clients() -> None:
+    """The server works for them in the next window, too."""
+    left = np.array([1.0, 0.0] * 5)
+    ghosts = np.array([8.0, 0, 4, 6, 12, 0, 0, 10, 3, 7])
+    assert find_ratio_interval(ghosts, left) == pytest.approx((LOW, HIGH), abs=0.001)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0])
+def test_the_interval_holds_the_truth(spread: float) -> None:
+    """200 runs of 20 windows, with about four clients a window, who share what the window adds or takes
+    away, and leave a third of their tokens to the next one."""
+    draw = np.random.default_rng(1)
+    held = 0
+    for _ in range(200):
+        left = draw.poisson(4.0, 20).astype(float)
+        each = draw.normal(100.0, 30.0 * spread, 20)
+        ghosts = left * each * 2 / 3
+        ghosts[1:] += (left * each / 3)[:-1]
+        interval = find_ratio_interval(ghosts, left)
+        assert interval is not None
+        held += interval[0] <= 100.0 <= interval[1]
+    assert held >= 184
+
+
+FEW = (9, 9, 9, 9, 9)
+MANY = (11, 11, 11, 11, 11)
+
+
 @pytest.mark.parametrize(
-    ("history", "status", "observed"),
+    ("ghosts", "last", "status", "observed"),
     [
-        (read_counters(0.0, 24.0), PASS, 9.0),
-        (read_counters(0.0, 26.0), FAIL, 10.0),
-        (read_counters(0.0, 24.0, running=1.0), INCONCLUSIVE, 9.0),
-        (read_counters(0.0, 26.0, running=1.0), FAIL, 10.0),
-        (EngineHistory(), INCONCLUSIVE, None),
+        (FEW, {}, PASS, 9.0),
+        (MANY, {}, FAIL, 11.0),
+        (GHOSTS_OF_WINDOWS, {}, INCONCLUSIVE, MEAN),
+        (FEW, {"running": 1.0}, INCONCLUSIVE, 9.0),
+        (MANY, {"running": 1.0}, FAIL, 11.0),
+        (MANY[:4], {}, INCONCLUSIVE, 11.0),
     ],
 )
-def test_the_rule(history: EngineHistory, status: str, observed: float | None) -> None:
-    columns = collect_columns(TWO_LEFT)
-    work = measure_cancelled_work(history, columns, CHECKED)
+def test_the_rule(
+    ghosts: tuple[int, ...], last: dict[str, float], status: str, observed: float
+) -> None:
+    records, counter = leave_each_four_seconds(ghosts)
+    columns = collect_columns(records)
+    work = measure_cancelled_work(read_counters(*counter, **last), columns, CHECKED)
     (found,) = summarise_run(columns, CHECKED, cancelled_work=work).slos
     assert (found.status, found.observed) == (status, observed)
+
+
+def test_the_rule_of_unknown_tokens() -> None:
+    columns = collect_columns(TWO_LEFT)
+    work = measure_cancelled_work(EngineHistory(), columns, CHECKED)
+    (found,) = summarise_run(columns, CHECKED, cancelled_work=work).slos
+    assert (found.status, found.observed) == (INCONCLUSIVE, None)

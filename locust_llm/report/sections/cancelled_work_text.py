@@ -9,20 +9,35 @@ from locust_llm.text.format import format_brief, format_count
 
 from .section import ReportSection
 
+NO_INTERVAL: Final = (
+    "There is no interval, as cancellations were in too little of the run: a longer one has one"
+)
+MISSED: Final = "Prefill for clients who left makes no tokens, so it is not counted."
+
 
 def describe_cancelled_work(found: CancelledWork) -> str:
     if found.ghost_tokens is None or found.generated is None or found.received is None:
         return f"The work for cancelled requests is unknown: {found.problem}."
-    running = ""
+    text = (
+        f"The server generated {found.generated:,.0f} tokens, and the run received "
+        f"{found.received:,.0f}: {describe_ghost_tokens(found)} ghost tokens for each of "
+        f"{format_count(found.cancelled, 'cancelled request')}, if nobody else used the server."
+    )
+    if found.interval is None:
+        text += f" {NO_INTERVAL}."
     if found.still_running:
         ran = format_count(round(found.still_running), "request")
-        running = f" It still ran {ran} at the end, so there are more."
-    return (
-        f"The server generated {found.generated:,.0f} tokens, and the run received "
-        f"{found.received:,.0f}: {format_brief(found.ghost_tokens, digits=3)} ghost tokens for each "
-        f"of {format_count(found.cancelled, 'cancelled request')}, if nobody else used the server."
-        f"{running}"
-    )
+        text += f" It still ran {ran} at the end, so there are more."
+    return f"{text} {MISSED}"
+
+
+def describe_ghost_tokens(found: CancelledWork) -> str:
+    """``10 (8.2 to 11.8)``"""
+    tokens = format_brief(found.ghost_tokens or 0.0, digits=3)
+    if found.interval is None:
+        return tokens
+    low, high = (format_brief(end, digits=3) for end in found.interval)
+    return f"{tokens} ({low} to {high})"
 
 
 def make_cancelled_work_blocks(found: CancelledWork) -> Iterator[Block]:

@@ -69,6 +69,9 @@ from .observed_value import ObservedValue as ObservedValue
 
 TOO_FEW: Final = "too few samples"
 """Begins a reason that more requests may change."""
+FEW_WINDOWS: Final = (
+    "cancellations are in too little of the run for an interval: a longer run has more of them"
+)
 STRETCHES: Final = 64
 """Of a run, for figures that are of no single request: pooled gaps."""
 THIRDS: Final = 3
@@ -162,10 +165,13 @@ def _observe_ghost_tokens(work: CancelledWork | None) -> ObservedValue:
         return ObservedValue(None, note="cancellations were not checked")
     if work.ghost_tokens is None:
         return ObservedValue(None, count=work.cancelled, note=work.problem)
+    if work.interval is None:
+        return ObservedValue(work.ghost_tokens, count=work.cancelled, note=FEW_WINDOWS)
+    low, high = work.interval
     if work.still_running:
         note = "the server still ran requests at the end"
-        return ObservedValue(work.ghost_tokens, (work.ghost_tokens, None), work.cancelled, note)
-    return ObservedValue(work.ghost_tokens, None, work.cancelled)
+        return ObservedValue(work.ghost_tokens, (low, None), work.cancelled, note)
+    return ObservedValue(work.ghost_tokens, (low, high), work.cancelled)
 
 
 def _find_unanswered(rule: Rule, part: RequestSelection, seen: Evaluation) -> ObservedValue | None:
