@@ -217,6 +217,38 @@ def test_no_other_source_starts_a_command(tmp_path: Path, monkeypatch: pytest.Mo
     assert not (tmp_path / "victim").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "beside"),
+    [
+        (("run", "--headless", "--host", "localhost:1", "--sweep", "concurrency=1..4"), "--sweep"),
+        (
+            ("run", "--headless", "--host", "localhost:1", "-u", "2", "--sweep",
+                "prefill-concurrency=1,2"),
+            "--sweep",
+        ),
+        (
+            ("ab", "--base", "localhost:1", "--candidate", "localhost:2", "-u", "2"),
+            "a comparison of two servers",
+        ),
+        (("ab", "--base", "localhost:1", "--aa", "-u", "2"), "a comparison of two servers"),
+    ],
+    ids=["sweep", "limits", "ab", "aa"],
+)  # fmt: skip
+def test_one_line_refuses_more_than_one_load(
+    tmp_path: Path, words: tuple[str, ...], beside: str
+) -> None:
+    victim = ("--disrupt", f"at 1s: touch {tmp_path / 'victim'}", "-t", "60")
+    done = subprocess.run(
+        [sys.executable, "-m", "locust_llm", *words, *victim, "--report-dir", str(tmp_path / "run")],
+        capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 5, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "--disrupt" in line]
+    assert f"--disrupt needs a run of one load: it cannot go with {beside}" in line
+    assert not (tmp_path / "victim").exists()
+    assert not (tmp_path / "run").exists()
+
+
 def test_ctrl_c_ends_a_command_too(tmp_path: Path) -> None:
     with start_simulator("--time-scale", "0.05") as url:
         words = ("--disrupt", f"at 1s: sh -c 'echo $$ > {tmp_path}/pid.txt; sleep 300'")
