@@ -10,6 +10,7 @@ from locust_llm.lab.disconnect.disconnect_rounds import (
     QUIET_GAPS,
     RoundTimes,
     cut_witness,
+    divide_prompt_tokens,
 )
 from locust_llm.lab.disconnect.ghost_tokens import WitnessRound
 from locust_llm.simulator.scheduling.batching_policies import POLICIES
@@ -62,6 +63,7 @@ def simulate_ghost_round(
     )
     engine = BatchEngine(Scheduler(config, POLICIES["chunked"]), NoisyCost(draw, spread), clock)
     longest = MOST_GHOSTS + 2 * clients
+    prompt_tokens = divide_prompt_tokens(clients)
     times = list[float]()
     begun = dict[Sequence, float]()
     counts = dict[Sequence, int]()
@@ -97,7 +99,7 @@ def simulate_ghost_round(
     def watch() -> None:
         times.append(clock.now)
         if len(times) == QUIET_GAPS + 2:
-            for client in [Sequence(PROMPT_TOKENS, 10_000) for _ in range(clients)]:
+            for client in [Sequence(prompt_tokens, 10_000) for _ in range(clients)]:
                 counts[client] = 0
                 engine.add(client, make_counter(client, decode))
 

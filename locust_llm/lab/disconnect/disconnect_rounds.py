@@ -55,6 +55,11 @@ GHOST_S: Final = 2.0
 LEAST_GHOSTS: Final = 64
 MOST_GHOSTS: Final = 256
 LONG_PROMPT_TOKENS: Final = 2000
+CLIENTS_PROMPT_TOKENS: Final = 4096
+"""Of the clients who come together. A step that reads a longer context takes longer, so the gaps of the
+witness show fewer clients."""
+MOST_PREFILL_S: Final = 1.0
+"""The server may take so long for these prompts."""
 MOST_CONTEXT_SHARE: Final = 0.5
 MOST_HOLD_S: Final = 10.0
 MOST_WITNESS_TOKENS: Final = 2000
@@ -133,13 +138,12 @@ class DisconnectBench:
         self._form = form
         self._counters = counters
         self._clients = clients
-        self._long_tokens = LONG_PROMPT_TOKENS
+        self._most_tokens = LONG_PROMPT_TOKENS
         if context is not None:
-            self._long_tokens = min(LONG_PROMPT_TOKENS, int(MOST_CONTEXT_SHARE * context))
-        self._texts = {
-            tokens: Prompts(PromptLengthModel(), input_tokens=(tokens, 0.0), seed=None)
-            for tokens in (INPUT_TOKENS, self._long_tokens)
-        }
+            self._most_tokens = int(MOST_CONTEXT_SHARE * context)
+        self._long_tokens = min(LONG_PROMPT_TOKENS, self._most_tokens)
+        self._texts = dict[int, Prompts]()
+        self._prompt_tokens = dict[int, int]()
         self._forced = False
         self._gap_s = self._ttft_s = self._long_ttft_s = 0.0
         self._paces = dict[int, CrowdPace]()
@@ -163,7 +167,10 @@ class DisconnectBench:
         self._gap_s = find_gap_s(alone)
         self._ttft_s = alone.chunk_us[0] / 1e6
         self._long_ttft_s = self._ask_one(self._long_tokens, 1).chunk_us[0] / 1e6
+        pace_per_s = self._long_tokens / self._long_ttft_s
         for clients in (self._clients, CROWD_FACTOR * self._clients):
+            tokens = divide_prompt_tokens(clients, pace_per_s)
+            self._prompt_tokens[clients] = min(tokens, self._most_tokens)
             self._paces[clients] = self._measure_pace(clients)
         pace = self._paces[self._clients]
         return (
@@ -180,7 +187,9 @@ class DisconnectBench:
 
     def _measure_pace(self, clients: int) -> CrowdPace:
         """Clients who stay to the end."""
-        jobs = [gevent.spawn(self._send, INPUT_TOKENS, DECODE_TOKENS) for _ in range(1 + clients)]
+        tokens = self._prompt_tokens[clients]
+        jobs = [gevent.spawn(self._send, INPUT_TOKENS, DECODE_TOKENS)]
+        jobs += [gevent.spawn(self._send, tokens, DECODE_TOKENS) for _ in range(clients)]
         records = [record for job in jobs if (record := job.get()) is not None]
         answered = [record for record in records if len(record.chunk_us) > 1]
         if len(answered) < len(jobs):
@@ -217,7 +226,7 @@ class DisconnectBench:
         jobs = [
             gevent.spawn(
                 self._send,
-                self._long_tokens if situation == PREFILL else INPUT_TOKENS,
+                self._long_tokens if situation == PREFILL else self._prompt_tokens[clients],
                 decoded + ghosts,
                 streaming=situation != UNSTREAMED,
                 cancel_after_s=0.0 if at_once else None,
@@ -280,6 +289,9 @@ class DisconnectBench:
         cancel_after_s: float | None = None,
     ) -> Record | None:
         """None: it was killed before it was sent."""
+        if input_tokens not in self._texts:
+            size = (input_tokens, 0.0)
+            self._texts[input_tokens] = Prompts(PromptLengthModel(), input_tokens=size, seed=None)
         asked = make_lab_request(
             self._settings, self._headers, self._model, self._texts[input_tokens].draw().text,
             tokens, form=self._form, forced=self._forced, streaming=streaming,
@@ -333,9 +345,17 @@ def read_record(job: gevent.Greenlet) -> Record | None:
     return value if isinstance(value, Record) else getattr(value, "record", None)
 
 
+def divide_prompt_tokens(clients: int, pace_per_s: float = math.inf) -> int:
+    """The prompt of each client. The server reads so many tokens a second."""
+    together = min(CLIENTS_PROMPT_TOKENS, MOST_PREFILL_S * pace_per_s)
+    return max(round(together / clients), INPUT_TOKENS)
+
+
 def find_gap_s(record: Record) -> float:
-    """The mean, as a gateway may send several chunks at once."""
-    return (record.chunk_us[-1] - record.chunk_us[0]) / (len(record.chunk_us) - 1) / 1e6
+    """The mean, as a gateway may send several chunks at once. Prompts of others hold up the first half."""
+    middle = (len(record.chunk_us) - 1) // 2
+    count = len(record.chunk_us) - 1 - middle
+    return (record.chunk_us[-1] - record.chunk_us[middle]) / count / 1e6
 
 
 def find_chunk_times(record: Record) -> list[float]:

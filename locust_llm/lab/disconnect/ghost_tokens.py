@@ -37,7 +37,7 @@ LEAST_SHARE: Final = 10.0
 """The noise of steps has at least 1 / LEAST_SHARE of the variance of a sum."""
 POWER_Z: Final = 1.645
 """95 of 100 series with the smallest number of ghost tokens that is stated exceed ALARM."""
-SURE: Final = 4.0
+SURE: Final = 3.0
 """A slow-down by the clients is known if it exceeds so many of its standard errors."""
 CLIP: Final = 4.0
 """A gap counts as at most so many spreads away from the line of the quiet gaps: a stall is one

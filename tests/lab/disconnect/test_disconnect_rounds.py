@@ -10,6 +10,8 @@ from locust_llm.lab.disconnect.disconnect_rounds import (
     RoundTimes,
     count_ghosts,
     cut_witness,
+    divide_prompt_tokens,
+    find_gap_s,
     find_ghost_seconds,
     is_kv_back,
 )
@@ -92,3 +94,18 @@ def test_the_gaps_of_a_witness_and_what_happened_in_them() -> None:
     assert (cut.came, cut.decoding, cut.left, cut.tail) == (50, 61, 81, 141)
     assert cut_witness(times, RoundTimes(50.5, 60.5, 80.5), longest=110) is None
     assert cut_witness(times, RoundTimes(5.5, 60.5, 80.5), longest=60) is None
+
+
+@pytest.mark.parametrize(
+    ("clients", "pace_per_s", "tokens"),
+    [(8, math.inf, 512), (1, math.inf, 4096), (8, 800.0, 100), (256, math.inf, 48), (8, 1.0, 48)],
+)
+def test_the_prompts_of_all_clients_take_a_second_at_most(
+    clients: int, pace_per_s: float, tokens: int
+) -> None:
+    assert divide_prompt_tokens(clients, pace_per_s) == tokens
+
+
+def test_a_gap_is_that_of_the_later_half() -> None:
+    """The prompt of another client held up the second token."""
+    assert find_gap_s(answered(100, 900, 910, 920, 930)) == pytest.approx(0.010)
