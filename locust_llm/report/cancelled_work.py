@@ -148,10 +148,10 @@ def _find_interval(
     bounds = np.linspace(began, ended, count + 1)
     received = np.array([_count_until(bound, columns, tokens) for bound in bounds])
     bounds[0] = min(float(curve.at[0]) for curve in curves)
-    generated = sum(np.interp(bounds, curve.at, curve.tokens) for curve in curves)
+    generated = np.sum([np.interp(bounds, curve.at, curve.tokens) for curve in curves], axis=0)
     left_at = requests["closed_at"][requests["outcome"] == CANCELLED].to_numpy()
     left, _ = np.histogram(left_at, bounds)
-    return find_ratio_interval(np.diff(generated - received), left)
+    return find_ratio_interval(np.diff(generated - received), left.astype(np.float64))
 
 
 def _count_until(moment: float, columns: RequestColumns, tokens: Floats) -> float:

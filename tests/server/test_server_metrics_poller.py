@@ -101,6 +101,30 @@ def test_the_last_request_is_in_the_last_reading(
     assert [sample.at for sample in meter.history.by_name["server"]] == [0, 1]
 
 
+def test_what_the_server_still_runs_may_be_waited_for(
+    server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It still works for clients who left, and no longer at the third reading."""
+    monkeypatch.setattr(module, "EVERY_S", 60.0)
+    monkeypatch.setattr(module, "SETTLE_EVERY_S", 0.0)
+    pages = [
+        PAGE,
+        PAGE.replace("waiting 1", "waiting 0"),
+        PAGE.replace(" 1", " 0").replace(" 2", " 0"),
+    ]
+    server.pages = {"/metrics": (200, pages[0])}
+    meter = MetricsPoller(server.url, {}, tmp_path, clock=iter(range(1000)).__next__)
+    meter.start()
+    with gevent.Timeout(10):
+        while not meter.history.by_name["server"]:
+            gevent.sleep(0.01)
+    monkeypatch.setattr(server, "answer", lambda asked: (200, pages.pop(0)))
+    meter.read_last(settle_s=10.0)
+    meter.close()
+    readings = [(sample.running, sample.waiting) for sample in meter.history.by_name["server"]]
+    assert readings == [(2, 1), (2, 1), (2, 0), (0, 0)]
+
+
 def test_of_two_servers_the_notes_name_the_base(server: Any, tmp_path: Path) -> None:
     server.pages = {"/metrics": (200, PAGE)}
     meter = MetricsPoller(server.url, {}, tmp_path, clock=iter(range(1000)).__next__, whose=BASE)
