@@ -26,7 +26,7 @@ MOST_WINDOWS: Final = 20
 LEAST_WINDOWS: Final = 5
 """Fewer windows with cancellations give no interval."""
 ANSWERS_IN_A_WINDOW: Final = 2.0
-"""A window is so many times as long as an answer, that the work for those who left ends in it or in
+"""A window is so many times as long as an answer: the work for those who left ends in it or in
 the next one."""
 LONG_ANSWER: Final = 95.0
 """The percentile of the time of complete answers."""
