@@ -166,8 +166,8 @@ def find_ratio_interval(ghosts: Floats, left: Floats) -> tuple[float, float] | N
     """The 95% interval of sum(ghosts) / sum(left), from windows (delete-one jackknife). A window without
     cancellations belongs to the one before. None: there are fewer than LEAST_WINDOWS."""
     group = np.maximum(np.cumsum(left > 0) - 1, 0)
-    ghosts = np.bincount(group, ghosts)
-    left = np.bincount(group, left)
+    ghosts = np.bincount(group, ghosts).astype(np.float64)
+    left = np.bincount(group, left).astype(np.float64)
     count = len(left)
     if count < LEAST_WINDOWS:
         return None
