@@ -11,12 +11,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from locust_llm.records.early_decode import arrived_whole, measure_early_decode
 from locust_llm.records.histogram import Histogram, SlidingHistogram, histogram_percentiles
 from locust_llm.records.outcomes import CANCELLED, CLIENT_ERROR, CUT, OK
 from locust_llm.records.phase_plan import PROFILING, WARMUP
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import ProcessHealth
-from locust_llm.records.server_times import ServerTimes
+from locust_llm.records.server_times import SLACK_US, ServerTimes
 from locust_llm.slo.load_generator_health import (
     LATE_SEND,
     LEVELS,
@@ -74,11 +75,13 @@ PARTS: Final = (
     "queue",
     "prefill",
     "server",
+    "held",
+    "with_decode",
     "client",
 )
-"""The parts in their order. ``server`` is time that no answer splits into queue and prefill. A
-reported prefill holds other requests' prefills in the same steps. Without a gate, the wait for
-admission is a wait for this process's event loop: ``late``."""
+"""The parts in their order, as the report has them. ``server`` is time that no answer splits into
+queue and prefill. A reported prefill holds other requests' prefills in the same steps. Without a
+gate, the wait for admission is a wait for this process's event loop: ``late``."""
 
 
 class ClientLateness:
@@ -243,33 +246,51 @@ class TTFTParts:
         if before > 0.0:
             sums[1 if record.attempt > 1 or record.resent else 0] += before
         inside = chunk_us[0]
+        late = 0
         if record.merged and record.merged[0][0] == 0 and (record.read_lag_us or 0) >= LATE_READ_US:
-            sums[9] += (inside - record.merged[0][1]) / 1e6
-            inside = record.merged[0][1]
+            late = inside - record.merged[0][1]
+            sums[11] += late / 1e6
+            inside -= late
         if (send := record.written_us) is not None:
             send = send if send < inside else inside
             inside -= send
             sums[4] += send / 1e6
         network = record.rtt_us or 0
         network = network if network < inside else inside
+        whole = arrived_whole(record)
         if (times := record.server) is not None:
-            network, inside = self._reported(times, inside, network, sums)
+            whole = whole and times.decode_us is None
+            network, inside = self._reported(record, times, inside, network, sums, late, whole)
         sums[5] += network / 1e6
-        sums[8] += (inside - network) / 1e6
-        sums[10] += 1
+        sums[10 if whole else 8] += (inside - network) / 1e6
+        sums[12] += 1
 
     def _reported(
-        self, times: ServerTimes, inside: int, network: int, sums: list[float]
+        self,
+        record: Record,
+        times: ServerTimes,
+        inside: int,
+        network: int,
+        sums: list[float],
+        late: int,
+        whole: bool,
     ) -> tuple[int, int]:
         """(network, network and the rest of the server) in µs. Where the server reported both, the
-        rest is the network and the front end. Impossible values are left out."""
-        queue, prefill = times.queue_us, times.prefill_us
-        if (queue or 0) + (prefill or 0) > inside:
+        rest is the network and the front end, unless the answer came ``whole``, with an unknown
+        decode. Impossible values are left out. The first chunk may have been read so ``late``."""
+        queue, prefill, decode = times.queue_us, times.prefill_us, times.decode_us or 0
+        split = (queue or 0) + (prefill or 0)
+        if split > inside or split + decode > record.chunk_us[-1] + SLACK_US:
             return network, inside
         sums[6] += (queue or 0) / 1e6
         sums[7] += (prefill or 0) / 1e6
-        inside -= (queue or 0) + (prefill or 0)
-        return (min(network, inside) if queue is None or prefill is None else inside), inside
+        inside -= split
+        held = min(measure_early_decode(record, decode, late), inside) if decode else 0
+        sums[9] += held / 1e6
+        inside -= held
+        if queue is None or prefill is None or whole:
+            return min(network, inside), inside
+        return inside, inside
 
     def recent(self) -> tuple[int, dict[str, float]]:
         """(how many requests ended in the last ``PARTS_S``, the mean of each part in seconds).

@@ -17,13 +17,17 @@ HANDOVER: Final = "handover"
 QUEUE: Final = "queue"
 PREFILL: Final = "prefill"
 SERVER: Final = "server"
+HELD: Final = "held"
+WITH_DECODE: Final = "with_decode"
 CLIENT: Final = "client"
 UNATTRIBUTED: Final = "unattributed"
 TO_FIRST: Final = (
-    USER, LATE, RETRIES, GATE, PERMIT, CONNECT, SEND, NETWORK, HANDOVER, QUEUE, PREFILL, SERVER, CLIENT,
-    UNATTRIBUTED,
+    USER, LATE, RETRIES, GATE, PERMIT, CONNECT, SEND, NETWORK, HANDOVER, QUEUE, PREFILL, SERVER, HELD,
+    WITH_DECODE, CLIENT, UNATTRIBUTED,
 )  # fmt: skip
 """The parts from due to the first token, in their order."""
+IN_SERVER: Final = (QUEUE, PREFILL, SERVER, HELD, WITH_DECODE)
+"""The parts of the server's time, and of a proxy's."""
 DECODE: Final = "decode"
 DELIVERY: Final = "delivery"
 AFTER_FIRST: Final = (DECODE, DELIVERY)
@@ -34,6 +38,7 @@ TTFT: Final = "ttft"
 MEASURED: Final = "measured"
 REPORTED: Final = "reported"
 BETWEEN: Final = "measured less reported"
+LESS_MEASURED: Final = "reported less measured"
 AT_MOST: Final = "at most"
 """A first chunk that was read together with later ones came before that read."""
 """Sources of a part's value. UNATTRIBUTED is a source, too."""
@@ -51,6 +56,8 @@ NAMES: Final = {
     QUEUE: "the server's queue",
     PREFILL: "prefill",
     SERVER: "in the server",
+    HELD: "decode before the first chunk",
+    WITH_DECODE: "in the server (with decode)",
     CLIENT: "possibly read late",
     UNATTRIBUTED: "unattributed",
     DECODE: "decode",
@@ -68,6 +75,7 @@ PROXY: Final = "proxy"
 from the server's time, or from the network's."""
 WITH_PROXY: Final = {
     NAMES[SERVER]: "in the server and the proxy",
+    NAMES[WITH_DECODE]: "in the server and the proxy (with decode)",
     BESIDE_PREFILL: "the server's queue and front end, and the proxy",
     BESIDE_QUEUE: "prefill, the server's front end and the proxy",
     NOT_REPORTED: "in the server and the proxy, not reported",

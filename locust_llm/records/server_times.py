@@ -13,6 +13,9 @@ SPANS: Final = "spans"
 TIMINGS: Final = "timings"
 METRICS: Final = "metrics"
 HEADERS: Final = "headers"
+SLACK_US: Final = 5_000
+"""A time of the server may be longer than the client's view of it by so much, as its clock is read
+beside its writes."""
 
 
 class ServerTimes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from locust_llm.records.record import Record
-from locust_llm.records.server_times import HEADERS, METRICS, SPANS, TIMINGS, ServerTimes
+from locust_llm.records.server_times import HEADERS, METRICS, SLACK_US, SPANS, TIMINGS, ServerTimes
 from locust_llm.records.spans.trace_ids import make_request_key
 
 SOURCES: Final = ("", SPANS, TIMINGS, HEADERS, METRICS)
@@ -27,9 +27,6 @@ FIELDS: Final = (
 )
 Numbers = tuple[float | None, ...]
 """The fields of one request."""
-SLACK_US: Final = 5_000
-"""A time of the server may be longer than the client's view of it by so much, as its clock is read
-beside its writes."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +63,10 @@ class ReportedColumns:
         )
         return np.asarray((first > ttft_us + SLACK_US) | (last > total_us + SLACK_US))
 
-    def without_queue_and_prefill(self) -> "ReportedColumns":
-        """The columns as if the server had not reported these two for any request."""
+    def without_division(self) -> "ReportedColumns":
+        """The columns as if the server had reported no queue, prefill and decode of any request."""
         nothing = np.full(len(self.source), np.nan)
-        return replace(self, queue_us=nothing, prefill_us=nothing)
+        return replace(self, queue_us=nothing, prefill_us=nothing, decode_us=nothing)
 
 
 @dataclass(frozen=True)

@@ -247,7 +247,7 @@ const requestView = (() => {
 
   // -- the waterfall of a request ------------------------------------------------------------------------------------
 
-  const ESTIMATED = new Set(["client", "unattributed"]);   // as in report/sections/latency_breakdown_display.py
+  const ESTIMATED = new Set(["client", "unattributed", "with_decode"]);   // as in report/sections/latency_breakdown_display.py
   const classOf = (name) => `part ${name}${ESTIMATED.has(name) ? " estimated" : ""}`;
   function bar(parts, low, high) {
     const place = (at) => (1000 * (Math.min(Math.max(at, low), high) - low)) / (high - low || 1);

@@ -468,6 +468,38 @@ def test_the_parts_of_a_request_by_pencil(
     assert parts_ms(stats) == pytest.approx(OURS | server)
 
 
+@pytest.mark.parametrize(
+    ("told", "parts"),
+    [
+        (None, {"network": 3, "with_decode": 497}),
+        (
+            ServerTimes(source="timings", prefill_us=100_000, decode_us=350_000),
+            {"network": 3, "prefill": 100, "server": 47, "held": 350},
+        ),
+        (
+            ServerTimes(source="metrics", queue_us=30_000, prefill_us=100_000, decode_us=350_000),
+            {"network": 20, "queue": 30, "prefill": 100, "held": 350},
+        ),
+        (
+            ServerTimes(source="headers", queue_us=30_000, prefill_us=100_000),
+            {"network": 3, "queue": 30, "prefill": 100, "with_decode": 367},
+        ),
+        # more than there was
+        (
+            ServerTimes(source="timings", prefill_us=100_000, decode_us=406_000),
+            {"network": 3, "server": 497},
+        ),
+    ],
+)
+def test_decode_before_the_first_chunk_is_a_part_as_in_the_report(
+    clock: Clock, told: ServerTimes | None, parts: dict[str, float]
+) -> None:
+    """A proxy sent eight chunks at once, 500 ms after the send."""
+    stats = RunProgress(clock)
+    stats.add(answered(*[500] * 8, server=told, rtt_us=3000))
+    assert parts_ms(stats) == pytest.approx(parts)
+
+
 def test_without_a_gate_no_part_is_the_gates(clock: Clock) -> None:
     stats = RunProgress(clock)
     stats.add(answered(200, 220, **OWN | {"limit": None}))

@@ -724,12 +724,12 @@ def queue_or_prefill_has_one_answer_and_it_is_the_servers(report: Report) -> Ite
 def what_could_split_the_servers_time_is_not_there(report: Report) -> Iterator[str]:
     for where, said in report.texts.items():
         plain = " ".join(said.split())
-        if "would separate them" in plain and "Queue or prefill?" in plain:
+        if "would split it" in plain and "Queue or prefill?" in plain:
             yield f"{where}: the server's time is split, and is not"
         if "A metrics page or tracing" in plain and report.made.samples:
             yield f"{where}: asks for a metrics page that was read"
         if (
-            "would separate them" in plain
+            "would split it" in plain
             and report.made.answered
             and report.made.told == len(report.made.answered)
         ):

@@ -3,7 +3,9 @@
 The parts of a request add up exactly to its time from when it was due to its first token. All are
 whole microseconds. A part is measured here, or reported by the server for this very request;
 nothing is estimated. What the server does not report of the time between the send and the first
-token stays one part, ``server``. latency_breakdown_display.py shows what is found here.
+token stays one part, ``server``. Where chunks were gathered on the way, this time has decode, too:
+``held`` where the server reports it, else ``with_decode`` is the part that stays one.
+latency_breakdown_display.py shows what is found here.
 """
 
 import dataclasses
@@ -28,7 +30,10 @@ from locust_llm.records.breakdown_labels import (
     DELIVERY,
     GATE,
     HANDOVER,
+    HELD,
+    IN_SERVER,
     LATE,
+    LESS_MEASURED,
     MEASURED,
     NETWORK,
     PERMIT,
@@ -44,13 +49,15 @@ from locust_llm.records.breakdown_labels import (
     TTFT,
     UNATTRIBUTED,
     USER,
+    WITH_DECODE,
 )
+from locust_llm.records.buffering import AT_ONCE_US, MIN_TOKENS, WAITED_US
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import LimitChange, Run
 from locust_llm.records.server_metrics_history import EngineHistory, histogram_mean
 from locust_llm.records.server_metrics_parser import EngineSample
-from locust_llm.records.server_times import ServerTimes
+from locust_llm.records.server_times import SLACK_US, ServerTimes
 from locust_llm.report.array_types import Bools, Floats, Ints
 from locust_llm.report.gate_occupancy import permit_lag_s
 from locust_llm.report.load_records import PROMPT_US, RequestColumns
@@ -85,8 +92,8 @@ class LatencyPart(msgspec.Struct, frozen=True, kw_only=True):
     typical_ms: float
     all_ms: float
     source: str
-    """``measured``, ``reported``, ``measured less reported`` or ``unattributed``, for most of the
-    slow requests."""
+    """``measured``, ``reported``, ``measured less reported``, ``reported less measured`` or
+    ``unattributed``, for most of the slow requests."""
 
 
 class SlowGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,6 +228,8 @@ class ServerTime(msgspec.Struct, frozen=True, kw_only=True):
     least: int = 0
     """The requests of the histogram with the fewest: a server counts some of these times only when
     a request has ended."""
+    held_ms: float = 0.0
+    """The mean decode before the first chunk, by the histograms, of answers that came whole."""
     unsplit_of: int = 0
     unsplit_ms: float = 0.0
     """The first tokens that the server counted, if they belong to other requests than its queue and
@@ -335,10 +344,14 @@ def find_part_source(name: str, known: NDArray[np.int8]) -> str:
         return REPORTED
     if name == UNATTRIBUTED:
         return UNATTRIBUTED
+    if name == HELD:
+        return LESS_MEASURED
     if name == CLIENT:
         return AT_MOST
     mostly = int(np.bincount(known).argmax()) if len(known) else NOTHING
-    less_reported = (name == NETWORK and mostly == BOTH) or (name == SERVER and mostly != NOTHING)
+    less_reported = (name == NETWORK and mostly == BOTH) or (
+        name in (SERVER, WITH_DECODE) and mostly != NOTHING
+    )
     return BETWEEN if less_reported else MEASURED
 
 
@@ -356,9 +369,9 @@ def split_latencies(
     whole_us = (requests["closed_at"] - requests["sent_at"]).to_numpy(np.float64) * 1e6
     impossible = reported.impossible(ttft_us, whole_us)
     unusable = impossible | ~first
-    q, p, ttft = (
+    q, p, ttft, decode = (
         np.where(unusable, np.nan, us)
-        for us in (reported.queue_us, reported.prefill_us, reported.ttft_us)
+        for us in (reported.queue_us, reported.prefill_us, reported.ttft_us, reported.decode_us)
     )
     sooner = np.clip(
         _round_us(np.fmax(np.nan_to_num(q) + np.nan_to_num(p), ttft)) - inside, 0, ours[CLIENT]
@@ -367,8 +380,10 @@ def split_latencies(
     ours[CLIENT] = ours[CLIENT] - sooner
     inside = inside + sooner
     parts, known = _split_server_time(
-        q, p, ttft, inside, np.minimum(_find_shortest_round_trips(requests), inside), first
-    )
+        q, p, ttft, inside, np.minimum(_find_shortest_round_trips(requests), inside), first,
+        _measure_early_decode(requests, decode, ours[CLIENT]),
+        _came_whole(requests) & np.isnan(decode),
+    )  # fmt: skip
     us = {name: (ours | parts)[name] for name in TO_FIRST}
     return LatencySplit(sum(us.values(), np.zeros(len(requests), np.int64)), us, known, impossible)
 
@@ -471,10 +486,44 @@ def _find_shortest_round_trips(requests: pd.DataFrame) -> Ints:
     )
 
 
+def _measure_early_decode(requests: pd.DataFrame, decode: Floats, read_late: Ints) -> Ints:
+    """As ``measure_early_decode`` of records/early_decode.py, of all requests."""
+    before = decode - _measure_after_first_us(requests)
+    gathered = requests["ttft_is_upper_bound"].to_numpy(np.bool_) | (before >= decode / 2)
+    early = before - read_late
+    return _round_us(np.where(gathered & (early > SLACK_US), early, 0.0))
+
+
+def _came_whole(requests: pd.DataFrame) -> Bools:
+    """As ``arrived_whole`` of records/early_decode.py, of all requests."""
+    tokens = np.fmax(
+        requests["output_tokens"].to_numpy(np.float64), requests["chunks"].to_numpy(np.float64)
+    )
+    return np.asarray(
+        (_measure_after_first_us(requests) <= AT_ONCE_US)
+        & (tokens >= MIN_TOKENS)
+        & (requests["ttft_s"].to_numpy(np.float64) * 1e6 >= WAITED_US)
+    )
+
+
+def _measure_after_first_us(requests: pd.DataFrame) -> Floats:
+    """From the first chunk to the last. NaN: there was none."""
+    latency_s, ttft_s = (requests[name].to_numpy(np.float64) for name in ("latency_s", "ttft_s"))
+    return np.maximum(latency_s - ttft_s, 0.0) * 1e6
+
+
 def _split_server_time(
-    q: Floats, p: Floats, ttft: Floats, inside: Ints, rtt: Ints, first: Bools
+    q: Floats,
+    p: Floats,
+    ttft: Floats,
+    inside: Ints,
+    rtt: Ints,
+    first: Bools,
+    early_decode: Ints,
+    whole: Bools,
 ) -> tuple[dict[str, Ints], NDArray[np.int8]]:
-    """(the parts between send and arrival, which add up to ``inside``; the server's report)."""
+    """(the parts between send and arrival, which add up to ``inside``; the server's report).
+    ``whole``: the rest has a decode of unknown length."""
     has_q, has_p = ~np.isnan(q), ~np.isnan(p)
     known = np.select([has_q & has_p, has_p, has_q], [BOTH, PREFILL_ONLY, QUEUE_ONLY], NOTHING)
     queue = _round_us(q)
@@ -483,14 +532,20 @@ def _split_server_time(
     prefill -= (cut := np.minimum(over, prefill))
     queue -= over - cut
     rest = inside - queue - prefill
-    network = np.where(known == BOTH, rest, np.minimum(rtt, rest))
-    handover = np.where(known == BOTH, np.minimum(_round_us(ttft - q - p), network), 0)
+    handover = np.where(known == BOTH, np.minimum(_round_us(ttft - q - p), rest), 0)
+    rest = rest - handover
+    held = np.minimum(early_decode, rest)
+    rest = rest - held
+    network = np.where((known == BOTH) & ~whole, rest, np.minimum(rtt, rest))
+    unreported = np.where(first, rest - network, 0)
     parts = {
-        NETWORK: np.where(first, network - handover, 0),
+        NETWORK: np.where(first, network, 0),
         HANDOVER: handover,
         QUEUE: queue,
         PREFILL: prefill,
-        SERVER: np.where(first, rest - network, 0),
+        SERVER: np.where(whole, 0, unreported),
+        HELD: held,
+        WITH_DECODE: np.where(whole, unreported, 0),
         UNATTRIBUTED: np.where(first, 0, inside),
     }
     return parts, known.astype(np.int8)
@@ -915,6 +970,7 @@ def _divide_by_histograms(
     (queue_ms, queued), (prefill_ms, prefilled), (ttft_ms, first) = (
         _average_over_servers(servers, what) for what in ("queue", "prefill", "ttft")
     )
+    held_ms = _measure_held_by_histograms(servers, attribution)
     split = [count for count in (queued, prefilled) if count]
     if not split or min(queued, prefilled) < MIN_COUNTED * attribution.requests:
         return None
@@ -929,9 +985,25 @@ def _divide_by_histograms(
         ttft_ms=max(ttft_ms if same else 0.0, queue_ms + prefill_ms),
         queue_ms=queue_ms,
         prefill_ms=prefill_ms,
+        held_ms=held_ms,
         unsplit_of=0 if same else first,
         unsplit_ms=0.0 if same else ttft_ms,
     )
+
+
+def _measure_held_by_histograms(
+    servers: Sequence[ServerHistogramMeans], attribution: LatencyAttribution
+) -> float:
+    """The mean decode that was over before the first chunk, in ms: what of it does not fit behind
+    the first chunk, at most the time of the answers that came whole. 0: the server counted other
+    requests, or no answer came whole."""
+    decode_ms, decoded = _average_over_servers(servers, "decode")
+    means_ms = attribution.means_ms
+    requests = attribution.choices or attribution.requests
+    if min(decoded, requests) < MIN_SAME * max(decoded, requests):
+        return 0.0
+    after_ms = means_ms[DECODE] + means_ms[DELIVERY]
+    return max(0.0, min(decode_ms - after_ms, means_ms.get(WITH_DECODE, 0.0)))
 
 
 def _average_over_servers(servers: Sequence[ServerHistogramMeans], what: str) -> tuple[float, int]:
@@ -1001,7 +1073,7 @@ def attribute_latencies(
         impossible=int((cut.impossible & here).sum()),
         server=ServerTime(
             basis=REQUESTS if cut.known[here].any() else NEITHER,
-            server_ms=means_ms[SERVER] + means_ms[QUEUE] + means_ms[PREFILL],
+            server_ms=sum(means_ms[name] for name in IN_SERVER),
         ),
         means_ms=means_ms,
         stood_still_ms=float(stood_still_s.mean()) * 1e3 or msgspec.UNSET,
@@ -1050,11 +1122,10 @@ def _make_latency_table(
     )  # fmt: skip
     cut = split_latencies(requests, reported, run.limits, users)
     if not few and (cut.known[counted] != NOTHING).sum() < MIN_REPORTED * counted.sum():
-        nothing = reported.without_queue_and_prefill()
+        nothing = reported.without_division()
         unknown = split_latencies(requests, nothing, run.limits, users)
         cut = dataclasses.replace(unknown, impossible=cut.impossible)
-    latency_s, ttft_s = (requests[name].to_numpy(np.float64) for name in ("latency_s", "ttft_s"))
-    total_ms = np.maximum(latency_s - ttft_s, 0.0) * 1e3
+    total_ms = _measure_after_first_us(requests) / 1e3
     reported_ms = np.where(cut.impossible, np.nan, reported.decode_us) / 1e3
     decode_ms = np.fmin(total_ms, reported_ms)
     after_ms = {

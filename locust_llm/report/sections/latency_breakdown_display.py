@@ -14,6 +14,8 @@ from locust_llm.records.breakdown_labels import (
     CONNECT,
     GATE,
     HANDOVER,
+    HELD,
+    IN_SERVER,
     LATE,
     NAMES,
     NETWORK,
@@ -25,6 +27,7 @@ from locust_llm.records.breakdown_labels import (
     TTFT,
     UNATTRIBUTED,
     USER,
+    WITH_DECODE,
     WITH_PROXY,
     name_latency_part,
 )
@@ -46,6 +49,7 @@ from locust_llm.report.sections.latency_breakdown import (
     name_breakdown_metric,
 )
 from locust_llm.text.format import (
+    capitalise_sentence,
     clean_line,
     format_count,
     format_duration,
@@ -107,6 +111,14 @@ RULES: Final = {
     PREFILL: (
         "The prefill shares its steps with prefills of other requests. Shorter prompts, a prefix "
         "cache or fewer prompts at a time shorten it."
+    ),
+    HELD: (
+        "Tokens were ready earlier: a proxy, compression, the server or a lack of CPU gathered "
+        "them, or they are hidden reasoning or a whole tool call."
+    ),
+    WITH_DECODE: (
+        "These responses arrived whole, after their decode: a proxy, compression, the server or a "
+        "lack of CPU gathered the chunks, or it is a whole tool call."
     ),
     CLIENT: (
         "First chunks were read together with later ones and may have arrived earlier: this "
@@ -185,16 +197,18 @@ def describe_server_time(attribution: LatencyAttribution) -> str:
             f"{_format_request_count(server.count, attribution)}.{others}{_describe_unsplit_time(server)}"
             f"{_describe_standstill_in_means(attribution)}{_beyond_means(attribution)}"
         )
-    where = name_latency_part(SERVER, find_reported_parts(attribution))
+    means_ms = attribution.means_ms
+    longest = max((SERVER, WITH_DECODE), key=lambda name: means_ms.get(name, 0.0))
+    where = name_latency_part(longest, find_reported_parts(attribution))
     known = "A metrics page or tracing"
     if attribution.own_means:
-        known = "The metrics page does not separate them: tracing"
+        known = "The metrics page does not split it: tracing"
     if split := sum(_count_histogram_requests(own, "prefill") for own in attribution.own_means):
         known = f"The metrics page splits it for {split:,} of {attribution.requests:,} requests only: tracing"
     return (
         f"From the send to the first token: {format_duration(server.server_ms / 1e3)} {where}, on "
-        f"average. {known} (--otlp-receiver) would separate "
-        f"them.{_describe_standstill_in_means(attribution)}"
+        f"average. {known} (--otlp-receiver) would split "
+        f"it.{_describe_standstill_in_means(attribution)}"
     )
 
 
@@ -213,11 +227,9 @@ def _describe_standstill_in_means(attribution: LatencyAttribution) -> str:
 def _describe_unsplit_time(server: ServerTime) -> str:
     """How much of the time to the first tokens belongs to requests whose queue and prefill the
     server had not counted yet. Empty: none."""
-    whole_ms = server.unsplit_of * server.unsplit_ms
-    split_ms = server.count * (server.queue_ms + server.prefill_ms)
-    if split_ms >= whole_ms:
+    share = _find_unsplit_share(server)
+    if not share:
         return ""
-    share = 1 - split_ms / whole_ms
     return (
         f" {format_count(server.unsplit_of, 'first token')} arrived within the time of these "
         f"readings, after {_format_ms(server.unsplit_ms)} on average. A server counts queue and "
@@ -226,31 +238,52 @@ def _describe_unsplit_time(server: ServerTime) -> str:
     )
 
 
+def _find_unsplit_share(server: ServerTime) -> float:
+    """The share of the time to all first tokens that belongs to requests without a queue and
+    prefill. 0: none."""
+    whole_ms = server.unsplit_of * server.unsplit_ms
+    split_ms = server.count * (server.queue_ms + server.prefill_ms)
+    return 1 - split_ms / whole_ms if split_ms < whole_ms else 0.0
+
+
 def _divide_first_token(attribution: LatencyAttribution, whole: str) -> str:
-    """Queue, prefill and the rest. Where much of the time to a first token lies outside the
-    server's clock, as for a stopped process, that is a part of its own."""
+    """Queue, prefill and the rest. Where chunks were gathered, the decode before the first one is a
+    part of its own. So is much time outside the server's clock, as of a stopped process."""
     server = attribution.server
+    held_ms = _held_ms(attribution)
     outside_ms = _outside_ms(attribution)
     whole_ms = server.ttft_ms
     name, share = server.largest
     rest_ms = server.rest_ms
     rest = f", {_format_ms(rest_ms)} neither" if rest_ms >= MIN_REST * whole_ms else ""
-    if outside_ms:
+    if held_ms or outside_ms:
         whole_ms = server.server_ms
         whole = "to a first token here"
         share *= server.ttft_ms / whole_ms
+        rest += f", {_format_ms(held_ms)} {NAMES[HELD]}" * bool(held_ms)
+        where = "the proxy" if attribution.proxy else "a proxy"
         rest += (
             f", {_format_ms(outside_ms)} outside the server's measurement (its socket and front "
-            f"end, {'the proxy, ' * bool(attribution.proxy)}or the network)"
-        )
-        if outside_ms > share * whole_ms:
-            name = "outside the server's measurement"
-            share = outside_ms / whole_ms
+            f"end, {where} or the network)"
+        ) * bool(outside_ms)
+        for other, ms in ((NAMES[HELD], held_ms), ("outside the server's measurement", outside_ms)):
+            if ms > share * whole_ms:
+                name = other
+                share = ms / whole_ms
+    of = " of what can be separated" * bool(_find_unsplit_share(server))
     return (
-        f"{QUESTION} {name.capitalize()}, {share:.0%} on average, by the server's own histograms "
+        f"{QUESTION} {capitalise_sentence(name)}, {share:.0%}{of} on average, by the server's own histograms "
         f"({server.engine}): of {_format_ms(whole_ms)} {whole} {_format_ms(server.queue_ms)} are queue, "
         f"{_format_ms(server.prefill_ms)} prefill{rest}"
     )
+
+
+def _held_ms(attribution: LatencyAttribution) -> float:
+    """The mean decode before the first chunk. 0: it is little, or the means have no common whole."""
+    server = attribution.server
+    if server.unsplit_of or _has_served_others(attribution):
+        return 0.0
+    return server.held_ms if server.held_ms >= MIN_NAMED * server.server_ms else 0.0
 
 
 def _outside_ms(attribution: LatencyAttribution) -> float:
@@ -260,7 +293,8 @@ def _outside_ms(attribution: LatencyAttribution) -> float:
     if server.unsplit_of or _has_served_others(attribution):
         return 0.0
     counted = max(attribution.choices or attribution.requests, 1)
-    outside_ms = here_ms - server.ttft_ms * max(server.count / counted, 1.0)
+    counted_ms = server.ttft_ms * max(server.count / counted, 1.0)
+    outside_ms = here_ms - counted_ms - _held_ms(attribution)
     return outside_ms if outside_ms >= MIN_OUTSIDE * here_ms else 0.0
 
 
@@ -275,7 +309,7 @@ def _beyond_means(attribution: LatencyAttribution) -> str:
     slow = next(iter(attribution.breakdowns), None)
     if slow is None or not mean_ms:
         return ""
-    slow_ms = sum(part.slow_ms for part in slow.parts if part.name in (SERVER, QUEUE, PREFILL))
+    slow_ms = sum(part.slow_ms for part in slow.parts if part.name in IN_SERVER)
     if slow_ms < FAR_BEYOND * mean_ms:
         return ""
     where = WITH_PROXY[NAMES[SERVER]] if attribution.proxy else NAMES[SERVER]
@@ -541,8 +575,8 @@ Parts = Sequence[tuple[str, float, str]]
 """(part, ms, source)."""
 MIN_SHARE: Final = 0.002
 """Parts below this share of the width are not drawn."""
-ESTIMATED: Final = frozenset((CLIENT, UNATTRIBUTED))
-"""These parts are not measured: they may be shorter, or belong to others."""
+ESTIMATED: Final = frozenset((CLIENT, UNATTRIBUTED, WITH_DECODE))
+"""The length of these parts is not known: they may be shorter, or belong to others."""
 HATCH: Final = Markup(
     "<svg class=unseen aria-hidden=true><defs><pattern id=hatch width=5 height=5 "
     'patternUnits=userSpaceOnUse patternTransform="rotate(-45)"><path d="M0 2.5H5"/></pattern>'

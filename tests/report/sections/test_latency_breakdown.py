@@ -57,6 +57,9 @@ took 10 ms."""
 BEFORE = {"late": 700, "gate": 200, "connect": 100, "send": 10}
 
 
+AT_ONCE = answered(*[500] * 8, rtt_us=5 * MS)
+
+
 def test_the_wait_for_a_free_user_is_no_late_send() -> None:
     """One user: the second request is due half a second before the first ends, and begins 10 ms
     after its end; the third is due when the user is free, and begins 30 ms late."""
@@ -127,6 +130,29 @@ def test_a_turn_that_waits_long_waits_for_a_user() -> None:
         (answered(300, 400), times(100, 150, e2e_us=406 * MS), {"server": 300}),
         (answered(300, 400), times(100, 150, e2e_us=404 * MS),
             {"network": 50, "queue": 100, "prefill": 150}),
+        # a proxy sent eight chunks at once, 500 ms after the send; 350 ms of them are decode
+        (AT_ONCE, times(decode_us=350 * MS), {"network": 5, "server": 145, "held": 350}),
+        (AT_ONCE, times(None, 100, decode_us=350 * MS),
+            {"network": 5, "prefill": 100, "server": 45, "held": 350}),
+        (AT_ONCE, times(30, 100, decode_us=350 * MS),
+            {"network": 20, "queue": 30, "prefill": 100, "held": 350}),
+        # 3 ms more than there was: two clocks
+        (AT_ONCE, times(30, 100, decode_us=373 * MS), {"queue": 30, "prefill": 100, "held": 370}),
+        # the decode is not reported, so what else there was cannot be told from it
+        (AT_ONCE, None, {"network": 5, "with_decode": 495}),
+        (AT_ONCE, times(30, 100), {"network": 5, "queue": 30, "prefill": 100, "with_decode": 365}),
+        (AT_ONCE, times(None, 100), {"network": 5, "prefill": 100, "with_decode": 395}),
+        # a tool call of 40 tokens in one chunk; a short answer, and a cached one
+        (answered(500, output_tokens=40), times(None, 100, decode_us=350 * MS),
+            {"prefill": 100, "server": 50, "held": 350}),
+        (answered(500, output_tokens=40), None, {"with_decode": 500}),
+        (answered(500, output_tokens=7), None, {"server": 500}),
+        (answered(99, output_tokens=40), None, {"server": 99}),
+        # four chunks together, then one each 20 ms: 140 ms of decode, 80 of it after the first
+        (answered(300, 300, 300, 300, 320, 340, 360, 380, merged=((0, 300 * MS),)),
+            times(None, 100, decode_us=140 * MS), {"prefill": 100, "server": 140, "held": 60}),
+        # alone, its first chunk may be late by itself: 20 ms of 140
+        (answered(300, 420), times(None, 100, decode_us=140 * MS), {"prefill": 100, "server": 200}),
         # no first token: to its end, a second after the send; never sent: a second after it was
         # asked for
         (failed(written_us=10 * MS), times(100, 150), {"send": 10, "unattributed": 990}),
@@ -263,8 +289,9 @@ def any_record(draw: st.DrawFn) -> Record:
     chunks = tuple(sorted(draw(st.lists(ms, max_size=3)))) if sent else ()
     merged = ((0, draw(st.integers(0, chunks[0]))),) if chunks and draw(st.booleans()) else ()
     server = ServerTimes(
-        source=SPANS, queue_us=draw(maybe), prefill_us=draw(maybe), ttft_us=draw(maybe)
-    )
+        source=SPANS, queue_us=draw(maybe), prefill_us=draw(maybe), ttft_us=draw(maybe),
+        decode_us=draw(maybe),
+    )  # fmt: skip
     return Record(
         id="a", clock_offset_s=1.7e9, due_at=10 + due / 1e6, asked_at=at, admitted_at=admitted,
         sent_at=at + (gate + draw(ms)) / 1e6 if sent else None,

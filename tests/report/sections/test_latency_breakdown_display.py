@@ -94,7 +94,7 @@ def test_a_reader_sees_at_once_where_the_time_went() -> None:
 def test_what_nobody_reports_is_one_part_and_how_to_split_it_is_named() -> None:
     answer = (
         "From the send to the first token: 24 ms in the server, on average. A metrics page or "
-        "tracing (--otlp-receiver) would separate them."
+        "tracing (--otlp-receiver) would split it."
     )
     assert (
         summarise_latency_parts(UNKNOWN)
@@ -380,7 +380,7 @@ def test_histograms_split_the_servers_time_where_single_requests_do_not() -> Non
         == f"TTFT from Due p99: 91% in the server, 9% waiting for a prefill slot. {answer}"
     )
     assert answer in texts(made)
-    assert "would separate them" not in str(texts(made))
+    assert "would split it" not in str(texts(made))
     (mean,) = (mean for mean in made.own_means[0].means if mean.name == "queue")
     assert mean.here_ms is None
     (table,) = (
@@ -397,7 +397,7 @@ def test_a_metrics_page_of_some_requests_splits_these() -> None:
     made = with_(replace(UNKNOWN, means_ms=MEANS), history_of(32, queue=0.01, prefill=0.05))
     assert describe_server_time(made).endswith(
         "The metrics page splits it for 32 of 50 requests only: tracing (--otlp-receiver) would "
-        "separate them."
+        "split it."
     )
     assert any("It counted fewer requests than there are here" in text for text in texts(made))
 
@@ -465,7 +465,7 @@ def test_first_tokens_of_requests_that_never_ended_are_no_part_of_the_division()
         )  # fmt: skip
     made = with_(replace(UNKNOWN, requests=47, means_ms=MEANS), history)
     assert describe_server_time(made) == (
-        "Queue or prefill? Queue, 75% on average, by the server's own histograms (vLLM): of 1.17 s of queue "
+        "Queue or prefill? Queue, 75% of what can be separated on average, by the server's own histograms (vLLM): of 1.17 s of queue "
         "and prefill 875 ms are queue, 292 ms prefill, means of 47 requests. 223 first tokens "
         "arrived within the time of these readings, after 6.04 s on average. A server counts "
         "queue and prefill only when a request ends, and many servers never count cancelled "
@@ -506,13 +506,63 @@ def test_what_no_clock_of_the_server_had_is_outside_its_measurement() -> None:
     assert answer.startswith(
         "Queue or prefill? Outside the server's measurement, 81% on average, by the server's own histograms (vLLM): of 348 ms to a "
         "first token here 3.93 ms are queue, 57.1 ms prefill, 4.97 ms neither, 282 ms outside the "
-        "server's measurement (its socket and front end, or the network), means of 50 requests."
+        "server's measurement (its socket and front end, a proxy or the network), means of 50 requests."
     )
     # of 55 requests, the warmup among them: 348 - 1.1 x 66 ms for certain
     more = describe_server_time(
         with_(here, history_of(55, queue=0.00393, prefill=0.0571, ttft=0.066))
     )
     assert "275 ms outside the server's measurement" in more
+
+
+GATHERED = found(
+    ("network", 10, "measured"),
+    ("with_decode", 990, "measured"),
+    reported={},
+    server=ServerTime(server_ms=465.0),
+    means_ms={**MEANS, "decode": 0.5, "delivery": 0.0, "with_decode": 465.0, "ttft": 466.0},
+)
+"""Every response arrived whole, 465 ms after the send on average."""
+
+
+def test_decode_before_the_first_chunk_is_no_time_outside_the_servers_measurement() -> None:
+    """A proxy sends whole responses: of 465 ms the server has 17.5 ms to its first token, then 440
+    ms decode, and 0.5 ms of that came after the first chunk. 8 ms are below a tenth."""
+    history = history_of(queue=0.005, prefill=0.0125, ttft=0.0175, decode=0.44)
+    console = summarise_latency_parts(with_(GATHERED, history))
+    assert console.startswith(
+        "TTFT from Due p99: 99% in the server (with decode). Queue or prefill? Decode before the first "
+        "chunk, 95% on average, by the server's own histograms (vLLM): of 465 ms to a first token "
+        "here 5 ms are queue, 12.5 ms prefill, 440 ms decode before the first chunk, means of 50 "
+        "requests."
+    )
+    assert "outside" not in console
+    # 100 ms more here than the server knows of are outside its measurement
+    slower = replace(GATHERED, server=ServerTime(server_ms=565.0))
+    assert (
+        "440 ms decode before the first chunk, 108 ms outside the server's measurement (its socket "
+        "and front end, a proxy or the network), means"
+    ) in describe_server_time(with_(slower, history))
+    # it counted decodes of fewer requests: nobody knows these
+    few = history_of(queue=0.005, prefill=0.0125, ttft=0.0175)
+    assert "Outside the server's measurement, 96%" in describe_server_time(with_(GATHERED, few))
+
+
+def test_a_time_with_decode_has_one_name() -> None:
+    """Sentence, table, drawing and console. Where nobody divides it, the sentence has it as one."""
+    answer = (
+        "From the send to the first token: 465 ms in the server (with decode), on average. A "
+        "metrics page or tracing (--otlp-receiver) would split it."
+    )
+    assert describe_server_time(GATHERED) == answer
+    assert "These responses arrived whole, after their decode" in texts(GATHERED)[0]
+    drawn = "".join(f"{drawing.label}{drawing.drawn}" for drawing in draw_breakdown_bars(GATHERED))
+    for text in (drawn, *map(str, make_latency_parts_blocks(GATHERED))):
+        assert text.count("in the server") == text.count("in the server (with decode)")
+    through = summarise_latency_parts(replace(GATHERED, proxy="nginx/1.24.0"))
+    assert through.count("in the server") == through.count(
+        "in the server and the proxy (with decode)"
+    )
 
 
 def test_each_choice_is_a_request_of_the_server() -> None:
