@@ -17,7 +17,7 @@ from locust_llm.answers.session_markers import SENTENCE_WORDS, make_marker_key
 from locust_llm.client.tls_settings import find_trusted_certificates
 from locust_llm.files.buffered_file import BufferedFile, explain_unwritten_lines
 from locust_llm.records.answer_fault import ANSWER_FAULTS_FILE
-from locust_llm.records.buffering import Buffering, describe_cpu_shortage
+from locust_llm.records.buffering import BufferingByArm, describe_cpu_shortage
 from locust_llm.records.failure_kinds import (
     FIRST,
     FirstRequests,
@@ -121,7 +121,7 @@ class RunStore:
         self.totals = RunTotals()
         self.answer_tally: AnswerTally | None = None
         """None: answers are not checked."""
-        self.buffering = Buffering()
+        self.buffering = BufferingByArm()
         self._made_at = now()
         if settings.check_answers:
             self.answer_tally = AnswerTally(lambda: self.started_at)

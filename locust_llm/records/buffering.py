@@ -17,6 +17,7 @@ from typing import Final
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import BUFFERED, TOGETHER_UNEXPLAINED, ProcessHealth
+from locust_llm.slo.metric_definitions import BY_WORD
 
 SLOT_S: Final = 5.0
 SLOT_ANSWERS: Final = 50
@@ -53,6 +54,11 @@ lumps of ``LUMP`` chunks a process must have missed three of four."""
 BUSY_CORES: Final = 0.9
 """The share of all cores' time from which on some process waits for a core."""
 TAKEN_BACK: Final = "The warning about a buffer no longer holds"
+DECIDED_LATER: Final = (
+    "The warning during the run did not know the cause; there were free cores, so it is no lack of "
+    "CPU."
+)
+"""Where the alarm left open what the end of the run knows."""
 
 WHOLE: Final = "whole"
 DELAYED: Final = "delayed"
@@ -62,7 +68,9 @@ LUMPS: Final = "lumps"
 class Buffering:
     """Finds out whether one server gathers its answers before it sends them."""
 
-    def __init__(self) -> None:
+    def __init__(self, arm: str = "") -> None:
+        """``arm``: the server's, of two that are compared."""
+        self._arm = arm
         self.answers = 0
         """Successful streams that are long enough."""
         self.ways: Counter[str] = Counter()
@@ -147,6 +155,7 @@ class Buffering:
         if not self.way:
             return
         of = f"{self.ways[self.way]} of {self.answers} responses examined"
+        of += f" of the {self._arm}" * bool(self._arm)
         took = f"{self._longest_us / 1e6:.1f} s"
         pattern, cause, effect, blurred = _WORDS[self.way]
         pattern = pattern.format(of=of, took=took)
@@ -164,7 +173,26 @@ class Buffering:
                 f"CPU. {blurred}"
             )
         else:
-            yield f"{BUFFERED}: {pattern} {cause} {effect}"
+            decided = f"{DECIDED_LATER} " if self._alarm_s is not None else ""
+            yield f"{BUFFERED}: {pattern} {decided}{cause} {effect}"
+
+
+class BufferingByArm:
+    """The buffering of each server that is compared; of one server alone where none is."""
+
+    def __init__(self) -> None:
+        self._of_arm: dict[str, Buffering] = {}
+
+    def add(self, record: Record) -> str:
+        """As ``Buffering.add``."""
+        if record.arm not in self._of_arm:
+            self._of_arm[record.arm] = Buffering(record.arm)
+        return self._of_arm[record.arm].add(record)
+
+    def remarks(self, shortage: str | None = None) -> Iterator[str]:
+        """As ``Buffering.remarks``, of each server."""
+        for buffering in self._of_arm.values():
+            yield from buffering.remarks(shortage)
 
 
 _WORDS: Final = {
@@ -210,14 +238,18 @@ _GATHERED_METRICS: Final = {
 def find_gathered_metrics(notes: Iterable[str]) -> frozenset[str]:
     """The metrics that do not describe the model, by the notes of a run. Empty: its chunks came as
     they were made."""
+    gathered = set[str]()
     for note in notes:
-        if not note.startswith((BUFFERED, TOGETHER_UNEXPLAINED)):
-            continue
-        for way, (_, _, effect, blurred) in _WORDS.items():
-            if note.endswith((effect, blurred)):
-                return _GATHERED_METRICS[way]
-        return _GATHERED_METRICS[WHOLE]  # of an older version, in other words
-    return frozenset()
+        if note.startswith((BUFFERED, TOGETHER_UNEXPLAINED)):
+            gathered |= _find_metrics_of_note(note)
+    return frozenset(gathered)
+
+
+def _find_metrics_of_note(note: str) -> frozenset[str]:
+    for way, (_, _, effect, blurred) in _WORDS.items():
+        if note.endswith((effect, blurred)):
+            return _GATHERED_METRICS[way]
+    return _GATHERED_METRICS[WHOLE]  # of an older version, in other words
 
 
 def describe_gathering(notes: Iterable[str]) -> str:
@@ -225,6 +257,16 @@ def describe_gathering(notes: Iterable[str]) -> str:
     if any(note.startswith(BUFFERED) for note in notes):
         return "the streams were buffered on the way"
     return "a buffer or too little CPU gathered the chunks"
+
+
+def describe_metrics_left_out(notes: Iterable[str]) -> str:
+    """Which metrics are not compared with another run's or server's, and why. Empty: all are."""
+    notes = list(notes)
+    metrics = find_gathered_metrics(notes)
+    if not metrics:
+        return ""
+    labels = [BY_WORD[word].spoken_name for word in ("ttft", "itl", "icl") if word in metrics]
+    return f"{describe_gathering(notes)}, so {', '.join(labels)} and Longest Stall are not compared"
 
 
 def find_core_wait(healths: Sequence[ProcessHealth]) -> float:

@@ -357,7 +357,9 @@ def _basis(summary: Summary, run: Run) -> str:
     within = "" if c.duration_s is None else f" in {format_brief(c.duration_s, ' s', 3)}"
     if within and has_rates_to_the_stop(summary.delivery):
         within = f"{within} from the first send to the last end"
-    sentences = [f"{answered}{within}"]
+    # the client verdict of a stage is in the table
+    busy = _note_saturation(summary) if summary.staged else ""
+    sentences = [f"{answered}{within}{busy}"]
     sentences += [f"{c.failed} failed"] * bool(c.failed) + [f"{c.cut} cut"] * bool(c.cut)
     if summary.swept and (cut := summary.counts.cut_unmeasured):
         sentences.append(f"{cut} cut outside of the measured time")

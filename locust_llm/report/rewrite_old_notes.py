@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from locust_llm.records.buffering import TAKEN_BACK, Buffering, describe_cpu_shortage
+from locust_llm.records.buffering import TAKEN_BACK, BufferingByArm, describe_cpu_shortage
 from locust_llm.records.failure_kinds import describe_retries
 from locust_llm.records.outcomes import RETRIED
 from locust_llm.records.record import Record
@@ -51,7 +51,7 @@ def renew_notes(run: Run, records: Iterable[Record], history: EngineHistory | No
     old = [place for place, note in enumerate(run.notes) if OF_RECORDS.match(note)]
     if not old or run.stage is not None:
         return run
-    buffering = Buffering()
+    buffering = BufferingByArm()
     retried = 0
     resent = 0
     for record in records:

@@ -11,7 +11,11 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from locust_llm.records.buffering import describe_gathering, find_gathered_metrics
+from locust_llm.records.buffering import (
+    describe_gathering,
+    describe_metrics_left_out,
+    find_gathered_metrics,
+)
 from locust_llm.records.outcomes import CUT, FAILURES, OK
 from locust_llm.records.server_metrics_history import read_history
 from locust_llm.report.compare.condition_differences import (
@@ -480,11 +484,12 @@ def _problems(side: LoadedRun) -> tuple[str, ...]:
     open_ = side.seen.main.outcome(CUT).size
     level = side.seen.verdict.level if side.seen.verdict is not None else ""
     silence = _describe_silence(side)
+    gathered = describe_metrics_left_out(side.seen.run.notes)
     distorted = "the load generator distorted its metrics, so a difference may be caused by it"
     return (
         *([f"{side.folder} is INVALID: {distorted}."] if level == INVALID else []),
         *(f"{side.folder}: {note}." for note in side.notes),
-        *([f"{side.folder}: {gathered}."] if (gathered := _describe_gathered(side)) else []),
+        *([f"{side.folder}: {gathered}."] if gathered else []),
         *([] if count else [f"{side.folder}: no requests."]),
         *([f"{side.folder}: {failed} of {count} requests failed."] if failed else []),
         *(
@@ -502,16 +507,6 @@ def _problems(side: LoadedRun) -> tuple[str, ...]:
         ),
         *([f"{side.folder}: {silence}."] if silence else []),
     )
-
-
-def _describe_gathered(side: LoadedRun) -> str:
-    """Which metrics do not describe the model, and why. Empty: all do."""
-    notes = side.seen.run.notes
-    metrics = find_gathered_metrics(notes)
-    if not metrics:
-        return ""
-    labels = [BY_WORD[word].spoken_name for word in ("ttft", "itl", "icl") if word in metrics]
-    return f"{describe_gathering(notes)}, so {', '.join(labels)} and Longest Stall are not compared"
 
 
 def _name_silent_stages(seen: Evaluation) -> str:

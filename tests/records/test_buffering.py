@@ -18,12 +18,15 @@ from locust_llm.records.buffering import (
     TAKEN_BACK,
     WHOLE,
     Buffering,
+    BufferingByArm,
     classify_buffering,
     describe_cpu_shortage,
+    describe_metrics_left_out,
     find_gathered_metrics,
 )
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import ProcessHealth
+from locust_llm.settings.ab_arms import BASE, CANDIDATE
 
 STEADY = answered(*(200 + 20 * number for number in range(20)))
 BURST = answered(*(2000 + number / 100 for number in range(40)))
@@ -94,6 +97,53 @@ def test_the_remark_names_the_likely_cause() -> None:
     assert "TCP_NODELAY" in said
     (said,) = seen([FULL] * 20).remarks("")
     assert "arrived in groups of 4 or more" in said
+
+
+@pytest.mark.parametrize("record", [BURST, QUANTA, FULL])
+def test_the_end_names_the_cause_that_the_alarm_left_open(record: Record) -> None:
+    """The alarm comes before it is known whether a core was free; a short run has no alarm."""
+    ((_, alarm),) = over_time([record] * 60)
+    assert ", or a process had too little CPU. " in alarm
+    long = Buffering()
+    for number in range(60):
+        long.add(replace(record, closed_at=10.0 + number / 4))
+    (said,) = long.remarks("")
+    decided = (
+        " The warning during the run did not know the cause; there were free cores, so it is no "
+        "lack of CPU. "
+    )
+    assert said.startswith("WARNING: BUFFERED STREAM: 60 of 60 responses" if record is BURST
+        else "WARNING: BUFFERED STREAM: ")  # fmt: skip
+    assert decided in said
+    assert find_gathered_metrics([said]) == find_gathered_metrics(seen([record] * 20).remarks(""))
+    for shortage in (None, "Others used 2.0 of the 2 cores"):
+        (open_,) = long.remarks(shortage)
+        assert decided not in open_
+    assert decided not in next(seen([record] * 20).remarks(""))
+
+
+def test_each_of_two_compared_servers_is_examined_by_itself() -> None:
+    """The candidate holds all of its answers back, which are 9 of 20 of the run."""
+    found = BufferingByArm()
+    for number in range(20):
+        record, arm = (BURST, CANDIDATE) if number % 20 < 9 else (STEADY, BASE)
+        found.add(replace(record, arm=arm, closed_at=10.0 + number))
+    (said,) = found.remarks("")
+    assert said.startswith(
+        "WARNING: BUFFERED STREAM: 9 of 9 responses examined of the candidate arrived complete"
+    )
+
+
+def test_the_metrics_of_all_notes_are_gathered() -> None:
+    """One server holds whole answers back, the other waits for acknowledgements: TTFT of one."""
+    whole = next(seen([BURST] * 20).remarks(""))
+    quanta = next(seen([QUANTA] * 20).remarks(""))
+    assert "ttft" not in find_gathered_metrics([quanta])
+    assert find_gathered_metrics([quanta, whole]) == find_gathered_metrics([whole])
+    assert describe_metrics_left_out([quanta]) == (
+        "the streams were buffered on the way, so ICL and Longest Stall are not compared"
+    )
+    assert describe_metrics_left_out(["Closed loop: ..."]) == ""
 
 
 @pytest.mark.parametrize("record", [BURST, QUANTA, FULL])

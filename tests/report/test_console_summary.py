@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed, mixed
+from support.stages import a_level
 
 from locust_llm.exit_status import RunOutcome, decide_exit_status
 from locust_llm.records.profile_export_jsonl import format_record_line
@@ -37,6 +38,7 @@ from locust_llm.report.sections.benchmark_validity import PublishedCheck, Validi
 from locust_llm.report.sections.metric_tables import NOTHING
 from locust_llm.report.sections.notes import make_remarks
 from locust_llm.report.summarise_metrics import summarise_run
+from locust_llm.report.summary_rows import SweepSummary
 from locust_llm.slo.load_generator_health import DEGRADED, IDLE_ADVICE, OK, ClientVerdict
 from locust_llm.slo.rules import INCONCLUSIVE_POLICIES
 
@@ -67,6 +69,23 @@ def test_a_machine_without_a_free_core_is_named_beside_the_client_verdict() -> N
     run = replace(a_run(), health=(health,))
     text = " ".join(" ".join(said(*spread(199), run=run)).split())
     assert "client verdict OK on a machine that was 100% busy." in text
+
+
+def test_a_sweep_on_a_machine_without_a_free_core_has_it_once() -> None:
+    """The client verdict of each stage is in its own report."""
+    health = ProcessHealth(
+        worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, server_cores=0.1, machine_busy=0.996
+    )
+    levels = (a_level(1, slo="PASS"), a_level(2, slo="FAIL"))
+    sweep = SweepSummary(
+        axis="concurrency", unit="users", levels=levels, ended="all stages ran", searched=True
+    )
+    for busy, words in ((0.996, " on a machine that was 100% busy"), (0.5, "")):
+        run = replace(a_run(), health=(replace(health, machine_busy=busy),))
+        summary = replace(summarise_run(collect_columns(spread(199)), run), sweep=sweep)
+        text = " ".join(format_ending(summary, run, "reports/by-hand").split())
+        assert f"From 199 answered requests in 198 s{words}, the sweep ended: all" in text
+        assert text.count("busy") == bool(words)
 
 
 def test_the_verdict_is_first_and_the_report_last() -> None:

@@ -26,6 +26,11 @@ import pandas as pd
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from locust_llm.records.buffering import (
+    describe_gathering,
+    describe_metrics_left_out,
+    find_gathered_metrics,
+)
 from locust_llm.records.outcomes import OK as SUCCEEDED
 from locust_llm.records.run_facts import Run, Stage
 from locust_llm.report.array_types import Floats
@@ -148,7 +153,7 @@ class PairedComparison(msgspec.Struct, frozen=True, kw_only=True):
     chance: float | None = None
     """How often equal arms would show so large a difference in some value: the p of the verdict."""
     warning: str = ""
-    """The arms did not get the same load, or one of them answered no more."""
+    """The arms did not get the same load, one of them answered no more, or chunks were gathered."""
     uncounted: str = ""
     """No request of an arm counts, and why. Its rates are known all the same."""
     aa: bool = False
@@ -490,7 +495,7 @@ def compare_arms(
     deltas = list[Floats]()
     for rule in list_compared_figures(run):
         error = ArmError(math.inf) if few else _error(rule, errors)
-        figure, delta = _compared(rule, pairs, error)
+        figure, delta = _compared(rule, pairs, error, _find_gathered(rule, run))
         figures.append(figure)
         if delta is not None:
             deltas.append(delta)
@@ -506,6 +511,7 @@ def compare_arms(
         _describe_silent_arms(everything, run),
         *_describe_standstills(everything, run, outages),
         _uneven(pairs) if run.settings.open_loop else "",
+        describe_metrics_left_out(run.notes),
     )
     return PairedComparison(
         limits_differ=run.settings.changes.prefill_concurrency
@@ -729,17 +735,24 @@ def _rule(word: str, stat: str = "", given: tuple[Condition, ...] = ()) -> Rule:
     return replace(rule, op="<=" if rule.less_is_better else ">=")
 
 
+def _find_gathered(rule: Rule, run: Run) -> str:
+    """Why a value does not describe the model. Empty: it does, for both arms."""
+    metrics = {rule.metric, *(condition.metric for condition in rule.given)}
+    gathered = metrics & find_gathered_metrics(run.notes)
+    return describe_gathering(run.notes) if gathered else ""
+
+
 def _compared(
-    rule: Rule, pairs: Sequence[PairRequests], error: ArmError
+    rule: Rule, pairs: Sequence[PairRequests], error: ArmError, gathered: str
 ) -> tuple[PairedFigure, Floats | None]:
-    """The value, and the differences of the pairs."""
+    """The value, and the differences of the pairs. ``gathered``: see ``_find_gathered``."""
     measure = BY_WORD[rule.metric]
     values = compute_pair_values(rule, pairs)
     label = _label(rule)
     figure = PairedFigure(
         metric=rule.metric, stat=rule.stat, label=label, unit=rule.unit, relative=False
     )
-    if why := _absent(values):
+    if why := gathered or _absent(values):
         return replace(figure, note=why), None
     left_out = _describe_pairs_left_out(values)
     known = has_both_blocks(values)
@@ -934,7 +947,12 @@ def judge_paired_rules(
         if rule is not None:
             error = ArmError(math.inf) if few else _error(rule, errors)
             blame = few or _blame(seen.verdict)
-            result = _judged(rule, result, blame, error, pairs, by_point=settings.slo_mode == POINT)
+            gathered = _find_gathered(rule, seen.run)
+            result = (
+                replace(result, status=RULE_INCONCLUSIVE, count=len(pairs), reason=gathered)
+                if gathered
+                else _judged(rule, result, blame, error, pairs, by_point=settings.slo_mode == POINT)
+            )
         judged_anew.append(result)
     return tuple(judged_anew)
 

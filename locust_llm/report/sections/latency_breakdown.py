@@ -144,6 +144,8 @@ class LatencyBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     stood_still_ms: float | msgspec.UnsetType = msgspec.UNSET
     """For how long the server stood still in the time of the slow requests: their mean. Unset: it
     did not."""
+    stood_still_of: int | msgspec.UnsetType = msgspec.UNSET
+    """The number of slow requests that met a standstill."""
     no_other_prefill: bool | msgspec.UnsetType = msgspec.UNSET
     """True: no slow request awaited its first token together with another request. Unset: one
     did."""
@@ -627,6 +629,7 @@ def make_latency_breakdown(
     typical = _select_typical(values, here)
     slow = here & (values >= value)
     parts = {name: table.part_ms(name) for name in PARTS_OF[metric]}
+    stood_still_s = _measure_stood_still_s(table.requests[slow], parts, standstills)
     return LatencyBreakdown(
         metric=metric,
         where=where,
@@ -649,8 +652,8 @@ def make_latency_breakdown(
         ),
         groups=tuple(_make_slow_groups(table, parts, values, here, percentile, standstills)),
         round_trip_ms=_longest_round_trip_ms(table.requests[slow]),
-        stood_still_ms=_mean_standstill_ms(table.requests[slow], parts, standstills)
-        or msgspec.UNSET,
+        stood_still_ms=float(stood_still_s.mean()) * 1e3 or msgspec.UNSET,
+        stood_still_of=int((stood_still_s > 0).sum()) or msgspec.UNSET,
         no_other_prefill=not _has_met_prefills(table.requests, slow) or msgspec.UNSET,
     )
 
@@ -667,13 +670,13 @@ def _has_met_prefills(requests: pd.DataFrame, slow: Bools) -> bool:
     return bool((begun - over > 1).any())  # each is in both counts itself
 
 
-def _mean_standstill_ms(
+def _measure_stood_still_s(
     slow: pd.DataFrame, parts: Iterable[str], standstills: Sequence[tuple[float, float]]
-) -> float:
-    """For how long the server stood still in these parts of the requests, on average."""
+) -> Floats:
+    """For how long the server stood still in these parts of each request."""
     began = slow["sent_at" if SERVER in parts else "first_chunk_at"].to_numpy(np.float64)
     ended = slow["closed_at" if DECODE in parts else "first_chunk_at"].to_numpy(np.float64)
-    return float(measure_standstill_s(began, ended, standstills).mean()) * 1e3
+    return measure_standstill_s(began, ended, standstills)
 
 
 def _longest_round_trip_ms(slow: pd.DataFrame) -> float | None:
@@ -707,12 +710,12 @@ def _make_slow_groups(
             slow = chosen & (values >= value)
             means = ((name, float(ms[slow].mean())) for name, ms in parts.items())
             split = tuple((name, ms, table.source(name, slow)) for name, ms in means if ms > 0)
+            stood_still_s = _measure_stood_still_s(table.requests[slow], parts, standstills)
             if split:
                 yield SlowGroup(
                     by=by, label=label, count=int(chosen.sum()), percentile=at, value_ms=value,
                     parts=split,
-                    stood_still_ms=_mean_standstill_ms(table.requests[slow], parts, standstills)
-                    or msgspec.UNSET,
+                    stood_still_ms=float(stood_still_s.mean()) * 1e3 or msgspec.UNSET,
                 )  # fmt: skip
 
 

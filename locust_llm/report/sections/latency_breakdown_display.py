@@ -413,7 +413,10 @@ def _advise(breakdown: LatencyBreakdown, attribution: LatencyAttribution) -> Ite
     largest one. Another part that grew by half as much is named, too."""
     stood_still_ms = breakdown.stood_still_ms or 0.0
     if stood_still_ms >= MIN_NAMED * sum(part.slow_ms for part in breakdown.parts):
-        yield f"{format_duration(stood_still_ms / 1e3)} of it is a standstill, when no token came."
+        yield (
+            f"{format_duration(stood_still_ms / 1e3)} of it is a standstill, when no token "
+            f"came{_count_who_met_it(breakdown)}."
+        )
     if stood_still_ms > sum(map(_growth_ms, breakdown.parts)) / 2:
         return  # what makes a part shorter does not end a standstill
     grown = sorted(breakdown.parts, key=_growth_ms, reverse=True)
@@ -435,6 +438,12 @@ def _advise(breakdown: LatencyBreakdown, attribution: LatencyAttribution) -> Ite
                 f"{name_latency_part(part.name, reported)}."
             )
         yield _advise_on_part(part, breakdown, attribution)
+
+
+def _count_who_met_it(breakdown: LatencyBreakdown) -> str:
+    """``, which 1 of these 4 requests met``. Empty: all did, or it is not known."""
+    met = breakdown.stood_still_of or breakdown.slow
+    return f", which {met:,} of these {breakdown.slow:,} requests met" * (met < breakdown.slow)
 
 
 def _growth_ms(part: LatencyPart) -> float:
@@ -503,7 +512,7 @@ def _summarise_breakdown(breakdown: LatencyBreakdown, attribution: LatencyAttrib
     )
     stood_still = (breakdown.stood_still_ms or 0.0) / whole_ms
     if stood_still >= MIN_NAMED:
-        parts += f"; the server stood still for {stood_still:.0%} of this time"
+        parts += f"; the server stood still for {stood_still:.0%} of this time{_count_who_met_it(breakdown)}"
     return f"{name_breakdown(breakdown)}: {parts}."
 
 

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed
 
+from locust_llm.records.buffering import Buffering
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import LimitChange, ProcessHealth, Run, Stage
 from locust_llm.records.timing_accuracy import ErrorBounds, MeasurementAccuracy
@@ -324,6 +325,36 @@ def test_equal_arms_under_changing_weather_show_no_difference() -> None:
     assert summary.paired is not None
     assert summary.paired.verdict == SAME
     assert summary.paired.different == 0
+
+
+def test_metrics_of_gathered_chunks_are_not_compared() -> None:
+    """The candidate's TTFT is half as long again in each pair. A note has that its responses came
+    whole: then TTFT, gaps and rules about them say nothing of the model; latency and rates do."""
+    run, records = a_comparison(
+        (1.5, 1.51) * 5, slo=("ttft p50 within 5% of base", "attainment >= 90% given ttft < 1s")
+    )
+    assert the(summarised(run, records), "TTFT p50 (ms)").word == "worse"
+    buffering = Buffering(CANDIDATE)
+    for number in range(20):
+        buffering.add(answered(*[2000] * 40, sent_at=10.0 + number, arm=CANDIDATE))
+    run = replace(run, notes=tuple(buffering.remarks("")))
+    assert "20 of 20 responses examined of the candidate arrived complete" in run.notes[0]
+    summary = summarised(run, records)
+    assert summary.paired is not None
+    gathered = [figure for figure in summary.paired.figures if not figure.pairs]
+    assert {figure.metric for figure in gathered} == {
+        "ttft", "itl", "longest_stall", "attainment", "goodput",
+    }  # fmt: skip
+    assert {figure.note for figure in gathered} == {"the streams were buffered on the way"}
+    assert the(summary, "Request Latency p50 (ms)").pairs
+    assert summary.slos[0].status == "INCONCLUSIVE"
+    assert summary.slos[0].reason == "the streams were buffered on the way"
+    text = " ".join(format_ending(summary, run, "reports/x").split())
+    assert (
+        "WARNING: the streams were buffered on the way, so TTFT, ITL, ICL and Longest Stall are not "
+        "compared." in text
+    )
+    assert "TTFT p50" not in make_headline(summary, run)
 
 
 def test_nothing_is_concluded_from_nine_pairs_or_on_a_bad_machine() -> None:

@@ -258,6 +258,27 @@ def test_slow_requests_of_a_standstill_have_no_advice_on_prompts() -> None:
     assert all("stood still" not in part for part in explain())
 
 
+def test_a_standstill_that_few_of_the_slow_requests_met_has_their_number() -> None:
+    """Of the three slow requests after 5.1 s two were slow for another reason: the server stood
+    still for 5 s of the first one, a third of the time of all three."""
+    records = [answered(100 + i, 200 + i, sent_at=10.0 + i, id=str(i)) for i in range(57)]
+    for i in range(3):
+        records.append(answered(5100, 5200, sent_at=80.0 + 10 * i, id=f"slow {i}"))
+    made = attribute_latencies(
+        collect_columns(records), {}, a_run(), lambda at: iter(records),
+        standstills=[(UNIX + 80.05, UNIX + 85.05)],
+    )  # fmt: skip
+    assert made is not None
+    line = summarise_latency_parts(made)
+    assert (
+        "; the server stood still for 33% of this time, which 1 of these 3 requests met. " in line
+    )
+    assert (
+        "1.67 s of it is a standstill, when no token came, which 1 of these 3 requests met."
+        in texts(made)[0]
+    )
+
+
 @pytest.mark.parametrize("meets", [False, True])
 def test_a_prefill_that_met_no_other_is_not_explained_by_others(meets: bool) -> None:
     """60 requests a second apart; the slowest awaits its first token for 0.9 s, alone; or another
