@@ -208,7 +208,8 @@ def format_ending(
     undelivered = format_delivery_line(summary)
     failures = _fit_failures(summary, run, width, room - kept_lines)
     free = room - kept_lines - len(failures)
-    above = [*_fitting(_warnings(summary, run), width, free, undelivered), *failures]
+    headline = " ".join(line.strip() for line in first)
+    above = [*_fitting(_warnings(summary, run, headline), width, free, undelivered), *failures]
     # further failed rules are lines beyond LINES: they take the place of no warning
     room -= len(above) + (kept_lines if failed_lines else 0)
     rules = [*failed_lines, *_fitting_rules(others, width, room)]
@@ -230,8 +231,8 @@ def _last(folder: Path | str, width: int) -> list[str]:
     )
 
 
-def _warnings(summary: Summary, run: Run) -> Iterator[str]:
-    """The warnings before any value."""
+def _warnings(summary: Summary, run: Run, headline: str) -> Iterator[str]:
+    """The warnings before any value. What the ``headline`` has stands there alone."""
     yield from filter(None, [format_stopped_line(summary, run)])
     if summary.paired is not None and summary.paired.uncounted:
         yield f"{summary.paired.uncounted}."
@@ -240,7 +241,8 @@ def _warnings(summary: Summary, run: Run) -> Iterator[str]:
     if not summary.staged:
         yield from filter(None, [format_verdict_line(summary, run)])
     of_load = (
-        format_outage_line(summary), format_backlog_line(summary), format_delivery_line(summary)
+        format_outage_line(summary, headline), format_backlog_line(summary),
+        format_delivery_line(summary),
     )  # fmt: skip
     yield from filter(None, of_load)
     if summary.sweep is not None:

@@ -809,6 +809,8 @@ def _judge_searched(rule: Rule, sweep: SweepSummary) -> SloResult | None:
     if found.low is not None:
         interval = "" if found.is_open else " (95% interval)"
         reason = f"{reason}{interval}; the value is at {describe_levels(sweep.axis, at)}"
+        if at in passing and at.value < found.low:
+            reason = f"{reason}, the highest passing stage up to {format_load(found.low)}"
         if at in unbroken:
             status = PASS
         else:

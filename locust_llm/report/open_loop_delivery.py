@@ -530,17 +530,17 @@ def _format_beside_limit(value: float, limit: float) -> str:
     return format_brief(value, digits=count_distinguishing_digits(value, limit, digits=2))
 
 
-def format_outage_line(summary: "Summary") -> str | None:
-    """The line that nothing answered for a while, with the rates without that time. None: that
-    never was, or the lines of the stages have it."""
+def format_outage_line(summary: "Summary", above: str = "") -> str | None:
+    """The line that nothing answered for a while, with the rates without that time. ``above``:
+    what stands above it and may have this time. None: that never was, or the lines of the stages
+    have it."""
     if not summary.outages or _is_named_by_stages(summary):
         return None
     silent_s = sum(outage.seconds for outage in summary.outages)
     whole_s = summary.conditions.duration_s or 0.0
-    text = (
-        f"NO ANSWER: {describe_outages(summary.outages)}: "
-        f"{describe_requests_without_answer(summary.outages)}."
-    )
+    found = describe_outages(summary.outages)
+    when = "" if found in above else f"{found}: "
+    text = f"NO ANSWER: {when}{describe_requests_without_answer(summary.outages)}."
     if summary.limits is not None:
         blocks = ", ".join(summary.limits.silent_blocks)
         return f"{text} It counts at {blocks}." if blocks else text

@@ -77,10 +77,13 @@ def find_profiled_span(run: Run) -> Span:
 
 
 def find_users_in_force(run: Run) -> StepSeries | None:
-    """None: an older version, or a number that was to follow from the load."""
-    return make_step_series(
-        [(change.at, change.users) for change in run.users], find_profiled_span(run)
-    )
+    """None: an older version, or a number that was to follow from the load. That the last users
+    have left is the end of the load, and no number of users."""
+    changes = [(change.at, change.users) for change in run.users]
+    start, end = find_profiled_span(run)
+    if len(changes) > 1 and changes[-1][1] == 0:
+        end = max(start, min(end, changes.pop()[0]))
+    return make_step_series(changes, (start, end))
 
 
 def find_limit_in_force(run: Run) -> StepSeries | None:

@@ -7,6 +7,7 @@ from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import ProcessHealth, Run
+from locust_llm.report.console_summary import format_ending
 from locust_llm.report.load_records import collect_columns
 from locust_llm.report.open_loop_delivery import format_outage_line
 from locust_llm.report.outages import Outage, describe_outages, find_run_outages
@@ -243,9 +244,14 @@ def test_a_server_that_stands_still_for_a_while_is_named() -> None:
         "Rates are over 29.1 s; without these 6.05 s they are 36.4 output tokens/s and 1.21 "
         "requests/s."
     )
-    assert "; no token came from 20.0 to 26.0 s, and rates include that time" in make_headline(
-        summary, a_run()
+    headline = make_headline(summary, a_run())
+    assert "; no token came from 20.0 to 26.0 s, and rates include that time" in headline
+    assert (format_outage_line(summary, headline) or "").startswith(
+        "NO ANSWER: 4 requests were in flight all the while. Rates are over 29.1 s; "
     )
+    console = " ".join(format_ending(summary, a_run(), "reports/x").split())
+    assert console.count("no token came from") == 1
+    assert "NO ANSWER: 4 requests were in flight all the while. " in console
 
 
 def test_a_server_that_stands_still_to_the_end_is_named_too() -> None:

@@ -49,6 +49,28 @@ def test_of_many_steps_only_the_range_is_kept() -> None:
     assert (found.least, found.most, found.mean, found.changes, found.steps) == (1, 10, 5.5, 9, ())
 
 
+@pytest.mark.parametrize(
+    ("users", "words"),
+    [
+        # the last ones leave as all is sent, or one after the other
+        (((0.0, 3), (100.0, 0)), "3 users"),
+        (((0.0, 3), (50.0, 1), (99.9, 0)), "1 to 3 users (2 on average)"),
+        (((0.0, 3), (99.0, 0)), "3 users"),
+        # a load shape has none for a while
+        (((0.0, 4), (50.0, 0), (75.0, 4)), "0 to 4 users (3 on average)"),
+    ],
+)
+def test_the_end_of_the_load_is_no_number_of_users(
+    users: tuple[tuple[float, int], ...], words: str
+) -> None:
+    run = replace(
+        a_run(users=max(count for _, count in users)),
+        users=tuple(UserChange(UNIX + at, count) for at, count in users),
+    )
+    summary = summarise_run(collect_columns([answered(100, 200)]), run)
+    assert format_users(summary.conditions) == words
+
+
 def limits(*changes: tuple[float, int | None]) -> StepSeries | None:
     return make_step_series(changes, SPAN)
 

@@ -19,7 +19,7 @@ from locust_llm.report.sections.ab_comparison import (
     PairedComparison,
     list_paired_differences,
 )
-from locust_llm.report.sections.headline import make_headline
+from locust_llm.report.sections.headline import OF_TAGS, make_headline
 from locust_llm.report.sections.metric_tables import has_lost_many
 from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.sections.sweep.knee import SLO, list_dead_stages
@@ -27,7 +27,7 @@ from locust_llm.report.summary_rows import LoadLevel, SweepSummary
 from locust_llm.settings.sweep_option import AXES, PREFILL
 from locust_llm.slo.capacity_search import format_load
 from locust_llm.slo.load_generator_health import INVALID, UNCERTIFIED
-from locust_llm.slo.metric_definitions import BY_WORD, ITL, LATENCY, TTFT
+from locust_llm.slo.metric_definitions import BY_WORD, ITL, LATENCY, TTFT, TTFT_FROM_DUE
 from locust_llm.slo.rule_name import (
     format_rule_limit,
     format_rule_name,
@@ -103,10 +103,10 @@ def make_verdict(summary: Summary, run: Run) -> Verdict:
         return Verdict("Do not use:", why, "loud")
     if summary.slo_status:
         return _add_outage(_judge(summary, run), summary)
-    return _name_losses(summary)
+    return _name_losses(summary, run)
 
 
-def _name_losses(summary: Summary) -> Verdict:
+def _name_losses(summary: Summary, run: Run) -> Verdict:
     """What is missing of the load, else the main figures."""
     if summary.outages:
         return _name_outage(summary)
@@ -116,7 +116,7 @@ def _name_losses(summary: Summary) -> Verdict:
         lost = _count_unanswered(summary)
         requests = summary.conditions.requests
         return Verdict("Many lost:", f"{lost:,} of {requests:,} had no response.", "loud")
-    return Verdict("", _describe_figures(summary))
+    return Verdict("", _describe_figures(summary, run))
 
 
 def _name_outage(summary: Summary) -> Verdict:
@@ -381,14 +381,14 @@ def _describe_broken(result: SloResult, rule: Rule | None) -> str:
     return f"{subject} {is_value} worse than {base}, tolerance {tolerance}"
 
 
-def _describe_figures(summary: Summary) -> str:
-    """``TTFT p95 607 ms, ITL p95 30.4 ms.``"""
+def _describe_figures(summary: Summary, run: Run) -> str:
+    """``TTFT p95 607 ms, ITL p95 30.4 ms.``; where requests had waits, TTFT from due."""
     if by_limit := _describe_ramp(summary):
         return by_limit
     by_tag = {row.tag: row for row in summary.rows if row.count}
-    rows = [
-        (name, by_tag[tag]) for name, tag in (("TTFT", TTFT.tag), ("ITL", ITL.tag)) if tag in by_tag
-    ]
+    first = TTFT_FROM_DUE.tag if run.has_waits and TTFT_FROM_DUE.tag in by_tag else TTFT.tag
+    tags = ((OF_TAGS[first], first), ("ITL", ITL.tag))
+    rows = [(name, by_tag[tag]) for name, tag in tags if tag in by_tag]
     rows = rows or [("Latency", by_tag[LATENCY.tag])] if LATENCY.tag in by_tag else rows
     figures = [
         f"{name} p95 {format_duration(row.percentiles[95.0] / 1e3)}"
@@ -466,7 +466,7 @@ def make_rule_bullets(results: Sequence[SloResult], run: Run) -> Iterator[RuleBu
         low, high = _place_interval(result, rule)
         yield RuleBullet(
             name=_name_rule(result, rule),
-            value=f"{format_value(result)}{_name_stage(result, unit)}",
+            value=f"{format_value(result)}{_name_stage(result, run, unit)}",
             interval="" if interval == "-" else interval,
             result=RESULT_WORDS.get(result.status, result.status),
             mark=RESULT_MARKS.get(result.status, "?"),
@@ -486,11 +486,13 @@ def _find_advice(result: SloResult) -> str:
     return "" if found is None else found[1]
 
 
-def _name_stage(result: SloResult, unit: str) -> str:
-    """`` at 3 users``. Empty: the value is of the run."""
+def _name_stage(result: SloResult, run: Run, unit: str) -> str:
+    """`` at 3 users``. Empty: the value is of the run. A search has its value at the highest load
+    that certainly fits, which may be below the capacity."""
     if result.of_stage is None or result.observed is None:
         return ""
-    return f" at {format_load(result.of_stage, unit)}"
+    certain = ", the highest certain load" * (run.settings.find_max and result.status == PASS)
+    return f" at {format_load(result.of_stage, unit)}{certain}"
 
 
 def _name_rule(result: SloResult, rule: Rule | None) -> str:

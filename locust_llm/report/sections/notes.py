@@ -603,12 +603,15 @@ def _too_few(summary: Summary, run: Run) -> Iterator[str]:
     overloaded = summary.delivery is not None and summary.delivery.overload is not None
     dead = any(outage.ended_s is None for outage in summary.outages)
     advice = "" if overloaded or dead else " Run longer (-t), or send more (--request-count)."
+    asked = [rule.percentile for rule in run.settings.rules.by_text.values() if rule.percentile]
+    # where rules ask for lower percentiles alone, nothing depends on this one
+    begin = "WARNING: " if not asked or max(asked) >= min(few, default=0.0) else "The "
     for p in few[:1]:
         above = " and above" * (len(few) > 1)
         one_or_two = "one or two requests" if count > 1 else "one request"
         verb = "rest" if above else "rests"
         yield (
-            f"WARNING: p{p:g}{above} of {format_count(count, 'request')} {verb} on the slowest "
+            f"{begin}p{p:g}{above} of {format_count(count, 'request')} {verb} on the slowest "
             f"{one_or_two}: p{p:g} needs {math.ceil(100 / (100 - p) - 1e-6)} requests.{advice}"
         )
 

@@ -237,6 +237,12 @@ def test_the_verdict_and_the_capacity_say_the_same_of_a_stage_that_probably_fail
 
 def test_the_verdict_without_rules() -> None:
     assert verdict_of(GOOD) == Verdict("", "TTFT p95 285 ms, ITL p95 15 ms.")
+    schedule = OpenLoopSchedule(due=300, never_started=0, duration_s=30.0, most_users=9)
+    late = [replace(record, due_at=record.due_at - 1.0) for record in GOOD]
+    open_loop = verdict_of(
+        late, settings=a_run(users=None, request_rate=10.0).settings, offer=schedule
+    )
+    assert open_loop == Verdict("", "TTFT from due p95 1.29 s, ITL p95 15 ms.")
     assert verdict_of([]).word == "No result:"
     lost = [failed("refused", error="Connection refused", sent_at=10.0 + i) for i in range(30)]
     found = verdict_of(lost)
@@ -293,6 +299,41 @@ def test_a_value_of_a_sweep_has_the_load_of_its_stage(
     result = SloResult(rule=rule, status=PASS, observed=0.5, limit=1.0, unit="s", of_stage=stage)
     run = a_run(slo=(rule,), sweep=sweep, users=None)
     assert next(make_rule_bullets([result], run)).value == value
+
+
+def test_the_value_of_a_search_is_at_the_highest_certain_load() -> None:
+    """It may be below the capacity, which is beside it."""
+    rule = "ttft p95 < 1s"
+    run = a_run(slo=(rule,), sweep="concurrency=1..64", users=None, find_max=True)
+    for status, value in (
+        (PASS, "500 ms at 8 users, the highest certain load"),
+        (FAIL, "500 ms at 8 users"),
+    ):
+        result = SloResult(
+            rule=rule, status=status, observed=0.5, limit=1.0, unit="s", of_stage=8.0
+        )
+        assert next(make_rule_bullets([result], run)).value == value
+
+
+@pytest.mark.parametrize(
+    ("results", "text"),
+    [
+        ({1: PASS, 4: PASS, 8: INCONCLUSIVE}, "within the SLO; 8 is INCONCLUSIVE."),
+        (
+            {1: PASS, 4: PASS, 8: INCONCLUSIVE, 16: INCONCLUSIVE},
+            "within the SLO; 8 is INCONCLUSIVE.",
+        ),
+        ({1: PASS, 4: PASS, 8: INCONCLUSIVE, 16: FAIL}, "within the SLO; 16 fails."),
+        ({1: PASS, 4: PASS}, "within the SLO; no higher load ran."),
+    ],
+)
+def test_what_is_above_the_highest_passing_stage(results: dict[int, str], text: str) -> None:
+    levels = tuple(level(value, slo_status=status) for value, status in results.items())
+    knee = Knee(rule="SLO", value=4.0, text="Within the SLO up to concurrency 4.")
+    sweep = SweepSummary(axis="concurrency", unit="users", levels=levels, ended="", knees=(knee,))
+    run = a_run()
+    summary = replace(summarise_run(collect_columns(GOOD), run), sweep=sweep)
+    assert make_verdict(summary, run) == Verdict("4 users:", text, "pass")
 
 
 def test_a_stage_that_broke_the_rules_without_an_answer_fails() -> None:

@@ -247,6 +247,28 @@ def test_chunks_that_nobody_counted_are_held_against_the_length_asked_for() -> N
     assert "requested tokens" not in said(as_many)
 
 
+# -- gaps ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("late", "words"),
+    [
+        (1, "1 gap is not in Inter Chunk Latency: a chunk at one end was read together with other"),
+        (2, "2 gaps are not in Inter Chunk Latency: a chunk at one end was read together with"),
+    ],
+)
+def test_gaps_that_are_left_out_are_counted_in_words(late: int, words: str) -> None:
+    """The last chunk of some of 100 responses of 11 chunks was read together with the end: below
+    1% of the 1,100 chunks."""
+    chunks = [10.0 * number for number in range(1, 12)]
+    last = ((10, 105_000),)
+    records = [
+        answered(*chunks, sent_at=10.0 + i, **({"merged": last} if i < late else {}))
+        for i in range(100)
+    ]
+    assert words in said(records)
+
+
 # -- percentiles of too few ------------------------------------------------------------------------
 
 
@@ -258,6 +280,12 @@ def test_a_percentile_of_too_few_is_warned_of_once() -> None:
     assert "p90 and above of 9 requests rest on the slowest" in said([answered(5, 10)] * 9)
     assert "p50 and above of 1 request rest on the slowest one request:" in said([answered(5, 10)])
     assert "on the slowest" not in said([answered(5, 10)] * 100)
+    # rules that ask for p95 do not depend on p99
+    asked = said([answered(5, 10)] * 99, slo=("ttft p95 < 1s",))
+    assert "The p99 of 99 requests rests on the slowest one or two requests" in asked
+    assert "WARNING: p99" not in asked
+    for rule in ("ttft p99 < 1s", "error_rate < 1%"):
+        assert "WARNING: p99 of 99 requests" in said([answered(5, 10)] * 99, slo=(rule,))
     rare = said([answered(5, 10)] * 100, percentiles=(50.0, 99.9))
     assert "p99.9 of 100 requests" in rare
     assert "p99.9 needs 1000 requests" in rare  # 100 / 0.1

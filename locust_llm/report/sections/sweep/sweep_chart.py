@@ -33,6 +33,8 @@ from locust_llm.slo.percentile import has_too_few_values
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, STAGES, Rule
 from locust_llm.text.format import format_brief, format_duration
 
+MAIN_VISITS_NOTE: Final = " Of several stages at one load the one with the most requests is shown."
+TOGETHER_NOTE: Final = " Several stages at one load count together."
 UNSOUND_NOTE: Final = " Hollow points: stages that the load generator distorted."
 PASSES: Final = "passes"
 OPEN: Final = "not decided"
@@ -67,9 +69,20 @@ def plot_stages(sweep: SweepSummary, limits: Limits, rules: Sequence[Rule] = ())
     of TTFT and ITL. Nothing of fewer than two stages."""
     if len(sweep.levels) < 2:
         return
-    x = _axis(sweep)
     yield from _throughput_against_latency(sweep, limits, rules)
-    sweep = replace(sweep, levels=select_main_visits(sweep.levels))
+    main = replace(sweep, levels=select_main_visits(sweep.levels))
+    again = len(main.levels) < len(sweep.levels)
+    note = MAIN_VISITS_NOTE * again
+    for plot in _plot_main_visits(main, limits, rules):
+        yield replace(plot, caption=f"{plot.caption}{note}")
+    yield from _attainment(sweep, again=again)
+    for plot in _pareto(main, rules):
+        yield replace(plot, caption=f"{plot.caption}{note}")
+
+
+def _plot_main_visits(sweep: SweepSummary, limits: Limits, rules: Sequence[Rule]) -> Iterator[Plot]:
+    """The charts with one point for each load."""
+    x = _axis(sweep)
     knees = tuple(_knees(sweep.knees))
     titles = (
         (TTFT, "Time to first token", "TTFT", "ttft_s"),
@@ -82,7 +95,6 @@ def plot_stages(sweep: SweepSummary, limits: Limits, rules: Sequence[Rule] = ())
         )
     yield from _throughput(sweep, x, knees)
     yield from _good(sweep, x, knees)
-    yield from _pareto(sweep, rules)
 
 
 # -- throughput against latency --------------------------------------------------------------------
@@ -149,7 +161,7 @@ def _throughput_against_latency(
         title=f"Throughput against {name}",
         caption=(
             f"One point per stage, labelled with its {sweep.axis}. Right: more throughput. Down: "
-            "shorter time to first token."
+            f"shorter {axis.name}."
         )
         + " Vertical bars: 95% intervals." * intervals + (LOG_NOTE if base else ""),
         label="; ".join(
@@ -456,7 +468,12 @@ def _good(sweep: SweepSummary, x: PlotAxis, knees: tuple[PlotMark, ...]) -> Iter
             series=(everything, good, *_unsound(sweep.levels, curve)),
             marks=knees,
         )
-    met = _curve("attainment", "ok", sweep.levels, _percent)
+
+
+def _attainment(sweep: SweepSummary, *, again: bool) -> Iterator[Plot]:
+    """``again``: a load had several stages."""
+    main = select_main_visits(sweep.levels)
+    met = _curve("attainment", "ok", main, partial(_measure_attainment, sweep.levels))
     if met.x:
         figures = ", ".join(
             f"{format_brief(y)}% at {at:g}"
@@ -465,17 +482,25 @@ def _good(sweep: SweepSummary, x: PlotAxis, knees: tuple[PlotMark, ...]) -> Iter
         )
         yield Plot(
             title="Attainment",
-            caption=f"Share of good requests{_conditions(sweep)}. A failed request is not good.",
+            caption=f"Share of good requests{_conditions(sweep)}. A failed request is not good."
+            + TOGETHER_NOTE * again,
             label=f"attainment: {figures}",
-            x=x,
+            x=_axis(sweep),
             y=PlotAxis(label="attainment", unit="%", low=0.0, high=100.0),
             series=(met, *_unsound(sweep.levels, met)),
-            marks=knees,
+            marks=tuple(_knees(sweep.knees)),
         )
 
 
-def _percent(level: LoadLevel) -> float | None:
-    return None if level.attainment is None else level.attainment * 100
+def _measure_attainment(levels: Sequence[LoadLevel], at: LoadLevel) -> float | None:
+    """The share of good requests of all stages at this load, in percent. None: none is known."""
+    shares = [
+        (level.attainment, level.requests)
+        for level in levels
+        if level.value == at.value and level.attainment is not None
+    ]
+    count = sum(requests for _, requests in shares)
+    return 100 * sum(share * requests for share, requests in shares) / count if count else None
 
 
 def _conditions(sweep: SweepSummary) -> str:

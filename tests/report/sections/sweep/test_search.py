@@ -217,7 +217,10 @@ def test_the_row_of_a_pass_has_a_figure_that_passes() -> None:
     whole = estimate_capacity(tuple(map(float, range(8, 17))), [levels[0].evidence])  # type: ignore[list-item]
     (result,) = judge_sweep(replace(sweep, levels=tuple(levels), capacity=whole), run)
     assert (result.status, result.observed, result.high) == (PASS, 0.3, 0.5)
-    assert result.reason.endswith("or more (95% interval); the value is at concurrency 8")
+    assert result.reason == (
+        "capacity 9 to 16 users or more (95% interval); the value is at concurrency 8, the highest "
+        "passing stage up to 9"
+    )
     assert result.of_stage == 8.0
 
 

@@ -125,6 +125,38 @@ def test_the_curve_of_a_rule_has_the_result_and_the_interval_of_each_stage() -> 
     ]  # fmt: skip
 
 
+def test_several_stages_at_one_load_are_one_point() -> None:
+    """At 2 users 100 requests of which all were good, then 60 of which half were: 130 of 160. The
+    other charts show the stage of 100."""
+    levels = [
+        level(value, requests=requests, succeeded=requests, attainment=share)
+        for value, requests, share in ((1.0, 40, 1.0), (2.0, 100, 1.0), (2.0, 60, 0.5))
+    ]
+    plots = drawn(*levels)
+    attainment = plots["Attainment"]
+    assert (attainment.series[0].x, attainment.series[0].y) == ([1, 2], [100, 81.25])
+    assert attainment.caption.endswith("Several stages at one load count together.")
+    shown = " Of several stages at one load the one with the most requests is shown."
+    for title in ("Time to first token", "Throughput"):
+        assert plots[title].caption.endswith(shown)
+        assert not drawn(*levels[:2])[title].caption.endswith(shown)
+    assert "Several stages" not in drawn(*levels[:2])["Attainment"].caption
+
+
+@pytest.mark.parametrize(("rule", "name"), [("ttft p95 < 1s", "TTFT"), ("itl p95 < 1s", "ITL")])
+def test_the_throughput_stands_against_the_latency_that_its_caption_has(
+    rule: str, name: str
+) -> None:
+    percentiles = {50.0: 10.0, 95.0: 20.0, 99.0: 30.0}
+    tag = {"TTFT": "time_to_first_token", "ITL": "inter_token_latency"}[name]
+    made = Row(label="", tag=tag, unit="ms", count=400, percentiles=percentiles)
+    levels = tuple(level(v, latencies={tag: made}) for v in (1.0, 2.0))
+    sweep = SweepSummary(axis="concurrency", unit="users", levels=levels, ended="")
+    plots = [*plot_stages(sweep, {}, (parse_rule(rule),))]
+    assert plots[0].title == f"Throughput against {name} p95"
+    assert f"Down: shorter {name}." in plots[0].caption
+
+
 def test_even_steps_have_an_even_axis() -> None:
     assert drawn(level(1), level(2), level(3), level(4))["Throughput"].x.log == 0
 
