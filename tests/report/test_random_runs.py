@@ -85,3 +85,22 @@ def test_a_headline_that_begins_with_the_send_is_found(tmp_path: Path) -> None:
     assert any(
         one.startswith("what_users_waited") for one in complaints(replace(report, console=wrong))
     )
+
+
+def test_a_decode_that_is_called_the_servers_queue_is_found(tmp_path: Path) -> None:
+    """Behind a proxy that sends whole answers, of a server that reports each decode."""
+    proxied = (
+        made
+        for made in map(random_run, range(MANY))
+        if made.decode_told and made.told == len(made.answered) > 40
+    )
+    reports = (reported(made, tmp_path / str(made.seed)) for made in proxied)
+    report = next(one for one in reports if "% decode before the first chunk" in one.console)
+    assert complaints(report) == []
+    wrong = report.console.replace(
+        "decode before the first chunk", "the server's queue and front end"
+    )
+    assert any(
+        one.startswith("decode_before_the_first_chunk")
+        for one in complaints(replace(report, console=wrong))
+    )

@@ -2,8 +2,8 @@
 
 ``random_run(seed)`` makes the records that a load test of a made server would leave: a gate, a
 schedule or users, processes, failures, busy event loops, a warmup; the server may report its times
-for single requests, in histograms, or not at all. ``reported(made, folder)`` builds the report as
-the product does. A check looks at all texts of a report and yields what is wrong with them; a new
+for single requests, in histograms, or not at all; a proxy may send whole answers. ``reported(made,
+folder)`` builds the report as the product does. A check looks at all texts of a report and yields what is wrong with them; a new
 one is a function with ``@check``. It may look for two statements that contradict each other, or for
 one that contradicts the records or the server's counters, which it must work out by itself.
 """
@@ -21,10 +21,18 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from locust_llm.records.buffering import BufferingByArm
 from locust_llm.records.outcomes import CANCELLED, CUT, OK, RETRIED
 from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.run_facts import RECORDS, LimitChange, OpenLoopSchedule, Run
+from locust_llm.records.run_facts import (
+    BUFFERED,
+    RECORDS,
+    TOGETHER_UNEXPLAINED,
+    LimitChange,
+    OpenLoopSchedule,
+    Run,
+)
 from locust_llm.records.server_metrics_history import SERVER_METRICS
 from locust_llm.records.server_metrics_parser import EngineSample
 from locust_llm.records.server_times import METRICS, TIMINGS, ServerTimes
@@ -73,6 +81,13 @@ class Made:
     told: int = 0
     """The server reported its times for this many answered requests of the profiling phase."""
     histograms: bool = False
+    proxied: bool = False
+    """A proxy sends each answer when it is complete."""
+    decode_s: dict[str, float] = field(default_factory=dict)
+    decode_told: bool = False
+    """The server reports the decode of single requests, if it reports their times."""
+    decode_counted: bool = False
+    """It has a histogram of the decode, if it has histograms."""
     dead_at: float = float("inf")
     """The server died this many seconds after the start."""
 
@@ -177,6 +192,7 @@ def random_run(seed: int) -> Made:
     held: list[float] = []
     last_admitted = 0.0
     made.dead_at = dead_at = _death(seed, warmup_s, seconds)
+    proxy = _put_proxy(made)
     number = 0
     while due_at or free:
         due = heapq.heappop(due_at) if open_loop else heapq.heappop(free)
@@ -215,6 +231,8 @@ def random_run(seed: int) -> Made:
                 random, first - sent, merging=merging, uncounted=uncounted, whole=whole
             )
             closed = sent + last_us / 1e6
+            made.decode_s[id_] = closed - first if answer["chunk_us"] else 0.0
+            first = _gather_chunks(made, answer, first, closed)
             fields |= answer
         else:
             closed = sent + (0.001 if sent >= dead_at else random.uniform(0.001, 2.0))
@@ -242,12 +260,14 @@ def random_run(seed: int) -> Made:
         if retrying and not gated and random.random() < 0.1:
             made.records.append(Record(**fields | REFUSED | {"closed_at": sent + 0.001}))
             fields |= {"id": f"{id_}.2", "attempt": 2}
-            for truth in (made.queue_s, made.prefill_s, made.gate_s):
+            made.decode_s.setdefault(id_, 0.0)
+            for truth in (made.queue_s, made.prefill_s, made.gate_s, made.decode_s):
                 truth[f"{id_}.2"] = truth[id_]
         made.records.append(Record(**fields))
         if not open_loop:
             heapq.heappush(free, closed + (1e-4 if outcome == OK else 0.1))
     _report_times(random, made)
+    made.run = msgspec.structs.replace(made.run, proxy=proxy)
     _read_metrics(random, made, warmup_s + seconds)
     sent = [record for record in made.records if record.phase == "profiling"]
     offer = (
@@ -258,7 +278,38 @@ def random_run(seed: int) -> Made:
     ended = max((record.closed_at for record in made.records), default=0.0) + UNIX
     made.run = msgspec.structs.replace(made.run, offer=offer, ended_at=max(ended, stops))
     made.records.sort(key=lambda record: record.closed_at)
+    made.run = msgspec.structs.replace(made.run, notes=_note_buffer(made))
     return made
+
+
+def _put_proxy(made: Made) -> str:
+    """Puts a proxy that sends whole answers before the server of some runs. Returns its name, where
+    it is known. It draws from its own random numbers."""
+    random = Random(f"proxy of {made.seed}")
+    made.proxied = random.random() < 0.2
+    made.decode_told = made.proxied and random.random() < 0.6
+    made.decode_counted = made.proxied and random.random() < 0.6
+    return "nginx/1.24.0" if made.proxied and random.random() < 0.5 else ""
+
+
+def _gather_chunks(made: Made, answer: dict[str, Any], first: float, last: float) -> float:
+    """Has all chunks arrive with the last one, where there is a proxy. Returns when the first one
+    arrives."""
+    count, us = len(answer["chunk_us"]), max(answer["chunk_us"], default=0)
+    if not (made.proxied and count):
+        return first
+    merged = tuple((index, us - 100) for index in range(count))
+    answer |= {"chunk_us": (us,) * count, "merged": merged, "read_lag_us": 10}
+    return last
+
+
+def _note_buffer(made: Made) -> tuple[str, ...]:
+    """Returns what the end of the run says of gathered chunks, with or without a free core."""
+    buffering = BufferingByArm()
+    for record in made.records:
+        buffering.add(record)
+    shortage = Random(f"cores of {made.seed}").choice((None, "", "The cores were busy"))
+    return tuple(buffering.remarks(shortage))
 
 
 def _answer(
@@ -362,16 +413,20 @@ def _report_times(random: Random, made: Made) -> None:
             continue
         queue = round(made.queue_s[record.id] * 1e6)
         prefill = round(made.prefill_s[record.id] * 1e6)
+        decode = round(made.decode_s[record.id] * 1e6) if made.decode_told else None
         made.told += record.phase == "profiling"
         if how in ("spans", "some"):
             made.spans.append(
-                SpanLine(id=record.id, source="spans", queue_us=queue, prefill_us=prefill)
-            )
+                SpanLine(
+                    id=record.id, source="spans", queue_us=queue, prefill_us=prefill,
+                    decode_us=decode,
+                )
+            )  # fmt: skip
             continue
         times = (
-            ServerTimes(source=TIMINGS, prefill_us=prefill)
+            ServerTimes(source=TIMINGS, prefill_us=prefill, decode_us=decode)
             if how == "timings"
-            else ServerTimes(source=METRICS, queue_us=queue, prefill_us=prefill)
+            else ServerTimes(source=METRICS, queue_us=queue, prefill_us=prefill, decode_us=decode)
         )
         made.records[i] = msgspec.structs.replace(record, server=times)
 
@@ -387,7 +442,7 @@ def _read_metrics(random: Random, made: Made, seconds: float) -> None:
         key=lambda record: record.closed_at,
     )
     others = 50 if random.random() < 0.15 else 0
-    place, sums = 0, {"queue": 3.0, "prefill": 5.0, "ttft": 9.0, "count": 10.0}
+    place, sums = 0, {"queue": 3.0, "prefill": 5.0, "ttft": 9.0, "count": 10.0, "decode": 7.0}
     last = max((record.closed_at for record in made.records), default=0.0)
     at = -0.5
     while True:
@@ -397,14 +452,18 @@ def _read_metrics(random: Random, made: Made, seconds: float) -> None:
             sums["queue"] += made.queue_s[record.id]
             sums["prefill"] += made.prefill_s[record.id]
             sums["ttft"] += made.queue_s[record.id] + made.prefill_s[record.id]
+            sums["decode"] += made.decode_s[record.id]
             sums["count"] += 1
         if at > seconds / 2 and others:
             sums = {"queue": sums["queue"] + 50 * 0.3, "prefill": sums["prefill"] + 50 * 0.1,
-                    "ttft": sums["ttft"] + 50 * 0.4, "count": sums["count"] + 50}  # fmt: skip
+                    "ttft": sums["ttft"] + 50 * 0.4, "count": sums["count"] + 50,
+                    "decode": sums["decode"] + 50 * 0.2}  # fmt: skip
             others = 0
         more = (
             {"prefill_s": sums["prefill"], "prefill_count": sums["count"]} if how == "all" else {}
         )
+        if made.decode_counted:
+            more |= {"decode_s": sums["decode"], "decode_count": sums["count"]}
         made.samples.append(EngineSample(
             at=UNIX + at, engine="vLLM", running=1.0, waiting=0.0, kv_used=0.1, preemptions=0.0,
             queue_s=sums["queue"],
@@ -668,12 +727,69 @@ def parts_are_those_of_the_records(report: Report) -> Iterator[str]:
                     yield f"the mean {name} is {all_ms[name]} ms, and was {true_ms}"
 
 
+DECODE_PART: Final = "decode before the first chunk"
+WITH_DECODE: Final = "(with decode)"
+
+
+@check
+def decode_before_the_first_chunk_is_nobody_elses_time(report: Report) -> Iterator[str]:
+    """Behind a proxy that sends whole answers the decode is neither the server's queue nor its
+    front end, nor outside its measurement. Without such a proxy there is none of it."""
+    made, found = report.made, report.summary.waterfall
+    if not made.proxied:
+        for where, said in report.texts.items():
+            if DECODE_PART in said or WITH_DECODE in said:
+                yield f"{where}: decode before a first chunk that came as it was made"
+    if not made.proxied or found is None:
+        return
+    streamed = [record for record in made.answered if record.chunk_us]
+    decode_ms = float(np.mean([made.decode_s[record.id] for record in streamed])) * 1e3
+    told = made.told == len(made.answered) and made.decode_told
+    for one in found.breakdowns:
+        all_ms = {part.name: part.all_ms for part in one.parts}
+        if one.metric != "ttft_from_due" or one.where or not told or found.impossible:
+            continue
+        if abs(all_ms.get("held", 0.0) - decode_ms) > 0.01 + 0.001 * decode_ms:
+            yield f"the decode before the first chunk is {all_ms}, and was {decode_ms} ms"
+        if "with_decode" in all_ms:
+            yield f"a part has a decode of unknown length, which the server reported: {all_ms}"
+        whole_ms = sum(part.slow_ms for part in one.parts)
+        held_ms = sum(part.slow_ms for part in one.parts if part.name == "held")
+        summed_up = f"TTFT from Due p{one.percentile:g}: " in report.console
+        if summed_up and held_ms > 0.06 * whole_ms and DECODE_PART not in report.console:
+            yield f"the console lacks the decode, {held_ms} of {whole_ms} ms"
+    way_ms = max(((record.rtt_us or 0) / 1e3 for record in streamed), default=0.0)
+    for where, said in report.texts.items():
+        for outside in re.findall(rf"({DURATION}) outside the server's measurement", said):
+            if made.decode_counted and ms_of(outside) > 1.1 * way_ms + 1.0:
+                yield f"{where}: {outside} are outside of the server's measurement, of {way_ms} ms"
+
+
+@check
+def gathered_chunks_have_one_cause(report: Report) -> Iterator[str]:
+    """The note at the end, the first line and the verdict of the page agree on it."""
+    notes = report.run.notes
+    causes = {
+        "uffered on the way": any(note.startswith(BUFFERED) for note in notes),
+        "buffer or too little CPU gathered": any(
+            note.startswith(TOGETHER_UNEXPLAINED) for note in notes
+        ),
+    }
+    judged = report.summary.slo_status in ("PASS", "FAIL") or not report.made.answered
+    for words, is_cause in causes.items():
+        for where in ("console", "report.html"):
+            if words in report.texts[where] and not is_cause:
+                yield f"{where}: {words}, and no note has it"
+        if is_cause and not judged and words not in report.console:
+            yield f"the console lacks {words}"
+
+
 @check
 def queue_or_prefill_has_one_answer_and_it_is_the_servers(report: Report) -> Iterator[str]:
     """Checks it against the difference of the server's counters. It must not stand beside parts of
     single requests."""
     answers = {
-        where: re.findall(r"Queue or prefill\? (\w+), (\d+)%.*?of ([\d.,]+ m?s) to a first token "
+        where: re.findall(r"Queue or prefill\? (\w+), (\d+)% on.*?of ([\d.,]+ m?s) to a first token "
             r"([\d.,]+ m?s) are queue, "
                           r"([\d.,]+ m?s) prefill.*?means of (\d+)(?: of \d+)? request",
                           " ".join(said.split()))
