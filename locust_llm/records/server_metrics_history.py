@@ -78,6 +78,14 @@ class EngineHistory:
             if not sample.failure and began_at <= sample.at <= ended_at
         ]
 
+    def list_failures(self, name: str, began_at: float, ended_at: float) -> list[EngineSample]:
+        """The failed readings of a stretch (Unix seconds)."""
+        return [
+            sample
+            for sample in self.by_name[name]
+            if sample.failure and began_at <= sample.at <= ended_at
+        ]
+
 
 class EngineSummary(msgspec.Struct, frozen=True):
     """The server's values over a stretch of time."""
@@ -169,11 +177,12 @@ def describe_server_history(
     *,
     whose: str = SERVER,
     simulated: bool = False,
+    of_stage: bool = False,
 ) -> Iterator[str]:
     """What the metrics show of the stretches (Unix seconds) in which requests were sent. For
     several replicas it leaves out the values, which the charts show.
 
-    ``simulated``: the engine is the simulator, whatever the names of its metrics. ``whose``: the
+    ``of_stage``: failed readings outside of these stretches belong to other stages. ``simulated``: the engine is the simulator, whatever the names of its metrics. ``whose``: the
     server whose page it is.
     """
     began_at, ended_at = loaded[0][0], loaded[-1][1]
@@ -189,10 +198,15 @@ def describe_server_history(
                 yield f"{sentence} ({name})"
     for name, first in history.first_failures.items():
         source = first.source or f"the {whose}"
-        yield (
-            f"WARNING: {format_count(history.failures[name], 'reading')} of the metrics of "
-            f"{source} failed, the first with {first.failure}."
-        )
+        count = history.failures[name]
+        if of_stage:
+            failed = history.list_failures(name, began_at, ended_at)
+            count, first = len(failed), next(iter(failed), first)
+        if count:
+            yield (
+                f"WARNING: {format_count(count, 'reading')} of the metrics of "
+                f"{source} failed, the first with {first.failure}."
+            )
 
 
 def diagnose_server(

@@ -46,8 +46,8 @@ def renew_notes(run: Run, records: Iterable[Record], history: EngineHistory | No
     """``records`` has all records of the run, in the order in which they came. ``history`` has the
     server's metrics. A stage has the notes of the whole run, and not its records."""
     run = _find_broken_rule(run)
-    if run.stage is None and history is not None:
-        run = _renew_server_notes(run, history)
+    if history is not None:
+        run = renew_server_notes(run, history)
     old = [place for place, note in enumerate(run.notes) if OF_RECORDS.match(note)]
     if not old or run.stage is not None:
         return run
@@ -64,7 +64,9 @@ def renew_notes(run: Run, records: Iterable[Record], history: EngineHistory | No
     return _replace_notes(run, old, [*remarks, *describe_retries(retried, resent)])
 
 
-def _renew_server_notes(run: Run, history: EngineHistory) -> Run:
+def renew_server_notes(run: Run, history: EngineHistory) -> Run:
+    """The run with the notes on the server's metrics over its own time: a stage has the ones of the
+    whole run until then."""
     old = [place for place, note in enumerate(run.notes) if OF_SERVER.match(note)]
     if not old or not history.engines:
         return run
@@ -73,7 +75,9 @@ def _renew_server_notes(run: Run, history: EngineHistory) -> Run:
     end = run.stopping_at or run.ended_at or float("inf")
     loaded = find_loaded_times(run.stages, (run.profiling_at, end), BASE if whose == BASE else "")
     limit = max((change.limit for change in run.limits if change.limit is not None), default=None)
-    made = describe_server_history(history, loaded, limit, whose=whose, simulated=run.simulated)
+    made = describe_server_history(
+        history, loaded, limit, whose=whose, simulated=run.simulated, of_stage=run.stage is not None
+    )
     return _replace_notes(run, old, list(made))
 
 

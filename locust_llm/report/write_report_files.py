@@ -74,7 +74,7 @@ from .other_load import measure_other_load
 from .render import text_report as tables
 from .render.html_report import render_report_page
 from .report_kinds import Experiment, read_experiment
-from .rewrite_old_notes import renew_notes
+from .rewrite_old_notes import renew_notes, renew_server_notes
 from .sections.benchmark_validity import check_validity
 from .sections.energy import measure_run_energy
 from .sections.prefix_cache import find_cached_share, measure_prefix_cache
@@ -210,6 +210,8 @@ def _write(
     """Make the tables first, then everything else, each file by itself."""
     unmade: list[str] = []
     history = _history(folder, unmade)
+    if run.stage is not None:
+        run = renew_server_notes(run, history)
     before = len(unmade)
     try:
         summary, levels = _summary(folder, run, columns, unread, unmade, stages, blames)

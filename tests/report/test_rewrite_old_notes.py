@@ -1,10 +1,11 @@
 """Notes in the words of this version, by the records."""
 
 from msgspec.structs import replace
-from support.records import a_run, answered, failed
+from support.records import UNIX, a_run, answered, failed
+from support.stages import a_stage
 
 from locust_llm.records.outcomes import RETRIED
-from locust_llm.records.server_metrics_history import EngineHistory
+from locust_llm.records.server_metrics_history import EngineHistory, describe_server_history
 from locust_llm.records.server_metrics_parser import EngineSample
 from locust_llm.report.rewrite_old_notes import renew_notes
 
@@ -88,3 +89,27 @@ def test_old_notes_on_the_servers_metrics_are_made_anew() -> None:
     )
     # without the readings the words of the older version are all that there is
     assert renew_notes(replace(run, notes=old), [], EngineHistory()).notes == old
+
+
+def test_a_stage_has_the_servers_metrics_of_its_own_time() -> None:
+    """8 run in the stage before, 1 and 3 in this one; a reading failed in each."""
+    run = a_stage(a_run(sweep="concurrency=1,2", users=None), 2, 2.0, "concurrency")
+    run = replace(run, profiling_at=UNIX + 10, stopping_at=UNIX + 30)
+    history = EngineHistory()
+    for at, running in ((5.0, 8.0), (15.0, 1.0), (25.0, 3.0)):
+        history.add(EngineSample(at=UNIX + at, engine="vLLM", running=running))
+    history.add(EngineSample(at=UNIX + 6.0, engine="", failure="HTTP 500"))
+    whole = list(describe_server_history(history, [(UNIX, UNIX + 30)], None))
+    assert whole[0].startswith(
+        "The server's own metrics (vLLM, means of 3 readings while the load was on): running 4.0 "
+    )
+    (own,) = renew_notes(replace(run, notes=tuple(whole)), [], history).notes
+    assert own.startswith(
+        "The server's own metrics (vLLM, means of 2 readings while the load was on): running 2.0 "
+        "(at most 3)"
+    )
+    history.add(EngineSample(at=UNIX + 16.0, engine="", failure="HTTP 404"))
+    _, failed_one = renew_notes(replace(run, notes=tuple(whole)), [], history).notes
+    assert failed_one == (
+        "WARNING: 1 reading of the metrics of the server failed, the first with HTTP 404."
+    )

@@ -113,12 +113,12 @@ RULES: Final = {
         "cache or fewer prompts at a time shorten it."
     ),
     HELD: (
-        "Tokens were ready earlier: a proxy, compression, the server or a lack of CPU gathered "
-        "them, or they are hidden reasoning or a whole tool call."
+        "These tokens were ready earlier: their chunks were gathered, or are hidden reasoning or a "
+        "whole tool call."
     ),
     WITH_DECODE: (
-        "These responses arrived whole, after their decode: a proxy, compression, the server or a "
-        "lack of CPU gathered the chunks, or it is a whole tool call."
+        "These responses arrived whole, after their decode: their chunks were gathered, or are a "
+        "whole tool call."
     ),
     CLIENT: (
         "First chunks were read together with later ones and may have arrived earlier: this "
