@@ -18,6 +18,7 @@ from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import BUFFERED, TOGETHER_UNEXPLAINED, ProcessHealth
 from locust_llm.slo.metric_definitions import BY_WORD
+from locust_llm.slo.rules import Rule
 
 SLOT_S: Final = 5.0
 SLOT_ANSWERS: Final = 50
@@ -250,6 +251,13 @@ def _find_metrics_of_note(note: str) -> frozenset[str]:
         if note.endswith((effect, blurred)):
             return _GATHERED_METRICS[way]
     return _GATHERED_METRICS[WHOLE]  # of an older version, in other words
+
+
+def is_gathered(rule: Rule, notes: Iterable[str]) -> bool:
+    """Whether the metric of a rule, or of its conditions on each request, does not describe the
+    model."""
+    metrics = {rule.metric, *(condition.metric for condition in rule.given)}
+    return bool(metrics & find_gathered_metrics(notes))
 
 
 def describe_gathering(notes: Iterable[str]) -> str:

@@ -25,7 +25,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from locust_llm.records.buffering import describe_gathering, find_gathered_metrics
+from locust_llm.records.buffering import describe_gathering, is_gathered
 from locust_llm.records.outcomes import CUT, OK
 from locust_llm.records.run_facts import DecidedRule, Run
 from locust_llm.report.compare.condition_differences import load_matching_base
@@ -650,7 +650,7 @@ def _explain_useless_time(rule: Rule, seen: Evaluation) -> str:
     """Why a longer run cannot decide a rule. Empty: it may."""
     if seen.silent_from:  # more time of a server that answers nothing adds no figure of it
         return "nothing answered at the end of the run"
-    if rule.metric in find_gathered_metrics(seen.run.notes):
+    if is_gathered(rule, seen.run.notes):
         return f"{describe_gathering(seen.run.notes)}, so a longer run does not help"
     return ""
 

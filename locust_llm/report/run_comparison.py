@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from locust_llm.records.buffering import (
     describe_gathering,
     describe_metrics_left_out,
-    find_gathered_metrics,
+    is_gathered,
 )
 from locust_llm.records.outcomes import CUT, FAILURES, OK
 from locust_llm.records.server_metrics_history import read_history
@@ -432,7 +432,7 @@ def _find_gathered(rule: Rule, base: Evaluation, here: Evaluation) -> str:
     """Why a value does not describe the model. Empty: it does, in both runs."""
     whys = []
     for where, seen in (("in the base", base), ("here", here)):
-        if rule.metric in find_gathered_metrics(seen.run.notes):
+        if is_gathered(rule, seen.run.notes):
             whys.append(f"{where}, {describe_gathering(seen.run.notes)}")
     return "; ".join(whys)
 

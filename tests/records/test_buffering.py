@@ -23,10 +23,12 @@ from locust_llm.records.buffering import (
     describe_cpu_shortage,
     describe_metrics_left_out,
     find_gathered_metrics,
+    is_gathered,
 )
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import ProcessHealth
 from locust_llm.settings.ab_arms import BASE, CANDIDATE
+from locust_llm.slo.rules import parse_rule
 
 STEADY = answered(*(200 + 20 * number for number in range(20)))
 BURST = answered(*(2000 + number / 100 for number in range(40)))
@@ -144,6 +146,13 @@ def test_the_metrics_of_all_notes_are_gathered() -> None:
         "the streams were buffered on the way, so ICL and Longest Stall are not compared"
     )
     assert describe_metrics_left_out(["Closed loop: ..."]) == ""
+    for text, gathered in (
+        ("ttft p95 < 1s", True),
+        ("attainment >= 90% given ttft < 1s and request_latency < 9s", True),
+        ("attainment >= 90% given request_latency < 9s", False),
+        ("request_latency p95 < 9s", False),
+    ):
+        assert is_gathered(parse_rule(text), [whole]) == gathered
 
 
 @pytest.mark.parametrize("record", [BURST, QUANTA, FULL])

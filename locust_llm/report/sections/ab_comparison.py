@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from locust_llm.records.buffering import (
     describe_gathering,
     describe_metrics_left_out,
-    find_gathered_metrics,
+    is_gathered,
 )
 from locust_llm.records.outcomes import OK as SUCCEEDED
 from locust_llm.records.run_facts import Run, Stage
@@ -737,9 +737,7 @@ def _rule(word: str, stat: str = "", given: tuple[Condition, ...] = ()) -> Rule:
 
 def _find_gathered(rule: Rule, run: Run) -> str:
     """Why a value does not describe the model. Empty: it does, for both arms."""
-    metrics = {rule.metric, *(condition.metric for condition in rule.given)}
-    gathered = metrics & find_gathered_metrics(run.notes)
-    return describe_gathering(run.notes) if gathered else ""
+    return describe_gathering(run.notes) if is_gathered(rule, run.notes) else ""
 
 
 def _compared(
