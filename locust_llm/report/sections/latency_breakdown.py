@@ -511,7 +511,7 @@ def _came_whole(requests: pd.DataFrame) -> Bools:
 def _measure_after_first_us(requests: pd.DataFrame) -> Floats:
     """From the first chunk to the last. NaN: there was none."""
     latency_s, ttft_s = (requests[name].to_numpy(np.float64) for name in ("latency_s", "ttft_s"))
-    return np.maximum(latency_s - ttft_s, 0.0) * 1e6
+    return np.asarray(np.maximum(latency_s - ttft_s, 0.0) * 1e6)
 
 
 def _split_server_time(
