@@ -278,7 +278,8 @@ class TTFTParts:
         """(network, network and the rest of the server) in µs. Where the server reported both, the
         rest is the network and the front end, unless the answer came ``whole``, with an unknown
         decode. Impossible values are left out. The first chunk may have been read so ``late``."""
-        queue, prefill, decode = times.queue_us, times.prefill_us, times.decode_us or 0
+        queue, prefill = times.queue_us, times.prefill_us
+        decode = times.decode_us or 0
         split = (queue or 0) + (prefill or 0)
         if split > inside or split + decode > record.chunk_us[-1] + SLACK_US:
             return network, inside

@@ -201,7 +201,8 @@ def describe_server_history(
         count = history.failures[name]
         if of_stage:
             failed = history.list_failures(name, began_at, ended_at)
-            count, first = len(failed), next(iter(failed), first)
+            count = len(failed)
+            first = next(iter(failed), first)
         if count:
             yield (
                 f"WARNING: {format_count(count, 'reading')} of the metrics of "
