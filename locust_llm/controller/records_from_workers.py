@@ -88,6 +88,10 @@ class RecordsFromWorkers:
         while True:
             self._context.time.sleep(FLUSH_S)
             self.flush()
+            slices = WorkSlices(self._context.time.monotonic)
+            self._store.pack_records(slices.pause)
+            if self._phases.stages is not None:
+                self._phases.stages.pack_records(slices.pause)
 
     def flush(self) -> None:
         """Flush each second, and at the end."""

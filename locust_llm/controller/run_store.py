@@ -26,8 +26,8 @@ from locust_llm.records.failure_kinds import (
 )
 from locust_llm.records.journal import lock_file
 from locust_llm.records.outcomes import CANCELLED, OK, RETRIED
-from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
+from locust_llm.records.record_writer import RecordWriter, remove_records
 from locust_llm.records.report_result import ReportResult
 from locust_llm.records.run_facts import (
     RECORDS,
@@ -171,7 +171,7 @@ class RunStore:
         self.result: ReportResult | None = None
         """The result of the report process. None: there are no reports yet, or they could not be
         made."""
-        self._file = BufferedFile(self.folder / RECORDS)
+        self._file = RecordWriter(self.folder, jsonl=True)
         self._answer_faults: BufferedFile | None = None
         """The evidence of wrong answers. None: there is none so far."""
         self._lock = lock_file(self.folder / RECORDS)
@@ -204,7 +204,7 @@ class RunStore:
 
     def write(self, record: Record, *, gated: bool) -> bool:
         """Write a record to the disk before anything else. False: another attempt follows it."""
-        self._file.write(format_record_line(record))
+        self._file.write(record)
         if record.sent_at is not None:
             sent_at = record.sent_unix_s
             self._first_sent_at = min(sent_at, self._first_sent_at or sent_at)
@@ -287,9 +287,13 @@ class RunStore:
         """Flush each second, and at the end. What the disk does not take stays in memory."""
         if not self._file.flush():
             self.add_note(
-                f"WARNING: records could not be written immediately: {self._file.error}; they were "
-                "kept in memory until then"
+                f"WARNING: records could not be written immediately: {self._file.lines.error}; they "
+                "were kept in memory until then"
             )
+
+    def pack_records(self, pause: Callable[[], object]) -> None:
+        """Write the columns of the records that wait for it, if they are enough."""
+        self._file.pack_rows(pause)
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -372,6 +376,7 @@ class RunStore:
     def check_complete(self) -> None:
         """Add what the result lacks, once the last record is here."""
         self.flush()
+        self._file.pack_rows(last=True)
         if self.poller is not None:
             # ghosts of clients who left count too
             settle_s = GHOSTS_SETTLE_S if self.settings.check_cancellations else 0.0
@@ -400,9 +405,10 @@ class RunStore:
             write_run(self.folder, facts)
         except OSError as error:
             self.add_gap(f"{self.folder / RUN} cannot be written: {error.strerror}")
-        if self._file.waiting:
-            self.add_gap(explain_unwritten_lines(self._file))
-        return not self._file.waiting
+        unwritten = self._file.lines
+        if unwritten.waiting:
+            self.add_gap(explain_unwritten_lines(unwritten))
+        return not unwritten.waiting
 
     @property
     def incomplete(self) -> bool:
@@ -424,7 +430,7 @@ class RunStore:
     def remove_if_empty(self) -> None:
         """Remove the folder of a run that did not begin."""
         with suppress(OSError):
-            if not (self.folder / RECORDS).stat().st_size:
-                (self.folder / RECORDS).unlink()
+            if self._file.empty:
+                remove_records(self.folder)
                 (self.folder / RUN).unlink(missing_ok=True)
                 self.folder.rmdir()

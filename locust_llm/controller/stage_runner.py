@@ -10,14 +10,12 @@ from typing import Final
 
 import msgspec
 
-from locust_llm.files.buffered_file import BufferedFile
 from locust_llm.records.outcomes import OK, RETRIED
 from locust_llm.records.phase_plan import WARMUP
-from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
+from locust_llm.records.record_writer import RecordWriter, remove_records
 from locust_llm.records.report_result import ReportResult
 from locust_llm.records.run_facts import (
-    RECORDS,
     LimitChange,
     OpenLoopSchedule,
     ProcessHealth,
@@ -106,7 +104,7 @@ class StageRunner:
         self._stretch: RunningStage | None = None
         self._began_at = 0.0
         self._ended_at: float | None = None
-        self._file: BufferedFile | None = None
+        self._file: RecordWriter | None = None
         self._lost_before = 0
         """The requests of lost workers that went with earlier stages."""
 
@@ -147,8 +145,8 @@ class StageRunner:
         self.value = step
         self.settings = make_stage_settings(self._whole, self.asked.axis, step)
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / RECORDS).unlink(missing_ok=True)
-        self._file = BufferedFile(self.folder / RECORDS)
+        remove_records(self.folder)
+        self._file = RecordWriter(self.folder, jsonl=True)
         return True
 
     def _search(self) -> float | str:
@@ -238,7 +236,7 @@ class StageRunner:
             if not measured:
                 record = msgspec.structs.replace(record, phase=WARMUP)
         assert self._file is not None
-        self._file.write(format_record_line(record))
+        self._file.write(record)
         return record
 
     def look(self, now: float, inside: int, due: int) -> bool:
@@ -335,11 +333,17 @@ class StageRunner:
         if self._file is not None and self.open:
             self._file.flush()
 
+    def pack_records(self, pause: Callable[[], object]) -> None:
+        """Write the columns of the records that wait for it, if they are enough."""
+        if self._file is not None and self.open:
+            self._file.pack_rows(pause)
+
     def close(self, facts: Callable[[Stage], Run], *, report: bool) -> None:
         """Close the ended stage. ``report``: make its reports; otherwise the report of the run
         makes them."""
         if self._file is None or not self.open:
             return
+        self._file.pack_rows(last=True)
         self._file.close()
         stage = self.stage()
         self.finished.append(stage)

@@ -3,10 +3,11 @@ readers, and all of ours. The file is read, sampled, searched and extended here.
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import add
 from pathlib import Path
 from typing import BinaryIO, Final, Self
 
@@ -16,6 +17,8 @@ from locust_llm.files.regular_file import open_regular
 
 from .outcomes import CANCELLED, CUT, FAILURES, OK, RETRIED
 from .record import Record
+from .record_parts import LINES, WHOLE, RecordPart, list_record_parts, stand_alone
+from .run_facts import RECORDS
 
 OUTCOMES: Final = frozenset({OK, CANCELLED, CUT, RETRIED, *FAILURES})
 PHASES: Final = frozenset({"warmup", "profiling"})
@@ -318,21 +321,28 @@ class UnreadLines:
 
 
 class RecordFile:
-    """The records of a profile_export.jsonl, one by one. A line without a record is skipped and
-    counted in ``unread``: it was half-written when the process was killed, is damaged, or has
-    another version."""
+    """The records of a profile_export.jsonl, one by one; of a run that was told to write none, also
+    the records in its parts. A line without a record is skipped and counted in ``unread``: it was
+    half-written when the process was killed, is damaged, or has another version."""
 
     def __init__(
-        self, path: Path, begin: int = 0, end: float = math.inf, *, sound: bool = False
+        self,
+        path: Path,
+        begin: int = 0,
+        end: float = math.inf,
+        *,
+        sound: bool = False,
+        lines_only: bool = False,
     ) -> None:
         """Read the lines that begin between the bytes ``begin`` and ``end``. ``sound``: each line
-        was read before and has a record."""
+        was read before and has a record. ``lines_only``: leave out the parts."""
         self.path = path
         self._parse = parse_trusted_line if sound else parse_record_line
         self._sound = sound
         self._lines = self._count = 0
         self._first: list[tuple[int, str]] = []
         self._begin, self._end = begin, end
+        self._lines_only = lines_only or path.name != RECORDS
 
     @property
     def unread(self) -> UnreadLines:
@@ -340,6 +350,8 @@ class RecordFile:
         return UnreadLines(self._count, tuple(self._first), self._lines)
 
     def __iter__(self) -> Iterator[Record]:
+        for part in self._list_parts():
+            yield from self._records_of(part)
         if not self.path.exists():
             return
         with open_regular(self.path) as file:
@@ -372,6 +384,32 @@ class RecordFile:
                 else:
                     yield record
 
+    def _list_parts(self) -> list[Path]:
+        """The parts and their lines that hold records which this file does not have."""
+        folder = self.path.parent
+        return list_record_parts(folder) if not self._lines_only and stand_alone(folder) else []
+
+    def _records_of(self, path: Path) -> Iterator[Record]:
+        """The records of a part, or of the lines that have become no part."""
+        if path.suffix == LINES and path.exists():  # else it has just become a part
+            lines = RecordFile(path, sound=self._sound)
+            yield from lines
+            self._add_unread(lines.unread)
+            return
+        try:
+            for record in RecordPart(path.with_suffix(WHOLE)).records():
+                self._lines += 1
+                if not self._sound and (wrong := find_contradiction(record)):
+                    self._left_out(wrong)
+                else:
+                    yield record
+        except (OSError, ValueError) as error:
+            self._left_out(f"{path.name}: {getattr(error, 'strerror', None) or error}")
+
+    def _add_unread(self, more: UnreadLines) -> None:
+        known = self.unread + more
+        self._lines, self._count, self._first = known.lines, known.count, [*known.first]
+
     def _left_out(self, why: str) -> None:
         self._count += 1
         if self._count <= MAX_REASONS:
@@ -380,7 +418,7 @@ class RecordFile:
     def read_ids(self) -> Iterator[str]:
         """The ids of all requests, in the order of their records; of a file without damage in a
         fraction of the time of reading these."""
-        if not self._sound:
+        if not self._sound or self._list_parts():
             yield from (record.id for record in self if record.outcome != RETRIED)
             return
         with open_regular(self.path) as file:
@@ -394,10 +432,19 @@ class RecordFile:
         if share >= 1 or not self.path.exists():
             yield from RecordFile(self.path, sound=self._sound)
             return
+        if parts := self._list_parts():
+            for part in parts:
+                count = max(1, stretches // len(parts))
+                yield from _pick_evenly(list(self._records_of(part)), share, count)
+            return
         length = self.path.stat().st_size / stretches
         for i in range(stretches):
             yield from RecordFile(
-                self.path, int(i * length), int((i + share) * length), sound=self._sound
+                self.path,
+                int(i * length),
+                int((i + share) * length),
+                sound=self._sound,
+                lines_only=True,
             )
 
     def since(self, at: float) -> Iterator[Record]:
@@ -406,6 +453,9 @@ class RecordFile:
         Bisection finds them, as the file is nearly in the order of their ends. A few that ended
         before may come. Broken lines are not counted.
         """
+        for part in self._list_parts():
+            if part.suffix == LINES or _ends_since(part, at):
+                yield from self._records_of(part)
         if not self.path.exists():
             return
         with open_regular(self.path) as file:
@@ -424,6 +474,22 @@ class RecordFile:
             if low:
                 _pass_line(file)
             yield from _parsed(file)
+
+
+def _pick_evenly(records: Sequence[Record], share: float, stretches: int) -> Iterator[Record]:
+    length = len(records) / stretches
+    for i in range(stretches):
+        yield from records[int(i * length) : int((i + share) * length)]
+
+
+def _ends_since(path: Path, at: float) -> bool:
+    """Whether a request of a part may have ended at ``at`` or later."""
+    try:
+        table = RecordPart(path).table
+        closed, offset = table.column("closed_at"), table.column("clock_offset_s")
+        return max(map(add, closed.values, offset.values), default=at) >= at
+    except (OSError, ValueError, KeyError):
+        return False
 
 
 def _parsed(file: BinaryIO) -> Iterator[Record]:

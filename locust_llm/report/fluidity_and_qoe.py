@@ -101,14 +101,10 @@ def has_token_times(record: Record) -> bool:
 def list_token_runs(record: Record) -> Sequence[tuple[float, int]]:
     """The tokens of its chunks as runs, as in ``Record.chunk_tokens``. Where only their sum is
     known, each chunk has as many. Empty: each has one."""
-    if record.chunk_tokens:
-        return record.chunk_tokens
     chunks = len(record.known_us)
-    if (
-        record.tokens_from != "usage"
-        or not chunks
-        or (record.output_tokens or 0) <= SEVERAL * chunks
-    ):
+    if not chunks or record.chunk_tokens:
+        return record.chunk_tokens if chunks else ()
+    if record.tokens_from != "usage" or (record.output_tokens or 0) <= SEVERAL * chunks:
         return ()
     mean = record.tokens_per_chunk or 1.0
     return ((mean, chunks),) if mean > SEVERAL else ()

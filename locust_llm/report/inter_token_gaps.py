@@ -9,8 +9,10 @@ import numpy as np
 from locust_llm.records.timing_accuracy import OrderedValues
 from locust_llm.report.array_types import Ints
 
-BLOCK_GAPS: Final = 2**17
+BLOCK_GAPS: Final = 2**18
 """Gaps are kept as they came until there are so many, and then counted."""
+SHORT_US: Final = 2**17
+"""Most gaps are below it: 0.13 s."""
 MAX_VALUES: Final = 2**21
 """So many different values are counted exactly. An hour at 10,000 chunks a second has 36 million
 gaps. They are whole microseconds, mostly below 0.1 s, so only some 100,000 differ, and the counts
@@ -126,9 +128,9 @@ class GapCounts:
     def _settle(self) -> None:
         """Count what is pending."""
         if self._pending:
-            values, counts = np.unique(np.concatenate(self._pending), return_counts=True)
+            values, counts = count_different(np.concatenate(self._pending))
             self._pending, self._pending_count = [], 0
-            self._put(values, counts.astype(np.int64))
+            self._put(values, counts)
 
     def _put(self, values: Ints, counts: Ints) -> None:
         self._values, self._counts = _summed([self._values, values], [self._counts, counts])
@@ -145,6 +147,16 @@ def merge_gap_counts(parts: Iterable[GapCounts]) -> GapCounts:
     for part in parts:
         merged.merge(part)
     return merged
+
+
+def count_different(values: Ints) -> tuple[Ints, Ints]:
+    """Each value from 0 on once, in order, and how often it occurs. The short ones are counted
+    without sorting, in a tenth of the time."""
+    short = values < SHORT_US
+    counts_of = np.bincount(values[short], minlength=1)
+    seen = np.flatnonzero(counts_of)
+    others, counts = np.unique(values[~short], return_counts=True)
+    return np.concatenate([seen, others]), np.concatenate([counts_of[seen], counts])
 
 
 def round_array_to_three_digits(values: Ints) -> Ints:

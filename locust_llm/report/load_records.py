@@ -5,24 +5,40 @@ import pickle
 import subprocess
 import sys
 from array import array
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pandas as pd
 
+from locust_llm.files.regular_file import open_regular
 from locust_llm.records.failure_kinds import generalise_failure_message
 from locust_llm.records.machine import usable_cores
 from locust_llm.records.outcomes import OK, RETRIED
-from locust_llm.records.profile_export_jsonl import RecordFile, UnreadLines
+from locust_llm.records.profile_export_jsonl import (
+    HEAD_BYTES,
+    RecordFile,
+    UnreadLines,
+    find_contradiction,
+    parse_record_line,
+)
 from locust_llm.records.record import Record
 from locust_llm.records.record_columns import FLAGS, RECORD_COLUMNS, STAMPS
+from locust_llm.records.record_parts import (
+    LINES,
+    WHOLE,
+    RecordPart,
+    list_record_parts,
+    stand_alone,
+)
+from locust_llm.records.run_facts import RECORDS
 from locust_llm.report.array_types import Floats, Ints
 from locust_llm.report.fluidity_and_qoe import (
     Readability,
@@ -36,6 +52,7 @@ from locust_llm.slo.reading_pace import ReadingPace
 
 from .fluidity_and_qoe import load_reading_pace
 from .inter_token_gaps import GapCounts
+from .part_values import RowBlock, read_row_block
 
 Names = tuple[str, ...]
 
@@ -56,11 +73,15 @@ SINGLE_PRECISION: Final = frozenset(
 
 PART: Final = 100 * 2**20
 """So many bytes justify a process of their own: about a second."""
+PART_FILES: Final = 25
+"""So many parts of records justify a process of their own: about a second."""
 PROCESSES: Final = 4
 """Each process takes some 100 MB."""
-PART_READER: Final = f"from {__name__} import send_file_part; send_file_part()"
+PART_READER: Final = f"from {__name__} import {{0}}; {{0}}()"
 """It is no main module, whose classes no other process could unpickle."""
 BLOCK: Final = 2**10
+FULL: Final = 2**16
+"""So many chunks, or requests, are computed together."""
 READER: Final = ReadingPace()
 STALLS: Final = ("longest_stall_s", "longest_stall_least_s", "longest_stall_most_s")
 """The longest gap of each request, and the least and the most that it can be beside merged
@@ -115,6 +136,10 @@ class RequestColumns:
     long_gaps: LongGaps
 
 
+PartColumns = tuple[RequestColumns, UnreadLines]
+"""The columns of a part, and its lines without a record."""
+
+
 def earliest_chunks_us(record: Record) -> Sequence[tuple[int, int]]:
     """The earliest moment of each merged chunk. Where the answer was read at once, by the kernel's
     stamps, its chunks came together."""
@@ -127,27 +152,59 @@ def earliest_chunks_us(record: Record) -> Sequence[tuple[int, int]]:
 def collect_columns(records: Iterable[Record], reader: ReadingPace = READER) -> RequestColumns:
     """Read the stream once. It takes about 6 µs a request and 0.2 µs a chunk. Attempts that were
     tried again are left out."""
-    table = _Table(SUMMARY_NUMBERS, SUMMARY_TEXTS, KIND_OF)
-    streams = _Streams(reader)
-    server = ServerTable()
-    for record in records:
-        if record.outcome == RETRIED:  # an attempt, of a request that has another record
-            continue
-        table.add(record)
-        streams.add(record)
-        server.add(record)
-    gaps, blurred, stalls = streams.result()
-    requests = table.frame()
-    for name, column in zip(STALLS, stalls, strict=True):
-        requests[name] = column
-    _add(requests, streams.felt)
-    return RequestColumns(
-        requests=requests,
-        gaps=gaps,
-        blurred=blurred,
-        server=server.result(),
-        long_gaps=streams.long_gaps,
-    )
+    collector = ColumnCollector(reader)
+    collector.add_records(records)
+    return collector.result()
+
+
+class ColumnCollector:
+    """Collects the columns of requests, from records and from parts of records, in their order."""
+
+    def __init__(self, reader: ReadingPace) -> None:
+        self._table = _Table(SUMMARY_NUMBERS, SUMMARY_TEXTS, KIND_OF)
+        self._streams = _Streams(reader)
+        self._server = ServerTable()
+
+    def add_records(self, records: Iterable[Record]) -> None:
+        table, streams, server = self._table, self._streams, self._server
+        for record in records:
+            if record.outcome == RETRIED:  # an attempt, of a request that has another record
+                continue
+            table.add(record)
+            streams.add(record)
+            server.add(record)
+
+    def add_part(self, part: RecordPart) -> UnreadLines:
+        """The records that it could not use. Raises ValueError for a damaged part."""
+        block = read_row_block(part, SUMMARY_NUMBERS, SUMMARY_TEXTS)
+        if block is not None:
+            self._table.add_block(block)
+            self._streams.add_block(block)
+            self._server.add_block(block.ids, block.server)
+            return UnreadLines(lines=part.rows)
+        unread = UnreadLines()
+        for record in part.records():
+            if wrong := find_contradiction(record):
+                unread += UnreadLines(1, ((1, wrong),), 1)
+            else:
+                unread += UnreadLines(lines=1)
+                self.add_records([record])
+        return unread
+
+    def result(self) -> RequestColumns:
+        """All columns. The collector is used up."""
+        gaps, blurred, stalls = self._streams.result()
+        requests = self._table.frame()
+        for name, column in zip(STALLS, stalls, strict=True):
+            requests[name] = column
+        _add(requests, self._streams.felt)
+        return RequestColumns(
+            requests=requests,
+            gaps=gaps,
+            blurred=blurred,
+            server=self._server.result(),
+            long_gaps=self._streams.long_gaps,
+        )
 
 
 def _add(requests: pd.DataFrame, what: Readability) -> None:
@@ -309,6 +366,28 @@ class _Table:
         if len(self._rows) >= BLOCK:
             self._settle()
 
+    def add_block(self, block: RowBlock) -> None:
+        self._settle()
+        for name, column in block.numbers.items():
+            self._extend(name, column)
+        for name, (which, labels) in block.texts.items():
+            self._extend(name, self._encode(self._codes[name], which, labels))
+        self._extend("chunks", block.counts)
+        self._extend("merged", block.shared)
+
+    def _encode(self, codes: "_Codes", which: Ints, labels: Sequence[str]) -> Ints:
+        """The codes of a column's texts. The first row with a text gives it its code."""
+        used, first_rows = np.unique(which, return_index=True)
+        of_label = np.full(len(labels) + 1, -1, np.int64)  # the last one: of -1, no text
+        for place in used[np.argsort(first_rows)].tolist():
+            if place >= 0:
+                of_label[place] = codes[labels[place]]
+        return of_label[which]
+
+    def _extend(self, name: str, values: Floats | Ints) -> None:
+        column = self._columns[name]
+        column.frombytes(values.astype(column.typecode).tobytes())
+
     def frame(self) -> pd.DataFrame:
         """The rows as a DataFrame, with stamps in Unix time. The table is used up."""
         self._settle()
@@ -341,6 +420,15 @@ class _Table:
         self._rows = []
 
 
+T = TypeVar("T")
+
+
+def _pick(items: Sequence[T], within: range, row_of: Callable[[T], int]) -> Sequence[T]:
+    """Those of some rows, from items in the order of their rows."""
+    first = bisect_left(items, within.start, key=row_of)
+    return items[first : bisect_left(items, within.stop, first, key=row_of)]
+
+
 class _Streams:
     """The chunks of many requests end to end. Gaps and stalls are computed block by block, as in
     ``Record.sharp_gaps_us`` and ``Record.longest_stall_s``, at a fifth of the cost."""
@@ -367,7 +455,7 @@ class _Streams:
 
     def add(self, record: Record) -> None:
         chunk_us = record.known_us
-        if record.merged:
+        if record.merged and chunk_us:
             here = len(self._us)
             self._blurred.extend((here + index, us) for index, us in earliest_chunks_us(record))
         if not has_token_times(record):
@@ -377,8 +465,39 @@ class _Streams:
         self._us.fromlist(list(chunk_us))  # half the time of extend
         self._counts.append(len(chunk_us))
         self._phases.append(record.phase if record.outcome == OK and chunk_us else "")
-        if len(self._us) >= 2**16 or len(self._counts) >= 2**16:
+        if len(self._us) >= FULL or len(self._counts) >= FULL:
             self._settle()
+
+    def add_block(self, block: RowBlock) -> None:
+        """As ``add`` of each row: what is settled together is the same."""
+        ends = np.cumsum(block.counts)
+        rows = len(ends)
+        row = 0
+        while row < rows:
+            done = int(ends[row - 1]) if row else 0
+            filled = int(np.searchsorted(ends, done + FULL - len(self._us))) + 1
+            end = min(filled, row + FULL - len(self._counts), rows)
+            self._append_rows(block, row, end, done, int(ends[end - 1]))
+            row = end
+            if len(self._us) >= FULL or len(self._counts) >= FULL:
+                self._settle()
+
+    def _append_rows(self, block: RowBlock, row: int, end: int, begin_us: int, end_us: int) -> None:
+        """``begin_us``, ``end_us``: where the stamps of these rows begin and end."""
+        base = len(self._us)
+        starts = base + np.cumsum(block.counts[row:end]) - block.counts[row:end]
+        within = range(row, end)
+        self._uncounted += [
+            len(self._counts) + at - row for at in _pick(block.untimed, within, lambda at: at)
+        ]
+        for at, runs in _pick(block.tokens, within, itemgetter(0)):
+            self._tokens.append((int(starts[at - row]), runs))
+        for at, record in _pick(block.merged, within, itemgetter(0)):
+            here = int(starts[at - row])
+            self._blurred.extend((here + index, us) for index, us in earliest_chunks_us(record))
+        self._us.frombytes(block.us[begin_us:end_us].tobytes())
+        self._counts += block.counts[row:end].tolist()
+        self._phases += block.phases[row:end]
 
     def result(self) -> tuple[dict[str, GapCounts], dict[str, CoalescedGaps], list[Floats]]:
         """(the sharp gaps of each phase, the others, the columns STALLS; NaN below two chunks)."""
@@ -458,12 +577,20 @@ def read_columns(
     """(the columns of this file's records, its unreadable lines). Raises OSError. ``reader``: the
     reading pace; None: the pace in the run.json beside the file."""
     reader = reader or load_reading_pace(path.parent)
-    begins = list(split_file(path.stat().st_size if path.exists() else 0))
+    files = list_record_parts(path.parent) if path.name == RECORDS else []
+    if files:
+        with suppress(StaleParts):
+            return _join(read_part_files(path, files, reader))
+    spans = list(split_file(path.stat().st_size if path.exists() else 0))
     with ExitStack() as stack:
-        others = [stack.enter_context(_reader(path, *part, reader)) for part in begins[1:]]
-        parts = [read_file_part(path, *begins[0], reader)]
-        for part, other in zip(begins[1:], others, strict=True):
-            parts.append(_result(other) or read_file_part(path, *part, reader))
+        others = [stack.enter_context(_reader(path, *span, reader)) for span in spans[1:]]
+        parts = [read_file_part(path, *spans[0], reader)]
+        for span, other in zip(spans[1:], others, strict=True):
+            parts.append(_result(other) or read_file_part(path, *span, reader))
+    return _join(parts)
+
+
+def _join(parts: Sequence[PartColumns]) -> PartColumns:
     if len(parts) == 1:
         return parts[0]
     return join_columns([columns for columns, _ in parts]), sum(
@@ -479,34 +606,130 @@ def split_file(size: int, cores: int | None = None) -> Iterator[tuple[int, int]]
     return pairwise(ends)
 
 
-def read_file_part(
-    path: Path, begin: int, end: int, reader: ReadingPace = READER
-) -> tuple[RequestColumns, UnreadLines]:
-    file = RecordFile(path, begin, end)
+def read_file_part(path: Path, begin: int, end: int, reader: ReadingPace = READER) -> PartColumns:
+    file = RecordFile(path, begin, end, lines_only=True)
     return collect_columns(file, reader), file.unread
 
 
+class StaleParts(ValueError):
+    """Parts that do not have the same records as the lines beside them, or are damaged."""
+
+
+def read_part_files(path: Path, files: Sequence[Path], reader: ReadingPace) -> list[PartColumns]:
+    """The columns of the parts of a run, and of the later lines of its profile_export.jsonl,
+    ``path``. Raises StaleParts where its lines are to be read instead."""
+    alone = stand_alone(path.parent)
+    count = max(1, min(usable_cores(), PROCESSES, len(files) // PART_FILES))
+    ends = [len(files) * i // count for i in range(count + 1)]
+    groups = [files[begin:end] for begin, end in pairwise(ends)]
+    lasts = [number == count for number in range(1, count + 1)]
+    with ExitStack() as stack:
+        others = [
+            stack.enter_context(_start_reader(send_parts, path, alone, last, *group, reader=reader))
+            for group, last in zip(groups[1:], lasts[1:], strict=True)
+        ]
+        found = [read_parts(path, groups[0], reader, alone=alone, last=lasts[0])]
+        for group, last, other in zip(groups[1:], lasts[1:], others, strict=True):
+            found.append(_result(other) or read_parts(path, group, reader, alone=alone, last=last))
+    end = 0
+    for _, (group_begin, group_end) in found:
+        if group_begin != end:
+            raise StaleParts("lines between two parts are in none")
+        end = group_end
+    return [columns for columns, _ in found]
+
+
+def read_parts(
+    path: Path, files: Sequence[Path], reader: ReadingPace, *, alone: bool, last: bool
+) -> tuple[PartColumns, tuple[int, int]]:
+    """(their columns; the bytes in profile_export.jsonl, ``path``, with the same records). ``last``:
+    the later lines of it follow. Raises StaleParts, unless the parts stand ``alone``."""
+    collector = ColumnCollector(reader)
+    unread = UnreadLines()
+    begins, ends = [0], [0]
+    for file in files:
+        if file.suffix == LINES and file.exists():  # else it has just become a part
+            lines = RecordFile(file)
+            collector.add_records(lines)
+            unread += lines.unread
+            continue
+        try:
+            part = RecordPart(file.with_suffix(WHOLE))
+            if not alone:
+                _require_same_lines(path, part, ends[1:])
+            unread += collector.add_part(part)
+        except (OSError, ValueError) as error:
+            why = f"{file.name}: {getattr(error, 'strerror', None) or error}"
+            if not alone:
+                raise StaleParts(why) from None
+            unread += UnreadLines(1, ((1, why),), 1)
+        else:
+            begins.append(part.lines_begin)
+            ends.append(part.lines_end)
+    if last:
+        lines = RecordFile(path, ends[-1], lines_only=True)
+        collector.add_records(lines)
+        unread += lines.unread
+    return (collector.result(), unread), (begins[:2][-1], ends[-1])
+
+
+def _require_same_lines(path: Path, part: RecordPart, ends: Sequence[int]) -> None:
+    """The last line of a part is at its place, so no line before it became longer or shorter.
+    ``ends``: of the parts before."""
+    if ends and part.lines_begin != ends[-1]:
+        raise StaleParts("lines between two parts are in none")
+    ids = part.table.column("id")
+    with open_regular(path) as file:
+        file.seek(max(part.lines_begin, part.lines_end - HEAD_BYTES))
+        lines = file.read(part.lines_end - file.tell())
+    if (
+        not lines.endswith(b"\n")
+        or parse_record_line(lines.splitlines()[-1]).id != (ids.labels[ids.values[-1]])
+    ):
+        raise StaleParts("the line of its last record is another one")
+
+
 def _reader(path: Path, begin: int, end: int, reader: ReadingPace) -> "subprocess.Popen[bytes]":
+    return _start_reader(send_file_part, path, begin, end, reader=reader)
+
+
+def _start_reader(
+    send: Callable[[], None], *words: object, reader: ReadingPace
+) -> "subprocess.Popen[bytes]":
     """A fresh process that reads a part. A fork would carry along this process's memory."""
+    script = PART_READER.format(send.__name__)
     return subprocess.Popen(
-        [sys.executable, "-c", PART_READER, str(path), str(begin), str(end), *map(str, reader)],
+        [sys.executable, "-c", script, *map(str, reader), *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
 
 
-def _result(reader: "subprocess.Popen[bytes]") -> tuple[RequestColumns, UnreadLines] | None:
-    """None: it failed, whatever the reason. The part can be read here."""
+def _result(reader: "subprocess.Popen[bytes]") -> Any:
+    """What the process sends. None: it failed, whatever the reason. The part can be read here."""
     assert reader.stdout is not None
     try:
-        part: tuple[RequestColumns, UnreadLines] = pickle.load(reader.stdout)
+        return pickle.load(reader.stdout)
     except Exception:  # of half a pickle anything can come
         return None
-    return part
+
+
+def _read_arguments() -> tuple[ReadingPace, list[str]]:
+    count = len(ReadingPace._fields)
+    return ReadingPace(*map(float, sys.argv[1 : count + 1])), sys.argv[count + 1 :]
 
 
 def send_file_part() -> None:
-    """Read a part as the arguments name it, and send the columns to stdout."""
-    path, begin, end, *pace = sys.argv[1:]
-    part = read_file_part(Path(path), int(begin), int(end), ReadingPace(*map(float, pace)))
+    """Read lines as the arguments name them, and send the columns to stdout."""
+    reader, (path, begin, end) = _read_arguments()
+    part = read_file_part(Path(path), int(begin), int(end), reader)
     pickle.dump(part, sys.stdout.buffer, protocol=5)
+
+
+def send_parts() -> None:
+    """Read parts as the arguments name them, and send the columns to stdout."""
+    reader, (path, alone, last, *files) = _read_arguments()
+    found = read_parts(
+        Path(path), [*map(Path, files)], reader, alone=alone == str(True), last=last == str(True)
+    )
+    pickle.dump(found, sys.stdout.buffer, protocol=5)

@@ -118,6 +118,16 @@ class ServerTable:
             self._times.append(_numbers(times))
         self._keys.append(make_request_key(record.id))
 
+    def add_block(self, ids: Sequence[str], server: Sequence[tuple[int, ServerTimes]]) -> None:
+        """``server``: (place in ``ids``, times of this request)."""
+        here = len(self._keys)
+        for row, times in server:
+            if times.source in SOURCES:
+                self._rows.append(here + row)
+                self._sources.append(SOURCES.index(times.source))
+                self._times.append(_numbers(times))
+        self._keys.extend(map(make_request_key, ids))
+
     def result(self) -> ServerColumns:
         return ServerColumns(
             np.frombuffer(self._keys, np.uint64),

@@ -24,8 +24,7 @@ from locust_llm.report.compare.same_workload import (
     is_judged_by_requested,
     lengths_differ,
 )
-from locust_llm.report.fluidity_and_qoe import load_reading_pace
-from locust_llm.report.load_records import RequestColumns, collect_columns
+from locust_llm.report.load_records import RequestColumns, read_columns
 from locust_llm.report.measurement_window import (
     RateWindow,
     find_loaded_span,
@@ -332,17 +331,17 @@ class _Facts(msgspec.Struct):
 def load_run(folder: Path) -> LoadedRun:
     """A run from its folder, as far as it can be read. Raises ValueError of one sentence where
     there are no records."""
-    file = RecordFile(folder / RECORDS)
-    if not file.path.is_file():
+    path = folder / RECORDS
+    if not path.is_file():
         raise ValueError(f"{folder} is not a run folder: it has no {RECORDS}")
-    columns = collect_columns(file, load_reading_pace(folder))
+    columns, unread = read_columns(path)
     notes = list[str]()
     if columns.requests.empty:
         raise ValueError(f"{folder} is an empty run: its {RECORDS} has no record")
-    if file.unread.count:
-        first = "; ".join(file.unread.reasons[:MAX_REASONS])
+    if unread.count:
+        first = "; ".join(unread.reasons[:MAX_REASONS])
         notes.append(
-            f"{format_count(file.unread.count, 'unreadable line')} of {RECORDS} left out ({first})"
+            f"{format_count(unread.count, 'unreadable line')} of {RECORDS} left out ({first})"
         )
     everything = RequestSelection(columns.requests, np.ones(len(columns.requests), np.bool_))
     main = everything.only(columns.requests["phase"] == "profiling")
@@ -378,7 +377,7 @@ def load_run(folder: Path) -> LoadedRun:
         ended = select_ended_in(everything, loaded)
         settled = None
     schedule = measure_delivery(main, run, facts.client, None if within is None else ended)
-    records = RecordFile(file.path)
+    records = RecordFile(path)
     seen = Evaluation(
         main, run, facts.client, schedule, records, ended, time,
         outages=_find_outages(folder, columns, facts) if known else (),
