@@ -14,6 +14,7 @@ import gevent
 import msgspec
 
 from locust_llm.exit_status import ExitStatus
+from locust_llm.records.record_parts import count_record_bytes
 from locust_llm.records.report_result import ReportResult
 from locust_llm.records.run_facts import (
     RECORDS,
@@ -98,7 +99,7 @@ def _unmade(folder: Path, what: str, reason: str) -> ReportOutcome:
 def locate_records(folder: Path) -> str:
     """Where the records of a run without reports are, or that they are nowhere."""
     try:
-        size = (folder / RECORDS).stat().st_size
+        size = count_record_bytes(folder)
     except OSError as error:
         return f"and its records are missing: {folder / RECORDS}: {error.strerror}"
     if not size:
@@ -111,7 +112,7 @@ def locate_records(folder: Path) -> str:
 
 def _patience_s(folder: Path) -> float:
     try:
-        return PATIENCE_S + (folder / RECORDS).stat().st_size / BYTES_PER_S
+        return PATIENCE_S + count_record_bytes(folder) / BYTES_PER_S
     except OSError:
         return PATIENCE_S
 

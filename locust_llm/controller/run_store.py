@@ -171,7 +171,7 @@ class RunStore:
         self.result: ReportResult | None = None
         """The result of the report process. None: there are no reports yet, or they could not be
         made."""
-        self._file = RecordWriter(self.folder, jsonl=True)
+        self._file = RecordWriter(self.folder, jsonl=settings.jsonl)
         self._answer_faults: BufferedFile | None = None
         """The evidence of wrong answers. None: there is none so far."""
         self._lock = lock_file(self.folder / RECORDS)

@@ -146,7 +146,7 @@ class StageRunner:
         self.settings = make_stage_settings(self._whole, self.asked.axis, step)
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_records(self.folder)
-        self._file = RecordWriter(self.folder, jsonl=True)
+        self._file = RecordWriter(self.folder, jsonl=self.settings.jsonl)
         return True
 
     def _search(self) -> float | str:

@@ -30,6 +30,7 @@ from locust_llm.files.regular_file import read_regular
 
 from .parquet_columns import ColumnKind, ParquetColumn, ParquetTable, format_parquet
 from .record import Record
+from .run_facts import RECORDS
 
 PARTS: Final = "records"
 """The name of the folder of parts, in the folder of a run."""
@@ -257,6 +258,13 @@ def list_record_parts(folder: Path) -> list[Path]:
         for file in files
         if file.suffix == WHOLE or (file.suffix == LINES and file.stem not in whole)
     ]
+
+
+def count_record_bytes(folder: Path) -> int:
+    """The bytes of profile_export.jsonl, and of the parts beside it. Raises OSError where there is
+    no such file."""
+    packed = sum(path.stat().st_size for path in list_record_parts(folder))
+    return (folder / RECORDS).stat().st_size + packed
 
 
 def stand_alone(folder: Path) -> bool:

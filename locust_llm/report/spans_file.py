@@ -12,7 +12,7 @@ import msgspec
 from locust_llm.files.json_file import replace_file
 from locust_llm.files.regular_file import open_regular
 from locust_llm.records.outcomes import OK, RETRIED
-from locust_llm.records.profile_export_jsonl import MAX_LINE_BYTES
+from locust_llm.records.profile_export_jsonl import RecordFile
 from locust_llm.records.run_facts import RECORDS
 from locust_llm.records.server_times import ServerTimes
 from locust_llm.records.spans import otlp_json
@@ -32,14 +32,8 @@ class SpansRefused(OSError):
 
 class _Request(msgspec.Struct, gc=False):
     id: str
-    outcome: str = OK
 
 
-class _Line(msgspec.Struct, gc=False):
-    record: _Request
-
-
-_line: Final = msgspec.json.Decoder(_Line).decode
 _request: Final = msgspec.json.Decoder(_Request).decode
 _times: Final = msgspec.json.Decoder(ServerTimes).decode
 
@@ -54,8 +48,9 @@ def join_spans_file(folder: Path, file: Path, run: str) -> SpanCounts:
     join = SpanJoin(most_open=2**62)
     lines: list[bytes] = []
     try:
-        for request in _requests(folder / RECORDS):
-            join.request(request.id, ok=request.outcome == OK)
+        for record in RecordFile(folder / RECORDS):
+            if record.outcome != RETRIED:
+                join.request(record.id, ok=record.outcome == OK)
         for sorted_spans in _spans(file, run):
             lines += map(msgspec.json.encode, join.spans(sorted_spans))
     except (OSError, EOFError, zlib.error) as error:
@@ -70,17 +65,6 @@ def join_spans_file(folder: Path, file: Path, run: str) -> SpanCounts:
     if lines:
         replace_file(folder / FILE, b"\n".join(lines) + b"\n")
     return counts
-
-
-def _requests(path: Path) -> Iterator[_Request]:
-    with open_regular(path) as file:
-        while line := file.readline(MAX_LINE_BYTES):
-            try:
-                request = _line(line).record
-            except (ValueError, RecursionError):
-                continue  # the report counts it
-            if request.outcome != RETRIED:
-                yield request
 
 
 def _spans(path: Path, run: str) -> Iterator[SortedSpans]:

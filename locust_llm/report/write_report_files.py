@@ -23,6 +23,7 @@ from locust_llm.answers.reference_answer import ReferenceAnswer
 from locust_llm.files.json_file import replace_file
 from locust_llm.records.outcomes import RETRIED
 from locust_llm.records.profile_export_jsonl import RecordFile, UnreadLines
+from locust_llm.records.record_parts import list_record_parts
 from locust_llm.records.reference_answers_file import REFERENCE_ANSWERS, read_reference_answers
 from locust_llm.records.run_facts import (
     RECORDS,
@@ -506,7 +507,8 @@ def _up_to_date(folder: Path) -> bool:
     """Whether the page, which is made last, is no older than its sources."""
     try:
         made = (folder / HTML_FILE).stat().st_mtime_ns
-        return all((folder / name).stat().st_mtime_ns <= made for name in (RECORDS, RUN))
+        sources = (folder / RECORDS, folder / RUN, *list_record_parts(folder))
+        return all(path.stat().st_mtime_ns <= made for path in sources)
     except OSError:
         return False
 

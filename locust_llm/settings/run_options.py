@@ -252,6 +252,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
             in_form=False,
         ),
     ] = ""
+    jsonl: Annotated[
+        bool,
+        Option(
+            "report",
+            "Write profile_export.jsonl. Without it the records are in records/*.parquet alone",
+            in_form=False,
+        ),
+    ] = True
     label: Annotated[
         tuple[str, ...],
         Option(

@@ -1,6 +1,5 @@
 """Recorded fault: a wrong answer of a run, and the requests to send again."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,6 +15,7 @@ from locust_llm.records.answer_fault import (
     decode_answer_fault,
 )
 from locust_llm.records.outcomes import CANCELLED, CUT
+from locust_llm.records.profile_export_jsonl import RecordFile
 from locust_llm.records.run_facts import RECORDS, Run
 from locust_llm.settings.ab_arms import CANDIDATE
 
@@ -26,14 +26,6 @@ CLIENT_LEFT: Final = frozenset(
 )
 """The outcomes of requests whose connection the client closed."""
 KEY: Final = "{key}"
-
-
-class _Where(msgspec.Struct):
-    """The fields of a record that name its server."""
-
-    id: str
-    arm: str = ""
-    backend: str = ""
 
 
 class RecordedFault(NamedTuple):
@@ -96,31 +88,13 @@ def find_host(folder: Path, run: Run, request: str) -> str:
     settings = run.settings
     if not settings.hosts and not settings.candidate:
         return settings.host
-    where = _find_where(folder / RECORDS, request)
+    records = RecordFile(folder / RECORDS)
+    where = next((record for record in records if record.id == request), None)
     if where is None:
         return settings.host
     if where.arm == CANDIDATE and settings.candidate:
         return settings.candidate
     return where.backend if where.backend in settings.hosts else settings.host
-
-
-def _find_where(path: Path, request: str) -> _Where | None:
-    with path.open("rb") as lines:
-        return _find_request(lines, request)
-
-
-def _find_request(lines: Iterable[bytes], request: str) -> _Where | None:
-    searched = request.encode()
-    for line in lines:
-        if searched not in line:
-            continue
-        try:
-            where = msgspec.json.decode(line, type=_Where)
-        except msgspec.MsgspecError:
-            continue
-        if where.id == request:
-            return where
-    return None
 
 
 def make_header_template(endpoint_type: str) -> dict[str, str]:

@@ -13,6 +13,7 @@ import numpy as np
 from locust_llm.files.json_file import decode_json_file
 from locust_llm.records.outcomes import OK
 from locust_llm.records.profile_export_jsonl import RecordFile
+from locust_llm.records.record_parts import PARTS
 from locust_llm.records.run_facts import RECORDS, RUN, RateChange, Run, Stage, read_run
 from locust_llm.records.server_metrics_history import read_history
 from locust_llm.report.compare.same_workload import (
@@ -407,7 +408,7 @@ def load_matching_base(folder: Path, run: Run) -> LoadedRun | None:
         folder,
         *(
             (folder / name).stat().st_mtime_ns
-            for name in (RECORDS, RUN)
+            for name in (RECORDS, PARTS, RUN)
             if (folder / name).exists()
         ),
     )
