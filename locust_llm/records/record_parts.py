@@ -28,6 +28,7 @@ from msgspec import inspect
 
 from locust_llm.files.regular_file import read_regular
 
+from .outcomes import RETRIED
 from .parquet_columns import ColumnKind, ParquetColumn, ParquetTable, format_parquet
 from .record import Record
 from .run_facts import RECORDS
@@ -203,6 +204,20 @@ class RecordPart:
         fields = [column.field for column in columns]
         for row in zip(*values, strict=True):
             yield Record(**dict(zip(fields, row, strict=True)))
+
+    def read_ids(self) -> list[str]:
+        """The ids of its requests, without attempts that were tried again. Raises ValueError."""
+        ids, outcomes = self.table.column("id"), self.table.column("outcome")
+        return [
+            ids.labels[place]
+            for place, code in zip(ids.values, outcomes.values, strict=True)
+            if outcomes.labels[code] != RETRIED
+        ]
+
+    @property
+    def last_id(self) -> str:
+        ids = self.table.column("id")
+        return ids.labels[ids.values[-1]]
 
     def _read_values(self, column: FieldColumn, rows: Sequence[int]) -> list[Any]:
         stored = self.table.column(column.name)

@@ -18,16 +18,14 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import pandas as pd
 
-from locust_llm.files.regular_file import open_regular
 from locust_llm.records.failure_kinds import generalise_failure_message
 from locust_llm.records.machine import usable_cores
 from locust_llm.records.outcomes import OK, RETRIED
 from locust_llm.records.profile_export_jsonl import (
-    HEAD_BYTES,
     RecordFile,
     UnreadLines,
     find_contradiction,
-    parse_record_line,
+    has_same_last_line,
 )
 from locust_llm.records.record import Record
 from locust_llm.records.record_columns import FLAGS, RECORD_COLUMNS, STAMPS
@@ -678,14 +676,7 @@ def _require_same_lines(path: Path, part: RecordPart, ends: Sequence[int]) -> No
     ``ends``: of the parts before."""
     if ends and part.lines_begin != ends[-1]:
         raise StaleParts("lines between two parts are in none")
-    ids = part.table.column("id")
-    with open_regular(path) as file:
-        file.seek(max(part.lines_begin, part.lines_end - HEAD_BYTES))
-        lines = file.read(part.lines_end - file.tell())
-    if (
-        not lines.endswith(b"\n")
-        or parse_record_line(lines.splitlines()[-1]).id != (ids.labels[ids.values[-1]])
-    ):
+    if not has_same_last_line(path, part):
         raise StaleParts("the line of its last record is another one")
 
 

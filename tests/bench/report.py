@@ -1,19 +1,22 @@
 """Report: measures the time and the peak memory of a long run's report: ``make bench-report``.
 Prints a table, asserts nothing.
 
-Makes a profile_export.jsonl of N records by hand (an open loop at 1,000 requests a second behind a
-gate, 100 chunks each on average, 1 % failures), then times ``remake_reports`` in a process of its
-own, its start and its imports included: without the parts of latencies, with them, and with a span
-for each request.
+Makes two folders of N records by hand (an open loop at 1,000 requests a second behind a gate, 100
+chunks each on average, 1% failures), one with profile_export.jsonl and columns, and one as with
+--no-jsonl. Then it times ``remake_reports`` in a process of its own, its start and its imports
+included: from the lines alone, from the columns beside them, from the columns alone, without the
+parts of latencies, and with a span for each request.
 """
 
 import argparse
 import heapq
+import os
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -23,18 +26,26 @@ import numpy as np
 import psutil
 from tabulate import tabulate
 
-from locust_llm.records.profile_export_jsonl import format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.run_facts import LimitChange, Run, write_run
+from locust_llm.records.record_parts import PARTS
+from locust_llm.records.record_writer import RecordWriter
+from locust_llm.records.run_facts import RECORDS, LimitChange, Run, write_run
 from locust_llm.records.server_times import SPANS
 from locust_llm.records.spans.span_times import FILE, SpanLine
 from locust_llm.settings.run_options import Settings
 
+WHERE: Final = os.environ.get("BENCH_FOLDER")
+"""Where the records are written. None: where temporary files are."""
 UNIX: Final = 1_700_000_000.0
 RATE_PER_S: Final = 1000.0
 BLOCK: Final = 10_000
 REMAKE: Final = "import sys; from locust_llm.report import write_report_files; {0}write_report_files.remake_reports(sys.argv[1])"
 WITHOUT: Final = "write_report_files.attribute_latencies = lambda *words: None; "
+
+
+def make_id(number: int) -> str:
+    """32 hex digits without a pattern, like the ids of a run."""
+    return blake2b(number.to_bytes(8), digest_size=16).hexdigest()
 
 
 def records(count: int, seed: int = 1) -> Iterator[Record]:
@@ -61,7 +72,7 @@ def _sent(count: int, seed: int) -> Iterator[Record]:
             us = (ttft_us[i] + random.gamma(4, 5000, chunks[i]).cumsum().astype(int)).tolist()
             sent_at = due[i] + waits[i]
             yield Record(
-                id=f"{first + i:032x}",
+                id=make_id(first + i),
                 user=i,
                 user_class="Chat",
                 name="chat",
@@ -103,14 +114,14 @@ def spans(path: Path, count: int, seed: int = 2) -> None:
         for i, (queue, prefill) in enumerate(zip(queue_us, prefill_us, strict=True)):
             at = UNIX + i / RATE_PER_S
             times = SpanLine(
-                id=f"{i:032x}", source=SPANS, queue_us=queue, prefill_us=prefill, decode_us=900_000,
+                id=make_id(i), source=SPANS, queue_us=queue, prefill_us=prefill, decode_us=900_000,
                 ttft_us=queue + prefill, e2e_us=queue + prefill + 900_000, arrived_at=at,
             )  # fmt: skip
             file.write(encode(times) + b"\n")
 
 
-def folder(path: Path, count: int) -> int:
-    """Writes a run's folder with so many records, and returns their bytes."""
+def folders(both: Path, alone: Path, count: int) -> None:
+    """Writes a run's folder with so many records as lines and columns, and one as columns alone."""
     end = UNIX + count / RATE_PER_S
     run = Run(
         name=f"{count} requests",
@@ -126,10 +137,22 @@ def folder(path: Path, count: int) -> int:
         ended_at=end + 5,
         limits=(LimitChange(UNIX, 200),),
     )
-    write_run(path, run)
-    with (path / "profile_export.jsonl").open("wb") as file:
-        file.writelines(format_record_line(record) + b"\n" for record in records(count))
-        return file.tell()
+    for path in (both, alone):
+        path.mkdir()
+        write_run(path, run)
+    writers = RecordWriter(both, jsonl=True), RecordWriter(alone, jsonl=False)
+    for record in records(count):
+        for writer in writers:
+            writer.write(record)
+            writer.pack_rows()
+    for writer in writers:
+        writer.flush()
+        writer.pack_rows(last=True)
+        writer.close()
+
+
+def bytes_of(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.iterdir())
 
 
 def remake(path: Path, first: str = "") -> tuple[float, float, float]:
@@ -159,16 +182,23 @@ def children(process: psutil.Process) -> list[psutil.Process]:
 
 
 def measure(count: int) -> Iterator[tuple[str, ...]]:
-    with tempfile.TemporaryDirectory() as name:
-        path = Path(name)
-        size = folder(path, count)
-        for what, first in (
-            ("without latency parts", WITHOUT),
-            ("as it is", ""),
-            ("with spans", ""),
+    with tempfile.TemporaryDirectory(dir=WHERE) as name:
+        both, alone = Path(name, "both"), Path(name, "alone")
+        folders(both, alone, count)
+        lines = (both / RECORDS).stat().st_size
+        columns = bytes_of(both / PARTS)
+        (both / PARTS).rename(both / "hidden")
+        for what, path, first, size in (
+            ("lines", both, "", lines),
+            ("lines and columns", both, "", lines + columns),
+            ("columns", alone, "", bytes_of(alone / PARTS)),
+            ("columns, without latency parts", alone, WITHOUT, bytes_of(alone / PARTS)),
+            ("columns, with spans", alone, "", bytes_of(alone / PARTS)),
         ):
-            if what == "with spans":
-                spans(path, count)
+            if what == "lines and columns":
+                (both / "hidden").rename(both / PARTS)
+            if what.endswith("spans"):
+                spans(alone, count)
             seconds, cpu_s, peak_mb = remake(path, first)
             page = (path / "report.html").stat().st_size / 1e6
             yield (

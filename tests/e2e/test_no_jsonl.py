@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,11 +33,11 @@ def locust_llm_command(*words: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def folder(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "columns"
     done = run(server, folder, "--no-jsonl", "-u", "3", "--request-count", "20")
     assert done.returncode == 0, done.stderr
-    yield folder
+    return folder
 
 
 def test_the_records_are_in_one_part(folder: Path) -> None:
