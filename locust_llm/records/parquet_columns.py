@@ -183,7 +183,7 @@ def _pack_values(column: ParquetColumn, values: Any, physical: int, encoding: in
 
 
 def _plain_texts(texts: Sequence[str]) -> bytes:
-    pieces = []
+    pieces: list[bytes] = []
     for text in texts:
         encoded = text.encode("utf-8", "replace")
         pieces += (len(encoded).to_bytes(4, "little"), encoded)

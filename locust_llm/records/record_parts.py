@@ -72,8 +72,11 @@ def _choose_column(field: inspect.Field) -> FieldColumn:
     optional = isinstance(of, inspect.UnionType)
     if isinstance(of, inspect.UnionType):
         of = next(one for one in of.types if not isinstance(one, inspect.NoneType))
-    is_tuple = isinstance(of, inspect.VarTupleType) and not optional
-    if is_tuple and isinstance(of.item_type, inspect.IntType):
+    if (
+        isinstance(of, inspect.VarTupleType)
+        and isinstance(of.item_type, inspect.IntType)
+        and not optional
+    ):
         return FieldColumn(field.name, f"{field.encode_name}_deltas", "list", False, None, default)
     kind = _TYPES.get(type(of))
     if kind is not None:
@@ -217,7 +220,7 @@ class RecordPart:
     @property
     def last_id(self) -> str:
         ids = self.table.column("id")
-        return ids.labels[ids.values[-1]]
+        return str(ids.labels[ids.values[-1]])
 
     def _read_values(self, column: FieldColumn, rows: Sequence[int]) -> list[Any]:
         stored = self.table.column(column.name)

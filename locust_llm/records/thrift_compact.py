@@ -69,7 +69,7 @@ def _encode_value(kind: int, value: Any) -> bytes:
     if kind in (I32, I64):
         return encode_varint(value << 1 if value >= 0 else (-value << 1) - 1)
     if kind == BINARY:
-        return encode_varint(len(value)) + value
+        return encode_varint(len(value)) + bytes(value)
     if kind == LIST:
         count = len(value.elements)
         head = bytes([min(count, _LONG_LIST) << 4 | value.kind])

@@ -101,7 +101,7 @@ class PartValues:
     def has_text(self, field: str, text: str) -> Bools:
         which, labels = self.text(field)
         place = labels.index(text) if text in labels else -2
-        return which == place
+        return np.asarray(which == place)
 
     @cached_property
     def counts(self) -> Ints:
@@ -155,7 +155,7 @@ class PartValues:
         plain = (self.number("hidden_tokens") == 0) & (self.number("choices") == 1)
         for field in PLAIN:
             plain &= ~self.present(field)
-        return plain
+        return np.asarray(plain)
 
     def is_sound(self) -> bool:
         """Whether no plain request contradicts itself, as in ``find_contradiction``."""
