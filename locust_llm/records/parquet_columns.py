@@ -55,6 +55,8 @@ _GZIP_WINDOW: Final = 31
 """zlib's number for the gzip frame, whose checksum finds damage."""
 _TO_DIGITS: Final = bytes.maketrans(b"\0\1", b"01")
 _FROM_DIGITS: Final = bytes.maketrans(b"01", b"\0\1")
+_MOST_CODES: Final = {"B": 2**8, "H": 2**16, "I": 2**32}
+"""The types of the arrays of codes, and how many codes they hold."""
 _WIDTHS: Final = {_DOUBLE: ("d", 8), _INT64: ("q", 8), _INT32: ("i", 4)}
 
 
@@ -192,12 +194,14 @@ def _plain_texts(texts: Sequence[str]) -> bytes:
 
 def _pack_codes(codes: "array[int]", labels: int) -> bytes:
     """A byte with the bits of a code, and one run."""
-    kind, width = ("B", 1) if labels <= 2**8 else ("H", 2) if labels <= 2**16 else ("I", 4)
+    kind = next(kind for kind, most in _MOST_CODES.items() if labels <= most)
     if labels <= 1:
         return bytes([8]) + encode_varint(len(codes) << 1) + b"\0"
     packed = array(kind, codes)
     packed.extend([0] * (-len(codes) % 8))
-    return bytes([8 * width]) + encode_varint(len(packed) // 8 << 1 | 1) + packed.tobytes()
+    return (
+        bytes([8 * packed.itemsize]) + encode_varint(len(packed) // 8 << 1 | 1) + packed.tobytes()
+    )
 
 
 def _pack_levels(flags: bytes) -> bytes:
