@@ -512,7 +512,8 @@ def _ends_since(path: Path, at: float) -> bool:
     """Whether a request of a part may have ended at ``at`` or later."""
     try:
         table = RecordPart(path).table
-        closed, offset = table.column("closed_at"), table.column("clock_offset_s")
+        closed = table.column("closed_at")
+        offset = table.column("clock_offset_s")
         return max(map(add, closed.values, offset.values), default=at) >= at
     except (OSError, ValueError, KeyError):
         return False

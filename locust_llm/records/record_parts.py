@@ -210,7 +210,8 @@ class RecordPart:
 
     def read_ids(self) -> list[str]:
         """The ids of its requests, without attempts that were tried again. Raises ValueError."""
-        ids, outcomes = self.table.column("id"), self.table.column("outcome")
+        ids = self.table.column("id")
+        outcomes = self.table.column("outcome")
         return [
             ids.labels[place]
             for place, code in zip(ids.values, outcomes.values, strict=True)

@@ -96,7 +96,8 @@ class RecordWriter:
     def _begin_next(self, path: Path) -> None:
         """What comes from now on belongs to the part after this one."""
         path.parent.mkdir(exist_ok=True)
-        self._rows, self._begin = WaitingRows(), self._end
+        self._rows = WaitingRows()
+        self._begin = self._end
         self._next += 1
         if not self._jsonl:
             following = BufferedFile(self._name_lines())

@@ -159,7 +159,8 @@ class PartValues:
 
     def is_sound(self) -> bool:
         """Whether no plain request contradicts itself, as in ``find_contradiction``."""
-        asked_at, sent_at = self.number("asked_at"), self.number("sent_at")
+        asked_at = self.number("asked_at")
+        sent_at = self.number("sent_at")
         took_s = self.number("closed_at") - asked_at
         index = self.number("first_output")
         apart_s = [
