@@ -106,7 +106,9 @@ def _decode_value(kind: int, data: bytes, at: int, depth: int) -> tuple[Any, int
         return decode_struct(data, at, depth + 1)
     if kind != LIST:
         raise ValueError(f"type {kind} is none of Parquet's metadata")
-    count, of = data[at] >> 4, data[at] & 0xF
+    head = data[at]
+    count = head >> 4
+    of = head & 0xF
     at += 1
     if count == _LONG_LIST:
         count, at = decode_varint(data, at)
