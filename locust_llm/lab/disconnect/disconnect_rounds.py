@@ -50,6 +50,8 @@ CALIBRATION_TOKENS: Final = 64
 QUIET_GAPS: Final = 50
 DECODE_TOKENS: Final = 40
 """Clients in mid-decode leave after about so many tokens."""
+PACE_TOKENS: Final = 2 * DECODE_TOKENS
+"""The later half of so many shows the pace."""
 GHOST_S: Final = 2.0
 """The answers of clients would go on for about this time, within these bounds in tokens."""
 LEAST_GHOSTS: Final = 64
@@ -188,8 +190,8 @@ class DisconnectBench:
     def _measure_pace(self, clients: int) -> CrowdPace:
         """Clients who stay to the end."""
         tokens = self._prompt_tokens[clients]
-        jobs = [gevent.spawn(self._send, INPUT_TOKENS, DECODE_TOKENS)]
-        jobs += [gevent.spawn(self._send, tokens, DECODE_TOKENS) for _ in range(clients)]
+        jobs = [gevent.spawn(self._send, INPUT_TOKENS, PACE_TOKENS)]
+        jobs += [gevent.spawn(self._send, tokens, PACE_TOKENS) for _ in range(clients)]
         records = [record for job in jobs if (record := job.get()) is not None]
         answered = [record for record in records if len(record.chunk_us) > 1]
         if len(answered) < len(jobs):
@@ -199,7 +201,7 @@ class DisconnectBench:
                 f"fewer --clients"
             )
         ttft_s = max(record.chunk_us[0] for record in answered) / 1e6
-        return CrowdPace(ttft_s, median(map(find_gap_s, answered)))
+        return CrowdPace(ttft_s, median(map(find_late_gap_s, answered)))
 
     # -- one round
 
@@ -351,11 +353,15 @@ def divide_prompt_tokens(clients: int, pace_per_s: float = math.inf) -> int:
     return max(round(together / clients), INPUT_TOKENS)
 
 
-def find_gap_s(record: Record) -> float:
-    """The mean, as a gateway may send several chunks at once. Prompts of others hold up the first half."""
-    middle = (len(record.chunk_us) - 1) // 2
-    count = len(record.chunk_us) - 1 - middle
-    return (record.chunk_us[-1] - record.chunk_us[middle]) / count / 1e6
+def find_gap_s(record: Record, first: int = 0) -> float:
+    """The mean from chunk ``first`` on, as a gateway may send several chunks at once."""
+    count = len(record.chunk_us) - 1 - first
+    return (record.chunk_us[-1] - record.chunk_us[first]) / count / 1e6
+
+
+def find_late_gap_s(record: Record) -> float:
+    """Of the later half: the prompts of other clients hold up the first one."""
+    return find_gap_s(record, (len(record.chunk_us) - 1) // 2)
 
 
 def find_chunk_times(record: Record) -> list[float]:

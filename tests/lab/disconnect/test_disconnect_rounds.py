@@ -13,6 +13,7 @@ from locust_llm.lab.disconnect.disconnect_rounds import (
     divide_prompt_tokens,
     find_gap_s,
     find_ghost_seconds,
+    find_late_gap_s,
     is_kv_back,
 )
 from locust_llm.records.server_metrics_parser import EngineSample
@@ -106,6 +107,8 @@ def test_the_prompts_of_all_clients_take_a_second_at_most(
     assert divide_prompt_tokens(clients, pace_per_s) == tokens
 
 
-def test_a_gap_is_that_of_the_later_half() -> None:
+def test_a_pace_is_that_of_the_later_half() -> None:
     """The prompt of another client held up the second token."""
-    assert find_gap_s(answered(100, 900, 910, 920, 930)) == pytest.approx(0.010)
+    record = answered(100, 900, 910, 920, 930)
+    assert find_gap_s(record) == pytest.approx(0.2075)
+    assert find_late_gap_s(record) == pytest.approx(0.010)
