@@ -63,6 +63,8 @@ def test_counters_find_the_planted_ghosts(ghosts: str, statuses: tuple[ExitStatu
     found = sum(one["left"] * one["ghosts"]["tokens"] for one in result["situations"])
     planted = sum(row.get("ghost_tokens", 0) for row in rows)
     assert sum(one["left"] for one in result["situations"]) == len(rows)
-    assert abs(found - planted) <= 0.1 * planted + len(rows), (found, planted)
+    # on a busy machine the counters are read at uncertain moments, and the intervals are as wide
+    unsure = sum(one["left"] * one["ghosts"]["smallest"] for one in result["situations"])
+    assert abs(found - planted) <= 0.1 * planted + len(rows) + unsure, (found, planted, unsure)
     assert (planted > 10 * len(rows)) == (ghosts in ("max_tokens", "unstreamed"))
     assert {one["method"] for one in result["situations"]} == {"counters"}
