@@ -105,7 +105,7 @@ class GapCounts:
     def ordered(self) -> OrderedValues:
         """The gaps in order, in milliseconds."""
         self._settle()
-        return OrderedValues((self._values / 1e3).tolist(), np.cumsum(self._counts).tolist())
+        return OrderedValues((self._values / 1e3).data, np.cumsum(self._counts).data)
 
     def percentiles_ms(self, percentiles: Sequence[float]) -> list[float | None]:
         """One value in milliseconds for each of ``percentiles`` (0 to 100)."""

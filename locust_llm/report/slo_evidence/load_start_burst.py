@@ -160,11 +160,15 @@ def _find_drained(main: RequestSelection, at: float) -> float:
     moment itself: none waited."""
     waits = main["admitted_at"] > main["asked_at"] + INSTANT_S
     asked = main["asked_at"][waits]
-    sent = find_send_times(main)[waits]
+    order = np.argsort(asked, kind="stable")
+    asked = asked[order]
+    latest = np.fmax.accumulate(find_send_times(main)[waits][order])
     until = at
-    while (waiting := (asked <= until) & (sent > until)).any():
-        until = float(sent[waiting].max())
-    return until
+    while True:
+        before = int(np.searchsorted(asked, until, side="right"))
+        if not before or not latest[before - 1] > until:
+            return until
+        until = float(latest[before - 1])
 
 
 def _evaluate_after(rule: Rule, seen: Evaluation, started_at: float) -> ObservedValue:

@@ -405,7 +405,7 @@ def measure_latency_errors(
 
 
 def _ordered(values_ms: Floats) -> OrderedValues:
-    return OrderedValues(np.sort(values_ms).tolist())
+    return OrderedValues(np.sort(values_ms).data)  # as a list it would take four times as much
 
 
 def _moved(values: Floats, below: Floats, above: Floats) -> tuple[OrderedValues, OrderedValues]:
