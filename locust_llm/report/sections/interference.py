@@ -603,7 +603,8 @@ def _gaps(rows: tuple[DisturbedGaps, ...]) -> TableBlock:
     def cells(row: DisturbedGaps) -> tuple[str, ...]:
         itl = (_marked(row.itl_ms, p, row.requests) for p in ITL)
         icl = (_marked(row.icl_ms, p, row.gaps) for p in ICL)
-        slower = "-" if row.slowdown is None else f"{row.slowdown:.2f}"
+        undisturbed = row.label == _label(PREFILL_EDGES, 0)  # it is what the others compare with
+        slower = "-" if undisturbed or row.slowdown is None else f"{row.slowdown:.2f}"
         return (
             row.label, str(row.gaps), f"{row.share:.1%}", format_number(row.streams, 4), *itl, *icl,
             format_number(row.longest_ms, 4),

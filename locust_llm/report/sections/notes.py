@@ -433,17 +433,24 @@ def _started(summary: Summary, run: Run) -> Iterator[str]:
 
 
 def _others(summary: Summary) -> Iterator[str]:
-    """That somebody else used the server; what was given up here, it may have gone on with."""
+    """The server had more requests than this run. Where the run gave some up, the server may still
+    have worked on them, so nobody else is claimed."""
     if (load := summary.other_load) is None:
         return
     given_up = bool(summary.conditions.cancelled) or any(
         failure.outcome.endswith("timeout") for failure in summary.failures
     )
-    gone_on = " Some of them may be requests that this run gave up." if given_up else ""
+    if given_up:
+        yield (
+            f"WARNING: the server had {load.others:.1f} requests more in it than this run, of "
+            f"{load.in_server:.1f} (means of its metrics): requests that this run gave up, or other "
+            "clients'. The latencies reflect them too."
+        )
+        return
     yield (
         f"WARNING: other clients used the server: {load.others:.1f} of the {load.in_server:.1f} "
         "requests in it were not from this run (means of its metrics). The latencies reflect both "
-        f"loads.{gone_on}"
+        "loads."
     )
 
 

@@ -91,6 +91,8 @@ LIKELY_WORSE: Final = "likely worse"
 WORSE: Final = "worse"
 LONGEST_S: Final = 8 * 3600.0
 """More than so much more time is not worth naming."""
+VALUES_MARGIN: Final = 1.5
+"""How much longer than on average a run takes to have enough values at each limit."""
 MIN_MINUTES: Final = 2
 
 
@@ -416,7 +418,7 @@ def _describe_too_few(
         elif least is not None:
             where = "without a limit" if least.limit is None else f"at limit {least.limit}"
             missing = f"{missing}, but only {count} done {where}"
-        factor = LEAST_ROUNDS / max(rounds, 1)
+        times = LEAST_ROUNDS / max(rounds, 1)
     elif OBJECTIVES[objective].percentile is not None and fewest and fewest.values < LEAST_VALUES:
         requests = "requests with short prompts" if objective == SHORT_TTFT else "requests"
         where = "without a limit" if fewest.limit is None else f"at limit {fewest.limit}"
@@ -424,10 +426,10 @@ def _describe_too_few(
             f"a p95 needs {LEAST_VALUES} {requests} at each limit, but {where} there were "
             f"{fewest.values} in {format_count(fewest.rounds, 'round')}"
         )
-        factor = LEAST_VALUES / max(fewest.values, 1)
+        times = VALUES_MARGIN * LEAST_VALUES / max(fewest.values, 1)
     else:
         return f"{start} too many requests failed, or none was good. Compare fewer limits."
-    minutes = seconds / 60 * factor * 2
+    minutes = seconds / 60 * times
     return f"{start} {missing}. Run for about {format_minutes(minutes)} or compare fewer limits."
 
 

@@ -110,7 +110,7 @@ def test_too_few_rounds() -> None:
     text = describe_answer(regrets, SHORT_TTFT, None, rounds=2, seconds=60.0)
     assert text == (
         "The prefill limits are not distinguished: 3 rounds at each limit are needed, 2 were done. Run "
-        "for about 3 min or compare fewer limits."
+        "for about 2 min or compare fewer limits."
     )
 
 
@@ -158,7 +158,7 @@ def test_one_round_is_no_several_rounds() -> None:
 
 
 def test_too_few_requests() -> None:
-    """20 of 14 in 60 s are 86 s, and twice that is 3 min."""
+    """20 of 14 in 60 s are 86 s, and 1.5 times that is 129 s."""
     regrets = [
         a_regret(None, (0.0, math.inf), rounds=3)._replace(values=18),
         a_regret(1, (0.0, math.inf), rounds=3)._replace(values=14),
