@@ -20,6 +20,8 @@ from .ghost_tokens import (
 
 ON_THE_WAY: Final = 2.0
 """Each server generates a token or two until it knows that the client left."""
+WELL_KNOWN: Final = 20.0
+"""An interval with a higher end does not show that the server stops."""
 COUNTERS: Final = "counters"
 WITNESS: Final = "witness"
 
@@ -199,7 +201,7 @@ def describe_ghosts(ghosts: GhostEstimate | None) -> str:
     if ends is None:
         return f"{value} (one round)"
     low, high = (format_brief(end, digits=3) for end in ends)
-    if ends[0] <= 0:
+    if ends[0] <= 0 and ghosts.tokens <= ON_THE_WAY:
         return f"none above {high}"
     return f"{value} ({low} to {high})"
 
@@ -221,8 +223,18 @@ def summarise_ghosts(situations: Sequence[SituationResult]) -> str:
     if len(known) < len(situations):
         unknown = format_count(len(situations) - len(known), "situation")
         return f"Ghost tokens cannot be measured in {unknown}."
-    ends = [ghosts.tokens_interval[1] for ghosts, _ in known if ghosts.tokens_interval is not None]
+    ends = [
+        (ghosts.tokens_interval[1], one)
+        for ghosts, one in known
+        if ghosts.tokens_interval is not None
+    ]
     if len(ends) < len(situations):
         return "One round of a situation has no interval."
-    most = format_brief(max(ends), digits=3)
+    end, widest = max(ends, key=lambda found: found[0])
+    most = format_brief(end, digits=3)
+    if end > WELL_KNOWN:
+        return (
+            f"Ghost tokens are not known well: up to {most} for each client who left "
+            f"{SITUATIONS[widest.situation]}. A longer test (-t) narrows it."
+        )
     return f"The server stops when clients leave: at most {most} tokens each."

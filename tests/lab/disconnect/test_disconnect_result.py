@@ -7,6 +7,7 @@ from locust_llm.lab.disconnect.disconnect_result import (
     WITNESS,
     DisconnectResult,
     SituationResult,
+    describe_ghosts,
     format_disconnect_result,
     judge_ghost_rules,
     summarise_ghosts,
@@ -92,4 +93,13 @@ def test_text() -> None:
     assert summarise_ghosts([once]) == "One round of a situation has no interval."
     assert summarise_ghosts(situations[:1]) == (
         "The server stops when clients leave: at most 1.5 tokens each."
+    )
+
+
+def test_a_wide_interval_shows_no_server_that_stops() -> None:
+    wide = make_situation(0.0, 389.0, UNSTREAMED)
+    assert describe_ghosts(wide.ghosts) == "194 (0 to 389)"
+    assert summarise_ghosts([make_situation(0.0, 1.5), wide]) == (
+        "Ghost tokens are not known well: up to 389 for each client who left without a stream. "
+        "A longer test (-t) narrows it."
     )
