@@ -48,6 +48,7 @@ from locust_llm.locust_adapter.locust_tables import (
     keep_writing_csv,
     three_digits_in_locust,
 )
+from locust_llm.locust_adapter.memory_source_options import read_memory_source
 from locust_llm.locust_adapter.ports import refuse_taken_ports, set_master_port
 from locust_llm.locust_adapter.signals import (
     end_at_once,
@@ -70,6 +71,7 @@ from locust_llm.server.prepare_run import (
     read_run_headers,
 )
 from locust_llm.server.refusals import explain_outgrown_context, explain_too_long_dataset
+from locust_llm.server.server_looks import METRICS_ALONE, MemorySource
 from locust_llm.server.server_survey import survey_servers
 from locust_llm.settings.disruption_schedule import DisruptionPlan
 from locust_llm.settings.run_options import Settings
@@ -143,6 +145,7 @@ class LaunchOptions(NamedTuple):
     forks: bool = False
     """This process is the master of its own children, or one of them."""
     disruptions: tuple[DisruptionPlan, ...] = ()
+    memory: MemorySource = METRICS_ALONE
 
 
 def take_launch_options(options: Namespace | None) -> LaunchOptions:
@@ -162,6 +165,7 @@ def before_load(options: Namespace) -> None:
         settings,
         forks=bool(options.processes and not options.worker),
         disruptions=read_disruption_plans(options, settings),
+        memory=read_memory_source(options, settings),
     )
     setattr(options, _ATTRIBUTE, launch)
     _adapt_locusts_options(options, settings)
@@ -254,7 +258,9 @@ def _init(environment: Environment, runner: Any, **kw: Any) -> None:
     if isinstance(runner, WorkerRunner):
         start_worker(environment, runner, settings, forked=launch.forks)
     else:
-        Plugin(environment, runner, settings, launch.survey, launch.disruptions)
+        Plugin(
+            environment, runner, settings, launch.survey, launch.disruptions, launch.memory
+        )  # fmt: skip
 
 
 class Plugin:
@@ -268,10 +274,11 @@ class Plugin:
         settings: Settings,
         survey: Discovery | None,
         disruptions: tuple[DisruptionPlan, ...] = (),
+        memory: MemorySource = METRICS_ALONE,
     ) -> None:
         self._environment, self._runner = environment, runner
-        self._disruptions = disruptions
-        """The disruptions of the next run. A run that a web page starts later has none."""
+        self._disruptions, self._memory = disruptions, memory
+        """Commands of the next run. A run that a web page starts later has none."""
         self._settings, self._survey = settings, survey
         """The settings and the server of the next run, from the command line and the locustfile, or
         from the form. Nothing else sets them."""
@@ -452,8 +459,9 @@ class Plugin:
             environment, settings, survey, self._epoch, self._greeted,
             on_record_over=self._view.on_record if self._view is not None else lambda record: None,
             disruptions=self._disruptions,
+            memory=self._memory,
         )  # fmt: skip
-        self._disruptions = ()
+        self._disruptions, self._memory = (), METRICS_ALONE
         for note in (*survey.notes, *find_rules_that_cannot_pass(settings)):
             log_note(note)
         self._control = self._shown = control  # the answers of its workers are for it

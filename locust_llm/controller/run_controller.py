@@ -30,6 +30,7 @@ from locust_llm.records.run_facts import (
 )
 from locust_llm.server.discovery import Discovery
 from locust_llm.server.refused_request_fields import STREAM_OPTIONS, RequestForm
+from locust_llm.server.server_looks import METRICS_ALONE, MemorySource, ServerLooks
 from locust_llm.settings.ab_arms import CANDIDATE
 from locust_llm.settings.disruption_schedule import DisruptionPlan
 from locust_llm.settings.run_options import Settings
@@ -56,6 +57,7 @@ from .run_context import RunContext, TimeSource
 from .run_progress import ProcessState
 from .run_store import RunStore
 from .shutdown import Shutdown
+from .soak_sampler import SoakSampler
 from .user_count import UserPool
 from .worker_loss import WorkerLosses
 from .worker_registry import WorkerRegistry
@@ -86,6 +88,7 @@ class Controller:
         on_record_over: Callable[[Record], object] = lambda record: None,
         time: TimeSource | None = None,
         disruptions: Sequence[DisruptionPlan] = (),
+        memory: MemorySource = METRICS_ALONE,
     ) -> None:
         """``greeted`` tests whether a worker has greeted and may take part. ``on_record_over`` is
         called with each record of a finished request, once it is kept."""
@@ -140,14 +143,21 @@ class Controller:
             self.phases.plan,
         )
         """``stages`` is None where the run has no stages."""
-        self.records = RecordsFromWorkers(context, self.phases, on_record_over)
+        given = [*headers.values(), *self._own_headers.values()]
+        secrets = [*given, *(value.rpartition(" ")[2] for value in given)]  # without Bearer
+        self.soak: SoakSampler | None = None
+        """None: the run has no ``--soak``."""
+        if settings.soak:
+            self.soak = SoakSampler(
+                settings, self.folder, ServerLooks(settings, headers, memory, secrets), time
+            )
+        self._on_record_over = on_record_over
+        self.records = RecordsFromWorkers(context, self.phases, self._note_record_over)
         self.losses = WorkerLosses(
             context, self.phases, self.records, self.shutdown, self.facts, self._failed, self._shown
         )
         self.by_hand = ChangesByHand(context, self.phases, self._users, self.shutdown)
-        given = [*headers.values(), *self._own_headers.values()]
-        keys = [value.rpartition(" ")[2] for value in given]  # without Bearer
-        self._disruptions = DisruptionRunner(context, self.shutdown, disruptions, [*given, *keys])
+        self._disruptions = DisruptionRunner(context, self.shutdown, disruptions, secrets)
         self.phases.beside_profiling = self._disruptions.begin
         self.references: ReferenceRequests | None = None
         """None: answers are not checked."""
@@ -167,7 +177,15 @@ class Controller:
         if not self._workers.alone:
             self._greenlets.append(self._spawn(self.losses.watch))
         self._greenlets.append(self._spawn(self.records.flush_each_second))
+        if self.soak is not None:
+            self._greenlets.append(self._spawn(self.soak.take_readings))
         self.store.watch_server(self._spawn)
+
+    def _note_record_over(self, record: Record) -> None:
+        """A request has ended, and its record is kept."""
+        if self.soak is not None:
+            self.soak.add(record)
+        self._on_record_over(record)
 
     def begin_worker(self, worker: str) -> None:
         """One process takes part. It asks for its requests by itself."""
@@ -391,6 +409,8 @@ class Controller:
     def close(self) -> None:
         gevent.killall(self._greenlets, block=False)
         self._disruptions.end()
+        if self.soak is not None:
+            self.soak.close()
         if self.references is not None:
             self.references.close()
         self.store.close()

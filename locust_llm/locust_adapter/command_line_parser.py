@@ -93,6 +93,7 @@ from locust_llm.workload.model_and_tenant_mix import (
 
 from .command_line_help import format_command_line, introduce_program
 from .disruption_options import find_shown_disruptions
+from .memory_source_options import find_shown_memory_command
 from .option_names_of_other_tools import (
     ACCEPTED_PEER_NAMES,
     accept_peer_option_names,
@@ -648,6 +649,7 @@ def build_settings(options: Namespace | None) -> Settings:
                 **{text: hide_header_values(text) for text in options.candidate_set},
                 **{text: hide_header_value(text) for text in options.tenant_header},
                 **find_shown_disruptions(),
+                **find_shown_memory_command(),
             },
         ),
         **values,

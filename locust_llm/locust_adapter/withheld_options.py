@@ -23,7 +23,7 @@ from .command_line_parser import list_secret_flags
 
 WITHHELD: Final = (
     "header", "api_key_file", "api_key_command", "candidate_set", "tenant_header", "client_cert",
-    "client_key", "ca_cert", "disrupt",
+    "client_key", "ca_cert", "disrupt", "pid", "memory_command",
 )  # fmt: skip
 """Options that each worker keeps for itself."""
 

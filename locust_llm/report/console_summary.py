@@ -64,6 +64,7 @@ from locust_llm.report.sections.notes import (
 )
 from locust_llm.report.sections.prefill_limit_comparison import make_limit_cells, make_limit_head
 from locust_llm.report.sections.run_summary import Summary
+from locust_llm.report.sections.soak_section import format_soak_line
 from locust_llm.report.sections.sweep.knee import SLO
 from locust_llm.report.sections.sweep.knee import select_top_knees as foremost_knees
 from locust_llm.report.sections.sweep.sweep_text import (
@@ -183,6 +184,8 @@ def format_ending(
         place += _wrapped(format_answers_line(answers), width)
     if (disruptions := summary.sections.get(DISRUPTIONS)) is not None:
         first += _wrapped(format_disruptions_line(disruptions), width)
+    if summary.soak is not None:
+        first += _wrapped(format_soak_line(summary.soak), width)
     table = _explain_marks([*_aligned(*_table(summary, run), width)], width)
     if table and summary.paired is not None and summary.conditions.failed:
         table += _wrapped(OF_FAILURES, width)

@@ -70,6 +70,8 @@ from locust_llm.slo.metric_definitions import (
     Metric,
 )
 from locust_llm.slo.rules import SloResult
+from locust_llm.trends.soak_judgement import make_soak_findings
+from locust_llm.trends.soak_readings import SoakReading
 
 from .gate_occupancy import Occupancy, compute_occupancy, measure_gate_use, permit_lag_s
 from .inter_token_gaps import GapCounts
@@ -120,6 +122,7 @@ def summarise_run(
     outages: Sequence[Outage] | None = None,
     references: Sequence[ReferenceAnswer] = (),
     cancelled_work: CancelledWork | None = None,
+    soak_readings: Sequence[SoakReading] = (),
 ) -> Summary:
     """All figures of the tables of a run. Only the profiling phase counts, but for ``warmup`` and
     for the throughput in the measured time of a stage.
@@ -129,7 +132,7 @@ def summarise_run(
     occupancy, if known; ``interference``: of prefills with decodes, if computed; ``experiment``:
     None of a load test; ``unread``: a sentence for each unreadable line; ``outages``: None: they
     are found by the records alone; ``references``: the answers to reference prompts;
-    ``cancelled_work``: None: it is not checked.
+    ``cancelled_work``: None: it is not checked; ``soak_readings``: of ``--soak``.
     """
     everything = RequestSelection(columns.requests, np.ones(len(columns.requests), np.bool_))
     warm, main = (
@@ -148,9 +151,10 @@ def summarise_run(
     found = _evidence_of_run(main, run)
     settled = find_settled_window(main, time, run) if loaded is None else None
     answers = find_answer_results(run, records, references)
+    soak = make_soak_findings(soak_readings)
     seen = Evaluation(
         main, run, None, None, records, ended, time, answers=answers,
-        cancelled_work=cancelled_work, settled=settled,
+        cancelled_work=cancelled_work, settled=settled, soak=soak,
     )  # fmt: skip
     rates = [*_throughputs(ended, time), *make_goodput_rows(seen)]
     looks = len(run.settings.looks) or 1
@@ -228,6 +232,8 @@ def summarise_run(
         unread=tuple(unread),
         answers=answers,
         disruptions=effects,
+        soak=soak,
+        soak_readings=tuple(soak_readings),
     )
 
 

@@ -68,6 +68,7 @@ from locust_llm.settings.run_options import Settings
 from locust_llm.settings.sweep_option import PREFILL
 from locust_llm.slo.metric_definitions import DEFINITIONS
 from locust_llm.text.format import clean_line, format_count
+from locust_llm.trends.soak_readings import READINGS, SoakReading, read_readings
 
 from . import aiperf_export, junit, sweep_csv
 from .fluidity_and_qoe import load_reading_pace
@@ -242,7 +243,15 @@ def _write(
         prefix_cache=reuse,
         sections=_find_sections(
             ReportMaterial(
-                run, columns, records, history, summary.answers, inexact, summary.disruptions
+                run,
+                columns,
+                records,
+                history,
+                summary.answers,
+                inexact,
+                summary.disruptions,
+                summary.soak,
+                summary.soak_readings,
             ),
             unmade,
         ),
@@ -342,6 +351,14 @@ def _history(folder: Path, unmade: list[str]) -> EngineHistory:
         return EngineHistory()
 
 
+def _read_soak(folder: Path, unmade: list[str]) -> list[SoakReading]:
+    try:
+        return read_readings(folder)
+    except OSError as error:
+        unmade.append(f"{READINGS} could not be read: {describe_failure(error)}")
+        return []
+
+
 def _read_references(folder: Path, unmade: list[str]) -> list[ReferenceAnswer]:
     try:
         answers, unread = read_reference_answers(folder)
@@ -413,6 +430,7 @@ def _summary(
         outages,
         _read_references(folder, unmade) if run.settings.check_answers else (),
         measure_cancelled_work(history, columns, run),
+        _read_soak(folder, unmade) if run.settings.soak else (),
     )
     if (
         experiment is None

@@ -2,7 +2,7 @@
 between them."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from locust_llm.client.request_exchange import UserConnection
@@ -17,9 +17,9 @@ TIMEOUT_S: Final = 2.0
 """A fetch of a whole page takes at most this time in seconds."""
 
 
-class ServerCounters:
-    """Reads the server's metrics page. A server without such a page gets only one request for
-    it."""
+class MetricsReader:
+    """Reads a server's metrics page on request. A server without such a page gets only one request
+    for it."""
 
     def __init__(self, settings: Settings, headers: Mapping[str, str]) -> None:
         self._settings = settings
@@ -27,35 +27,53 @@ class ServerCounters:
         self._line = UserConnection()
         self._paths: tuple[str, ...] = PATHS
 
-    def read(self) -> EngineSample | None:
+    def read_page(self, knows: Callable[[str], object]) -> str:
+        """The first page with a content that ``knows`` accepts. Empty: there is none now."""
         for path in self._paths:
             try:
-                sample = self._read(path)
+                page = self._fetch(path)
             except FetchFailed:
-                return None  # it may answer the next time
-            if sample is not None:
+                return ""  # it may answer the next time
+            if knows(page):
                 self._paths = (path,)
-                return sample
+                return page
         if self._paths == PATHS:
             self._paths = ()
-        return None
+        return ""
 
-    def _read(self, path: str) -> EngineSample | None:
-        """Returns the first engine's sample, None without a page. Raises FetchFailed."""
+    def _fetch(self, path: str) -> str:
+        """Empty: there is no page. Raises FetchFailed."""
         settings = self._settings
-        at = time.time()
         verify = False if settings.insecure else find_trusted_certificates()
         url = join_server_url(settings.host, path)
         answer = fetch(
             "GET", url, self._headers, line=self._line, verify=verify, timeout_s=TIMEOUT_S
         )
-        if answer.status != OK:
-            return None
-        samples = read_engine_samples([answer.body.decode("utf-8", "replace")], at)
-        return next((sample for sample in samples if sample.engine != DCGM), None)
+        return answer.body.decode("utf-8", "replace") if answer.status == OK else ""
 
     def close(self) -> None:
         self._line.close()
+
+
+class ServerCounters:
+    """Reads the engine of a server's metrics page."""
+
+    def __init__(self, settings: Settings, headers: Mapping[str, str]) -> None:
+        self._reader = MetricsReader(settings, headers)
+
+    def read(self) -> EngineSample | None:
+        """None: there is no page with an engine now."""
+        at = time.time()
+        return find_engine(self._reader.read_page(find_engine), at)
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+def find_engine(page: str, at: float = 0.0) -> EngineSample | None:
+    """The first engine of a metrics page."""
+    samples = read_engine_samples([page], at)
+    return next((sample for sample in samples if sample.engine != DCGM), None)
 
 
 def found_other_requests(

@@ -961,6 +961,37 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     check_cancellations: Annotated[
         bool, Option("load", "Count the tokens that the server generates after cancellations")
     ] = False
+    soak: Annotated[
+        bool,
+        Option(
+            "load",
+            "Find what grows during the load: memory, open files, latencies, queue, errors",
+            in_form=False,
+        ),
+    ] = False
+    soak_interval: Annotated[
+        float | None,
+        Option(
+            "load",
+            "Time between two readings of --soak",
+            "60",
+            "seconds",
+            DURATION,
+            otherwise="1/240 of the run, 1 to 60",
+            in_form=False,
+        ),
+    ] = None
+    memory_limit: Annotated[
+        str | None,
+        Option(
+            "load",
+            "Memory of the server, for the time until it is full",
+            "16GiB",
+            "SIZE",
+            otherwise="with --pid: the memory of this machine",
+            in_form=False,
+        ),
+    ] = None
     request_timeout_s: Annotated[
         float, Option("server", "Maximum duration of a request", "120", "seconds", DURATION)
     ] = 3600.0

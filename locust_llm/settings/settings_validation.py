@@ -16,6 +16,7 @@ from locust_llm.slo.binomial_intervals import count_needed_values
 from locust_llm.slo.metric_definitions import (
     BY_WORD,
     GHOST_TOKENS,
+    GROWING,
     OF_ANSWERS,
     OF_SCHEDULE,
     OF_WHOLE_RUN,
@@ -26,6 +27,7 @@ from locust_llm.slo.reading_pace import parse_token_deadlines
 from locust_llm.slo.rules import ABORT
 from locust_llm.text.format import find_nearest_names
 from locust_llm.text.hide_secrets import find_secret_fields, is_secret
+from locust_llm.text.numbers import parse_size
 from locust_llm.workload.answer_schema import MISSING, has_jsonschema
 from locust_llm.workload.length_distributions import parse_length
 from locust_llm.workload.model_and_tenant_mix import parse_tenant_priorities, parse_tenant_weights
@@ -183,6 +185,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     yield from _modes(settings)
     yield from _requests(settings)
     yield from _cancellation_check(settings)
+    yield from _soak(settings)
     yield from _arrivals(settings)
     yield from _prompt_parts(settings)
     yield from _warmup(settings)
@@ -279,6 +282,28 @@ def _cancellation_check(settings: Settings) -> Iterator[str]:
             "--check-cancellations needs one load of one server: leave out sweeps, A/B tests and "
             "--check-answers"
         )
+
+
+def _soak(settings: Settings) -> Iterator[str]:
+    """Check what a soak needs."""
+    if not settings.soak:
+        for rule in settings.rules.readable:
+            if rule.metric == GROWING:
+                yield f"SLO {str(rule)!r} needs --soak"
+        for flag, value in (
+            ("--memory-limit", settings.memory_limit),
+            ("--soak-interval", settings.soak_interval),
+        ):
+            if value is not None:
+                yield f"{flag} needs --soak"
+        return
+    if settings.sweep or settings.compares:
+        yield "--soak needs one load of one server: leave out sweeps and A/B tests"
+    if settings.memory_limit is not None:
+        try:
+            parse_size(settings.memory_limit)
+        except ValueError as error:
+            yield f"--memory-limit {settings.memory_limit}: {error}"
 
 
 def _arrivals(settings: Settings) -> Iterator[str]:

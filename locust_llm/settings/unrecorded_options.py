@@ -1,11 +1,11 @@
 """Unrecorded options: the options that no record of a run may hold, such as keys, certificates,
-pages and where to copy. All other options are in ``run_options.py``."""
+pages, processes and where to copy. All other options are in ``run_options.py``."""
 
 from typing import Annotated
 
 import msgspec
 
-from .option_declaration import Option
+from .option_declaration import COUNT, Option
 
 
 class UnrecordedOptions(msgspec.Struct):
@@ -123,6 +123,30 @@ class UnrecordedOptions(msgspec.Struct):
             repeated=True,
         ),
     ] = ()
+    pid: Annotated[
+        int | None,
+        Option(
+            "load",
+            "Process of the server on this machine, for --soak: its memory and open files, and its "
+            "children's",
+            "4711",
+            "PID",
+            range=COUNT,
+            otherwise="the server's metrics page",
+            in_form=False,
+        ),
+    ] = None
+    memory_command: Annotated[
+        str | None,
+        Option(
+            "load",
+            "Program that prints the server's memory, for --soak; it runs without a shell, for at "
+            "most 10 s (only on the command line)",
+            "ssh gpu7 cat memory.txt",
+            "COMMAND",
+            in_form=False,
+        ),
+    ] = None
     slo_file: Annotated[
         str | None,
         Option(

@@ -318,10 +318,11 @@ OF_ANSWERS: Final = (LEAKS, MISMATCH_RATE, BROKEN_TEXT)
 """The measures of ``--check-answers``."""
 RECOVERY_TIME: Final = "recovery_time"
 TRUNCATED_SILENTLY: Final = "truncated_silently"
+GROWING: Final = "growing"
 OF_DISRUPTIONS: Final = (RECOVERY_TIME, TRUNCATED_SILENTLY)
 """The measures of ``--disrupt``."""
-OF_WHOLE_RUN: Final = (*OF_DISRUPTIONS, GHOST_TOKENS)
-"""Those of ``--check-cancellations`` too."""
+OF_WHOLE_RUN: Final = (*OF_DISRUPTIONS, GHOST_TOKENS, GROWING)
+"""Those of ``--check-cancellations`` and ``--soak`` too."""
 SCHEMA_VALID: Final = "schema_valid_rate"
 """The share of the successful answers with a schema that fit it."""
 THROUGHPUTS: Final = (
@@ -383,6 +384,8 @@ MEASURES: Final = (
         means="answers that ended early without an error"),
     RuleMeasure(GHOST_TOKENS, GHOST_TOKENS, COUNT, spoken="number of ghost tokens",
         means="tokens that the server generated after a client left, for each of them"),
+    RuleMeasure(GROWING, GROWING, COUNT, spoken="number of growing quantities",
+        means="quantities of `--soak` that grow; unknown while one cannot be told yet"),
 )  # fmt: skip
 OF_SCHEDULE: Final = ("delivered", "completed")
 """The measures of an open loop's schedule."""

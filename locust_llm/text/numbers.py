@@ -13,6 +13,13 @@ SECONDS: Final = 10**7
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,100}", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?", re.ASCII)
 
+_SIZE_UNITS: Final = {
+    "": 1.0, "b": 1.0, "k": 1e3, "kb": 1e3, "m": 1e6, "mb": 1e6, "g": 1e9, "gb": 1e9, "t": 1e12,
+    "tb": 1e12, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "tib": 2.0**40,
+    "ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30, "ti": 2.0**40,
+}  # fmt: skip
+_SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?(?:[eE][+]?\d{1,2})?)[ \t]*+([A-Za-z]*+)(?![\w.])")
+
 
 def read_number(kind: type, text: str) -> Any:
     """Reads a whole or finite number in ASCII digits. Raises ValueError."""
@@ -32,6 +39,16 @@ def format_quoted_number(value: float) -> str:
     if abs(value) < 1e16 and value == int(value):
         return str(int(value))
     return f"{value:g}"
+
+
+def parse_size(text: str) -> float:
+    """Bytes of ``1234``, ``1.5 GiB`` or ``120MB``. What follows is left out, as in ``1.2GiB /
+    16GiB``. Raises ValueError."""
+    found = _SIZE.match(text)
+    factor = _SIZE_UNITS.get(found[2].lower()) if found else None
+    if found is None or factor is None:
+        raise ValueError("it is no size such as 1234567, 1.5GiB or 120MB")
+    return float(found[1]) * factor
 
 
 def truncate_quoted_text(text: str, length: int = 60) -> str:

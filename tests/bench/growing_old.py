@@ -14,7 +14,7 @@ from typing import Final
 
 from support.aging_server import AgingServer, Wobble, draw_stable_server, take_aging_readings
 
-from locust_llm.lab.soak.soak_judgement import judge_soak
+from locust_llm.trends.soak_judgement import judge_soak
 from locust_llm.trends.steady_growth import GrowthVerdict
 
 HOURS: Final = (1 / 3, 1.0, 4.0, 12.0)

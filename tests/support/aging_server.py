@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from locust_llm.lab.soak.soak_readings import MOST_POINTS, SoakReading
+from locust_llm.trends.soak_readings import MOST_POINTS, SoakReading
 
 Values = NDArray[np.float64]
 LOOKS: Final = 10

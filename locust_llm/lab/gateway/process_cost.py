@@ -2,12 +2,13 @@
 
 import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-PROC: Final = Path("/proc")
+from locust_llm.server.process_tree import PROC, list_process_tree, read_process_stat
+
 ENGINES: Final = ("docker", "podman")
 ASK_S: Final = 10.0
 KIB: Final = 1024
@@ -49,29 +50,11 @@ def read_process_use(
     found = False
     for each in list_process_tree(pid, proc):
         with suppress(OSError, ValueError, IndexError):
-            fields = _read_stat(proc / str(each))
+            fields = read_process_stat(proc / str(each))
             cpu_s += (int(fields[11]) + int(fields[12])) / ticks_per_s
             memory_mb += _read_memory_mb(proc / str(each))
             found = True
     return ProcessUse(cpu_s, memory_mb) if found else None
-
-
-def list_process_tree(pid: int, proc: Path = PROC) -> list[int]:
-    """The process, its children, their children and so on."""
-    children = dict[int, list[int]]()
-    for folder in proc.glob("[0-9]*"):
-        with suppress(OSError, ValueError, IndexError):
-            parent = int(_read_stat(folder)[1])
-            children.setdefault(parent, []).append(int(folder.name))
-    tree = [pid]
-    for each in tree:
-        tree += children.get(each, [])
-    return tree
-
-
-def _read_stat(folder: Path) -> Sequence[str]:
-    """The fields of proc(5) from the state on. The name before them may hold blanks."""
-    return (folder / "stat").read_text().rpartition(")")[2].split()
 
 
 def _read_memory_mb(folder: Path) -> float:

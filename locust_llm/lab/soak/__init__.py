@@ -1,5 +1,5 @@
 """Soak: what grows while a server works for hours: memory, open files, latencies, the queue, errors.
 
-Read first: soak_command.py, which runs the load as a child and takes readings beside it, then
-soak_judgement.py, which judges them by trends/steady_growth.py.
+Read first: soak_command.py, which runs ``run --soak`` as a child and judges all parts together by
+trends/soak_judgement.py.
 """

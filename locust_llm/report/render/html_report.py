@@ -183,7 +183,9 @@ def render_report_page(
     made[BARS] = lambda: (
         draw_breakdown_bars(summary.waterfall) if summary.waterfall is not None else ()
     )
-    material = ReportMaterial(run, columns, records, history or EngineHistory())
+    material = ReportMaterial(
+        run, columns, records, history or EngineHistory(), soak_readings=summary.soak_readings
+    )
     for section in REPORT_SECTIONS:
         if (finding := summary.sections.get(section.name)) is not None:
             made[section.chart_heading] = partial(section.draw, finding, material)

@@ -34,6 +34,8 @@ from locust_llm.report.summary_rows import (
 from locust_llm.slo.capacity_search import CapacityEstimate, StageEvidence
 from locust_llm.slo.load_generator_health import ClientVerdict, FigureError, ProcessEvidence
 from locust_llm.slo.rules import INCONCLUSIVE, SloResult
+from locust_llm.trends.soak_findings import SoakFindings
+from locust_llm.trends.soak_readings import SoakReading
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +94,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What the checks of answers found. None: answers were not checked."""
     disruptions: DisruptionEffects | None = None
     """None: the run has no disruptions."""
+    soak: SoakFindings | None = None
+    """None: the run has no ``--soak``."""
+    soak_readings: tuple[SoakReading, ...] = ()
     prefix_cache: PrefixCache | None = None
     speculation: tuple[Speculation, ...] = ()
     waterfall: LatencyAttribution | None = None

@@ -1,7 +1,7 @@
 """Section: what a file of this folder declares. A line in section_registry.py then brings its
 finding into run.json and its tables and charts into the report."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from locust_llm.records.record import Record
@@ -14,6 +14,8 @@ from locust_llm.report.disruption_results import DisruptionEffects
 from locust_llm.report.document_blocks import Block
 from locust_llm.report.load_records import RequestColumns
 from locust_llm.report.slo_evidence.inexact_values import NONE_INEXACT, InexactValues
+from locust_llm.trends.soak_findings import SoakFindings
+from locust_llm.trends.soak_readings import SoakReading
 
 Finding = TypeVar("Finding")
 
@@ -32,6 +34,9 @@ class ReportMaterial(NamedTuple):
     """Which values the load generator may have too wrong."""
     disruptions: DisruptionEffects | None = None
     """What the commands of ``--disrupt`` did. None: there were none."""
+    soak: SoakFindings | None = None
+    """None: the run has no ``--soak``."""
+    soak_readings: Sequence[SoakReading] = ()
 
 
 class ReportSection(NamedTuple, Generic[Finding]):

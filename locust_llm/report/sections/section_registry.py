@@ -9,6 +9,7 @@ from .disruptions import DISRUPTION_SECTION
 from .prefill_limit_comparison import BEST_LIMIT
 from .section import AnySection
 from .session_tables import SESSIONS
+from .soak_section import SOAK_SECTION
 from .tenant_fairness import TENANTS
 
 REPORT_SECTIONS: Final[tuple[AnySection, ...]] = (
@@ -16,6 +17,7 @@ REPORT_SECTIONS: Final[tuple[AnySection, ...]] = (
     ANSWERS_UNDER_LOAD,
     DISRUPTION_SECTION,
     CANCELLED_WORK,
+    SOAK_SECTION,
     SESSIONS,
     TENANTS,
 )

@@ -28,6 +28,7 @@ from locust_llm.slo.load_generator_health import ClientVerdict
 from locust_llm.slo.metric_definitions import (
     BY_WORD,
     GHOST_TOKENS,
+    GROWING,
     LATE,
     OF_ANSWERS,
     OF_DISRUPTIONS,
@@ -48,6 +49,9 @@ from locust_llm.slo.rules import (
     make_predicates,
 )
 from locust_llm.text.format import format_count, format_duration
+from locust_llm.trends.soak_findings import SoakFindings
+from locust_llm.trends.soak_text import describe_soak
+from locust_llm.trends.steady_growth import GrowthVerdict
 
 from . import confidence_intervals
 from .answer_rule_values import observe_answers
@@ -117,6 +121,8 @@ class Evaluation(NamedTuple):
     """What the commands of ``--disrupt`` did. None: there were none."""
     cancelled_work: CancelledWork | None = None
     """None: the run does not check cancellations."""
+    soak: SoakFindings | None = None
+    """None: the run has no ``--soak``."""
     settled: RateWindow | None = None
     """``time`` without the start and the end of the load. None: they are not in it, or too little
     is left without them."""
@@ -131,6 +137,8 @@ def compute_rule_value(rule: Rule, seen: Evaluation) -> ObservedValue:
         return observe_disruptions(rule.metric, seen.disruptions)
     if rule.metric == GHOST_TOKENS:
         return _observe_ghost_tokens(seen.cancelled_work)
+    if rule.metric == GROWING:
+        return _observe_growing(seen.soak)
     if rule.metric in OF_SCHEDULE:
         if (d := seen.delivery) is None:
             return ObservedValue(None, note=NO_SCHEDULE.format(rule.metric))
@@ -172,6 +180,15 @@ def _observe_ghost_tokens(work: CancelledWork | None) -> ObservedValue:
         note = "the server still ran requests at the end"
         return ObservedValue(work.ghost_tokens, (low, None), work.cancelled, note)
     return ObservedValue(work.ghost_tokens, (low, high), work.cancelled)
+
+
+def _observe_growing(soak: SoakFindings | None) -> ObservedValue:
+    if soak is None:
+        return ObservedValue(None, note="no reading was taken: no request ended")
+    growing = sum(one.verdict == GrowthVerdict.GROWS for one in soak.quantities)
+    if not growing and soak.verdict == GrowthVerdict.OPEN:
+        return ObservedValue(None, note=describe_soak(soak).rstrip("."))
+    return ObservedValue(float(growing), None, soak.requests)
 
 
 def _find_unanswered(rule: Rule, part: RequestSelection, seen: Evaluation) -> ObservedValue | None:

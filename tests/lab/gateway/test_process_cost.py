@@ -9,9 +9,9 @@ import pytest
 from locust_llm.lab.gateway.process_cost import (
     ProcessUse,
     find_container_pid,
-    list_process_tree,
     read_process_use,
 )
+from locust_llm.server.process_tree import list_process_tree
 
 
 def add_process(

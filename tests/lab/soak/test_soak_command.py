@@ -1,22 +1,27 @@
 """The soak's own options: what it refuses, what its folder holds, and how it goes on."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from locust_llm.exit_status import ExitStatus
+from locust_llm.lab.soak import soak_command
 from locust_llm.lab.soak.soak_command import (
     SoakPlan,
     finish_soak,
     make_soak_parser,
     open_session,
+    run_part,
     run_soak,
     split_withheld,
 )
-from locust_llm.lab.soak.soak_readings import SoakReading
 from locust_llm.lab.soak.soak_result import read_soak_result
+from locust_llm.text.console import write_console
+from locust_llm.trends.soak_readings import SoakReading
 
 HOST = ["--host", "http://127.0.0.1:9"]
 KEY = "sk-of-the-soak"
@@ -35,8 +40,8 @@ def refusal(*words: str) -> str:
 
 def test_options_of_the_run_keep_their_order() -> None:
     options, rest = parse("-u", "4", "-t", "4h", *HOST, "--streaming", "--pid", "7")
-    assert rest == ["-u", "4", *HOST, "--streaming"]
-    assert (options.run_time, options.pid) == (14400, 7)
+    assert rest == ["-u", "4", *HOST, "--streaming", "--pid", "7"]
+    assert options.run_time == 14400
 
 
 def test_words_that_may_be_secrets_are_not_stored() -> None:
@@ -46,13 +51,15 @@ def test_words_that_may_be_secrets_are_not_stored() -> None:
         "--header",
         f"X: {KEY}",
         f"--api-key-command=echo {KEY}",
+        "--pid",
+        "7",
         "--verbose",
         "--model",
         "m",
     ]
     assert split_withheld(words) == (
         ["-u", "4", "--model", "m"],
-        ["--header", "--api-key-command", "--verbose"],
+        ["--header", "--api-key-command", "--pid", "--verbose"],
     )
 
 
@@ -62,9 +69,6 @@ def test_words_that_may_be_secrets_are_not_stored() -> None:
         (HOST, "a soak needs its length: -t 4h"),
         (["-t", "4h"], "give the server: --host localhost:8000"),
         ([*HOST, "-t", "4h", "--sweep=concurrency=1..4"], "sets --sweep by itself"),
-        ([*HOST, "-t", "4h", "--pid", "1", "--memory-command", "x"], "exclude each other"),
-        ([*HOST, "-t", "4h", "--pid", "99999999"], "there is no process 99999999"),
-        ([*HOST, "-t", "4h", "--memory-command", "/no/such"], "--memory-command cannot be started"),
         (["--host", "http://me:word@h", "-t", "4h"], "a login or key cannot be stored"),
         (["--continue", "/no/such"], "has no soak that could be continued"),
     ],
@@ -87,9 +91,7 @@ def test_the_folder_holds_neither_key_nor_command(
     words = [*HOST, "-t", "4h", "--header", f"X-Api-Key: {KEY}", "--report-dir", str(folder)]
     options, rest = parse(*words, "--memory-command", f"sh -c 'echo 7; : token={KEY}'")
     session = open_session(options, rest, print)
-    session.looks.close()
-    assert session.looks.source == "--memory-command sh -c 'echo 7; : token=***'"
-    assert session.words == (*HOST, "--header", f"X-Api-Key: {KEY}")
+    assert session.words == tuple(rest)
     stored = (folder / "plan.json").read_text()
     assert KEY not in stored
     assert "sh -c" not in stored
@@ -102,26 +104,50 @@ def test_the_folder_holds_neither_key_nor_command(
 
 
 def make_reading(number: int) -> SoakReading:
+    """Of a minute."""
     return SoakReading(
-        at=float(number), hours=number / 60, part=2, requests=10 * number, tokens=50 * number,
-        ended=10, ttft_s=0.1, itl_s=0.01, memory_bytes=1e9 + 1e6 * number,
+        at=float(number), hours=number / 60, requests=10 * number, tokens=50 * number,
+        ended=10, ttft_s=0.1, itl_s=0.01, memory_bytes=1e9 + 1e6 * number, memory_limit_bytes=2e9,
     )  # fmt: skip
 
 
+def write_part(folder: Path, number: int, minutes: int, start_bytes: float = 0.0) -> None:
+    """A run that was interrupted after its readings."""
+    part = folder / "parts" / str(number)
+    part.mkdir(parents=True)
+    readings = [make_reading(minute) for minute in range(1, minutes + 1)]
+    lines = [
+        msgspec.json.encode(replace(one, memory_bytes=(one.memory_bytes or 0.0) + start_bytes))
+        for one in readings
+    ]
+    (part / "soak.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+
+
 def test_an_interrupted_soak_goes_on_and_ends(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "soak"
     options, rest = parse(*HOST, "-t", "2h", "-u", "3", "--report-dir", str(folder))
-    open_session(options, rest, print).looks.close()
-    lines = [msgspec.json.encode(make_reading(number)) for number in range(1, 91)]
-    (folder / "soak.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    open_session(options, rest, print)
+    write_part(folder, 1, 60)
+    write_part(folder, 2, 30, 60e6)
 
-    options, rest = parse("--continue", str(folder), "--memory-limit", "2GB")
-    session = open_session(options, rest, print)
-    session.looks.close()
-    assert (session.part, session.remaining_s) == (3, 1800)
-    assert session.words == (*HOST, "-u", "3")
+    options, rest = parse("--continue", str(folder), "--verbose")
+    session = open_session(options, rest, write_console)
+    asked = list[Sequence[str]]()
+
+    def run(words: Sequence[str], *others: object) -> int:
+        asked.append(words)
+        return 0
+
+    monkeypatch.setattr(soak_command, "run_locust_llm", run)
+    assert run_part(session) == 0
+    assert asked == [
+        [
+            "run", "--soak", *HOST, "-u", "3", "--verbose", "--headless", "--run-time=1800s",
+            f"--report-dir={folder}/parts/3", "--soak-interval=30",
+        ]
+    ]  # fmt: skip
 
     result, status = finish_soak(session, ExitStatus.OK)
     assert status == ExitStatus.RULE_FAILED
@@ -140,13 +166,18 @@ def test_an_interrupted_soak_goes_on_and_ends(
         in said
     )
     assert "Memory is full in 15.2 h, at the earliest in 15.2 h." in said
+    assert "TTFT p50: stable: it grows by at most" in said
+    assert (
+        "Error rate: stable: it grows by at most 0% per hour. A steady slope from 0% per hour on"
+        in said
+    )
 
 
 def test_a_signal_keeps_its_status(tmp_path: Path) -> None:
-    options, rest = parse(*HOST, "-t", "2h", "--report-dir", str(tmp_path / "soak"))
+    folder = tmp_path / "soak"
+    options, rest = parse(*HOST, "-t", "2h", "--report-dir", str(folder))
     session = open_session(options, rest, print)
-    session.looks.close()
     assert finish_soak(session, 130) == (None, 130)
     assert finish_soak(session, ExitStatus.OK) == (None, ExitStatus.INCOMPLETE)
-    session.readings.extend(make_reading(number) for number in range(1, 10))
+    write_part(folder, 1, 9)
     assert finish_soak(session, 130)[1] == 130

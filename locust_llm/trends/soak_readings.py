@@ -1,22 +1,25 @@
-"""Soak readings: what was read in each interval of a soak, one line of soak.jsonl each."""
+"""Soak readings: what was read of the server in each interval of a run, one line of soak.jsonl each."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from locust_llm.files.regular_file import open_regular
 
 READINGS: Final = "soak.jsonl"
 MAX_LINE_BYTES: Final = 1 << 14
+METRICS_SOURCE: Final = "the server's metrics page"
+INTERVAL_S: Final = (1.0, 60.0)
 MOST_POINTS: Final = 240
 """A series of more readings is reduced to so many points."""
 
 
 class SoakReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One interval with load. Counts are over all parts of the soak so far."""
+    """One interval with load. Counts are from the start of the load on."""
 
     at: float
     """The end of the interval, in Unix seconds."""
@@ -41,6 +44,13 @@ class SoakReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The mean number of requests in the server's queue."""
     server_started: float | None = None
     """When the server's process started, in any unit. A change means a restart."""
+    memory_source: str = ""
+    """What memory is read from, without secrets; empty: none is found."""
+    memory_limit_bytes: float | None = None
+    failed_looks: int = 0
+    """So often the process or the command gave no value."""
+    failure: str = ""
+    """The first reason."""
 
     @property
     def error_rate(self) -> float | None:
@@ -89,6 +99,30 @@ QUANTITIES: Final = (
 )  # fmt: skip
 
 
+def choose_reading_interval_s(length_s: float) -> float:
+    """The time between two readings of a soak of this length."""
+    least, most = INTERVAL_S
+    return min(max(length_s / MOST_POINTS, least), most)
+
+
+def join_parts(parts: Iterable[Sequence[SoakReading]]) -> list[SoakReading]:
+    """The readings of several runs, one after the other, as of one soak."""
+    joined = list[SoakReading]()
+    for number, readings in enumerate(parts, 1):
+        last = joined[-1] if joined else SoakReading(at=0.0, hours=0.0)
+        joined += [
+            replace(
+                one,
+                part=number,
+                hours=one.hours + last.hours,
+                requests=one.requests + last.requests,
+                tokens=one.tokens + last.tokens,
+            )
+            for one in readings
+        ]
+    return joined
+
+
 class SoakPoint(NamedTuple):
     """A quantity at a place of the soak."""
 
@@ -99,9 +133,12 @@ class SoakPoint(NamedTuple):
 
 
 def read_readings(folder: Path) -> list[SoakReading]:
-    """The readings of a folder. A line that was cut off is left out. Raises OSError."""
-    readings = []
+    """The readings of a run's folder. A line that was cut off is left out. Empty: there are none.
+    Raises OSError."""
+    readings = list[SoakReading]()
     decode = msgspec.json.Decoder(SoakReading).decode
+    if not (folder / READINGS).exists():
+        return readings
     with open_regular(folder / READINGS) as file:
         while line := file.readline(MAX_LINE_BYTES):
             try:

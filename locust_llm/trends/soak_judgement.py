@@ -3,13 +3,26 @@ pure."""
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from statistics import median
 from typing import Final
 
 from locust_llm.slo.binomial_intervals import TAIL
-from locust_llm.trends.change_points import find_level_changes
-from locust_llm.trends.slope_interval import fit_slope
-from locust_llm.trends.steady_growth import (
+from locust_llm.text.format import format_count
+
+from .change_points import find_level_changes
+from .slope_interval import fit_slope
+from .soak_findings import SoakChange, SoakFindings, SoakQuantity, SoakSlope
+from .soak_readings import (
+    METRICS_SOURCE,
+    QUANTITIES,
+    SoakPoint,
+    SoakQuantityRule,
+    SoakReading,
+    is_restart,
+    list_points,
+)
+from .steady_growth import (
     BLOCKS,
     Growth,
     GrowthVerdict,
@@ -18,13 +31,55 @@ from locust_llm.trends.steady_growth import (
     smallest_visible_slope,
 )
 
-from .soak_readings import QUANTITIES, SoakPoint, SoakQuantityRule, SoakReading, list_points
-from .soak_result import SoakChange, SoakQuantity, SoakSlope
-
 PARTS: Final = 10
 CHANGE_POINTS: Final = 60
 """Changes are searched in so many points."""
 LEAST_CHANGE: Final = 0.02
+
+
+def make_soak_findings(readings: Sequence[SoakReading]) -> SoakFindings | None:
+    """None: there are no readings."""
+    if not readings:
+        return None
+    last = readings[-1]
+    quantities = tuple(judge_soak(readings, last.memory_limit_bytes))
+    restarts = sum(is_restart(*pair) for pair in pairwise(readings))
+    return SoakFindings(
+        verdict=find_worst_verdict(quantities),
+        hours=last.hours,
+        requests=last.requests,
+        tokens=last.tokens,
+        failed=sum(one.failed for one in readings),
+        restarts=restarts,
+        memory_source=last.memory_source,
+        memory_limit_bytes=last.memory_limit_bytes,
+        quantities=quantities,
+        notes=tuple(_list_notes(readings, restarts)),
+    )
+
+
+def _list_notes(readings: Sequence[SoakReading], restarts: int) -> Iterator[str]:
+    if not any(one.memory_bytes is not None for one in readings):
+        yield (
+            "WARNING: memory was not read: the server's metrics have none. Give --pid or "
+            "--memory-command."
+        )
+    elif readings[-1].memory_source == METRICS_SOURCE:
+        yield (
+            "Memory is of the process that serves the metrics page. Engines in other processes need "
+            "--pid."
+        )
+    failed_looks = sum(one.failed_looks for one in readings)
+    if failed_looks:
+        failure = next(one.failure for one in readings if one.failed_looks)
+        yield (
+            f"WARNING: memory could not be read {format_count(failed_looks, 'time')}: {failure}."
+        )
+    if restarts:
+        yield (
+            f"WARNING: the server started anew {format_count(restarts, 'time')}. Memory, open files and "
+            f"KV cache are judged from the last start on."
+        )
 
 
 def judge_soak(

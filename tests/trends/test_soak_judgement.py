@@ -3,9 +3,9 @@
 import pytest
 from support.aging_server import AgingServer, Wobble, draw_stable_server, take_aging_readings
 
-from locust_llm.lab.soak.soak_judgement import find_worst_verdict, judge_soak
-from locust_llm.lab.soak.soak_readings import SoakReading
-from locust_llm.lab.soak.soak_result import SoakQuantity
+from locust_llm.trends.soak_findings import SoakQuantity
+from locust_llm.trends.soak_judgement import find_worst_verdict, judge_soak
+from locust_llm.trends.soak_readings import SoakReading
 
 HOUR_S = 3600.0
 USUAL = Wobble(noise=2e5, saw=5e7, period_s=47.0, warm=5e8, warm_s=60.0, grain=4096.0)

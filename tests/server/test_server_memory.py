@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from locust_llm.access.operator_command import CommandFailed, OperatorCommand
-from locust_llm.lab.soak.server_memory import (
+from locust_llm.server.server_memory import (
     ProcessReading,
     parse_process_metrics,
-    parse_size,
     read_command_memory,
     read_machine_memory,
     read_process,
@@ -23,27 +22,6 @@ process_open_fds 31.0
 process_start_time_seconds{pid="7"} 1795394839.5
 my_process_open_fds 99
 """
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("123456\n", 123456),
-        ("1.5 GiB", 1.5 * 2**30),
-        ("1.2GiB / 16GiB", 1.2 * 2**30),
-        ("120MB", 120e6),
-        ("4k", 4000),
-        ("1.5e+08", 150e6),
-    ],
-)
-def test_sizes(text: str, size: float) -> None:
-    assert parse_size(text) == pytest.approx(size)
-
-
-@pytest.mark.parametrize("text", ["", "none", "12 apples", "-5", "1.2.3"])
-def test_what_is_no_size(text: str) -> None:
-    with pytest.raises(ValueError, match="no size"):
-        parse_size(text)
 
 
 def test_the_metrics_page_of_a_process() -> None:

@@ -8,18 +8,14 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from locust_llm.access.operator_command import CommandFailed, OperatorCommand
-from locust_llm.lab.gateway.process_cost import PROC, list_process_tree
 from locust_llm.records.server_metrics_parser import PROCESS_FIELDS
+from locust_llm.text.numbers import parse_size
+
+from .process_tree import PROC, list_process_tree, read_process_stat
 
 KIB: Final = 1024.0
 COMMAND_LIMIT_S: Final = 10.0
 COMMAND_BYTES: Final = 4096
-_UNITS: Final = {
-    "": 1.0, "b": 1.0, "k": 1e3, "kb": 1e3, "m": 1e6, "mb": 1e6, "g": 1e9, "gb": 1e9, "t": 1e12,
-    "tb": 1e12, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "tib": 2.0**40,
-    "ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30, "ti": 2.0**40,
-}  # fmt: skip
-_SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?(?:[eE][+]?\d{1,2})?)[ \t]*+([A-Za-z]*+)(?![\w.])")
 FIELDS: Final = PROCESS_FIELDS | {"process_start_time_seconds": "started"}
 _METRIC: Final = re.compile(
     rf"^({'|'.join(FIELDS)})(?:\{{[^}}\n]*+\}})? ([^ \n]{{1,40}})", re.MULTILINE
@@ -33,16 +29,6 @@ class ProcessReading(NamedTuple):
     open_files: float | None = None
     started: float | None = None
     """When it started, in any unit."""
-
-
-def parse_size(text: str) -> float:
-    """Bytes of ``1234``, ``1.5 GiB`` or ``120MB``. What follows is left out, as in ``1.2GiB /
-    16GiB``. Raises ValueError."""
-    found = _SIZE.match(text)
-    factor = _UNITS.get(found[2].lower()) if found else None
-    if found is None or factor is None:
-        raise ValueError("it is no size such as 1234567, 1.5GiB or 120MB")
-    return float(found[1]) * factor
 
 
 def read_process(pid: int, proc: Path = PROC) -> ProcessReading:
@@ -60,8 +46,7 @@ def read_process(pid: int, proc: Path = PROC) -> ProcessReading:
         return ProcessReading()
     started = None
     with suppress(OSError, ValueError, IndexError):
-        fields = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
-        started = float(fields[19])
+        started = float(read_process_stat(proc / str(pid))[19])
     # another user's open files cannot be counted
     return ProcessReading(memory, files or None, started)
 

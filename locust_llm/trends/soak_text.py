@@ -1,10 +1,8 @@
-"""Soak text: a soak's result as sentences and as a table for the console."""
+"""Soak text: what a soak found as sentences and as rows of a table."""
 
 import math
 from collections.abc import Iterator, Sequence
 from typing import Final
-
-from tabulate import tabulate
 
 from locust_llm.text.format import (
     capitalise_sentence,
@@ -12,9 +10,9 @@ from locust_llm.text.format import (
     format_count,
     format_duration,
 )
-from locust_llm.trends.steady_growth import GrowthVerdict, OpenReason
 
-from .soak_result import SoakQuantity, SoakResult, SoakSlope
+from .soak_findings import SoakFindings, SoakQuantity, SoakSlope
+from .steady_growth import GrowthVerdict, OpenReason
 
 MANY_MINUTES: Final = 90
 SIZES: Final = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
@@ -32,6 +30,7 @@ HEADERS: Final = (
     "per hour (95%)",
     "per request",
     "per token",
+    "visible per hour",
 )
 
 
@@ -89,9 +88,13 @@ def describe_quantity(one: SoakQuantity) -> str:
     worst = -slope.low if one.name == "kv_free" else slope.high
     most = f"{format_quantity(max(worst, 0.0), unit)} per hour"
     if one.verdict == GrowthVerdict.STABLE:
-        return f"stable: it {_verb(one)} by at most {most}."
-    reason = REASONS[OpenReason(one.reason)]
-    return f"cannot tell yet, as {reason}; it {_verb(one)} by at most {most}{_describe_need(one)}."
+        text = f"stable: it {_verb(one)} by at most {most}."
+    else:
+        reason = REASONS[OpenReason(one.reason)]
+        text = (
+            f"cannot tell yet, as {reason}; it {_verb(one)} by at most {most}{_describe_need(one)}."
+        )
+    return f"{text} A steady slope from {_format_visible(one)} per hour on would show."
 
 
 def _describe_growth(one: SoakQuantity, slope: SoakSlope) -> str:
@@ -116,6 +119,11 @@ def _describe_growth(one: SoakQuantity, slope: SoakSlope) -> str:
     )
 
 
+def _format_visible(one: SoakQuantity) -> str:
+    """The smallest slope that would have been called growth."""
+    return format_quantity(one.visible_per_hour, one.unit)
+
+
 def _verb(one: SoakQuantity) -> str:
     return "shrinks" if one.name == "kv_free" else "grows"
 
@@ -133,7 +141,7 @@ def describe_changes(one: SoakQuantity) -> Iterator[str]:
         yield f"{capitalise_sentence(one.label)} changed from {before} to {after} after {format_hours(change.hours)}."
 
 
-def describe_soak(result: SoakResult) -> str:
+def describe_soak(result: SoakFindings) -> str:
     """The verdict in one sentence."""
     growing = [one.label for one in result.quantities if one.verdict == GrowthVerdict.GROWS]
     unclear = [one.label for one in result.quantities if one.verdict == GrowthVerdict.OPEN]
@@ -143,6 +151,17 @@ def describe_soak(result: SoakResult) -> str:
     if unclear or not result.quantities:
         return f"CANNOT TELL YET {after}: {', '.join(unclear) or 'nothing was read'}."
     return f"STABLE {after}: {', '.join(one.label for one in result.quantities)}."
+
+
+def describe_need_of_soak(result: SoakFindings) -> str:
+    """How long a soak must be to tell more. Empty: nobody knows, or nothing is open."""
+    needed = [
+        one.needed_hours
+        for one in result.quantities
+        if one.verdict == GrowthVerdict.OPEN and one.needed_hours is not None
+    ]
+    known = [hours for hours in needed if math.isfinite(hours)]
+    return f" A soak of {format_hours(max(known))} may decide it." if known else ""
 
 
 def describe_progress(quantities: Sequence[SoakQuantity], hours: float, planned: float) -> str:
@@ -160,7 +179,7 @@ def _mark(one: SoakQuantity) -> str:
     return "(stable)" if one.verdict == GrowthVerdict.STABLE else ""
 
 
-def list_rows(result: SoakResult) -> list[tuple[str, ...]]:
+def list_rows(result: SoakFindings) -> list[tuple[str, ...]]:
     return [
         (
             one.label,
@@ -170,18 +189,7 @@ def list_rows(result: SoakResult) -> list[tuple[str, ...]]:
             format_slope(one.per_hour, one.unit),
             format_slope(one.per_request, one.unit, ends=False),
             format_slope(one.per_token, one.unit, ends=False),
+            _format_visible(one),
         )
         for one in result.quantities
     ]
-
-
-def format_soak(result: SoakResult) -> str:
-    """The whole result for the console."""
-    lines = [describe_soak(result), ""]
-    lines += tabulate(list_rows(result), HEADERS, disable_numparse=True).splitlines()
-    lines.append("")
-    for one in result.quantities:
-        lines.append(f"{capitalise_sentence(one.label)}: {describe_quantity(one)}")
-        lines += describe_changes(one)
-    lines += result.notes
-    return "\n".join(lines) + "\n"
