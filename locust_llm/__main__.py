@@ -34,6 +34,7 @@ from .exit_status import (
     end_before_load,
     end_in_order,
     fail,
+    follow_parent,
     signal_exit_status,
 )
 
@@ -78,6 +79,7 @@ def _main(argv: Sequence[str] | None) -> int:
     for number in ENDING_SIGNALS if argv is None else ():
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, end_before_load if name in LOCUST_COMMANDS else end_in_order)
+    follow_parent(os.environ)
     try:
         return load_command(name)(words[len(name.split()) :])
     except SystemExit as ended:

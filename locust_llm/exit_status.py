@@ -1,9 +1,10 @@
 """Exit statuses: what each number means to the shell, and which one wins where several apply."""
 
+import ctypes
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from contextlib import suppress
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -11,6 +12,9 @@ from typing import Final, NamedTuple
 ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """One of these signals ends a command in order."""
 ERROR_PREFIX: Final = "locust-llm: error: "
+PARENT: Final = "LOCUST_LLM_PARENT"
+"""The environment variable by which a command that starts another one names its own process."""
+_PR_SET_PDEATHSIG: Final = 1
 
 
 class ExitStatus(IntEnum):
@@ -47,6 +51,25 @@ def signal_exit_status(number: int) -> int:
     """The status of a process that a signal ended before there was a run, as shells have it: 130
     for Ctrl-C."""
     return 128 + number
+
+
+def end_with_parent(number: int) -> None:
+    """The kernel sends this signal to this process when its parent ends; 0: none. It does so on
+    Linux alone."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "prctl"):
+        libc.prctl(_PR_SET_PDEATHSIG, number)
+
+
+def follow_parent(environment: MutableMapping[str, str]) -> None:
+    """A load that another command began ends in order when that command is killed, as nobody would
+    watch it any more."""
+    parent = environment.pop(PARENT, "")
+    if not parent:
+        return
+    end_with_parent(signal.SIGTERM)
+    if str(os.getppid()) != parent:  # it has ended in between
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def end_in_order(number: int, frame: object) -> None:

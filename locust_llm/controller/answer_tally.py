@@ -36,7 +36,7 @@ class ComparedCounts(msgspec.Struct):
     near_ties: int = 0
 
 
-class AnswerRow(msgspec.Struct, frozen=True):
+class LivePageRow(msgspec.Struct, frozen=True):
     """One line of the live page."""
 
     label: str
@@ -102,14 +102,14 @@ class AnswerTally:
     def isolation(self) -> AnswerIsolation:
         return self._counts.summarise(self._reference_faults[FOREIGN_MARKER])
 
-    def list_rows(self) -> list[AnswerRow]:
+    def list_rows(self) -> list[LivePageRow]:
         """What was found so far, leaks before other faults."""
         isolation = self.isolation
         return [
-            AnswerRow("Searched", f"{isolation.answers:,}"),
-            AnswerRow("Own marker repeated", _describe_sensitivity(isolation)),
-            AnswerRow("Leaks", self._describe_leaks(isolation), bool(isolation.all_leaks)),
-            AnswerRow("Differ under load", self._describe_mismatches(), self._differs_under_load),
+            LivePageRow("Searched", f"{isolation.answers:,}"),
+            LivePageRow("Own marker repeated", _describe_sensitivity(isolation)),
+            LivePageRow("Leaks", self._describe_leaks(isolation), bool(isolation.all_leaks)),
+            LivePageRow("Differ under load", self._describe_mismatches(), self._differs_under_load),
             *self._list_faults(isolation),
         ]
 
@@ -135,12 +135,12 @@ class AnswerTally:
             parts.append(f"idle {idle.mismatches:,} of {idle.answers:,}")
         return ", ".join(parts)
 
-    def _list_faults(self, isolation: AnswerIsolation) -> Iterator[AnswerRow]:
+    def _list_faults(self, isolation: AnswerIsolation) -> Iterator[LivePageRow]:
         """A row for each fault of answers of the load and of reference answers."""
         both = Counter(isolation.faults) + self._reference_faults
         del both[FOREIGN_MARKER]
         for name, count in order_faults(both).items():
-            yield AnswerRow(name, f"{count:,}", is_fault=True)
+            yield LivePageRow(name, f"{count:,}", is_fault=True)
 
 
 def _describe_sensitivity(isolation: AnswerIsolation) -> str:

@@ -118,6 +118,7 @@ class SoakSampler:
             memory_bytes=min(_known(one.memory_bytes for one in processes), default=None),
             open_files=min(_known(one.open_files for one in processes), default=None),
             kv_free=max(_known(one.kv_free for one in self._seen), default=None),
+            kv_blocks=max(_known(one.kv_blocks for one in self._seen), default=None),
             waiting=_mean(one.waiting for one in self._seen),
             server_started=next(
                 (one.started for one in reversed(processes) if one.started is not None), None

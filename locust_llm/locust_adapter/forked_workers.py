@@ -16,7 +16,7 @@ from locust.runners import STATE_INIT
 import gevent
 import psutil
 
-from locust_llm.exit_status import ExitStatus
+from locust_llm.exit_status import ExitStatus, end_with_parent
 from locust_llm.wire.critical_greenlets import spawn_critical
 
 logger = logging.getLogger("locust_llm")
@@ -27,7 +27,6 @@ END_S: Final = 8.0
 """The longest wait for their end at the end of their master. Then they are killed."""
 
 
-_PR_SET_PDEATHSIG: Final = 1
 _awaits_forks = False
 """The processes that are forked from now on are workers."""
 
@@ -52,21 +51,14 @@ def _tie_to(master: int) -> None:
     if not _awaits_forks:
         return
     _awaits_forks = False  # what it forks itself is no worker
-    _end_with_parent(signal.SIGKILL)
+    end_with_parent(signal.SIGKILL)
     if os.getppid() != master:  # it has ended in between
         os._exit(ExitStatus.BROKEN)
 
 
 def outlive_master() -> None:
     """This worker is connected: it ends in order when its master is lost."""
-    _end_with_parent(0)
-
-
-def _end_with_parent(number: int) -> None:
-    """The kernel sends this signal to this process when its parent ends; 0: none."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "prctl"):
-        libc.prctl(_PR_SET_PDEATHSIG, number)
+    end_with_parent(0)
 
 
 def attend_children(

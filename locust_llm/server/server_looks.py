@@ -3,6 +3,7 @@
 Memory is of a process of this machine, of what a command prints, or of the metrics page.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -20,6 +21,9 @@ from .server_memory import (
 )
 
 MEMORY_FLAG: Final = "--memory-command"
+_KV_BLOCKS: Final = re.compile(
+    r'^vllm:cache_config_info\{[^}\n]{0,8000}?\bnum_gpu_blocks="(\d{1,9})"', re.MULTILINE
+)
 
 
 class MemorySource(NamedTuple):
@@ -40,6 +44,8 @@ class ServerLook(NamedTuple):
     waiting: float | None = None
     failure: str = ""
     """Why the process or the command gave no memory."""
+    kv_blocks: float | None = None
+    """The number of all blocks of the KV cache."""
 
 
 class ServerLooks:
@@ -84,7 +90,7 @@ class ServerLooks:
         if engine is None:
             return ServerLook(process, failure=failure)
         free = None if engine.kv_used is None else 1.0 - engine.kv_used
-        return ServerLook(process, free, engine.waiting, failure)
+        return ServerLook(process, free, engine.waiting, failure, _parse_kv_blocks(page))
 
     def _look_at_process(self, of_page: ProcessReading) -> ProcessReading:
         """Raises CommandFailed."""
@@ -102,6 +108,12 @@ class ServerLooks:
         self._page.close()
         if self._command is not None:
             self._command.end()
+
+
+def _parse_kv_blocks(page: str) -> float | None:
+    """vLLM reports their number in a label."""
+    found = _KV_BLOCKS.search(page)
+    return float(found[1]) if found else None
 
 
 def _has_values(page: str) -> bool:

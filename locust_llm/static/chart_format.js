@@ -31,7 +31,8 @@ const chartFormat = (() => {
     if (!isNumber(value)) return value === Infinity ? "fail" : NONE;
     const size = value ? Math.floor(Math.log10(Math.abs(value))) : 0;
     const decimals = Math.max(0, Math.min(MOST_DECIMALS, digits - 1 - size));
-    return sign(value) + dropZeros(separateThousands(round(value, decimals))) + unit;
+    const text = dropZeros(separateThousands(round(value, decimals)));
+    return (text === "0" ? "" : sign(value)) + text + unit;
   }
 
   // "12.3 ms", "1.23 s".

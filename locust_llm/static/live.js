@@ -384,7 +384,7 @@
     showStages(status);
     liveSide.showParts(status);
     liveSide.showFailures(status);
-    liveSide.showAnswers(status);
+    liveSide.showFindings(status);
     liveSide.showEngine(history.points);
     liveSide.showGenerator(status);
     if ("lines" in status) liveSide.showRequests(status.lines);

@@ -71,13 +71,15 @@ const liveSide = (() => {
     by("failures").classList.toggle("bad", failures.some(([, count]) => count));
   }
 
-  // -- the checks of answers ---------------------------------------------------------------------------------------------------
+  // -- checks of answers, growth, ghost tokens -----------------------------------------------------------------------------------
 
-  function showAnswers({ answers = [] }) {
-    by("checks").hidden = !answers.length;
-    by("checks").querySelector("dl").replaceChildren(...answers.flatMap((row) => [
-      element("dt", row.label), element("dd", row.value, row.is_fault ? "loud" : ""),
-    ]));
+  function showFindings({ answers = [], growth = [], ghosts = [] }) {
+    for (const [place, rows] of [["checks", answers], ["growth", growth], ["ghosts", ghosts]]) {
+      by(place).hidden = !rows.length;
+      by(place).querySelector("dl").replaceChildren(...rows.flatMap((row) => [
+        element("dt", row.label), element("dd", row.value, row.is_fault ? "loud" : ""),
+      ]));
+    }
   }
 
   // -- the server's own metrics --------------------------------------------------------------------------------------------------
@@ -171,5 +173,5 @@ const liveSide = (() => {
     place.replaceChildren(facts.join(", "), facts.length && verdict ? " · " : "", element("span", verdict, kind));
   }
 
-  return { element, many, ms, showParts, showFailures, showAnswers, showEngine, showRequests, showGenerator };
+  return { element, many, ms, showParts, showFailures, showFindings, showEngine, showRequests, showGenerator };
 })();

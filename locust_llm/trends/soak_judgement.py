@@ -15,12 +15,12 @@ from .slope_interval import fit_slope
 from .soak_findings import SoakChange, SoakFindings, SoakQuantity, SoakSlope
 from .soak_readings import (
     METRICS_SOURCE,
-    QUANTITIES,
     SoakPoint,
     SoakQuantityRule,
     SoakReading,
     is_restart,
     list_points,
+    list_rules,
 )
 from .steady_growth import (
     BLOCKS,
@@ -86,7 +86,7 @@ def judge_soak(
     readings: Sequence[SoakReading], memory_limit_bytes: float | None = None
 ) -> Iterator[SoakQuantity]:
     """Judges each quantity that was read."""
-    for rule in QUANTITIES:
+    for rule in list_rules(readings):
         points = list_points(readings, rule)
         if points:
             yield judge_quantity(points, rule, memory_limit_bytes)
@@ -131,7 +131,7 @@ def judge_quantity(
         per_hour=per_hour,
         per_request=per_work[0],
         per_token=per_work[1],
-        visible_per_hour=smallest_visible_slope(by_hours),
+        visible_per_hour=smallest_visible_slope(by_hours) or None,
         needed_hours=None if growth.longer is None else growth.longer * length,
         full_in_hours=room / rates[0] if rates and room is not None else None,
         full_at_earliest_hours=room / rates[1] if rates and room is not None else None,

@@ -40,6 +40,8 @@ class SoakReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The lowest values in the interval."""
     kv_free: float | None = None
     """The largest free share of the KV cache in the interval."""
+    kv_blocks: float | None = None
+    """The number of all its blocks."""
     waiting: float | None = None
     """The mean number of requests in the server's queue."""
     server_started: float | None = None
@@ -121,6 +123,25 @@ def join_parts(parts: Iterable[Sequence[SoakReading]]) -> list[SoakReading]:
             for one in readings
         ]
     return joined
+
+
+def list_rules(readings: Sequence[SoakReading]) -> tuple[SoakQuantityRule, ...]:
+    """The rules for these readings. The KV cache is in blocks where their number is known."""
+    known = [one.kv_blocks for one in readings if one.kv_blocks]
+    if not known:
+        return QUANTITIES
+    return tuple(
+        _count_blocks(rule, known[-1]) if rule.name == "kv_free" else rule for rule in QUANTITIES
+    )
+
+
+def _count_blocks(rule: SoakQuantityRule, blocks: float) -> SoakQuantityRule:
+    return rule._replace(
+        label="free KV blocks",
+        unit="blocks",
+        read=lambda one: None if one.kv_free is None else one.kv_free * blocks,
+        least_per_hour=rule.least_per_hour * blocks,
+    )
 
 
 class SoakPoint(NamedTuple):

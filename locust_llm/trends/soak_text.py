@@ -94,6 +94,8 @@ def describe_quantity(one: SoakQuantity) -> str:
         text = (
             f"cannot tell yet, as {reason}; it {_verb(one)} by at most {most}{_describe_need(one)}."
         )
+    if one.visible_per_hour is None:
+        return text
     return f"{text} A steady slope from {_format_visible(one)} per hour on would show."
 
 

@@ -11,7 +11,7 @@ from locust.env import Environment
 
 import gevent
 
-from locust_llm.controller.answer_tally import AnswerRow
+from locust_llm.controller.answer_tally import LivePageRow
 from locust_llm.controller.progress_line import format_phase_position
 from locust_llm.controller.run_controller import Controller
 from locust_llm.controller.run_progress import PARTS_S
@@ -47,6 +47,8 @@ from .alerts import (
     describe_silent_worker,
     order_alerts,
 )
+from .live_ghost_tokens import LiveGhostTokens
+from .live_growth import LiveGrowth
 from .live_page_tallies import (
     LATENCY,
     PERCENTILES,
@@ -117,8 +119,13 @@ class RunView:
         """The lost workers that have their mark."""
         self._stages: list[Json] = []
         """The table of the stages."""
-        self._answers: list[AnswerRow] = []
+        self._answers: list[LivePageRow] = []
         """What the checks of answers have found. Empty: answers are not checked."""
+        self._growth = LiveGrowth()
+        self._growth_rows: list[LivePageRow] = []
+        self._ghost_rows: list[LivePageRow] = []
+        self._ghosts: LiveGhostTokens | None = None
+        """None: cancellations are not checked."""
         self._has_leak_mark = False
         self._marked_levels: set[str] = set()
         """The levels of the client verdict that have their mark."""
@@ -151,6 +158,8 @@ class RunView:
         self._client = None
         self._marked_levels = set()
         self._stages, self._answers = [], []
+        self._growth, self._growth_rows, self._ghost_rows = LiveGrowth(), [], []
+        self._ghosts = LiveGhostTokens() if asked.check_cancellations else None
         self._has_leak_mark = False
         self._marked_losses = 0
         self._marked_disruptions = 0
@@ -173,6 +182,8 @@ class RunView:
         if self.control is not None and self.live is not None:
             self.live.add(record)
             self._board.add(record)
+            if self._ghosts is not None:
+                self._ghosts.add(record)
 
     def ends(self) -> None:
         """The report of the run is made, or could not be."""
@@ -286,6 +297,8 @@ class RunView:
             name = name_disruption(self._marked_disruptions)
             at = disruption.began_at - live.started_at
             live.mark_at(at, name, "disruption", f"{name} began")
+        if self._ghosts is not None and control.store.poller is not None:
+            self._ghosts.look(time.time(), control.store.poller.history)
         tally = control.store.answer_tally
         if tally is not None and tally.first_leak_s is not None and not self._has_leak_mark:
             self._has_leak_mark = True
@@ -438,8 +451,14 @@ class RunView:
             self._stages = _stage_table(control, live)
             if control.store.answer_tally is not None:
                 self._answers = control.store.answer_tally.list_rows()
+            if control.soak is not None:
+                self._growth_rows = self._growth.list_rows(control.soak.readings)
+            if self._ghosts is not None:
+                self._ghost_rows = list(self._ghosts.list_rows(control.store.started_at))
         status["stages"] = self._stages
         status["answers"] = self._answers
+        status["growth"] = self._growth_rows
+        status["ghosts"] = self._ghost_rows
         if control is not None:
             status |= {
                 "users": self._users,
@@ -501,8 +520,8 @@ class RunView:
                 for percentile, value in zip(PERCENTILES, values or (), strict=False):
                     cells[f"{name}{percentile}"] = format_brief(value, digits=3)
             yield cells
-        for answers in status["answers"]:
-            yield {"figure": f"{answers.label}: {answers.value}"}
+        for row in (*status["answers"], *status["growth"], *status["ghosts"]):
+            yield {"figure": f"{row.label}: {row.value}"}
 
 
 def _phase(control: Controller) -> str:

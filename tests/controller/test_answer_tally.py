@@ -7,7 +7,7 @@ import pytest
 from support.records import UNIX, answered
 
 from locust_llm.answers.reference_answer import AFTER_LOAD, IDLE, UNDER_LOAD, ReferenceAnswer
-from locust_llm.controller.answer_tally import AnswerRow, AnswerTally
+from locust_llm.controller.answer_tally import AnswerTally, LivePageRow
 from locust_llm.records.answer_checks import AnswerChecks
 from locust_llm.records.record import Record
 
@@ -40,10 +40,10 @@ def loud(tally: AnswerTally) -> list[str]:
 
 def test_before_the_first_answer_nothing_is_known(tally: AnswerTally) -> None:
     assert tally.list_rows() == [
-        AnswerRow("Searched", "0"),
-        AnswerRow("Own marker repeated", "in - of answers"),
-        AnswerRow("Leaks", "none"),
-        AnswerRow("Differ under load", "not compared yet"),
+        LivePageRow("Searched", "0"),
+        LivePageRow("Own marker repeated", "in - of answers"),
+        LivePageRow("Leaks", "none"),
+        LivePageRow("Differ under load", "not compared yet"),
     ]
 
 
@@ -124,7 +124,7 @@ def test_other_faults_are_named_the_gravest_first(tally: AnswerTally) -> None:
     tally.add(checked(id_hash=4, faults=("wrong_usage",)))
     tally.add_reference(reference(IDLE, faults=("broken_text",)))
     assert tally.list_rows()[4:] == [
-        AnswerRow("duplicate_id", "2", is_fault=True),
-        AnswerRow("wrong_usage", "1", is_fault=True),
-        AnswerRow("broken_text", "2", is_fault=True),
+        LivePageRow("duplicate_id", "2", is_fault=True),
+        LivePageRow("wrong_usage", "1", is_fault=True),
+        LivePageRow("broken_text", "2", is_fault=True),
     ]

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 LEAK = 200_000
@@ -47,15 +48,21 @@ def read_memory(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return result, next(one for one in result["quantities"] if one["name"] == "memory")
 
 
+def wait_for_readings(run: Path, soak: "subprocess.Popen[str]") -> None:
+    """Some 20 of them."""
+    readings = run / "soak.jsonl"
+    until = time.monotonic() + 90
+    while not readings.exists() or readings.stat().st_size < 5000:
+        assert time.monotonic() < until, soak.communicate()
+        time.sleep(0.5)
+
+
 def test_a_planted_leak_is_found_after_an_interruption(tmp_path: Path) -> None:
     folder = tmp_path / "soak"
     with leaky_server(LEAK) as port:
         load = ["--host", f"http://127.0.0.1:{port}", "-u", "2", "--output-tokens-mean=8"]
         first = start_soak(*load, "-t", "60s", f"--report-dir={folder}")
-        until = time.monotonic() + 90
-        while not (folder / "soak.jsonl").exists() or (folder / "soak.jsonl").stat().st_size < 4000:
-            assert time.monotonic() < until, first.communicate()
-            time.sleep(0.5)
+        wait_for_readings(folder / "parts" / "1", first)
         first.send_signal(signal.SIGINT)
         out, errors = first.communicate(timeout=90)
         assert first.returncode == 130, errors
@@ -71,3 +78,24 @@ def test_a_planted_leak_is_found_after_an_interruption(tmp_path: Path) -> None:
     assert memory["full_in_hours"] > 0
     assert result["memory_source"] == "the server's metrics page"
     assert "Memory" in (folder / "soak.html").read_text()
+    run = json.loads((folder / "parts" / "2" / "run.json").read_text())
+    assert run["soak"]["verdict"] == "grows"
+    report = (folder / "parts" / "2" / "report.html").read_text()
+    assert "What grew" in report
+    assert "GROWS after" in report
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
+def test_the_load_of_a_killed_soak_ends_in_order(tmp_path: Path) -> None:
+    folder = tmp_path / "soak"
+    with leaky_server(LEAK) as port:
+        load = ["--host", f"http://127.0.0.1:{port}", "-u", "2", "--output-tokens-mean=8"]
+        soak = start_soak(*load, "-t", "1h", "--soak-interval=1", f"--report-dir={folder}")
+        wait_for_readings(folder / "parts" / "1", soak)
+        (load_process,) = psutil.Process(soak.pid).children()
+        soak.kill()
+        soak.communicate()
+        gone, alive = psutil.wait_procs([load_process], timeout=60)
+        assert (len(gone), alive) == (1, [])
+    assert (folder / "parts" / "1" / "report.html").exists()
+    assert json.loads((folder / "parts" / "1" / "run.json").read_text())["soak"]["hours"] > 0

@@ -59,7 +59,7 @@ class Run:
         self.run_progress = RunProgress(lambda: STOPPED_S)
         self.abort = EarlyStop(self.settings.rules.readable)
         self.plan = SimpleNamespace(phase=PROFILING)
-        self.stages = self.limit_block = None
+        self.stages = self.limit_block = self.soak = None
         self.draining = False
         self.phase_s = 0.0
         self.store = SimpleNamespace(result=None, poller=None, answer_tally=None)

@@ -1,6 +1,7 @@
 """Child runs: run a probe or loads as a child process, and report its progress."""
 
 import argparse
+import os
 import re
 import signal
 import subprocess
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from locust_llm.exit_status import ENDING_SIGNALS, ERROR_PREFIX
+from locust_llm.exit_status import ENDING_SIGNALS, ERROR_PREFIX, PARENT
 from locust_llm.settings.option_declaration import Option, declared_options, format_metavar
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.server_address import choose_given_host, is_address
@@ -90,12 +91,13 @@ class RunStopped(Exception):
 
 def run_locust_llm(words: Sequence[str], env: Mapping[str, str], log: Path, tell: Tell) -> int:
     """Runs ``locust-llm`` with these words, and returns its exit status. Its output goes to
-    ``log``, and its progress to ``tell``. Raises RunStopped and OSError."""
+    ``log``, and its progress to ``tell``. It ends in order if this process is killed. Raises
+    RunStopped and OSError."""
     signals = list[int]()
     with log.open("w", encoding="utf-8") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "locust_llm", *words], stdout=file, stderr=subprocess.PIPE,
-            env=dict(env), text=True,
+            env={**env, PARENT: str(os.getpid())}, text=True,
             errors="replace",
         )  # fmt: skip
 

@@ -14,6 +14,7 @@ import numpy as np
 from locust_llm.lab.probe.episode_requests import ProbeResult
 from locust_llm.records.outcomes import OK
 from locust_llm.records.record import Record
+from locust_llm.trends.slope_interval import fit_slope
 
 
 class ObservedRequest(NamedTuple):
@@ -224,7 +225,7 @@ def _measure_flow(stage: ObservedStage, requests: Sequence[ObservedRequest]) -> 
     ended_at = np.sort([request.token_at[-1] for request in stage.requests])
     moments = np.linspace(begin, end, MOMENTS)
     open_then = np.searchsorted(sent_at, moments) - np.searchsorted(ended_at, moments)
-    growth = float(np.polyfit(moments - begin, open_then, 1)[0])
+    growth = fit_slope((moments - begin).tolist(), open_then.tolist()).value
     here = [
         (max(request.sent_at, begin), min(request.token_at[-1], end)) for request in stage.requests
     ]

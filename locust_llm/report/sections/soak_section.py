@@ -10,10 +10,10 @@ from locust_llm.report.document_blocks import Block, Heading, TableBlock, TextBl
 from locust_llm.text.format import capitalise_sentence
 from locust_llm.trends.soak_findings import SoakFindings, SoakQuantity
 from locust_llm.trends.soak_readings import (
-    QUANTITIES,
     SoakQuantityRule,
     SoakReading,
     list_points,
+    list_rules,
 )
 from locust_llm.trends.soak_text import (
     HEADERS,
@@ -55,7 +55,7 @@ def list_soak_sentences(found: SoakFindings) -> Iterator[str]:
 
 
 def plot_quantities(found: SoakFindings, readings: Sequence[SoakReading]) -> list[Plot]:
-    rules = {rule.name: rule for rule in QUANTITIES}
+    rules = {rule.name: rule for rule in list_rules(readings)}
     return [plot_quantity(one, rules[one.name], readings) for one in found.quantities]
 
 
