@@ -2,6 +2,7 @@
 finds, on known truth in virtual time.
 
     tests/bench/growing_old.py stable [--runs 1000]    alarms of stable servers
+    tests/bench/growing_old.py unseen [--runs 1000]    the same on families that nobody tuned on
     tests/bench/growing_old.py walks [--runs 1000]     alarms of random walks, which are not stable
     tests/bench/growing_old.py power [--runs 100]      the share of planted leaks that is found
 """
@@ -9,10 +10,12 @@ finds, on known truth in virtual time.
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Callable
 from statistics import median
 from typing import Final
 
 from support.aging_server import AgingServer, Wobble, draw_stable_server, take_aging_readings
+from support.unseen_server import draw_unseen_server
 
 from locust_llm.trends.soak_judgement import judge_soak
 from locust_llm.trends.steady_growth import GrowthVerdict
@@ -27,13 +30,13 @@ USUAL_MEMORY: Final = Wobble(
 LATENCY_NOISE: Final = (0.005, 0.02, 0.05)
 
 
-def measure_alarms(runs: int) -> int:
+def measure_alarms(runs: int, draw: Callable[[int, float], AgingServer]) -> int:
     """Prints the alarms of stable servers, by quantity, and the verdicts. Returns the alarms."""
     alarms = Counter[str]()
     verdicts = Counter[tuple[str, str]]()
     for seed in range(runs):
         length_s = 3600 * HOURS[seed % len(HOURS)]
-        server = draw_stable_server(seed, length_s)
+        server = draw(seed, length_s)
         for one in judge_soak(take_aging_readings(server, length_s, seed)):
             verdicts[one.name, one.verdict] += 1
             if one.verdict == GrowthVerdict.GROWS:
@@ -88,11 +91,14 @@ def measure_power(runs: int) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("stable", "walks", "power"))
+    parser.add_argument("what", choices=("stable", "unseen", "walks", "power"))
     parser.add_argument("--runs", type=int)
     options = parser.parse_args()
     if options.what == "stable":
-        return int(measure_alarms(options.runs or 1000) > 0)
+        return int(measure_alarms(options.runs or 1000, draw_stable_server) > 0)
+    if options.what == "unseen":
+        measure_alarms(options.runs or 1000, draw_unseen_server)
+        return 0
     if options.what == "walks":
         measure_walk_alarms(options.runs or 1000)
     else:

@@ -2,7 +2,7 @@
 slow-downs, caches that fill and are emptied, warm-ups and steps."""
 
 import math
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,28 +37,38 @@ class Wobble(NamedTuple):
     grain: float = 0.0
     """The unit of memory, such as a page."""
 
+    def draw(self, at: Values, random: np.random.Generator) -> Values:
+        """The values at these times (seconds, rising)."""
+        count = len(at)
+        steps = np.diff(at, prepend=0.0)
+        values = self.noise * random.standard_normal(count)
+        if self.slow_noise:
+            values += self.slow_noise * _draw_slow_noise(steps, self.slow_s, random)
+        if self.walk:
+            values += self.walk * np.cumsum(np.sqrt(steps / at[-1]) * random.standard_normal(count))
+        values += self._draw_saw(at)
+        values += self.warm * (1.0 - np.exp(-at / self.warm_s))
+        values += self.step * (at >= self.step_s)
+        return values
 
-def wobble_values(wobble: Wobble, at: Values, random: np.random.Generator) -> Values:
-    """The values at these times (seconds, rising)."""
-    count = len(at)
-    steps = np.diff(at, prepend=0.0)
-    values = wobble.noise * random.standard_normal(count)
-    if wobble.slow_noise:
-        values += wobble.slow_noise * _draw_slow_noise(steps, wobble.slow_s, random)
-    if wobble.walk:
-        values += wobble.walk * np.cumsum(np.sqrt(steps / at[-1]) * random.standard_normal(count))
-    values += wobble.saw * ((at / wobble.period_s + wobble.phase) % 1.0)
-    values += wobble.warm * (1.0 - np.exp(-at / wobble.warm_s))
-    values += wobble.step * (at >= wobble.step_s)
-    return values
+    def draw_means(self, ends: Values, asked: Values, random: np.random.Generator) -> Values:
+        """What the requests of each interval, at the moments ``asked``, see on average."""
+        return self._replace(saw=0.0).draw(ends, random) + self._draw_saw(asked).mean(axis=0)
+
+    def _draw_saw(self, at: Values) -> Values:
+        return self.saw * ((at / self.period_s + self.phase) % 1.0)
 
 
-def draw_latency(
-    wobble: Wobble, ends: Values, asked: Values, random: np.random.Generator
-) -> Values:
-    """What the requests of each interval, at the moments ``asked``, see on average."""
-    saw = wobble.saw * ((asked / wobble.period_s + wobble.phase) % 1.0)
-    return wobble_values(wobble._replace(saw=0.0), ends, random) + saw.mean(axis=0)
+class AnyWobble(Protocol):
+    """What a value does without growing."""
+
+    @property
+    def grain(self) -> float:
+        """The unit of memory, such as a page."""
+
+    def draw(self, at: Values, random: np.random.Generator) -> Values: ...
+
+    def draw_means(self, ends: Values, asked: Values, random: np.random.Generator) -> Values: ...
 
 
 def _draw_slow_noise(steps: Values, slow_s: float, random: np.random.Generator) -> Values:
@@ -75,14 +85,14 @@ class AgingServer(NamedTuple):
     """Memory in bytes, latencies relative to 1."""
 
     memory: float = 4e9
-    memory_wobble: Wobble = Wobble()
+    memory_wobble: AnyWobble = Wobble()
     leak_per_request: float = 0.0
     leak_per_token: float = 0.0
-    latency_wobble: Wobble = Wobble()
+    latency_wobble: AnyWobble = Wobble()
     slower_per_hour: float = 0.0
-    kv_wobble: Wobble = Wobble()
+    kv_wobble: AnyWobble = Wobble()
     kv_leak_per_hour: float = 0.0
-    queue_wobble: Wobble = Wobble()
+    queue_wobble: AnyWobble = Wobble()
     error_rate: float = 0.0
 
 
@@ -97,20 +107,20 @@ def take_aging_readings(
     every_s = length_s / MOST_POINTS
     ends = every_s * np.arange(1, MOST_POINTS + 1)
     looks = np.sort(random.uniform(0.0, length_s, MOST_POINTS * LOOKS))
-    memory = server.memory + wobble_values(server.memory_wobble, looks, random)
+    memory = server.memory + server.memory_wobble.draw(looks, random)
     leak_per_s = requests_per_s * (
         server.leak_per_request + server.leak_per_token * tokens_per_request
     )
     memory = memory + leak_per_s * looks
     if server.memory_wobble.grain:
         memory = np.ceil(memory / server.memory_wobble.grain) * server.memory_wobble.grain
-    used = 0.3 + wobble_values(server.kv_wobble, looks, random)
+    used = 0.3 + server.kv_wobble.draw(looks, random)
     used = np.clip(used + server.kv_leak_per_hour * looks / 3600, 0.0, 1.0)
-    queue = np.maximum(wobble_values(server.queue_wobble, looks, random), 0.0)
+    queue = np.maximum(server.queue_wobble.draw(looks, random), 0.0)
     growth = 1.0 + server.slower_per_hour * ends / 3600
     asked = random.uniform(0.0, every_s, (LOOKS, MOST_POINTS)) + ends - every_s
-    ttft = growth * (1.0 + draw_latency(server.latency_wobble, ends, asked, random))
-    itl = growth * (1.0 + draw_latency(server.latency_wobble, ends, asked, random))
+    ttft = growth * (1.0 + server.latency_wobble.draw_means(ends, asked, random))
+    itl = growth * (1.0 + server.latency_wobble.draw_means(ends, asked, random))
     ended = random.poisson(requests_per_s * every_s, MOST_POINTS)
     failed = random.binomial(ended, server.error_rate)
     requests = np.cumsum(ended)
@@ -138,7 +148,7 @@ def take_aging_readings(
     return readings
 
 
-def _between(random: np.random.Generator, low: float, high: float) -> float:
+def draw_between(random: np.random.Generator, low: float, high: float) -> float:
     """Log-uniform."""
     return float(math.exp(random.uniform(math.log(low), math.log(high))))
 
@@ -148,17 +158,17 @@ def draw_wobble(random: np.random.Generator, size: float, length_s: float) -> Wo
     level to return to, so it is none."""
 
     def sometimes(share: float, low: float, high: float) -> float:
-        return size * _between(random, low, high) if random.uniform() < share else 0.0
+        return size * draw_between(random, low, high) if random.uniform() < share else 0.0
 
     return Wobble(
         noise=sometimes(0.7, 1e-4, 0.05),
         slow_noise=sometimes(0.5, 1e-4, 0.05),
-        slow_s=_between(random, length_s / 500, length_s / 5),
+        slow_s=draw_between(random, length_s / 500, length_s / 5),
         saw=sometimes(0.6, 1e-3, 0.5),
-        period_s=_between(random, 2.0, length_s / 2),
+        period_s=draw_between(random, 2.0, length_s / 2),
         phase=float(random.uniform()),
         warm=sometimes(0.5, 1e-3, 1.0),
-        warm_s=_between(random, length_s / 500, length_s / 2),
+        warm_s=draw_between(random, length_s / 500, length_s / 2),
         step=sometimes(0.4, 1e-3, 0.5),
         step_s=float(random.uniform(0.0, length_s)),
         grain=float(random.choice([0.0, 4096.0, 2.0**20])),
@@ -167,7 +177,7 @@ def draw_wobble(random: np.random.Generator, size: float, length_s: float) -> Wo
 
 def draw_stable_server(seed: int, length_s: float) -> AgingServer:
     random = np.random.default_rng([seed, 7])
-    memory = _between(random, 1e8, 1e11)
+    memory = draw_between(random, 1e8, 1e11)
     return AgingServer(
         memory=memory,
         memory_wobble=draw_wobble(random, memory, length_s),
