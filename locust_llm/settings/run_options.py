@@ -965,7 +965,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "load",
-            "Find what grows during the load: memory, open files, latencies, queue, errors",
+            "Find what grows, as locust-llm soak does",
             in_form=False,
         ),
     ] = False
@@ -973,11 +973,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float | None,
         Option(
             "load",
-            "Time between two readings of --soak",
+            "Time between two readings",
             "60",
             "seconds",
             DURATION,
-            otherwise="1/240 of the run, 1 to 60",
+            otherwise="1/240 of the run",
             in_form=False,
         ),
     ] = None
@@ -985,10 +985,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "load",
-            "Memory of the server, for the time until it is full",
+            "Memory of the server, for --soak",
             "16GiB",
             "SIZE",
-            otherwise="with --pid: the memory of this machine",
+            otherwise="with --pid: this machine's",
             in_form=False,
         ),
     ] = None

@@ -127,8 +127,7 @@ class UnrecordedOptions(msgspec.Struct):
         int | None,
         Option(
             "load",
-            "Process of the server on this machine, for --soak: its memory and open files, and its "
-            "children's",
+            "Process of the server on this machine, for --soak",
             "4711",
             "PID",
             range=COUNT,
@@ -140,8 +139,7 @@ class UnrecordedOptions(msgspec.Struct):
         str | None,
         Option(
             "load",
-            "Program that prints the server's memory, for --soak; it runs without a shell, for at "
-            "most 10 s (only on the command line)",
+            "Program that prints the server's memory, for --soak (only on the command line)",
             "ssh gpu7 cat memory.txt",
             "COMMAND",
             in_form=False,

@@ -385,7 +385,7 @@ MEASURES: Final = (
     RuleMeasure(GHOST_TOKENS, GHOST_TOKENS, COUNT, spoken="number of ghost tokens",
         means="tokens that the server generated after a client left, for each of them"),
     RuleMeasure(GROWING, GROWING, COUNT, spoken="number of growing quantities",
-        means="quantities of `--soak` that grow; unknown while one cannot be told yet"),
+        means="quantities that grow"),
 )  # fmt: skip
 OF_SCHEDULE: Final = ("delivered", "completed")
 """The measures of an open loop's schedule."""

@@ -170,7 +170,8 @@ def test_a_command_can_be_parsed(command: Command, monkeypatch: pytest.MonkeyPat
         own, rest = make_soak_parser().parse_known_args(words[1:])
         assert (
             own.continue_dir
-            or list(validate_settings(build_settings(load_parser().parse_args(rest)))) == []
+            or list(validate_settings(build_settings(load_parser().parse_args(["--soak", *rest]))))
+            == []
         )
     else:
         assert program == "locust-llm"
