@@ -62,7 +62,8 @@ class Watched:
         self.web = Web(browser, address.group(), folder, *words, locustfile=locustfile)
         asked = {"user_count": 16, "spawn_rate": 100, "output_tokens_mean": 30,
             "synthetic_input_tokens_mean": 100, **form}  # fmt: skip
-        until(lambda: self._start(asked), 30)
+        if "--autostart" not in words:
+            until(lambda: self._start(asked), 30)
         until(lambda: self.web.status()["ok"] > 20, 30)
         self.page = self.web.open("/llm")
         self.page.locator("#panels canvas").first.wait_for()
@@ -293,10 +294,14 @@ def test_a_sweep_has_its_stages_and_a_curve_that_grows(watched: Callable[..., Wa
 WRONG = "swap=0.2,broken_text=0.1,wide_flip=0.5"
 
 
-def read_answers(run: Watched) -> dict[str, str]:
-    """The checks of answers in the page, each value by its name."""
-    names, values = (run.page.locator(f"#checks {tag}").all_inner_texts() for tag in ("dt", "dd"))
+def read_rows(run: Watched, place: str) -> dict[str, str]:
+    """The rows of a part at the side, each value by its name."""
+    names, values = (run.page.locator(f"#{place} {tag}").all_inner_texts() for tag in ("dt", "dd"))
     return dict(zip(names, values, strict=True))
+
+
+def read_answers(run: Watched) -> dict[str, str]:
+    return read_rows(run, "checks")
 
 
 def read_locusts_tab(run: Watched) -> list[str]:
@@ -335,6 +340,40 @@ def test_the_checks_of_answers_are_shown_while_the_load_is_on(
     assert run.web.errors == []
     run.web.log.flush()
     assert "LEAK: an answer contains the session marker" in (run.web.folder / "log").read_text()
+
+
+MARKS = (
+    "[...document.querySelectorAll('#panels .canvas')]"
+    ".flatMap((box) => charts.of(box).plot.marks.map((mark) => mark.text))"
+)
+
+
+def test_growth_ghost_tokens_and_disruptions_are_shown(watched: Callable[..., Watched]) -> None:
+    """The server keeps 2 MB of each request and generates on for clients who left."""
+    run = watched(
+        "--autostart", "-u", "8", "-t", "90s", "--output-tokens-mean", "30",
+        "--synthetic-input-tokens-mean", "100", "--soak", "--soak-interval", "1",
+        "--request-cancellation-rate", "20", "--request-cancellation-delay", "0.1",
+        "--check-cancellations", "--disrupt", "at 2s: true",
+        quirks="memory_leak=2000000,ghosts=max_tokens",
+    )  # fmt: skip
+    until(lambda: "disruption 1" in [mark[1] for mark in run.web.status()["marks"]], 20)
+    until(lambda: "disruption 1" in run.page.evaluate(MARKS), 10)
+    until(lambda: "Memory" in read_rows(run, "growth"), 30)
+    until(lambda: re.match(r"at most \d", read_rows(run, "ghosts").get("Ghost tokens", "")), 20)
+    # each cancelled answer had some 20 of 30 tokens left
+    assert float(read_rows(run, "ghosts")["Ghost tokens"].split()[2].replace(",", "")) > 10
+    assert re.fullmatch(r"[\d,]+ requests", read_rows(run, "ghosts")["Cancelled"])
+    until(lambda: read_rows(run, "growth")["Verdict"].startswith("grows."), 90)
+    assert " per hour" in read_rows(run, "growth")["Memory"]
+    assert run.page.locator("#growth dd.loud").first.inner_text().startswith("grows.")
+    for width, scheme in ((360, "light"), (1600, "light"), (1600, "dark")):
+        run.page.set_viewport_size({"width": width, "height": 900})
+        run.page.emulate_media(color_scheme=scheme)
+        assert run.page.evaluate("document.documentElement.scrollWidth") <= width
+        assert violations(run.page) == []
+        run.web.picture(run.page, f"growth-{width}-{scheme}")
+    assert run.web.errors == []
 
 
 def test_without_checks_of_answers_nothing_of_them_is_shown(
