@@ -47,6 +47,8 @@ def read_memory_source(options: Namespace, settings: Settings) -> MemorySource:
         refuse_run(
             f"{MEMORY_FLAG} works on the command line only, not in {name_variable(MEMORY_FLAG)}"
         )
+    if settings.soak and hasattr(options, "decoders"):
+        refuse_run("locust-llm probe has no --soak")
     source = MemorySource(options.pid, given)
     if source == METRICS_ALONE:
         return source
