@@ -55,6 +55,8 @@ def test_the_message_that_starts_users_has_no_secret_and_the_options_keep_theirs
         "candidate_set",
         "tenant_header",
         "disrupt",
+        "memory_command",
+        "pid",
         "my_password",
     }
     assert FLAG.encode() not in sent.serialize()
