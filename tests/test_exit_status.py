@@ -1,13 +1,16 @@
 """Exit statuses: which one wins where several apply."""
 
 import ast
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from locust_llm import exit_status
 from locust_llm.__main__ import main
 from locust_llm.commands import COMMANDS, LOCUST_COMMANDS
 from locust_llm.exit_status import (
@@ -201,3 +204,26 @@ def test_so_is_it_in_a_run(words: tuple[str, ...]) -> None:
     assert done.returncode == ExitStatus.REFUSED, done.stderr
     assert "locust-llm: error: " in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "ends_with", "ends_now"),
+    [({}, [], False), ({"LOCUST_LLM_PARENT": "7"}, [signal.SIGTERM], False),
+     ({"LOCUST_LLM_PARENT": "8"}, [signal.SIGTERM], True)],
+)  # fmt: skip
+def test_a_load_ends_in_order_with_the_command_that_began_it(
+    environment: dict[str, str],
+    ends_with: list[int],
+    ends_now: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The parent is process 7."""
+    asked = list[int]()
+    sent = list[tuple[int, int]]()
+    monkeypatch.setattr(exit_status, "end_with_parent", asked.append)
+    monkeypatch.setattr(os, "getppid", lambda: 7)
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
+    exit_status.follow_parent(environment)
+    assert asked == ends_with
+    assert sent == [(os.getpid(), signal.SIGTERM)] * ends_now
+    assert environment == {}  # its own children have another parent
