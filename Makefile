@@ -145,6 +145,7 @@ client-faults: $(VENV)/.installed-tests    ## ten minutes of faults and firehose
 
 growing-old: $(VENV)/.installed-tests  ## soaks in virtual time: alarms of 1,000 stable servers, and the share of planted leaks that is found; ten minutes
 	PYTHONPATH=tests $(BIN)/python tests/bench/growing_old.py stable
+	PYTHONPATH=tests $(BIN)/python tests/bench/growing_old.py unseen
 	PYTHONPATH=tests $(BIN)/python tests/bench/growing_old.py walks
 	PYTHONPATH=tests $(BIN)/python tests/bench/growing_old.py power
 

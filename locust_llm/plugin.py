@@ -461,7 +461,8 @@ class Plugin:
             disruptions=self._disruptions,
             memory=self._memory,
         )  # fmt: skip
-        self._disruptions, self._memory = (), MemorySource(self._memory.pid)
+        self._disruptions = ()
+        self._memory = MemorySource(self._memory.pid)
         for note in (*survey.notes, *find_rules_that_cannot_pass(settings)):
             log_note(note)
         self._control = self._shown = control  # the answers of its workers are for it

@@ -158,7 +158,8 @@ class RunView:
         self._client = None
         self._marked_levels = set()
         self._stages, self._answers = [], []
-        self._growth, self._growth_rows, self._ghost_rows = LiveGrowth(), [], []
+        self._growth = LiveGrowth()
+        self._growth_rows, self._ghost_rows = [], []
         self._ghosts = LiveGhostTokens() if asked.check_cancellations else None
         self._has_leak_mark = False
         self._marked_losses = 0
