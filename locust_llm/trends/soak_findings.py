@@ -39,8 +39,8 @@ class SoakQuantity(msgspec.Struct, frozen=True, kw_only=True):
     per_request: SoakSlope | None = None
     per_token: SoakSlope | None = None
     visible_per_hour: float | None = None
-    """A steady growth above this would have been found, by the noise of this soak. null: there was
-    no noise, or there are too few readings."""
+    """A steady slope of this size would have been called growth, had it been added to the values
+    (without the slope that was found). null: there was no noise, or there are too few readings."""
     needed_hours: float | None = None
     """The whole length of a soak that can tell. null: it is known already, or unknown."""
     full_in_hours: float | None = None

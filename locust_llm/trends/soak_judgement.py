@@ -7,6 +7,8 @@ from itertools import pairwise
 from statistics import median
 from typing import Final
 
+from msgspec.structs import replace
+
 from locust_llm.slo.binomial_intervals import TAIL
 from locust_llm.text.format import format_count
 
@@ -26,9 +28,9 @@ from .steady_growth import (
     BLOCKS,
     Growth,
     GrowthVerdict,
+    find_visible_slope,
     judge_growth,
     reduce_to_blocks,
-    smallest_visible_slope,
 )
 
 PARTS: Final = 10
@@ -37,12 +39,17 @@ CHANGE_POINTS: Final = 60
 LEAST_CHANGE: Final = 0.02
 
 
-def make_soak_findings(readings: Sequence[SoakReading]) -> SoakFindings | None:
-    """None: there are no readings."""
+def make_soak_findings(
+    readings: Sequence[SoakReading], *, searches: bool = True
+) -> SoakFindings | None:
+    """None: there are no readings. ``searches``: for the smallest slope that would have shown, which
+    takes 0.2 s."""
     if not readings:
         return None
     last = readings[-1]
     quantities = tuple(judge_soak(readings, last.memory_limit_bytes))
+    if searches:
+        quantities = tuple(_add_visible_slopes(quantities, readings))
     restarts = sum(is_restart(*pair) for pair in pairwise(readings))
     return SoakFindings(
         verdict=find_worst_verdict(quantities),
@@ -56,6 +63,27 @@ def make_soak_findings(readings: Sequence[SoakReading]) -> SoakFindings | None:
         quantities=quantities,
         notes=tuple(_list_notes(readings, restarts)),
     )
+
+
+def _add_visible_slopes(
+    quantities: Sequence[SoakQuantity], readings: Sequence[SoakReading]
+) -> Iterator[SoakQuantity]:
+    rules = {rule.name: rule for rule in list_rules(readings)}
+    for one in quantities:
+        rule = rules[one.name]
+        points = list_points(readings, rule)
+        grown = one.per_hour.value if one.per_hour and one.verdict == GrowthVerdict.GROWS else 0.0
+        sign = -1.0 if rule.falls else 1.0
+        hours = [point.hours for point in points]
+        values = [sign * (point.value - grown * point.hours) for point in points]
+        least = _measure_least(rule, [point.value for point in points])
+        visible = find_visible_slope(hours, values, least, minima=rule.minima)
+        yield replace(one, visible_per_hour=visible)
+
+
+def _measure_least(rule: SoakQuantityRule, values: Sequence[float]) -> float:
+    """A smaller slope does not matter."""
+    return max(rule.least_per_hour * (median(values) if rule.relative else 1.0), 1e-12)
 
 
 def _list_notes(readings: Sequence[SoakReading], restarts: int) -> Iterator[str]:
@@ -99,9 +127,7 @@ def judge_quantity(
     hours = [point.hours for point in points]
     values = [point.value for point in points]
     signed = [sign * value for value in values]
-    level = median(values)
-    least = rule.least_per_hour * (level if rule.relative else 1.0)
-    by_hours = judge_growth(hours, signed, max(least, 1e-12), minima=rule.minima)
+    by_hours = judge_growth(hours, signed, _measure_least(rule, values), minima=rule.minima)
     growth = by_hours
     with_work = None
     if by_hours.verdict is not GrowthVerdict.GROWS:
@@ -131,7 +157,6 @@ def judge_quantity(
         per_hour=per_hour,
         per_request=per_work[0],
         per_token=per_work[1],
-        visible_per_hour=smallest_visible_slope(by_hours) or None,
         needed_hours=None if growth.longer is None else growth.longer * length,
         full_in_hours=room / rates[0] if rates and room is not None else None,
         full_at_earliest_hours=room / rates[1] if rates and room is not None else None,

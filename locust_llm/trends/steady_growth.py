@@ -41,6 +41,9 @@ LEFT: Final = 0.4
 """Without its largest steps the rise is at least this share of the whole rise."""
 LEAST_OF_RANGE: Final = 0.1
 LEAST_POINTS: Final = 2 * BLOCKS
+DOUBLINGS: Final = 30
+HALVINGS: Final = 3
+"""Of the search for the smallest visible slope, which is known within 10 %."""
 
 
 class GrowthVerdict(StrEnum):
@@ -162,7 +165,32 @@ def reduce_to_blocks(
     return at, level
 
 
-def smallest_visible_slope(growth: Growth) -> float | None:
-    """A larger steady slope would have been called growth, at this noise and length. It is an
-    estimate. None: the series is too short."""
-    return None if growth.slope is None else growth.slope.reach(TAIL_WHOLE)
+def find_visible_slope(
+    x: Sequence[float], y: Sequence[float], least: float, *, minima: bool = False
+) -> float | None:
+    """The smallest steady slope, from ``least`` on, that would have been called growth, had it been
+    added to these values. None: they are too few, they do not vary, or no slope would."""
+    if len(x) < LEAST_POINTS or min(y) == max(y):
+        return None
+
+    def shows(slope: float) -> bool:
+        planted = [value + slope * at for at, value in zip(x, y, strict=True)]
+        return judge_growth(x, planted, math.inf, minima=minima).verdict is GrowthVerdict.GROWS
+
+    high = least
+    for _ in range(DOUBLINGS):
+        if shows(high):
+            break
+        high *= 2
+    else:
+        return None
+    if high == least:
+        return least
+    low = high / 2
+    for _ in range(HALVINGS):
+        middle = math.sqrt(low * high)
+        if shows(middle):
+            high = middle
+        else:
+            low = middle
+    return high

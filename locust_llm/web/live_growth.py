@@ -28,7 +28,7 @@ class LiveGrowth:
         now = self._clock()
         if self._judged_at is None or now - self._judged_at >= EVERY_S:
             self._judged_at = now
-            self._rows = list(list_growth_rows(make_soak_findings(readings)))
+            self._rows = list(list_growth_rows(make_soak_findings(readings, searches=False)))
         return self._rows
 
 

@@ -4,7 +4,7 @@ import pytest
 from support.aging_server import AgingServer, Wobble, draw_stable_server, take_aging_readings
 
 from locust_llm.trends.soak_findings import SoakQuantity
-from locust_llm.trends.soak_judgement import find_worst_verdict, judge_soak
+from locust_llm.trends.soak_judgement import find_worst_verdict, judge_soak, make_soak_findings
 from locust_llm.trends.soak_readings import SoakReading
 
 HOUR_S = 3600.0
@@ -91,8 +91,21 @@ def test_a_server_that_does_not_age_is_stable() -> None:
     assert found["memory"].verdict == "stable"
     assert found["queue"].verdict == "stable"
     assert found["error_rate"].verdict == "stable"
-    assert found["memory"].visible_per_hour is not None
-    assert found["memory"].visible_per_hour < 1e7
+
+
+def test_the_smallest_visible_slope_is_called_growth_once_it_is_planted() -> None:
+    server = AgingServer(memory_wobble=USUAL._replace(warm=0.0), kv_wobble=Wobble())
+    findings = make_soak_findings(take_aging_readings(server, HOUR_S, seed=3))
+    assert findings is not None
+    visible = {one.name: one.visible_per_hour for one in findings.quantities}
+    assert visible["kv_free"] is None  # it does not vary at all
+    memory = visible["memory"]
+    assert memory is not None
+    assert 8e6 <= memory < 1e9  # from 0.2% of 4 GB on
+    leak = memory / 7200  # of 2 requests/s
+    for factor, verdict in ((1.1, True), (0.5, False)):
+        planted = judge(server._replace(leak_per_request=leak * factor))["memory"]
+        assert (planted.verdict == "grows") is verdict
 
 
 def test_a_buffer_that_is_loaded_once_is_a_change_and_no_growth() -> None:
