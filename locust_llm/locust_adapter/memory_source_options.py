@@ -5,6 +5,7 @@ commands of ``--disrupt`` do.
 """
 
 import os
+import re
 import sys
 from argparse import ArgumentParser, Namespace
 
@@ -14,6 +15,7 @@ from locust_llm.server.server_memory import ProcessReading, read_command_memory,
 from locust_llm.settings.environment_and_config_file import name_variable
 from locust_llm.settings.run_options import Settings
 from locust_llm.settings.run_refusal import refuse_run
+from locust_llm.text.numbers import truncate_quoted_text
 
 
 def find_given_memory_command() -> str | None:
@@ -36,6 +38,15 @@ def find_shown_memory_command() -> dict[str, str]:
         return {given: "***"}
 
 
+def _read_pid(text: str | None) -> int | None:
+    """Raises Refused."""
+    if text is None:
+        return None
+    if not re.fullmatch(r"[1-9][0-9]{0,9}", text):
+        refuse_run(f"--pid takes the number of a process, got {truncate_quoted_text(text)!r}")
+    return int(text)
+
+
 def read_memory_source(options: Namespace, settings: Settings) -> MemorySource:
     """Raises Refused for a command from another source, and for what cannot be read. The parsed
     command is empty afterwards."""
@@ -49,7 +60,7 @@ def read_memory_source(options: Namespace, settings: Settings) -> MemorySource:
         )
     if settings.soak and hasattr(options, "decoders"):
         refuse_run("locust-llm probe has no --soak")
-    source = MemorySource(options.pid, given)
+    source = MemorySource(_read_pid(options.pid), given)
     if source == METRICS_ALONE:
         return source
     if not settings.soak:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from .option_declaration import COUNT, Option
+from .option_declaration import Option
 
 
 class UnrecordedOptions(msgspec.Struct):
@@ -124,13 +124,12 @@ class UnrecordedOptions(msgspec.Struct):
         ),
     ] = ()
     pid: Annotated[
-        int | None,
+        str | None,
         Option(
             "load",
             "Process of the server on this machine, for --soak",
             "4711",
             "PID",
-            range=COUNT,
             otherwise="the server's metrics page",
             in_form=False,
         ),

@@ -56,6 +56,7 @@ def test_a_command_that_something_else_has_set_is_refused(monkeypatch: pytest.Mo
     ("words", "why"),
     [
         (("--pid", "7"), "need --soak"),
+        (("--soak", "--pid", "x"), "takes the number of a process, got 'x'"),
         (("--soak", "--pid", "7", FLAG, PRINTS), "exclude each other"),
         (("--soak", "--pid", "99999999"), "there is no process 99999999"),
         (("--soak", FLAG, "/no/such"), f"{FLAG} cannot be started"),
