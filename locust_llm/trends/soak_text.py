@@ -156,7 +156,9 @@ def describe_soak(result: SoakFindings) -> str:
 
 
 def describe_need_of_soak(result: SoakFindings) -> str:
-    """How long a soak must be to tell more. Empty: nobody knows, or nothing is open."""
+    """How long a soak must be to decide. Empty: nobody knows, or it is decided."""
+    if result.verdict != GrowthVerdict.OPEN:
+        return ""
     needed = [
         one.needed_hours
         for one in result.quantities

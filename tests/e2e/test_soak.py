@@ -67,7 +67,8 @@ def test_a_planted_leak_is_found_after_an_interruption(tmp_path: Path) -> None:
         out, errors = first.communicate(timeout=90)
         assert first.returncode == 130, errors
         assert f"continue it: locust-llm soak --continue {folder}" in errors
-        assert json.loads(out)["parts"] == 1
+        before = json.loads(out)
+        assert before["parts"] == 1
         second = start_soak("--continue", str(folder), "--memory-limit", "100GB")
         out, errors = second.communicate(timeout=240)
     assert second.returncode == 3, errors
@@ -79,10 +80,8 @@ def test_a_planted_leak_is_found_after_an_interruption(tmp_path: Path) -> None:
     assert result["memory_source"] == "the server's metrics page"
     assert "Memory" in (folder / "soak.html").read_text()
     run = json.loads((folder / "parts" / "2" / "run.json").read_text())
-    assert run["soak"]["verdict"] == "grows"
-    report = (folder / "parts" / "2" / "report.html").read_text()
-    assert "What grew" in report
-    assert "GROWS after" in report
+    assert run["soak"]["requests"] == result["requests"] - before["requests"]
+    assert "What grew" in (folder / "parts" / "2" / "report.html").read_text()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
