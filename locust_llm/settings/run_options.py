@@ -985,7 +985,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "load",
-            "Memory of the server, for --soak",
+            "Memory of the server",
             "16GiB",
             "SIZE",
             otherwise="with --pid: this machine's",

@@ -127,7 +127,7 @@ class UnrecordedOptions(msgspec.Struct):
         str | None,
         Option(
             "load",
-            "Process of the server on this machine, for --soak",
+            "Process of the server, for --soak",
             "4711",
             "PID",
             otherwise="the server's metrics page",
@@ -138,7 +138,7 @@ class UnrecordedOptions(msgspec.Struct):
         str | None,
         Option(
             "load",
-            "Program that prints the server's memory, for --soak (only on the command line)",
+            "Program that prints the server's memory (only on the command line)",
             "ssh gpu7 cat memory.txt",
             "COMMAND",
             in_form=False,
