@@ -153,7 +153,7 @@ def pages() -> dict[Path, str]:
         declared_options(ProbeOptions),
     )
     made["demo"] = _title("demo") + (
-        "Starts the simulator and tests it for 45 seconds. It needs no GPU and no server. It takes the\n"
+        "Starts the simulator and tests it for 45 seconds. It needs no GPU. It takes the\n"
         "[options of a run](run.md).\n"
     )
     for command in COMMANDS:
@@ -179,7 +179,7 @@ def _index(made: Iterable[str]) -> str:
         for job, commands in JOBS.items()
     ]
     return (
-        f"# Commands and options\n\n{MADE}\nA page for each command. [Which command, which page?](../../get-started/which-command.md) "
+        f"# Commands and options\n\n{MADE}\n[Which command, which page?](../../get-started/which-command.md) "
         "helps to choose.\n`locust-llm COMMAND --help` prints the same options; `run --help-all` adds rarer ones.\n\n"
         f"| job | commands |\n|---|---|\n{''.join(rows)}\n"
         "`HOST` is short for `--host`. `DIR` is a run folder, and `TWIN` a twin.toml or its folder. `--json` prints the result as JSON, and messages to standard error.\n"
@@ -429,9 +429,9 @@ def _has_value_cell(option: Option) -> bool:
 
 
 def _default(option: Option) -> str:
-    """Empty for a switch: its form shows whether it is on."""
+    """Empty for a switch that is off."""
     if option.kind is bool:
-        return ""
+        return "`on`" if option.default else ""
     default = format_option_default(option)
     return _text(default) if option.otherwise or not default else f"`{default}`"
 
