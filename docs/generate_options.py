@@ -179,8 +179,8 @@ def _index(made: Iterable[str]) -> str:
         for job, commands in JOBS.items()
     ]
     return (
-        f"# Commands and options\n\n{MADE}\n[Which command, which page?](../../get-started/which-command.md) "
-        "helps to choose.\n`locust-llm COMMAND --help` prints the same options; `run --help-all` adds rarer ones.\n\n"
+        f"# Commands and options\n\n{MADE}\nA page for each command. [Which command?](../../get-started/which-command.md) "
+        "helps to choose.\n`locust-llm COMMAND --help` prints the same, `run --help-all` more.\n\n"
         f"| job | commands |\n|---|---|\n{''.join(rows)}\n"
         "`HOST` is short for `--host`. `DIR` is a run folder, and `TWIN` a twin.toml or its folder. `--json` prints the result as JSON, and messages to standard error.\n"
     )
