@@ -3,7 +3,7 @@ readers, and all of ours. The file is read, sampled, searched and extended here.
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -451,8 +451,7 @@ class RecordFile:
             return
         if parts := self._list_parts():
             for part in parts:
-                count = max(1, stretches // len(parts))
-                yield from _pick_evenly(list(self._records_of(part)), share, count)
+                yield from _pick_evenly(part, share, max(1, stretches // len(parts)))
             return
         length = self.path.stat().st_size / stretches
         for i in range(stretches):
@@ -502,10 +501,18 @@ def has_same_last_line(path: Path, part: RecordPart) -> bool:
     return lines.endswith(b"\n") and parse_record_line(lines.splitlines()[-1]).id == part.last_id
 
 
-def _pick_evenly(records: Sequence[Record], share: float, stretches: int) -> Iterator[Record]:
-    length = len(records) / stretches
-    for i in range(stretches):
-        yield from records[int(i * length) : int((i + share) * length)]
+def _pick_evenly(path: Path, share: float, stretches: int) -> Iterator[Record]:
+    """Of a part, or of its lines. What is damaged is left out: the report counts it."""
+    if path.suffix == LINES and path.exists():
+        yield from RecordFile(path).evenly(share, stretches)
+        return
+    with suppress(OSError, ValueError):
+        part = RecordPart(path.with_suffix(WHOLE))
+        length = part.rows / stretches
+        rows: list[int] = []
+        for i in range(stretches):
+            rows += range(int(i * length), int((i + share) * length))
+        yield from part.records(rows)
 
 
 def _ends_since(path: Path, at: float) -> bool:
