@@ -224,7 +224,7 @@ def test_no_other_source_starts_a_command(tmp_path: Path, monkeypatch: pytest.Mo
         (
             ("run", "--headless", "--host", "localhost:1", "-u", "2", "--sweep",
                 "prefill-concurrency=1,2"),
-            "--sweep",
+            "a comparison of prefill limits",
         ),
         (
             ("ab", "--base", "localhost:1", "--candidate", "localhost:2", "-u", "2"),
