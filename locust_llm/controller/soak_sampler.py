@@ -1,6 +1,7 @@
 """Soak sampler: in each interval of a run with ``--soak`` it looks at the server at random moments,
 and makes a reading of that and of the requests that ended."""
 
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -80,11 +81,16 @@ class SoakSampler:
         """To the end of the run, in a greenlet."""
         while True:
             self.step()
-            self._time.sleep(self.choose_wait_s())
+            self._time.sleep(min(self.choose_wait_s(), self._left_of_interval_s()))
 
     def choose_wait_s(self, draw: Callable[[float, float], float] = random.uniform) -> float:
         """The time until the next look."""
         return max(self.every_s / LOOKS, LEAST_WAIT_S) * draw(0.5, 1.5)
+
+    def _left_of_interval_s(self) -> float:
+        """The last look of an interval is at its end, so that intervals are equally long."""
+        left_s = self._interval_began + self.every_s - self._time.monotonic()
+        return left_s if self._began is not None and left_s > 0 else math.inf
 
     def step(self) -> None:
         """Looks at the server. At the end of an interval it keeps a reading."""

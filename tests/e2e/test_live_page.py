@@ -351,7 +351,7 @@ MARKS = (
 def test_growth_ghost_tokens_and_disruptions_are_shown(watched: Callable[..., Watched]) -> None:
     """The server keeps 2 MB of each request and generates on for clients who left."""
     run = watched(
-        "--autostart", "-u", "8", "-t", "90s", "--output-tokens-mean", "30",
+        "--autostart", "-u", "8", "-t", "120s", "--output-tokens-mean", "30",
         "--synthetic-input-tokens-mean", "100", "--soak", "--soak-interval", "1",
         "--request-cancellation-rate", "20", "--request-cancellation-delay", "0.1",
         "--check-cancellations", "--disrupt", "at 2s: true",
@@ -364,7 +364,7 @@ def test_growth_ghost_tokens_and_disruptions_are_shown(watched: Callable[..., Wa
     # each cancelled answer had some 20 of 30 tokens left
     assert float(read_rows(run, "ghosts")["Ghost tokens"].split()[2].replace(",", "")) > 10
     assert re.fullmatch(r"[\d,]+ requests", read_rows(run, "ghosts")["Cancelled"])
-    until(lambda: read_rows(run, "growth")["Verdict"].startswith("grows."), 90)
+    until(lambda: read_rows(run, "growth")["Verdict"].startswith("grows."), 110)
     assert " per hour" in read_rows(run, "growth")["Memory"]
     assert run.page.locator("#growth dd.loud").first.inner_text().startswith("grows.")
     for width, scheme in ((360, "light"), (1600, "light"), (1600, "dark")):

@@ -61,7 +61,7 @@ def test_a_planted_leak_is_found_after_an_interruption(tmp_path: Path) -> None:
     folder = tmp_path / "soak"
     with leaky_server(LEAK) as port:
         load = ["--host", f"http://127.0.0.1:{port}", "-u", "2", "--output-tokens-mean=8"]
-        first = start_soak(*load, "-t", "60s", f"--report-dir={folder}")
+        first = start_soak(*load, "-t", "80s", f"--report-dir={folder}")
         wait_for_readings(folder / "parts" / "1", first)
         first.send_signal(signal.SIGINT)
         out, errors = first.communicate(timeout=90)
