@@ -153,6 +153,25 @@ def test_looks_are_at_random_moments_and_not_too_often(tmp_path: Path) -> None:
     assert often.choose_wait_s(lambda low, high: low) == 0.25
 
 
+def test_intervals_are_equally_long_whenever_the_looks_are(tmp_path: Path) -> None:
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        sampler.add(make_record())
+        if now > 30.5:
+            raise StopIteration
+
+    time = TimeSource(now=lambda: now, monotonic=lambda: now, sleep=sleep)
+    settings = Settings(soak=True, soak_interval=1.0)
+    sampler = SoakSampler(settings, tmp_path, cast(ServerLooks, StubLooks()), time)
+    sampler.add(make_record())
+    with pytest.raises(StopIteration):
+        sampler.take_readings()
+    assert [one.hours * 3600 for one in sampler.readings] == pytest.approx(range(1, 31), abs=0.001)
+
+
 def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "soak.jsonl").write_text('{"at":1.0,"hours":1.0}\n{"at":2.0,"hou')
     assert read_readings(tmp_path) == [SoakReading(at=1.0, hours=1.0)]
