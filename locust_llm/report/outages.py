@@ -143,6 +143,10 @@ SERVER_FAILURES: Final = tuple(FAILURES.keys() - {*OWN})
 NOTHING: Final[Floats] = np.empty(0)
 ENDED_BY_US: Final = (CUT, *OWN, "timeout", "first_token_timeout", "gap_timeout")
 """The load generator ended these requests: their end is no answer."""
+BROKEN_OFF: Final = ("closed", "reset", "truncated")
+"""The end of such a connection is no answer, whatever status it began with."""
+GATEWAY_TIMEOUT: Final = 504
+"""With this status a proxy reports that the server did not answer."""
 
 
 class _WatchedTime(NamedTuple):
@@ -425,28 +429,62 @@ def _find_standstills(
         # the end of the run cuts requests one after the other
         open_at = ended - SENT_SOON_S if ended >= time.last else ended
         staying = (everything["closed_at"] >= open_at) & (everything["sent_at"] < open_at)
-        flying = everything.where(staying)
-        if not flying.size or _stood_still(began, ended, run):
+        if not staying.any() or _stood_still(began, ended, run):
             continue
-        first_sent = float(flying["sent_at"].min())
-        stood_from = max(began, first_sent)
+        stood_from = max(began, _find_waiting_since(everything, began, open_at))
         if stood_from <= began + SENT_SOON_S:
             stood_from = began
+        broken = _are_broken_off(everything, began, open_at)
+        flying = everything.where(staying | (broken & (everything["closed_at"] > stood_from)))
         first = flying.where(flying["sent_at"] <= stood_from + SENT_SOON_S)
         if _is_unusual_for_several(flying, ok, began, ended):
             yield _make_outage(
                 stood_from, ended, time, run.started_at,
-                in_flight=first.size, in_flight_most=flying.size,
+                in_flight=first.size, in_flight_most=_count_most_at_once(flying),
             )  # fmt: skip
         elif ended - stood_from >= MIN_S:
             decoding = bool((first["first_chunk_at"] <= began).any())
-            lone.append(_LoneSilence(stood_from, ended, first, decoding, flying.size))
+            most = _count_most_at_once(flying)
+            lone.append(_LoneSilence(stood_from, ended, first, decoding, most))
     for silence in lone:
         if _is_unusual_for_one(silence, lone, ok, long_gaps, readings):
             yield _make_outage(
                 silence.began, silence.ended, time, run.started_at,
                 in_flight=silence.flying.size, in_flight_most=silence.in_flight_most,
             )  # fmt: skip
+
+
+def _are_broken_off(
+    everything: RequestSelection, began: float, ended: float
+) -> "np.typing.NDArray[np.bool_]":
+    """Which requests ended in a silence and had awaited a token until then: a proxy closes the
+    connections to a server that stands still, and their users send again."""
+    answered = (everything.requests["outcome"] == OK).to_numpy(np.bool_)[everything.chosen]
+    closed_at = everything["closed_at"]
+    return ~answered & (closed_at > began) & (closed_at < ended) & (everything["sent_at"] < ended)
+
+
+def _find_waiting_since(everything: RequestSelection, began: float, ended: float) -> float:
+    """From when on some request awaited a token all the time to the end of a silence. The next
+    request of a user may come ``SENT_SOON_S`` after the last one broke off."""
+    sent_at = everything["sent_at"]
+    closed_at = everything["closed_at"]
+    staying = (closed_at >= ended) & (sent_at < ended)
+    since = float(sent_at[staying].min())
+    broken = np.flatnonzero(_are_broken_off(everything, began, ended))
+    for request in broken[np.argsort(-closed_at[broken], kind="stable")]:
+        if closed_at[request] < since - SENT_SOON_S:
+            break
+        since = min(since, float(sent_at[request]))
+    return since
+
+
+def _count_most_at_once(flying: RequestSelection) -> int:
+    """The most requests in flight at one time."""
+    sent_at = np.sort(flying["sent_at"])
+    closed_at = np.sort(flying["closed_at"])
+    started = np.arange(1, flying.size + 1)
+    return int((started - np.searchsorted(closed_at, sent_at, side="right")).max(initial=0))
 
 
 def _is_unusual_for_several(
@@ -620,7 +658,10 @@ def _list_answering_times(
     last, closed = everything["last_chunk_at"], everything["closed_at"]
     streamed = ~np.isnan(last)
     ended_by_us = everything.requests["outcome"].isin(ENDED_BY_US).to_numpy(np.bool_)
-    whole = ~streamed & ~np.isnan(everything["status"]) & ~ended_by_us[everything.chosen]
+    broken_off = everything.requests["outcome"].isin(BROKEN_OFF).to_numpy(np.bool_)
+    silent = (ended_by_us | broken_off)[everything.chosen]
+    silent |= everything["status"] == GATEWAY_TIMEOUT
+    whole = ~streamed & ~np.isnan(everything["status"]) & ~silent
     sent_at = everything["sent_at"][long_gaps.request]
     # each gap ends one stretch of its answer and begins another
     requests = np.concatenate((np.flatnonzero(streamed), long_gaps.request))

@@ -2,6 +2,7 @@
 
 import msgspec
 import numpy as np
+import pytest
 from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed
 
@@ -252,6 +253,30 @@ def test_a_server_that_stands_still_for_a_while_is_named() -> None:
     console = " ".join(format_ending(summary, a_run(), "reports/x").split())
     assert console.count("no token came from") == 1
     assert "NO ANSWER: 4 requests were in flight all the while. " in console
+
+
+@pytest.mark.parametrize(("outcome", "status"), [("closed", 200), ("http_status", 504)])
+def test_connections_that_a_proxy_closes_do_not_shorten_a_standstill(
+    outcome: str, status: int
+) -> None:
+    """The four answers in flight at 20 s break off at 23 s, and the users send again at 23.01 s. A
+    fifth request has no token, and ends at 22.5 s. No token came from 19.95 to 26 s."""
+    frozen = (20.0, 26.0)
+    kept = [one for one in four_users(frozen) if not 17.0 < (one.sent_at or 0) < 20.0]
+    broken = [
+        answered(
+            *np.arange(100, (20.0 - sent_at) * 1e3, 100),
+            sent_at=sent_at,
+            outcome="closed",
+            closed_at=23.0,
+        )
+        for sent_at in (17.45, 18.15, 19.05, 19.75)
+    ]
+    fifth = failed(outcome, sent_at=19.9, status=status, closed_at=22.5)
+    again = [decoding(23.01, frozen) for _ in range(4)]
+    (one,) = found([*kept, *broken, fifth, *again])
+    assert (round(one.began_s, 3), round(one.ended_s or 0, 3)) == (19.95, 26.0)
+    assert (one.in_flight, one.in_flight_most) == (5, 5)
 
 
 def test_a_server_that_stands_still_to_the_end_is_named_too() -> None:
