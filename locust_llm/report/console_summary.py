@@ -106,8 +106,8 @@ WIDTH: Final = 120
 LEAST: Final = 40
 """The least characters of a line. A narrower terminal wraps them itself."""
 LINES: Final = 25
-FEWER: Final = 0.8
-"""Below this share of the cancellations that were asked for, the console says why."""
+CHANCE: Final = 2.0
+"""So many standard deviations below the cancellations that were asked for may be chance."""
 MAX_MISSING: Final = 4
 MAX_HEADLINE: Final = 5
 MAX_REASON: Final = 12
@@ -398,7 +398,9 @@ def _explain_fewer_cancelled(summary: Summary, run: Run) -> str:
     """Why fewer requests were cancelled than asked. Empty: about as many were."""
     asked_percent = run.settings.request_cancellation_rate or 0.0
     c = summary.conditions
-    if 100 * c.cancelled >= FEWER * asked_percent * c.requests:
+    share = asked_percent / 100
+    by_chance = CHANCE * math.sqrt(c.requests * share * (1 - share))
+    if c.cancelled >= c.requests * share - by_chance:
         return ""
     return (
         f" ({asked_percent:g}% were requested, and responses that end within "

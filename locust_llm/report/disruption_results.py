@@ -74,13 +74,6 @@ class DisruptionEffect(msgspec.Struct, frozen=True, kw_only=True):
     """The same of TTFT p95. Infinite (null in JSON): requests were cut without a token."""
     budgets: tuple[BudgetSpent, ...] = ()
 
-    @property
-    def drained(self) -> bool:
-        """Every request in flight finished, no new one was lost, and none waited."""
-        unfinished = self.in_flight.lost + self.in_flight.still_open
-        was_busy = self.in_flight.total > 0
-        return was_busy and not unfinished and not self.sent.lost and self.recovery_s == 0
-
 
 class DisruptionEffects(msgspec.Struct, frozen=True, kw_only=True):
     """What all disruptions of a run did."""

@@ -72,12 +72,11 @@ def describe_disruption(effect: DisruptionEffect) -> str:
     text = f"Disruption {effect.number}, {at} after the start: {describe_fates(effect.in_flight)}"
     if lost := effect.sent.lost:
         later = format_count(effect.sent.total, "request")
-        text += f"; {lost} of {later} sent until the recovery {'was' if lost == 1 else 'were'} lost"
+        until = "afterwards" if effect.recovery_s is None else "until the recovery"
+        text += f"; {lost} of {later} sent {until} {'was' if lost == 1 else 'were'} lost"
     text += f"; {describe_recovery(effect)}."
     if effect.status != 0:
         text += f" {capitalise_sentence(explain_failed_command(effect))}."
-    elif effect.drained:
-        text += " Nothing was lost: the server drained."
     elif not (effect.in_flight.lost or effect.sent.lost):
         text += " Nothing was lost."
     return text
