@@ -34,10 +34,13 @@ class DisruptionRunner:
         shutdown: Shutdown,
         plans: Sequence[DisruptionPlan],
         secrets: Iterable[str],
+        longest_s: float | None = None,
     ) -> None:
-        """``secrets`` are the keys of the run, which no command and no report gets."""
+        """``secrets`` are the keys of the run, which no command and no report gets. ``longest_s``:
+        of the profiling phase, None where nothing limits it."""
         self._context, self._shutdown = context, shutdown
         self._store, self._time = context.store, context.time
+        self._longest_s = longest_s
         known = list(secrets)
         self._commands = [(plan, OperatorCommand(DISRUPT, plan.command, known)) for plan in plans]
         self._greenlets: list[gevent.Greenlet] = []
@@ -58,16 +61,16 @@ class DisruptionRunner:
     def _follow(self, plan: DisruptionPlan, command: OperatorCommand, began: float) -> None:
         """Run a command at each of its times, in a greenlet. Times that pass while it still runs are
         left out."""
-        due = began + plan.first_s
-        while True:
+        free_at = began
+        for due_s in plan.list_times(self._longest_s):
+            due = began + due_s
+            if due < free_at:
+                continue
             self._time.sleep(max(0.0, due - self._time.monotonic()))
             if self._shutdown.begun:
                 return
             self._run(plan, command)
-            if plan.period_s is None:
-                return
-            while due <= self._time.monotonic():
-                due += plan.period_s
+            free_at = self._time.monotonic()
 
     def _run(self, plan: DisruptionPlan, command: OperatorCommand) -> None:
         place = len(self._store.disruptions)

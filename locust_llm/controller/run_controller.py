@@ -157,7 +157,9 @@ class Controller:
             context, self.phases, self.records, self.shutdown, self.facts, self._failed, self._shown
         )
         self.by_hand = ChangesByHand(context, self.phases, self._users, self.shutdown)
-        self._disruptions = DisruptionRunner(context, self.shutdown, disruptions, secrets)
+        self._disruptions = DisruptionRunner(
+            context, self.shutdown, disruptions, secrets, settings.longest_s
+        )
         self.phases.beside_profiling = self._disruptions.begin
         self.references: ReferenceRequests | None = None
         """None: answers are not checked."""

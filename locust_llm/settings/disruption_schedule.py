@@ -3,6 +3,8 @@
 Times count as ``-t`` does: from the start of the profiling phase, behind the warmup.
 """
 
+import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
@@ -13,6 +15,7 @@ from .run_options import Settings
 
 DISRUPT: Final = "--disrupt"
 LEAST_PERIOD_S: Final = 1.0
+ROUNDING_S: Final = 1e-6
 _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _PLAN: Final = re.compile(
     r"(?P<schedule>(?P<how>at|every)\s+(?P<number>\d{1,9}(?:\.\d{1,3})?)(?P<unit>[smh]))\s*:"
@@ -30,6 +33,19 @@ class DisruptionPlan(NamedTuple):
     period_s: float | None
     """None: it runs once."""
     command: str
+
+    def list_times(self, longest_s: float | None) -> Iterator[float]:
+        """When it is due, in seconds of the profiling phase. A command that is repeated begins only
+        while a whole period of a run of ``longest_s`` is left, so that the recovery can be seen."""
+        yield self.first_s
+        if self.period_s is None:
+            return
+        last_s = math.inf if longest_s is None else longest_s - self.period_s
+        for number in itertools.count(1):
+            due_s = self.first_s + number * self.period_s
+            if due_s > last_s + ROUNDING_S:
+                return
+            yield due_s
 
 
 def parse_disruption(text: str) -> DisruptionPlan:

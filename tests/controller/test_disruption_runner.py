@@ -48,7 +48,9 @@ class Store:
 
 
 class Site:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *texts: str) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *texts: str, longest_s: float | None = None
+    ) -> None:
         self.time, self.store = VirtualTime(), Store()
         Command.time, Command.ended = self.time, []
         monkeypatch.setattr(disruption_runner, "OperatorCommand", Command)
@@ -59,7 +61,13 @@ class Site:
             spawn=lambda run, *args: gevent.spawn(run, *args),
         )
         plans = [parse_disruption(text) for text in texts]
-        self.runner = DisruptionRunner(context, self.shutdown, plans, ())  # type: ignore[arg-type]
+        self.runner = DisruptionRunner(
+            context,
+            self.shutdown,  # type: ignore[arg-type]
+            plans,
+            (),
+            longest_s,
+        )
 
     def after(self, seconds: float) -> list[tuple[str, float, float | None, int | None]]:
         """Lets time pass, and returns what was noted: text, begin, end, status."""
@@ -94,6 +102,19 @@ def test_times_that_pass_while_a_command_runs_are_left_out(monkeypatch: pytest.M
     site.runner.begin(0.0)
     begins = [begin for _, begin, _, _ in site.after(80.0)]
     assert begins == [10.0, 40.0, 70.0]
+
+
+@pytest.mark.parametrize(
+    ("longest_s", "begins"),
+    [(None, [10, 20, 30, 40]), (40, [10, 20, 30]), (39.9, [10, 20]), (10, [10])],
+)
+def test_a_repeated_command_leaves_a_period_for_the_recovery(
+    longest_s: float | None, begins: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each 10 s: the last one begins at 30 of 40 s, and the first one in any case."""
+    site = Site(monkeypatch, "every 10s: 1", longest_s=longest_s)
+    site.runner.begin(0.0)
+    assert [begin for _, begin, _, _ in site.after(45.0)] == begins
 
 
 def test_none_begins_once_the_run_ends_and_what_runs_is_killed_at_the_end(
