@@ -179,9 +179,7 @@ class PairedComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     def describe_unknown(self) -> str:
         """``17 of 19 metrics have no result``. Empty: all have one."""
-        unknown = len(self.figures) - self.known
-        verb = "has" if unknown == 1 else "have"
-        return f"{unknown} of {len(self.figures)} metrics {verb} no result" if unknown else ""
+        return describe_unknown_metrics(self.figures)
 
     @property
     def different(self) -> int:
@@ -505,6 +503,7 @@ def compare_arms(
         few
         or ("" if stands else blame)
         or ("" if deltas else "no metric is known at both base and candidate in enough pairs")
+        or ("" if seen is not None and seen <= CHANCE else _describe_mostly_unknown(figures))
     )
     decided = DIFFERENT if seen is not None and seen <= CHANCE else SAME
     warnings = (
@@ -530,6 +529,20 @@ def compare_arms(
         planned=run.settings.pairs,
         figures=tuple(figures),
     ), pairs
+
+
+def describe_unknown_metrics(figures: Sequence[PairedFigure]) -> str:
+    """``17 of 19 metrics have no result``. Empty: all have one."""
+    unknown = sum(not figure.pairs for figure in figures)
+    verb = "has" if unknown == 1 else "have"
+    return f"{unknown} of {len(figures)} metrics {verb} no result" if unknown else ""
+
+
+def _describe_mostly_unknown(figures: Sequence[PairedFigure]) -> str:
+    """The metrics without a result, where they are the most: then the others do not show that the
+    arms are equal. Empty: they are not."""
+    known = sum(bool(figure.pairs) for figure in figures)
+    return describe_unknown_metrics(figures) if 2 * known < len(figures) else ""
 
 
 def _isolation(figures: Sequence[PairedFigure], *, decided: bool) -> str:
@@ -878,7 +891,7 @@ def _describe_pairs_left_out(values: Floats) -> str:
 
 def _count_empty_blocks(values: Floats) -> str:
     empty = int((~has_both_blocks(values)).sum())
-    return f"in {format_count(empty, 'pair')} a block has no request with a value"
+    return f"in {format_count(empty, 'pair')} a block has no counted request with a value"
 
 
 def _select_reach(

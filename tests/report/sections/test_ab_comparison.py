@@ -214,7 +214,7 @@ def test_a_figure_is_of_the_pairs_that_have_it_in_both_blocks() -> None:
     assert figure.base == pytest.approx(math.exp(np.log(BASES).mean()))
     assert (figure.percent, figure.word) == (pytest.approx(100.0), "worse")
     assert len(figure.pairs) == 10
-    why = "from 10 of 12 pairs: in 2 pairs a block has no request with a value"
+    why = "from 10 of 12 pairs: in 2 pairs a block has no counted request with a value"
     assert figure.left_out.startswith(why)
     assert summary.paired is not None
     assert summary.paired.verdict == DIFFERENT
@@ -233,8 +233,10 @@ def test_figures_that_too_few_pairs_have_are_a_line_and_no_rows() -> None:
     ]
     assert all("TTFT" not in row[0] for table in rows for row in table)
     assert "TTFT p50 (ms)" in blocks_text(summary)
-    why = "in 1 pair a block has no request with a value, and 10 pairs need one in both"
+    why = "in 1 pair a block has no counted request with a value, and 10 pairs need one in both"
     assert why in blocks_text(summary)
+    assert summary.paired.verdict == "INCONCLUSIVE", "two rates alone do not show equal arms"
+    assert summary.paired.reason == "17 of 19 metrics have no result"
     assert why in " ".join(format_ending(summary, run, "reports/x", 400).split())
 
 
@@ -525,7 +527,7 @@ def test_a_percentile_that_lands_on_a_failure_is_compared_in_no_way() -> None:
     summary = summarised(run, gone)
     assert the(summary, "TTFT p50 (ms)").note == "it falls on a failed request in 1 of 20 blocks"
     assert the(summary, "TTFT avg (ms)").note == (
-        "in 1 pair a block has no request with a value, and 10 pairs need one in both: use longer "
+        "in 1 pair a block has no counted request with a value, and 10 pairs need one in both: use longer "
         "blocks (--block-duration) for more requests per block"
     )
     assert the(summary, "Failures (%)").pairs[0] == (0.0, 100.0)
