@@ -30,9 +30,14 @@ from locust_llm.records.outcomes import CUT, OK
 from locust_llm.records.run_facts import DecidedRule, Run
 from locust_llm.report.compare.condition_differences import load_matching_base
 from locust_llm.report.compare.metric_differences import measure_worsening
-from locust_llm.report.measurement_window import RateWindow, find_settled_window
+from locust_llm.report.measurement_window import (
+    RateWindow,
+    describe_used_up_load,
+    find_settled_window,
+)
 from locust_llm.report.open_loop_delivery import CLIENT
 from locust_llm.report.outages import (
+    SERVER_FAILURES,
     Outage,
     describe_lost_requests,
     describe_outages,
@@ -122,6 +127,8 @@ MAX_LONGER: Final = 100.0
 """So many times as long a run is the most that is advised."""
 LEAST_LONGER: Final = 1.25
 """And the least: an interval of a little more time may as well be wider by chance."""
+MIN_BURST: Final = 3
+"""Fewer failures in a row are no burst: they may follow each other by chance."""
 LIKELY: Final = 0.65
 """Of the way from the figure to the end of its interval: a limit further out is on that side of the
 true figure in nine of ten cases."""
@@ -631,7 +638,7 @@ def _explain_open_rule(
         more = "a longer grace period (-s) may decide it"
         if seen.run.cut_at is not None:
             more = "a run without a second Ctrl-C may decide it"
-    if hopeless := _explain_useless_time(rule, seen):
+    if hopeless := _explain_useless_time(rule, found, seen, burst):
         more, longer = hopeless, None
     if rule.percentile is not None and found.ends is not None and None in found.ends:
         return f"{explain_missing_end(found)}; {more}", longer
@@ -646,13 +653,41 @@ def _explain_open_rule(
     return "; ".join(filter(None, (why, beyond, note, _cut(found)))), longer
 
 
-def _explain_useless_time(rule: Rule, seen: Evaluation) -> str:
-    """Why a longer run cannot decide a rule. Empty: it may."""
+def _explain_useless_time(rule: Rule, found: ObservedValue, seen: Evaluation, burst: str) -> str:
+    """Why a longer run cannot decide a rule. Empty: it may, or ``burst`` has another reason."""
     if seen.silent_from:  # more time of a server that answers nothing adds no figure of it
         return "nothing answered at the end of the run"
     if is_gathered(rule, seen.run.notes):
         return f"{describe_gathering(seen.run.notes)}, so a longer run does not help"
-    return ""
+    if burst or rule.base or found.never_sent or found.undecided:
+        return ""
+    if failures := _describe_failure_burst(rule, found, seen):
+        return failures
+    load = describe_used_up_load(seen.run)
+    return f"{load} may decide it" if load else ""
+
+
+def _describe_failure_burst(rule: Rule, found: ObservedValue, seen: Evaluation) -> str:
+    """``all 38 failures are one burst``, where they alone break the rule: each second without more
+    of them moves the figure towards the limit. No answer ended between the first and the last of
+    them. Empty: they are not, or do not."""
+    if found.value is None or rule.holds(found.value):
+        return ""
+    part = select_requests(rule, seen.main)
+    failed = part.outcome(*SERVER_FAILURES)
+    if failed.size < MIN_BURST:
+        return ""
+    ok_ended = part.outcome(OK)["closed_at"]
+    failed_at = failed["closed_at"]
+    if ((ok_ended > failed_at.min()) & (ok_ended < failed_at.max())).any():
+        return ""
+    others = seen._replace(
+        main=_without(failed, seen.main), ended=_without(failed, seen.ended), settled=None
+    )
+    rest = compute_rule_value(rule, others).value
+    if rest is None or not rule.holds(rest):
+        return ""
+    return f"all {failed.size:,} failures are one burst"
 
 
 def _foretell(rule: Rule, found: ObservedValue) -> str:

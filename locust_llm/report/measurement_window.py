@@ -41,6 +41,8 @@ STRETCHES: Final = 10
 
 ANSWERED: Final = 90
 """The percentile of the time for an answer, after which an evenly sent load is answered evenly."""
+TIME_UP_S: Final = 1.0
+"""A run that ended so shortly before its time was up may have ended by it."""
 MIN_SETTLED: Final = 0.25
 """The share of the loaded time. If less is left without its start, the start is not left out."""
 
@@ -102,6 +104,28 @@ def find_loaded_span(main: RequestSelection, run: Run) -> Span | None:
     if run.settings.request_count:  # the stop comes when the last answer is back
         end = float(np.nanmax(np.fmax(main["asked_at"], main["sent_at"])))
     return (run.profiling_at, end) if end > run.profiling_at else None
+
+
+def describe_used_up_load(run: Run) -> str:
+    """What a run needs more of that ended because all of it was sent, and not as its time was up:
+    ``a longer trace (all of it was sent)``. Empty: more time gives it more requests."""
+    settings = run.settings
+    in_parts = run.stage is not None or run.stages or run.limit_blocks or settings.compares
+    if run.imported or in_parts or run.stopping_at is None:
+        return ""
+    ended_by_others = run.stopped_early or run.broken_rules or run.decided_rules
+    most_s = settings.longest_s
+    took_s = run.stopping_at - run.profiling_at
+    if ended_by_others or (most_s is not None and took_s > most_s - TIME_UP_S):
+        return ""
+    if settings.fixed_schedule:
+        return "a longer trace (all of it was sent)"
+    if settings.request_count:
+        return "more requests (--request-count)"
+    if settings.num_sessions:
+        return "more sessions (--num-sessions)"
+    sent_once = settings.input_file and most_s is None
+    return "more requests" if sent_once else ""
 
 
 def select_ended_in(part: RequestSelection, span: Span) -> RequestSelection:

@@ -923,6 +923,27 @@ def test_a_limit_near_the_end_of_its_interval_has_a_likely_side(limit_ms: int, w
     assert reason.startswith(f"its 95% interval crosses the limit{word}, ")
 
 
+@pytest.mark.parametrize(
+    ("settings", "advice"),
+    [
+        ({"fixed_schedule": True}, "a longer trace (all of it was sent) may decide it"),
+        ({"request_count": 400}, "more requests (--request-count) may decide it"),
+        ({"num_sessions": 400}, "more sessions (--num-sessions) may decide it"),
+        ({}, "more requests may decide it"),
+        ({"fixed_schedule": True, "run_time_s": 200.0}, "a longer trace (all of it was sent)"),
+        ({"fixed_schedule": True, "run_time_s": 100.0}, "more may decide it"),
+    ],
+)
+def test_a_run_whose_load_was_used_up_needs_more_of_it_and_no_time(
+    settings: dict[str, object], advice: str
+) -> None:
+    """The run of 100 s has a median of 200.5 ms, 181 to 220."""
+    result = judged("ttft p50 < 195ms", steps(400), input_file="rows.jsonl", **settings)
+    assert result.status == "INCONCLUSIVE"
+    assert advice in result.reason
+    assert (result.longer_s is None) == (settings.get("run_time_s") != 100.0)
+
+
 def median_of(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> ObservedValue:
     """As of independent requests."""
     values = np.sort(values)

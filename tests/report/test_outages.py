@@ -58,14 +58,19 @@ def test_a_server_that_dies_answers_nothing_from_then_on() -> None:
 
 
 def test_no_longer_run_is_advised_where_nothing_answers_at_its_end() -> None:
-    """Ten of 20 failed, limit 30%: a rule that a look at a run leaves open. The same failures at
-    the begin let a longer run tell."""
+    """Ten of 20 failed, limit 30%: a rule that a look at a run leaves open. Nor does time decide it
+    after one burst at the begin; the same failures in two bursts let a longer run tell."""
     run = a_run(slo=("error_rate < 30%",), until_decided_s=600.0)
     dead = summarise_run(collect_columns([*each_second(10, 20), *refused(20, 30)]), run)
     assert (dead.slos[0].status, dead.slos[0].longer_s) == (INCONCLUSIVE, None)
     assert dead.slos[0].reason.endswith(", nothing answered at the end of the run")
     assert "longer" not in make_headline(dead, run)
-    late = summarise_run(collect_columns([*refused(10, 20), *each_second(20, 30)]), run)
+    once = summarise_run(collect_columns([*refused(10, 20), *each_second(20, 30)]), run)
+    assert (once.slos[0].status, once.slos[0].longer_s) == (INCONCLUSIVE, None)
+    assert "all 10 failures are one burst" in once.slos[0].reason
+    assert "longer" not in make_headline(once, run)
+    twice = [*refused(10, 15), *each_second(15, 20), *refused(20, 25), *each_second(25, 30)]
+    late = summarise_run(collect_columns(twice), run)
     assert late.slos[0].status == INCONCLUSIVE
     assert late.slos[0].reason.endswith(" more may decide it")
     assert "longer" in make_headline(late, run)
