@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from locust_llm.records.outcomes import CANCELLED, CUT, FAILURES, OK
 from locust_llm.records.phase_plan import PROFILING
@@ -50,8 +51,10 @@ ROOM: Final = 1.5
 ONSET_S: Final = 60.0
 """A server may fail so long after the end of the command, such as at the end of its grace period. What
 begins later has another reason."""
-ONE_MOMENT: Final = round((WINDOW_S + 1.0) / STEP_S)
-"""So many windows in a row have requests of one second in common."""
+MOMENT_S: Final = 1.0
+"""Slow requests that were sent within this time, with none near them, are a single moment: chance."""
+APART: Final = 5
+"""So many requests in the former range divide the slow ones into groups."""
 PERCENTILE: Final = 95.0
 EARLY_OUTCOMES: Final = ("truncated", "empty")
 """The outcomes of answers that ended in order, without a finish_reason or without any text."""
@@ -267,6 +270,9 @@ def _find_recovery(
     unanswered = known.cut & np.isnan(known.first_at)
     ttft_s = np.where(unanswered, math.inf, known.ttft_s)
     failed = known.failed | known.truncated
+    command_ended = _find_command_end(disruption, until)
+    slowest_s = ROOM * former.ttft_p95
+    ttft_s = _without_single_moments(known.sent_at, failed, ttft_s, slowest_s, command_ended)
     windows = _measure_windows(known.sent_at, failed, ttft_s, (began, until))
     if math.isnan(former.failures):
         return _Recovery(None, f"no {WINDOW_S:g} s of load were before it", windows, silent_s)
@@ -277,7 +283,7 @@ def _find_recovery(
         failing |= (windows.begins >= start) & (windows.begins < end)
     slow = former.find_slow(windows)
     in_range = ~failing & ~slow & ~np.isnan(windows.failures)
-    last_out = _find_last_out(windows, failing, slow, _find_command_end(disruption, until))
+    last_out = _find_last_out(windows, failing, slow, command_ended)
     back = np.flatnonzero(in_range & (np.arange(len(slow)) > last_out))
     if not len(back):
         return _Recovery(None, f"not within {until - began:.0f} s", windows, silent_s)
@@ -287,6 +293,31 @@ def _find_recovery(
     shown = _Windows(*(column[:first] for column in windows))
     back_at = float(known.sent_at[known.sent_at >= windows.begins[first]].min())
     return _Recovery(back_at - began, "", shown, silent_s)
+
+
+def _without_single_moments(
+    sent_at: Floats, failed: Bools, ttft_s: Floats, slowest_s: float, command_ended: float
+) -> Floats:
+    """The TTFT without the single moments of slow first tokens that came after the disruption: its
+    own slow requests follow its command or failures, last longer than MOMENT_S, or come again."""
+    order = np.argsort(sent_at, kind="stable")
+    order = order[failed[order] | ~np.isnan(ttft_s[order])]
+    out = np.flatnonzero(failed[order] | (ttft_s[order] > slowest_s))
+    after_command = int(np.searchsorted(sent_at[order], command_ended))
+    moments = list[NDArray[np.intp]]()
+    for group in np.split(out, np.flatnonzero(np.diff(out) > APART) + 1):
+        if not len(group) or group[0] - after_command < APART:
+            continue
+        chosen = order[group]
+        if failed[chosen].any() or np.ptp(sent_at[chosen]) > MOMENT_S:
+            continue
+        moments.append(chosen)
+    begins = np.array([sent_at[moment[0]] for moment in moments])
+    kept = ttft_s.copy()
+    for moment, begin in zip(moments, begins, strict=True):
+        if np.count_nonzero(np.abs(begins - begin) < WINDOW_S) == 1:
+            kept[moment] = np.nan
+    return kept
 
 
 def _find_last_out(windows: _Windows, failing: Bools, slow: Bools, command_ended: float) -> int:
@@ -301,11 +332,8 @@ def _find_last_out(windows: _Windows, failing: Bools, slow: Bools, command_ended
         if not len(stretch):
             continue
         first = int(stretch[0])
-        end = int(stretch[-1])
-        follows = begins[first] <= command_ended + STEP_S or first <= last + 1
-        is_long = end - first > ONE_MOMENT and begins[first] <= latest
-        if follows or is_long:
-            last = max(last, end)
+        if first <= last + 1 or begins[first] <= latest:
+            last = max(last, int(stretch[-1]))
     return last
 
 

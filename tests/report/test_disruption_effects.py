@@ -232,7 +232,8 @@ def test_what_begins_a_minute_later_has_another_reason() -> None:
     [
         (32, 1, 1.85),  # a second of slow requests 10 s later
         (32, 3, 14.85),  # three seconds
-        (26, 1, 6.85),  # 4 s later: it is one stretch of windows
+        (26, 1, 1.85),  # 4 s later, in windows with slow requests of the disruption
+        (26, 2, 7.85),  # two seconds
         (90, 3, 1.85),  # more than a minute later
     ],
 )
@@ -246,6 +247,16 @@ def test_a_later_moment_of_slow_first_tokens_is_no_disruption(
         *steadily(again_s, later, 500), *steadily(later, 120),
     ]  # fmt: skip
     assert only(records, disrupted(20.0, stop_s=120)).recovery_s == pytest.approx(recovery_s)
+
+
+def test_moments_of_slow_first_tokens_that_come_again_belong_to_the_disruption() -> None:
+    """Slow from 20 to 22 s, at 25 s and at 28 s, for 0.5 s each."""
+    records = [
+        *steadily(0, 20), *steadily(20, 22, 500), *steadily(22, 25), *steadily(25, 25.5, 500),
+        *steadily(25.5, 28), *steadily(28, 28.5, 500), *steadily(28.5, 60),
+    ]  # fmt: skip
+    effect = only(records, disrupted(20.0))
+    assert effect.recovery_s == pytest.approx(8.35)
 
 
 def test_failures_at_the_former_rate_are_no_disruption() -> None:
