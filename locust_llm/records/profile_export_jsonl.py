@@ -321,7 +321,7 @@ class UnreadLines:
 
 
 class RecordFile:
-    """The records of a profile_export.jsonl, one by one; of a run that was told to write none, also
+    """The records of a profile_export.jsonl, one by one; of a run with --no-jsonl, also
     the records in its parts. A line without a record is skipped and counted in ``unread``: it was
     half-written when the process was killed, is damaged, or has another version."""
 
