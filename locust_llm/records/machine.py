@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from locust_llm.text.format import format_count
+
 PROC: Final = Path("/proc")
 SYS: Final = Path("/sys")
 
@@ -43,6 +45,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     cpu: str = ""
     cores: int | None = None
     """The cores that this process may use."""
+    machine_cores: int | None = None
+    """All cores of the machine. null: unknown."""
     governor: str = ""
     """The frequency governor (scaling_governor). Most virtual machines have none."""
     mhz: float | None = None
@@ -67,6 +71,7 @@ def detect_machine(proc: Path = PROC, sys: Path = SYS) -> Machine:
     return Machine(
         cpu=first.get("model name", "") or platform.machine(),
         cores=usable_cores(),
+        machine_cores=os.cpu_count(),
         governor=_read(sys / "devices/system/cpu/cpu0/cpufreq/scaling_governor").strip(),
         mhz=max((core_mhz for core_mhz in mhz if core_mhz is not None), default=None),
         virtual=None if flags is None else "hypervisor" in flags.split(),
@@ -80,7 +85,7 @@ def format_machine(machine: Machine) -> str:
     kind = {True: "virtual", False: "not virtual", None: ""}[machine.virtual]
     parts = (
         machine.cpu,
-        f"{machine.cores} cores" if machine.cores else "",
+        format_count(machine.cores, "core") if machine.cores else "",
         f"{machine.mhz:.0f} MHz" if machine.mhz else "",
         f"governor {machine.governor}" if machine.governor else "",
         kind,

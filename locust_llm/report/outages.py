@@ -80,8 +80,15 @@ def _list_longest(outages: Sequence[Outage]) -> str:
         sorted(outages, key=lambda outage: -outage.seconds)[:3], key=lambda outage: outage.began_s
     )
     rest = len(outages) - len(longest)
-    more = f" and {format_count(rest, 'more time')}" if rest else ""
-    return f"{', '.join(map(str, longest))}{more}"
+    *times, last = map(str, longest)
+    if rest:
+        return f"{', '.join((*times, last))} and {format_count(rest, 'more time')}"
+    return f"{', '.join(times)} and {last}" if times else last
+
+
+def refer_to_outages(outages: Sequence[Outage]) -> str:
+    """``that time``, or ``these times``, behind ``describe_outages``."""
+    return "that time" if len(outages) == 1 else "these times"
 
 
 def describe_requests_without_answer(outages: Sequence[Outage]) -> str:
@@ -330,7 +337,8 @@ def select_lost(main: RequestSelection, began: float, ended: float = math.inf) -
     all texts: a stream that broke as the server died is one of them."""
     failed = main.requests["outcome"].isin(SERVER_FAILURES).to_numpy(np.bool_)[main.chosen]
     since = np.where(np.isnan(main["sent_at"]), main["asked_at"], main["sent_at"])
-    inside = (since < ended) & (main["closed_at"] > began)
+    # a request that was refused at once may begin and end with the last moment of an outage
+    inside = (main["closed_at"] > began) & ((since < ended) | (main["closed_at"] <= ended))
     return main.where((failed | _unanswered(main)) & inside)
 
 

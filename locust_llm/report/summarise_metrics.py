@@ -626,6 +626,7 @@ def _evidence_of(
     certificate = None if health is None else health.certificate
     ttft, gap = (None, None) if certificate is None else (certificate.ttft, certificate.gap)
     missing = "its process left none" if certificate is None else certificate.missing
+    machine = None if health is None else health.machine
     chunks = float(ok["chunks"].sum())
     late_s = part["send_delay_s"]
     return ProcessEvidence(
@@ -643,7 +644,8 @@ def _evidence_of(
         other_programs={} if health is None else health.other_programs,
         server_cores=None if health is None else health.server_cores,
         machine_busy=None if health is None else health.machine_busy,
-        cores=None if health is None or health.machine is None else health.machine.cores,
+        cores=None if machine is None else machine.cores,
+        machine_cores=None if machine is None else machine.machine_cores,
         ttft_off_ms=None if ttft is None else ttft.p99_ms,
         gap_off_ms=None if gap is None else gap.p99_ms,
         uncertified=missing,

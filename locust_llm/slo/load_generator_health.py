@@ -14,6 +14,8 @@ from typing import Final
 
 import msgspec
 
+from locust_llm.text.format import format_count
+
 from .metric_definitions import MEASURES, RATE
 
 OK: Final = "OK"
@@ -173,6 +175,8 @@ class ProcessEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """The longest time for which its event loop stood still, of at least a second."""
     cores: int | None = None
     """The cores of its machine that it may use."""
+    machine_cores: int | None = None
+    """All cores of its machine."""
     beside: int = 1
     """The processes of the load generator on its machine, this one included."""
     other_programs: dict[str, float] = {}
@@ -369,13 +373,15 @@ def describe_other_programs(evidence: Sequence[ProcessEvidence]) -> str:
         server = e.server_cores or 0.0
         if server < SERVER_SHOWN:
             server = 0.0
-        if not e.cores or others + server <= OTHERS * e.cores:
+        cores = _find_machine_cores(e)
+        if not cores or others + server <= OTHERS * cores:
             continue
         named = ", ".join(f"{name} {cores:.1f}" for name, cores in e.other_programs.items())
         if not server:
-            return f"other programs used {others:.1f} of {e.cores} cores: {named}"
+            return f"other programs used {others:.1f} of {_count_cores(e)}: {named}"
         beside = f", other programs {others:.1f}: {named}" if others else ""
-        return f"the server under test used {server:.1f} of {e.cores} cores of this machine{beside}"
+        used = f"the server under test used {server:.1f} of {_count_cores(e)}"
+        return f"{used} of this machine{beside}"
     waits = max((e.cpu_wait_share or 0.0 for e in evidence), default=0.0)
     if waits > OTHERS:
         return f"no core was free for {waits:.0%} of the time"
@@ -398,14 +404,29 @@ def describe_saturation(evidence: Sequence[ProcessEvidence]) -> str:
             f"the cores of the load generator's machine were busy for {e.machine_busy:.0%} of the "
             "time"
         )
-        if not e.cores:
+        cores = _find_machine_cores(e)
+        if not cores:
             return text
-        text += f": of {e.cores} cores {', '.join(users)}" * bool(users)
+        text += f": of {_count_cores(e)} {', '.join(users)}" * bool(users)
         own = (e.cpu_share or 0.0) * e.beside
-        if e.machine_busy * e.cores - own - server - others > OTHERS * e.cores:
+        if e.machine_busy * cores - own - server - others > OTHERS * cores:
             text += "; programs that ended before the run did are not counted"
         return text
     return ""
+
+
+def _find_machine_cores(evidence: ProcessEvidence) -> int | None:
+    """The cores that other programs and the server use, too. An older version knows only those
+    that the process may use."""
+    return evidence.machine_cores or evidence.cores
+
+
+def _count_cores(evidence: ProcessEvidence) -> str:
+    """``2 cores``; ``2 cores (1 for the load generator)``, as taskset or a cpuset allows it."""
+    text = format_count(_find_machine_cores(evidence), "core")
+    if evidence.machine_cores is None or evidence.cores in (None, evidence.machine_cores):
+        return text
+    return f"{text} ({evidence.cores} for the load generator)"
 
 
 def advise(evidence: Sequence[ProcessEvidence], signals: Iterable[str]) -> str:

@@ -110,6 +110,19 @@ def test_a_server_that_comes_back_or_a_look_at_a_run_that_goes_on_breaks_nothing
     assert summarise_run(collect_columns(dead), looked).slos[0].status == INCONCLUSIVE
 
 
+def test_the_last_refusal_of_an_outage_is_counted_though_it_takes_no_time() -> None:
+    """A refused connection may begin and end within one tick of the clock, at the end of the run."""
+    last = failed("refused", sent_at=None, asked_at=29.0, due_at=29.0, closed_at=29.0)
+    records = [*each_second(10, 20), *refused(20, 29), last]
+    (one,) = found(records)
+    assert one.unanswered == 10
+    summary = summarise_run(collect_columns(records), a_run())
+    assert (format_outage_line(summary) or "").startswith(
+        "NO ANSWER: nothing answered from 19.1 s on: 10 requests failed."
+    )
+    assert make_headline(summary, a_run()).endswith("; 10 of 20 requests failed")
+
+
 def test_failures_before_the_silence_do_not_save_a_server_that_stays_dead() -> None:
     """Three of 30 failed by then, 10 %, and nine of 39 at the end alone are 23 %: beyond 5 %."""
     some = [*refused(10, 13), *each_second(13, 40), *refused(40, 49)]
@@ -436,7 +449,9 @@ def test_two_standstills_within_one_answer_are_two() -> None:
     two = found([*one_user(), frozen_twice(40.0 + 10)])
     spans = [(round(one.began_s, 1), round(one.ended_s or 0, 1)) for one in two]
     assert spans == [(51.0, 57.0), (57.9, 61.9)]
-    assert describe_outages(two) == "no token came from 51.0 to 57.0 s, from 57.9 to 61.9 s"
+    assert describe_outages(two) == "no token came from 51.0 to 57.0 s and from 57.9 to 61.9 s"
+    summary = summarise_run(collect_columns([*one_user(), frozen_twice(40.0 + 10)]), a_run())
+    assert make_headline(summary, a_run()).endswith(" and from 57.9 to 61.9 s, and rates include these times")
 
 
 def test_two_standstills_within_the_answers_of_several_users_are_two() -> None:

@@ -162,6 +162,11 @@ def test_the_server_under_test_on_the_same_machine_is_no_other_program() -> None
     assert waits.advice == LOCAL_SERVER_ADVICE
     starved = judged(figure(8.0), cores=2, server_cores=0.04, other_programs={"cc1": 1.5})
     assert starved.reasons[0] == "other programs used 1.5 of 2 cores: cc1 1.5"
+    pinned = judged(figure(8.0), cores=1, machine_cores=2, other_programs={"cc1": 1.5})
+    used = "other programs used 1.5 of 2 cores (1 for the load generator): cc1 1.5"
+    assert pinned.reasons[0] == used
+    single = judged(figure(8.0), cores=1, server_cores=0.9)
+    assert single.reasons[0] == "the server under test used 0.9 of 1 core of this machine"
     both = judged(figure(8.0), cores=2, server_cores=0.4, other_programs={"cc1": 1.5})
     assert both.reasons[0] == (
         "the server under test used 0.4 of 2 cores of this machine, other programs 1.5: cc1 1.5"
@@ -179,16 +184,21 @@ def test_the_server_under_test_on_the_same_machine_is_no_other_program() -> None
         ({"server_cores": 1.6}, ": of 2 cores the server under test used 1.6"),
         ({"other_programs": {"cc1": 1.5}}, ": of 2 cores other programs at least 1.5 (cc1 1.5)"),
         ({"cpu_share": 1.0, "beside": 2}, ""),
+        # the others' cores are of the whole machine
+        ({"cores": 1, "machine_cores": 2, "cpu_share": 0.5, "other_programs": {"cc1": 1.5}},
+            ": of 2 cores (1 for the load generator) other programs at least 1.5 (cc1 1.5)"),
+        ({"cores": 1, "machine_cores": 1, "other_programs": {"cc1": 0.9}},
+            ": of 1 core other programs at least 0.9 (cc1 0.9)"),
     ],
 )  # fmt: skip
 def test_a_machine_without_a_free_core_is_named_with_its_total(
     known: dict[str, Any], text: str
 ) -> None:
     begin = "the cores of the load generator's machine were busy for 100% of the time"
-    busy = process(cores=2, machine_busy=1.0, **known)
-    assert describe_other_programs([busy]) == f"{begin}{text}"
-    assert describe_saturation([process(cores=2, machine_busy=0.89, **known)]) == ""
-    assert judged(figure(1.0), cores=2, machine_busy=1.0, **known) == ClientVerdict(OK)
+    known = {"cores": 2, **known}
+    assert describe_other_programs([process(machine_busy=1.0, **known)]) == f"{begin}{text}"
+    assert describe_saturation([process(machine_busy=0.89, **known)]) == ""
+    assert judged(figure(1.0), machine_busy=1.0, **known) == ClientVerdict(OK)
 
 
 @pytest.mark.parametrize(

@@ -1041,7 +1041,7 @@ def what_was_offered_and_delivered_is_one(report: Report) -> Iterator[str]:
 @check
 def notes_about_tokens_go_with_the_records(report: Report) -> Iterator[str]:
     counted = sum(record.tokens_from == "usage" for record in report.made.answered)
-    every = "counted by the server (usage) for every request" in report.markdown
+    every = "counted by the server (usage) for every answered request" in report.markdown
     if report.made.answered and every != (counted == len(report.made.answered)):
         yield (
             f"tokens of every request counted: {every}, by the records {counted} of "

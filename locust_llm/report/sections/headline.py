@@ -13,7 +13,7 @@ from locust_llm.report.open_loop_delivery import (
     describe_undelivered,
     has_rates_to_the_stop,
 )
-from locust_llm.report.outages import describe_outages
+from locust_llm.report.outages import describe_outages, refer_to_outages
 from locust_llm.report.sections.ab_comparison import DIFFERENT, INCONCLUSIVE, PairedComparison
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.run_summary import Summary
@@ -182,7 +182,8 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
         why = _describe_inexactness(summary)
         yield f"{why[0].lower()}{why[1:]}"
     if summary.outages:
-        yield f"{describe_outages(summary.outages)}, and rates include that time"
+        silent = describe_outages(summary.outages)
+        yield f"{silent}, and rates include {refer_to_outages(summary.outages)}"
     if conditions.failed:
         yield f"{conditions.failed:,} of {conditions.succeeded + conditions.failed:,} requests failed"
 

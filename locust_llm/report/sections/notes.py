@@ -628,10 +628,10 @@ def _too_few(summary: Summary, run: Run) -> Iterator[str]:
 
 def _tokens(counts: RunCounts, succeeded: int) -> Iterator[str]:
     if succeeded and counts.tokens_from_usage == succeeded:
-        yield "Tokens: counted by the server (usage) for every request."
+        yield "Tokens: counted by the server (usage) for every answered request."
     elif succeeded:
         if counts.tokens_from_usage:
-            some = f"the tokens (usage) of {counts.tokens_from_usage} of {succeeded} requests"
+            some = f"the tokens (usage) of {counts.tokens_from_usage} of {succeeded} answered requests"
         else:
             some = "no tokens (usage)"
         estimated = ""
