@@ -1,5 +1,5 @@
-"""Compression: bodies that arrive compressed. No request asks for it, but a proxy may compress its
-error page."""
+"""Compression: bodies that arrive compressed. No request asks for it, unless a header of the run
+does, but a proxy may compress its error page."""
 
 import zlib
 from collections.abc import Callable
@@ -22,6 +22,8 @@ with suppress(ImportError):
 NAMES: Final = frozenset({"gzip", "x-gzip", "deflate", "br", "compress", "x-compress", "zstd"})
 """Codings that change the bytes. Other values, such as ``none``, are written to keep proxies from
 compressing."""
+UNCOMPRESSED: Final = "leave out a header Accept-Encoding, or switch compression off"
+"""What to do about a compressed response: its chunks have no times of their own."""
 MOST: Final = 3
 """A body may have so many codings, one over the other."""
 WINDOW_LOG: Final = 23

@@ -29,7 +29,7 @@ from locust_llm.records.server_times import (
 )
 from locust_llm.settings.run_options import MAX_RESPONSE_BYTES
 
-from .compression import decompress_body, parse_codings
+from .compression import UNCOMPRESSED, decompress_body, parse_codings
 from .http_response_parser import HTTPParseError, HTTPResponseParser
 from .sse import Event, EventDecoder, EventTooLong, Piece, SameFormChunks, is_event_stream
 
@@ -332,9 +332,7 @@ class Response:
 
     @property
     def _compressed(self) -> str:
-        return (
-            f"Content-Encoding {', '.join(self._codings)}, although the request did not ask for any"
-        )
+        return f"Content-Encoding {', '.join(self._codings)}: {UNCOMPRESSED}"
 
     def _take_unterminated(self) -> None:
         """Drop what no blank line ended, unless it is an error, or whole JSON."""

@@ -19,6 +19,7 @@ from locust_llm.records.server_metrics_history import EngineHistory
 from locust_llm.records.server_metrics_parser import EngineSample
 from locust_llm.report.array_types import Floats
 from locust_llm.report.load_records import RequestColumns
+from locust_llm.report.measurement_window import describe_used_up_load
 from locust_llm.slo.binomial_intervals import TAIL
 from locust_llm.slo.student_t import find_student_t
 
@@ -48,6 +49,8 @@ class CancelledWork(msgspec.Struct, frozen=True, kw_only=True):
     """Its 95% interval. null: too few windows have cancellations."""
     still_running: float = 0.0
     """So many requests ran in the server at the last reading, so it generated more."""
+    needed: str = "a longer run"
+    """What may have an interval, where there is none."""
     problem: str = ""
     """Why the ghost tokens are unknown."""
 
@@ -88,6 +91,7 @@ def measure_cancelled_work(
         ghost_tokens=max(generated - received, 0.0) / cancelled,
         interval=_find_interval(curves, columns, tokens),
         still_running=still_running,
+        needed=describe_used_up_load(run) or "a longer run",
     )
 
 

@@ -50,6 +50,7 @@ from locust_llm.report.sections.latency_breakdown_display import summarise_laten
 from locust_llm.report.sections.metric_tables import (
     MAIN_PERCENTILES,
     SHORT_NAMES,
+    format_lost_kinds_line,
     format_survivors_line,
     order_percentiles,
 )
@@ -244,7 +245,7 @@ def _warnings(summary: Summary, run: Run, headline: str) -> Iterator[str]:
     if not summary.staged:
         yield from filter(None, [format_verdict_line(summary, run)])
     of_load = (
-        format_outage_line(summary, headline), format_backlog_line(summary),
+        format_outage_line(summary, headline), format_backlog_line(summary, run),
         format_delivery_line(summary),
     )  # fmt: skip
     yield from filter(None, of_load)
@@ -383,8 +384,10 @@ def _basis(summary: Summary, run: Run) -> str:
         sentences.append(f"client verdict {summary.client.level}{_note_saturation(summary)}")
     if summary.sweep is not None and summary.swept and summary.sweep.ended:
         sentences.append(f"the sweep ended: {summary.sweep.ended}")
-    survivors = None if summary.swept else format_survivors_line(summary, run)
-    return f"{', '.join(sentences)}.{f' {survivors}' if survivors else ''}"
+    if summary.swept:
+        return f"{', '.join(sentences)}."
+    others = filter(None, (format_survivors_line(summary, run), format_lost_kinds_line(summary)))
+    return " ".join((f"{', '.join(sentences)}.", *others))
 
 
 def _note_saturation(summary: Summary) -> str:

@@ -41,6 +41,7 @@ from locust_llm.report.slo_evidence.observed_rule_values import select_requests
 from locust_llm.slo.metric_definitions import BY_WORD, ERROR_RATE, POOLED, TIME
 from locust_llm.slo.percentile import find_percentile
 from locust_llm.slo.rules import OPERATORS, Rule
+from locust_llm.text.format import format_brief
 
 WINDOW_S: Final = 5.0
 ROUNDED_S: Final = 1e-5
@@ -286,13 +287,22 @@ def _find_recovery(
     last_out = _find_last_out(windows, failing, slow, command_ended)
     back = np.flatnonzero(in_range & (np.arange(len(slow)) > last_out))
     if not len(back):
-        return _Recovery(None, f"not within {until - began:.0f} s", windows, silent_s)
+        return _Recovery(None, _describe_no_recovery(began, until, run), windows, silent_s)
     if last_out < 0:
         return _Recovery(0.0, "", _Windows(*(column[:1] for column in windows)), silent_s)
     first = int(back[0])
     shown = _Windows(*(column[:first] for column in windows))
     back_at = float(known.sent_at[known.sent_at >= windows.begins[first]].min())
     return _Recovery(back_at - began, "", shown, silent_s)
+
+
+def _describe_no_recovery(began: float, until: float, run: Run) -> str:
+    """``not before disruption 2, 5.99 s later``: what ended the time for a recovery."""
+    later = format_brief(until - began, " s", 3)
+    began_at = sorted(disruption.began_at for disruption in run.disruptions)
+    if until in began_at:
+        return f"not before disruption {began_at.index(until) + 1}, {later} later"
+    return f"not before the load ended, {later} later"
 
 
 def _without_single_moments(

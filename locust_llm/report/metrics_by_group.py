@@ -131,6 +131,7 @@ WHOLE: Final = "whole phase"
 RATE: Final = "rate of the ramp"
 TURN: Final = "turn"
 BACKEND: Final = "backend"
+LENGTH: Final = "input length"
 
 
 def divide_requests(
@@ -142,7 +143,7 @@ def divide_requests(
     if not run.settings.generates:
         metrics = [LATENCY, GATE_WAIT] if run.limits else [LATENCY]
     for by, groups in (
-        ("input length", group_by_length(main)),
+        (LENGTH, group_by_length(main)),
         ("images", group_by_images(main)),
         ("image size (thousands of pixels)", group_by_pixels(main)),
         (LIMIT if follows_ramp(run) else CHANGED_LIMIT, group_by_limit(main, run)),

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from locust_llm.records.outcomes import CANCELLED, CUT, FAILURES, OK
 from locust_llm.records.run_facts import RateChange, Run
 from locust_llm.report.array_types import Floats
+from locust_llm.report.measurement_window import describe_used_up_load
 from locust_llm.report.outages import describe_outages, describe_requests_without_answer
 from locust_llm.report.request_selection import RequestSelection, mean_of_known
 from locust_llm.settings.run_options import Settings
@@ -589,14 +590,15 @@ def format_overload_line(summary: "Summary") -> str | None:
     return f"{grown} Latencies describe a growing queue: a longer run has longer ones{without}."
 
 
-def format_backlog_line(summary: "Summary") -> str | None:
+def format_backlog_line(summary: "Summary", run: Run) -> str | None:
     """That more requests were in flight at the stop than by chance in a server that keeps up, where
     the run is too short to call it overloaded. None: they were not, or another line has the
     reason."""
     backlog = None if summary.outages else describe_backlog(summary.delivery)
     if backlog is None:
         return None
-    return f"BACKLOG: {backlog}. It may fall behind: use a longer run (-t) to find out."
+    more = describe_used_up_load(run) or "a longer run (-t)"
+    return f"BACKLOG: {backlog}. It may fall behind: use {more} to find out."
 
 
 def describe_backlog(d: Delivery | None) -> str | None:

@@ -13,7 +13,7 @@ import msgspec
 import requests
 from gevent import Timeout
 
-from locust_llm.client.compression import decompress_body, parse_codings
+from locust_llm.client.compression import UNCOMPRESSED, decompress_body, parse_codings
 from locust_llm.client.connection import ConnectFailed, Connection, Target, TLSClosed
 from locust_llm.client.http_response_parser import HTTPParseError, HTTPResponseParser
 from locust_llm.client.request_exchange import UserConnection
@@ -192,7 +192,7 @@ def _answer(
         if error_body is None:
             raise FetchFailed(
                 "malformed",
-                f"Content-Encoding {', '.join(applied)}, although the request did not ask for any",
+                f"Content-Encoding {', '.join(applied)}: {UNCOMPRESSED}",
             )
         content = error_body
     server, via = (str(frame.get(name, "")) for name in ("server", "via"))

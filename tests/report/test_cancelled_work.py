@@ -56,9 +56,15 @@ def test_ghosts_are_the_tokens_that_nobody_received() -> None:
     assert describe_cancelled_work(found) == (
         "The server generated 26 tokens, and the run received 6: 10 ghost tokens for each of 2 "
         "cancelled requests, if nobody else used the server. There is no interval, as cancellations "
-        "were in too little of the run: a longer one has one. Prefill for clients who left makes no "
-        "tokens, so it is not counted."
+        "were in too little of the run: a longer run may have one. Prefill for clients who left "
+        "makes no tokens, so it is not counted."
     )
+    counted = a_run(check_cancellations=True, request_count=3)
+    found = measure_cancelled_work(
+        read_counters(100.0, 110.0, 6.0, 16.0), collect_columns(TWO_LEFT), counted
+    )
+    assert found is not None
+    assert ": more requests (--request-count) may have one." in describe_cancelled_work(found)
 
 
 def test_a_chunk_has_as_many_tokens_as_in_complete_answers() -> None:

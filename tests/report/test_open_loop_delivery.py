@@ -368,7 +368,7 @@ def test_more_in_flight_than_a_server_that_keeps_up_has(later_s: float, in_fligh
     found = summary.delivery
     assert found is not None
     assert (found.in_flight, found.expected, found.overload) == (in_flight, 36.0, None)
-    line = format_backlog_line(summary)
+    line = format_backlog_line(summary, open_for(20.0, 40))
     if later_s == 3.0:
         assert line is None
         return
@@ -378,6 +378,15 @@ def test_more_in_flight_than_a_server_that_keeps_up_has(later_s: float, in_fligh
     )
     text = " ".join(format_ending(summary, open_for(20.0, 40), "reports/by-hand").split())
     assert line in text
+    # more time brings no more requests where all of the load was sent before it was over
+    run = open_for(20.0, 40)
+    trace = replace(run.settings, fixed_schedule=True, input_file="t.jsonl", run_time_s=600.0)
+    replayed = replace(run, settings=trace)
+    line = format_backlog_line(summary, replayed)
+    assert (line or "").endswith(": use a longer trace (all of it was sent) to find out.")
+    counted = replace(run, settings=replace(run.settings, request_count=40))
+    line = format_backlog_line(summary, counted)
+    assert (line or "").endswith(": use more requests (--request-count) to find out.")
 
 
 def test_a_server_that_fell_behind_before_all_users_were_busy() -> None:

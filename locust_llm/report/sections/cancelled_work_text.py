@@ -10,7 +10,7 @@ from locust_llm.text.format import format_brief, format_count
 from .section import ReportSection
 
 NO_INTERVAL: Final = (
-    "There is no interval, as cancellations were in too little of the run: a longer one has one"
+    "There is no interval, as cancellations were in too little of the run: {needed} may have one"
 )
 MISSED: Final = "Prefill for clients who left makes no tokens, so it is not counted."
 
@@ -24,7 +24,7 @@ def describe_cancelled_work(found: CancelledWork) -> str:
         f"{format_count(found.cancelled, 'cancelled request')}, if nobody else used the server."
     )
     if found.interval is None:
-        text += f" {NO_INTERVAL}."
+        text += f" {NO_INTERVAL.format(needed=found.needed)}."
     if found.still_running:
         ran = format_count(round(found.still_running), "request")
         text += f" It still ran {ran} at the end, so there are more."

@@ -22,7 +22,7 @@ from locust_llm.report.document_blocks import (
     mark_inexact,
 )
 from locust_llm.report.measurement_window import find_measured_span
-from locust_llm.report.metrics_by_group import BACKEND
+from locust_llm.report.metrics_by_group import BACKEND, KINDS, LENGTH
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.summary_rows import RequestBreakdown, RequestGroup, Row
@@ -76,6 +76,9 @@ NEAREST_RANK: Final = (
 FAILURE: Final = "a failure"
 ON_A_FAILURE: Final = " fall on a failed request"
 FALLS_ON_A_FAILURE: Final = " falls on a failed request"
+MIN_LOST: Final = 5
+"""So many failed requests of a kind without an answer are no chance."""
+MAX_LOST_KINDS: Final = 2
 NOTHING: Final = "No request succeeded, so there are no latencies and no rates."
 
 
@@ -87,6 +90,8 @@ def make_main_tables(summary: Summary, run: Run) -> Iterator[Block]:
         yield TextBlock(NOTHING)
         return
     if line := format_survivors_line(summary, run):
+        yield TextBlock(line, loud=True)
+    if line := format_lost_kinds_line(summary):
         yield TextBlock(line, loud=True)
     yield _metrics(order_latencies(summary.rows, run), chosen)
     # a metric without values has no percentiles
@@ -146,6 +151,26 @@ def format_survivors_line(summary: Summary, run: Run) -> str | None:
     elif all(" are " in text for text in known):  # the verb stands once
         known = [known[0], *(text.replace(" are ", " ", 1) for text in known[1:])]
     return f"{line} {with_all}, p50 and p95 {', '.join(known)}."
+
+
+def format_lost_kinds_line(summary: Summary) -> str | None:
+    """The line that no request of a whole kind was answered, so no latency is of that kind: of a
+    name, a model or a user class, else of an input length. None: each kind has answers."""
+    words = {word for word, _ in KINDS}
+    by_kind = [found for found in summary.breakdowns if words.issuperset(found.by.split(" / "))]
+    by_length = [found for found in summary.breakdowns if found.by == LENGTH]
+    for breakdown in (*by_kind, *by_length):
+        lost = [
+            group
+            for group in breakdown.groups
+            if group.failed >= MIN_LOST and not group.succeeded
+        ]
+        if lost and len(lost) < len(breakdown.groups):
+            which = ", ".join(f"{one.label} ({one.failed:,} failed)" for one in lost[:MAX_LOST_KINDS])
+            more = len(lost) - MAX_LOST_KINDS
+            rest = f" and {format_count(more, 'more kind')}" if more > 0 else ""
+            return f"No request with {breakdown.by} {which}{rest} was answered."
+    return None
 
 
 def _describe_failing_tail(rows: Sequence[Row], percentiles: Sequence[float]) -> str:

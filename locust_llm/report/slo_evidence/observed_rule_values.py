@@ -74,7 +74,7 @@ from .observed_value import ObservedValue as ObservedValue
 TOO_FEW: Final = "too few samples"
 """Begins a reason that more requests may change."""
 FEW_WINDOWS: Final = (
-    "cancellations are in too little of the run for an interval: a longer run has more of them"
+    "cancellations are in too little of the run for an interval: {needed} may have one"
 )
 STRETCHES: Final = 64
 """Of a run, for figures that are of no single request: pooled gaps."""
@@ -174,7 +174,7 @@ def _observe_ghost_tokens(work: CancelledWork | None) -> ObservedValue:
     if work.ghost_tokens is None:
         return ObservedValue(None, count=work.cancelled, note=work.problem)
     if work.interval is None:
-        return ObservedValue(work.ghost_tokens, count=work.cancelled, note=FEW_WINDOWS)
+        return ObservedValue(work.ghost_tokens, count=work.cancelled, note=FEW_WINDOWS.format(needed=work.needed))
     low, high = work.interval
     if work.still_running:
         note = "the server still ran requests at the end"

@@ -19,7 +19,10 @@ from locust_llm.report.measurement_window import RateWindow
 from locust_llm.report.render.text_report import render_console
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.sections.headline import make_headline
-from locust_llm.report.sections.metric_tables import format_survivors_line
+from locust_llm.report.sections.metric_tables import (
+    format_lost_kinds_line,
+    format_survivors_line,
+)
 from locust_llm.report.slo_evidence.censoring import ValueBounds, bound_metric, bound_values
 from locust_llm.report.slo_evidence.observed_rule_values import Evaluation, compute_rule_value
 from locust_llm.report.summarise_metrics import summarise_run
@@ -376,6 +379,31 @@ def test_a_percentile_that_falls_on_a_failed_request_has_its_sentence() -> None:
     assert format_survivors_line(summary, a_run()) is None
     few = summarise_run(collect_columns([*fast(49), *lost[:1]]), a_run())
     assert format_survivors_line(few, a_run()) is None  # p99 takes 100 requests
+
+
+def test_a_kind_of_requests_that_was_never_answered_is_named() -> None:
+    """All ten long prompts timed out. Of 20 names each but one has an answer."""
+    short = [answered(20, 100, sent_at=10.0 + i, input_tokens=100) for i in range(30)]
+    lost = [
+        failed("timeout", sent_at=10.5 + i, asked_input_tokens=300, input_tokens=None)
+        for i in range(10)
+    ]
+    run = a_run()
+    summary = summarise_run(collect_columns([*short, *lost]), run)
+    line = "No request with input length 300 (10 failed) was answered."
+    assert format_lost_kinds_line(summary) == line
+    for text in (format_ending(summary, run, "r"), render_console(summary, run)):
+        assert line in " ".join(text.split())
+    some = answered(20, 100, sent_at=30.0, input_tokens=300, asked_input_tokens=300)
+    summary = summarise_run(collect_columns([*short, *lost, some]), run)
+    assert format_lost_kinds_line(summary) is None
+    few = summarise_run(collect_columns([*short, *lost[:4]]), run)
+    assert format_lost_kinds_line(few) is None
+    names = [*short, *(replace(one, name="rag") for one in lost)]
+    of_names = summarise_run(collect_columns(names), run)
+    assert format_lost_kinds_line(of_names) == "No request with name rag (10 failed) was answered."
+    alone = summarise_run(collect_columns(lost), run)
+    assert format_lost_kinds_line(alone) is None  # the headline has it
 
 
 def test_all_requests_stand_beside_the_answered_ones() -> None:
