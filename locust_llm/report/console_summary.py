@@ -26,7 +26,7 @@ from locust_llm.report.document_blocks import (
     label_row,
     mark_inexact,
 )
-from locust_llm.report.judge_slo import INTERVAL_CROSSES
+from locust_llm.report.judge_slo import ASSUMED_END, INTERVAL_CROSSES
 from locust_llm.report.metrics_by_group import WHOLE
 from locust_llm.report.open_loop_delivery import (
     format_backlog_line,
@@ -171,7 +171,19 @@ def format_ending(
     summary: Summary, run: Run, folder: Path | str, width: int = WIDTH, *, ends_run: bool = True
 ) -> str:
     """The ending as plain text. No line is wider than ``width`` characters, and control characters
-    are harmless. ``ends_run``: a run ends with it, so it has the run's exit status."""
+    are harmless. ``ends_run``: a run ends with it, so it has the run's exit status. A client verdict
+    has its causes beside it where its paragraph has no room."""
+    verdict = None if summary.staged else format_verdict_line(summary, run)
+    for causes in (False, True):
+        lines = _arrange_ending(summary, run, folder, width, ends_run=ends_run, causes=causes)
+        if verdict is None or "\n".join(_wrapped(verdict, width)) in lines:
+            break
+    return lines
+
+
+def _arrange_ending(
+    summary: Summary, run: Run, folder: Path | str, width: int, *, ends_run: bool, causes: bool
+) -> str:
     fruitless = bool(summary.conditions.requests) and not summary.conditions.succeeded
     status = f"SLO {summary.slo_status}: " if summary.slo_status else ""
     first = _wrapped(
@@ -179,7 +191,9 @@ def format_ending(
     )
     if missing := format_incomplete_line(summary, run):
         first = [*_wrapped(missing, width, MAX_MISSING), *first]
-    basis = _wrapped(_basis(summary, run), width) if summary.conditions.requests else []
+    basis = list[str]()
+    if summary.conditions.requests:
+        basis = _wrapped(_basis(summary, run, causes=causes), width)
     if (answers := summary.sections.get(ANSWERS)) is not None:
         place = first if answers.is_alarming else basis
         place += _wrapped(format_answers_line(answers), width)
@@ -352,8 +366,8 @@ def _rule_with_interval(result: SloResult) -> str:
     return result.rule if ends == "-" else f"{result.rule} ({ends})"
 
 
-def _basis(summary: Summary, run: Run) -> str:
-    """The basis of the verdict."""
+def _basis(summary: Summary, run: Run, *, causes: bool) -> str:
+    """The basis of the verdict. ``causes``: with those of the client verdict."""
     c, rows = summary.conditions, {row.tag: row for row in summary.rows}
     answered = f"From {format_count(c.succeeded, 'answered request')}"
     if not c.succeeded:
@@ -381,13 +395,29 @@ def _basis(summary: Summary, run: Run) -> str:
     if well and not summary.swept and summary.examination is None and first is not None:
         sentences += _uncertainty(first)
     if summary.client is not None and not summary.staged:
-        sentences.append(f"client verdict {summary.client.level}{_note_saturation(summary)}")
+        named = ", ".join(summary.client.signals)
+        why = f" ({named})" if causes and named else ""
+        level = summary.client.level
+        sentences.append(f"client verdict {level}{why}{_note_saturation(summary)}")
     if summary.sweep is not None and summary.swept and summary.sweep.ended:
         sentences.append(f"the sweep ended: {summary.sweep.ended}")
-    if summary.swept:
-        return f"{', '.join(sentences)}."
-    others = filter(None, (format_survivors_line(summary, run), format_lost_kinds_line(summary)))
-    return " ".join((f"{', '.join(sentences)}.", *others))
+    others = [_name_assumed_ends(summary)]
+    if not summary.swept:
+        others += [format_survivors_line(summary, run), format_lost_kinds_line(summary)]
+    return " ".join((f"{', '.join(sentences)}.", *filter(None, others)))
+
+
+def _name_assumed_ends(summary: Summary) -> str | None:
+    """The rules that passed by an assumed end of their interval; others have it in their lines."""
+    rules = [
+        result.rule
+        for result in summary.slos
+        if result.status == PASS and ASSUMED_END in result.reason
+    ]
+    if not rules:
+        return None
+    more = f" and {format_count(len(rules) - 1, 'more rule')}" if len(rules) > 1 else ""
+    return f"For {rules[0]}{more}, an end of the 95% interval is an assumption."
 
 
 def _note_saturation(summary: Summary) -> str:

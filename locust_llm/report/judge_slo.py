@@ -122,6 +122,8 @@ ANSWERS_IN_EACH_STAGE: Final = "the server answers to the end of each stage"
 ICL: Final = "icl"
 ITL: Final = "itl"
 INTERVAL_CROSSES: Final = "its 95% interval crosses the limit"
+ASSUMED_END: Final = "end is an assumption"
+"""In a reason: an end of the interval goes by how values are taken to fall off."""
 MAY_BE_OFF: Final = "the error of the load generator may be up to"
 MAX_LONGER: Final = 100.0
 """So many times as long a run is the most that is advised."""
@@ -583,7 +585,7 @@ def _describe_assumption(rule: Rule, found: ObservedValue, seen: Evaluation) -> 
         basis = f"{times:.3g} times the largest value"
     else:
         basis = "from the smallest value"
-    return f"{why}, so the {side} end is an assumption: {basis}"
+    return f"{why}, so the {side} {ASSUMED_END}: {basis}"
 
 
 def _cut(found: ObservedValue) -> str:

@@ -96,6 +96,12 @@ CENTRAL: Final = ("", "avg", "p50")
 """The statistics that show what is usual. Empty: a rate's."""
 
 
+def find_named_causes(reasons: Iterable[str]) -> list[str]:
+    """The causes that the reasons of client verdicts begin with, each once."""
+    given = list(reasons)
+    return [cause for cause in TOUCHES if any(reason.startswith(cause) for reason in given)]
+
+
 def is_rate_inexact(lost: float) -> bool:
     """Whether a rate may be too low by more than it should, as the load generator added this share
     of its requests' time."""

@@ -128,6 +128,30 @@ def test_the_worst_run_has_no_more_lines_and_no_wider_ones(width: int) -> None:
     assert not any("\x1b" in line or "\u202e" in line for line in lines)
 
 
+def test_a_client_verdict_has_its_causes_where_its_paragraph_has_no_room() -> None:
+    """A narrow one. Half of the chunks came together with others."""
+    records = spread(400, merged=((0, 0), (1, 0)))
+    roomy = said(*records)
+    assert any(line.startswith("CLIENT ") for line in roomy)
+    assert not any("(merged chunks)" in line for line in roomy)
+    full = said(*records, width=40, slo=("ttft p50 < 1ms", "ttft p95 < 1ms"))
+    assert not any(line.startswith("CLIENT ") for line in full)
+    text = " ".join(map(str.strip, full))
+    assert re.search(r"client verdict (DEGRADED|INVALID) \(merged chunks\)", text)
+
+
+def test_a_rule_that_passed_by_an_assumed_end_is_named() -> None:
+    """Two of 40 requests lie beyond p95, and 20 are needed. With all beyond, p50 needs no such
+    assumption."""
+    text = " ".join(map(str.strip, said(*spread(40), slo=("ttft p95 < 5s", "ttft p50 < 5s"))))
+    sentence = "For ttft p95 < 5s, an end of the 95% interval is an assumption."
+    assert text.startswith("SLO PASS: ")
+    assert sentence in text
+    both = ("ttft p95 < 5s", "ttft p99 < 6s")
+    text = " ".join(map(str.strip, said(*spread(40), slo=both)))
+    assert "For ttft p95 < 5s and 1 more rule, an end" in text
+
+
 def test_a_standstill_is_named_where_no_request_succeeded() -> None:
     health = ProcessHealth(
         worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, standstills=((UNIX, 3.0),)

@@ -4,6 +4,7 @@ what the rules decided of each stage; no other uses a stage that the load genera
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from locust_llm.report.summary_rows import Knee, LoadLevel, SweepSummary
 from locust_llm.settings.sweep_option import AXES, CONCURRENCY, MIN_GAIN, PREFILL, RATE, REPEAT
 from locust_llm.slo.binomial_intervals import NORMAL_REACH
 from locust_llm.slo.capacity_search import CapacityEstimate, format_load
-from locust_llm.slo.load_generator_health import LEVELS, OK
+from locust_llm.slo.load_generator_health import LEVELS, OK, find_named_causes
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS
 from locust_llm.text.format import (
     capitalise_sentence,
@@ -222,13 +223,16 @@ def describe_levels(axis: str, *levels: LoadLevel) -> str:
 
 
 def describe_client_verdicts(sweep: SweepSummary) -> str:
-    """``DEGRADED at request-rate 20``, the worst first. Empty: it is OK in each stage with
-    answers."""
+    """``DEGRADED at request-rate 20 (late sends)``, the worst first. Empty: it is OK in each stage
+    with answers."""
     parts = list[str]()
     for verdict in reversed(LEVELS[1:]):
         levels = [level for level in sweep.levels if level.client == verdict and level.succeeded]
         if levels:
-            parts.append(f"{verdict} at {describe_levels(sweep.axis, *levels)}")
+            reasons = chain.from_iterable(level.client_reasons for level in levels)
+            causes = ", ".join(find_named_causes(reasons))
+            why = f" ({causes})" if causes else ""
+            parts.append(f"{verdict} at {describe_levels(sweep.axis, *levels)}{why}")
     return ", ".join(parts)
 
 

@@ -326,12 +326,14 @@ def test_headline_and_conditions_name_the_client_verdicts_of_the_stages() -> Non
     """A stage without an answer has none."""
     stages = (
         a_level(1, client="OK"),
-        a_level(2, client="DEGRADED"),
-        a_level(4, client="INVALID"),
-        a_level(8, client="DEGRADED"),
+        a_level(2, client="DEGRADED", client_reasons=("merged chunks: TTFT p99 3 ms may be off",)),
+        a_level(4, client="INVALID", client_reasons=("2 of 2 cores", "late sends: TTFT p50 3 ms")),
+        a_level(8, client="DEGRADED", client_reasons=("merged chunks: ITL p99 4 ms may be off",)),
         a_level(16, client="INVALID", succeeded=0),
     )
-    verdicts = "INVALID at concurrency 4, DEGRADED at concurrency 2 and 8"
+    verdicts = (
+        "INVALID at concurrency 4 (late sends), DEGRADED at concurrency 2 and 8 (merged chunks)"
+    )
     text = shown(a_sweep("concurrency", *stages))
     assert f"; the client verdict is {verdicts}." in " ".join(text.split())
     assert cells(text, "client verdict") == [["client verdict", verdicts]]
