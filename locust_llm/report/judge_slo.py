@@ -760,7 +760,8 @@ def _blame(
     lies within that. Empty if it does not. ``by_point``: only an INVALID one forbids."""
     if seen.verdict is not None and UNCERTIFIED in seen.verdict.signals:
         return seen.verdict.reasons[0]
-    if error.survives(rule, found):
+    hidden = found.decides(rule) is None and error.hides(rule, found)
+    if error.survives(rule, found) and not hidden:
         return ""
     if by_point and (seen.verdict is None or seen.verdict.level != INVALID):
         return ""

@@ -101,6 +101,7 @@ from .slo_evidence.inexact_values import InexactValues, find_inexact_values
 from .slo_evidence.measurement_error import (
     describe_certificates,
     find_error_sources,
+    find_overdue,
     measure_compared_ttft,
     measure_figure_errors,
 )
@@ -641,6 +642,7 @@ def _evidence_of(
         cpu_share=None if health is None else health.cpu_share,
         cpu_wait_share=None if health is None else health.cpu_wait_share,
         standstill_s=_longest_standstill_s(health),
+        overdue=0 if health is None else int(np.count_nonzero(find_overdue(part, health))),
         other_programs={} if health is None else health.other_programs,
         server_cores=None if health is None else health.server_cores,
         machine_busy=None if health is None else health.machine_busy,

@@ -60,6 +60,9 @@ LATE_USER: Final = "late users"
 """From an answer to the next request of its user, the load generator itself took so long."""
 CLOCKS: Final = "clocks of several machines"
 UNCERTIFIED: Final = "no measurement accuracy check"
+BURST_SENT: Final = "a burst after a standstill"
+"""Requests of an open loop that were due while the load generator stood still, and were sent together
+afterwards: a load that nobody asked for."""
 STANDSTILL: Final = "standstills"
 """Where no figure shows what a standstill did: no request succeeded."""
 
@@ -76,6 +79,7 @@ TOUCHES: Final[Mapping[str, tuple[str, ...]]] = {
     SENTINELS: (*FROM_SEND, "ttft_from_due", "itl", "icl", "longest_stall",
                 "output_tokens_per_s_per_user", *FELT),
     LATE_SEND: (*FROM_SEND, *FROM_DUE, *RATES),
+    BURST_SENT: (*FROM_SEND, "ttft_from_due", "itl", "longest_stall"),
     LATE_PERMIT: ("gate_wait", *FROM_DUE, *RATES),
     LATE_READ: ("gate_wait", *FROM_DUE, *RATES),
     LATE_USER: RATES,
@@ -179,6 +183,8 @@ class ProcessEvidence(msgspec.Struct, frozen=True, kw_only=True):
     core."""
     standstill_s: float | None = None
     """The longest time for which its event loop stood still, of at least a second."""
+    overdue: int = 0
+    """The requests of an open loop that were due in such times, and were sent after them."""
     cores: int | None = None
     """The cores of its machine that it may use."""
     machine_cores: int | None = None
@@ -364,9 +370,14 @@ SENTINEL_ADVICE: Final = (
 
 
 def describe_standstill(evidence: Sequence[ProcessEvidence]) -> str:
-    """``the load generator stood still for 5.1 s``. Empty: it did not."""
+    """``the load generator stood still for 5.1 s, and then sent 24 overdue requests together``.
+    Empty: it did not."""
     longest_s = max((e.standstill_s or 0.0 for e in evidence), default=0.0)
-    return f"the load generator stood still for {longest_s:.1f} s" if longest_s else ""
+    if not longest_s:
+        return ""
+    overdue = sum(e.overdue for e in evidence)
+    burst = f", and then sent {overdue} overdue requests together" if overdue > 1 else ""
+    return f"the load generator stood still for {longest_s:.1f} s{burst}"
 
 
 def describe_other_programs(evidence: Sequence[ProcessEvidence]) -> str:

@@ -14,6 +14,7 @@ from locust_llm.report.load_records import collect_columns
 from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.summarise_metrics import collect_evidence
 from locust_llm.slo.load_generator_health import (
+    BURST_SENT,
     BUSY_ADVICE,
     CPU_WAIT_ADVICE,
     DEGRADED,
@@ -210,6 +211,7 @@ def test_a_machine_without_a_free_core_is_named_with_its_total(
         (LATE_PERMIT, ("gate_wait", "ttft_from_due", "requests_per_s"),
          ("ttft", "icl", "itl", "longest_stall", "request_latency")),
         (LATE_SEND, ("ttft", "request_latency", "ttft_from_due"), ("icl", "itl", "gate_wait")),
+        (BURST_SENT, ("ttft", "itl", "longest_stall"), ("requests_per_s", "output_tokens_per_s")),
     ],
 )  # fmt: skip
 def test_a_cause_touches_what_it_can_be_in(

@@ -20,7 +20,7 @@ import pandas as pd
 
 from locust_llm.records.buffering import find_core_wait
 from locust_llm.records.outcomes import CUT, OK
-from locust_llm.records.run_facts import Run
+from locust_llm.records.run_facts import ProcessHealth, Run
 from locust_llm.records.timing_accuracy import (
     Ends,
     ErrorBounds,
@@ -39,6 +39,7 @@ from locust_llm.report.request_selection import RequestSelection
 from locust_llm.report.summary_rows import Row
 from locust_llm.report.waits_for_user import LONG_WAIT_S, measure_waits_for_user_s
 from locust_llm.slo.load_generator_health import (
+    BURST_SENT,
     CLOCKS,
     FROM_DUE,
     LATE_PERMIT,
@@ -51,6 +52,7 @@ from locust_llm.slo.load_generator_health import (
     SENTINELS,
     TOUCHES,
     UNCERTIFIED,
+    UNUSABLE_SHARE,
     FigureError,
     can_touch,
 )
@@ -87,6 +89,9 @@ from .observed_rule_values import (
 PROMPT_S: Final = PROMPT_US / 1e6
 """A read within this time was prompt: its chunks were sent together. A user that begins within this time
 after an answer is not late: any client needs some of it."""
+LEAST_OVERDUE_S: Final = 0.1
+LEAST_BURST: Final = 2
+"""So many overdue requests that are sent together are a burst."""
 JUDGED: Final = (50.0, 95.0, 99.0)
 """The percentiles that count for the verdict beside averages, where enough values are behind
 them."""
@@ -133,6 +138,9 @@ class ErrorSources:
     that it may start were busy, by row of the requests: the load generator was late."""
     merging: str = MERGED
     """The cause of merged chunks."""
+    bursts: tuple[tuple[float, float], ...] = ()
+    """(from, to) in Unix seconds, from the end of a standstill until the last of the requests was
+    over that were due in it."""
 
 
 class Certificates(NamedTuple):
@@ -179,7 +187,30 @@ def find_error_sources(requests: pd.DataFrame, run: Run) -> ErrorSources:
         closed_loop=not run.settings.open_loop,
         begin_delay_s=_measure_begin_delays(requests, run),
         merging=SENT_TOGETHER if together else MERGED,
+        bursts=tuple(_list_bursts(every, run)),
     )
+
+
+def find_overdue(
+    part: RequestSelection, health: ProcessHealth
+) -> "np.typing.NDArray[np.bool_]":
+    """Which requests were due while this process stood still, and were sent later. In a closed loop
+    a request is due when its user sends it."""
+    overdue = np.zeros(part.size, np.bool_)
+    late = part["sent_at"] - part["due_at"] > LEAST_OVERDUE_S
+    own = (part.requests["worker"] == health.worker).to_numpy(np.bool_)[part.chosen]
+    for since, seconds in health.standstills or ():
+        overdue |= (part["due_at"] >= since) & (part["due_at"] < since + seconds) & late & own
+    return overdue
+
+
+def _list_bursts(every: RequestSelection, run: Run) -> Iterator[tuple[float, float]]:
+    for health in run.health:
+        for since, seconds in health.standstills or ():
+            one = msgspec.structs.replace(health, standstills=((since, seconds),))
+            overdue = find_overdue(every, one)
+            if np.count_nonzero(overdue) >= LEAST_BURST:
+                yield since + seconds, float(every["closed_at"][overdue].max())
 
 
 def _prompt(part: RequestSelection) -> "np.typing.NDArray[np.bool_]":
@@ -251,6 +282,10 @@ def find_request_errors(
     if can_touch(LATE_SEND, word) and late.any():
         # what is counted from the send is another load's, be it more or less
         yield LATE_SEND, (late, none if word in FROM_DUE else late)
+    if can_touch(BURST_SENT, word) and sources.bursts:
+        shorter = _find_burst_reach(part, column, sources)
+        if shorter.any():
+            yield BURST_SENT, (shorter, none)
     permit = _select_rows(sources.permit_s, part)
     if can_touch(LATE_PERMIT, word) and permit.any():
         yield LATE_PERMIT, (permit, none)
@@ -258,6 +293,20 @@ def find_request_errors(
         yield LATE_READ, (np.nan_to_num(part["gate_wait_s"]) * sources.read_share, none)
     if can_touch(CLOCKS, word) and sources.clock_s:
         yield CLOCKS, (none + sources.clock_s, none + sources.clock_s)
+
+
+def _find_burst_reach(part: RequestSelection, column: str, sources: ErrorSources) -> Floats:
+    """By how much less a request may have taken without a burst that it met: down to the least of
+    those that met none."""
+    first = column in (TTFT.column, TTFT_FROM_DUE.column, "ttfo_s")
+    over = part["first_chunk_at" if first else "last_chunk_at"]
+    met = np.zeros(part.size, np.bool_)
+    for since, until in sources.bursts:
+        met |= (over > since) & (part["sent_at"] < until)
+    values = part[column]
+    apart = values[~met & ~np.isnan(values)]
+    least = float(apart.min()) if len(apart) else 0.0
+    return np.where(met, np.maximum(np.nan_to_num(values) - least, 0.0), 0.0)
 
 
 def _merged_reach(part: RequestSelection, column: str) -> Reach:
@@ -384,6 +433,7 @@ def measure_latency_errors(
         return
     below = sum((low for low, _ in each.values()), np.zeros(len(reported)))
     above = sum((high for _, high in each.values()), np.zeros(len(reported)))
+    below = np.minimum(below, reported)  # two causes may explain the same part of a value
     whole = _ordered(reported)
     ends = {cause: _moved(reported, *reach) for cause, reach in each.items()}
     both = _moved(reported, below, above)
@@ -519,6 +569,16 @@ class RuleError(NamedTuple):
         shift = -self.higher if less == holds else self.lower
         moved = msgspec.structs.replace(rule, number=rule.number + shift * rule.factor)
         return found.decides(moved) == holds
+
+    def hides(self, rule: Rule, found: ObservedValue) -> bool:
+        """Whether it is so large that nobody knows on which side of the limit the value is: then no
+        longer run, and no likely result, follows from the interval."""
+        value = found.value
+        if rule.base or value is None or not math.isfinite(value):
+            return False
+        if max(self.lower, self.higher) <= UNUSABLE_SHARE * abs(value):
+            return False
+        return len({rule.holds(end) for end in (value - self.lower, value, value + self.higher)}) > 1
 
 
 def measure_rule_error(rule: Rule, seen: Evaluation) -> RuleError:

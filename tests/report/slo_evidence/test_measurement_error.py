@@ -8,7 +8,7 @@ import math
 import pytest
 from msgspec.structs import replace
 from support.levels import level as a_level
-from support.records import a_run, answered
+from support.records import UNIX, a_run, answered
 
 from locust_llm.records.record import Record
 from locust_llm.records.run_facts import OpenLoopSchedule, ProcessHealth, Run
@@ -18,11 +18,13 @@ from locust_llm.report.load_records import collect_columns
 from locust_llm.report.report_document import build_report_document
 from locust_llm.report.sections.run_summary import Summary
 from locust_llm.report.slo_evidence.measurement_error import RuleError, combine_rule_errors
+from locust_llm.report.slo_evidence.observed_value import ObservedValue
 from locust_llm.report.summarise_metrics import summarise_run
 from locust_llm.report.summary_rows import Row, SweepSummary
 from locust_llm.report.sweep_csv import export_sweep_csv
 from locust_llm.settings.selftest_modes import REQUIRE
 from locust_llm.slo.load_generator_health import (
+    BURST_SENT,
     INVALID,
     LATE_PERMIT,
     LATE_READ,
@@ -34,7 +36,7 @@ from locust_llm.slo.load_generator_health import (
     SENTINELS,
 )
 from locust_llm.slo.load_generator_health import OK as FINE
-from locust_llm.slo.rules import parse_rule
+from locust_llm.slo.rules import INCONCLUSIVE, parse_rule
 from locust_llm.text.format import format_error_ends
 
 
@@ -412,6 +414,54 @@ def test_late_reads_return_slots_late() -> None:
     found = off_by(waited, run=a_run(((0, 1),)))
     assert found["gate_wait"] == {LATE_READ: 63 * 25 / 125}
     assert "ttft" not in found
+
+
+def test_requests_that_a_standstill_delayed_are_a_burst_that_nobody_asked_for() -> None:
+    """Four requests a second; the load generator stands still from 12 to 14 s. Eight of 40 were due
+    in it, go out at 14 s and take 300 ms to their first token, as the server has them all at once.
+    Others take 20 ms."""
+    records = []
+    for place in range(40):
+        due_at = 10 + place / 4
+        late = 12 <= due_at < 14
+        sent_at = 14.0 if late else due_at
+        ttft_ms = 300 if late else 20
+        records.append(answered(ttft_ms, ttft_ms + 10, sent_at=sent_at, due_at=due_at, worker="w0"))
+    health = ProcessHealth(
+        worker="w0", cpu_share=0.1, loop_lag_p99_ms=1, standstills=((UNIX + 12, 2.0),)
+    )
+    run = replace(a_run(slo=("ttft p95 < 200ms",), users=None, request_rate=4.0), health=(health,))
+    summary = summary_of(run, *records)
+    errors = {(one.word, one.stat): one for one in summary.figure_errors}
+    assert errors["ttft", "p95"].value == 300
+    assert errors["ttft", "p95"].causes == {BURST_SENT: pytest.approx(280)}
+    assert errors["ttft", "p50"].level == FINE
+    assert summary.client is not None
+    assert summary.client.reasons[0] == (
+        "the load generator stood still for 2.0 s, and then sent 8 overdue requests together"
+    )
+    (rule,) = summary.slos
+    assert (rule.status, rule.voided, rule.longer_s, rule.likely) == (INCONCLUSIVE, True, None, "")
+    assert rule.reason.endswith(", which reaches the limit: a burst after a standstill")
+    # users of a closed loop send when they are asked to
+    closed = replace(run, settings=replace(run.settings, users=2, request_rate=None))
+    prompt = [replace(one, due_at=one.sent_at) for one in records]
+    assert row(summary_of(closed, *prompt), "time_to_first_token").inexact == ()
+
+
+@pytest.mark.parametrize(
+    ("lower", "higher", "hidden"),
+    [(150.0, 0.0, True), (40.0, 0.0, False), (0.0, 150.0, False), (101.0, 0.0, True), (39.0, 39.0, False)],
+)
+def test_a_large_error_hides_on_which_side_of_the_limit_a_value_is(
+    lower: float, higher: float, hidden: bool
+) -> None:
+    """300 ms, and a limit of 200 ms: above a fifth of the value, and beyond the limit."""
+    rule = parse_rule("ttft p95 < 200ms")
+    found = ObservedValue(0.3, (0.1, 0.9))
+    error = RuleError(lower / 1e3, higher / 1e3, (BURST_SENT,))
+    assert error.survives(rule, found)
+    assert error.hides(rule, found) == hidden
 
 
 def test_sentinels_touch_stamps_and_no_rate() -> None:
